@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package admit decides whether a write may be, and changes it on its way: the admission stage between decoding and the
+// kind's strategy.
+//
+// A [Plugin] is one built-in admission plug-in, one package each below this one. The order is the order of the [Chain]
+// that internal/builtin makes, upstream's own. Mutating plug-ins all run before the strategy, validating ones after it.
+// Plug-ins are called concurrently by many requests and keep no state of a request.
+package admit
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Operation is what the request does.
+type Operation string
+
+// The operations, as admission.k8s.io names them.
+const (
+	Create  Operation = "CREATE"
+	Update  Operation = "UPDATE"
+	Delete  Operation = "DELETE"
+	Connect Operation = "CONNECT"
+)
+
+// Attributes are what a plug-in may know of a request.
+type Attributes struct {
+	Operation   Operation
+	Descriptor  *resource.Descriptor
+	Version     string // of the request
+	Subresource string
+	Namespace   string
+	Name        string          // empty while generateName is not resolved
+	Object      resource.Object // hub form; mutators may change it; nil on delete. For view and create subresources it is theirs
+	Old         resource.Object // hub form, shared; nil on create
+	Options     runtime.Object  // *metav1.CreateOptions …; the connect options on connect
+	User        user.Info
+	DryRun      bool
+
+	// Warn adds a warning to the answer, Annotate an audit annotation. Never nil.
+	Warn     func(text string)
+	Annotate func(key, value string)
+}
+
+// Plugin has a name and is a [Mutator], a [Validator], or both.
+type Plugin interface {
+	Name() string
+}
+
+// Mutator changes Attributes.Object, or refuses with an API status error.
+type Mutator interface {
+	Plugin
+	Mutate(ctx context.Context, b resource.Backend, a *Attributes) error
+}
+
+// Validator refuses with an API status error, or has nothing against it.
+type Validator interface {
+	Plugin
+	Validate(ctx context.Context, b resource.Backend, a *Attributes) error
+}
+
+// Chain is the plug-ins in their order.
+type Chain []Plugin
+
+// Mutate calls every mutator in order; the first error ends it.
+func (c Chain) Mutate(ctx context.Context, b resource.Backend, a *Attributes) error {
+	for _, p := range c {
+		if m, ok := p.(Mutator); ok {
+			if err := m.Mutate(ctx, b, a); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Validate calls every validator in order; the first error ends it.
+func (c Chain) Validate(ctx context.Context, b resource.Backend, a *Attributes) error {
+	for _, p := range c {
+		if v, ok := p.(Validator); ok {
+			if err := v.Validate(ctx, b, a); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resource
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Descriptor is all that the server knows of one kind. Built-in kinds make theirs from Go, one a file in internal/kinds;
+// kinds from CRDs are compiled from the schema at run time. One code path serves both. A Descriptor is immutable once
+// it is given to the server.
+type Descriptor struct {
+	Group      string // "" is the core group
+	Resource   string // plural, as in the path: "pods"
+	Singular   string // "pod"
+	Kind       string // "Pod"
+	ListKind   string // "PodList"
+	ShortNames []string
+	Categories []string
+	Namespaced bool
+
+	// Versions are the served versions, most preferred first. Storage names the one that is the hub and is stored.
+	Versions []Version
+	Storage  string
+
+	// Prefix is the part of the store's key after "/registry/" and before the namespace, as kube-apiserver lays keys out:
+	// "pods", "services/specs", "minions" (nodes), "GROUP/RESOURCE" for CRs. No slashes at its ends.
+	Prefix string
+	// Codec turns hub objects to stored bytes and back.
+	Codec Codec
+	// TTL in seconds after which an object is gone by itself (events), from the object being written; nil: never.
+	TTL func(obj Object) int64
+
+	Strategy Strategy
+	// Fields are the object's selectable fields beside metadata.name and metadata.namespace; nil: none. FieldNames lists
+	// their names, so that a selector on any other is refused before anything is read.
+	Fields     func(obj Object) fields.Set
+	FieldNames []string
+
+	Subresources []Subresource
+	// Verbs that the resource itself answers, as discovery lists them; nil: create, delete, deletecollection, get, list,
+	// patch, update, watch.
+	Verbs []string
+	// Create, when set, answers a create without storing anything (TokenReview, SubjectAccessReview, bindings).
+	Create func(ctx context.Context, b Backend, obj Object, opts *metav1.CreateOptions) (Object, error)
+	// Internal marks kinds whose objects this server must not offer to admission webhooks.
+	Internal bool
+}
+
+// GroupResource names the resource without a version.
+func (d *Descriptor) GroupResource() schema.GroupResource {
+	return schema.GroupResource{Group: d.Group, Resource: d.Resource}
+}
+
+// GroupVersionKind is the kind in a served version.
+func (d *Descriptor) GroupVersionKind(version string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: d.Group, Version: version, Kind: d.Kind}
+}
+
+// Version returns the served version of that name, nil if there is none.
+func (d *Descriptor) Version(name string) *Version {
+	for i := range d.Versions {
+		if d.Versions[i].Name == name {
+			return &d.Versions[i]
+		}
+	}
+	return nil
+}
+
+// Hub is the storage version. It is served or at least listed in Versions with Unserved set.
+func (d *Descriptor) Hub() *Version { return d.Version(d.Storage) }
+
+// Subresource returns the subresource of that name, nil if there is none.
+func (d *Descriptor) Subresource(name string) *Subresource {
+	for i := range d.Subresources {
+		if d.Subresources[i].Name == name {
+			return &d.Subresources[i]
+		}
+	}
+	return nil
+}
+
+// Version is one served form of a kind.
+type Version struct {
+	Name string
+	// New returns an empty object of this version.
+	New func() Object
+	// Default fills in a decoded object's absent fields, in place; nil: nothing to fill in.
+	Default func(obj Object)
+	// ToHub and FromHub convert; nil when this version is the hub. They may return their argument changed, so the caller
+	// gives them an object that is its own.
+	ToHub, FromHub func(obj Object) (Object, error)
+	// Prune drops what the schema does not know from a decoded object, and reports (sorted) paths of dropped fields for
+	// fieldValidation; nil for typed objects, whose decoder does it.
+	Prune func(obj Object) []string
+	// Columns are the columns of kubectl get; nil: name and age.
+	Columns Columns
+	// Protobuf says that objects of this version have a protobuf form.
+	Protobuf bool
+	// Strategic says that strategic merge patch works: New's type carries patch tags.
+	Strategic bool
+	// Unserved marks a version that is only stored.
+	Unserved bool
+	// Deprecation, when set, is sent as a Warning header with each answer.
+	Deprecation string
+}
+
+// Codec turns hub objects to stored bytes and back. Encode must not keep obj; Decode must not keep or change data, and
+// returns an object that is the caller's own.
+type Codec interface {
+	Encode(obj Object) ([]byte, error)
+	Decode(data []byte) (Object, error)
+}
+
+// Columns makes the Table form (meta.k8s.io/v1) of hub objects.
+type Columns interface {
+	// Definitions are the columns; priority above 0 shows with -o wide only.
+	Definitions() []metav1.TableColumnDefinition
+	// Cells are one object's, one for each definition.
+	Cells(obj Object) ([]any, error)
+}
+
+// Strategy is what a kind does to an object on its way in. Nil functions do nothing. All work on hub objects; obj is the
+// caller's own and may be changed by the Prepare functions; old is shared and must not be. None does I/O.
+//
+// The generic part is done by the server before and after: metadata (uid, creationTimestamp, name generation, deletion
+// fields kept), the generic validation of metadata, resourceVersion preconditions.
+type Strategy struct {
+	// PrepareCreate drops what a client may not set (status), sets generation.
+	PrepareCreate func(ctx context.Context, obj Object)
+	// PrepareUpdate keeps what a client may not change, and raises generation where spec changed.
+	PrepareUpdate func(ctx context.Context, obj, old Object)
+	// Validate and ValidateUpdate are the whole validation, metadata included, as the upstream kind's functions are.
+	Validate       func(ctx context.Context, obj Object) field.ErrorList
+	ValidateUpdate func(ctx context.Context, obj, old Object) field.ErrorList
+	// Warn returns warnings for the client; old is nil on create.
+	Warn func(ctx context.Context, obj, old Object) []string
+	// Allocate reserves what lies outside of the object (cluster IPs, node ports) and writes it into obj; old is nil on
+	// create, obj is nil on delete. Done is called once, with whether the write was committed.
+	Allocate func(ctx context.Context, b Backend, obj, old Object, dryRun bool) (done func(committed bool), err error)
+	// Graceful decides on deletion with grace: it may set opts.GracePeriodSeconds and reports whether the object is to stay
+	// until its owner deletes it with grace 0 (pods).
+	Graceful func(ctx context.Context, obj Object, opts *metav1.DeleteOptions) bool
+	// Finalizers are kept in spec, not metadata, and must be empty before the object goes (namespaces); nil: none.
+	Finalizers func(obj Object) []string
+	// BeginDelete changes the object when its deletion begins (namespace phase Terminating); nil: nothing.
+	BeginDelete func(obj Object)
+	// GarbageCollection is what happens to dependents when the client's delete options are silent.
+	GarbageCollection metav1.DeletionPropagation
+	// CreateOnUpdate allows PUT to create. Conditional refuses PUT without resourceVersion.
+	CreateOnUpdate bool
+	Conditional    bool
+}

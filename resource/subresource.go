@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resource
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Subresource is one path below an object. Exactly one of Strategy, View, Create and Connect is set.
+type Subresource struct {
+	Name string
+	// GroupVersionKind is the kind that the path speaks; zero: the parent's own.
+	GroupVersionKind schema.GroupVersionKind
+	Verbs            []string
+	// Versions limits it to some served versions of the parent; nil: all.
+	Versions []string
+
+	// Strategy: get, update and patch of the parent object under other rules (status, resize, ephemeralcontainers, finalize).
+	Strategy *Strategy
+	// View: get, update and patch of another kind that is a window on the parent (scale).
+	View *View
+	// Create: a POST that acts on the parent (binding, eviction, token).
+	Create *Create
+	// Connect: bytes streamed (log, exec, attach, portforward, proxy).
+	Connect *Connect
+}
+
+// View is a window on the parent.
+type View struct {
+	New func() Object
+	// Get makes the view of a parent. Set writes a validated view into a parent, which is the caller's own; its error is a
+	// *field.ErrorList's aggregate or an API status.
+	Get func(parent Object) (Object, error)
+	Set func(view, parent Object) error
+	// Strategy validates the view; only Validate and ValidateUpdate are used.
+	Strategy Strategy
+}
+
+// Create is a POST that acts on the parent.
+type Create struct {
+	New     func() Object
+	Default func(obj Object)
+	// Do acts, and returns the answer. opts.DryRun is honoured by Backend.
+	Do func(ctx context.Context, b Backend, namespace, name string, obj Object, opts *metav1.CreateOptions) (runtime.Object, error)
+}
+
+// Connect makes the handler that streams.
+type Connect struct {
+	// Options decodes and checks the query; its result goes to admission as the object of CONNECT.
+	Options func(q url.Values) (runtime.Object, error)
+	// Handler answers for the one request. path is what follows the subresource in the URL (proxy).
+	Handler func(ctx context.Context, b Backend, namespace, name string, opts runtime.Object, path string) (http.Handler, error)
+}
+
+// Backend is what a kind's own actions may do to the rest of the system. The API server implements it: each call goes
+// through the same store path as a request's, without authorization and admission.
+type Backend interface {
+	// Get returns the hub object, shared and read-only; an API NotFound error if absent.
+	Get(ctx context.Context, r schema.GroupResource, namespace, name string) (Object, error)
+	// List returns all hub objects of a namespace ("" is all), shared and read-only.
+	List(ctx context.Context, r schema.GroupResource, namespace string) ([]Object, error)
+	// Update lets change edit a copy of the newest object and stores it, again on conflict. change's error ends it.
+	Update(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, change func(obj Object) error) (Object, error)
+	// Create stores obj as its kind's create would, without admission.
+	Create(ctx context.Context, r schema.GroupResource, obj Object, dryRun bool) (Object, error)
+	// Delete deletes as a client's DELETE would, without admission.
+	Delete(ctx context.Context, r schema.GroupResource, namespace, name string, opts *metav1.DeleteOptions) error
+	// Node returns where the named node's agent answers, as https://host:port, and the transport that it trusts.
+	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
+	// IssueToken signs a service-account token.
+	IssueToken(ctx context.Context, claims TokenClaims) (token string, expires metav1.Time, err error)
+}
+
+// TokenClaims are what a service-account token says of its bearer.
+type TokenClaims struct {
+	Namespace, ServiceAccount, ServiceAccountUID string
+	Audiences                                    []string
+	Seconds                                      int64 // how long it is valid
+	PodName, PodUID, NodeName, NodeUID           string
+	SecretName, SecretUID                        string
+}

@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Classes of errors. Test with [errors.Is]; the API server maps each once to an API status.
+var (
+	// ErrCompacted is returned when a read or watch asks for history that is gone.
+	ErrCompacted = errors.New("revision is compacted")
+	// ErrFuture is returned when a read or watch names a revision that the store has not reached.
+	ErrFuture = errors.New("revision is in the future")
+	// ErrClosed is returned by all operations of a closed engine.
+	ErrClosed = errors.New("store is closed")
+	// ErrLocked is returned when another process has the store open.
+	ErrLocked = errors.New("store is in use by another process")
+	// ErrCorrupt is returned when stored bytes are not what was written, other than at the torn end of the newest log.
+	ErrCorrupt = errors.New("store is corrupt")
+	// ErrNoSpace is returned by commits when the store's disk or its own bound is full; reads go on.
+	ErrNoSpace = errors.New("store has no space left")
+	// ErrTooLarge is returned when a value or transaction exceeds the engine's bound.
+	ErrTooLarge = errors.New("value is too large")
+)
+
+// ConflictError is returned by Commit when an [Op.Expect] does not hold.
+type ConflictError struct {
+	Key     string
+	Expect  int64
+	Current *Record // nil: the key does not exist
+}
+
+// Error names the key and both revisions.
+func (e *ConflictError) Error() string {
+	if e.Current == nil {
+		return fmt.Sprintf("key %q: expected revision %d, does not exist", e.Key, e.Expect)
+	}
+	return fmt.Sprintf("key %q: expected revision %d, is at %d", e.Key, e.Expect, e.Current.Revision)
+}
