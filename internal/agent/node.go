@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Node is what the node's own HTTP API (package server) needs of the node behind
+// it. The real node (this package) and the simulated one both provide it.
+//
+// Errors that a client should see as something other than 500 are API status
+// errors (k8s.io/apimachinery/pkg/api/errors): NotFound for a pod or container
+// that is not on this node, BadRequest for one that is not in a state to serve.
+// All methods may be called concurrently; objects returned belong to the caller.
+type Node interface {
+	// Name is the Node object's name.
+	Name() string
+
+	// Pods lists the pods bound to this node with the node's own, newest view of
+	// their status.
+	Pods() []*corev1.Pod
+
+	// ContainerLogs writes the log of one container to the writers, as
+	// options.{Container,Follow,Previous,TailLines,LimitBytes,SinceSeconds,SinceTime,Timestamps}
+	// say. options.Stream has been resolved by the caller into nil writers.
+	// It returns when the log ends, or with Follow when the container ends or ctx is done.
+	ContainerLogs(ctx context.Context, target Target, options *corev1.PodLogOptions, stdout, stderr io.Writer) error
+
+	// Exec prepares a command and returns the URL of the runtime's streaming server,
+	// to which the caller's upgraded connection is to be proxied.
+	Exec(ctx context.Context, target Target, command []string, streams Streams) (*url.URL, error)
+
+	// Attach is Exec for the container's main process.
+	Attach(ctx context.Context, target Target, streams Streams) (*url.URL, error)
+
+	// PortForward prepares forwarding to ports of the pod's network namespace.
+	PortForward(ctx context.Context, target Target, ports []int32) (*url.URL, error)
+
+	// Run runs a command to its end without streams and returns its combined output
+	// and exit code. Timeout zero means none.
+	Run(ctx context.Context, target Target, command []string, timeout time.Duration) (output []byte, exitCode int32, err error)
+
+	// Stats is what the runtime measures of each running container now.
+	Stats(ctx context.Context) ([]ContainerStats, error)
+}
+
+// Target names a container of a pod. UID may be empty, which means whichever pod
+// has the name; Container is empty for a whole pod.
+type Target struct {
+	Namespace, Pod string
+	UID            types.UID
+	Container      string
+}
+
+// Streams says which streams of a process a client wants.
+type Streams struct {
+	Stdin, Stdout, Stderr, TTY bool
+}
+
+// ContainerStats are one container's figures.
+type ContainerStats struct {
+	Target                Target
+	Started               time.Time
+	Time                  time.Time
+	CPUNanoseconds        uint64 // used since it started
+	MemoryBytes           uint64 // usage
+	MemoryWorkingSetBytes uint64
+	FilesystemBytes       uint64 // writable layer
+	FilesystemInodes      uint64
+}
+
+// ServeFunc serves the node's HTTP API on a listener until ctx is done. The
+// listener gives TLS connections already (their state is *tls.Conn's). It is passed
+// in (Options.API), because package server imports this one.
+type ServeFunc func(ctx context.Context, node Node, listener net.Listener) error
