@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"fmt"
+	"net/url"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Options are what the query of a request for a table says.
+type Options struct {
+	// Include is what a row's object holds: nothing, the metadata, or all. Empty is the metadata.
+	Include metav1.IncludeObjectPolicy
+	// NoHeaders leaves out the column definitions.
+	NoHeaders bool
+}
+
+// ParseOptions reads includeObject from a query, and refuses values that are none.
+func ParseOptions(q url.Values) (Options, error) {
+	o := metav1.TableOptions{IncludeObject: metav1.IncludeObjectPolicy(q.Get("includeObject"))}
+	switch errs := validation.ValidateTableOptions(&o); len(errs) {
+	case 0:
+		return Options{Include: o.IncludeObject}, nil
+	case 1:
+		return Options{}, errors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs[0].Error()))
+	default:
+		return Options{}, errors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs))
+	}
+}
+
+// Converter makes the tables of one request.
+type Converter struct {
+	// Columns of the version that is asked for; nil: [Default].
+	Columns resource.Columns
+	// Target is the table's own group version, meta.k8s.io/v1 or v1beta1.
+	Target Target
+	Options
+	// Object gives the object of a row as a client of the version sees it, for includeObject=Object.
+	Object func(hub resource.Object) (runtime.RawExtension, error)
+}
+
+// One is the table of a single object.
+func (c *Converter) One(hub resource.Object) (*metav1.Table, error) {
+	t, err := c.List([]resource.Object{hub}, metav1.ListMeta{ResourceVersion: hub.GetResourceVersion()})
+	return t, err
+}
+
+// Event is the table of a watch event's object. Only the first one of a watch has column definitions.
+func (c *Converter) Event(hub resource.Object) (*metav1.Table, error) {
+	t, err := c.One(hub)
+	c.NoHeaders = true
+	return t, err
+}
+
+// List is the table of a list.
+func (c *Converter) List(hubs []resource.Object, list metav1.ListMeta) (*metav1.Table, error) {
+	columns := c.Columns
+	if columns == nil {
+		columns = Default{}
+	}
+	t := &metav1.Table{
+		TypeMeta: metav1.TypeMeta{APIVersion: c.Target.GroupVersion(), Kind: "Table"},
+		ListMeta: list,
+		Rows:     make([]metav1.TableRow, len(hubs)),
+	}
+	if !c.NoHeaders {
+		t.ColumnDefinitions = columns.Definitions()
+	}
+	for i, hub := range hubs {
+		cells, err := columns.Cells(hub)
+		if err != nil {
+			return nil, fmt.Errorf("make cells of %q: %w", hub.GetName(), err)
+		}
+		t.Rows[i].Cells = cells
+		if t.Rows[i].Object, err = c.object(hub); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+func (c *Converter) object(hub resource.Object) (runtime.RawExtension, error) {
+	switch {
+	case c.Include == metav1.IncludeObject:
+		return c.Object(hub)
+	case c.Include == metav1.IncludeMetadata, c.Include == "", hub.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true":
+		return runtime.RawExtension{Object: Partial(c.Target, hub)}, nil
+	default:
+		return runtime.RawExtension{}, nil
+	}
+}
+
+// Partial is the metadata of an object, in the form that the target's version has.
+func Partial(t Target, hub metav1.Object) *metav1.PartialObjectMetadata {
+	p := meta.AsPartialObjectMetadata(hub)
+	p.TypeMeta = metav1.TypeMeta{APIVersion: t.GroupVersion(), Kind: "PartialObjectMetadata"}
+	return p
+}
+
+// PartialList is the metadata of a list's objects.
+func PartialList(t Target, hubs []resource.Object, list metav1.ListMeta) *metav1.PartialObjectMetadataList {
+	l := &metav1.PartialObjectMetadataList{
+		TypeMeta: metav1.TypeMeta{APIVersion: t.GroupVersion(), Kind: "PartialObjectMetadataList"},
+		ListMeta: list,
+		Items:    make([]metav1.PartialObjectMetadata, len(hubs)),
+	}
+	for i, hub := range hubs {
+		l.Items[i] = *Partial(t, hub)
+	}
+	return l
+}
+
+// Default is the columns of kinds that have none of their own: the name and the time of creation.
+type Default struct{}
+
+// Definitions are the two columns.
+func (Default) Definitions() []metav1.TableColumnDefinition {
+	docs := metav1.ObjectMeta{}.SwaggerDoc()
+	return []metav1.TableColumnDefinition{
+		{Name: "Name", Type: "string", Format: "name", Description: docs["name"]},
+		{Name: "Created At", Type: "date", Description: docs["creationTimestamp"]},
+	}
+}
+
+// Cells are the name and the time, as RFC 3339.
+func (Default) Cells(obj resource.Object) ([]any, error) {
+	return []any{obj.GetName(), obj.GetCreationTimestamp().UTC().Format(time.RFC3339)}, nil
+}
