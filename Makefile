@@ -1,0 +1,44 @@
+# Mortise. `make help` lists the targets.
+GO      ?= go
+TAGS    := grpcnotrace
+LDFLAGS := -s -w
+BIN     := bin/mortise
+export CGO_ENABLED ?= 0
+
+.PHONY: help up build test race lint gen check bench soak fuzz FORCE
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/mortise
+	$(GO) build -tags $(TAGS) -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/mortise
+
+up: build ## build, install what is missing, start a cluster, print what to type next
+	@./scripts/up
+
+test: ## the whole test suite
+	./scripts/test
+
+race: ## the suite under the race detector
+	CGO_ENABLED=1 $(GO) test -tags $(TAGS) -race -short ./...
+
+lint: ## gofmt, go vet, staticcheck, the house rules
+	./scripts/lint
+
+gen: ## make the generated files (z_*) anew
+	$(GO) generate -tags $(TAGS) ./...
+
+check: lint ## lint, and that generated files and go.mod are as a fresh generation makes them
+	$(MAKE) gen
+	$(GO) mod tidy
+	git diff --exit-code -- '**/z_*' go.mod go.sum
+
+bench: build ## measure every budget of the design on this machine
+	$(GO) run -tags $(TAGS) ./bench -binary $(BIN)
+
+soak: build ## hours: all verbs mixed with kill -9, then a check of the history
+	$(GO) test -tags $(TAGS) -timeout 4h -run Soak -soak 1h ./test/...
+
+fuzz: ## every fuzz target for FUZZTIME (10s) each
+	./scripts/fuzz $(or $(FUZZTIME),10s)

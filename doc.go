@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mortise is the root of a Kubernetes-compatible control plane and node. It has no code; this is the tour of the
+// tree, in reading order.
+//
+//   - store: [github.com/mortise-dev/mortise/store] keeps bytes under keys, in revisions. Engine is implemented, Store is
+//     used; the promises have names and a conformance suite (store/storetest).
+//   - resource: the Descriptor, what built-in kinds and CRDs have in common.
+//   - internal/apiserver: a request's way. pipeline.go is the only place where the order of the stages is written; verbs
+//     has a file for each verb.
+//   - internal/kinds: one descriptor a file; internal/kinds/upstream alone touches k8s.io/kubernetes.
+//   - internal/controllers, internal/scheduler, internal/agent: the loops, the scheduler, the node. Each is a client of the
+//     API server and nothing else.
+//   - internal/builtin: the lists of all of the above.
+//   - embed: the library, a Server to start in a Go program; embed/embedtest in a Go test.
+//   - internal/cli, cmd/mortise: the command line.
+//   - extension: the catalogue of extension points and the ledger of calls out to them.
+//   - internal/house: the house rules as tests. test: whole-program tests. bench: the load generator.
+package mortise

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cli is the command line: a file a verb, one table of them here.
+//
+// A verb parses its own flags, does its work through what [Program] hands it, and answers an exit code: 0 done, 1 it
+// could not be done (one clear line on Err says why), 2 the command line itself is wrong. Nothing here starts a server
+// or opens a store by itself: cmd/mortise wires those in, so that this package imports none of the server's rooms.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+)
+
+// Program is what the verbs work with.
+type Program struct {
+	In       io.Reader
+	Out, Err io.Writer
+	// Start starts a cluster and returns when it is ready.
+	Start func(ctx context.Context, o UpOptions) (Cluster, error)
+}
+
+// Cluster is a running cluster, as `up` sees it.
+type Cluster interface {
+	// Ready describes the running cluster for the ready line.
+	Ready() (url, kubeconfig, node string)
+	// Wait blocks until a part of the cluster ends by itself, and says why; nil after Stop.
+	Wait() error
+	// Stop ends it cleanly: all state on disk, pods left running.
+	Stop() error
+}
+
+// UpOptions are the flags of `mortise up`.
+type UpOptions struct {
+	DataDir, Listen, Kubeconfig, Store string
+	Node                               string
+	Nodes                              int
+	CRISocket, PodCIDR, ServiceCIDR    string
+	Controllers                        []string
+	Logger                             *slog.Logger
+	Started                            time.Time // when the process began, for the ready line
+}
+
+// verb is one row of the table.
+type verb struct {
+	name, args, about string
+	run               func(ctx context.Context, p Program, args []string) int
+}
+
+// verbs is the command line, in the order that help shows it.
+func verbs() []verb {
+	return []verb{
+		{"up", "[flags]", "start a cluster in the foreground", runUp},
+		{"kubectl", "ARGS...", "the whole of kubectl", runKubectl},
+		{"machine", "prepare", "install and start what a real node needs: containerd, CNI plug-ins, images", runMachine},
+		{"store", "check|backup|restore", "look after a data directory that is not in use", runStore},
+		{"version", "[-o json]", "print the version", runVersion},
+	}
+}
+
+// Main runs the verb that args name and answers the exit code of the process.
+func Main(ctx context.Context, args []string, p Program) int {
+	if len(args) == 0 {
+		usage(p.Err)
+		return 2
+	}
+	switch args[0] {
+	case "help", "-h", "--help":
+		usage(p.Out)
+		return 0
+	}
+	for _, v := range verbs() {
+		if v.name == args[0] {
+			return v.run(ctx, p, args[1:])
+		}
+	}
+	fmt.Fprintf(p.Err, "mortise: unknown command %q; `mortise help` lists them\n", args[0])
+	return 2
+}
+
+func usage(w io.Writer) {
+	fmt.Fprintln(w, "mortise: a Kubernetes-compatible control plane and node in one binary\n\nUsage:")
+	for _, v := range verbs() {
+		fmt.Fprintf(w, "  mortise %-8s %-22s %s\n", v.name, v.args, v.about)
+	}
+	fmt.Fprintln(w, "\n`mortise COMMAND --help` explains a command's flags.")
+}
+
+// fail prints the one line that says why, and answers exit code 1.
+func fail(p Program, err error) int {
+	fmt.Fprintf(p.Err, "mortise: %v\n", err)
+	return 1
+}

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package house
+
+import (
+	"path"
+	"strings"
+	"testing"
+)
+
+// layer is one rule on imports: files below From may not import what is below To, but for those below Except.
+type layer struct {
+	from, to string
+	except   []string // importing folders that may
+	why      string
+}
+
+// layers is the map of DESIGN's tree: imports point down, and the rooms beside each other do not know each other.
+func layers() []layer {
+	rooms := []string{"internal/apiserver", "internal/controllers", "internal/scheduler", "internal/agent", "internal/cli", "internal/console"}
+	var out []layer
+	for _, a := range rooms {
+		for _, b := range rooms {
+			if a != b {
+				out = append(out, layer{from: a, to: module + "/" + b, why: "rooms meet only in internal/builtin and embed, and reach the API server as clients"})
+			}
+		}
+		out = append(out,
+			layer{from: a, to: module + "/internal/builtin", why: "imports point down"},
+			layer{from: a, to: module + "/embed", why: "imports point down"},
+			layer{from: a, to: module + "/internal/kinds", why: "rooms see kinds as descriptors that are passed in"})
+	}
+	for _, low := range []string{"store", "resource", "extension", "api"} {
+		for _, high := range []string{"internal", "embed", "cmd"} {
+			out = append(out, layer{from: low, to: module + "/" + high, why: "imports point down"})
+		}
+	}
+	out = append(out,
+		layer{from: "store", to: module + "/resource", why: "the store speaks bytes, keys and revisions, not objects"},
+		layer{from: "store", to: "k8s.io", except: []string{"store/storetest"}, why: "the store speaks bytes, keys and revisions, not objects"},
+		layer{from: "internal/kinds", to: module + "/internal/apiserver", why: "kinds are data to the server"},
+		layer{from: ".", to: "k8s.io/kubernetes", except: []string{"internal/kinds/upstream"}, why: "one package hides upstream's own (decision 2)"},
+		layer{from: ".", to: "k8s.io/apiserver/pkg/server", why: "Mortise is the server"},
+		layer{from: ".", to: "k8s.io/apiserver/pkg/registry", why: "Mortise is the server"},
+		layer{from: ".", to: "k8s.io/apiserver/pkg/storage/cacher", why: "Mortise has its own watch cache"},
+		layer{from: ".", to: "k8s.io/kube-aggregator/pkg/apiserver", why: "Mortise is the aggregator"},
+		layer{from: ".", to: "k8s.io/apiextensions-apiserver/pkg/apiserver$", why: "Mortise serves CRDs itself"},
+	)
+	return out
+}
+
+func TestImportsPointDown(t *testing.T) {
+	rules := layers()
+	for _, s := range tree(t) {
+		for _, imported := range s.imports() {
+			for _, l := range rules {
+				if !below(s.dir(), l.from) || !matches(imported, l.to) || (s.isTest() && strings.HasPrefix(l.to, module)) {
+					continue
+				}
+				allowed := false
+				for _, e := range l.except {
+					allowed = allowed || below(s.dir(), e)
+				}
+				if !allowed {
+					t.Errorf("%s imports %s: %s", s.path, imported, l.why)
+				}
+			}
+		}
+	}
+}
+
+// below says whether dir is root or lies under it; "." is everything.
+func below(dir, root string) bool {
+	return root == "." || dir == root || strings.HasPrefix(dir, root+"/")
+}
+
+// matches says whether an import path is, or lies under, the rule's; a $ at the end means only that very package.
+func matches(imported, rule string) bool {
+	if exact, ok := strings.CutSuffix(rule, "$"); ok {
+		return imported == exact
+	}
+	return imported == rule || strings.HasPrefix(imported, rule+"/") && path.Clean(imported) == imported
+}

@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package house
+
+import (
+	"bytes"
+	"go/ast"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestFilesAreShort(t *testing.T) {
+	for _, s := range tree(t) {
+		if n := s.lines(); n > 600 && !s.generated() {
+			t.Errorf("%s has %d lines: split it by concept, 600 is the most", s.path, n)
+		}
+	}
+}
+
+func TestFilesCarryTheLicence(t *testing.T) {
+	head := []byte("// SPDX-FileCopyrightText: The Mortise Authors\n// SPDX-License-Identifier: Apache-2.0\n")
+	for _, s := range tree(t) {
+		if !bytes.Contains(s.text[:min(len(s.text), 400)], head) {
+			t.Errorf("%s does not begin with the two SPDX lines", s.path)
+		}
+	}
+}
+
+func TestPackagesHaveATour(t *testing.T) {
+	documented := map[string]bool{}
+	for _, s := range tree(t) {
+		if s.isTest() {
+			continue
+		}
+		documented[s.dir()] = documented[s.dir()] || s.file.Doc != nil
+	}
+	for dir, ok := range documented {
+		if !ok {
+			t.Errorf("%s has no package comment: say what it is for, its main types, who may call it at once", dir)
+		}
+	}
+}
+
+func TestNamesSayWhatTheyHold(t *testing.T) {
+	vague := []string{"util", "utils", "common", "helper", "helpers", "misc", "base", "shared", "lib"}
+	for _, s := range tree(t) {
+		name := strings.TrimSuffix(strings.TrimSuffix(path.Base(s.path), ".go"), "_test")
+		if slices.Contains(vague, path.Base(s.dir())) || slices.Contains(vague, name) {
+			t.Errorf("%s: name it for the concept that it holds", s.path)
+		}
+	}
+}
+
+// TestNothingHappensByImport bans init functions. One is needed, and says why.
+func TestNothingHappensByImport(t *testing.T) {
+	allowed := []string{"internal/cli/translations/translations.go"}
+	for _, s := range tree(t) {
+		if slices.Contains(allowed, s.path) || s.generated() {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+				t.Errorf("%s:%d: init function: return a value from a function and list it in internal/builtin", s.path, s.line(f))
+			}
+		}
+	}
+}
+
+// TestBannedCalls names for each banned call what to use.
+func TestBannedCalls(t *testing.T) {
+	everywhere := map[string]string{
+		"time.Sleep":          "wait for an event, or use an injected clock (testing/synctest in tests)",
+		"wait.Poll":           "wait for an event",
+		"wait.PollUntil":      "wait for an event",
+		"wait.PollImmediate":  "wait for an event",
+		"ioutil.ReadAll":      "io.ReadAll behind an io.LimitReader",
+		"log.Printf":          "the *slog.Logger that was passed in",
+		"log.Fatal":           "return the error",
+		"slog.SetDefault":     "pass the *slog.Logger in",
+		"http.HandleFunc":     "a handler in the pipeline's table",
+		"prometheus.Register": "a registry that is passed in",
+	}
+	pure := map[string]string{
+		"time.Now":   "a clock that is passed in: this package decides, it does not look at the clock",
+		"time.Since": "a clock that is passed in",
+		"time.After": "a clock that is passed in",
+		"rand.Intn":  "a source that is passed in",
+	}
+	pureRooms := []string{"store/mvcc", "internal/scheduler/core", "internal/scheduler/queue", "internal/controllers", "resource"}
+	for _, s := range tree(t) {
+		room := ""
+		for _, r := range pureRooms {
+			if s.dir() == r || strings.HasPrefix(s.dir(), r+"/") {
+				room = r
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			c, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := c.Fun.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			x, ok := sel.X.(*ast.Ident)
+			if !ok {
+				return true
+			}
+			name := x.Name + "." + sel.Sel.Name
+			if instead, ok := everywhere[name]; ok {
+				t.Errorf("%s:%d: %s: %s", s.path, s.line(c), name, instead)
+			}
+			if instead, ok := pure[name]; ok && room != "" && !s.isTest() {
+				t.Errorf("%s:%d: %s: %s", s.path, s.line(c), name, instead)
+			}
+			return true
+		})
+	}
+}
+
+func TestErrorsSayWhatWasDone(t *testing.T) {
+	for _, s := range tree(t) {
+		if s.isTest() {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			c, ok := n.(*ast.CallExpr)
+			if !ok || len(c.Args) == 0 {
+				return true
+			}
+			sel, ok := c.Fun.(*ast.SelectorExpr)
+			if !ok || (sel.Sel.Name != "Errorf" && sel.Sel.Name != "New") {
+				return true
+			}
+			if x, ok := sel.X.(*ast.Ident); !ok || (x.Name != "fmt" && x.Name != "errors") {
+				return true
+			}
+			if l, ok := c.Args[0].(*ast.BasicLit); ok && strings.HasPrefix(strings.ToLower(l.Value), `"failed to`) {
+				t.Errorf("%s:%d: %s: wrap as `verb noun: %%w`", s.path, s.line(c), l.Value)
+			}
+			return true
+		})
+	}
+}
