@@ -101,6 +101,9 @@ type Version struct {
 	Prune func(obj Object) []string
 	// Columns are the columns of kubectl get; nil: name and age.
 	Columns Columns
+	// FieldLabel maps a field selector's label and value in this version to a selectable field of the hub, or refuses the
+	// label with the text that clients know; nil: metadata.name and metadata.namespace alone are allowed.
+	FieldLabel func(label, value string) (string, string, error)
 	// Protobuf says that objects of this version have a protobuf form.
 	Protobuf bool
 	// Strategic says that strategic merge patch works: New's type carries patch tags.

@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kind is what the built-in kinds share in writing down their descriptors: [Describe] completes one whose Go
+// type is known, and the small adaptors turn functions on a kind's own type into those on [resource.Object] that
+// [resource.Strategy] holds.
+//
+// Everything here runs once, while the list of kinds is made. Descriptors are immutable afterwards.
+package kind
+
+import (
+	"context"
+	"strings"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// pointer is a pointer to T that is an object.
+type pointer[T any] interface {
+	*T
+	resource.Object
+}
+
+// Describe completes the descriptor of a kind whose hub form is T: names that follow from Kind and Resource, the key's
+// prefix, version v1 unless Storage says otherwise, that version itself, and the codec.
+func Describe[T any, P pointer[T]](d resource.Descriptor) *resource.Descriptor {
+	if d.Singular == "" {
+		d.Singular = strings.ToLower(d.Kind)
+	}
+	if d.ListKind == "" {
+		d.ListKind = d.Kind + "List"
+	}
+	if d.Prefix == "" {
+		d.Prefix = d.Resource
+	}
+	if d.Storage == "" {
+		d.Storage = "v1"
+	}
+	gvk := d.GroupVersionKind(d.Storage)
+	if d.Hub() == nil {
+		d.Versions = append(d.Versions, Version[T, P](gvk))
+		if !withoutColumns[d.Kind] {
+			d.Versions[len(d.Versions)-1].Columns = upstream.Columns(gvk)
+		}
+	}
+	if d.Codec == nil {
+		d.Codec = resource.ProtobufCodec(gvk, d.Hub().New)
+	}
+	if d.Strategy.GarbageCollection == "" {
+		d.Strategy.GarbageCollection = metav1.DeletePropagationBackground
+	}
+	return &d
+}
+
+// withoutColumns are the kinds that kubectl shows with name and age only.
+var withoutColumns = map[string]bool{
+	"ClusterRole": true, "LimitRange": true, "Role": true,
+	"LocalSubjectAccessReview": true, "SelfSubjectAccessReview": true, "SelfSubjectReview": true,
+	"SelfSubjectRulesReview": true, "SubjectAccessReview": true, "TokenReview": true, "Binding": true,
+}
+
+// Version is a served version with the Go type T, without columns and conversions.
+func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version {
+	return resource.Version{
+		Name:    gvk.Version,
+		New:     func() resource.Object { return P(new(T)) },
+		Default: func(obj resource.Object) { upstream.Default(obj) },
+		FieldLabel: func(label, value string) (string, string, error) {
+			return upstream.FieldLabel(gvk, label, value)
+		},
+		Protobuf:  true,
+		Strategic: true,
+	}
+}
+
+// OnCreate adapts a function on the kind's own type for PrepareCreate.
+func OnCreate[T any](f func(obj *T)) func(context.Context, resource.Object) {
+	return func(_ context.Context, obj resource.Object) { f(as[T](obj)) }
+}
+
+// OnUpdate adapts a function on the kind's own type for PrepareUpdate.
+func OnUpdate[T any](f func(obj, old *T)) func(context.Context, resource.Object, resource.Object) {
+	return func(_ context.Context, obj, old resource.Object) { f(as[T](obj), as[T](old)) }
+}
+
+// Warn adapts a function on the kind's own type for Warn; old is nil on create.
+func Warn[T any](f func(obj, old *T) []string) func(context.Context, resource.Object, resource.Object) []string {
+	return func(_ context.Context, obj, old resource.Object) []string {
+		if old == nil {
+			return f(as[T](obj), nil)
+		}
+		return f(as[T](obj), as[T](old))
+	}
+}
+
+// Fields adapts a function on the kind's own type for Fields.
+func Fields[T any](f func(obj *T) fields.Set) func(resource.Object) fields.Set {
+	return func(obj resource.Object) fields.Set { return f(as[T](obj)) }
+}
+
+// as is the object in the kind's own type. The server gives strategies hub objects only.
+func as[T any](obj resource.Object) *T { return any(obj).(*T) }
+
+// Status is the status subresource: prepare keeps all that is not status, check validates.
+func Status[T any](prepare func(obj, old *T), check upstream.UpdateCheck) resource.Subresource {
+	return Window("status", prepare, check)
+}
+
+// Window is a subresource that gets, updates and patches the object itself under rules of its own.
+func Window[T any](name string, prepare func(obj, old *T), check upstream.UpdateCheck) resource.Subresource {
+	return resource.Subresource{
+		Name:     name,
+		Verbs:    []string{"get", "patch", "update"},
+		Strategy: &resource.Strategy{PrepareUpdate: OnUpdate(prepare), ValidateUpdate: check},
+	}
+}
+
+// KeepMeta lets a status update change of the metadata what it may: labels, annotations and finalizers not among it for
+// most kinds, as upstream's reset for status has it.
+func KeepMeta(obj, old metav1.Object) { metav1.ResetObjectMetaForStatus(obj, old) }
+
+// Same compares as upstream does: quantities and times by value, nil and empty alike.
+func Same(a, b any) bool { return apiequality.Semantic.DeepEqual(a, b) }
+
+// Invalid is the error list of one error.
+func Invalid(e *field.Error) field.ErrorList { return field.ErrorList{e} }

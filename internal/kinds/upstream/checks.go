@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/validate"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// CreateCheck and UpdateCheck are validation functions as [resource.Strategy] takes them.
+type (
+	CreateCheck = func(ctx context.Context, obj resource.Object) field.ErrorList
+	UpdateCheck = func(ctx context.Context, obj, old resource.Object) field.ErrorList
+)
+
+// Checks are one kind's validation functions. Status is for the status subresource, nil when there is none.
+type Checks struct {
+	Create CreateCheck
+	Update UpdateCheck
+	Status UpdateCheck
+}
+
+// declared says how a kind's generated (declarative) validation runs after its written one.
+type declared struct {
+	options func(obj, old resource.Object) map[string]bool
+	rules   []field.NormalizationRule
+}
+
+// run adds to errs what the declarative tags find, and takes away what they cover. old is nil on create. The generated
+// code is upstream's, and so is the order: written errors first.
+func (d declared) run(ctx context.Context, obj, old resource.Object, errs field.ErrorList, subresource ...string) field.ErrorList {
+	var options map[string]bool
+	if d.options != nil {
+		options = d.options(obj, old)
+	}
+	var found field.ErrorList
+	if old == nil {
+		found = scheme().Validate(ctx, options, obj, subresource...)
+	} else {
+		found = scheme().ValidateUpdate(ctx, options, obj, old, subresource...)
+	}
+	if len(found) == 0 && len(errs) == 0 {
+		return nil
+	}
+	errs = errs.MarkFromImperative()
+	enforced := validate.FilterEnforcedDeclarativeErrors(ctx, found, true)
+	errs = validate.FilterCoveredHandwrittenErrors(ctx, errs, enforced, true, d.rules...)
+	return append(errs, enforced...)
+}
+
+// created makes a check for creates from a validation function on the unversioned form I.
+func created[I any](f func(obj *I) field.ErrorList, d ...declared) CreateCheck {
+	rules := first(d)
+	return func(ctx context.Context, obj resource.Object) field.ErrorList {
+		return rules.run(ctx, obj, nil, f(internal[I](obj)))
+	}
+}
+
+// updated is created's match for updates, and with a subresource's name for updates through that.
+func updated[I any](f func(obj, old *I) field.ErrorList, subresource ...string) UpdateCheck {
+	return updatedBy(f, declared{}, subresource...)
+}
+
+// updatedBy is updated with rules of its own for declarative validation.
+func updatedBy[I any](f func(obj, old *I) field.ErrorList, d declared, subresource ...string) UpdateCheck {
+	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+		return d.run(ctx, obj, old, f(internal[I](obj), internal[I](old)), subresource...)
+	}
+}
+
+// both runs the check for creates on the new object before the one for updates, as many older kinds do.
+func both[I any](create func(obj *I) field.ErrorList, update func(obj, old *I) field.ErrorList) func(obj, old *I) field.ErrorList {
+	return func(obj, old *I) field.ErrorList { return append(create(obj), update(obj, old)...) }
+}
+
+// onlyNew makes an update check of a function that does not look at the old object.
+func onlyNew[I any](f func(obj *I) field.ErrorList) func(obj, old *I) field.ErrorList {
+	return func(obj, _ *I) field.ErrorList { return f(obj) }
+}
+
+// none accepts everything; declarative validation still runs beside it.
+func none[I any](*I) field.ErrorList { return nil }
+
+// noneUpdated accepts every update.
+func noneUpdated[I any](_, _ *I) field.ErrorList { return nil }
+
+func first(d []declared) declared {
+	if len(d) == 0 {
+		return declared{}
+	}
+	return d[0]
+}
+
+// options is a fixed set of options for declarative validation.
+func options(o map[string]bool) declared {
+	return declared{options: func(_, _ resource.Object) map[string]bool { return o }}
+}

@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package upstream is the one place that knows k8s.io/kubernetes: its defaults, its field validation, its columns and
+// its conversions, all of them offered on the versioned types of k8s.io/api. The unversioned types behind them never
+// leave the package.
+//
+// [Default] fills in absent fields, [Convert] goes between served versions, [Columns] makes table rows, and [Checks]
+// holds one kind's validation, made by a function of the kind's name. All are safe for concurrent use and keep no
+// state: the scheme is filled once, on first use, and only read afterwards.
+package upstream
+
+import (
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
+	admissionregistrationv1 "k8s.io/kubernetes/pkg/apis/admissionregistration/v1"
+	"k8s.io/kubernetes/pkg/apis/flowcontrol"
+	flowcontrolv1 "k8s.io/kubernetes/pkg/apis/flowcontrol/v1"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	networkingv1 "k8s.io/kubernetes/pkg/apis/networking/v1"
+	"k8s.io/kubernetes/pkg/apis/node"
+	nodev1 "k8s.io/kubernetes/pkg/apis/node/v1"
+	"k8s.io/kubernetes/pkg/apis/storagemigration"
+	storagemigrationv1 "k8s.io/kubernetes/pkg/apis/storagemigration/v1"
+)
+
+// scheme is upstream's own, which the column handlers fill with most groups when the program starts, and the groups
+// that they leave out.
+var scheme = sync.OnceValue(func() *runtime.Scheme {
+	s := legacyscheme.Scheme
+	for _, add := range []func(*runtime.Scheme) error{
+		admissionregistration.AddToScheme, admissionregistrationv1.AddToScheme,
+		apiregistration.AddToScheme, apiregistrationv1.AddToScheme,
+		flowcontrol.AddToScheme, flowcontrolv1.AddToScheme,
+		networking.AddToScheme, networkingv1.AddToScheme,
+		node.AddToScheme, nodev1.AddToScheme,
+		storagemigration.AddToScheme, storagemigrationv1.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			panic(fmt.Sprintf("upstream: fill scheme: %v", err))
+		}
+	}
+	return s
+})
+
+// Default fills in the absent fields of a versioned object.
+func Default(obj runtime.Object) { scheme().Default(obj) }
+
+// FieldLabel maps the label and value of a field selector on a kind to the hub's, or refuses the label as upstream does.
+func FieldLabel(gvk schema.GroupVersionKind, label, value string) (string, string, error) {
+	return scheme().ConvertFieldLabel(gvk, label, value)
+}
+
+// Convert makes an object of version to from one of another version of the same kind, through the unversioned form I.
+func convertThrough[I any](in, out runtime.Object) error {
+	internal := new(I)
+	if err := scheme().Convert(in, internal, nil); err != nil {
+		return fmt.Errorf("convert %T: %w", in, err)
+	}
+	if err := scheme().Convert(internal, out, nil); err != nil {
+		return fmt.Errorf("convert to %T: %w", out, err)
+	}
+	return nil
+}
+
+// internal converts a versioned object to its unversioned form. The two may share memory, so the result is only read.
+func internal[I any](obj runtime.Object) *I {
+	in := new(I)
+	if err := scheme().Convert(obj, in, nil); err != nil {
+		panic(fmt.Sprintf("upstream: convert %T: %v", obj, err))
+	}
+	return in
+}
