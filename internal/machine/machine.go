@@ -1,0 +1,173 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package machine finds out what a bare machine lacks for running real containers, and arranges for it.
+//
+// [Prepare] is the whole of it: programs that are missing are installed with apt-get, a containerd that answers is used
+// as it is, and where none does one is started by hand below the data directory, with a configuration made for what this
+// machine can do (cgroups v1 or v2, with or without CAP_SYS_RESOURCE, overlayfs or not, Debian's or upstream's place of
+// the CNI programs). The small images of package images are then loaded, so that the first pod needs no registry.
+//
+// A containerd started here is in a session of its own and outlives the process that started it, so that pods run on
+// while Mortise restarts; the next Prepare with the same data directory finds it again by its socket. [Stop] ends it and
+// leaves its pods, [Destroy] ends the pods too.
+//
+//	DIR/containerd/config.toml      written at each start
+//	DIR/containerd/containerd.log   what it said
+//	DIR/containerd/containerd.pid   who it is
+//	DIR/containerd/containerd.sock  where it answers (below /run when this path is too long for a socket)
+//	DIR/containerd/root, state      its own
+//
+// Prepare takes a file lock on DIR/containerd, so it may be called by several processes at once.
+package machine
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/mortise-dev/mortise/internal/machine/images"
+)
+
+// HostSocket is where a machine's own containerd answers.
+const HostSocket = "/run/containerd/containerd.sock"
+
+// Options says how Prepare goes about it. The zero value, with a DataDir, does all that is missing.
+type Options struct {
+	// DataDir is the directory below which a containerd of our own lives. Required.
+	DataDir string
+	// Socket, when set, is the CRI socket to use; nothing is installed or started then.
+	Socket string
+	// Private leaves the machine's own containerd alone even if it answers (tests).
+	Private bool
+	// NoInstall makes missing programs an error.
+	NoInstall bool
+	// NoImages leaves the local images out.
+	NoImages bool
+	// CNIConfDir is where the started containerd reads network configurations; default /etc/cni/net.d.
+	CNIConfDir string
+	// Progress is told, a line at a time, of each step that takes more than a second; nil: nobody is.
+	Progress io.Writer
+}
+
+// Prepare makes the machine ready for containers and returns the CRI socket to use. Every error is one clear line.
+func Prepare(ctx context.Context, o Options) (socket string, err error) {
+	if o.DataDir == "" {
+		return "", fmt.Errorf("prepare machine: no data directory given")
+	}
+	if o.CNIConfDir == "" {
+		o.CNIConfDir = "/etc/cni/net.d"
+	}
+	if o.Socket != "" {
+		if err := Answers(ctx, o.Socket); err != nil {
+			return "", fmt.Errorf("reach container runtime at %s: %w", o.Socket, err)
+		}
+	} else if o.Socket, err = arrange(ctx, o); err != nil {
+		return "", err
+	}
+	if o.NoImages {
+		return o.Socket, nil
+	}
+	err = step(o.Progress, "loading the local images", func() error {
+		return loadImages(ctx, o.Socket)
+	})
+	if err != nil {
+		return "", err
+	}
+	return o.Socket, nil
+}
+
+// arrange returns the socket of a containerd that answers, starting one if need be.
+func arrange(ctx context.Context, o Options) (string, error) {
+	d, err := at(o.DataDir)
+	if err != nil {
+		return "", err
+	}
+	if Answers(ctx, d.socket) == nil {
+		return d.socket, nil
+	}
+	if os.Geteuid() != 0 {
+		if !o.Private && Answers(ctx, HostSocket) == nil {
+			return HostSocket, nil
+		}
+		return "", fmt.Errorf("prepare machine: real containers need root (or a CRI socket that answers; --node simulated needs neither)")
+	}
+	if err := install(ctx, o); err != nil {
+		return "", err
+	}
+	if !o.Private && Answers(ctx, HostSocket) == nil {
+		return HostSocket, nil
+	}
+	if err := os.MkdirAll(d.dir, 0o711); err != nil {
+		return "", fmt.Errorf("make containerd's directory: %w", err)
+	}
+	unlock, err := lock(filepath.Join(d.dir, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if Answers(ctx, d.socket) == nil { // another process was faster
+		return d.socket, nil
+	}
+	return d.socket, step(o.Progress, "starting containerd", func() error { return d.start(ctx, o) })
+}
+
+// loadImages imports the local images that the runtime does not have, through the ctr program.
+func loadImages(ctx context.Context, socket string) error {
+	r, err := images.Open(socket)
+	if err != nil {
+		return err
+	}
+	if err := r.Load(ctx); err != nil {
+		return err
+	}
+	sandbox, err := SandboxImage(ctx, socket)
+	if err != nil {
+		return err
+	}
+	return r.Alias(ctx, images.Pause, sandbox)
+}
+
+// step runs f and says so when it takes more than a second.
+func step(w io.Writer, what string, f func() error) error {
+	if w == nil {
+		return f()
+	}
+	begin := time.Now()
+	said := make(chan struct{})
+	timer := time.AfterFunc(time.Second, func() {
+		fmt.Fprintf(w, "mortise: %s …\n", what)
+		close(said)
+	})
+	err := f()
+	if !timer.Stop() {
+		<-said
+		if err == nil {
+			fmt.Fprintf(w, "mortise: %s: done in %.1f s\n", what, time.Since(begin).Seconds())
+		}
+	}
+	return err
+}
+
+// lock takes an exclusive lock on a file, which the kernel gives back if we die.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
