@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are what the control loops measure of themselves, under kube-controller-manager's names where it has them.
+// The nil value measures nothing.
+type Metrics struct {
+	depth, running  *prometheus.GaugeVec
+	adds, retries   *prometheus.CounterVec
+	work            *prometheus.HistogramVec
+	restarts, panic *prometheus.CounterVec
+}
+
+// NewMetrics makes the metrics and registers them.
+func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
+	name, controller := []string{"name"}, []string{"controller"}
+	m := &Metrics{
+		depth:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth", Help: "Keys waiting in a work queue."}, name),
+		adds:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_adds_total", Help: "Keys added to a work queue."}, name),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_retries_total", Help: "Keys put back after a failed sync."}, name),
+		work: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "workqueue_work_duration_seconds", Help: "How long a sync takes.",
+			Buckets: prometheus.ExponentialBuckets(10e-6, 10, 8),
+		}, name),
+		running:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "running_managed_controllers", Help: "1 while a controller runs."}, name),
+		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_restarts_total", Help: "Incarnations that ended before their time."}, controller),
+		panic:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_panics_total", Help: "Incarnations that ended by a panic."}, controller),
+	}
+	for _, c := range []prometheus.Collector{m.depth, m.adds, m.retries, m.work, m.running, m.restarts, m.panic} {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("register controller metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) started(controller string) {
+	if m != nil {
+		m.running.WithLabelValues(controller).Set(1)
+	}
+}
+
+func (m *Metrics) stopped(controller string) {
+	if m != nil {
+		m.running.WithLabelValues(controller).Set(0)
+	}
+}
+
+func (m *Metrics) restarted(controller string, panicked bool) {
+	if m == nil {
+		return
+	}
+	m.restarts.WithLabelValues(controller).Inc()
+	if panicked {
+		m.panic.WithLabelValues(controller).Inc()
+	}
+}
+
+// queueMetrics are those of one queue; nil measures nothing.
+type queueMetrics struct {
+	d          prometheus.Gauge
+	adds, fail prometheus.Counter
+	work       prometheus.Observer
+}
+
+func (m *Metrics) queue(name string) *queueMetrics {
+	if m == nil {
+		return nil
+	}
+	return &queueMetrics{
+		d: m.depth.WithLabelValues(name), adds: m.adds.WithLabelValues(name),
+		fail: m.retries.WithLabelValues(name), work: m.work.WithLabelValues(name),
+	}
+}
+
+func (q *queueMetrics) added() {
+	if q != nil {
+		q.adds.Inc()
+	}
+}
+
+func (q *queueMetrics) depth(n int) {
+	if q != nil {
+		q.d.Set(float64(n))
+	}
+}
+
+func (q *queueMetrics) retried() {
+	if q != nil {
+		q.fail.Inc()
+	}
+}
+
+func (q *queueMetrics) worked(d time.Duration) {
+	if q != nil {
+		q.work.Observe(d.Seconds())
+	}
+}

@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Queue holds the keys that a controller has to look at. A key is in it once however often it is added, and never with
+// two workers at a time; one that is added while it is worked on is worked on again afterwards.
+type Queue[K comparable] struct {
+	work    workqueue.TypedRateLimitingInterface[K]
+	clock   clock.PassiveClock
+	log     *slog.Logger
+	metrics *queueMetrics
+	workers int
+}
+
+// NewQueue makes the queue of a controller. With several queues in one controller, name tells them apart. Failed keys
+// come back after 5 ms, doubling up to 1000 s, and no more than ten of them a second over all, after a burst of a hundred.
+func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
+	return &Queue[K]{
+		work: workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[K](),
+			workqueue.TypedRateLimitingQueueConfig[K]{Clock: d.Clock}),
+		clock:   d.Clock,
+		log:     d.Logger.With("queue", name),
+		metrics: d.Metrics.queue(name),
+		workers: workers,
+	}
+}
+
+// Add puts a key in.
+func (q *Queue[K]) Add(key K) {
+	q.metrics.added()
+	q.work.Add(key)
+	q.metrics.depth(q.work.Len())
+}
+
+// AddAfter puts a key in when d has passed; at once when d is not positive.
+func (q *Queue[K]) AddAfter(key K, d time.Duration) {
+	if d <= 0 {
+		q.Add(key)
+		return
+	}
+	q.work.AddAfter(key, d)
+}
+
+// AddRateLimited puts a key in after its back-off, as a failed sync does.
+func (q *Queue[K]) AddRateLimited(key K) { q.work.AddRateLimited(key) }
+
+// Run works on keys until ctx ends, then waits for the syncs that are under way. A sync that fails is logged and tried
+// again after the key's back-off, for ever: nothing else would bring the key back. A sync that panics ends Run with an
+// error.
+func (q *Queue[K]) Run(ctx context.Context, sync func(context.Context, K) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		<-ctx.Done()
+		q.work.ShutDown()
+		return nil
+	})
+	for range q.workers {
+		group.Go(func() error {
+			for {
+				key, done := q.work.Get()
+				if done {
+					return nil
+				}
+				q.metrics.depth(q.work.Len())
+				if err := q.one(ctx, key, sync); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	return group.Wait()
+}
+
+// one syncs one key; only a panic is an error.
+func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K) error) (err error) {
+	defer q.work.Done(key)
+	defer func() {
+		if v := recover(); v != nil {
+			err = panicError(fmt.Sprintf("sync %v", key), v, debug.Stack())
+		}
+	}()
+	start := q.clock.Now()
+	failure := sync(ctx, key)
+	q.metrics.worked(q.clock.Since(start))
+	switch {
+	case failure == nil, ctx.Err() != nil:
+		q.work.Forget(key)
+	case apierrors.HasStatusCause(failure, corev1.NamespaceTerminatingCause):
+		// Nothing can be made in a namespace that is going; its objects' deletion brings the key back.
+		q.work.Forget(key)
+	default:
+		level := slog.LevelWarn
+		if apierrors.IsConflict(failure) || apierrors.IsAlreadyExists(failure) || apierrors.IsNotFound(failure) {
+			level = slog.LevelDebug // the cache is behind; the next event brings it up
+		}
+		q.log.Log(ctx, level, "sync", "key", fmt.Sprint(key), "tries", q.work.NumRequeues(key)+1, "error", failure)
+		q.metrics.retried()
+		q.work.AddRateLimited(key)
+	}
+	return nil
+}

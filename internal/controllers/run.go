@@ -1,0 +1,235 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+)
+
+// Options of Run. The zero value runs everything on the real clock, silently.
+type Options struct {
+	Selection []string // see Select
+	Cluster   Cluster
+	Clock     clock.WithTicker
+	Logger    *slog.Logger
+	Metrics   *Metrics
+	// Ready is called once, when every selected controller has built its first incarnation and its caches are filled.
+	Ready func()
+	// Health is told what each controller is up to; nil tells nobody. It is called from many goroutines.
+	Health func(controller string, err error)
+	// BackOff is the first pause before a failed controller starts again; it doubles up to 64 times that. 1 s when 0.
+	BackOff time.Duration
+}
+
+// Run runs the selected controllers until ctx ends, on clients made from config, and returns when all have stopped.
+// An error means that it could not begin: an unknown name in the selection, or a config no client can be made of. Once
+// more than one server may run, this is where a Lease will be held.
+func Run(ctx context.Context, all []Controller, config *rest.Config, options Options) error {
+	selected, err := Select(all, options.Selection)
+	if err != nil {
+		return err
+	}
+	deps, err := clients(config)
+	if err != nil {
+		return err
+	}
+	return RunWith(ctx, selected, deps, options)
+}
+
+// clients makes the shared part of Deps.
+func clients(config *rest.Config) (*Deps, error) {
+	config = rest.AddUserAgent(rest.CopyConfig(config), "controllers")
+	if config.QPS == 0 && config.RateLimiter == nil {
+		config.QPS = -1 // the server's own flow control is the limit
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	dyn, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make dynamic client: %w", err)
+	}
+	meta, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make metadata client: %w", err)
+	}
+	return &Deps{Client: client, Dynamic: dyn, Metadata: meta, Discovery: client.Discovery()}, nil
+}
+
+// RunWith is Run with the clients given and the selection made: shared needs Client, Metadata and Discovery, and gets
+// what else is missing.
+func RunWith(ctx context.Context, selected []Controller, shared *Deps, options Options) error {
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.BackOff == 0 {
+		options.BackOff = time.Second
+	}
+	if options.Ready == nil {
+		options.Ready = func() {}
+	}
+	if options.Health == nil {
+		options.Health = func(string, error) {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	d := *shared
+	d.Clock, d.Cluster, d.Metrics = options.Clock, options.Cluster, options.Metrics
+	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(dropManagedFields))
+	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0, metadatainformer.WithTransform(dropManagedFields))
+	d.Typed = map[schema.GroupVersionResource]bool{}
+	for _, c := range selected {
+		for _, in := range c.Inputs {
+			d.Typed[in] = true
+		}
+	}
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: d.Client.CoreV1().Events("")})
+	defer events.Shutdown()
+
+	if d.RESTMapper == nil {
+		d.RESTMapper = deferredMapper(d.Discovery)
+	}
+	d.scope = &scope{fail: func(err error) { options.Logger.Error("reset REST mapper", "error", err) }}
+	if err := resetOnDefinitions(&d); err != nil {
+		return err
+	}
+	d.start = func() {
+		d.Informers.StartWithContext(ctx)
+		d.MetadataInformers.Start(ctx.Done())
+	}
+
+	var running, first sync.WaitGroup
+	for _, c := range selected {
+		own := d
+		own.Name = c.Name
+		own.Logger = options.Logger.With("controller", c.Name)
+		component := c.Component
+		if component == "" {
+			component = c.Name
+		}
+		own.Recorder = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
+		first.Add(1)
+		running.Go(func() { supervise(ctx, c, own, options, sync.OnceFunc(first.Done)) })
+	}
+	running.Go(func() {
+		first.Wait()
+		if ctx.Err() == nil {
+			options.Ready()
+		}
+	})
+	<-ctx.Done()
+	running.Wait()
+	d.Informers.Shutdown()
+	d.MetadataInformers.Shutdown()
+	return nil
+}
+
+// supervise keeps one controller running.
+func supervise(ctx context.Context, c Controller, d Deps, options Options, ready func()) {
+	defer ready()
+	pause := options.BackOff
+	for {
+		began := d.Clock.Now()
+		err := incarnate(ctx, c, d, options, ready)
+		if ctx.Err() != nil {
+			return
+		}
+		d.Metrics.restarted(c.Name, errors.Is(err, errPanic))
+		options.Health(c.Name, err)
+		d.Logger.Error("controller stopped, starting again", "after", pause, "error", err)
+		timer := d.Clock.NewTimer(pause)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		if pause *= 2; d.Clock.Since(began) > 128*options.BackOff || pause > 64*options.BackOff {
+			pause = min(pause, 64*options.BackOff)
+			if d.Clock.Since(began) > 128*options.BackOff {
+				pause = options.BackOff // it ran well for long; this is a new trouble
+			}
+		}
+	}
+}
+
+// incarnate builds a controller and runs it to its end.
+func incarnate(ctx context.Context, c Controller, d Deps, options Options, ready func()) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	d.scope = &scope{fail: func(err error) { cancel(err) }}
+	defer func() {
+		if v := recover(); v != nil {
+			err = panicError("run", v, debug.Stack())
+		}
+		err = errors.Join(err, d.scope.close())
+	}()
+	runner, err := c.New(&d)
+	if err != nil {
+		return fmt.Errorf("build controller: %w", err)
+	}
+	d.start()
+	if !d.scope.synced(ctx) {
+		return context.Cause(ctx)
+	}
+	d.Metrics.started(c.Name)
+	defer d.Metrics.stopped(c.Name)
+	options.Health(c.Name, nil)
+	ready()
+	if err := runner.Run(ctx); err != nil {
+		return err
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return errors.New("run: ended by itself")
+}
+
+// resetOnDefinitions makes the REST mapper forget what it knows when resources come or go.
+func resetOnDefinitions(d *Deps) error {
+	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	informer := d.MetadataInformers.ForResource(definitions).Informer()
+	return Subscribe(d, informer, OnAny(func(*metav1.PartialObjectMetadata) { d.RESTMapper.Reset() }))
+}
+
+func deferredMapper(client discovery.DiscoveryInterface) *restmapper.DeferredDiscoveryRESTMapper {
+	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))
+}
+
+// dropManagedFields spares the memory of what no controller reads.
+func dropManagedFields(obj any) (any, error) {
+	if o, ok := obj.(metav1.Object); ok && o.GetManagedFields() != nil {
+		o.SetManagedFields(nil)
+	}
+	return obj, nil
+}

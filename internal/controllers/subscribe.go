@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Handler reacts to one kind of object. Functions that are nil ignore their events.
+type Handler[T metav1.Object] struct {
+	Add    func(T)
+	Update func(before, now T)
+	Delete func(T) // the last known state, which may be older than the one that was deleted
+}
+
+// OnAny is the handler that treats every event alike: f sees each object that came, changed or went, and of a change
+// the new state.
+func OnAny[T metav1.Object](f func(T)) Handler[T] {
+	return Handler[T]{Add: f, Update: func(_, now T) { f(now) }, Delete: f}
+}
+
+// Subscribe makes h see the events of informer for as long as this incarnation of the controller lives. Updates that
+// change nothing (equal resourceVersion) are not delivered. A panic in h ends the incarnation.
+func Subscribe[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h Handler[T]) error {
+	guard := func() {
+		if v := recover(); v != nil {
+			d.scope.fail(panicError("handle event", v, debug.Stack()))
+		}
+	}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			defer guard()
+			if o, ok := obj.(T); ok && h.Add != nil {
+				h.Add(o)
+			}
+		},
+		UpdateFunc: func(before, now any) {
+			defer guard()
+			b, ok1 := before.(T)
+			n, ok2 := now.(T)
+			if ok1 && ok2 && h.Update != nil && (b.GetResourceVersion() != n.GetResourceVersion() || n.GetResourceVersion() == "") {
+				h.Update(b, n)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			defer guard()
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
+			}
+			if o, ok := obj.(T); ok && h.Delete != nil {
+				h.Delete(o)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	d.scope.mu.Lock()
+	defer d.scope.mu.Unlock()
+	d.scope.subscriptions = append(d.scope.subscriptions, subscription{informer, registration})
+	return nil
+}
+
+// Index makes sure that informer has the named index.
+func Index(informer cache.SharedIndexInformer, name string, f cache.IndexFunc) error {
+	if _, ok := informer.GetIndexer().GetIndexers()[name]; ok {
+		return nil
+	}
+	err := informer.AddIndexers(cache.Indexers{name: f})
+	if err == nil {
+		return nil
+	}
+	// Another controller that starts at the same time may have been first.
+	if _, ok := informer.GetIndexer().GetIndexers()[name]; !ok {
+		return fmt.Errorf("add index %s: %w", name, err)
+	}
+	return nil
+}
+
+// Key is the queue key of an object.
+func Key(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
