@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package discovery
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+const acceptAggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+
+// golden returns what kube-apiserver 1.37 answers.
+func golden(t *testing.T, name string) map[string]any {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// descriptors are made from the golden resource lists, in an order that is not that of the answers.
+func descriptors(t *testing.T) []*resource.Descriptor {
+	t.Helper()
+	var list []*resource.Descriptor
+	for _, name := range []string{"apis__autoscaling__v1", "apis__autoscaling__v2", "apis__apiextensions.k8s.io__v1",
+		"apis__admissionregistration.k8s.io__v1", "apis__events.k8s.io__v1", "apis__apps__v1", "api__v1"} {
+		b, err := os.ReadFile(filepath.Join("testdata", name+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var l metav1.APIResourceList
+		if err := json.Unmarshal(b, &l); err != nil {
+			t.Fatal(err)
+		}
+		gv, err := schema.ParseGroupVersion(l.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := len(l.APIResources) - 1; i >= 0; i-- {
+			r := l.APIResources[i]
+			if strings.Contains(r.Name, "/") {
+				continue
+			}
+			d := &resource.Descriptor{
+				Group: gv.Group, Resource: r.Name, Singular: r.SingularName, Kind: r.Kind, ShortNames: r.ShortNames,
+				Categories: r.Categories, Namespaced: r.Namespaced, Verbs: r.Verbs, Storage: gv.Version,
+				Versions: []resource.Version{{Name: gv.Version}},
+			}
+			if gv.Group == "autoscaling" {
+				if gv.Version == "v1" {
+					continue
+				}
+				d.Versions = append(d.Versions, resource.Version{Name: "v1"})
+			}
+			for j := len(l.APIResources) - 1; j >= 0; j-- {
+				if sub, ok := strings.CutPrefix(l.APIResources[j].Name, r.Name+"/"); ok {
+					s := l.APIResources[j]
+					d.Subresources = append(d.Subresources, resource.Subresource{
+						Name: sub, Verbs: s.Verbs, GroupVersionKind: schema.GroupVersionKind{Group: s.Group, Version: s.Version, Kind: s.Kind},
+					})
+				}
+			}
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+func cronTab() *resource.Descriptor {
+	v := func(name string) resource.Version {
+		return resource.Version{Name: name, New: func() resource.Object { return &unstructured.Unstructured{} }}
+	}
+	return &resource.Descriptor{
+		Group: "stable.example.com", Resource: "crontabs", Singular: "crontab", Kind: "CronTab", ShortNames: []string{"ct"}, Namespaced: true,
+		Storage: "v1", Versions: []resource.Version{v("v1beta1"), v("v1"), v("v2")},
+		Verbs: []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"},
+		Subresources: []resource.Subresource{
+			{Name: "status", Verbs: []string{"get", "patch", "update"}},
+			{Name: "scale", Verbs: []string{"get", "patch", "update"}, Versions: []string{"v1"}, GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}},
+		},
+	}
+}
+
+func get(t *testing.T, h http.Handler, path string, header ...string) *http.Response {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result()
+}
+
+func decode(t *testing.T, r *http.Response) map[string]any {
+	t.Helper()
+	var m map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestGolden(t *testing.T) {
+	list := descriptors(t)
+	h := New(func() []*resource.Descriptor { return list })
+	for _, name := range []string{"api__v1", "apis__apps", "apis__apps__v1", "apis__autoscaling", "apis__autoscaling__v1",
+		"apis__autoscaling__v2", "apis__events.k8s.io__v1", "apis__apiextensions.k8s.io__v1", "apis__admissionregistration.k8s.io__v1"} {
+		got := decode(t, get(t, h, "/"+strings.ReplaceAll(name, "__", "/")))
+		if d := cmp.Diff(golden(t, name), got); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+	got := decode(t, get(t, h, "/apis", "Accept", acceptAggregated))
+	if d := cmp.Diff(golden(t, "aggregated"), got); d != "" {
+		t.Errorf("aggregated: %s", d)
+	}
+	groups := decode(t, get(t, h, "/apis"))
+	if groups["kind"] != "APIGroupList" || len(groups["groups"].([]any)) != 5 {
+		t.Errorf("groups: %v", groups)
+	}
+}
+
+func TestCustomKinds(t *testing.T) {
+	list := append(descriptors(t), cronTab())
+	h := New(func() []*resource.Descriptor { return list })
+	g := decode(t, get(t, h, "/apis/stable.example.com"))
+	if d := cmp.Diff(map[string]any{"groupVersion": "stable.example.com/v2", "version": "v2"}, g["preferredVersion"]); d != "" {
+		t.Error(d)
+	}
+	r := decode(t, get(t, h, "/apis/stable.example.com/v1beta1"))
+	if n := len(r["resources"].([]any)); n != 2 {
+		t.Errorf("%d resources in v1beta1, want 2: scale is v1's only", n)
+	}
+	want := map[string]any{"metadata": map[string]any{"name": "stable.example.com"}, "versions": []any{}}
+	for _, v := range []string{"v2", "v1", "v1beta1"} {
+		sub := []any{map[string]any{"subresource": "status", "verbs": []any{"get", "patch", "update"},
+			"responseKind": map[string]any{"group": "stable.example.com", "version": v, "kind": "CronTab"}}}
+		if v == "v1" {
+			sub = append(sub, map[string]any{"subresource": "scale", "verbs": []any{"get", "patch", "update"},
+				"responseKind": map[string]any{"group": "autoscaling", "version": "v1", "kind": "Scale"}})
+		}
+		want["versions"] = append(want["versions"].([]any), map[string]any{"version": v, "freshness": "Current", "resources": []any{map[string]any{
+			"resource": "crontabs", "singularResource": "crontab", "scope": "Namespaced", "shortNames": []any{"ct"},
+			"responseKind": map[string]any{"group": "stable.example.com", "version": v, "kind": "CronTab"},
+			"verbs":        []any{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"},
+			"subresources": sub,
+		}}})
+	}
+	items := decode(t, get(t, h, "/apis", "Accept", acceptAggregated))["items"].([]any)
+	if d := cmp.Diff(want, items[len(items)-1]); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestETagFollowsTheList(t *testing.T) {
+	list := descriptors(t)
+	h := New(func() []*resource.Descriptor { return list })
+	first := get(t, h, "/apis", "Accept", acceptAggregated)
+	etag := first.Header.Get("ETag")
+	if again := get(t, h, "/apis", "Accept", acceptAggregated, "If-None-Match", etag); again.StatusCode != http.StatusNotModified {
+		t.Errorf("unchanged: %d", again.StatusCode)
+	}
+	before := h.current.Load()
+	get(t, h, "/api/v1")
+	if h.current.Load() != before {
+		t.Error("documents were made anew without a change")
+	}
+	list = append(list, cronTab())
+	after := get(t, h, "/apis", "Accept", acceptAggregated, "If-None-Match", etag)
+	if after.StatusCode != http.StatusOK || after.Header.Get("ETag") == etag {
+		t.Errorf("changed: %d, %s", after.StatusCode, after.Header.Get("ETag"))
+	}
+	if got := get(t, h, "/apis/stable.example.com/v1").StatusCode; got != http.StatusOK {
+		t.Errorf("new kind: %d", got)
+	}
+}
+
+func TestProtobuf(t *testing.T) {
+	list := descriptors(t)
+	h := New(func() []*resource.Descriptor { return list })
+	const accept = "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	r := get(t, h, "/apis", "Accept", accept)
+	if got := r.Header.Get("Content-Type"); got != accept {
+		t.Errorf("type %q", got)
+	}
+	b := make([]byte, r.ContentLength)
+	if _, err := r.Body.Read(b); err != nil {
+		t.Fatal(err)
+	}
+	var u runtime.Unknown
+	if err := u.Unmarshal(b[4:]); err != nil {
+		t.Fatal(err)
+	}
+	var l apidiscoveryv2.APIGroupDiscoveryList
+	if err := l.Unmarshal(u.Raw); err != nil {
+		t.Fatal(err)
+	}
+	if string(b[:4]) != "k8s\x00" || u.Kind != "APIGroupDiscoveryList" || u.APIVersion != "apidiscovery.k8s.io/v2" || len(l.Items) != 5 {
+		t.Errorf("envelope %q, %v, %d groups", b[:4], u.TypeMeta, len(l.Items))
+	}
+}
+
+func TestErrors(t *testing.T) {
+	list := append(descriptors(t), cronTab())
+	h := New(func() []*resource.Descriptor { return list })
+	for _, c := range []struct {
+		path, accept string
+		code         int
+		contentType  string
+	}{
+		{"/apis/nope", "", 404, "text/plain; charset=utf-8"},
+		{"/apis/apps/v9", "", 404, "application/json"},
+		{"/apis/stable.example.com/v9", "", 404, "text/plain; charset=utf-8"},
+		{"/apis/apps", "image/png", 406, "application/json"},
+		{"/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", 406, "application/json"},
+		{"/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList, application/json", 200, "application/json"},
+		{"/api/", "", 200, "application/json"},
+		{"/apis/apps/v1", "application/yaml", 200, "application/yaml"},
+		{"/api", acceptAggregated, 200, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"},
+	} {
+		r := get(t, h, c.path, "Accept", c.accept)
+		if r.StatusCode != c.code || r.Header.Get("Content-Type") != c.contentType {
+			t.Errorf("%s, %q: %d %s, want %d %s", c.path, c.accept, r.StatusCode, r.Header.Get("Content-Type"), c.code, c.contentType)
+		}
+	}
+}
+
+func FuzzAccept(f *testing.F) {
+	f.Add(acceptAggregated)
+	f.Add("application/yaml;q=0.1,*/*;q=.0.3;as=")
+	f.Fuzz(func(t *testing.T, header string) {
+		got, ok := accept(header, true)
+		if !ok && got.aggregated {
+			t.Errorf("%q: refused, and aggregated", header)
+		}
+		switch got.mediaType {
+		case mediaJSON, mediaYAML, mediaProtobuf:
+		default:
+			t.Errorf("%q: %v", header, got)
+		}
+	})
+}

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package discovery
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+// message is a document's content: a Kubernetes type with a protobuf form.
+type message interface {
+	runtime.Object
+	Marshal() ([]byte, error)
+}
+
+// document is one answer and its encodings, each made when it is first asked for.
+type document struct {
+	content message
+	etag    string // quoted; aggregated documents only
+
+	json, protobuf, yaml func() ([]byte, error)
+}
+
+func newDocument(m message) *document {
+	d := &document{content: m}
+	d.json = sync.OnceValues(func() ([]byte, error) {
+		b, err := json.Marshal(m)
+		return append(b, '\n'), err
+	})
+	d.protobuf = sync.OnceValues(func() ([]byte, error) { return encodeProtobuf(m) })
+	d.yaml = sync.OnceValues(func() ([]byte, error) { return yaml.Marshal(m) })
+	return d
+}
+
+// encode returns the document in a form of [negotiate].
+func (d *document) encode(f format) ([]byte, error) {
+	switch {
+	case f.mediaType == mediaProtobuf:
+		return d.protobuf()
+	case f.mediaType == mediaYAML:
+		return d.yaml()
+	case f.pretty:
+		b, err := d.json()
+		if err != nil {
+			return nil, err
+		}
+		var out bytes.Buffer
+		if err := json.Indent(&out, bytes.TrimSuffix(b, []byte("\n")), "", "  "); err != nil {
+			return nil, fmt.Errorf("indent document: %w", err)
+		}
+		return out.Bytes(), nil
+	}
+	return d.json()
+}
+
+// encodeProtobuf puts a message into Kubernetes' envelope: four bytes of magic, then the type and the message's bytes.
+func encodeProtobuf(m message) ([]byte, error) {
+	raw, err := m.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encode protobuf: %w", err)
+	}
+	gvk := m.GetObjectKind().GroupVersionKind()
+	u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind}, Raw: raw}
+	b, err := u.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encode protobuf: %w", err)
+	}
+	return append([]byte("k8s\x00"), b...), nil
+}

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package discovery
+
+import "k8s.io/apimachinery/pkg/runtime/schema"
+
+// Priorities of groups and versions that are not built in.
+const (
+	customGroup   = 1000
+	customVersion = 100
+	// unlistedVersion is that of a built-in version without a figure of its own.
+	unlistedVersion = 15
+)
+
+// groupPriority orders the built-in groups; higher comes first, equal ones go by name.
+func groupPriority(group string) int {
+	switch group {
+	case "apiregistration.k8s.io":
+		return 20001
+	case "":
+		return 18000
+	case "apps":
+		return 17800
+	case "events.k8s.io":
+		return 17750
+	case "authentication.k8s.io":
+		return 17700
+	case "authorization.k8s.io":
+		return 17600
+	case "autoscaling":
+		return 17500
+	case "batch":
+		return 17400
+	case "certificates.k8s.io":
+		return 17300
+	case "networking.k8s.io":
+		return 17200
+	case "policy":
+		return 17100
+	case "rbac.authorization.k8s.io":
+		return 17000
+	case "storage.k8s.io":
+		return 16800
+	case "apiextensions.k8s.io", "admissionregistration.k8s.io":
+		return 16700
+	case "scheduling.k8s.io":
+		return 16600
+	case "coordination.k8s.io":
+		return 16500
+	case "node.k8s.io":
+		return 16300
+	case "discovery.k8s.io", "resource.k8s.io":
+		return 16200
+	case "flowcontrol.apiserver.k8s.io":
+		return 16100
+	case "internal.apiserver.k8s.io":
+		return 16000
+	case "storagemigration.k8s.io":
+		return 15800
+	case "lifecycle.k8s.io":
+		return 15700
+	}
+	return customGroup
+}
+
+// versionPriority orders the versions of a built-in group; of equal ones the order of version names decides.
+func versionPriority(gv schema.GroupVersion) int {
+	if gv.Group == "autoscaling" && gv.Version == "v2" {
+		return 30
+	}
+	switch gv.Version {
+	case "v1":
+		return unlistedVersion
+	case "v1beta1", "v1beta2", "v1beta3":
+		return 9 // among themselves by name
+	case "v1alpha1", "v1alpha2", "v1alpha3":
+		return 1
+	}
+	return unlistedVersion
+}
+
+// storedGroupVersion is the group and version that storageVersionHash is made of. For most kinds it is the hub's; events of both
+// groups are stored as the core group's, and kinds that are new in a version are stored as the release before it knows them.
+func storedGroupVersion(gr schema.GroupResource, hub string) schema.GroupVersion {
+	switch gr {
+	case schema.GroupResource{Group: "events.k8s.io", Resource: "events"}:
+		return schema.GroupVersion{Version: "v1"}
+	case schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
+		schema.GroupResource{Group: "certificates.k8s.io", Resource: "clustertrustbundles"},
+		schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"},
+		schema.GroupResource{Group: "storagemigration.k8s.io", Resource: "storageversionmigrations"}:
+		return schema.GroupVersion{Group: gr.Group, Version: "v1beta1"}
+	case schema.GroupResource{Group: "resource.k8s.io", Resource: "devicetaintrules"}:
+		return schema.GroupVersion{Group: gr.Group, Version: "v1beta2"}
+	}
+	return schema.GroupVersion{Group: gr.Group, Version: hub}
+}
