@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package backoff counts the waits of containers that keep ending and of images
+// that cannot be pulled: ten seconds, doubled each time, at most five minutes, and
+// forgotten after twice the most without another failure. It reads no clock.
+package backoff
+
+import (
+	"sync"
+	"time"
+)
+
+// The bounds of a wait.
+const (
+	Initial = 10 * time.Second
+	Max     = 5 * time.Minute
+)
+
+// Table holds the waits by key. It may be used concurrently.
+type Table struct {
+	mu      sync.Mutex
+	entries map[string]entry
+}
+
+type entry struct {
+	wait time.Duration
+	last time.Time // when the wait was last lengthened
+}
+
+// New returns an empty table.
+func New() *Table {
+	return &Table{entries: map[string]entry{}}
+}
+
+// Until returns when the wait that belongs to a failure at the given time is over,
+// and its length; zero for a key that has not failed before.
+func (t *Table) Until(key string, failed time.Time) (time.Time, time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, ok := t.entries[key]
+	if !ok || failed.Sub(e.last) > 2*Max {
+		return time.Time{}, 0
+	}
+	return failed.Add(e.wait), e.wait
+}
+
+// Next makes the wait longer: something is tried again after a failure at the given time.
+func (t *Table) Next(key string, failed time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, ok := t.entries[key]
+	switch {
+	case !ok || failed.Sub(e.last) > 2*Max:
+		e.wait = Initial
+	default:
+		e.wait = min(2*e.wait, Max)
+	}
+	e.last = failed
+	t.entries[key] = e
+}
+
+// Forget drops all keys that the function picks.
+func (t *Table) Forget(pick func(key string) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key := range t.entries {
+		if pick(key) {
+			delete(t.entries, key)
+		}
+	}
+}

@@ -1,0 +1,356 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package decide says what is to be done next to make a pod what its definition
+// asks for. It is pure: definition, what the runtime has, probes' verdicts and the
+// time go in, an Action comes out. It is asked again after every action, so it
+// needs no plan of more than one step.
+//
+// A worked example, a pod with an init container i and a container c:
+//
+//	runtime has                        action
+//	nothing                            make a sandbox
+//	sandbox                            start i
+//	sandbox, i running                 nothing
+//	sandbox, i exited 0                start c
+//	sandbox, i exited 0, c running     nothing
+//	sandbox, i exited 0, c exited 1    start c, not before its back-off is over
+//	sandbox not ready, c exited        stop the sandbox, make another, start i
+package decide
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+)
+
+// Input is what a decision is made from.
+type Input struct {
+	Pod   *corev1.Pod
+	State *podstate.Pod
+	// Failed are the probes that say that a container must be restarted, by container ID:
+	// "liveness" or "startup".
+	Failed map[string]string
+	// Started says whether the running container (by ID) has passed its startup probe,
+	// or has none.
+	Started func(containerID string) bool
+	// Backoff says until when the container must not be started again, and for how long
+	// the wait is in all. It is asked only for containers that have ended before.
+	Backoff func(container *corev1.Container, last *podstate.Container) (until time.Time, wait time.Duration)
+	Now     time.Time
+}
+
+// Action is the next step.
+type Action struct {
+	// KillPod: stop every container, then the sandboxes. With CreateSandbox, go on after it.
+	KillPod       bool
+	CreateSandbox bool
+	Attempt       uint32 // of the new sandbox
+	// SandboxChanged says that a sandbox existed and is replaced.
+	SandboxChanged bool
+	// SandboxReason is why there is no usable sandbox, in the words of the condition.
+	SandboxReason string
+
+	Kill  []Kill
+	Start []*corev1.Container
+	// Ephemeral are those to start of the ephemeral containers.
+	Ephemeral []*corev1.EphemeralContainer
+	// Waiting are containers that are held back, with the time when they may start.
+	Waiting []Waiting
+
+	// Done: all is over, no container will ever be started again.
+	Done bool
+}
+
+// Kill is one container to be stopped.
+type Kill struct {
+	ID, Name, Message, Reason string
+}
+
+// Waiting is one container that backs off.
+type Waiting struct {
+	Name  string
+	Until time.Time
+	For   time.Duration
+}
+
+// The words of the condition PodReadyToStartContainers.
+const (
+	reasonNoSandbox = "No sandbox for pod can be found. Need to start a new one"
+	reasonMultiple  = "Multiple sandboxes are ready for Pod. Need to reconcile them"
+	reasonNotReady  = "No ready sandbox for pod can be found. Need to start a new one"
+	reasonNetwork   = "Sandbox for pod has changed. Need to start a new one"
+	reasonNoIP      = "Sandbox for pod has no IP address. Need to start a new one"
+)
+
+// Sandbox says whether the pod needs a new sandbox, which attempt that would be,
+// and why.
+func Sandbox(pod *corev1.Pod, state *podstate.Pod) (needed bool, attempt uint32, reason string) {
+	if state == nil || len(state.Sandboxes) == 0 {
+		return true, 0, reasonNoSandbox
+	}
+	ready := 0
+	for _, s := range state.Sandboxes {
+		if s.Ready {
+			ready++
+		}
+	}
+	newest := state.Sandboxes[0]
+	switch {
+	case ready > 1:
+		return true, newest.Attempt + 1, reasonMultiple
+	case !newest.Ready:
+		return true, newest.Attempt + 1, reasonNotReady
+	case newest.HostNetwork != pod.Spec.HostNetwork:
+		return true, newest.Attempt + 1, reasonNetwork
+	case !pod.Spec.HostNetwork && newest.Networked && len(newest.IPs) == 0:
+		return true, newest.Attempt + 1, reasonNoIP
+	}
+	return false, newest.Attempt, ""
+}
+
+// Next decides.
+func Next(in Input) Action {
+	var act Action
+	needed, attempt, reason := Sandbox(in.Pod, in.State)
+	if needed {
+		act.KillPod, act.CreateSandbox, act.Attempt, act.SandboxReason = true, true, attempt, reason
+		act.SandboxChanged = len(in.State.Sandboxes) > 0
+		if !restartable(in.Pod) && attempt != 0 && len(in.State.Containers) > 0 {
+			act.CreateSandbox, act.Done = false, true
+			return act
+		}
+		todo := false
+		for i := range in.Pod.Spec.Containers {
+			c := &in.Pod.Spec.Containers[i]
+			last := in.State.Newest(c.Name)
+			if policyOf(in.Pod, c) == corev1.ContainerRestartPolicyOnFailure && last != nil && last.State == podstate.Exited && last.ExitCode == 0 {
+				continue
+			}
+			todo = true
+		}
+		if !todo && anyRegular(in) {
+			act.CreateSandbox, act.Done = false, true
+		}
+		return act
+	}
+
+	for i := range in.Pod.Spec.EphemeralContainers {
+		c := &in.Pod.Spec.EphemeralContainers[i]
+		if in.State.Newest(c.Name) == nil {
+			act.Ephemeral = append(act.Ephemeral, c)
+		}
+	}
+
+	if !initialize(in, &act) {
+		return act
+	}
+	keep := 0
+	sidecars := act.Start
+	for i := range in.Pod.Spec.Containers {
+		if regular(in, &in.Pod.Spec.Containers[i], &act) {
+			keep++
+		}
+	}
+	if keep == 0 && len(act.Start) == len(sidecars) && len(waitingFor(act, in.Pod.Spec.Containers)) == 0 {
+		return Action{KillPod: true, Done: true}
+	}
+	return act
+}
+
+func waitingFor(act Action, containers []corev1.Container) []Waiting {
+	var out []Waiting
+	for _, w := range act.Waiting {
+		if slices.ContainsFunc(containers, func(c corev1.Container) bool { return c.Name == w.Name }) {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// anyRegular says whether a regular container was ever made, which means that
+// initialization is over.
+func anyRegular(in Input) bool {
+	return slices.ContainsFunc(in.Pod.Spec.Containers, func(c corev1.Container) bool { return in.State.Newest(c.Name) != nil })
+}
+
+// inSandbox is the newest instance of a container if it was made in the present sandbox:
+// with a new sandbox, initialization begins again.
+func inSandbox(in Input, name string) *podstate.Container {
+	c := in.State.Newest(name)
+	if c == nil || c.SandboxID != in.State.Sandboxes[0].ID {
+		return nil
+	}
+	return c
+}
+
+// initialize decides on init containers and sidecars. It returns whether regular
+// containers are to be looked at.
+func initialize(in Input, act *Action) bool {
+	initialized := slices.ContainsFunc(in.Pod.Spec.Containers, func(c corev1.Container) bool { return inSandbox(in, c.Name) != nil })
+	for i := range in.Pod.Spec.InitContainers {
+		c := &in.Pod.Spec.InitContainers[i]
+		has := inSandbox(in, c.Name)
+		if Sidecar(c) {
+			switch {
+			case has == nil:
+				start(in, act, c)
+			case has.State == podstate.Running:
+				if why := in.Failed[has.ID]; why != "" {
+					act.Kill = append(act.Kill, Kill{ID: has.ID, Name: c.Name, Reason: why, Message: fmt.Sprintf("Init container %s failed %s probe, will be restarted", c.Name, why)})
+					start(in, act, c)
+				} else if in.Started(has.ID) {
+					continue
+				}
+			case has.State == podstate.Created:
+				start(in, act, c)
+			case has.State == podstate.Unknown:
+				act.Kill = append(act.Kill, unknown(has))
+			default:
+				start(in, act, c)
+			}
+			if !initialized {
+				return false
+			}
+			continue
+		}
+		if initialized {
+			continue
+		}
+		switch {
+		case has == nil || has.State == podstate.Created:
+			start(in, act, c)
+			return false
+		case has.State == podstate.Running:
+			return false
+		case has.State == podstate.Unknown:
+			act.Kill = append(act.Kill, unknown(has))
+			return false
+		case has.ExitCode != 0:
+			if !ShouldRestart(in.Pod, c, has.ExitCode) {
+				act.KillPod, act.Done = true, true
+				act.Start, act.Waiting = nil, nil
+				return false
+			}
+			start(in, act, c)
+			return false
+		}
+	}
+	return true
+}
+
+// regular decides on one regular container. It returns whether it runs and is left alone.
+func regular(in Input, c *corev1.Container, act *Action) bool {
+	has := in.State.Newest(c.Name)
+	if has == nil {
+		start(in, act, c)
+		return false
+	}
+	switch has.State {
+	case podstate.Created:
+		// Made, but not started: somebody died in between. Another instance is made.
+		start(in, act, c)
+		return false
+	case podstate.Unknown:
+		act.Kill = append(act.Kill, unknown(has))
+		start(in, act, c)
+		return false
+	case podstate.Exited:
+		if ShouldRestart(in.Pod, c, has.ExitCode) {
+			start(in, act, c)
+		}
+		return false
+	}
+	restart := policyOf(in.Pod, c) != corev1.ContainerRestartPolicyNever
+	var message string
+	why := in.Failed[has.ID]
+	switch {
+	case has.Note.Hash != 0 && has.Note.Hash != podstate.Hash(c):
+		message, restart = fmt.Sprintf("Container %s definition changed", c.Name), true
+	case why != "":
+		message = fmt.Sprintf("Container %s failed %s probe", c.Name, why)
+	default:
+		return true
+	}
+	if restart {
+		message += ", will be restarted"
+	}
+	act.Kill = append(act.Kill, Kill{ID: has.ID, Name: c.Name, Message: message, Reason: why})
+	if restart {
+		// It is started after it has ended, in the next round.
+		return true
+	}
+	return false
+}
+
+func unknown(c *podstate.Container) Kill {
+	return Kill{ID: c.ID, Name: c.Name, Message: fmt.Sprintf("Container is in %q state, try killing it before restart", c.State)}
+}
+
+// start puts the container on the list of those to start, or of those that wait.
+func start(in Input, act *Action, c *corev1.Container) {
+	if last := in.State.NewestExited(c.Name); last != nil && in.Backoff != nil {
+		if until, wait := in.Backoff(c, last); until.After(in.Now) {
+			act.Waiting = append(act.Waiting, Waiting{Name: c.Name, Until: until, For: wait})
+			return
+		}
+	}
+	if has := in.State.Newest(c.Name); has != nil && has.State == podstate.Running {
+		return
+	}
+	act.Start = append(act.Start, c)
+}
+
+// Sidecar says whether an init container goes on running beside the pod's containers.
+func Sidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+// restartable says whether any container of the pod may run a second time.
+func restartable(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Containers {
+		if policyOf(pod, &pod.Spec.Containers[i]) != corev1.ContainerRestartPolicyNever {
+			return true
+		}
+	}
+	return false
+}
+
+func policyOf(pod *corev1.Pod, c *corev1.Container) corev1.ContainerRestartPolicy {
+	if c.RestartPolicy != nil {
+		return *c.RestartPolicy
+	}
+	return corev1.ContainerRestartPolicy(pod.Spec.RestartPolicy)
+}
+
+// ShouldRestart says whether a container that ended with the code runs again: by its
+// own rules, then by its own policy, then by the pod's.
+func ShouldRestart(pod *corev1.Pod, c *corev1.Container, exitCode int32) bool {
+	if c.RestartPolicy != nil {
+		for _, rule := range c.RestartPolicyRules {
+			if rule.ExitCodes == nil {
+				continue
+			}
+			in := slices.Contains(rule.ExitCodes.Values, exitCode)
+			if (rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) == in {
+				return rule.Action == corev1.ContainerRestartRuleActionRestart
+			}
+		}
+	}
+	policy := policyOf(pod, c)
+	// An init container that succeeded is not run again, whatever the pod's policy.
+	if exitCode == 0 && c.RestartPolicy == nil && slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name }) {
+		return false
+	}
+	switch policy {
+	case corev1.ContainerRestartPolicyAlways:
+		return true
+	case corev1.ContainerRestartPolicyOnFailure:
+		return exitCode != 0
+	}
+	return false
+}

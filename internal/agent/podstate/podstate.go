@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podstate is what the runtime knows of a pod: its sandboxes and
+// containers, with what the node wrote on them when it made them.
+//
+// The node keeps no state of its own. All that it must remember of a container over
+// a restart (which pod it is of, the hash of its definition, how often it was
+// restarted, how it is to be stopped) stands in the container's labels and
+// annotations, in exactly the words that kubelet uses, so that either can adopt the
+// other's containers.
+//
+// Values of this package are plain data, made by Observe in package cri, read by the
+// pure packages decide and podstatus, and never changed after they are made.
+package podstate
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Pod is one pod as the runtime sees it. Sandboxes and Containers are newest first.
+type Pod struct {
+	UID             types.UID
+	Namespace, Name string
+	Sandboxes       []Sandbox
+	Containers      []Container
+}
+
+// Sandbox is one sandbox of a pod.
+type Sandbox struct {
+	ID          string
+	Attempt     uint32
+	Created     time.Time
+	Ready       bool
+	HostNetwork bool
+	IPs         []string
+	// Networked says that the runtime reported on the network at all.
+	Networked bool
+}
+
+// State is a container's state.
+type State string
+
+// The states of a container, as CRI has them.
+const (
+	Created State = "created"
+	Running State = "running"
+	Exited  State = "exited"
+	Unknown State = "unknown"
+)
+
+// Container is one instance of a container of a pod: each restart makes a new one.
+type Container struct {
+	ID        string // as the runtime has it, without its scheme
+	Name      string
+	SandboxID string
+	State     State
+
+	Created, Started, Finished time.Time
+
+	ExitCode int32
+	Reason   string
+	Message  string
+
+	Image    string // the name that the user wrote
+	ImageRef string // the digest
+	ImageID  string
+	LogPath  string
+
+	Note   Note
+	User   *runtimeapi.LinuxContainerUser
+	Mounts []*runtimeapi.Mount
+}
+
+// Newest returns the newest instance of the named container, or nil.
+func (p *Pod) Newest(name string) *Container {
+	for i := range p.Containers {
+		if p.Containers[i].Name == name {
+			return &p.Containers[i]
+		}
+	}
+	return nil
+}
+
+// NewestExited returns the newest instance of the named container that has ended, or nil.
+func (p *Pod) NewestExited(name string) *Container {
+	for i := range p.Containers {
+		if p.Containers[i].Name == name && p.Containers[i].State == Exited {
+			return &p.Containers[i]
+		}
+	}
+	return nil
+}
+
+// Running returns the containers that run, newest first.
+func (p *Pod) Running() []*Container {
+	var out []*Container
+	for i := range p.Containers {
+		if s := p.Containers[i].State; s == Running || s == Unknown {
+			out = append(out, &p.Containers[i])
+		}
+	}
+	return out
+}
+
+// ReadySandbox returns the newest sandbox if it is ready, or nil.
+func (p *Pod) ReadySandbox() *Sandbox {
+	if len(p.Sandboxes) > 0 && p.Sandboxes[0].Ready {
+		return &p.Sandboxes[0]
+	}
+	return nil
+}
+
+// IPs are the addresses of the newest sandbox.
+func (p *Pod) IPs() []string {
+	if s := p.ReadySandbox(); s != nil {
+		return s.IPs
+	}
+	return nil
+}
