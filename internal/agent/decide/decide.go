@@ -80,11 +80,11 @@ type Waiting struct {
 
 // The words of the condition PodReadyToStartContainers.
 const (
-	reasonNoSandbox = "No sandbox for pod can be found. Need to start a new one"
-	reasonMultiple  = "Multiple sandboxes are ready for Pod. Need to reconcile them"
-	reasonNotReady  = "No ready sandbox for pod can be found. Need to start a new one"
-	reasonNetwork   = "Sandbox for pod has changed. Need to start a new one"
-	reasonNoIP      = "Sandbox for pod has no IP address. Need to start a new one"
+	reasonNoSandbox = "no pod sandbox exists"
+	reasonMultiple  = "multiple pod sandboxes are ready and need to be reconciled"
+	reasonNotReady  = "pod sandbox is not ready"
+	reasonNetwork   = "network namespace mode changed and sandbox needs to be recreated"
+	reasonNoIP      = "pod sandbox has no IP address"
 )
 
 // Sandbox says whether the pod needs a new sandbox, which attempt that would be,

@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podstatus
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+)
+
+type kind int
+
+const (
+	kindRegular kind = iota
+	kindInit
+	kindEphemeral
+)
+
+// gone is why a container that ran is not to be found any more.
+const gone = "ContainerStatusUnknown"
+
+// containers makes the statuses of containers of one kind, in the order kubelet gives them:
+// init containers in their own order, all others by name.
+func containers(in Input, state *podstate.Pod, specs []corev1.Container, before []corev1.ContainerStatus, k kind, initializing bool) []corev1.ContainerStatus {
+	old := byName(before)
+	var out []corev1.ContainerStatus
+	for i := range specs {
+		out = append(out, one(in, state, &specs[i], old, k, initializing))
+	}
+	if k != kindInit {
+		slices.SortStableFunc(out, func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) })
+	}
+	return out
+}
+
+func one(in Input, state *podstate.Pod, spec *corev1.Container, old map[string]corev1.ContainerStatus, k kind, initializing bool) corev1.ContainerStatus {
+	was, known := old[spec.Name]
+	instances := instancesOf(state, spec.Name)
+	if len(instances) == 0 {
+		return never(in, state, spec, was, known, k, initializing)
+	}
+	newest := instances[0]
+	s := corev1.ContainerStatus{
+		Name:         spec.Name,
+		RestartCount: newest.Note.RestartCount,
+		Image:        newest.Image,
+		ImageID:      newest.ImageRef,
+		ContainerID:  in.Scheme + "://" + newest.ID,
+		State:        stateOf(in, newest, was, known),
+		VolumeMounts: mounts(spec),
+	}
+	if known {
+		s.RestartCount = max(s.RestartCount, was.RestartCount)
+	}
+	s.AllocatedResources = spec.Resources.Requests
+	resources := spec.Resources.DeepCopy()
+	s.Resources = resources
+	if u := newest.User; u != nil {
+		s.User = &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: u.Uid, GID: u.Gid, SupplementalGroups: u.SupplementalGroups}}
+	}
+	switch {
+	case len(instances) > 1:
+		s.LastTerminationState = stateOf(in, instances[1], was, false)
+	case known && was.ContainerID != s.ContainerID && was.State.Terminated != nil:
+		s.LastTerminationState.Terminated = was.State.Terminated
+	case known && was.LastTerminationState.Terminated != nil:
+		s.LastTerminationState = was.LastTerminationState
+	}
+	// A container that has ended and waits to be started again shows that it waits.
+	if waiting, ok := in.Waiting[spec.Name]; ok && newest.State != podstate.Running && !finished(in, spec, newest, k) {
+		if newest.State == podstate.Exited {
+			s.LastTerminationState = s.State
+		}
+		s.State = corev1.ContainerState{Waiting: &waiting}
+	}
+	return s
+}
+
+// finished says whether the ended container is at its end for good.
+func finished(in Input, spec *corev1.Container, c *podstate.Container, k kind) bool {
+	if c.State != podstate.Exited {
+		return false
+	}
+	return k == kindEphemeral || !decide.ShouldRestart(in.Pod, spec, c.ExitCode)
+}
+
+// never is the status of a container of which the runtime has nothing.
+func never(in Input, state *podstate.Pod, spec *corev1.Container, was corev1.ContainerStatus, known bool, k kind, initializing bool) corev1.ContainerStatus {
+	s := corev1.ContainerStatus{
+		Name: spec.Name, Image: spec.Image, VolumeMounts: mounts(spec),
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}},
+	}
+	if initializing {
+		s.State.Waiting.Reason = "PodInitializing"
+	}
+	if known && was.State.Terminated != nil {
+		return was
+	}
+	if known {
+		s.RestartCount, s.LastTerminationState = was.RestartCount, was.LastTerminationState
+	}
+	if waiting, ok := in.Waiting[spec.Name]; ok {
+		s.State.Waiting = &waiting
+	}
+	if known && was.State.Running != nil && s.LastTerminationState.Terminated == nil {
+		s.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
+			Reason: gone, ExitCode: 137,
+			Message: "The container could not be located when the pod was deleted.  The container used to be Running",
+		}
+		if in.Pod.DeletionTimestamp == nil {
+			s.RestartCount++
+		}
+	}
+	if k == kindInit && !decide.Sidecar(spec) && slices.ContainsFunc(in.Pod.Spec.Containers, func(c corev1.Container) bool { return state.Newest(c.Name) != nil }) {
+		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			Reason:  "Completed",
+			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
+		}}
+	}
+	return s
+}
+
+func instancesOf(state *podstate.Pod, name string) []*podstate.Container {
+	var out []*podstate.Container
+	for i := range state.Containers {
+		if state.Containers[i].Name == name {
+			out = append(out, &state.Containers[i])
+		}
+	}
+	return out
+}
+
+func stateOf(in Input, c *podstate.Container, was corev1.ContainerStatus, known bool) corev1.ContainerState {
+	switch {
+	case c.State == podstate.Running:
+		return corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: second(c.Started)}}
+	case c.State == podstate.Exited:
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
+			StartedAt: second(c.Started), FinishedAt: second(c.Finished),
+			ContainerID: in.Scheme + "://" + c.ID,
+		}}
+	case c.State == podstate.Unknown && known && was.State.Running != nil:
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			Reason: gone, Message: "The container could not be located when the pod was terminated", ExitCode: 137,
+		}}
+	}
+	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}
+}
+
+// second is a time as the wire carries it, so that what is read back is equal.
+func second(t time.Time) metav1.Time {
+	if t.IsZero() {
+		return metav1.Time{}
+	}
+	return metav1.NewTime(t).Rfc3339Copy()
+}
+
+func mounts(spec *corev1.Container) []corev1.VolumeMountStatus {
+	var out []corev1.VolumeMountStatus
+	for _, m := range spec.VolumeMounts {
+		s := corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			mode := corev1.RecursiveReadOnlyDisabled
+			s.RecursiveReadOnly = &mode
+		}
+		out = append(out, s)
+	}
+	return out
+}
