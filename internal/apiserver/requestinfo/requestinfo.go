@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package requestinfo reads from a request's method, path and query what it asks for: the first stage of the pipeline.
+//
+// [Parse] follows the shape of Kubernetes' paths:
+//
+//	/api/v1/namespaces/NS/pods/NAME/log          core group
+//	/apis/apps/v1/namespaces/NS/deployments      every other group
+//	/apis/GROUP/VERSION/RESOURCE/NAME            cluster-scoped
+//	/healthz, /version, /apis, /apis/GROUP       no resource
+//
+// The answer is k8s.io/apiserver's RequestInfo, so that authorizers and CEL libraries written to it work here.
+package requestinfo
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// Info is what a request asks for.
+type Info = request.RequestInfo
+
+// Parse reads a request. It never fails: what is not a resource's path is a non-resource request.
+func Parse(r *http.Request) *Info {
+	path := r.URL.Path
+	i := &Info{Path: path, Verb: strings.ToLower(r.Method)}
+	trimmed := strings.Trim(path, "/")
+	core := strings.HasPrefix(trimmed, "api/")
+	if !core && !strings.HasPrefix(trimmed, "apis/") {
+		return i
+	}
+	parts := strings.Split(trimmed, "/")
+	i.APIPrefix = parts[0]
+	rest := parts[1:]
+	if !core {
+		if len(rest) < 3 {
+			if len(rest) > 0 {
+				i.APIGroup = rest[0]
+			}
+			if len(rest) > 1 {
+				i.APIVersion = rest[1]
+			}
+			return i
+		}
+		i.APIGroup = rest[0]
+		rest = rest[1:]
+	}
+	i.APIVersion = rest[0]
+	rest = rest[1:]
+	if len(rest) == 0 {
+		return i
+	}
+	i.IsResourceRequest = true
+
+	switch rest[0] {
+	case "watch": // the deprecated form /watch/…
+		if len(rest) < 2 {
+			i.IsResourceRequest = false
+			return i
+		}
+		i.Verb = "watch"
+		rest = rest[1:]
+	default:
+		switch r.Method {
+		case http.MethodPost:
+			i.Verb = "create"
+		case http.MethodGet, http.MethodHead:
+			i.Verb = "get"
+		case http.MethodPut:
+			i.Verb = "update"
+		case http.MethodPatch:
+			i.Verb = "patch"
+		case http.MethodDelete:
+			i.Verb = "delete"
+		default:
+			i.Verb = ""
+		}
+	}
+	if rest[0] == "namespaces" {
+		if len(rest) > 1 {
+			i.Namespace = rest[1]
+			// what follows is a resource in the namespace, unless it is a subresource of the namespace itself
+			if len(rest) > 2 && rest[2] != "status" && rest[2] != "finalize" {
+				rest = rest[2:]
+			}
+		}
+	}
+	i.Parts = rest
+	i.Resource = rest[0]
+	if len(rest) > 1 {
+		i.Name = rest[1]
+	}
+	if len(rest) > 2 {
+		i.Subresource = rest[2]
+	}
+	collection(i, r.URL)
+	return i
+}
+
+// collection finds the verbs of requests without a name in the path.
+func collection(i *Info, u *url.URL) {
+	if i.Name == "" && i.Verb == "get" {
+		i.Verb = "list"
+		if u.RawQuery != "" {
+			q := u.Query()
+			if truth(q, "watch") {
+				i.Verb = "watch"
+			}
+			if s := q.Get("fieldSelector"); s != "" {
+				i.FieldSelector = s
+				// a selector on one name is authorized as that name
+				if sel, err := fields.ParseSelector(s); err == nil {
+					if name, ok := sel.RequiresExactMatch("metadata.name"); ok && validSegment(name) {
+						i.Name = name
+					}
+				}
+			}
+			i.LabelSelector = q.Get("labelSelector")
+		}
+		return
+	}
+	if i.Name == "" && i.Verb == "delete" {
+		i.Verb = "deletecollection"
+	}
+	if i.Verb == "get" && i.Subresource == "" && u.RawQuery != "" && truth(u.Query(), "watch") {
+		i.Verb = "watch"
+	}
+}
+
+func truth(q url.Values, key string) bool {
+	v, ok := q[key]
+	if !ok || len(v) == 0 {
+		return false
+	}
+	return v[0] != "0" && !strings.EqualFold(v[0], "false")
+}
+
+func validSegment(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/%")
+}

@@ -1,0 +1,335 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package serving keeps the keys and certificates that a server stands on: the cluster's certificate authority, the
+// server's own certificate, the administrator's and the kubelet client's, the key that signs service-account tokens, and
+// the front-proxy authority of aggregated APIs.
+//
+// [LoadOrCreate] reads them from a directory, makes what is missing, and renews what nears its end or no longer names the
+// server's hosts. Every file is written whole, under a new name and renamed, readable by its owner alone.
+package serving
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+const (
+	authorityLife = 10 * 365 * 24 * time.Hour
+	leafLife      = 365 * 24 * time.Hour
+)
+
+// Pair is a certificate with its key.
+type Pair struct {
+	Certificate *x509.Certificate
+	Key         *ecdsa.PrivateKey
+	CertPEM     []byte
+	KeyPEM      []byte
+}
+
+// TLS is the pair as crypto/tls wants it.
+func (p *Pair) TLS() tls.Certificate {
+	return tls.Certificate{Certificate: [][]byte{p.Certificate.Raw}, PrivateKey: p.Key, Leaf: p.Certificate}
+}
+
+// Pool is a pool of the pair's certificate alone.
+func (p *Pair) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(p.Certificate)
+	return pool
+}
+
+// Material is all that a server needs.
+type Material struct {
+	CA               *Pair // signs everything below but the front proxy
+	Server           *Pair
+	Admin            *Pair // CN kubernetes-admin, O system:masters
+	KubeletClient    *Pair // CN kube-apiserver-kubelet-client, O system:masters
+	FrontProxyCA     *Pair
+	FrontProxyClient *Pair // CN front-proxy-client
+	ServiceAccount   *ecdsa.PrivateKey
+}
+
+// Options of [LoadOrCreate]. The zero value is useful.
+type Options struct {
+	Now func() time.Time // nil: time.Now
+}
+
+// LoadOrCreate reads the material in dir, makes what is missing, and renews the server's certificate when hosts are not all in it.
+func LoadOrCreate(dir string, hosts []string, o Options) (*Material, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make certificate directory: %w", err)
+	}
+	k := keeper{dir: dir, now: o.Now()}
+	m := &Material{}
+	var err error
+	if m.CA, err = k.authority("ca", "kubernetes"); err != nil {
+		return nil, err
+	}
+	if m.FrontProxyCA, err = k.authority("front-proxy-ca", "front-proxy-ca"); err != nil {
+		return nil, err
+	}
+	if m.Server, err = k.leaf("apiserver", m.CA, subject{name: "kube-apiserver", hosts: hosts, server: true}); err != nil {
+		return nil, err
+	}
+	if m.Admin, err = k.leaf("admin", m.CA, subject{name: "kubernetes-admin", groups: []string{"system:masters"}}); err != nil {
+		return nil, err
+	}
+	if m.KubeletClient, err = k.leaf("apiserver-kubelet-client", m.CA, subject{name: "kube-apiserver-kubelet-client", groups: []string{"system:masters"}}); err != nil {
+		return nil, err
+	}
+	if m.FrontProxyClient, err = k.leaf("front-proxy-client", m.FrontProxyCA, subject{name: "front-proxy-client"}); err != nil {
+		return nil, err
+	}
+	if m.ServiceAccount, err = k.key("sa"); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Client signs a client certificate; it is not kept.
+func (m *Material) Client(name string, groups []string, now time.Time) (*Pair, error) {
+	return sign(m.CA, subject{name: name, groups: groups}, now)
+}
+
+// Node signs a certificate that a node's agent both serves and calls with.
+func (m *Material) Node(node string, hosts []string, now time.Time) (*Pair, error) {
+	return sign(m.CA, subject{name: "system:node:" + node, groups: []string{"system:nodes"}, hosts: hosts, server: true, client: true}, now)
+}
+
+type subject struct {
+	name           string
+	groups, hosts  []string
+	server, client bool
+}
+
+type keeper struct {
+	dir string
+	now time.Time
+}
+
+func (k *keeper) authority(name, cn string) (*Pair, error) {
+	p, err := k.read(name)
+	if err != nil || p != nil && k.fresh(p.Certificate) {
+		return p, err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate key: %w", err)
+	}
+	t, err := template(cn, k.now, authorityLife)
+	if err != nil {
+		return nil, err
+	}
+	t.IsCA, t.BasicConstraintsValid = true, true
+	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
+	t.DNSNames = []string{cn}
+	if p, err = seal(t, t, key, key); err != nil {
+		return nil, err
+	}
+	return p, k.write(name, p)
+}
+
+func (k *keeper) leaf(name string, ca *Pair, s subject) (*Pair, error) {
+	p, err := k.read(name)
+	if err != nil {
+		return nil, err
+	}
+	if p != nil && k.fresh(p.Certificate) && p.Certificate.CheckSignatureFrom(ca.Certificate) == nil && names(p.Certificate, s.hosts) {
+		return p, nil
+	}
+	if p, err = sign(ca, s, k.now); err != nil {
+		return nil, err
+	}
+	return p, k.write(name, p)
+}
+
+func (k *keeper) key(name string) (*ecdsa.PrivateKey, error) {
+	path := filepath.Join(k.dir, name+".key")
+	b, err := os.ReadFile(path)
+	if err == nil {
+		return parseKey(path, b)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate key: %w", err)
+	}
+	pemBytes, err := keyPEM(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, WriteFile(path, pemBytes)
+}
+
+// fresh is true until nine tenths of a certificate's life are over.
+func (k *keeper) fresh(c *x509.Certificate) bool {
+	return k.now.After(c.NotBefore) && k.now.Before(c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore)/10))
+}
+
+func names(c *x509.Certificate, hosts []string) bool {
+	for _, h := range hosts {
+		if c.VerifyHostname(h) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func sign(ca *Pair, s subject, now time.Time) (*Pair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate key: %w", err)
+	}
+	t, err := template(s.name, now, leafLife)
+	if err != nil {
+		return nil, err
+	}
+	t.Subject.Organization = s.groups
+	t.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
+	if s.server {
+		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	if !s.server || s.client {
+		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
+	}
+	for _, h := range s.hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else if h != "" && !slices.Contains(t.DNSNames, h) {
+			t.DNSNames = append(t.DNSNames, h)
+		}
+	}
+	return seal(t, ca.Certificate, key, ca.Key)
+}
+
+func template(cn string, now time.Time, life time.Duration) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, fmt.Errorf("draw serial number: %w", err)
+	}
+	return &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: cn},
+		NotBefore: now.Add(-5 * time.Minute).UTC(), NotAfter: now.Add(life).UTC(),
+	}, nil
+}
+
+func seal(t, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (*Pair, error) {
+	der, err := x509.CreateCertificate(rand.Reader, t, parent, &key.PublicKey, signer)
+	if err != nil {
+		return nil, fmt.Errorf("sign certificate: %w", err)
+	}
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("parse certificate: %w", err)
+	}
+	kp, err := keyPEM(key)
+	if err != nil {
+		return nil, err
+	}
+	return &Pair{Certificate: c, Key: key, KeyPEM: kp, CertPEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
+}
+
+func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}
+
+func parseKey(path string, b []byte) (*ecdsa.PrivateKey, error) {
+	block, _ := pem.Decode(b)
+	if block == nil {
+		return nil, fmt.Errorf("read key %s: not PEM", path)
+	}
+	key, err := x509.ParseECPrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read key %s: %w", path, err)
+	}
+	return key, nil
+}
+
+func (k *keeper) read(name string) (*Pair, error) {
+	certPath, keyPath := filepath.Join(k.dir, name+".crt"), filepath.Join(k.dir, name+".key")
+	c, err := os.ReadFile(certPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read certificate: %w", err)
+	}
+	kb, err := os.ReadFile(keyPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	block, _ := pem.Decode(c)
+	if block == nil {
+		return nil, fmt.Errorf("read certificate %s: not PEM", certPath)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read certificate %s: %w", certPath, err)
+	}
+	key, err := parseKey(keyPath, kb)
+	if err != nil {
+		return nil, err
+	}
+	if !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, nil // a renewal that was cut short between its two files; made anew
+	}
+	return &Pair{Certificate: cert, Key: key, CertPEM: c, KeyPEM: kb}, nil
+}
+
+func (k *keeper) write(name string, p *Pair) error {
+	if err := WriteFile(filepath.Join(k.dir, name+".key"), p.KeyPEM); err != nil {
+		return err
+	}
+	return WriteFile(filepath.Join(k.dir, name+".crt"), p.CertPEM)
+}
+
+// WriteFile replaces a file as a whole, readable by its owner alone, and on disk when it returns.
+func WriteFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // made with mode 0600
+	if err != nil {
+		return fmt.Errorf("create file: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if _, err = f.Write(data); err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write file: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package serving
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func TestMaterialIsReusedAndRenewed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pki")
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	load := func(hosts ...string) *Material {
+		t.Helper()
+		m, err := LoadOrCreate(dir, hosts, Options{Now: func() time.Time { return now }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first := load("127.0.0.1", "localhost")
+	again := load("localhost")
+	if !bytes.Equal(first.Server.CertPEM, again.Server.CertPEM) || !first.ServiceAccount.Equal(again.ServiceAccount) {
+		t.Error("material was not reused")
+	}
+	other := load("localhost", "10.96.0.1")
+	if bytes.Equal(first.Server.CertPEM, other.Server.CertPEM) || !bytes.Equal(first.CA.CertPEM, other.CA.CertPEM) {
+		t.Error("a new host must renew the server's certificate, and only it")
+	}
+	now = now.Add(leafLife - time.Hour)
+	late := load("localhost")
+	if bytes.Equal(late.Admin.CertPEM, first.Admin.CertPEM) || !bytes.Equal(first.CA.CertPEM, late.CA.CertPEM) {
+		t.Error("leaves near their end must be renewed under the same authority")
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if i, err := f.Info(); err != nil || i.Mode().Perm() != 0o600 {
+			t.Errorf("%s: mode %v, error %v", f.Name(), i.Mode(), err)
+		}
+	}
+}
+
+func TestKubeconfigLoads(t *testing.T) {
+	m, err := LoadOrCreate(t.TempDir(), []string{"localhost"}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Kubeconfig("https://localhost:6443", m.CA, m.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := clientcmd.RESTConfigFromKubeConfig(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Host != "https://localhost:6443" || !bytes.Equal(c.CAData, m.CA.CertPEM) || !bytes.Equal(c.KeyData, m.Admin.KeyPEM) {
+		t.Errorf("kubeconfig says %v", c)
+	}
+}

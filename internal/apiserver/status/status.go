@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package status turns errors into the metav1.Status answers that clients of Kubernetes know, and writes them.
+//
+// [Of] is the one place where classes of errors (API statuses, store errors, contexts that ended) become codes and
+// reasons. [Write] sends one in the form that the client accepts.
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mortise-dev/mortise/store"
+)
+
+// Of is the status of an error.
+func Of(err error) *metav1.Status {
+	var api apierrors.APIStatus
+	if errors.As(err, &api) {
+		s := api.Status()
+		s.Kind, s.APIVersion = "Status", "v1"
+		if s.Status == "" {
+			s.Status = metav1.StatusFailure
+		}
+		if s.Code == 0 {
+			s.Code = http.StatusInternalServerError
+			if s.Status == metav1.StatusSuccess {
+				s.Code = http.StatusOK
+			}
+		}
+		return &s
+	}
+	switch {
+	case errors.Is(err, store.ErrCompacted):
+		return Of(Expired(""))
+	case errors.Is(err, store.ErrTooLarge):
+		return Of(apierrors.NewRequestEntityTooLargeError(err.Error()))
+	case errors.Is(err, store.ErrNoSpace), errors.Is(err, store.ErrClosed):
+		return Of(apierrors.NewServiceUnavailable(err.Error()))
+	case errors.Is(err, context.DeadlineExceeded):
+		return Of(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
+	}
+	return &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure,
+		Code:     http.StatusInternalServerError,
+		Message:  err.Error(),
+	}
+}
+
+// Expired is the 410 of a revision that history no longer holds. A continue token, when given, lets the client go on
+// with a list that is not of one revision.
+func Expired(continueToken string) error {
+	if continueToken == "" {
+		return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
+	}
+	e := apierrors.NewResourceExpired("The provided continue parameter is too old " +
+		"to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this " +
+		"response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects " +
+		"that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.")
+	e.ErrStatus.ListMeta.Continue = continueToken
+	return e
+}
+
+// TooLarge is the 504 of a revision that the store has not reached.
+func TooLarge(want, current int64) error {
+	e := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", want, current), 1)
+	e.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	return e
+}
+
+// Route is the answer to a request that no handler takes: 404, 405, 406 and 415 as routers give them.
+func Route(code int, message string) error {
+	return apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false)
+}
+
+// Media is a status about media types, which has no details.
+func Media(code int, reason metav1.StatusReason, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message}}
+}
+
+// Write answers with the error's status, and returns the code.
+func Write(w http.ResponseWriter, r *http.Request, err error) int {
+	s := Of(err)
+	code := int(s.Code)
+	h := w.Header()
+	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
+	}
+	if code == http.StatusTooManyRequests && h.Get("Retry-After") == "" {
+		h.Set("Retry-After", "1")
+	}
+	h.Set("Cache-Control", "no-cache, private")
+	body, media := encode(s, r.Header.Get("Accept"))
+	h.Set("Content-Type", media)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(code)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body) // a client that went away needs no answer
+	}
+	return code
+}
+
+func encode(s *metav1.Status, accept string) ([]byte, string) {
+	first, _, _ := strings.Cut(accept, ",")
+	first, _, _ = strings.Cut(first, ";")
+	switch strings.TrimSpace(first) {
+	case "application/vnd.kubernetes.protobuf":
+		if raw, err := s.Marshal(); err == nil {
+			u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "Status"}, Raw: raw}
+			if b, err := u.Marshal(); err == nil {
+				return append([]byte("k8s\x00"), b...), "application/vnd.kubernetes.protobuf"
+			}
+		}
+	case "application/yaml":
+		if b, err := yaml.Marshal(s); err == nil {
+			return b, "application/yaml"
+		}
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("encode status: %v", err)) // a Status is always JSON
+	}
+	return append(b, '\n'), "application/json"
+}
