@@ -1,0 +1,283 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podsecurity is the PodSecurity plug-in: a namespace's labels say which of the Pod Security Standards its pods must
+// meet (enforce), be told of (warn), or be recorded against (audit).
+package podsecurity
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// New makes the plug-in with kube-apiserver's default configuration: privileged where labels say nothing, no exemptions.
+func New() (admit.Plugin, error) {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("make pod security evaluator: %w", err)
+	}
+	open := api.LevelVersion{Level: api.LevelPrivileged, Version: api.LatestVersion()}
+	return &plugin{evaluator: evaluator, defaults: api.Policy{Enforce: open, Audit: open, Warn: open}}, nil
+}
+
+type plugin struct {
+	evaluator policy.Evaluator
+	defaults  api.Policy
+}
+
+func (*plugin) Name() string { return "PodSecurity" }
+
+// Validate enforces on pods, warns and annotates on pods and on what makes pods, and checks the labels of namespaces.
+func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if a.Object == nil || a.Operation != admit.Create && a.Operation != admit.Update {
+		return nil
+	}
+	switch obj := a.Object.(type) {
+	case *corev1.Namespace:
+		if a.Subresource == "" {
+			return p.namespace(ctx, b, a, obj)
+		}
+	case *corev1.Pod:
+		return p.pod(ctx, b, a, obj)
+	default:
+		if meta, spec := template(obj); spec != nil && a.Subresource == "" {
+			p.controller(ctx, b, a, meta, spec)
+		}
+	}
+	return nil
+}
+
+func (p *plugin) namespace(ctx context.Context, b resource.Backend, a *admit.Attributes, ns *corev1.Namespace) error {
+	wanted, errs := api.PolicyToEvaluate(ns.Labels, p.defaults)
+	old, ok := a.Old.(*corev1.Namespace)
+	if a.Operation == admit.Create || !ok {
+		return invalid(a, errs)
+	}
+	had, hadErrs := api.PolicyToEvaluate(old.Labels, p.defaults)
+	if len(errs) > 0 && (len(hadErrs) == 0 || errs.ToAggregate().Error() != hadErrs.ToAggregate().Error()) {
+		return invalid(a, errs)
+	}
+	if wanted.Enforce == had.Enforce || wanted.Enforce.Level == api.LevelPrivileged ||
+		wanted.Enforce.Version == had.Enforce.Version && api.CompareLevels(wanted.Enforce.Level, had.Enforce.Level) < 1 {
+		return nil
+	}
+	pods, err := b.List(ctx, schema.GroupResource{Resource: "pods"}, ns.Name)
+	if err != nil {
+		a.Warn("failed to list pods while checking new PodSecurity enforce level")
+		return nil //nolint:nilerr // as upstream: the check is a courtesy
+	}
+	for _, w := range p.violations(pods, ns.Name, wanted.Enforce) {
+		a.Warn(w)
+	}
+	return nil
+}
+
+func (p *plugin) pod(ctx context.Context, b resource.Backend, a *admit.Attributes, pod *corev1.Pod) error {
+	switch a.Subresource {
+	case "exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status":
+		return nil
+	}
+	levels, errs, err := p.levels(ctx, b, a)
+	if err != nil {
+		a.Annotate(api.AuditAnnotationPrefix+"error", fmt.Sprintf("failed to lookup namespace %q: %v", a.Namespace, err))
+		return apierrors.NewInternalError(fmt.Errorf("failed to lookup namespace %q", a.Namespace)) //nolint:forbidigo // upstream's wording
+	}
+	if len(errs) == 0 && levels.FullyPrivileged() {
+		a.Annotate(api.AuditAnnotationPrefix+api.EnforcedPolicyAnnotationKey, p.defaults.Enforce.String())
+		return nil
+	}
+	if old, ok := a.Old.(*corev1.Pod); ok && a.Operation == admit.Update && !significant(pod, old) {
+		return nil
+	}
+	return p.evaluate(a, levels, errs, &pod.ObjectMeta, &pod.Spec, true)
+}
+
+func (p *plugin) controller(ctx context.Context, b resource.Backend, a *admit.Attributes, meta *metav1.ObjectMeta, spec *corev1.PodSpec) {
+	levels, errs, err := p.levels(ctx, b, a)
+	if err != nil {
+		a.Annotate(api.AuditAnnotationPrefix+"error", fmt.Sprintf("failed to lookup namespace %q: %v", a.Namespace, err))
+		return
+	}
+	if len(errs) == 0 && levels.Warn.Level == api.LevelPrivileged && levels.Audit.Level == api.LevelPrivileged {
+		return
+	}
+	// Without enforcement there is nothing to refuse.
+	_ = p.evaluate(a, levels, errs, meta, spec, false)
+}
+
+func (p *plugin) levels(ctx context.Context, b resource.Backend, a *admit.Attributes) (api.Policy, field.ErrorList, error) {
+	ns, err := b.Get(ctx, schema.GroupResource{Resource: "namespaces"}, "", a.Namespace)
+	if err != nil {
+		return api.Policy{}, nil, err
+	}
+	levels, errs := api.PolicyToEvaluate(ns.GetLabels(), p.defaults)
+	return levels, errs, nil
+}
+
+func (p *plugin) evaluate(a *admit.Attributes, levels api.Policy, errs field.ErrorList, meta *metav1.ObjectMeta, spec *corev1.PodSpec, enforce bool) error {
+	if len(errs) > 0 {
+		a.Annotate(api.AuditAnnotationPrefix+"error", fmt.Sprintf("Failed to parse policy: %v", errs.ToAggregate()))
+	}
+	check := func(lv api.LevelVersion) policy.AggregateCheckResult {
+		return policy.AggregateCheckResults(p.evaluator.EvaluatePod(lv, meta, spec))
+	}
+	var refused error
+	if enforce {
+		a.Annotate(api.AuditAnnotationPrefix+api.EnforcedPolicyAnnotationKey, levels.Enforce.String())
+		if r := check(levels.Enforce); !r.Allowed {
+			refused = apierrors.NewForbidden(a.Descriptor.GroupResource(), name(a),
+				fmt.Errorf("violates PodSecurity %q: %s", levels.Enforce.String(), r.ForbiddenDetail()))
+		}
+	}
+	if r := check(levels.Audit); !r.Allowed {
+		a.Annotate(api.AuditAnnotationPrefix+api.AuditViolationsAnnotationKey,
+			fmt.Sprintf("would violate PodSecurity %q: %s", levels.Audit.String(), r.ForbiddenDetail()))
+	}
+	if refused != nil {
+		return refused
+	}
+	if r := check(levels.Warn); !r.Allowed {
+		a.Warn(fmt.Sprintf("would violate PodSecurity %q: %s", levels.Warn.String(), r.ForbiddenDetail()))
+	}
+	return nil
+}
+
+// violations are the warnings to one who tightens a namespace that has pods already.
+func (p *plugin) violations(pods []resource.Object, namespace string, enforce api.LevelVersion) []string {
+	const most = 3000 // pods looked at
+	ordered, total := unlike(pods), len(pods)
+	if len(ordered) > most {
+		ordered = ordered[:most]
+	}
+	first, count := map[string]string{}, map[string]int{}
+	for _, pod := range ordered {
+		r := policy.AggregateCheckResults(p.evaluator.EvaluatePod(enforce, &pod.ObjectMeta, &pod.Spec))
+		if r.Allowed {
+			continue
+		}
+		why := r.ForbiddenReason()
+		if count[why] == 0 || pod.Name < first[why] {
+			first[why] = pod.Name
+		}
+		count[why]++
+	}
+	var head, lines []string
+	if len(ordered) < total {
+		head = append(head, fmt.Sprintf("new PodSecurity enforce level only checked against the first %d of %d existing pods", len(ordered), total))
+	}
+	for why, n := range count {
+		switch n {
+		case 1:
+			lines = append(lines, fmt.Sprintf("%s: %s", first[why], why))
+		case 2:
+			lines = append(lines, fmt.Sprintf("%s (and 1 other pod): %s", first[why], why))
+		default:
+			lines = append(lines, fmt.Sprintf("%s (and %d other pods): %s", first[why], n-1, why))
+		}
+	}
+	slices.Sort(lines)
+	if len(lines) > 0 {
+		head = append(head, fmt.Sprintf("existing pods in namespace %q violate the new PodSecurity enforce level %q", namespace, enforce.String()))
+	}
+	return append(head, lines...)
+}
+
+// unlike orders the pods so that one of each controller comes before its brothers.
+func unlike(objs []resource.Object) []*corev1.Pod {
+	var ones, others []*corev1.Pod
+	seen := map[string]bool{}
+	for _, obj := range objs {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			continue
+		}
+		owner := metav1.GetControllerOfNoCopy(pod)
+		if owner != nil && seen[string(owner.UID)] {
+			others = append(others, pod)
+			continue
+		}
+		if owner != nil {
+			seen[string(owner.UID)] = true
+		}
+		ones = append(ones, pod)
+	}
+	return append(ones, others...)
+}
+
+// significant updates are those that change an image or add a container.
+func significant(pod, old *corev1.Pod) bool {
+	images := func(cs []corev1.Container) string {
+		var b strings.Builder
+		for _, c := range cs {
+			b.WriteString(c.Image)
+			b.WriteByte('\n')
+		}
+		return b.String()
+	}
+	if images(pod.Spec.Containers) != images(old.Spec.Containers) || images(pod.Spec.InitContainers) != images(old.Spec.InitContainers) {
+		return true
+	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		same := func(o corev1.EphemeralContainer) bool { return o.Name == c.Name && o.Image == c.Image }
+		if !slices.ContainsFunc(old.Spec.EphemeralContainers, same) {
+			return true
+		}
+	}
+	return false
+}
+
+// template is the pod that obj makes, or nil.
+func template(obj resource.Object) (*metav1.ObjectMeta, *corev1.PodSpec) {
+	var t *corev1.PodTemplateSpec
+	switch o := obj.(type) {
+	case *corev1.PodTemplate:
+		t = &o.Template
+	case *corev1.ReplicationController:
+		t = o.Spec.Template
+	case *appsv1.ReplicaSet:
+		t = &o.Spec.Template
+	case *appsv1.Deployment:
+		t = &o.Spec.Template
+	case *appsv1.DaemonSet:
+		t = &o.Spec.Template
+	case *appsv1.StatefulSet:
+		t = &o.Spec.Template
+	case *batchv1.Job:
+		t = &o.Spec.Template
+	case *batchv1.CronJob:
+		t = &o.Spec.JobTemplate.Spec.Template
+	}
+	if t == nil {
+		return nil, nil
+	}
+	return &t.ObjectMeta, &t.Spec
+}
+
+func invalid(a *admit.Attributes, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(schema.GroupKind{Group: a.Descriptor.Group, Kind: a.Descriptor.Kind}, name(a), errs)
+}
+
+func name(a *admit.Attributes) string {
+	if a.Name == "" {
+		return a.Object.GetName()
+	}
+	return a.Name
+}

@@ -1,0 +1,16 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resource
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Awaiter is what a [Backend] may be besides: it waits for an object that is about to come.
+type Awaiter interface {
+	// Await returns the hub object, shared and read-only, as soon as it exists, or the error of ctx.
+	Await(ctx context.Context, r schema.GroupResource, namespace, name string) (Object, error)
+}
