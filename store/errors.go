@@ -24,6 +24,13 @@ var (
 	ErrNoSpace = errors.New("store has no space left")
 	// ErrTooLarge is returned when a value or transaction exceeds the engine's bound.
 	ErrTooLarge = errors.New("value is too large")
+	// ErrInvalid is returned by commits whose ops no state could satisfy: an empty key, a key twice, a TTL without a value.
+	ErrInvalid = errors.New("operation is invalid")
+	// ErrFormat is returned when a store was written in a format that this version does not know.
+	ErrFormat = errors.New("store format is unknown")
+	// ErrReadOnly is returned by commits after a write to the disk has failed: what is on the disk is then not known, and
+	// only opening the store again finds out. Reads go on.
+	ErrReadOnly = errors.New("store is read-only after a failed write")
 )
 
 // ConflictError is returned by Commit when an [Op.Expect] does not hold.

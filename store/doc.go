@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package store keeps bytes under keys, in revisions: it is where a Mortise cluster's state lives.
+//
+// There are only a few types. An [Engine] is what an implementer writes: seven operations and a list of named promises.
+// A [Store] is what users hold: it wraps an engine and adds the everyday forms (create, update, delete), and it finds
+// the abilities that only some engines have. A [Record] is one key's value at one revision, immutable and shared by all
+// who read it. A [Watcher] is a cursor over the history of a prefix.
+//
+//	s := store.New(memory.Open(memory.Options{}))
+//	defer s.Close()
+//	r, err := s.Create(ctx, "/registry/pods/default/a", value, 0)           // *ConflictError if it exists
+//	r, err = s.Update(ctx, r.Key, r.Revision, value2, 0)                    // *ConflictError if it has moved on
+//	page, err := s.List(ctx, "/registry/pods/")                            // one consistent snapshot
+//	w, err := s.Watch(ctx, "/registry/pods/", page.Revision)               // every change after that snapshot
+//	batch, err := w.Next(ctx)
+//
+// # Revisions
+//
+// The store has one logical clock. Each transaction that changes something takes the next revision, whole: all its
+// changes carry the same one. Reads and watches can name any revision between [Store.Compacted] and [Store.Revision].
+// A reader who lists at revision r and then watches after r sees every state of the prefix, once, in order.
+//
+// # Concurrency
+//
+// Everything here may be used by many goroutines, save a [Watcher], which belongs to one. Reads work on immutable
+// snapshots and never wait for a writer. Records and their values are shared: nobody changes them.
+//
+// # The rooms
+//
+//	mvcc       the index and its history, pure: what the engines of this module are built on
+//	memory     an engine that forgets
+//	local      an engine that does not: write-ahead log, checkpoints, one directory
+//	faulty     a decorator that fails on demand, for tests
+//	metered    a decorator that counts and times
+//	storetest  one entry point that proves each promise of an engine
+package store

@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package memory is a store engine that forgets everything when it is closed: for tests, for throw-away clusters, and
+// as the measure for engines that do more. It keeps all promises of [store.Engine] save durable.
+//
+// Writers take turns under one lock; readers and watchers take none. See package mvcc for how.
+package memory
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/alarm"
+	"github.com/mortise-dev/mortise/store/mvcc"
+)
+
+// Options are those of an engine. The zero value is useful.
+type Options struct {
+	mvcc.Options
+	Clock         alarm.Clock   // default: the machine's
+	BookmarkEvery time.Duration // at least so often a watcher that is behind gets a bookmark; default 1 s
+}
+
+// Engine implements [store.Engine] in memory.
+type Engine struct {
+	db       *mvcc.DB
+	clock    alarm.Clock
+	every    time.Duration
+	expiry   *alarm.Alarm
+	bookmark *alarm.Alarm
+	waiting  atomic.Bool // bookmark is set
+
+	mu     sync.Mutex // the writer's turn
+	closed bool
+}
+
+var (
+	_ store.Engine     = (*Engine)(nil)
+	_ store.Sizer      = (*Engine)(nil)
+	_ store.Bookmarker = (*Engine)(nil)
+)
+
+// Open makes an empty engine.
+func Open(options Options) *Engine {
+	if options.Clock == nil {
+		options.Clock = alarm.System{}
+	}
+	if options.BookmarkEvery == 0 {
+		options.BookmarkEvery = time.Second
+	}
+	e := &Engine{db: mvcc.New(1, options.Options), clock: options.Clock, every: options.BookmarkEvery}
+	e.expiry = alarm.New(e.clock, e.expire)
+	e.bookmark = alarm.New(e.clock, func() {
+		e.waiting.Store(false)
+		e.db.Bookmark()
+	})
+	return e
+}
+
+// Commit implements [store.Engine].
+func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return 0, nil, store.ErrClosed
+	}
+	now := e.clock.Now()
+	change, err := e.db.Stage(now, ops)
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(change.Events) > 0 {
+		e.publish(now)
+	}
+	return change.Revision, change.Records, nil
+}
+
+// publish makes what is staged visible. The caller holds the lock.
+func (e *Engine) publish(now time.Time) {
+	e.db.Publish(now, e.db.Seal())
+	e.expiry.Set(e.db.NextExpiry())
+	if e.waiting.CompareAndSwap(false, true) {
+		e.bookmark.Set(now.Add(e.every))
+	}
+}
+
+// expire deletes the keys whose time has come.
+func (e *Engine) expire() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.clock.Now()
+	for !e.closed && len(e.db.StageExpired(now).Events) > 0 {
+		e.publish(now)
+	}
+	e.expiry.Set(e.db.NextExpiry())
+}
+
+// Get implements [store.Engine].
+func (e *Engine) Get(ctx context.Context, key string) (*store.Record, int64, error) {
+	return e.db.Get(ctx, key)
+}
+
+// Range implements [store.Engine].
+func (e *Engine) Range(ctx context.Context, r store.Range) (store.Page, error) {
+	return e.db.Range(ctx, r)
+}
+
+// Watch implements [store.Engine].
+func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error) {
+	w, err := e.db.Watch(ctx, prefix, after)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Revision implements [store.Engine].
+func (e *Engine) Revision() int64 { return e.db.Revision() }
+
+// Compacted implements [store.Engine].
+func (e *Engine) Compacted() int64 { return e.db.Compacted() }
+
+// Compact implements [store.Engine].
+func (e *Engine) Compact(ctx context.Context, revision int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return store.ErrClosed
+	}
+	return e.db.Compact(revision)
+}
+
+// Size implements [store.Sizer].
+func (e *Engine) Size() store.Size { return e.db.Size() }
+
+// Bookmark implements [store.Bookmarker].
+func (e *Engine) Bookmark() { e.db.Bookmark() }
+
+// Close implements [store.Engine].
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	e.db.Close()
+	e.mu.Unlock()
+	e.expiry.Stop()
+	e.bookmark.Stop()
+	return nil
+}

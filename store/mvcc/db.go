@@ -1,0 +1,337 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mvcc
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidwall/btree"
+
+	"github.com/mortise-dev/mortise/store"
+)
+
+const degree = 24 // of the index: a compromise between searching and copying on write
+
+type index = btree.Map[string, *store.Record]
+
+// Options bound what a DB keeps. The zero value is useful.
+type Options struct {
+	HistoryRevisions int64         // revisions that can be watched and rewound; default 100,000
+	HistoryTime      time.Duration // how long they can; default 10 minutes
+	HistoryBytes     int64         // what superseded records may take; default 256 MiB
+	MaxTransaction   int64         // bytes of keys and values in one transaction; default 8 MiB
+	MaxBytes         int64         // bytes of live keys and values; 0 is no bound
+}
+
+// WithDefaults returns o with its zero fields set.
+func (o Options) WithDefaults() Options {
+	if o.HistoryRevisions == 0 {
+		o.HistoryRevisions = 100_000
+	}
+	if o.HistoryTime == 0 {
+		o.HistoryTime = 10 * time.Minute
+	}
+	if o.HistoryBytes == 0 {
+		o.HistoryBytes = 256 << 20
+	}
+	if o.MaxTransaction == 0 {
+		o.MaxTransaction = 8 << 20
+	}
+	return o
+}
+
+// DB is the index and its history. Stage, Seal, Rollback, NextExpiry and StageExpired are the writer's: the engine calls
+// them under one lock of its own. Publish and Trim are the publisher's and may run beside the writer's. All other
+// methods are for everyone and wait for nobody.
+type DB struct {
+	options Options
+
+	// Writer's.
+	staged   *index
+	revision int64 // newest staged
+	bytes    int64 // of staged live records
+	events   []store.Event
+	expiries expiries
+
+	// Publisher's.
+	publishing sync.Mutex
+	touched    map[*bucket]struct{}
+
+	history  *history
+	head     atomic.Pointer[head]
+	bookmark atomic.Int64 // counts calls of Bookmark
+	closed   chan struct{}
+	closing  sync.Once
+}
+
+// head is what readers see.
+type head struct {
+	index    *index
+	revision int64
+	bytes    int64
+}
+
+// Change is a staged transaction.
+type Change struct {
+	Revision int64           // of the transaction; the newest staged one if it changed nothing
+	Records  []*store.Record // for each op, nil for deletes
+	Events   []store.Event   // none if it changed nothing
+}
+
+// Group is what was staged between two seals.
+type Group struct {
+	head   *head
+	events []store.Event
+}
+
+// Revision is the newest of the group.
+func (g *Group) Revision() int64 { return g.head.revision }
+
+// New makes a DB without keys at a revision; the history begins there.
+func New(revision int64, options Options) *DB {
+	d := &DB{
+		options:  options.WithDefaults(),
+		staged:   btree.NewMap[string, *store.Record](degree),
+		revision: revision,
+		history:  newHistory(revision),
+		touched:  map[*bucket]struct{}{},
+		closed:   make(chan struct{}),
+	}
+	d.head.Store(&head{index: d.staged.Copy(), revision: revision})
+	return d
+}
+
+// Load adds a record that was there before the history begins. Keys must come in order. Call it before anything else,
+// and Seal and Publish after it.
+func (d *DB) Load(r *store.Record) {
+	d.staged.Load(r.Key, r)
+	d.bytes += size(r)
+	d.expiries.add(r)
+}
+
+// Stage checks the ops against all that is staged, and stages them. The error is a [*store.ConflictError], or one of
+// [store.ErrInvalid], [store.ErrTooLarge], [store.ErrNoSpace]; then nothing is staged.
+func (d *DB) Stage(now time.Time, ops []store.Op) (Change, error) {
+	current, grown, err := d.examine(ops)
+	if err != nil {
+		return Change{}, err
+	}
+	if d.options.MaxBytes > 0 && grown > 0 && d.bytes+grown > d.options.MaxBytes {
+		return Change{}, fmt.Errorf("stage %d bytes on %d of %d: %w", grown, d.bytes, d.options.MaxBytes, store.ErrNoSpace)
+	}
+	change := Change{Revision: d.revision, Records: make([]*store.Record, len(ops))}
+	first := len(d.events)
+	for i, op := range ops {
+		previous := current[i]
+		if op.Value == nil {
+			if previous != nil {
+				d.apply(store.Event{Revision: d.revision + 1, Key: previous.Key, Previous: previous})
+			}
+			continue
+		}
+		r := &store.Record{Key: op.Key, Value: op.Value, Revision: d.revision + 1, Created: d.revision + 1}
+		if previous != nil {
+			r.Key, r.Created = previous.Key, previous.Created
+		}
+		if op.TTL > 0 {
+			r.Expires = now.Add(op.TTL)
+		}
+		change.Records[i] = r
+		d.apply(store.Event{Revision: r.Revision, Key: r.Key, Record: r, Previous: previous})
+	}
+	if len(d.events) > first {
+		d.revision++
+		change.Revision = d.revision
+		change.Events = d.events[first:len(d.events):len(d.events)]
+	}
+	return change, nil
+}
+
+// examine returns the current record for each op, and by how many bytes the ops let the store grow.
+func (d *DB) examine(ops []store.Op) (current []*store.Record, grown int64, err error) {
+	var small [4]*store.Record
+	current = small[:0]
+	var total int64
+	for i, op := range ops {
+		switch {
+		case op.Key == "":
+			return nil, 0, fmt.Errorf("stage op %d: %w: empty key", i, store.ErrInvalid)
+		case op.Expect < store.Any:
+			return nil, 0, fmt.Errorf("stage key %q: %w: expects revision %d", op.Key, store.ErrInvalid, op.Expect)
+		case op.TTL < 0 || op.TTL > 0 && op.Value == nil:
+			return nil, 0, fmt.Errorf("stage key %q: %w: ttl %v", op.Key, store.ErrInvalid, op.TTL)
+		case twice(ops, i):
+			return nil, 0, fmt.Errorf("stage key %q: %w: twice in a transaction", op.Key, store.ErrInvalid)
+		}
+		total += int64(len(op.Key) + len(op.Value))
+		r, _ := d.staged.Get(op.Key)
+		if op.Expect != store.Any && (r == nil && op.Expect != 0 || r != nil && op.Expect != r.Revision) {
+			return nil, 0, &store.ConflictError{Key: op.Key, Expect: op.Expect, Current: r}
+		}
+		if op.Value != nil {
+			grown += int64(len(op.Key) + len(op.Value))
+		}
+		if r != nil {
+			grown -= size(r)
+		}
+		current = append(current, r)
+	}
+	if total > d.options.MaxTransaction {
+		return nil, 0, fmt.Errorf("stage %d bytes, at most %d: %w", total, d.options.MaxTransaction, store.ErrTooLarge)
+	}
+	return current, grown, nil
+}
+
+// twice says whether the key of op i is that of an earlier one.
+func twice(ops []store.Op, i int) bool {
+	if i < 16 {
+		for j := range i {
+			if ops[j].Key == ops[i].Key {
+				return true
+			}
+		}
+		return false
+	}
+	if i < len(ops)-1 {
+		return false // the last op looks at all
+	}
+	seen := make(map[string]struct{}, len(ops))
+	for _, op := range ops {
+		if _, ok := seen[op.Key]; ok {
+			return true
+		}
+		seen[op.Key] = struct{}{}
+	}
+	return false
+}
+
+// Replay stages a change that was committed before, with the revision and expiry that it had then. Created is set here.
+// The caller has checked that the revision is the next one.
+func (d *DB) Replay(revision int64, events []store.Event) {
+	for _, e := range events {
+		e.Revision = revision
+		e.Previous, _ = d.staged.Get(e.Key)
+		if e.Record == nil && e.Previous == nil {
+			continue
+		}
+		if e.Record != nil {
+			e.Record.Revision, e.Record.Created = revision, revision
+			if e.Previous != nil {
+				e.Record.Created = e.Previous.Created
+			}
+		}
+		d.apply(e)
+	}
+	d.revision = revision
+}
+
+// apply puts one event into the staged index.
+func (d *DB) apply(e store.Event) {
+	if e.Previous != nil {
+		d.bytes -= size(e.Previous)
+	}
+	if e.Record == nil {
+		d.staged.Delete(e.Key)
+	} else {
+		d.staged.Set(e.Key, e.Record)
+		d.bytes += size(e.Record)
+		d.expiries.add(e.Record)
+	}
+	d.events = append(d.events, e)
+}
+
+// Staged is the newest staged revision.
+func (d *DB) Staged() int64 { return d.revision }
+
+// Seal ends a group: all that was staged since the last Seal.
+func (d *DB) Seal() *Group {
+	g := &Group{head: &head{index: d.staged.Copy(), revision: d.revision, bytes: d.bytes}, events: d.events}
+	d.events = nil
+	return g
+}
+
+// Rollback forgets all that is not published. No sealed group may be on its way.
+func (d *DB) Rollback() {
+	h := d.head.Load()
+	d.staged, d.revision, d.bytes, d.events, d.expiries = copyOf(h.index), h.revision, h.bytes, nil, nil
+	d.staged.Scan(func(_ string, r *store.Record) bool {
+		d.expiries.add(r)
+		return true
+	})
+}
+
+// copyOf returns an index of its own. Copy of the package marks the original too, which readers may be reading.
+func copyOf(from *index) *index {
+	to := btree.NewMap[string, *store.Record](degree)
+	from.Scan(func(key string, r *store.Record) bool {
+		to.Load(key, r)
+		return true
+	})
+	return to
+}
+
+// Publish makes a group visible and wakes who waits for it. Groups must come in the order of their seals.
+func (d *DB) Publish(now time.Time, g *Group) {
+	d.publishing.Lock()
+	defer d.publishing.Unlock()
+	if g.head.revision < d.head.Load().revision {
+		panic(fmt.Sprintf("mvcc: publish of revision %d after %d", g.head.revision, d.head.Load().revision))
+	}
+	d.history.append(g.events, d.touched)
+	d.head.Store(g.head)
+	if len(g.events) > 0 {
+		d.history.everyone.wake()
+	}
+	for b := range d.touched {
+		b.topic.wake()
+	}
+	clear(d.touched)
+	d.bound(now)
+}
+
+// bound lets go of the history that the options do not keep.
+func (d *DB) bound(now time.Time) {
+	h, o := d.history, d.options
+	revision := d.head.Load().revision
+	h.note(now, revision, max(o.HistoryTime/64, time.Millisecond))
+	keep := h.compacted.Load()
+	// In steps of a sixteenth, so that trimming costs little.
+	if revision-keep > o.HistoryRevisions+o.HistoryRevisions/16 {
+		keep = revision - o.HistoryRevisions
+	}
+	keep = max(keep, h.expired(now.Add(-o.HistoryTime)))
+	if h.bytes > o.HistoryBytes+o.HistoryBytes/16 {
+		keep = max(keep, h.shrink(o.HistoryBytes))
+	}
+	h.trim(keep)
+}
+
+// Compact forgets history before revision. [store.ErrFuture] if the store has not got there.
+func (d *DB) Compact(revision int64) error {
+	d.publishing.Lock()
+	defer d.publishing.Unlock()
+	if head := d.head.Load().revision; revision > head {
+		return fmt.Errorf("compact to revision %d of %d: %w", revision, head, store.ErrFuture)
+	}
+	d.history.trim(revision)
+	return nil
+}
+
+// Bookmark wakes all watchers that wait; those that are behind return a bookmark.
+func (d *DB) Bookmark() {
+	d.bookmark.Add(1)
+	d.history.everyone.wake()
+	for _, b := range *d.history.buckets.Load() {
+		b.topic.wake()
+	}
+}
+
+// Close ends all watchers and refuses further reads.
+func (d *DB) Close() { d.closing.Do(func() { close(d.closed) }) }
+
+// Closed is closed by Close.
+func (d *DB) Closed() <-chan struct{} { return d.closed }

@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mvcc is the heart of the engines of this module: an ordered index of records, and a bounded history of their
+// changes. It does no I/O and reads no clock. An engine feeds it and decides when a change counts as committed.
+//
+// # The way of a change
+//
+// A change goes through three steps, so that many changes can share one write to a disk:
+//
+//	Stage    checks the conditions against everything staged before it, takes the next revision, changes the staged
+//	         index. Nobody can see it yet.
+//	Seal     draws a line: all that was staged since the last Seal is one [Group]. Staging goes on meanwhile.
+//	Publish  makes a group visible: events to the history, then the index as of the seal as the new head, then waiters
+//	         are woken. Groups are published in the order of their seals.
+//
+// For example, with the log's disk busy syncing the first group:
+//
+//	            staged   sealed   published     what Get sees
+//	Stage a=1        2        -           1     nothing
+//	Seal             2        2           1     nothing
+//	Stage b=1        3        2           1     nothing           (staged while the first group is being synced)
+//	Publish          3        2           2     a
+//	Seal, Publish    3        3           3     a, b
+//
+// If the group cannot be written, Rollback puts the staged index back to the head, and nobody ever saw the change.
+//
+// # Reading
+//
+// The head is an immutable copy-on-write index behind an atomic pointer: Get and Range load it and take no lock. A
+// Range at an older revision rewinds: it reads the head and puts back, from the history, what the keys held before.
+//
+// # Watching
+//
+// The history is a stream of events in chunks. Beside the whole stream there is one of positions for each bucket, which
+// is the first two segments of the key ("/registry/pods/"): a watcher of pods never looks at the events of leases. A
+// [Watcher] is a position in a stream, no more: it holds no queue and no lock, and it keeps no history alive. Waiting
+// is on a channel that the publisher closes when the bucket has something new.
+package mvcc

@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mvcc
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/mortise-dev/mortise/store"
+)
+
+const expireAtOnce = 256 // keys that one transaction expires
+
+// expiries is the records with an expiry, soonest first. Records that were replaced or deleted meanwhile stay until
+// their time comes and are passed over then.
+type expiries []*store.Record
+
+func (e *expiries) add(r *store.Record) {
+	if !r.Expires.IsZero() {
+		heap.Push(e, r)
+	}
+}
+
+// Len, Less, Swap, Push and Pop implement [heap.Interface].
+func (e expiries) Len() int           { return len(e) }
+func (e expiries) Less(i, j int) bool { return e[i].Expires.Before(e[j].Expires) }
+func (e expiries) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
+
+// Push adds to the end.
+func (e *expiries) Push(x any) { *e = append(*e, x.(*store.Record)) }
+
+// Pop takes from the end.
+func (e *expiries) Pop() any {
+	old := *e
+	r := old[len(old)-1]
+	old[len(old)-1] = nil
+	*e = old[:len(old)-1]
+	return r
+}
+
+// NextExpiry is when the next key expires, the zero time if none does.
+func (d *DB) NextExpiry() time.Time {
+	for len(d.expiries) > 0 {
+		r := d.expiries[0]
+		if current, _ := d.staged.Get(r.Key); current == r {
+			return r.Expires
+		}
+		heap.Pop(&d.expiries)
+	}
+	return time.Time{}
+}
+
+// StageExpired stages the deletion of keys whose time has come, in one transaction; without events if there are none.
+// The caller calls again while NextExpiry is not after now.
+func (d *DB) StageExpired(now time.Time) Change {
+	first := len(d.events)
+	for len(d.events)-first < expireAtOnce {
+		at := d.NextExpiry()
+		if at.IsZero() || at.After(now) {
+			break
+		}
+		r := heap.Pop(&d.expiries).(*store.Record)
+		d.apply(store.Event{Revision: d.revision + 1, Key: r.Key, Previous: r})
+	}
+	if len(d.events) == first {
+		return Change{Revision: d.revision}
+	}
+	d.revision++
+	return Change{Revision: d.revision, Events: d.events[first:len(d.events):len(d.events)]}
+}

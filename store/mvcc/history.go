@@ -1,0 +1,198 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mvcc
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortise-dev/mortise/store"
+)
+
+const (
+	eventShift    = 8    // events in a chunk, as a power of two
+	positionShift = 6    // positions in a chunk of a bucket
+	maxBuckets    = 4096 // keys of further buckets are only in the whole stream
+	eventOverhead = 160  // bytes that a superseded record costs beside key and value
+)
+
+// history is the events that can still be watched and rewound, oldest first, and who waits for new ones. The publisher
+// writes; readers take no lock.
+type history struct {
+	events    *stream[store.Event]
+	everyone  topic                              // waits for any event
+	buckets   atomic.Pointer[map[string]*bucket] // replaced as a whole when one is added
+	adding    sync.Mutex                         // held to add a bucket
+	compacted atomic.Int64
+
+	// Publisher's own.
+	marks []mark
+	bytes int64 // of superseded records
+}
+
+// mark remembers when a revision was, coarsely, so that history can be bounded by time.
+type mark struct {
+	at       time.Time
+	revision int64
+}
+
+// bucket is the events of the keys that share their first two segments, as positions in the whole stream.
+type bucket struct {
+	positions *stream[int64]
+	topic     topic
+}
+
+// topic is a channel that is closed once, for all who wait, and made anew by the next who does.
+type topic struct {
+	waiting atomic.Pointer[chan struct{}]
+}
+
+// wait returns a channel that the next wake closes. The caller looks once more after it has the channel.
+func (t *topic) wait() <-chan struct{} {
+	for {
+		if c := t.waiting.Load(); c != nil {
+			return *c
+		}
+		c := make(chan struct{})
+		if t.waiting.CompareAndSwap(nil, &c) {
+			return c
+		}
+	}
+}
+
+func (t *topic) wake() {
+	if t.waiting.Load() == nil {
+		return
+	}
+	if c := t.waiting.Swap(nil); c != nil {
+		close(*c)
+	}
+}
+
+// bucketName returns the part of a key or prefix through the end of its second segment, "" if it has no such end:
+// "/registry/pods/" of "/registry/pods/default/a", and of the prefix "/registry/pods/", but "" of "/registry/po".
+func bucketName(key string) string {
+	end := 0
+	if strings.HasPrefix(key, "/") {
+		end = 1
+	}
+	for range 2 {
+		i := strings.IndexByte(key[end:], '/')
+		if i < 0 {
+			return ""
+		}
+		end += i + 1
+	}
+	return key[:end]
+}
+
+func newHistory(revision int64) *history {
+	h := &history{events: newStream[store.Event](eventShift)}
+	h.buckets.Store(&map[string]*bucket{})
+	h.compacted.Store(revision)
+	return h
+}
+
+// bucket returns the bucket that holds all events under a key or prefix, nil if only the whole stream does.
+func (h *history) bucket(prefix string) *bucket {
+	name := bucketName(prefix)
+	if name == "" {
+		return nil
+	}
+	if b := (*h.buckets.Load())[name]; b != nil {
+		return b
+	}
+	h.adding.Lock()
+	defer h.adding.Unlock()
+	old := *h.buckets.Load()
+	if b := old[name]; b != nil || len(old) >= maxBuckets {
+		return b
+	}
+	buckets := make(map[string]*bucket, len(old)+1)
+	for name, b := range old {
+		buckets[name] = b
+	}
+	b := &bucket{positions: newStream[int64](positionShift)}
+	buckets[strings.Clone(name)] = b
+	h.buckets.Store(&buckets)
+	return b
+}
+
+// append adds the events of one group. They become visible when the head reaches their revision.
+func (h *history) append(events []store.Event, touched map[*bucket]struct{}) {
+	for _, e := range events {
+		position := h.events.end.Load()
+		h.events.append(e)
+		h.bytes += cost(e.Previous)
+		if b := h.bucket(e.Key); b != nil {
+			b.positions.append(position)
+			touched[b] = struct{}{}
+		}
+	}
+}
+
+func cost(r *store.Record) int64 {
+	if r == nil {
+		return eventOverhead / 2
+	}
+	return int64(len(r.Value)) + eventOverhead
+}
+
+// size is how many bytes a live record counts for.
+func size(r *store.Record) int64 { return int64(len(r.Key) + len(r.Value)) }
+
+// note remembers when a revision was published, at most once a step.
+func (h *history) note(at time.Time, revision int64, step time.Duration) {
+	if n := len(h.marks); n > 0 && at.Sub(h.marks[n-1].at) < step {
+		return
+	}
+	h.marks = append(h.marks, mark{at: at, revision: revision})
+}
+
+// expired returns the newest revision that was published at or before the time, 0 if none is known.
+func (h *history) expired(before time.Time) int64 {
+	n := 0
+	for n < len(h.marks) && !h.marks[n].at.After(before) {
+		n++
+	}
+	if n == 0 {
+		return 0
+	}
+	revision := h.marks[n-1].revision
+	h.marks = append(h.marks[:0], h.marks[n:]...)
+	return revision
+}
+
+// trim forgets the events up to and with revision.
+func (h *history) trim(revision int64) {
+	if revision <= h.compacted.Load() {
+		return
+	}
+	h.compacted.Store(revision)
+	from := h.events.begin()
+	to := h.events.search(h.events.end.Load(), func(e store.Event) bool { return e.Revision > revision })
+	for p := from; p < to; p++ {
+		if e, ok := h.events.at(p); ok {
+			h.bytes -= cost(e.Previous)
+		}
+	}
+	for _, b := range *h.buckets.Load() {
+		b.positions.trim(b.positions.search(b.positions.end.Load(), func(p int64) bool { return p >= to }))
+	}
+	h.events.trim(to)
+}
+
+// shrink returns the revision up to which events must go so that superseded records take at most limit bytes.
+func (h *history) shrink(limit int64) int64 {
+	over := h.bytes - limit
+	var revision int64
+	for p, end := h.events.begin(), h.events.end.Load(); over > 0 && p < end; p++ {
+		e, _ := h.events.at(p)
+		over -= cost(e.Previous)
+		revision = e.Revision
+	}
+	return revision
+}

@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Store is what users of a store hold: an engine, with the everyday forms of its operations and with the abilities that
+// only some engines have.
+type Store struct {
+	engine Engine
+}
+
+// New wraps an engine. Closing the store closes the engine.
+func New(engine Engine) *Store { return &Store{engine: engine} }
+
+// Engine returns what [New] was given.
+func (s *Store) Engine() Engine { return s.engine }
+
+// Get returns the key's record, nil if absent, and the revision as of which that is true.
+func (s *Store) Get(ctx context.Context, key string) (*Record, int64, error) {
+	return s.engine.Get(ctx, key)
+}
+
+// List reads all records under a prefix as of now.
+func (s *Store) List(ctx context.Context, prefix string) (Page, error) {
+	return s.engine.Range(ctx, Range{Prefix: prefix})
+}
+
+// Range reads a page of the records under a prefix, now or as of an older revision.
+func (s *Store) Range(ctx context.Context, r Range) (Page, error) { return s.engine.Range(ctx, r) }
+
+// Create stores a key that must not exist; a [*ConflictError] carries the record that does. A positive ttl makes the
+// engine delete the key after that time.
+func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (*Record, error) {
+	return s.put(ctx, Op{Key: key, Value: value, TTL: ttl})
+}
+
+// Update replaces the value of a key whose record is at revision expect; a [*ConflictError] carries the current record,
+// nil if there is none. Expect may be [Any], which also creates. The key's earlier ttl ends; a positive ttl begins anew.
+func (s *Store) Update(ctx context.Context, key string, expect int64, value []byte, ttl time.Duration) (*Record, error) {
+	return s.put(ctx, Op{Key: key, Value: value, Expect: expect, TTL: ttl})
+}
+
+func (s *Store) put(ctx context.Context, op Op) (*Record, error) {
+	if op.Value == nil {
+		op.Value = []byte{}
+	}
+	_, records, err := s.engine.Commit(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	return records[0], nil
+}
+
+// Delete removes a key whose record is at revision expect, or at [Any], and returns the revision of the deletion. With
+// [Any], an absent key is no error and makes no revision.
+func (s *Store) Delete(ctx context.Context, key string, expect int64) (int64, error) {
+	revision, _, err := s.engine.Commit(ctx, Op{Key: key, Expect: expect})
+	return revision, err
+}
+
+// Commit applies all ops in one revision, or none; see [Engine].
+func (s *Store) Commit(ctx context.Context, ops ...Op) (int64, []*Record, error) {
+	return s.engine.Commit(ctx, ops...)
+}
+
+// Watch begins after the given revision; see [Engine].
+func (s *Store) Watch(ctx context.Context, prefix string, after int64) (Watcher, error) {
+	return s.engine.Watch(ctx, prefix, after)
+}
+
+// Revision is the newest committed revision.
+func (s *Store) Revision() int64 { return s.engine.Revision() }
+
+// Compacted is the oldest revision that can still be read and resumed after.
+func (s *Store) Compacted() int64 { return s.engine.Compacted() }
+
+// Compact forgets history before revision.
+func (s *Store) Compact(ctx context.Context, revision int64) error {
+	return s.engine.Compact(ctx, revision)
+}
+
+// Close closes the engine.
+func (s *Store) Close() error { return s.engine.Close() }
+
+// Optional abilities. An engine that has one implements the interface; a decorator passes through what the engine under
+// it has by implementing [Unwrapper].
+type (
+	// Checker verifies that what is stored is what was written.
+	Checker interface {
+		Check(ctx context.Context) error
+	}
+	// Backuper writes a consistent copy of the current state, which can be restored into a new store.
+	Backuper interface {
+		Backup(ctx context.Context, w io.Writer) (revision int64, err error)
+	}
+	// Sizer tells how much there is.
+	Sizer interface {
+		Size() Size
+	}
+	// Bookmarker makes every waiting watcher that is behind return at once, at least with a bookmark.
+	Bookmarker interface {
+		Bookmark()
+	}
+	// Unwrapper is a decorator that lets the abilities of the engine under it be found.
+	Unwrapper interface {
+		Unwrap() Engine
+	}
+)
+
+// Size is how much a store holds.
+type Size struct {
+	Keys    int64 // live keys
+	Bytes   int64 // of live keys and values
+	History int64 // events that can still be watched
+	Disk    int64 // bytes on disk; 0 for engines without
+}
+
+// Ability finds an optional interface in an engine or in what it decorates.
+func Ability[T any](engine Engine) (T, bool) {
+	for engine != nil {
+		if t, ok := engine.(T); ok {
+			return t, true
+		}
+		u, ok := engine.(Unwrapper)
+		if !ok {
+			break
+		}
+		engine = u.Unwrap()
+	}
+	var zero T
+	return zero, false
+}
+
+// Check verifies that what is stored is what was written; engines that cannot tell answer [errors.ErrUnsupported].
+func (s *Store) Check(ctx context.Context) error {
+	c, ok := Ability[Checker](s.engine)
+	if !ok {
+		return fmt.Errorf("check store: %w", errors.ErrUnsupported)
+	}
+	return c.Check(ctx)
+}
+
+// Backup writes a consistent copy of the current state and returns its revision; engines that cannot answer
+// [errors.ErrUnsupported].
+func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
+	b, ok := Ability[Backuper](s.engine)
+	if !ok {
+		return 0, fmt.Errorf("back up store: %w", errors.ErrUnsupported)
+	}
+	return b.Backup(ctx, w)
+}
+
+// Size tells how much the store holds; zero if the engine cannot tell.
+func (s *Store) Size() Size {
+	if z, ok := Ability[Sizer](s.engine); ok {
+		return z.Size()
+	}
+	return Size{}
+}
+
+// Bookmark makes every waiting watcher that is behind [Store.Revision] return at once, at least with a bookmark. A
+// reader that must know that its cache has caught up calls it and waits for the revision. Without the ability in the
+// engine it does nothing, and bookmarks come in the engine's own time.
+func (s *Store) Bookmark() {
+	if b, ok := Ability[Bookmarker](s.engine); ok {
+		b.Bookmark()
+	}
+}
