@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cni installs a network for pods where none is configured: a conflist that the
+// container runtime reads, with a bridge, addresses from the node's range, and host ports.
+//
+// A configuration that somebody else has put there is never touched, and ours is
+// changed only when the node's range changes.
+package cni
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// FileName is our configuration's; others sort before or after it as they like, for it
+// exists only alone.
+const FileName = "10-mortise.conflist"
+
+// Bridge is the network device that pods are plugged into.
+const Bridge = "mortise0"
+
+// Options say where and what.
+type Options struct {
+	Dir      string // of configurations: /etc/cni/net.d
+	BinDirs  []string
+	PodCIDRs []string // one a family
+	// DataDir is where host-local keeps its leases; /var/lib/cni/networks if empty.
+	DataDir string
+	MTU     int
+}
+
+// plugins are the binaries that our configuration calls.
+var plugins = []string{"bridge", "host-local", "portmap", "loopback"}
+
+// Install writes the configuration where no other is. It returns the path of the
+// configuration that holds, and whether it is ours.
+func Install(o Options) (path string, ours bool, err error) {
+	entries, err := os.ReadDir(o.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", false, fmt.Errorf("read CNI directory: %w", err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if name == FileName || !slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name)) {
+			continue
+		}
+		return filepath.Join(o.Dir, name), false, nil
+	}
+	for _, plugin := range plugins {
+		if !slices.ContainsFunc(o.BinDirs, func(dir string) bool { return executable(filepath.Join(dir, plugin)) }) {
+			return "", false, fmt.Errorf("CNI plug-in %q is not in %s", plugin, strings.Join(o.BinDirs, ", "))
+		}
+	}
+	text, err := Conflist(o)
+	if err != nil {
+		return "", false, err
+	}
+	path = filepath.Join(o.Dir, FileName)
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
+		return path, true, nil
+	}
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return "", false, fmt.Errorf("make CNI directory: %w", err)
+	}
+	// The runtime watches the directory: it must never see half a file.
+	tmp, err := os.CreateTemp(o.Dir, ".mortise-*")
+	if err != nil {
+		return "", false, fmt.Errorf("make CNI configuration: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(text)
+	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("write CNI configuration: %w", err)
+	}
+	return path, true, nil
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// Conflist is the configuration's text.
+func Conflist(o Options) ([]byte, error) {
+	type object = map[string]any
+	var ranges []any
+	var routes []any
+	for _, cidr := range o.PodCIDRs {
+		prefix, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return nil, fmt.Errorf("read pod CIDR: %w", err)
+		}
+		ranges = append(ranges, []any{object{"subnet": prefix.Masked().String()}})
+		if prefix.Addr().Is6() {
+			routes = append(routes, object{"dst": "::/0"})
+		} else {
+			routes = append(routes, object{"dst": "0.0.0.0/0"})
+		}
+	}
+	if len(ranges) == 0 {
+		return nil, errors.New("no pod CIDR for the CNI configuration")
+	}
+	ipam := object{"type": "host-local", "ranges": ranges, "routes": routes}
+	if o.DataDir != "" {
+		ipam["dataDir"] = o.DataDir
+	}
+	bridge := object{
+		"type": "bridge", "bridge": Bridge, "isGateway": true, "ipMasq": true, "hairpinMode": true, "promiscMode": false, "ipam": ipam,
+	}
+	if o.MTU > 0 {
+		bridge["mtu"] = o.MTU
+	}
+	text, err := json.MarshalIndent(object{
+		"cniVersion": "0.4.0",
+		"name":       "mortise",
+		"plugins": []any{
+			bridge,
+			object{"type": "portmap", "capabilities": object{"portMappings": true}},
+		},
+	}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode CNI configuration: %w", err)
+	}
+	return append(text, '\n'), nil
+}

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/environ"
+)
+
+// Mounts says what the runtime mounts into a container for its volumeMounts.
+func (m *Manager) Mounts(ctx context.Context, pod *corev1.Pod, container *corev1.Container, env []environ.Var) ([]*runtimeapi.Mount, error) {
+	var out []*runtimeapi.Mount
+	for i, mount := range container.VolumeMounts {
+		var volume *corev1.Volume
+		for j := range pod.Spec.Volumes {
+			if pod.Spec.Volumes[j].Name == mount.Name {
+				volume = &pod.Spec.Volumes[j]
+			}
+		}
+		if volume == nil {
+			return nil, fmt.Errorf("cannot find volume %q to mount into container %q", mount.Name, container.Name)
+		}
+		target := mount.MountPath
+		if !strings.HasPrefix(target, "/") {
+			target = "/" + target
+		}
+		if volume.Image != nil {
+			out = append(out, &runtimeapi.Mount{
+				ContainerPath: target, Readonly: true, ImageSubPath: mount.SubPath,
+				Image: &runtimeapi.ImageSpec{Image: volume.Image.Reference, UserSpecifiedImage: volume.Image.Reference},
+			})
+			continue
+		}
+		source, err := m.Path(ctx, pod, volume)
+		if err != nil {
+			return nil, err
+		}
+		sub := mount.SubPath
+		if mount.SubPathExpr != "" {
+			sub = environ.ExpandAll([]string{mount.SubPathExpr}, env)[0]
+			if strings.Contains(sub, "$(") {
+				return nil, fmt.Errorf("subPathExpr %q of volume %q has names that are not known", mount.SubPathExpr, mount.Name)
+			}
+		}
+		if sub != "" {
+			source, err = m.subPath(pod, container, i, source, sub, mount.Name, volume)
+			if err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, &runtimeapi.Mount{
+			HostPath:      source,
+			ContainerPath: target,
+			Readonly:      mount.ReadOnly || (volume.PersistentVolumeClaim != nil && volume.PersistentVolumeClaim.ReadOnly),
+			Propagation:   propagation(mount.MountPropagation),
+		})
+	}
+	return out, nil
+}
+
+func propagation(mode *corev1.MountPropagationMode) runtimeapi.MountPropagation {
+	if mode == nil {
+		return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
+	}
+	switch *mode {
+	case corev1.MountPropagationHostToContainer:
+		return runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
+	case corev1.MountPropagationBidirectional:
+		return runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL
+	}
+	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
+}
+
+// subPath makes part of a volume mountable. The part is opened without ever leaving the
+// volume (os.Root follows links, but none that lead out), and what was opened is bound
+// under the pod's directory; a link that somebody swaps in later changes nothing.
+func (m *Manager) subPath(pod *corev1.Pod, container *corev1.Container, index int, volumePath, sub, name string, volume *corev1.Volume) (string, error) {
+	if filepath.IsAbs(sub) || !filepath.IsLocal(sub) {
+		return "", fmt.Errorf("subPath %q of volume %q leaves the volume", sub, name)
+	}
+	root, err := os.OpenRoot(volumePath)
+	if err != nil {
+		return "", fmt.Errorf("open volume %q: %w", name, err)
+	}
+	defer root.Close()
+	info, err := root.Stat(sub)
+	if errors.Is(err, fs.ErrNotExist) {
+		mode := fs.FileMode(0o750)
+		if volume.EmptyDir != nil {
+			mode = 0o777
+		}
+		if err := root.MkdirAll(sub, mode); err != nil {
+			return "", fmt.Errorf("make subPath %q of volume %q: %w", sub, name, err)
+		}
+		if err := root.Chmod(sub, mode); err != nil {
+			return "", fmt.Errorf("open subPath %q of volume %q: %w", sub, name, err)
+		}
+		info, err = root.Stat(sub)
+	}
+	if err != nil {
+		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", name, container.Name, err)
+	}
+	opened, err := root.Open(sub)
+	if err != nil {
+		return "", fmt.Errorf("open subPath %q of volume %q: %w", sub, name, err)
+	}
+	defer opened.Close()
+
+	target := filepath.Join(m.PodDir(pod.UID), "volume-subpaths", name, container.Name, strconv.Itoa(index))
+	if mounted, err := m.Mounter.IsMountPoint(target); err == nil && mounted {
+		if err := m.Mounter.Unmount(target); err != nil {
+			return "", fmt.Errorf("unmount old subPath %s: %w", target, err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+		return "", fmt.Errorf("make directory for subPath: %w", err)
+	}
+	if info.IsDir() {
+		err = os.MkdirAll(target, 0o750)
+	} else {
+		err = os.WriteFile(target, nil, 0o640)
+	}
+	if err != nil {
+		return "", fmt.Errorf("make mount point for subPath: %w", err)
+	}
+	if err := m.Mounter.Bind(fmt.Sprintf("/proc/self/fd/%d", opened.Fd()), target); err != nil {
+		return "", fmt.Errorf("bind subPath %q of volume %q: %w", sub, name, err)
+	}
+	return target, nil
+}

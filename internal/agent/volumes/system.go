@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// System mounts with the kernel's calls.
+type System struct{}
+
+var _ Mounter = System{}
+
+// Tmpfs mounts memory at dir, of the size or of half the machine's for size zero.
+func (System) Tmpfs(dir string, size int64) error {
+	data := ""
+	if size > 0 {
+		data = fmt.Sprintf("size=%d", size)
+	}
+	return os.NewSyscallError("mount", unix.Mount("tmpfs", dir, "tmpfs", 0, data))
+}
+
+// Unmount detaches what is mounted at dir.
+func (System) Unmount(dir string) error {
+	err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
+	if errors.Is(err, unix.EBUSY) {
+		err = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+	}
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+		return nil // not mounted
+	}
+	return os.NewSyscallError("umount", err)
+}
+
+// Bind mounts source at target too.
+func (System) Bind(source, target string) error {
+	return os.NewSyscallError("mount", unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""))
+}
+
+// IsMountPoint asks the kernel; where it is too old to say, another device than the
+// parent's means a mount.
+func (System) IsMountPoint(dir string) (bool, error) {
+	var stat unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, &stat)
+	if err == nil && stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		return stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	var own, parent syscall.Stat_t
+	if err := syscall.Lstat(dir, &own); err != nil {
+		return false, os.NewSyscallError("lstat", err)
+	}
+	if err := syscall.Lstat(filepath.Dir(dir), &parent); err != nil {
+		return false, os.NewSyscallError("lstat", err)
+	}
+	return own.Dev != parent.Dev, nil
+}

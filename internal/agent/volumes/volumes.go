@@ -1,0 +1,358 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package volumes makes a pod's volumes on the node's disk, keeps their contents up to
+// date, says how containers mount them, and takes them away again.
+//
+// The layout is kubelet's, since plug-ins and people know it:
+//
+//	ROOT/pods/UID/volumes/kubernetes.io~configmap/NAME/…
+//	ROOT/pods/UID/volumes/kubernetes.io~empty-dir/NAME/…
+//	ROOT/pods/UID/volume-subpaths/…
+//	ROOT/pods/UID/containers/NAME/…      termination messages
+//	ROOT/pods/UID/etc-hosts
+//
+// SetUp is level-driven: it is called before the pod's first container, and again
+// whenever a source may have changed; what is right already is left alone. Volumes
+// whose contents come from the API are written by Write, which swaps one symbolic
+// link, so that a reader sees all of the old or all of the new.
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+)
+
+// Sources is where contents come from.
+type Sources interface {
+	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+	Token(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error)
+	Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
+}
+
+// Mounter mounts and unmounts; injected, since it needs privileges.
+type Mounter interface {
+	Tmpfs(dir string, size int64) error
+	Unmount(dir string) error
+	// Bind mounts a file or directory, given as an open path, on the target.
+	Bind(source, target string) error
+	IsMountPoint(dir string) (bool, error)
+}
+
+// Manager makes the volumes of all pods. Calls for different pods may be concurrent,
+// those for one pod may not.
+type Manager struct {
+	Root    string
+	Sources Sources
+	Mounter Mounter
+	Clock   clock.PassiveClock
+	// Facts for the downward API.
+	HostIPs     []string
+	Allocatable corev1.ResourceList
+
+	tokens tokenCache
+}
+
+// PodDir is the directory of one pod.
+func (m *Manager) PodDir(uid types.UID) string {
+	return filepath.Join(m.Root, "pods", string(uid))
+}
+
+func (m *Manager) volumeDir(uid types.UID, plugin, name string) string {
+	return filepath.Join(m.PodDir(uid), "volumes", "kubernetes.io~"+plugin, name)
+}
+
+// ContainerDir is where a container's termination messages lie.
+func (m *Manager) ContainerDir(uid types.UID, container string) string {
+	return filepath.Join(m.PodDir(uid), "containers", container)
+}
+
+// SetUp makes the pod's volumes, or brings them up to date.
+func (m *Manager) SetUp(ctx context.Context, pod *corev1.Pod, podIPs []string) error {
+	for _, dir := range []string{"volumes", "plugins", "containers"} {
+		if err := os.MkdirAll(filepath.Join(m.PodDir(pod.UID), dir), 0o750); err != nil {
+			return fmt.Errorf("make pod directory: %w", err)
+		}
+	}
+	var failed []error
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if err := m.setUp(ctx, pod, v, podIPs); err != nil {
+			failed = append(failed, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (m *Manager) setUp(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, podIPs []string) error {
+	switch {
+	case v.ConfigMap != nil:
+		files, err := m.configMapFiles(ctx, pod, v.ConfigMap.Name, v.ConfigMap.Items, v.ConfigMap.DefaultMode, v.ConfigMap.Optional)
+		if err != nil {
+			return err
+		}
+		return m.write(pod, v, "configmap", false, files)
+	case v.Secret != nil:
+		files, err := m.secretFiles(ctx, pod, v.Secret.SecretName, v.Secret.Items, v.Secret.DefaultMode, v.Secret.Optional)
+		if err != nil {
+			return err
+		}
+		return m.write(pod, v, "secret", true, files)
+	case v.DownwardAPI != nil:
+		files, err := m.downwardFiles(pod, v.DownwardAPI.Items, v.DownwardAPI.DefaultMode, podIPs)
+		if err != nil {
+			return err
+		}
+		return m.write(pod, v, "downward-api", false, files)
+	case v.Projected != nil:
+		files, err := m.projectedFiles(ctx, pod, v, podIPs)
+		if err != nil {
+			return err
+		}
+		return m.write(pod, v, "projected", true, files)
+	case v.EmptyDir != nil:
+		return m.emptyDir(pod, v)
+	case v.HostPath != nil:
+		return checkHostPath(v.HostPath)
+	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
+		_, err := m.claimPath(ctx, pod, v)
+		return err
+	case v.Image != nil:
+		return nil // the runtime mounts it
+	}
+	return fmt.Errorf("volume %s is of a kind that this node does not support", v.Name)
+}
+
+// Path is where the volume lies on the node.
+func (m *Manager) Path(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, error) {
+	switch {
+	case v.ConfigMap != nil:
+		return m.volumeDir(pod.UID, "configmap", v.Name), nil
+	case v.Secret != nil:
+		return m.volumeDir(pod.UID, "secret", v.Name), nil
+	case v.DownwardAPI != nil:
+		return m.volumeDir(pod.UID, "downward-api", v.Name), nil
+	case v.Projected != nil:
+		return m.volumeDir(pod.UID, "projected", v.Name), nil
+	case v.EmptyDir != nil:
+		return m.volumeDir(pod.UID, "empty-dir", v.Name), nil
+	case v.HostPath != nil:
+		return v.HostPath.Path, nil
+	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
+		return m.claimPath(ctx, pod, v)
+	}
+	return "", fmt.Errorf("volume %s has no path", v.Name)
+}
+
+// write puts files into a volume and gives them to the pod's group.
+func (m *Manager) write(pod *corev1.Pod, v *corev1.Volume, plugin string, memory bool, files map[string]File) error {
+	dir := m.volumeDir(pod.UID, plugin, v.Name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make volume directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		return fmt.Errorf("open volume directory: %w", err)
+	}
+	if memory {
+		if err := m.tmpfs(dir, 0); err != nil {
+			return err
+		}
+	}
+	var group *int64
+	if pod.Spec.SecurityContext != nil {
+		group = pod.Spec.SecurityContext.FSGroup
+	}
+	_, err := Write(dir, files, group, m.Clock.Now())
+	return err
+}
+
+func (m *Manager) tmpfs(dir string, size int64) error {
+	mounted, err := m.Mounter.IsMountPoint(dir)
+	if err != nil || mounted {
+		return err
+	}
+	if err := m.Mounter.Tmpfs(dir, size); err != nil {
+		return fmt.Errorf("mount memory at %s: %w", dir, err)
+	}
+	return nil
+}
+
+func (m *Manager) emptyDir(pod *corev1.Pod, v *corev1.Volume) error {
+	dir := m.volumeDir(pod.UID, "empty-dir", v.Name)
+	_, err := os.Stat(dir)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return fmt.Errorf("make emptyDir: %w", err)
+	}
+	switch medium := v.EmptyDir.Medium; {
+	case medium == corev1.StorageMediumMemory:
+		var size int64
+		if v.EmptyDir.SizeLimit != nil {
+			size = v.EmptyDir.SizeLimit.Value()
+		}
+		if err := m.tmpfs(dir, size); err != nil {
+			return err
+		}
+	case medium != corev1.StorageMediumDefault:
+		return fmt.Errorf("unknown storage medium %q", medium)
+	}
+	if !fresh {
+		return nil
+	}
+	mode := fs.FileMode(0o777)
+	if pod.Spec.SecurityContext != nil && pod.Spec.SecurityContext.FSGroup != nil {
+		if err := os.Chown(dir, -1, int(*pod.Spec.SecurityContext.FSGroup)); err != nil {
+			return fmt.Errorf("give emptyDir to group: %w", err)
+		}
+		mode |= fs.ModeSetgid
+	}
+	if err := os.Chmod(dir, mode); err != nil {
+		return fmt.Errorf("open emptyDir: %w", err)
+	}
+	return nil
+}
+
+// claimPath follows a claim to a persistent volume on this node's own disk.
+func (m *Manager) claimPath(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, error) {
+	name := pod.Name + "-" + v.Name
+	if v.PersistentVolumeClaim != nil {
+		name = v.PersistentVolumeClaim.ClaimName
+	}
+	claim, err := m.Sources.Claim(ctx, pod.Namespace, name)
+	if err != nil {
+		return "", fmt.Errorf("get claim %s: %w", name, err)
+	}
+	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
+		return "", fmt.Errorf("claim %s is not bound", name)
+	}
+	pv, err := m.Sources.Volume(ctx, claim.Spec.VolumeName)
+	if err != nil {
+		return "", fmt.Errorf("get persistent volume %s: %w", claim.Spec.VolumeName, err)
+	}
+	switch {
+	case pv.Spec.HostPath != nil:
+		return pv.Spec.HostPath.Path, checkHostPath(pv.Spec.HostPath)
+	case pv.Spec.Local != nil:
+		if _, err := os.Stat(pv.Spec.Local.Path); err != nil {
+			return "", fmt.Errorf("look at local volume: %w", err)
+		}
+		return pv.Spec.Local.Path, nil
+	}
+	return "", fmt.Errorf("persistent volume %s is of a kind that this node does not support", pv.Name)
+}
+
+// checkHostPath does what a hostPath's type asks: be there, be of a sort, or be made.
+func checkHostPath(h *corev1.HostPathVolumeSource) error {
+	kind := corev1.HostPathUnset
+	if h.Type != nil {
+		kind = *h.Type
+	}
+	info, err := os.Stat(h.Path)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing {
+		return fmt.Errorf("look at hostPath: %w", err)
+	}
+	refuse := func(what string) error { return fmt.Errorf("hostPath type check failed: %s is not a %s", h.Path, what) }
+	switch kind {
+	case corev1.HostPathUnset:
+		if missing {
+			// The runtime binds what is there; like kubelet, a directory is made for it.
+			return os.MkdirAll(h.Path, 0o755)
+		}
+	case corev1.HostPathDirectoryOrCreate:
+		if missing {
+			return os.MkdirAll(h.Path, 0o755)
+		}
+		if !info.IsDir() {
+			return refuse("directory")
+		}
+	case corev1.HostPathFileOrCreate:
+		if missing {
+			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_RDWR, 0o644)
+			if err != nil {
+				return fmt.Errorf("make hostPath file: %w", err)
+			}
+			return f.Close()
+		}
+		if info.IsDir() {
+			return refuse("file")
+		}
+	case corev1.HostPathDirectory:
+		if missing || !info.IsDir() {
+			return refuse("directory")
+		}
+	case corev1.HostPathFile:
+		if missing || !info.Mode().IsRegular() {
+			return refuse("file")
+		}
+	case corev1.HostPathSocket:
+		if missing || info.Mode()&fs.ModeSocket == 0 {
+			return refuse("socket file")
+		}
+	case corev1.HostPathCharDev:
+		if missing || info.Mode()&fs.ModeCharDevice == 0 {
+			return refuse("character device")
+		}
+	case corev1.HostPathBlockDev:
+		if missing || info.Mode()&fs.ModeDevice == 0 || info.Mode()&fs.ModeCharDevice != 0 {
+			return refuse("block device")
+		}
+	}
+	return nil
+}
+
+// TearDown unmounts and removes all of the pod's directory. Data that are not the
+// node's own (hostPath) are never in it.
+func (m *Manager) TearDown(uid types.UID) error {
+	dir := m.PodDir(uid)
+	var mounts []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		deep := strings.Count(strings.TrimPrefix(path, dir), "/") > 5
+		if path == dir || d.Type()&fs.ModeSymlink != 0 || deep {
+			return nil
+		}
+		mounted, err := m.Mounter.IsMountPoint(path)
+		if err != nil {
+			return err
+		}
+		if mounted {
+			mounts = append(mounts, path)
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for mounts of pod %s: %w", uid, err)
+	}
+	for _, path := range slices.Backward(mounts) {
+		if err := m.Mounter.Unmount(path); err != nil {
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+	m.tokens.forget(uid)
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove directory of pod %s: %w", uid, err)
+	}
+	return nil
+}
