@@ -96,6 +96,9 @@ type Version struct {
 	// ToHub and FromHub convert; nil when this version is the hub. They may return their argument changed, so the caller
 	// gives them an object that is its own.
 	ToHub, FromHub func(obj Object) (Object, error)
+	// Coerce refuses, as a decoder into a Go struct would, an object whose metadata has the wrong shape; nil for typed
+	// objects, whose decoder does it. Called after decoding a request, before Prune; its error is a bad request.
+	Coerce func(obj Object) error
 	// Prune drops what the schema does not know from a decoded object, and reports (sorted) paths of dropped fields for
 	// fieldValidation; nil for typed objects, whose decoder does it.
 	Prune func(obj Object) []string
@@ -145,7 +148,8 @@ type Strategy struct {
 	// Warn returns warnings for the client; old is nil on create.
 	Warn func(ctx context.Context, obj, old Object) []string
 	// Allocate reserves what lies outside of the object (cluster IPs, node ports) and writes it into obj; old is nil on
-	// create, obj is nil on delete. Done is called once, with whether the write was committed.
+	// create, obj is nil on delete. It runs before Prepare and Validate, which see what it wrote. Done is called once, with
+	// whether the write was committed; it is nil when nothing was reserved.
 	Allocate func(ctx context.Context, b Backend, obj, old Object, dryRun bool) (done func(committed bool), err error)
 	// Graceful decides on deletion with grace: it may set opts.GracePeriodSeconds and reports whether the object is to stay
 	// until its owner deletes it with grace 0 (pods).

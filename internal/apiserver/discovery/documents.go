@@ -84,7 +84,11 @@ func build(list []*resource.Descriptor) (*documents, error) {
 			gv := schema.GroupVersion{Group: name, Version: v}
 			g.Versions = append(g.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: v})
 			entries := byVersion[gv]
-			slices.SortFunc(entries, func(a, b entry) int { return cmp.Compare(a.d.Resource, b.d.Resource) })
+			byName := slices.Clone(entries)
+			slices.SortFunc(byName, func(a, b entry) int { return cmp.Compare(a.d.Resource, b.d.Resource) })
+			if !docs.custom[name] { // CRDs stay in the order in which they came
+				entries = byName
+			}
 			resources := metav1.APIResourceList{
 				TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
 				GroupVersion: gv.String(),
@@ -96,6 +100,8 @@ func build(list []*resource.Descriptor) (*documents, error) {
 			av := apidiscoveryv2.APIVersionDiscovery{Version: v, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
 			for _, e := range entries {
 				resources.APIResources = e.legacy(resources.APIResources)
+			}
+			for _, e := range byName {
 				av.Resources = append(av.Resources, e.aggregated())
 			}
 			docs.version[gv.String()] = newDocument(&resources)
