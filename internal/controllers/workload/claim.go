@@ -25,7 +25,7 @@ type Claim[T metav1.Object] struct {
 	// Fresh reads the owner from the server: before anything is adopted it must still be there and not be going.
 	Fresh func(context.Context) (metav1.Object, error)
 	// Patch applies a strategic merge patch to a child.
-	Patch func(ctx context.Context, child T, patch []byte) error
+	Patch func(ctx context.Context, child metav1.Object, patch []byte) error
 	// Adoptable, when set, refuses orphans that the selector alone would take.
 	Adoptable func(T) bool
 	// Finalizers are added to what is adopted.

@@ -1,0 +1,280 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deployment rolls Deployments out: it makes a ReplicaSet for each version of the pod template and moves the
+// replicas from the old ones to the newest.
+//
+// All decisions are one pure function: [decide] takes the deployment, its replica sets and the time, and returns what to
+// create, update and delete, the status, the events, and when to look again. The rest of the package fetches the one
+// and carries out the other.
+//
+//	plan.go      the decision: which situation is this, and what follows
+//	rollout.go   rolling update and recreate: how many of the old, how many of the new
+//	scale.go     proportional scaling while several replica sets are up
+//	revision.go  revisions, their annotations, the template's hash
+//	status.go    counts and conditions, the progress deadline
+//
+// Worked example: web asks for 3 with maxSurge 1, maxUnavailable 0, and its image changes. Sync 1 creates web-B with
+// one replica (3+1 may exist). When B's pod is available, sync 2 takes A from 3 to 2 (3 must stay available); sync 3
+// takes B to 2; and so on until B has 3 and A none. Every step is decided from the counts alone, so a step that is lost
+// or seen twice is merely decided again.
+package deployment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
+)
+
+var kind = appsv1.SchemeGroupVersion.WithKind("Deployment")
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
+	sets := appsv1.SchemeGroupVersion.WithResource("replicasets")
+	return controllers.Controller{
+		Name:    "deployment-controller",
+		Inputs:  []schema.GroupVersionResource{deployments, sets, corev1.SchemeGroupVersion.WithResource("pods")},
+		Outputs: []schema.GroupVersionResource{deployments, sets},
+		New:     build,
+	}
+}
+
+type controller struct {
+	client      kubernetes.Interface
+	recorder    record.EventRecorder
+	clock       clock.PassiveClock
+	deployments appslisters.DeploymentLister
+	sets        appslisters.ReplicaSetLister
+	pods        cache.Indexer
+	queue       *controllers.Queue[types.NamespacedName]
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	deployments, sets, pods := d.Informers.Apps().V1().Deployments(), d.Informers.Apps().V1().ReplicaSets(), d.Informers.Core().V1().Pods()
+	c := &controller{
+		client: d.Client, recorder: d.Recorder, clock: d.Clock,
+		deployments: deployments.Lister(), sets: sets.Lister(), pods: pods.Informer().GetIndexer(),
+		queue: controllers.NewQueue[types.NamespacedName](d, "deployment", 5),
+	}
+	err := errors.Join(
+		workload.IndexByController(pods.Informer()),
+		controllers.Subscribe(d, deployments.Informer(), controllers.OnAny(func(o *appsv1.Deployment) { c.queue.Add(controllers.Key(o)) })),
+		controllers.Subscribe(d, sets.Informer(), controllers.Handler[*appsv1.ReplicaSet]{
+			Add: func(rs *appsv1.ReplicaSet) { c.wake(rs) },
+			Update: func(before, now *appsv1.ReplicaSet) {
+				was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(now)
+				if was != nil && (is == nil || is.UID != was.UID) {
+					c.wake(before)
+				}
+				c.wake(now)
+			},
+			Delete: func(rs *appsv1.ReplicaSet) {
+				if metav1.GetControllerOfNoCopy(rs) != nil {
+					c.wake(rs)
+				}
+			},
+		}),
+		// The last old pod's going lets a Recreate deployment continue.
+		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{Delete: func(pod *corev1.Pod) {
+			ref := metav1.GetControllerOfNoCopy(pod)
+			if ref == nil || ref.Kind != "ReplicaSet" {
+				return
+			}
+			if rs, err := c.sets.ReplicaSets(pod.Namespace).Get(ref.Name); err == nil && rs.UID == ref.UID {
+				if o := c.owner(rs); o != nil && o.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+					c.queue.Add(controllers.Key(o))
+				}
+			}
+		}}),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+}
+
+func (c *controller) owner(rs *appsv1.ReplicaSet) *appsv1.Deployment {
+	ref := metav1.GetControllerOfNoCopy(rs)
+	if ref == nil || ref.Kind != kind.Kind {
+		return nil
+	}
+	o, err := c.deployments.Deployments(rs.Namespace).Get(ref.Name)
+	if err != nil || o.UID != ref.UID {
+		return nil
+	}
+	return o
+}
+
+// wake wakes the replica set's owner, or those who may want to adopt it.
+func (c *controller) wake(rs *appsv1.ReplicaSet) {
+	if metav1.GetControllerOfNoCopy(rs) != nil {
+		if o := c.owner(rs); o != nil {
+			c.queue.Add(controllers.Key(o))
+		}
+		return
+	}
+	if len(rs.Labels) == 0 {
+		return
+	}
+	all, err := c.deployments.Deployments(rs.Namespace).List(labels.Everything())
+	if err != nil {
+		return
+	}
+	for _, o := range all {
+		if selector, err := metav1.LabelSelectorAsSelector(o.Spec.Selector); err == nil && !selector.Empty() && selector.Matches(labels.Set(rs.Labels)) {
+			c.queue.Add(controllers.Key(o))
+		}
+	}
+}
+
+func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
+	cached, err := c.deployments.Deployments(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get deployment: %w", err)
+	}
+	if s := cached.Spec.Selector; s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
+		c.recorder.Event(cached, corev1.EventTypeWarning, "SelectingAll", "This deployment is selecting all pods. A non-empty selector is required.")
+		return nil
+	}
+	sets, err := c.claim(ctx, cached)
+	if err != nil {
+		return err
+	}
+	in := observed{deployment: cached, sets: sets, now: c.clock.Now()}
+	if cached.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+		if in.running, err = c.runningPods(sets); err != nil {
+			return err
+		}
+	}
+	out := decide(in)
+	if out.again > 0 {
+		c.queue.AddAfter(key, out.again)
+	}
+	return c.execute(ctx, cached, out)
+}
+
+func (c *controller) claim(ctx context.Context, d *appsv1.Deployment) ([]*appsv1.ReplicaSet, error) {
+	all, err := c.sets.ReplicaSets(d.Namespace).List(labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("list replica sets: %w", err)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("deployment %s/%s has invalid label selector: %w", d.Namespace, d.Name, err)
+	}
+	return workload.Claim[*appsv1.ReplicaSet]{
+		Owner: d, Kind: kind, Selector: selector,
+		Fresh: func(ctx context.Context) (metav1.Object, error) {
+			return c.client.AppsV1().Deployments(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
+		},
+		Patch: func(ctx context.Context, rs metav1.Object, patch []byte) error {
+			_, err := c.client.AppsV1().ReplicaSets(rs.GetNamespace()).Patch(ctx, rs.GetName(), types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			return err
+		},
+	}.Settle(ctx, all)
+}
+
+// runningPods counts the pods of each replica set that have not run to their end.
+func (c *controller) runningPods(sets []*appsv1.ReplicaSet) (map[types.UID]int, error) {
+	running := map[types.UID]int{}
+	for _, rs := range sets {
+		pods, err := workload.ByController(c.pods, rs, false)
+		if err != nil {
+			return nil, err
+		}
+		for _, pod := range pods {
+			if !workload.Finished(pod) {
+				running[rs.UID]++
+			}
+		}
+	}
+	return running, nil
+}
+
+// execute carries a decision out: first what is made and changed, in order, then what is deleted, then the status.
+func (c *controller) execute(ctx context.Context, cached *appsv1.Deployment, out decision) error {
+	api := c.client.AppsV1()
+	for _, w := range out.writes {
+		var err error
+		if w.create {
+			if _, err = api.ReplicaSets(w.set.Namespace).Create(ctx, w.set, metav1.CreateOptions{}); err != nil {
+				return c.createFailed(ctx, cached, w.set, err)
+			}
+		} else if _, err = api.ReplicaSets(w.set.Namespace).Update(ctx, w.set, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("update replica set: %w", err)
+		}
+		if w.event != "" {
+			c.recorder.Event(cached, corev1.EventTypeNormal, "ScalingReplicaSet", w.event)
+		}
+	}
+	for _, rs := range out.deletes {
+		if err := api.ReplicaSets(rs.Namespace).Delete(ctx, rs.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete replica set: %w", err)
+		}
+	}
+	if out.spec != nil {
+		if _, err := api.Deployments(out.spec.Namespace).Update(ctx, out.spec, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("update deployment: %w", err)
+		}
+	}
+	if out.status != nil {
+		if _, err := api.Deployments(out.status.Namespace).UpdateStatus(ctx, out.status, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("update status: %w", err)
+		}
+	}
+	for _, e := range out.events {
+		c.recorder.Event(cached, e.level, e.reason, e.message)
+	}
+	return nil
+}
+
+// createFailed finds out what a refused creation means. A replica set of that name may be the very one, made a moment
+// ago and not in the cache yet; or another template's with the same hash, and then the next hash must differ.
+func (c *controller) createFailed(ctx context.Context, cached *appsv1.Deployment, wanted *appsv1.ReplicaSet, failure error) error {
+	update := cached.DeepCopy()
+	switch {
+	case apierrors.IsAlreadyExists(failure):
+		there, err := c.client.AppsV1().ReplicaSets(wanted.Namespace).Get(ctx, wanted.Name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("get replica set: %w", err)
+		}
+		if workload.Controlled(there, cached) && sameTemplate(&there.Spec.Template, &cached.Spec.Template) {
+			return nil // its event is on the way and brings us back
+		}
+		var collisions int32
+		if cached.Status.CollisionCount != nil {
+			collisions = *cached.Status.CollisionCount
+		}
+		collisions++
+		update.Status.CollisionCount = &collisions
+	case apierrors.HasStatusCause(failure, corev1.NamespaceTerminatingCause):
+		return failure
+	default:
+		message := fmt.Sprintf("Failed to create new replica set %q: %v", wanted.Name, failure)
+		c.recorder.Event(cached, corev1.EventTypeWarning, reasonCreateError, message)
+		if !hasDeadline(cached) {
+			return failure
+		}
+		setCondition(&update.Status, appsv1.DeploymentProgressing, corev1.ConditionFalse, reasonCreateError, message, c.clock.Now())
+	}
+	if _, err := c.client.AppsV1().Deployments(update.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{}); err != nil {
+		return errors.Join(failure, fmt.Errorf("update status: %w", err))
+	}
+	return failure
+}

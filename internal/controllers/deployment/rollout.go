@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package deployment
+
+import (
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// fenceposts resolves maxSurge and maxUnavailable: percentages of the replicas, surge rounded up and unavailable down;
+// when both come to nothing, one may be unavailable, or nothing could ever move.
+func fenceposts(d *appsv1.Deployment) (surge, unavailable int32) {
+	r := d.Spec.Strategy.RollingUpdate
+	if d.Spec.Strategy.Type != appsv1.RollingUpdateDeploymentStrategyType || r == nil {
+		return 0, 0
+	}
+	zero := intstr.FromInt32(0)
+	s, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(r.MaxSurge, zero), int(*d.Spec.Replicas), true)
+	if err != nil {
+		return 0, 0
+	}
+	u, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(r.MaxUnavailable, zero), int(*d.Spec.Replicas), false)
+	if err != nil {
+		return 0, 0
+	}
+	if s == 0 && u == 0 {
+		u = 1
+	}
+	return int32(s), int32(u)
+}
+
+func maxSurge(d *appsv1.Deployment) int32 {
+	surge, _ := fenceposts(d)
+	return surge
+}
+
+func maxUnavailable(d *appsv1.Deployment) int32 {
+	_, unavailable := fenceposts(d)
+	return min(unavailable, *d.Spec.Replicas)
+}
+
+// roll takes one step of a rolling update: up if there is room above, else down if there is room below, else tidy up.
+func (p *planner) roll() {
+	p.syncRevision(true)
+	if p.growNew() {
+		return
+	}
+	if p.shrinkOld() {
+		return
+	}
+	if complete(p.d, &p.d.Status) {
+		p.cleanUp()
+	}
+}
+
+func (p *planner) growNew() bool {
+	wish := *p.d.Spec.Replicas
+	switch have := count(p.new); {
+	case have == wish:
+		return false
+	case have > wish:
+		return p.resize(p.new, wish)
+	}
+	return p.resize(p.new, p.newSize(p.new))
+}
+
+// newSize is how many replicas the new set may have by now.
+func (p *planner) newSize(rs *appsv1.ReplicaSet) int32 {
+	wish := *p.d.Spec.Replicas
+	if p.d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+		return wish
+	}
+	total := sum(p.old, count) + count(rs)
+	var surge int
+	if r := p.d.Spec.Strategy.RollingUpdate; r != nil && r.MaxSurge != nil {
+		surge, _ = intstr.GetScaledValueFromIntOrPercent(r.MaxSurge, int(wish), true)
+	}
+	room := wish + int32(surge) - total
+	if room <= 0 {
+		return count(rs)
+	}
+	return count(rs) + min(room, wish-count(rs))
+}
+
+// shrinkOld takes old replicas away as far as enough stay available: first those that are not available anyway, which
+// costs nothing, then as many as are available beyond the minimum. The new set's replicas that are not available yet
+// count as if they never would be.
+func (p *planner) shrinkOld() bool {
+	old := active(p.old)
+	if len(old) == 0 {
+		return false
+	}
+	least := *p.d.Spec.Replicas - maxUnavailable(p.d)
+	room := sum(p.all(), count) - least - (count(p.new) - available(p.new))
+	if room <= 0 {
+		return false
+	}
+	scaled := false
+	slices.SortFunc(old, byAge)
+	var gone int32
+	for _, rs := range old {
+		if sick := count(rs) - available(rs); gone < room && sick != 0 {
+			n := min(room-gone, sick)
+			gone += n
+			scaled = p.resize(rs, count(rs)-n) || scaled
+		}
+	}
+	spare := sum(old, available) + available(p.new) - least
+	for _, rs := range old {
+		if n := min(count(rs), spare); n > 0 {
+			spare -= n
+			scaled = p.resize(rs, count(rs)-n) || scaled
+		}
+	}
+	return scaled
+}
+
+// recreate stops everything old before anything new starts.
+func (p *planner) recreate() {
+	p.syncRevision(false)
+	scaled := false
+	for _, rs := range active(p.old) {
+		scaled = p.resize(rs, 0) || scaled
+	}
+	if scaled || p.oldRunning() {
+		return
+	}
+	if p.new == nil {
+		p.syncRevision(true)
+	}
+	p.resize(p.new, *p.d.Spec.Replicas)
+	if complete(p.d, &p.d.Status) {
+		p.cleanUp()
+	}
+}
+
+func (p *planner) oldRunning() bool {
+	for _, rs := range p.old {
+		if rs.Status.Replicas > 0 || p.running[rs.UID] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// resize gives rs its size, and the annotations by which a later change of the deployment's own size is noticed. It
+// tells whether the size is another.
+func (p *planner) resize(rs *appsv1.ReplicaSet, size int32) bool {
+	if count(rs) == size {
+		return false
+	}
+	p.resizeAndNote(rs, size)
+	return true
+}
+
+func (p *planner) resizeAndNote(rs *appsv1.ReplicaSet, size int32) {
+	p.touch(rs)
+	rs.Spec.Replicas = &size
+	noteSizes(rs, p.d)
+}
