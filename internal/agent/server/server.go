@@ -1,0 +1,191 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package server is the node's own HTTP API, as a kubelet serves it: the API server comes here for logs, exec, attach
+// and port-forward, and metrics collectors for figures.
+//
+//	/healthz                                   ok
+//	/pods, /runningpods/                       the node's pods, as a PodList
+//	/containerLogs/NAMESPACE/POD/CONTAINER     logs.go
+//	/exec, /attach, /portForward, /run         stream.go
+//	/stats/summary, /metrics, /metrics/resource  stats.go, metrics.go
+//
+// A [Server] knows nothing of containers: what it serves comes from an [agent.Node], which is the real node or a
+// simulated one. Streams are proxied to the streaming server of the container runtime, which speaks SPDY; newer
+// WebSocket clients are translated here.
+//
+// Every request needs a client certificate that the cluster's CA signed, of a user whom Options.Allow lets in. One
+// Server serves any number of connections; when Serve's context ends, they all do.
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/mortise-dev/mortise/internal/agent"
+)
+
+// Options say whom a Server lets in and what it tells beside the node's own. The zero value lets nobody in.
+type Options struct {
+	// ClientCAs verify client certificates. Nil: whatever the listener's own TLS configuration has verified.
+	ClientCAs *x509.CertPool
+	// Allow decides on a user by the certificate's common name and organizations; nil: members of system:masters, and
+	// the API server's customary names.
+	Allow func(user string, groups []string) bool
+	// Metrics are served at /metrics; nil: the process's own.
+	Metrics prometheus.Gatherer
+	// Host measures the machine; nil: the node's figures are left out (a simulated node has no machine).
+	Host func() (HostUsage, error)
+	// Logger; nil: nothing is logged.
+	Logger *slog.Logger
+	// Clock; nil: time.Now.
+	Clock func() time.Time
+}
+
+// Server serves one node's API.
+type Server struct {
+	node   agent.Node
+	o      Options
+	mux    *http.ServeMux
+	closed streams
+}
+
+// New makes the API of a node.
+func New(node agent.Node, o Options) *Server {
+	if o.Allow == nil {
+		o.Allow = allowAPIServer
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	s := &Server{node: node, o: o, mux: http.NewServeMux()}
+	s.routes()
+	return s
+}
+
+// Serve gives the function that a node is to serve its API with.
+func Serve(o Options) agent.ServeFunc {
+	return func(ctx context.Context, node agent.Node, listener net.Listener) error {
+		return New(node, o).Serve(ctx, listener)
+	}
+}
+
+// Serve serves on a listener that gives TLS connections until ctx is done, then ends all connections and returns nil.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	srv := &http.Server{
+		Handler:           s,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: 30 * time.Second,
+		ErrorLog:          slog.NewLogLogger(s.o.Logger.Handler(), slog.LevelDebug),
+	}
+	stop := context.AfterFunc(ctx, func() {
+		srv.Close()
+		s.closed.closeAll()
+	})
+	defer stop()
+	err := srv.Serve(listener)
+	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) routes() {
+	s.mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
+	s.mux.HandleFunc("GET /pods", s.pods)
+	s.mux.HandleFunc("GET /runningpods/", s.runningPods)
+	s.mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.containerLogs)
+	for path, handler := range map[string]http.HandlerFunc{"exec": s.exec, "attach": s.attach, "run": s.run} {
+		methods := []string{"GET", "POST"}
+		if path == "run" {
+			methods = methods[1:]
+		}
+		for _, m := range methods {
+			s.mux.HandleFunc(m+" /"+path+"/{namespace}/{pod}/{container}", handler)
+			s.mux.HandleFunc(m+" /"+path+"/{namespace}/{pod}/{uid}/{container}", handler)
+		}
+	}
+	for _, m := range []string{"GET", "POST"} {
+		s.mux.HandleFunc(m+" /portForward/{namespace}/{pod}", s.portForward)
+		s.mux.HandleFunc(m+" /portForward/{namespace}/{pod}/{uid}", s.portForward)
+	}
+	s.mux.HandleFunc("GET /stats/summary", s.summary)
+	s.mux.Handle("GET /metrics", s.processMetrics())
+	s.mux.Handle("GET /metrics/resource", s.resourceMetrics())
+}
+
+// ServeHTTP lets the client in, or not, and serves it.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	user, groups, err := s.authenticate(r)
+	if err != nil {
+		s.o.Logger.Debug("client refused", "remote", r.RemoteAddr, "error", err)
+		http.Error(w, "Unauthorized", http.StatusUnauthorized)
+		return
+	}
+	if !s.o.Allow(user, groups) {
+		http.Error(w, "Forbidden (user="+user+")", http.StatusForbidden)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// authenticate returns who the client's certificate says it is.
+func (s *Server) authenticate(r *http.Request) (user string, groups []string, err error) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return "", nil, errors.New("no client certificate")
+	}
+	leaf := r.TLS.PeerCertificates[0]
+	if s.o.ClientCAs != nil {
+		between := x509.NewCertPool()
+		for _, c := range r.TLS.PeerCertificates[1:] {
+			between.AddCert(c)
+		}
+		if _, err := leaf.Verify(x509.VerifyOptions{
+			Roots: s.o.ClientCAs, Intermediates: between,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: s.o.Clock(),
+		}); err != nil {
+			return "", nil, err
+		}
+	} else if len(r.TLS.VerifiedChains) == 0 {
+		return "", nil, errors.New("client certificate was not verified")
+	}
+	return leaf.Subject.CommonName, leaf.Subject.Organization, nil
+}
+
+// allowAPIServer lets administrators in, and the names that API servers go by towards kubelets.
+func allowAPIServer(user string, groups []string) bool {
+	return slices.Contains(groups, "system:masters") || slices.Contains(groups, "kubeadm:cluster-admins") ||
+		slices.Contains([]string{"system:apiserver", "kube-apiserver", "kube-apiserver-kubelet-client"}, user)
+}
+
+// target is what a path names.
+func target(r *http.Request) agent.Target {
+	return agent.Target{
+		Namespace: r.PathValue("namespace"), Pod: r.PathValue("pod"),
+		UID: uid(r.PathValue("uid")), Container: r.PathValue("container"),
+	}
+}
+
+// writeError answers as a kubelet does: the error's text, which the API server puts into its own Status.
+func writeError(w http.ResponseWriter, err error, code int) {
+	text := err.Error()
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		code, text = int(status.Status().Code), status.Status().Message
+	}
+	http.Error(w, strings.TrimSpace(text), code)
+}

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/util/proxy"
+	translator "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/mortise-dev/mortise/internal/agent"
+)
+
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
+	s.command(w, r, func(t agent.Target, streams agent.Streams) (*url.URL, error) {
+		return s.node.Exec(r.Context(), t, r.URL.Query()["command"], streams)
+	})
+}
+
+func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
+	s.command(w, r, func(t agent.Target, streams agent.Streams) (*url.URL, error) {
+		return s.node.Attach(r.Context(), t, streams)
+	})
+}
+
+// command proxies exec or attach to where prepare says. A WebSocket client that signals the end of its input (v5) is
+// translated to SPDY, which every runtime speaks; all others are passed through.
+func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(agent.Target, agent.Streams) (*url.URL, error)) {
+	o, err := remotecommand.NewOptions(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	t := target(r)
+	if s.find(t) == nil {
+		http.Error(w, "pod does not exist", http.StatusNotFound)
+		return
+	}
+	location, err := prepare(t, agent.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY})
+	if err != nil {
+		writeError(w, err, http.StatusInternalServerError)
+		return
+	}
+	var handler http.Handler = proxy.NewUpgradeAwareHandler(location, nil, false, true, responder{})
+	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
+		handler = translator.NewStreamTranslatorHandler(location, nil, 0,
+			translator.Options{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY})
+	}
+	handler.ServeHTTP(s.closed.watch(w), r)
+}
+
+// portForward proxies to the runtime; SPDY that comes within a WebSocket is unwrapped.
+func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
+	tunnel := wsstream.IsWebSocketRequestWithTunnelingProtocol(r)
+	o := &portforward.V4Options{}
+	if !tunnel {
+		var err error
+		if o, err = portforward.NewV4Options(r); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
+	t := target(r)
+	if s.find(t) == nil {
+		http.Error(w, "pod does not exist", http.StatusNotFound)
+		return
+	}
+	location, err := s.node.PortForward(r.Context(), t, o.Ports)
+	if err != nil {
+		writeError(w, err, http.StatusInternalServerError)
+		return
+	}
+	var handler http.Handler = proxy.NewUpgradeAwareHandler(location, nil, false, true, responder{})
+	if tunnel {
+		handler = translator.NewTunnelingHandler(handler)
+	}
+	handler.ServeHTTP(s.closed.watch(w), r)
+}
+
+// run runs a command to its end and answers with its output.
+func (s *Server) run(w http.ResponseWriter, r *http.Request) {
+	t := target(r)
+	if s.find(t) == nil {
+		http.Error(w, "pod does not exist", http.StatusNotFound)
+		return
+	}
+	out, code, err := s.node.Run(r.Context(), t, strings.Split(r.FormValue("cmd"), " "), 0)
+	if err != nil {
+		writeError(w, err, http.StatusInternalServerError)
+		return
+	}
+	if code != 0 {
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+	w.Write(out)
+}
+
+// responder answers when a stream could not be proxied.
+type responder struct{}
+
+func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
+	writeError(w, err, http.StatusInternalServerError)
+}
+
+// streams are the connections that were taken over from the HTTP server, which no longer knows of them. They are closed
+// when the server ends.
+type streams struct {
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	ended bool
+}
+
+// watch notes the connection if the handler takes it over.
+func (s *streams) watch(w http.ResponseWriter) http.ResponseWriter { return &watched{w, s} }
+
+func (s *streams) add(c net.Conn) net.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		c.Close()
+		return c
+	}
+	if s.conns == nil {
+		s.conns = map[net.Conn]bool{}
+	}
+	w := &watchedConn{Conn: c, s: s}
+	s.conns[w] = true
+	return w
+}
+
+func (s *streams) closeAll() {
+	s.mu.Lock()
+	conns := s.conns
+	s.conns, s.ended = nil, true
+	s.mu.Unlock()
+	for c := range conns {
+		c.Close()
+	}
+}
+
+type watched struct {
+	http.ResponseWriter
+	s *streams
+}
+
+// Unwrap lets http.ResponseController through to Flush and the deadlines.
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *watched) Flush() { http.NewResponseController(w.ResponseWriter).Flush() }
+
+func (w *watched) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	return w.s.add(c), rw, nil
+}
+
+type watchedConn struct {
+	net.Conn
+	s *streams
+}
+
+func (c *watchedConn) Close() error {
+	c.s.mu.Lock()
+	delete(c.s.conns, c)
+	c.s.mu.Unlock()
+	return c.Conn.Close()
+}
