@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controllertest runs controllers in tests: on golden scenarios, with a fake API and fake time.
+//
+// A scenario is a txtar file whose sections are steps, in order:
+//
+//	-- apply --        YAML documents, created or (by name) updated; status counts too
+//	-- delete --       lines "resource namespace/name"
+//	-- ready SELECTOR --    pods that match become Running and Ready
+//	-- phase PHASE SELECTOR --  pods that match get the phase
+//	-- advance DURATION --  time passes
+//	-- expect --       what was written since the last expect: objects with the fields that changed, events
+//	-- show RESOURCE NAMESPACE/NAME --  the fields of an object
+//
+// Steps other than expect and show have their effect, and then the controllers run until nothing more happens. With
+// -update the expect and show sections are rewritten. Time is that of testing/synctest and begins on 2000-01-01.
+package controllertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+var update = flag.Bool("update", false, "rewrite the expectations of scenarios")
+
+// Run runs every scenario that pattern finds, each with its own incarnations of the controllers.
+func Run(t *testing.T, pattern string, options controllers.Options, all ...controllers.Controller) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios at %s: %v", pattern, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			archive := txtar.Parse(data)
+			synctest.Test(t, func(t *testing.T) { play(t, archive, options, all) })
+			if now := txtar.Format(archive); *update && !bytes.Equal(now, data) {
+				if err := os.WriteFile(file, now, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+type scene struct {
+	t      *testing.T
+	client *fake.Clientset
+	api    *api
+	said   *transcript
+}
+
+func play(t *testing.T, archive *txtar.Archive, options controllers.Options, all []controllers.Controller) {
+	options.Clock = clock.RealClock{} // within the bubble it is not real
+	if testing.Verbose() {
+		options.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	said := &transcript{}
+	client := fake.NewClientset()
+	s := &scene{t: t, client: client, said: said, api: newAPI(client, options.Clock, said.add)}
+	definitions := runtime.NewScheme()
+	if err := metav1.AddMetaToScheme(definitions); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- controllers.RunWith(ctx, all, &controllers.Deps{
+			Client: client, Discovery: client.Discovery(), Metadata: metadatafake.NewSimpleMetadataClient(definitions),
+		}, options)
+	}()
+	synctest.Wait()
+	for i := range archive.Files {
+		s.step(&archive.Files[i])
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	// Whatever timers are left in client-go run out.
+	time.Sleep(time.Minute)
+}
+
+// step plays one section.
+func (s *scene) step(f *txtar.File) {
+	s.t.Helper()
+	words := strings.Fields(f.Name)
+	switch words[0] {
+	case "apply":
+		for _, doc := range strings.Split(string(f.Data), "\n---\n") {
+			s.check(s.apply(doc))
+		}
+	case "delete":
+		for _, line := range strings.Split(strings.TrimSpace(string(f.Data)), "\n") {
+			resource, name, _ := strings.Cut(line, " ")
+			namespace, name := split(name)
+			s.check(s.api.remove(s.resource(resource), namespace, name))
+		}
+	case "ready":
+		s.check(s.pods(words[1], func(pod *corev1.Pod) {
+			pod.Status.Phase = corev1.PodRunning
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		}))
+	case "phase":
+		s.check(s.pods(words[2], func(pod *corev1.Pod) {
+			pod.Status.Phase = corev1.PodPhase(words[1])
+			pod.Status.Conditions = nil
+		}))
+	case "advance":
+		d, err := time.ParseDuration(words[1])
+		s.check(err)
+		time.Sleep(d)
+	case "expect":
+		s.compare(f, s.said.take())
+		return
+	case "show":
+		namespace, name := split(words[2])
+		obj, err := s.client.Tracker().Get(s.resource(words[1]), namespace, name)
+		s.check(err)
+		s.compare(f, strings.Join(difference(nil, obj), "\n")+"\n")
+		return
+	default:
+		s.t.Fatalf("unknown step %q", f.Name)
+	}
+	synctest.Wait()
+	// Events leave through a queue of their own, and some work waits for milliseconds.
+	time.Sleep(100 * time.Millisecond)
+	synctest.Wait()
+}
+
+func (s *scene) check(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *scene) compare(f *txtar.File, got string) {
+	s.t.Helper()
+	if *update {
+		f.Data = []byte(got)
+	} else if diff := cmp.Diff(string(f.Data), got); diff != "" {
+		s.t.Errorf("step %s (-want +got):\n%s", f.Name, diff)
+	}
+}
+
+func split(name string) (string, string) {
+	namespace, rest, ok := strings.Cut(name, "/")
+	if !ok {
+		return "", name
+	}
+	return namespace, rest
+}
+
+// resource finds a resource among those of the clientset by its plural name.
+func (s *scene) resource(plural string) schema.GroupVersionResource {
+	for gvk := range scheme.Scheme.AllKnownTypes() {
+		if gvr, _ := meta.UnsafeGuessKindToResource(gvk); gvr.Resource == plural && gvk.Version == "v1" && !strings.HasSuffix(gvk.Kind, "List") && gvk.Group != "events.k8s.io" {
+			return gvr
+		}
+	}
+	s.t.Fatalf("unknown resource %q", plural)
+	return schema.GroupVersionResource{}
+}
+
+// apply creates or updates what a YAML document says, without a word in the transcript.
+func (s *scene) apply(doc string) error {
+	obj, gvk, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(doc), nil, nil)
+	if err != nil {
+		return fmt.Errorf("decode step: %w", err)
+	}
+	o, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	gvr, _ := meta.UnsafeGuessKindToResource(*gvk)
+	s.api.mu.Lock()
+	defer s.api.mu.Unlock()
+	defer s.mute()()
+	old, err := s.client.Tracker().Get(gvr, o.GetNamespace(), o.GetName())
+	if apierrors.IsNotFound(err) {
+		_, err = s.api.create(gvr, o.GetNamespace(), obj)
+		return err
+	} else if err != nil {
+		return err
+	}
+	if before, err := meta.Accessor(old); err == nil && len(o.GetAnnotations()) == 0 {
+		o.SetAnnotations(before.GetAnnotations())
+	}
+	_, err = s.api.update(gvr, o.GetNamespace(), "", obj, false)
+	return err
+}
+
+func (s *scene) mute() func() {
+	wrote := s.api.wrote
+	s.api.wrote = func(string, []string) {}
+	return func() { s.api.wrote = wrote }
+}
+
+func (s *scene) pods(selector string, change func(*corev1.Pod)) error {
+	want, err := labels.Parse(selector)
+	if err != nil {
+		return err
+	}
+	gvr := corev1.SchemeGroupVersion.WithResource("pods")
+	list, err := s.client.Tracker().List(gvr, corev1.SchemeGroupVersion.WithKind("Pod"), "")
+	if err != nil {
+		return err
+	}
+	s.api.mu.Lock()
+	defer s.api.mu.Unlock()
+	defer s.mute()()
+	var errs []error
+	for _, pod := range list.(*corev1.PodList).Items {
+		if !want.Matches(labels.Set(pod.Labels)) || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		changed := pod.DeepCopy()
+		change(changed)
+		_, err := s.api.update(gvr, pod.Namespace, "status", changed, false)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
