@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command mortise is a Kubernetes-compatible control plane and node in one binary. `mortise up` starts a cluster,
+// `mortise kubectl` talks to it; `mortise help` lists the rest.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/mortise-dev/mortise/embed"
+	"github.com/mortise-dev/mortise/internal/cli"
+)
+
+func main() {
+	os.Exit(cli.Main(context.Background(), os.Args[1:], cli.Program{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		Start: func(ctx context.Context, o cli.UpOptions) (cli.Cluster, error) {
+			s := &embed.Server{
+				DataDir: o.DataDir, Listen: o.Listen, KubeconfigFile: o.Kubeconfig, Store: o.Store,
+				Node: embed.NodeMode(o.Node), Nodes: o.Nodes, CRISocket: o.CRISocket,
+				PodCIDR: o.PodCIDR, ServiceCIDR: o.ServiceCIDR, Controllers: o.Controllers, Logger: o.Logger, Started: o.Started,
+			}
+			if err := s.Start(ctx); err != nil {
+				return nil, err
+			}
+			return s, nil
+		},
+	}))
+}

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package embedtest gives a Go test a cluster of its own.
+//
+//	func TestMyController(t *testing.T) {
+//		cluster := embedtest.New(t)
+//		client := cluster.Client()
+//		…
+//	}
+//
+// The cluster runs in the test's process, in memory, on a free port of 127.0.0.1 over TLS, with all controllers, the
+// scheduler and one simulated node. It is stopped when the test ends, and what it could not stop cleanly fails the test.
+package embedtest
+
+import (
+	"testing"
+
+	"github.com/mortise-dev/mortise/embed"
+)
+
+// New starts a cluster with the zero options.
+func New(t testing.TB) *embed.Server {
+	t.Helper()
+	return Start(t, &embed.Server{})
+}
+
+// Start starts the cluster that s describes. A cluster that cannot start ends the test.
+func Start(t testing.TB, s *embed.Server) *embed.Server {
+	t.Helper()
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatalf("start cluster: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Errorf("stop cluster: %v", err)
+		}
+	})
+	return s
+}

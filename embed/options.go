@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package embed
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// options is a Server's fields, settled: defaults filled in, checked, parsed.
+type options struct {
+	dataDir, kubeconfig, store string
+	host, port                 string
+	node                       NodeMode
+	nodes                      int
+	criSocket                  string
+	podCIDR, serviceCIDR       netip.Prefix
+	controllers                []string
+	bare                       bool // neither controllers nor scheduler nor node
+	extensions                 Extensions
+	log                        *slog.Logger
+	started                    time.Time
+}
+
+// settle fills in and checks what the caller wrote, before anything is touched.
+func (s *Server) settle() (*options, error) {
+	o := &options{
+		dataDir: s.DataDir, kubeconfig: s.KubeconfigFile, store: s.Store,
+		node: s.Node, nodes: cmp.Or(s.Nodes, 1), criSocket: s.CRISocket,
+		controllers: slices.Clone(s.Controllers), extensions: s.Extensions, log: s.Logger, started: s.Started,
+	}
+	if len(o.controllers) == 0 {
+		o.controllers = []string{"*"}
+	}
+	o.bare = slices.Equal(o.controllers, []string{"none"})
+	if o.node == "" {
+		o.node = NodeSimulated
+		if o.bare {
+			o.node = NodeNone
+		}
+	}
+	if o.log == nil {
+		o.log = slog.New(slog.DiscardHandler)
+	}
+	if o.started.IsZero() {
+		o.started = time.Now()
+	}
+	if o.store == "" {
+		o.store = "memory"
+		if o.dataDir != "" {
+			o.store = "local"
+		}
+	}
+	switch {
+	case o.store != "memory" && o.store != "local":
+		return nil, fmt.Errorf("store %q: want local or memory", o.store)
+	case o.store == "local" && o.dataDir == "":
+		return nil, fmt.Errorf("store local needs a data directory")
+	case !slices.Contains([]NodeMode{NodeAuto, NodeCRI, NodeSimulated, NodeNone}, o.node):
+		return nil, fmt.Errorf("node %q: want auto, cri, simulated or none", o.node)
+	case o.node == NodeCRI && o.dataDir == "":
+		return nil, fmt.Errorf("node cri needs a data directory")
+	case o.nodes < 1:
+		return nil, fmt.Errorf("%d nodes: want one at least", o.nodes)
+	}
+	var err error
+	if o.host, o.port, err = net.SplitHostPort(cmp.Or(s.Listen, "127.0.0.1:0")); err != nil {
+		return nil, fmt.Errorf("listen %q: want HOST:PORT: %w", s.Listen, err)
+	}
+	if o.podCIDR, err = netip.ParsePrefix(cmp.Or(s.PodCIDR, "10.244.0.0/16")); err != nil {
+		return nil, fmt.Errorf("pod CIDR: %w", err)
+	}
+	if o.serviceCIDR, err = netip.ParsePrefix(cmp.Or(s.ServiceCIDR, "10.96.0.0/16")); err != nil {
+		return nil, fmt.Errorf("service CIDR: %w", err)
+	}
+	o.podCIDR, o.serviceCIDR = o.podCIDR.Masked(), o.serviceCIDR.Masked()
+	if o.podCIDR.Overlaps(o.serviceCIDR) {
+		return nil, fmt.Errorf("pod CIDR %s and service CIDR %s overlap", o.podCIDR, o.serviceCIDR)
+	}
+	return o, nil
+}

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package embed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// parts are what a started cluster consists of, in the order in which they come up. They go down in the other order.
+type parts struct {
+	context context.Context // of everything that runs; ended by cancel
+	cancel  context.CancelFunc
+
+	listener   net.Listener
+	url        string
+	dir        *dataDir
+	pki        *serving.Material
+	store      *store.Store
+	api        *apiserver.Server
+	admin      *rest.Config
+	kubeconfig []byte
+	nodeText   string // what the ready line says of the node
+	criSocket  string
+
+	clients sync.WaitGroup // controllers, scheduler, node: what talks to the API
+	server  group          // the API server itself
+
+	mu    sync.Mutex
+	cause error // why a part ended by itself
+}
+
+// group is goroutines under a context of their own.
+type group struct {
+	sync.WaitGroup
+	context context.Context
+	cancel  context.CancelFunc
+}
+
+// client runs a part that talks to the API until the cluster stops. A part that ends by itself ends the cluster.
+func (p *parts) client(name string, run func(ctx context.Context) error) {
+	p.clients.Go(func() { p.watch(p.context, name, run) })
+}
+
+// watch runs a part and books why it ended, if nobody had asked it to.
+func (p *parts) watch(ctx context.Context, name string, run func(ctx context.Context) error) {
+	err := run(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err == nil {
+		err = errors.New("ended")
+	}
+	p.mu.Lock()
+	if p.cause == nil {
+		p.cause = fmt.Errorf("run %s: %w", name, err)
+	}
+	p.mu.Unlock()
+	p.cancel()
+}
+
+// failure is why the cluster ended by itself; nil if it did not.
+func (p *parts) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cause
+}
+
+// end stops what runs, the last started first, and closes what is open.
+func (p *parts) end() error {
+	if p.cancel != nil {
+		p.cancel()
+	}
+	p.clients.Wait()
+	if p.server.cancel != nil {
+		p.server.cancel()
+		p.server.Wait()
+	}
+	var errs []error
+	if p.listener != nil {
+		if err := p.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if p.store != nil {
+		if err := p.store.Close(); err != nil && !errors.Is(err, store.ErrClosed) {
+			errs = append(errs, fmt.Errorf("close store: %w", err))
+		}
+	}
+	if p.dir != nil {
+		errs = append(errs, p.dir.close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package embed is Mortise as a library: a [Server] is a whole cluster (store, API server, controllers, scheduler, node)
+// in the process that starts it.
+//
+//	s := &embed.Server{}             // in memory, on a free port, one simulated node
+//	if err := s.Start(ctx); err != nil { … }
+//	defer s.Stop()
+//	clientset, err := kubernetes.NewForConfig(s.Config())
+//
+// The zero value works. Fields are read by Start and must not be changed after it. What third parties plug in as Go code
+// (admission plug-ins, controllers, scheduler plug-ins, kinds) goes into [Extensions]; a ten-line main with its own Server
+// is a Mortise with extensions of its own. Package embedtest has the form for Go tests.
+package embed
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// NodeMode says what runs pods.
+type NodeMode string
+
+// The modes of [Server.Node].
+const (
+	NodeAuto      NodeMode = "auto"      // CRI where root and a runtime's socket are there, else simulated
+	NodeCRI       NodeMode = "cri"       // real containers; an error where that cannot be
+	NodeSimulated NodeMode = "simulated" // pods go through their phases without containers
+	NodeNone      NodeMode = "none"      // pods stay pending
+)
+
+// Server is a cluster. Start it once, Stop it once; the other methods work between the two.
+type Server struct {
+	// DataDir is where all state is kept. Empty: Store is memory, and certificates live and die with the process.
+	DataDir string
+	// Listen is HOST:PORT; empty: a free port of 127.0.0.1.
+	Listen string
+	// KubeconfigFile, when set, is written (0600) once the cluster is ready, and only then.
+	KubeconfigFile string
+	// Store is local (on disk, durable; needs DataDir) or memory; empty: local with a DataDir, else memory.
+	Store string
+	// Node is what runs pods; empty: simulated.
+	Node NodeMode
+	// Nodes is how many simulated nodes there are; 0: one.
+	Nodes int
+	// CRISocket is the runtime's socket; empty: containerd's usual place, then the one that `mortise machine prepare` made.
+	CRISocket string
+	// PodCIDR and ServiceCIDR are the address ranges; empty: 10.244.0.0/16 and 10.96.0.0/16.
+	PodCIDR, ServiceCIDR string
+	// Controllers selects by name: "*" all, "none", "a" this one, "-b" not that one; nil: all.
+	// "none" leaves a bare API server, without scheduler and node.
+	Controllers []string
+	// Extensions are what third parties plug in as Go code.
+	Extensions Extensions
+	// Logger is told what goes on; nil: nobody is.
+	Logger *slog.Logger
+	// Started is when the process began, for the time that /metrics reports; zero: when Start was called.
+	Started time.Time
+
+	parts parts
+	stop  sync.Once
+	err   error // of Stop
+}
+
+// Start starts the cluster and returns when it is ready: the API answers, over TLS, and what it was told to write is
+// written. Controllers, scheduler and node are running but may still be filling their caches. Ending ctx before that
+// abandons the start; afterwards it has no effect. When Start returns an error, nothing of the cluster is left running.
+func (s *Server) Start(ctx context.Context) (err error) {
+	o, err := s.settle()
+	if err != nil {
+		return err
+	}
+	s.parts.context, s.parts.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			s.Stop()
+		}
+	}()
+	for _, step := range starts() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := step.do(ctx, &s.parts, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop ends the cluster cleanly: nothing is accepted any more, requests under way are finished, all state is on disk.
+// Pods of a real node are left running. It returns when everything has ended; more calls return the same.
+func (s *Server) Stop() error {
+	s.stop.Do(func() { s.err = s.parts.end() })
+	return s.err
+}
+
+// Wait blocks until the cluster ends: nil after Stop, the reason when a part of it ended by itself.
+func (s *Server) Wait() error {
+	<-s.parts.context.Done()
+	if cause := s.parts.failure(); cause != nil {
+		return cause
+	}
+	return s.Stop()
+}
+
+// Config is an administrator's client configuration, over TLS.
+func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.parts.admin) }
+
+// Client is a client of Config. It panics if the cluster is not started.
+func (s *Server) Client() kubernetes.Interface { return kubernetes.NewForConfigOrDie(s.Config()) }
+
+// Kubeconfig is the administrator's kubeconfig file, as JSON (which is YAML).
+func (s *Server) Kubeconfig() []byte { return s.parts.kubeconfig }
+
+// URL is https://HOST:PORT.
+func (s *Server) URL() string { return s.parts.url }
+
+// Ready describes the running cluster: its URL, where its kubeconfig lies, and what runs its pods, with the reason where
+// that was found out.
+func (s *Server) Ready() (url, kubeconfig, node string) {
+	return s.parts.url, s.KubeconfigFile, s.parts.nodeText
+}

@@ -1,0 +1,227 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package embed
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/builtin"
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/scheduler"
+	"github.com/mortise-dev/mortise/internal/version"
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/local"
+	"github.com/mortise-dev/mortise/store/memory"
+)
+
+// start is one step of coming up.
+type start struct {
+	name string
+	do   func(ctx context.Context, p *parts, o *options) error
+}
+
+// starts is the order in which a cluster comes up. What can be refused is refused before anything is written.
+func starts() []start {
+	return []start{
+		{"check the selection", checkSelection},
+		{"find a node", findNode},
+		{"listen", listen},
+		{"open the data directory", openDirectory},
+		{"load certificates", loadCertificates},
+		{"open the store", openStore},
+		{"make the API server", makeServer},
+		{"make what every cluster has", bootstrap},
+		{"serve", serve},
+		{"run controllers", runControllers},
+		{"run the scheduler", runScheduler},
+		{"run nodes", runNodes},
+		{"write the kubeconfig", writeKubeconfig},
+	}
+}
+
+func checkSelection(_ context.Context, _ *parts, o *options) error {
+	_, err := controllers.Select(append(builtin.Controllers(), o.extensions.Controllers...), o.controllers)
+	return err
+}
+
+func listen(ctx context.Context, p *parts, o *options) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(o.host, o.port))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("listen on %s: the port is taken by another process", net.JoinHostPort(o.host, o.port))
+	case err != nil:
+		return fmt.Errorf("listen: %w", err)
+	}
+	p.listener = l
+	host := o.host
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	p.url = "https://" + net.JoinHostPort(host, strconv.Itoa(p.port()))
+	return nil
+}
+
+// port is the one that the listener got.
+func (p *parts) port() int { return p.listener.Addr().(*net.TCPAddr).Port }
+
+func openDirectory(_ context.Context, p *parts, o *options) (err error) {
+	if o.dataDir == "" {
+		return nil
+	}
+	p.dir, err = openDataDir(o.dataDir)
+	return err
+}
+
+func loadCertificates(_ context.Context, p *parts, o *options) (err error) {
+	hosts := []string{
+		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		"127.0.0.1", "::1", o.serviceCIDR.Addr().Next().String(),
+	}
+	if ip, err := netip.ParseAddr(o.host); o.host != "" && (err != nil || !ip.IsUnspecified()) {
+		hosts = append(hosts, o.host)
+	} else if addrs, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && !n.IP.IsLoopback() && !n.IP.IsLinkLocalUnicast() {
+				hosts = append(hosts, n.IP.String())
+			}
+		}
+	}
+	pki := ""
+	if o.dataDir != "" {
+		pki = filepath.Join(o.dataDir, "pki")
+	}
+	if p.pki, err = serving.LoadOrCreate(pki, hosts, serving.Options{}); err != nil {
+		return fmt.Errorf("load certificates: %w", err)
+	}
+	p.kubeconfig, err = serving.Kubeconfig(p.url, p.pki.CA, p.pki.Admin)
+	p.admin = &rest.Config{Host: p.url, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
+		CAData: p.pki.CA.CertPEM, CertData: p.pki.Admin.CertPEM, KeyData: p.pki.Admin.KeyPEM,
+	}}
+	return err
+}
+
+func openStore(_ context.Context, p *parts, o *options) error {
+	if o.store == "memory" {
+		p.store = store.New(memory.Open(memory.Options{}))
+		return nil
+	}
+	engine, err := local.Open(filepath.Join(o.dataDir, "store"), local.Options{})
+	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	p.store = store.New(engine)
+	return nil
+}
+
+func makeServer(_ context.Context, p *parts, o *options) (err error) {
+	p.api, err = apiserver.New(apiserver.Options{
+		Store:     p.store,
+		Kinds:     append(builtin.Kinds(o.serviceCIDR), o.extensions.Kinds...),
+		Admission: append(builtin.Admission(), o.extensions.Admission...),
+		Material:  p.pki,
+		Version:   version.Get(),
+		Log:       o.log.With("part", "apiserver"),
+	})
+	if err != nil {
+		return fmt.Errorf("make API server: %w", err)
+	}
+	p.server.context, p.server.cancel = context.WithCancel(context.WithoutCancel(p.context))
+	return nil
+}
+
+func serve(_ context.Context, p *parts, _ *options) error {
+	p.server.Go(func() {
+		p.watch(p.server.context, "API server", func(ctx context.Context) error { return p.api.Serve(ctx, p.listener) })
+	})
+	return nil
+}
+
+// as is an in-process client configuration of a component. Components are administrators until roles come.
+func (p *parts) as(component string) *rest.Config {
+	c := p.api.Config(&user.DefaultInfo{Name: "system:" + component, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}})
+	c.QPS = -1
+	return c
+}
+
+func runControllers(_ context.Context, p *parts, o *options) error {
+	if o.bare {
+		return nil
+	}
+	advertise, err := netip.ParseAddr(o.host)
+	if err != nil || advertise.IsUnspecified() {
+		advertise = hostAddress()
+	}
+	p.client("controllers", func(ctx context.Context) error {
+		return controllers.Run(ctx, append(builtin.Controllers(), o.extensions.Controllers...), p.as("kube-controller-manager"), controllers.Options{
+			Selection: o.controllers, Logger: o.log.With("part", "controllers"),
+			Cluster: controllers.Cluster{
+				RootCA: p.pki.CA.CertPEM, PodCIDRs: []netip.Prefix{o.podCIDR}, ServiceCIDR: o.serviceCIDR,
+				AdvertiseAddress: advertise, AdvertisePort: p.port(),
+			},
+		})
+	})
+	return nil
+}
+
+func runScheduler(_ context.Context, p *parts, o *options) error {
+	if o.bare {
+		return nil
+	}
+	p.client("scheduler", func(ctx context.Context) error {
+		return scheduler.Run(ctx, scheduler.Options{
+			Config: p.as("kube-scheduler"), Plugins: builtin.SchedulerPlugins(), Logger: o.log.With("part", "scheduler"),
+		})
+	})
+	return nil
+}
+
+func writeKubeconfig(_ context.Context, p *parts, o *options) error {
+	if o.kubeconfig == "" {
+		return nil
+	}
+	if err := writeFile(o.kubeconfig, p.kubeconfig, 0o600); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return nil
+}
+
+// hostAddress is this machine's first address that others may reach, 127.0.0.1 if it has none.
+func hostAddress() netip.Addr {
+	if addrs, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range addrs {
+			n, ok := a.(*net.IPNet)
+			if !ok || n.IP.IsLoopback() || n.IP.IsLinkLocalUnicast() {
+				continue
+			}
+			if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().Is4() {
+				return ip.Unmap()
+			}
+		}
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
+// nodeCertificate is a node's serving certificate.
+func (p *parts) nodeCertificate(name string, hosts ...string) (tls.Certificate, error) {
+	pair, err := p.pki.Node(name, append(hosts, name, "localhost", "127.0.0.1"), time.Now())
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("make certificate of node %s: %w", name, err)
+	}
+	return pair.TLS(), nil
+}

@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/mortise-dev/mortise/internal/machine"
+)
+
+// runMachine makes this machine ready for real containers. It prints the runtime's socket on Out.
+func runMachine(ctx context.Context, p Program, args []string) int {
+	f := pflag.NewFlagSet("machine", pflag.ContinueOnError)
+	f.SetOutput(p.Err)
+	o := machine.Options{Progress: p.Err}
+	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where a containerd of our own lives, when the machine has none")
+	f.StringVar(&o.Socket, "cri-socket", "", "a runtime's socket to use as it is")
+	f.BoolVar(&o.NoInstall, "no-install", false, "make missing programs an error instead of installing them")
+	f.BoolVar(&o.NoImages, "no-images", false, "do not load the local images")
+	f.Usage = func() {
+		fmt.Fprintf(p.Err, "Usage: mortise machine prepare|stop|destroy [flags]\n\nprepare installs and starts what real containers need, and loads the local images; stop ends the containerd that\nprepare started and leaves its pods; destroy ends the pods too.\n\n%s", f.FlagUsages())
+	}
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return 0
+		}
+		fmt.Fprintf(p.Err, "mortise machine: %v\n", err)
+		return 2
+	}
+	if f.NArg() != 1 {
+		f.Usage()
+		return 2
+	}
+	var err error
+	switch f.Arg(0) {
+	case "prepare":
+		var socket string
+		if socket, err = machine.Prepare(ctx, o); err == nil {
+			fmt.Fprintln(p.Out, socket)
+		}
+	case "stop":
+		err = machine.Stop(ctx, o.DataDir)
+	case "destroy":
+		err = machine.Destroy(ctx, o.DataDir)
+	default:
+		f.Usage()
+		return 2
+	}
+	if err != nil {
+		return fail(p, err)
+	}
+	return 0
+}

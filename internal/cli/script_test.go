@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestMain lets the scripts run `mortise`, with a cluster that only says what it was asked for.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"mortise": func() {
+			os.Exit(Main(context.Background(), os.Args[1:], Program{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Start: startNothing}))
+		},
+	})
+}
+
+// startNothing ends by itself at once, or refuses where the script says so.
+func startNothing(_ context.Context, o UpOptions) (Cluster, error) {
+	if o.Listen == "refused" {
+		return nil, errors.New("listen on refused: the port is taken by another process")
+	}
+	return ended{o}, nil
+}
+
+type ended struct{ o UpOptions }
+
+func (e ended) Ready() (url, kubeconfig, node string) {
+	return "https://" + e.o.Listen, e.o.Kubeconfig, e.o.Node
+}
+func (ended) Wait() error { return errors.New("run controllers: ended") }
+func (ended) Stop() error { return nil }
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{Dir: "testdata/script"})
+}

@@ -1,0 +1,10 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+// Socket is where the containerd answers that Prepare starts below a data directory, whether or not it runs.
+func Socket(dataDir string) (string, error) {
+	d, err := at(dataDir)
+	return d.socket, err
+}

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// binary builds cmd/mortise once for all tests, as the Makefile builds it.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "mortise-test-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "mortise")
+	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-trimpath", "-ldflags", "-s -w", "-o", path, "../cmd/mortise")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if path, err := binary(); err == nil && len(os.Args) > 0 {
+		os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
+}
+
+// program is a `mortise up` in a process of its own.
+type program struct {
+	t          *testing.T
+	command    *exec.Cmd
+	kubeconfig string
+	readyLine  string
+	config     *rest.Config
+	output     *tail
+	exited     chan error
+}
+
+// tail keeps what a process says on stderr.
+type tail struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *tail) add(line string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	fmt.Fprintln(&o.text, line)
+}
+
+func (o *tail) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// up starts the binary on a data directory and waits for its ready line. The process is ended with the test.
+func up(t *testing.T, dataDir string, args ...string) *program {
+	t.Helper()
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &program{t: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), output: &tail{}, exited: make(chan error, 1)}
+	p.command = exec.Command(path, append([]string{"up", "--data-dir", dataDir, "--kubeconfig", p.kubeconfig, "--listen", "127.0.0.1:0"}, args...)...)
+	stderr, err := p.command.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("mortise said:\n%s", p.output)
+		}
+	})
+	ready := make(chan string, 1)
+	go func() {
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			p.output.add(lines.Text())
+			if strings.HasPrefix(lines.Text(), "mortise: ready in ") {
+				ready <- lines.Text()
+			}
+		}
+		p.exited <- p.command.Wait()
+	}()
+	select {
+	case p.readyLine = <-ready:
+	case err := <-p.exited:
+		p.exited <- err
+		t.Fatalf("mortise up ended before it was ready: %v\n%s", err, p.output)
+	case <-time.After(time.Minute):
+		t.Fatalf("mortise up is not ready after a minute:\n%s", p.output)
+	}
+	if p.config, err = clientcmd.BuildConfigFromFlags("", p.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	p.config.QPS = -1
+	return p
+}
+
+// client is a typed client over TLS.
+func (p *program) client() kubernetes.Interface {
+	p.t.Helper()
+	c, err := kubernetes.NewForConfig(p.config)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return c
+}
+
+// kill ends the process at once, as a power cut would, and waits until it is gone.
+func (p *program) kill() {
+	p.command.Process.Kill()
+	err := <-p.exited
+	p.exited <- err
+}
+
+// stop asks the process to end and wants exit code 0.
+func (p *program) stop() {
+	p.t.Helper()
+	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	err := <-p.exited
+	p.exited <- err
+	if err != nil {
+		p.t.Fatalf("mortise up ended with %v\n%s", err, p.output)
+	}
+}
+
+// kubectl runs `mortise kubectl` against the program and wants exit code 0; it returns what that printed.
+func (p *program) kubectl(args ...string) string {
+	p.t.Helper()
+	out, err := p.tryKubectl(args...)
+	if err != nil {
+		p.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// tryKubectl runs `mortise kubectl` and returns what it printed on both streams.
+func (p *program) tryKubectl(args ...string) (string, error) {
+	path, err := binary()
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, path, append([]string{"kubectl", "--kubeconfig", p.kubeconfig}, args...)...)
+	c.Env = append(os.Environ(), "HOME="+filepath.Dir(p.kubeconfig))
+	out, err := c.CombinedOutput()
+	return string(out), errors.Join(err, ctx.Err())
+}
