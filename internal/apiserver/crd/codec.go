@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package crd
+
+import (
+	"encoding/json"
+	"fmt"
+
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// codec stores objects as JSON in the hub version. What is read was perhaps written under an older schema, or in an older
+// storage version: it is pruned and defaulted by the one that it names, then made a hub object.
+type codec struct{ k *kind }
+
+// Encode returns the object's JSON.
+func (c codec) Encode(obj resource.Object) ([]byte, error) {
+	b, err := json.Marshal(obj.(*unstructured.Unstructured).Object)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", c.k.name, err)
+	}
+	return append(b, '\n'), nil
+}
+
+// Decode returns the hub object of stored JSON.
+func (c codec) Decode(data []byte) (resource.Object, error) {
+	var content map[string]any
+	if err := utiljson.Unmarshal(data, &content); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", c.k.name, err)
+	}
+	u := &unstructured.Unstructured{Object: content}
+	apiVersion, ok := content["apiVersion"].(string)
+	if !ok {
+		return nil, fmt.Errorf("decode %s: no apiVersion", c.k.name)
+	}
+	gv, err := schema.ParseGroupVersion(apiVersion)
+	if err != nil {
+		return nil, fmt.Errorf("decode %s: %w", c.k.name, err)
+	}
+	v := c.k.versions[gv.Version]
+	if v == nil || gv.Group != c.k.group {
+		return nil, fmt.Errorf("decode %s: stored as %s, which its definition does not have", c.k.name, apiVersion)
+	}
+	v.pruneFields(content, structuralschema.UnknownFieldPathOptions{})
+	v.setDefaults(u)
+	if v != c.k.hub {
+		return v.converted(u, c.k.hub)
+	}
+	return u, nil
+}

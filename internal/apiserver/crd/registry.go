@@ -1,0 +1,294 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package crd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Options of a [Registry]. The zero value is useful.
+type Options struct {
+	// BuiltIn says whether the server has the resource from elsewhere; such a definition is stored but not served.
+	BuiltIn func(schema.GroupResource) bool
+	// Changed is called after each change of [Registry.Descriptors], with what came and what went. A changed kind is in both.
+	// Calls are in the order of the changes, one at a time.
+	Changed func(added, removed []*resource.Descriptor)
+	// Logger takes what goes wrong outside of a request.
+	Logger *slog.Logger
+	// Now is the time of conditions; nil is time.Now.
+	Now func() time.Time
+}
+
+// Registry holds the served definitions. It is fed with each definition as it is stored, by [Registry.Committed], and is
+// asked for the descriptors that follow from them.
+//
+// A definition that has its names is served from the moment that Committed returns: a custom resource can be created as soon as
+// the create of its definition has been answered.
+type Registry struct {
+	opts Options
+
+	mu      sync.Mutex // guards all that follows
+	defs    map[string]*defined
+	arrived []string // the names in defs, in order of arrival
+	current atomic.Pointer[[]*resource.Descriptor]
+
+	cleaning chan struct{} // holds a token when there may be something to clean up
+	pending  map[string]bool
+}
+
+// defined is a definition and what was made of it; the descriptor is nil while it has no names.
+type defined struct {
+	def        *v1.CustomResourceDefinition
+	descriptor *resource.Descriptor
+}
+
+// NewRegistry returns a registry without definitions.
+func NewRegistry(o Options) *Registry {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.BuiltIn == nil {
+		o.BuiltIn = func(schema.GroupResource) bool { return false }
+	}
+	return &Registry{opts: o, defs: map[string]*defined{}, cleaning: make(chan struct{}, 1), pending: map[string]bool{}}
+}
+
+// Descriptors are those of all served definitions, in the order in which they came. The slice is shared, and replaced on change.
+func (r *Registry) Descriptors() []*resource.Descriptor {
+	if p := r.current.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Served returns the definitions that are served, in the order in which they came, to be read only.
+func (r *Registry) Served() []*v1.CustomResourceDefinition {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []*v1.CustomResourceDefinition
+	for _, name := range r.arrived {
+		if d := r.defs[name]; d.descriptor != nil {
+			out = append(out, d.def)
+		}
+	}
+	return out
+}
+
+// Committed takes note of a definition as it now is in the store; def is nil if it is gone. The server calls it after each
+// commit, before it answers, and for each stored definition when it starts. It writes the status that follows, of this
+// definition and of others that wait for its names, through b, which calls it again; b must not hold a lock here.
+func (r *Registry) Committed(ctx context.Context, b resource.Backend, name string, def *v1.CustomResourceDefinition) error {
+	work, err := r.note(name, def)
+	if err != nil {
+		return err
+	}
+	for _, w := range work {
+		if err := r.writeStatus(ctx, b, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// status is one that a definition is to have.
+type status struct {
+	name string
+	is   v1.CustomResourceDefinitionStatus
+}
+
+// note changes the registry, and returns the statuses to be written.
+func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.defs[name]
+	if def == nil {
+		if old == nil {
+			return nil, nil
+		}
+		delete(r.defs, name)
+		delete(r.pending, name)
+		r.arrived = slices.DeleteFunc(slices.Clone(r.arrived), func(n string) bool { return n == name })
+		r.publish(nil, old.descriptor)
+		return r.reconsider(old.def.Spec.Group), nil
+	}
+	now := r.opts.Now()
+	is := accept(def, r.others(def), now)
+	entry := &defined{def: withStatus(def, is)}
+	established := apihelpers.IsCRDConditionTrue(entry.def, v1.Established)
+	gr := schema.GroupResource{Group: def.Spec.Group, Resource: is.AcceptedNames.Plural}
+	if established && !r.opts.BuiltIn(gr) {
+		if old != nil && old.descriptor != nil && sameKind(old.def, entry.def) {
+			entry.descriptor = old.descriptor // a change of status or labels: nothing to compile
+		} else {
+			d, err := Compile(entry.def)
+			if err != nil {
+				return nil, err
+			}
+			if terminating(entry.def) {
+				r.watchDeletes(d, name)
+			}
+			entry.descriptor = d
+		}
+	}
+	r.defs[name] = entry
+	if old == nil {
+		r.arrived = append(slices.Clone(r.arrived), name)
+	}
+	var before *resource.Descriptor
+	if old != nil {
+		before = old.descriptor
+	}
+	r.publish(entry.descriptor, before)
+	if !def.DeletionTimestamp.IsZero() && slices.Contains(def.Finalizers, v1.CustomResourceCleanupFinalizer) {
+		r.clean(name)
+	}
+	var work []status
+	if !sameStatus(def.Status, is) {
+		work = append(work, status{name, is})
+	}
+	if old != nil && !slices.Equal(allNames(old.def), allNames(entry.def)) {
+		work = append(work, r.reconsider(def.Spec.Group)...)
+	}
+	return work, nil
+}
+
+// others are the names of the group that other definitions have.
+func (r *Registry) others(def *v1.CustomResourceDefinition) taken {
+	t := taken{resources: map[string]bool{}, kinds: map[string]bool{}}
+	for name, d := range r.defs {
+		if name != def.Name && d.def.Spec.Group == def.Spec.Group {
+			t.add(d.def.Status.AcceptedNames)
+		}
+	}
+	return t
+}
+
+// reconsider finds the definitions of a group that may have names which were refused before.
+func (r *Registry) reconsider(group string) []status {
+	var work []status
+	for _, name := range r.arrived {
+		d := r.defs[name]
+		if d.def.Spec.Group != group || apihelpers.IsCRDConditionTrue(d.def, v1.NamesAccepted) {
+			continue
+		}
+		if is := accept(d.def, r.others(d.def), r.opts.Now()); !sameStatus(is, d.def.Status) {
+			work = append(work, status{name, is})
+		}
+	}
+	return work
+}
+
+// publish makes the new list of descriptors. The server is told while the lock is held, so that it hears of changes in
+// their order.
+func (r *Registry) publish(added, removed *resource.Descriptor) {
+	if added == removed {
+		return
+	}
+	list := []*resource.Descriptor{}
+	for _, name := range r.arrived {
+		if d := r.defs[name]; d.descriptor != nil {
+			list = append(list, d.descriptor)
+		}
+	}
+	r.current.Store(&list)
+	if r.opts.Changed != nil {
+		one := func(d *resource.Descriptor) []*resource.Descriptor {
+			if d == nil {
+				return nil
+			}
+			return []*resource.Descriptor{d}
+		}
+		r.opts.Changed(one(added), one(removed))
+	}
+}
+
+func (r *Registry) writeStatus(ctx context.Context, b resource.Backend, w status) error {
+	_, err := b.Update(ctx, Resource, "", w.name, false, func(obj resource.Object) error {
+		d := obj.(*v1.CustomResourceDefinition)
+		r.mu.Lock()
+		is := accept(d, r.others(d), r.opts.Now())
+		r.mu.Unlock()
+		if sameStatus(d.Status, is) {
+			return nil
+		}
+		d.Status = is
+		return own(d, r.opts.Now())
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write status of %s: %w", w.name, err)
+	}
+	return nil
+}
+
+func withStatus(def *v1.CustomResourceDefinition, is v1.CustomResourceDefinitionStatus) *v1.CustomResourceDefinition {
+	out := *def
+	out.Status = is
+	return &out
+}
+
+// sameKind says whether two states of a definition compile to the same descriptor.
+func sameKind(a, b *v1.CustomResourceDefinition) bool {
+	return a.UID == b.UID && a.Generation == b.Generation && terminating(a) == terminating(b) &&
+		slices.Equal(allNames(a), allNames(b)) && slices.Equal(a.Status.AcceptedNames.Categories, b.Status.AcceptedNames.Categories)
+}
+
+func allNames(def *v1.CustomResourceDefinition) []string {
+	n := def.Status.AcceptedNames
+	return append([]string{n.Plural, n.Singular, n.Kind, n.ListKind}, n.ShortNames...)
+}
+
+// own records that the server manages the status' fields, as kube-apiserver does.
+func own(d *v1.CustomResourceDefinition, now time.Time) error {
+	none := map[string]any{}
+	names, conditions := map[string]any{}, map[string]any{}
+	n := d.Status.AcceptedNames
+	for key, set := range map[string]bool{
+		"f:categories": len(n.Categories) > 0, "f:kind": n.Kind != "", "f:listKind": n.ListKind != "", "f:plural": n.Plural != "",
+		"f:shortNames": len(n.ShortNames) > 0, "f:singular": n.Singular != "",
+	} {
+		if set {
+			names[key] = none
+		}
+	}
+	for _, c := range d.Status.Conditions {
+		if c.Type == v1.Terminating {
+			continue
+		}
+		conditions[fmt.Sprintf(`k:{"type":%q}`, c.Type)] = map[string]any{
+			".": none, "f:lastTransitionTime": none, "f:message": none, "f:reason": none, "f:status": none, "f:type": none,
+		}
+	}
+	raw, err := json.Marshal(map[string]any{"f:status": map[string]any{"f:acceptedNames": names, "f:conditions": conditions}})
+	if err != nil {
+		return fmt.Errorf("encode managed fields: %w", err)
+	}
+	at := metav1.NewTime(now).Rfc3339Copy()
+	entry := metav1.ManagedFieldsEntry{
+		Manager: "kube-apiserver", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: v1.SchemeGroupVersion.String(),
+		Time: &at, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: raw}, Subresource: "status",
+	}
+	kept := slices.DeleteFunc(slices.Clone(d.ManagedFields), func(e metav1.ManagedFieldsEntry) bool {
+		return e.Manager == entry.Manager && e.Subresource == entry.Subresource && e.Operation == entry.Operation
+	})
+	d.ManagedFields = append(kept, entry)
+	return nil
+}

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package crd
+
+import (
+	"fmt"
+	"strings"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
+
+// scale is the window on the fields that say how many replicas there are.
+type scale struct {
+	specPath               string
+	spec, status, selector []string
+}
+
+func newScale(s *v1.CustomResourceSubresourceScale) scale {
+	out := scale{specPath: s.SpecReplicasPath, spec: splitPath(s.SpecReplicasPath), status: splitPath(s.StatusReplicasPath)}
+	if s.LabelSelectorPath != nil && *s.LabelSelectorPath != "" {
+		out.selector = splitPath(*s.LabelSelectorPath)
+	}
+	return out
+}
+
+func splitPath(p string) []string { return strings.Split(strings.TrimPrefix(p, "."), ".") }
+
+func (s scale) view() *resource.View {
+	return &resource.View{
+		New: func() resource.Object { return &autoscalingv1.Scale{} },
+		Get: s.get,
+		Set: s.set,
+	}
+}
+
+func (s scale) get(parent resource.Object) (resource.Object, error) {
+	u := parent.(*unstructured.Unstructured)
+	replicas, found, err := unstructured.NestedInt64(u.Object, s.spec...)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.specPath))
+	}
+	observed, _, err := unstructured.NestedInt64(u.Object, s.status...)
+	if err != nil {
+		return nil, err
+	}
+	out := &autoscalingv1.Scale{
+		TypeMeta: metav1.TypeMeta{APIVersion: "autoscaling/v1", Kind: "Scale"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: u.GetName(), Namespace: u.GetNamespace(), UID: u.GetUID(),
+			ResourceVersion: u.GetResourceVersion(), CreationTimestamp: u.GetCreationTimestamp(),
+		},
+		Spec:   autoscalingv1.ScaleSpec{Replicas: int32(replicas)},
+		Status: autoscalingv1.ScaleStatus{Replicas: int32(observed)},
+	}
+	if s.selector != nil {
+		if out.Status.Selector, _, err = unstructured.NestedString(u.Object, s.selector...); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s scale) set(view, parent resource.Object) error {
+	v, u := view.(*autoscalingv1.Scale), parent.(*unstructured.Unstructured)
+	if err := unstructured.SetNestedField(u.Object, int64(v.Spec.Replicas), s.spec...); err != nil {
+		return fmt.Errorf("set replicas: %w", err)
+	}
+	if v.ResourceVersion != "" {
+		u.SetResourceVersion(v.ResourceVersion)
+	}
+	return nil
+}
