@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package core
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/proxy"
+	translator "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+var podResource = schema.GroupResource{Resource: "pods"}
+
+// podConnect are the subresources of a pod that stream. They find the pod's node and proxy to its agent, which does the
+// work; what a client may ask for is checked here, with the messages that clients know.
+//
+// The connection to the agent is SPDY, which agents of every age speak. WebSocket clients that signal the end of their
+// input (v5.channel.k8s.io), and port-forwards tunnelled through a WebSocket, are translated on the way.
+func podConnect() []resource.Subresource {
+	return []resource.Subresource{
+		{
+			Name: "attach", GroupVersionKind: corev1.SchemeGroupVersion.WithKind("PodAttachOptions"), Verbs: []string{"create", "get"},
+			Connect: &resource.Connect{Options: attachOptions, Handler: connectAttach},
+		},
+		{
+			Name: "exec", GroupVersionKind: corev1.SchemeGroupVersion.WithKind("PodExecOptions"), Verbs: []string{"create", "get"},
+			Connect: &resource.Connect{Options: execOptions, Handler: connectExec},
+		},
+		{
+			Name: "log", Verbs: []string{"get"},
+			Connect: &resource.Connect{Options: logOptions, Handler: connectLog},
+		},
+		{
+			Name: "portforward", GroupVersionKind: corev1.SchemeGroupVersion.WithKind("PodPortForwardOptions"), Verbs: []string{"create", "get"},
+			Connect: &resource.Connect{Options: portForwardOptions, Handler: connectPortForward},
+		},
+		podProxy(),
+	}
+}
+
+func connectExec(ctx context.Context, b resource.Backend, namespace, name string, opts runtime.Object, _ string) (http.Handler, error) {
+	o := opts.(*corev1.PodExecOptions)
+	q := streamQuery(o.Stdin, o.Stdout, o.Stderr, o.TTY)
+	q["command"] = o.Command
+	return connectCommand(ctx, b, "exec", namespace, name, o.Container, q)
+}
+
+func connectAttach(ctx context.Context, b resource.Backend, namespace, name string, opts runtime.Object, _ string) (http.Handler, error) {
+	o := opts.(*corev1.PodAttachOptions)
+	return connectCommand(ctx, b, "attach", namespace, name, o.Container, streamQuery(o.Stdin, o.Stdout, o.Stderr, o.TTY))
+}
+
+// streamQuery says in an agent's words which streams are wanted.
+func streamQuery(stdin, stdout, stderr, tty bool) url.Values {
+	q := url.Values{}
+	for name, want := range map[string]bool{"input": stdin, "output": stdout, "error": stderr, "tty": tty} {
+		if want {
+			q.Set(name, "1")
+		}
+	}
+	return q
+}
+
+func connectCommand(ctx context.Context, b resource.Backend, verb, namespace, name, container string, q url.Values) (http.Handler, error) {
+	pod, container, err := podAndContainer(ctx, b, namespace, name, container)
+	if err != nil {
+		return nil, err
+	}
+	location, transport, err := agentOf(ctx, b, pod)
+	if err != nil {
+		return nil, err
+	}
+	location.Path = strings.Join([]string{"", verb, pod.Namespace, pod.Name, container}, "/")
+	location.RawQuery = q.Encode()
+	return translator.NewTranslatingHandler(
+		upgrade(location, transport),
+		translator.NewStreamTranslatorHandler(location, transport, 0, translator.Options{
+			Stdin: q.Has("input"), Stdout: q.Has("output"), Stderr: q.Has("error"), Tty: q.Has("tty"),
+		}),
+		wsstream.IsWebSocketRequestWithStreamCloseProtocol,
+	), nil
+}
+
+func connectPortForward(ctx context.Context, b resource.Backend, namespace, name string, opts runtime.Object, _ string) (http.Handler, error) {
+	pod, err := getPod(ctx, b, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	location, transport, err := agentOf(ctx, b, pod)
+	if err != nil {
+		return nil, err
+	}
+	location.Path = strings.Join([]string{"", "portForward", pod.Namespace, pod.Name}, "/")
+	var ports []string
+	for _, p := range opts.(*corev1.PodPortForwardOptions).Ports {
+		ports = append(ports, strconv.Itoa(int(p)))
+	}
+	if len(ports) > 0 {
+		location.RawQuery = url.Values{"port": {strings.Join(ports, ",")}}.Encode()
+	}
+	handler := upgrade(location, transport)
+	return translator.NewTranslatingHandler(handler, translator.NewTunnelingHandler(handler), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
+}
+
+// upgrade proxies a connection that the client must want upgraded.
+func upgrade(location *url.URL, transport http.RoundTripper) http.Handler {
+	return proxy.NewUpgradeAwareHandler(location, transport, false, true, statusResponder{})
+}
+
+func getPod(ctx context.Context, b resource.Backend, namespace, name string) (*corev1.Pod, error) {
+	obj, err := b.Get(ctx, podResource, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, fmt.Errorf("read pod: it is a %T", obj)
+	}
+	return pod, nil
+}
+
+// podAndContainer resolves which container is meant: the only one, if the client is silent.
+func podAndContainer(ctx context.Context, b resource.Backend, namespace, name, container string) (*corev1.Pod, string, error) {
+	pod, err := getPod(ctx, b, namespace, name)
+	if err != nil {
+		return nil, "", err
+	}
+	switch {
+	case container != "":
+		if !slices.Contains(containerNames(pod), container) {
+			return nil, "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", container, name))
+		}
+		return pod, container, nil
+	case len(pod.Spec.Containers) == 1:
+		return pod, pod.Spec.Containers[0].Name, nil
+	case len(pod.Spec.Containers) == 0:
+		return nil, "", apierrors.NewBadRequest("a container name must be specified for pod " + name)
+	}
+	return nil, "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: %s", name, containerNames(pod)))
+}
+
+// containerNames are those of all a pod's containers: init, ordinary, ephemeral.
+func containerNames(pod *corev1.Pod) []string {
+	var names []string
+	for _, c := range pod.Spec.InitContainers {
+		names = append(names, c.Name)
+	}
+	for _, c := range pod.Spec.Containers {
+		names = append(names, c.Name)
+	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// agentOf is where the pod's node answers.
+func agentOf(ctx context.Context, b resource.Backend, pod *corev1.Pod) (*url.URL, http.RoundTripper, error) {
+	if pod.Spec.NodeName == "" {
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", pod.Name))
+	}
+	location, transport, err := b.Node(ctx, pod.Spec.NodeName)
+	if err != nil {
+		return nil, nil, err
+	}
+	own := *location
+	return &own, transport, nil
+}
+
+// statusResponder answers with an API status when a request could not be proxied.
+type statusResponder struct{}
+
+// Error implements proxy.ErrorResponder.
+func (statusResponder) Error(w http.ResponseWriter, _ *http.Request, err error) { writeStatus(w, err) }
+
+func writeStatus(w http.ResponseWriter, err error) {
+	status := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}
+	var known apierrors.APIStatus
+	if errors.As(err, &known) {
+		status = known.Status()
+	}
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	data, err := json.Marshal(status)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(status.Code))
+	w.Write(append(data, '\n'))
+}

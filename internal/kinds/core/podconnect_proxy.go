@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package core
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/proxy"
+	endpoints "k8s.io/apiserver/pkg/util/proxy"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// podProxy, serviceProxy and nodeProxy pass any HTTP request on: to a pod's port, to a ready pod behind a service, to the
+// node's agent or another of its ports. The name in the path may be NAME, NAME:PORT or SCHEME:NAME:PORT.
+func podProxy() resource.Subresource { return proxySubresource("PodProxyOptions", locatePod) }
+
+func serviceProxy() resource.Subresource {
+	return proxySubresource("ServiceProxyOptions", locateService)
+}
+
+func nodeProxy() resource.Subresource { return proxySubresource("NodeProxyOptions", locateNode) }
+
+// locate finds where requests for a name go. A nil transport means the ordinary one.
+type locate func(ctx context.Context, b resource.Backend, namespace, id string) (*url.URL, http.RoundTripper, error)
+
+func proxySubresource(kind string, where locate) resource.Subresource {
+	// What is proxied to is addressed by IP and shows its own certificate, which nobody here could check.
+	ordinary := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	return resource.Subresource{
+		Name: "proxy", GroupVersionKind: corev1.SchemeGroupVersion.WithKind(kind),
+		Verbs: []string{"create", "delete", "get", "patch", "update"},
+		Connect: &resource.Connect{
+			Options: proxyOptions(kind),
+			Handler: func(ctx context.Context, b resource.Backend, namespace, name string, _ runtime.Object, path string) (http.Handler, error) {
+				location, transport, err := where(ctx, b, namespace, name)
+				if err != nil {
+					return nil, err
+				}
+				if transport == nil {
+					transport = ordinary
+				}
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					location.Path = utilnet.JoinPreservingTrailingSlash(location.Path, behind(r.URL.Path, name, path))
+					proxy.NewUpgradeAwareHandler(location, transport, true, false, statusResponder{}).ServeHTTP(w, r)
+				}), nil
+			},
+		},
+	}
+}
+
+// behind is what follows NAME/proxy in the request's path, with its slash, if any; path where that is not to be found.
+func behind(requestPath, name, path string) string {
+	if _, rest, ok := strings.Cut(requestPath, "/"+name+"/proxy"); ok {
+		return rest
+	}
+	if path != "" && !strings.HasPrefix(path, "/") {
+		path = "/" + path
+	}
+	return path
+}
+
+func locatePod(ctx context.Context, b resource.Backend, namespace, id string) (*url.URL, http.RoundTripper, error) {
+	scheme, name, port, valid := utilnet.SplitSchemeNamePort(id)
+	if !valid {
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid pod request %q", id))
+	}
+	pod, err := getPod(ctx, b, namespace, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, c := range pod.Spec.Containers {
+		if port == "" && len(c.Ports) > 0 {
+			port = strconv.Itoa(int(c.Ports[0].ContainerPort))
+		}
+	}
+	ip := ""
+	if len(pod.Status.PodIPs) > 0 {
+		ip = pod.Status.PodIPs[0].IP
+	}
+	if parsed := net.ParseIP(ip); parsed == nil || !parsed.IsGlobalUnicast() {
+		return nil, nil, apierrors.NewBadRequest("address not allowed")
+	}
+	host := net.JoinHostPort(ip, port)
+	if port == "" {
+		host = strings.TrimSuffix(host, ":")
+	}
+	return &url.URL{Scheme: scheme, Host: host}, nil, nil
+}
+
+func locateService(ctx context.Context, b resource.Backend, namespace, id string) (*url.URL, http.RoundTripper, error) {
+	scheme, name, port, valid := utilnet.SplitSchemeNamePort(id)
+	if !valid {
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", id))
+	}
+	if number, err := strconv.ParseInt(port, 10, 64); err == nil { // to the name of that port
+		obj, err := b.Get(ctx, schema.GroupResource{Resource: "services"}, namespace, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		svc, ok := obj.(*corev1.Service)
+		if !ok {
+			return nil, nil, fmt.Errorf("read service: it is a %T", obj)
+		}
+		i := slices.IndexFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool { return int64(p.Port) == number })
+		if i < 0 {
+			return nil, nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", number, name))
+		}
+		port = svc.Spec.Ports[i].Name
+	}
+	list, err := b.List(ctx, schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}, namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	var of []*discoveryv1.EndpointSlice
+	for _, obj := range list {
+		if s, ok := obj.(*discoveryv1.EndpointSlice); ok && s.Labels[discoveryv1.LabelServiceName] == name {
+			of = append(of, s)
+		}
+	}
+	host, err := endpoints.RandomEndpoint(name, of, port, corev1.IPv4Protocol, func(e *discoveryv1.Endpoint) bool {
+		return isPodAddress(ctx, b, namespace, e)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return &url.URL{Scheme: scheme, Host: host}, nil, nil
+}
+
+// isPodAddress reports whether an endpoint is a pod of the namespace, at an address that is really its own. Others are
+// not proxied to: whoever can write an EndpointSlice could reach anything.
+func isPodAddress(ctx context.Context, b resource.Backend, namespace string, e *discoveryv1.Endpoint) bool {
+	if e.TargetRef == nil || e.TargetRef.Namespace != namespace {
+		return false
+	}
+	pod, err := getPod(ctx, b, namespace, e.TargetRef.Name)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return slices.Contains(e.Addresses, ip.IP) })
+}
+
+func locateNode(ctx context.Context, b resource.Backend, _, id string) (*url.URL, http.RoundTripper, error) {
+	scheme, name, port, valid := utilnet.SplitSchemeNamePort(id)
+	if !valid {
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid node request %q", id))
+	}
+	agent, transport, err := b.Node(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if port == "" || port == agent.Port() {
+		own := *agent
+		return &own, transport, nil
+	}
+	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(agent.Hostname(), port)}, nil, nil
+}
