@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeinfo
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// PodInfo is a pod with what the scheduler works out of it once. It is immutable.
+type PodInfo struct {
+	Pod *corev1.Pod
+
+	request                            *Resource
+	cpu0, memory0                      int64 // with defaults for absent requests
+	required, requiredAnti             []fwk.AffinityTerm
+	preferred, preferredAnti           []fwk.WeightedAffinityTerm
+	ports                              []corev1.ContainerPort
+	affinity, anyAntiAffinity, notHost bool
+}
+
+var _ fwk.PodInfo = (*PodInfo)(nil)
+
+// NewPodInfo works a pod out. The error says which affinity term cannot be read; the result is then usable without it.
+func NewPodInfo(pod *corev1.Pod) (*PodInfo, error) {
+	p := &PodInfo{Pod: pod}
+	p.request, p.cpu0, p.memory0 = Requests(pod)
+	for i := range pod.Spec.Containers {
+		p.addPorts(&pod.Spec.Containers[i])
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			p.addPorts(c)
+		}
+	}
+	return p, p.readAffinity(pod)
+}
+
+func (p *PodInfo) addPorts(c *corev1.Container) {
+	for _, port := range c.Ports {
+		if port.HostPort > 0 {
+			p.ports = append(p.ports, port)
+		}
+	}
+}
+
+func (p *PodInfo) readAffinity(pod *corev1.Pod) (err error) {
+	a := pod.Spec.Affinity
+	if a == nil || a.PodAffinity == nil && a.PodAntiAffinity == nil {
+		return nil
+	}
+	if p.required, err = fwk.GetAffinityTerms(pod, fwk.GetPodAffinityTerms(a)); err != nil {
+		return fmt.Errorf("read required affinity: %w", err)
+	}
+	if p.requiredAnti, err = fwk.GetAffinityTerms(pod, fwk.GetPodAntiAffinityTerms(a)); err != nil {
+		return fmt.Errorf("read required anti-affinity: %w", err)
+	}
+	if a.PodAffinity != nil {
+		if p.preferred, err = fwk.GetWeightedAffinityTerms(pod, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution); err != nil {
+			return fmt.Errorf("read preferred affinity: %w", err)
+		}
+	}
+	if a.PodAntiAffinity != nil {
+		if p.preferredAnti, err = fwk.GetWeightedAffinityTerms(pod, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution); err != nil {
+			return fmt.Errorf("read preferred anti-affinity: %w", err)
+		}
+	}
+	p.affinity = true
+	p.anyAntiAffinity = len(p.requiredAnti) > 0
+	for i := range p.requiredAnti {
+		p.notHost = p.notHost || p.requiredAnti[i].TopologyKey != corev1.LabelHostname
+	}
+	return nil
+}
+
+// GetPod and the rest read the pod.
+func (p *PodInfo) GetPod() *corev1.Pod                              { return p.Pod }
+func (p *PodInfo) GetRequiredAffinityTerms() []fwk.AffinityTerm     { return p.required }
+func (p *PodInfo) GetRequiredAntiAffinityTerms() []fwk.AffinityTerm { return p.requiredAnti }
+func (p *PodInfo) GetPreferredAffinityTerms() []fwk.WeightedAffinityTerm {
+	return p.preferred
+}
+func (p *PodInfo) GetPreferredAntiAffinityTerms() []fwk.WeightedAffinityTerm {
+	return p.preferredAnti
+}
+
+// HostPorts are the ports that the pod takes of its node.
+func (p *PodInfo) HostPorts() []corev1.ContainerPort { return p.ports }
+
+// CalculateResource is what the pod asks for.
+func (p *PodInfo) CalculateResource() fwk.PodResource {
+	return fwk.PodResource{Resource: p.request, Non0CPU: p.cpu0, Non0Mem: p.memory0}
+}

@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeinfo
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// What a container without requests is taken to use when nodes are scored.
+const (
+	DefaultMilliCPU = 100
+	DefaultMemory   = 200 * 1024 * 1024
+)
+
+// Resource is an amount of what nodes have.
+type Resource struct {
+	MilliCPU, Memory, EphemeralStorage int64
+	AllowedPodNumber                   int
+	Scalar                             map[corev1.ResourceName]int64 // nil while there is none
+}
+
+var _ fwk.Resource = (*Resource)(nil)
+
+// GetMilliCPU and the rest read the amount.
+func (r *Resource) GetMilliCPU() int64         { return r.MilliCPU }
+func (r *Resource) GetMemory() int64           { return r.Memory }
+func (r *Resource) GetEphemeralStorage() int64 { return r.EphemeralStorage }
+func (r *Resource) GetAllowedPodNumber() int   { return r.AllowedPodNumber }
+
+// GetScalarResources returns the extended resources, shared: do not change.
+func (r *Resource) GetScalarResources() map[corev1.ResourceName]int64 { return r.Scalar }
+
+// SetMaxResource raises each amount to that in rl where it is lower.
+func (r *Resource) SetMaxResource(rl corev1.ResourceList) {
+	for name, q := range rl {
+		switch name {
+		case corev1.ResourceCPU:
+			r.MilliCPU = max(r.MilliCPU, q.MilliValue())
+		case corev1.ResourceMemory:
+			r.Memory = max(r.Memory, q.Value())
+		case corev1.ResourceEphemeralStorage:
+			r.EphemeralStorage = max(r.EphemeralStorage, q.Value())
+		case corev1.ResourcePods:
+		default:
+			if IsScalar(name) {
+				if r.Scalar == nil {
+					r.Scalar = map[corev1.ResourceName]int64{}
+				}
+				r.Scalar[name] = max(r.Scalar[name], q.Value())
+			}
+		}
+	}
+}
+
+// NewResource is the amount that a list says.
+func NewResource(rl corev1.ResourceList) *Resource {
+	r := &Resource{}
+	r.SetMaxResource(rl)
+	if q, ok := rl[corev1.ResourcePods]; ok {
+		r.AllowedPodNumber = int(q.Value())
+	}
+	return r
+}
+
+func (r *Resource) add(o *Resource, sign int64) {
+	r.MilliCPU += sign * o.MilliCPU
+	r.Memory += sign * o.Memory
+	r.EphemeralStorage += sign * o.EphemeralStorage
+	if len(o.Scalar) > 0 {
+		r.Scalar = maps.Clone(r.Scalar)
+		if r.Scalar == nil {
+			r.Scalar = map[corev1.ResourceName]int64{}
+		}
+		for name, n := range o.Scalar {
+			r.Scalar[name] += sign * n
+		}
+	}
+}
+
+// IsScalar says whether a resource is one that is counted beside cpu, memory, storage and pods.
+func IsScalar(name corev1.ResourceName) bool {
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods:
+		return false
+	}
+	return true
+}
+
+// Requests is what the pod asks for, overhead included, and the same with defaults for containers that ask for nothing.
+func Requests(pod *corev1.Pod) (exact *Resource, nonZeroCPU, nonZeroMemory int64) {
+	exact = NewResource(resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true}))
+	filled := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{
+		UseStatusResources: true,
+		NonMissingContainerRequests: corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewMilliQuantity(DefaultMilliCPU, resource.DecimalSI),
+			corev1.ResourceMemory: *resource.NewQuantity(DefaultMemory, resource.BinarySI),
+		},
+	})
+	return exact, filled.Cpu().MilliValue(), filled.Memory().Value()
+}

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package noderesources
+
+import (
+	"context"
+	"math"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// BalancedName is the second plug-in's name.
+const BalancedName = "NodeResourcesBalancedAllocation"
+
+// NewBalanced makes NodeResourcesBalancedAllocation over cpu and memory.
+func NewBalanced(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+	return balanced{}, nil
+}
+
+type balanced struct{}
+
+func (balanced) Name() string { return BalancedName }
+
+// NodeLocal promises that scores may be kept.
+func (balanced) NodeLocal() {}
+
+// SignPod signs the requests.
+func (balanced) SignPod(ctx context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	return fit{}.SignPod(ctx, pod)
+}
+
+// PreScore leaves pods without requests out: they change no balance.
+func (balanced) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	if r := readRequest(state, pod); r.cpu == 0 && r.memory == 0 {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	return nil
+}
+
+// Score compares the deviation of the shares in use with the pod and without.
+func (balanced) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	r := readRequest(state, pod)
+	if r.cpu == 0 && r.memory == 0 {
+		return 0, nil
+	}
+	has, used := node.GetAllocatable(), node.GetRequested()
+	with := evenness(used.GetMilliCPU()+r.cpu, has.GetMilliCPU(), used.GetMemory()+r.memory, has.GetMemory())
+	without := evenness(used.GetMilliCPU(), has.GetMilliCPU(), used.GetMemory(), has.GetMemory())
+	return fwk.MaxNodeScore/2 + (fwk.MaxNodeScore/2+with-without)/2, nil
+}
+
+// evenness is 100 where both shares are alike, 50 where one is full and the other empty.
+func evenness(cpu, hasCPU, memory, hasMemory int64) int64 {
+	deviation := 0.0
+	if hasCPU != 0 && hasMemory != 0 {
+		deviation = math.Abs(share(cpu, hasCPU)-share(memory, hasMemory)) / 2
+	}
+	return int64((1 - deviation) * float64(fwk.MaxNodeScore))
+}
+
+func share(used, has int64) float64 { return min(float64(used)/float64(has), 1) }
+
+// ScoreExtensions is nil: the score is in range already.
+func (balanced) ScoreExtensions() fwk.ScoreExtensions { return nil }

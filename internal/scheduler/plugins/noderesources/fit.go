@@ -1,0 +1,237 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package noderesources is two plug-ins about what pods ask for and nodes have. NodeResourcesFit ([NewFit]): a pod fits
+// where its requests are still free, and better where more is left. NodeResourcesBalancedAllocation ([NewBalanced]): better
+// where the pod brings the shares of cpu and memory in use closer together.
+//
+// Worked example: a node of 4 cores and 8 GiB, half its cores and a quarter of its memory requested, and a pod of 1 core
+// and 2 GiB. Least allocated: (100·(4-3)/4 + 100·(8-4)/8)/2 = (25+50)/2 = 37. Balanced: the shares are 0.75 and 0.5 with
+// the pod, 0.5 and 0.25 without, deviating by 0.125 both times, so the pod neither helps nor harms: 50 + 50/2 = 75.
+package noderesources
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
+)
+
+// FitName is the first plug-in's name.
+const FitName = "NodeResourcesFit"
+
+const requestKey fwk.StateKey = "PreFilter" + FitName
+
+// NewFit makes NodeResourcesFit with the LeastAllocated strategy over cpu and memory, equally weighted.
+func NewFit(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return fit{}, nil }
+
+type fit struct{}
+
+func (fit) Name() string { return FitName }
+
+// NodeLocal promises that verdicts may be kept.
+func (fit) NodeLocal() {}
+
+// request is what a pod asks for, and the same with defaults for containers that ask for nothing.
+type request struct {
+	exact            *nodeinfo.Resource
+	cpu, memory      int64 // exact
+	scoreCPU, scoreM int64 // with defaults
+}
+
+func (r *request) Clone() fwk.StateData { return r }
+
+func requestOf(pod *corev1.Pod) *request {
+	exact, cpu, memory := nodeinfo.Requests(pod)
+	return &request{exact: exact, cpu: exact.MilliCPU, memory: exact.Memory, scoreCPU: cpu, scoreM: memory}
+}
+
+func readRequest(state fwk.CycleState, pod *corev1.Pod) *request {
+	if v, err := state.Read(requestKey); err == nil {
+		if r, ok := v.(*request); ok {
+			return r
+		}
+	}
+	return requestOf(pod)
+}
+
+// SignPod signs the requests.
+func (fit) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	r := requestOf(pod)
+	return []fwk.SignFragment{{Key: fwk.ResourcesSignerName, Value: []any{r.exact, r.scoreCPU, r.scoreM}}}, nil
+}
+
+// EventsToRegister says that the end or the shrinking of a pod may help, and a node that is new or bigger.
+func (f fit) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{
+		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, QueueingHintFn: f.afterDelete},
+		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.UpdatePodScaleDown}, QueueingHintFn: f.afterScaleDown},
+		{Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodScaleDown}},
+		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable}, QueueingHintFn: f.afterNode},
+	}, nil
+}
+
+func (fit) afterDelete(_ klog.Logger, _ *corev1.Pod, oldObj, _ any) (fwk.QueueingHint, error) {
+	if gone, ok := oldObj.(*corev1.Pod); ok && gone.Spec.NodeName == "" && gone.Status.NominatedNodeName == "" {
+		return fwk.QueueSkip, nil
+	}
+	return fwk.Queue, nil
+}
+
+func (fit) afterScaleDown(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+	old, ok := oldObj.(*corev1.Pod)
+	now, ok2 := newObj.(*corev1.Pod)
+	if !ok || !ok2 {
+		return fwk.Queue, nil
+	}
+	if now.Spec.NodeName == "" {
+		return fwk.QueueSkip, nil
+	}
+	before, _, _ := nodeinfo.Requests(old)
+	after, _, _ := nodeinfo.Requests(now)
+	for name, q := range resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}) {
+		if !q.IsZero() && amount(before, name) > amount(after, name) {
+			return fwk.Queue, nil
+		}
+	}
+	return fwk.QueueSkip, nil
+}
+
+func (fit) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+	node, ok := newObj.(*corev1.Node)
+	if !ok {
+		return fwk.Queue, nil
+	}
+	r := requestOf(pod)
+	if reasons, _ := insufficient(r, nodeinfo.New(node, nil)); len(reasons) > 0 {
+		return fwk.QueueSkip, nil
+	}
+	old, ok := oldObj.(*corev1.Node)
+	if !ok || old == nil {
+		return fwk.Queue, nil
+	}
+	before, after := nodeinfo.NewResource(old.Status.Allocatable), nodeinfo.NewResource(node.Status.Allocatable)
+	if after.AllowedPodNumber > before.AllowedPodNumber {
+		return fwk.Queue, nil
+	}
+	for _, name := range r.names() {
+		if amount(after, name) > amount(before, name) {
+			return fwk.Queue, nil
+		}
+	}
+	return fwk.QueueSkip, nil
+}
+
+func amount(r *nodeinfo.Resource, name corev1.ResourceName) int64 {
+	switch name {
+	case corev1.ResourceCPU:
+		return r.MilliCPU
+	case corev1.ResourceMemory:
+		return r.Memory
+	case corev1.ResourceEphemeralStorage:
+		return r.EphemeralStorage
+	}
+	return r.Scalar[name]
+}
+
+// names are the resources asked for: cpu, memory, storage, then the rest by name.
+func (r *request) names() (out []corev1.ResourceName) {
+	if r.exact.MilliCPU > 0 {
+		out = append(out, corev1.ResourceCPU)
+	}
+	if r.exact.Memory > 0 {
+		out = append(out, corev1.ResourceMemory)
+	}
+	if r.exact.EphemeralStorage > 0 {
+		out = append(out, corev1.ResourceEphemeralStorage)
+	}
+	from := len(out)
+	for name, n := range r.exact.Scalar {
+		if n > 0 {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out[from:])
+	return out
+}
+
+// PreFilter adds the requests up.
+func (fit) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	state.Write(requestKey, requestOf(pod))
+	return nil, nil
+}
+
+// PreFilterExtensions is nil: the node's own sums are enough.
+func (fit) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// Filter refuses nodes with too little left, and says which resources. What the whole node could not give either no
+// preemption resolves.
+func (fit) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
+	reasons, hopeless := insufficient(readRequest(state, pod), node)
+	if len(reasons) == 0 {
+		return nil
+	}
+	code := fwk.Unschedulable
+	if hopeless {
+		code = fwk.UnschedulableAndUnresolvable
+	}
+	return fwk.NewStatus(code, reasons...)
+}
+
+func insufficient(r *request, node fwk.NodeInfo) (reasons []string, hopeless bool) {
+	has, used := node.GetAllocatable(), node.GetRequested()
+	if len(node.GetPods())+1 > has.GetAllowedPodNumber() {
+		reasons = append(reasons, "Too many pods")
+	}
+	check := func(name corev1.ResourceName, want, capacity, taken int64) {
+		if want > 0 && want > capacity-taken {
+			reasons = append(reasons, fmt.Sprintf("Insufficient %v", name))
+			hopeless = hopeless || want > capacity
+		}
+	}
+	check(corev1.ResourceCPU, r.cpu, has.GetMilliCPU(), used.GetMilliCPU())
+	check(corev1.ResourceMemory, r.memory, has.GetMemory(), used.GetMemory())
+	check(corev1.ResourceEphemeralStorage, r.exact.EphemeralStorage, has.GetEphemeralStorage(), used.GetEphemeralStorage())
+	if len(r.exact.Scalar) > 0 {
+		for _, name := range r.names() {
+			if nodeinfo.IsScalar(name) {
+				check(name, r.exact.Scalar[name], has.GetScalarResources()[name], used.GetScalarResources()[name])
+			}
+		}
+	}
+	return reasons, hopeless
+}
+
+// Score is the mean share of cpu and memory that stays free.
+func (fit) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	r := readRequest(state, pod)
+	has, used := node.GetAllocatable(), node.GetNonZeroRequested()
+	var sum, n int64
+	for _, x := range [...][2]int64{
+		{used.GetMilliCPU() + r.scoreCPU, has.GetMilliCPU()},
+		{used.GetMemory() + r.scoreM, has.GetMemory()},
+	} {
+		requested, capacity := x[0], x[1]
+		if capacity == 0 {
+			continue
+		}
+		if requested <= capacity {
+			sum += (capacity - requested) * fwk.MaxNodeScore / capacity
+		}
+		n++
+	}
+	if n == 0 {
+		return 0, nil
+	}
+	return sum / n, nil
+}
+
+// ScoreExtensions is nil: the score is in range already.
+func (fit) ScoreExtensions() fwk.ScoreExtensions { return nil }

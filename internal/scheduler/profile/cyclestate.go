@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package profile
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// CycleState is what plug-ins remember of one pod's scheduling. Plug-ins may use it from several goroutines.
+type CycleState struct {
+	mu              sync.RWMutex
+	data            map[fwk.StateKey]fwk.StateData
+	skipFilter      sets.Set[string]
+	skipScore       sets.Set[string]
+	skipPreBind     sets.Set[string]
+	parallelPreBind sets.Set[string]
+}
+
+var _ fwk.CycleState = (*CycleState)(nil)
+
+// NewCycleState makes an empty state.
+func NewCycleState() *CycleState { return &CycleState{data: make(map[fwk.StateKey]fwk.StateData, 8)} }
+
+// ShouldRecordPluginMetrics is false: metrics are taken by the profile, not by plug-ins.
+func (c *CycleState) ShouldRecordPluginMetrics() bool                    { return false }
+func (c *CycleState) GetSkipFilterPlugins() sets.Set[string]             { return c.skipFilter }
+func (c *CycleState) SetSkipFilterPlugins(p sets.Set[string])            { c.skipFilter = p }
+func (c *CycleState) GetSkipScorePlugins() sets.Set[string]              { return c.skipScore }
+func (c *CycleState) SetSkipScorePlugins(p sets.Set[string])             { c.skipScore = p }
+func (c *CycleState) GetSkipPreBindPlugins() sets.Set[string]            { return c.skipPreBind }
+func (c *CycleState) SetSkipPreBindPlugins(p sets.Set[string])           { c.skipPreBind = p }
+func (c *CycleState) GetParallelPreBindPlugins() sets.Set[string]        { return c.parallelPreBind }
+func (c *CycleState) SetParallelPreBindPlugins(p sets.Set[string])       { c.parallelPreBind = p }
+func (c *CycleState) ShouldSkipAllPostFilterPlugins() bool               { return false }
+func (c *CycleState) IsPodGroupSchedulingCycle() bool                    { return false }
+func (c *CycleState) GetPodGroupSchedulingCycle() fwk.PodGroupCycleState { return nil }
+func (c *CycleState) GetPlacementCycleState() fwk.PlacementCycleState    { return nil }
+
+// Read returns what was written under the key, or [fwk.ErrNotFound].
+func (c *CycleState) Read(key fwk.StateKey) (fwk.StateData, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if v, ok := c.data[key]; ok {
+		return v, nil
+	}
+	return nil, fwk.ErrNotFound
+}
+
+// Write remembers val.
+func (c *CycleState) Write(key fwk.StateKey, val fwk.StateData) {
+	c.mu.Lock()
+	c.data[key] = val
+	c.mu.Unlock()
+}
+
+// Delete forgets.
+func (c *CycleState) Delete(key fwk.StateKey) {
+	c.mu.Lock()
+	delete(c.data, key)
+	c.mu.Unlock()
+}
+
+// Clone copies the state, and each value by its own Clone.
+func (c *CycleState) Clone() fwk.CycleState {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	out := &CycleState{
+		data: make(map[fwk.StateKey]fwk.StateData, len(c.data)), skipFilter: c.skipFilter, skipScore: c.skipScore,
+		skipPreBind: c.skipPreBind, parallelPreBind: c.parallelPreBind,
+	}
+	for k, v := range c.data {
+		out.data[k] = v.Clone()
+	}
+	return out
+}

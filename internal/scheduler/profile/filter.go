@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package profile
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/kube-scheduler/framework"
+)
+
+// RunPreFilter runs the PreFilter plug-ins. It returns the nodes that they leave (nil: all), the first refusal, and which
+// plug-ins narrowed the nodes down.
+func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo) (*framework.PreFilterResult, *framework.Status, sets.Set[string]) {
+	var result *framework.PreFilterResult
+	var skip, narrowed sets.Set[string]
+	for _, x := range p.preFilter {
+		r, s := x.PreFilter(ctx, state, pod, nodes)
+		if s.IsSkip() {
+			if skip == nil {
+				skip = sets.New[string]()
+			}
+			skip.Insert(x.Name())
+			continue
+		}
+		if !s.IsSuccess() {
+			s.SetPlugin(x.Name())
+			if s.IsRejected() {
+				return nil, s, nil
+			}
+			return nil, framework.AsStatus(fmt.Errorf("running PreFilter plugin %q: %w", x.Name(), s.AsError())).WithPlugin(x.Name()), nil
+		}
+		if r.AllNodes() {
+			continue
+		}
+		if narrowed == nil {
+			narrowed = sets.New[string]()
+		}
+		narrowed.Insert(x.Name())
+		result = result.Merge(r)
+		if !result.AllNodes() && len(result.NodeNames) == 0 {
+			msg := fmt.Sprintf("node(s) didn't satisfy plugin(s) %v simultaneously", sets.List(narrowed))
+			if len(narrowed) == 1 {
+				msg = fmt.Sprintf("node(s) didn't satisfy plugin %v", sets.List(narrowed)[0])
+			}
+			state.SetSkipFilterPlugins(skip)
+			return result, framework.NewStatus(framework.UnschedulableAndUnresolvable, msg), narrowed
+		}
+	}
+	state.SetSkipFilterPlugins(skip)
+	return result, nil, narrowed
+}
+
+// RunFilterPlugins asks all filters about a node; the first refusal is the answer.
+func (p *Profile) RunFilterPlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+	return p.runFilters(ctx, p.filter, state, pod, node)
+}
+
+// RunLocalFilters asks the node-local filters alone, RunOtherFilters those that come after them.
+func (p *Profile) RunLocalFilters(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+	return p.runFilters(ctx, p.filter[:p.localCount], state, pod, node)
+}
+
+// RunOtherFilters asks the filters after the node-local ones.
+func (p *Profile) RunOtherFilters(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+	return p.runFilters(ctx, p.filter[p.localCount:], state, pod, node)
+}
+
+// HasOtherFilters says whether any filter that is not node-local concerns this pod.
+func (p *Profile) HasOtherFilters(state framework.CycleState) bool {
+	skip := state.GetSkipFilterPlugins()
+	for _, x := range p.filter[p.localCount:] {
+		if !skip.Has(x.Name()) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Profile) runFilters(ctx context.Context, filters []framework.FilterPlugin, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+	skip := state.GetSkipFilterPlugins()
+	for _, x := range filters {
+		if len(skip) > 0 && skip.Has(x.Name()) {
+			continue
+		}
+		s := x.Filter(ctx, state, pod, node)
+		if s.IsSuccess() {
+			continue
+		}
+		if !s.IsRejected() {
+			return framework.AsStatus(fmt.Errorf("running %q filter plugin: %w", x.Name(), s.AsError())).WithPlugin(x.Name())
+		}
+		if s.Plugin() != x.Name() {
+			s.SetPlugin(x.Name())
+		}
+		return s
+	}
+	return nil
+}
+
+// RunFilterPluginsWithNominatedPods asks the filters twice where pods of equal or higher priority are nominated to the
+// node: with them on it and, since they may never come, without.
+func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+	nominated := p.NominatedPodsForNode(node.Node().Name)
+	var ahead []framework.PodInfo
+	for _, n := range nominated {
+		if Priority(n.GetPod()) >= Priority(pod) && n.GetPod().UID != pod.UID {
+			ahead = append(ahead, n)
+		}
+	}
+	if len(ahead) > 0 {
+		with, st := node.Snapshot(), state.Clone()
+		for _, n := range ahead {
+			with.AddPodInfo(n)
+			if s := p.RunPreFilterExtensionAddPod(ctx, st, pod, n, with); !s.IsSuccess() {
+				return s
+			}
+		}
+		if s := p.RunFilterPlugins(ctx, st, pod, with); !s.IsSuccess() {
+			return s
+		}
+	}
+	return p.RunFilterPlugins(ctx, state, pod, node)
+}
+
+// Priority is the pod's priority, 0 if it has none.
+func Priority(pod *corev1.Pod) int32 {
+	if pod.Spec.Priority != nil {
+		return *pod.Spec.Priority
+	}
+	return 0
+}
+
+// RunPreFilterExtensionAddPod tells the PreFilter plug-ins of a pod that is put on a node for the sake of argument.
+func (p *Profile) RunPreFilterExtensionAddPod(ctx context.Context, state framework.CycleState, pod *corev1.Pod, added framework.PodInfo, node framework.NodeInfo) *framework.Status {
+	return p.extend(state, "AddPod", func(e framework.PreFilterExtensions) *framework.Status {
+		return e.AddPod(ctx, state, pod, added, node)
+	})
+}
+
+// RunPreFilterExtensionRemovePod tells them of one taken away.
+func (p *Profile) RunPreFilterExtensionRemovePod(ctx context.Context, state framework.CycleState, pod *corev1.Pod, removed framework.PodInfo, node framework.NodeInfo) *framework.Status {
+	return p.extend(state, "RemovePod", func(e framework.PreFilterExtensions) *framework.Status {
+		return e.RemovePod(ctx, state, pod, removed, node)
+	})
+}
+
+func (p *Profile) extend(state framework.CycleState, what string, call func(framework.PreFilterExtensions) *framework.Status) *framework.Status {
+	for _, x := range p.preFilter {
+		e := x.PreFilterExtensions()
+		if e == nil || state.GetSkipFilterPlugins().Has(x.Name()) {
+			continue
+		}
+		if s := call(e); !s.IsSuccess() {
+			return framework.AsStatus(fmt.Errorf("running %s on PreFilter plugin %q: %w", what, x.Name(), s.AsError()))
+		}
+	}
+	return nil
+}
+
+// HasPostFilter says whether any plug-in can make room.
+func (p *Profile) HasPostFilter() bool { return len(p.postFilter) > 0 }
+
+// RunPostFilter asks for a way to make room; the first that finds one wins.
+func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader) (*framework.PostFilterResult, *framework.Status) {
+	var result *framework.PostFilterResult
+	var reasons []string
+	var rejector string
+	code := framework.Unschedulable
+	for _, x := range p.postFilter {
+		r, s := x.PostFilter(ctx, state, pod, statuses)
+		switch {
+		case s.IsSuccess():
+			return r, s
+		case s.Code() == framework.UnschedulableAndUnresolvable:
+			return r, s.WithPlugin(x.Name())
+		case !s.IsRejected():
+			return nil, framework.AsStatus(s.AsError()).WithPlugin(x.Name())
+		}
+		if r != nil && r.NominatingInfo.Mode() != framework.ModeNoop {
+			result = r
+		}
+		reasons = append(reasons, s.Reasons()...)
+		if rejector == "" {
+			rejector = x.Name()
+		}
+	}
+	return result, framework.NewStatus(code, reasons...).WithPlugin(rejector)
+}
