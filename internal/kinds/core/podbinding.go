@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package core
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/internal/kinds/kind"
+	"github.com/mortise-dev/mortise/internal/kinds/podspec"
+	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+var podsResource = schema.GroupResource{Resource: "pods"}
+
+// podBinding is pods/binding: a POST that gives a pod its node.
+func podBinding() resource.Subresource {
+	return resource.Subresource{
+		Name:             "binding",
+		GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Binding"),
+		Verbs:            []string{"create"},
+		Create: &resource.Create{
+			New:     func() resource.Object { return &corev1.Binding{} },
+			Default: func(obj resource.Object) { upstream.Default(obj) },
+			Do:      bindPod,
+		},
+	}
+}
+
+// Binding describes bindings, which can only be created, and do what pods/binding does.
+func Binding() *resource.Descriptor {
+	return kind.Describe[corev1.Binding](resource.Descriptor{
+		Resource:   "bindings",
+		Kind:       "Binding",
+		Namespaced: true,
+		Verbs:      []string{"create"},
+		Create: func(ctx context.Context, b resource.Backend, obj resource.Object, opts *metav1.CreateOptions) (resource.Object, error) {
+			_, err := bindPod(ctx, b, obj.GetNamespace(), obj.GetName(), obj, opts)
+			return nil, err
+		},
+	})
+}
+
+// bindPod sets a pod's node, once.
+func bindPod(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object, opts *metav1.CreateOptions) (runtime.Object, error) {
+	binding, ok := obj.(*corev1.Binding)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", obj))
+	}
+	if name != binding.Name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
+	}
+	if errs := upstream.PodBinding(binding); len(errs) > 0 {
+		return nil, errs.ToAggregate()
+	}
+	conflict := func(format string, args ...any) error {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, name, fmt.Errorf(format, args...))
+	}
+	_, err := b.Update(ctx, podsResource, namespace, name, dryRun(opts.DryRun), func(obj resource.Object) error {
+		pod, ok := obj.(*corev1.Pod)
+		switch {
+		case !ok:
+			return apierrors.NewInternalError(fmt.Errorf("bind pod: %T is no pod", obj))
+		case binding.UID != "" && binding.UID != pod.UID:
+			return apierrors.NewConflict(podsResource, name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", binding.UID, pod.UID))
+		case binding.ResourceVersion != "" && binding.ResourceVersion != pod.ResourceVersion:
+			return apierrors.NewConflict(podsResource, name, fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", binding.ResourceVersion, pod.ResourceVersion))
+		case pod.DeletionTimestamp != nil:
+			return conflict("pod %s is being deleted, cannot be assigned to a host", pod.Name)
+		case pod.Spec.NodeName != "":
+			return conflict("pod %v is already assigned to node %q", pod.Name, pod.Spec.NodeName)
+		case len(pod.Spec.SchedulingGates) != 0:
+			return conflict("pod %v has non-empty .spec.schedulingGates", pod.Name)
+		}
+		pod.Spec.NodeName = binding.Target.Name
+		if upstream.Gate("ClearingNominatedNodeNameAfterBinding") {
+			pod.Status.NominatedNodeName = ""
+		}
+		if pod.Annotations == nil {
+			pod.Annotations = map[string]string{}
+		}
+		maps.Copy(pod.Annotations, binding.Annotations)
+		if upstream.Gate("PodTopologyLabelsAdmission") && len(binding.Labels) > 0 {
+			if pod.Labels == nil {
+				pod.Labels = map[string]string{}
+			}
+			maps.Copy(pod.Labels, binding.Labels)
+		}
+		podspec.SetCondition(&pod.Status, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &metav1.Status{Status: metav1.StatusSuccess}, nil
+}
+
+// dryRun reports whether options ask for nothing to be kept.
+func dryRun(options []string) bool { return len(options) > 0 }

@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/mortise-dev/mortise/internal/kinds/kind"
+	"github.com/mortise-dev/mortise/internal/kinds/podspec"
+	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+var (
+	eviction        = policyv1.SchemeGroupVersion.WithKind("Eviction")
+	budgetsResource = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}
+)
+
+// maxDisruptedPods bounds the pods that a budget keeps count of while their deletion is not seen.
+const maxDisruptedPods = 2000
+
+// podEviction is pods/eviction: a POST that deletes a pod if its disruption budget has room.
+func podEviction() resource.Subresource {
+	return resource.Subresource{
+		Name:             "eviction",
+		GroupVersionKind: eviction,
+		Verbs:            []string{"create"},
+		Create: &resource.Create{
+			New:     func() resource.Object { return &policyv1.Eviction{} },
+			Default: func(obj resource.Object) { upstream.Default(obj) },
+			Do:      evictPod,
+		},
+	}
+}
+
+// evictPod deletes a pod unless a budget says no.
+func evictPod(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object, opts *metav1.CreateOptions) (runtime.Object, error) {
+	request, ok := obj.(*policyv1.Eviction)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Eviction object: %T", obj))
+	}
+	if name != request.Name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	}
+	del := request.DeleteOptions.DeepCopy()
+	if del == nil {
+		del = &metav1.DeleteOptions{}
+	}
+	if o := del.IgnoreStoreReadErrorWithClusterBreakingPotential; o != nil && *o {
+		return nil, apierrors.NewInvalid(eviction.GroupKind(), name, kind.Invalid(field.Invalid(
+			field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential"), true,
+			"can not be set for pod eviction, try after removing the option")))
+	}
+	switch {
+	case len(del.DryRun) == 0:
+		del.DryRun = opts.DryRun
+	case len(opts.DryRun) > 0 && !slices.Equal(opts.DryRun, del.DryRun):
+		return nil, fmt.Errorf("Non-matching dry-run options in request and content: %v and %v", opts.DryRun, del.DryRun)
+	}
+	got, err := b.Get(ctx, podsResource, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	pod, ok := got.(*corev1.Pod)
+	if !ok {
+		return nil, apierrors.NewInternalError(fmt.Errorf("evict pod: %T is no pod", got))
+	}
+	if !beyondBudgets(pod) {
+		if err := spendBudget(ctx, b, pod, dryRun(del.DryRun)); err != nil {
+			return nil, err
+		}
+	}
+	if err := markAndDelete(ctx, b, namespace, name, del); err != nil {
+		return nil, err
+	}
+	return &metav1.Status{Status: metav1.StatusSuccess}, nil
+}
+
+// beyondBudgets reports pods whose end disrupts nothing: those that ended, have not begun, or are being deleted.
+func beyondBudgets(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
+		pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
+}
+
+// spendBudget takes one disruption from the pod's budget, if it has one.
+func spendBudget(ctx context.Context, b resource.Backend, pod *corev1.Pod, dry bool) error {
+	budget, err := budgetOf(ctx, b, pod)
+	if err != nil || budget == nil {
+		return err
+	}
+	if !podReady(pod) {
+		if p := budget.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
+			return nil
+		}
+		if budget.Status.CurrentHealthy >= budget.Status.DesiredHealthy && budget.Status.DesiredHealthy > 0 {
+			return nil
+		}
+	}
+	_, err = b.Update(ctx, budgetsResource, budget.Namespace, budget.Name, dry, func(obj resource.Object) error {
+		budget, ok := obj.(*policyv1.PodDisruptionBudget)
+		if !ok {
+			return apierrors.NewInternalError(fmt.Errorf("spend budget: %T is no budget", obj))
+		}
+		return spend(budget, pod.Name)
+	})
+	return err
+}
+
+// spend counts a disruption in a budget, or says why there is no room.
+func spend(budget *policyv1.PodDisruptionBudget, pod string) error {
+	status := &budget.Status
+	cause := func(err *apierrors.StatusError, format string, args ...any) error {
+		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
+			Type: policyv1.DisruptionBudgetCause, Message: fmt.Sprintf("The disruption budget %s ", budget.Name) + fmt.Sprintf(format, args...),
+		})
+		return err
+	}
+	const refused = "Cannot evict pod as it would violate the pod's disruption budget."
+	one := schema.GroupResource{Group: "policy", Resource: "poddisruptionbudget"}
+	switch {
+	case status.ObservedGeneration < budget.Generation:
+		return cause(apierrors.NewTooManyRequests(refused, 10), "is still being processed by the server.")
+	case status.DisruptionsAllowed < 0:
+		return cause(apierrors.NewForbidden(one, budget.Name, errors.New("pdb disruptions allowed is negative")),
+			"does not allow evicting pods currently: pdb disruptions allowed is negative")
+	case len(status.DisruptedPods) > maxDisruptedPods:
+		return cause(apierrors.NewForbidden(one, budget.Name, errors.New("DisruptedPods map too big - too many evictions not confirmed by PDB controller")),
+			"does not allow evicting pods currently: too many pending evictions not confirmed by PDB controller")
+	case status.DisruptionsAllowed == 0:
+		err := apierrors.NewTooManyRequests(refused, 0)
+		c := meta.FindStatusCondition(status.Conditions, policyv1.DisruptionAllowedCondition)
+		said := c != nil && c.Status == metav1.ConditionFalse && c.Message != ""
+		switch {
+		case said && c.Reason == policyv1.SyncFailedReason:
+			return cause(err, "does not allow evicting pods currently because it failed sync: %s", c.Message)
+		case status.CurrentHealthy <= status.DesiredHealthy:
+			return cause(err, "needs %d healthy pods and has %d currently", status.DesiredHealthy, status.CurrentHealthy)
+		case said:
+			return cause(err, "does not allow evicting pods currently (%s): %s", c.Reason, c.Message)
+		default:
+			return cause(err, "does not allow evicting pods currently")
+		}
+	}
+	status.DisruptionsAllowed--
+	if status.DisruptionsAllowed == 0 {
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type:               policyv1.DisruptionAllowedCondition,
+			Status:             metav1.ConditionFalse,
+			Reason:             policyv1.InsufficientPodsReason,
+			ObservedGeneration: status.ObservedGeneration,
+		})
+	}
+	if status.DisruptedPods == nil {
+		status.DisruptedPods = map[string]metav1.Time{}
+	}
+	status.DisruptedPods[pod] = metav1.Now()
+	return nil
+}
+
+// budgetOf is the budget that selects the pod, nil if none does or the server has no such kind.
+func budgetOf(ctx context.Context, b resource.Backend, pod *corev1.Pod) (*policyv1.PodDisruptionBudget, error) {
+	if len(pod.Labels) == 0 {
+		return nil, nil
+	}
+	all, err := b.List(ctx, budgetsResource, pod.Namespace)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found *policyv1.PodDisruptionBudget
+	for _, obj := range all {
+		budget, ok := obj.(*policyv1.PodDisruptionBudget)
+		if !ok || budget.Namespace != pod.Namespace {
+			continue
+		}
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if found != nil {
+			return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+				Status:  metav1.StatusFailure,
+				Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+				Code:    500,
+			}}
+		}
+		found = budget
+	}
+	return found, nil
+}
+
+// markAndDelete says in the pod's status why it goes, and deletes it.
+func markAndDelete(ctx context.Context, b resource.Backend, namespace, name string, del *metav1.DeleteOptions) error {
+	if !dryRun(del.DryRun) {
+		marked, err := b.Update(ctx, podsResource, namespace, name, false, func(obj resource.Object) error {
+			pod, ok := obj.(*corev1.Pod)
+			if !ok {
+				return apierrors.NewInternalError(fmt.Errorf("evict pod: %T is no pod", obj))
+			}
+			if err := holds(del.Preconditions, pod); err != nil {
+				return err
+			}
+			podspec.SetCondition(&pod.Status, corev1.PodCondition{
+				Type:    corev1.DisruptionTarget,
+				Status:  corev1.ConditionTrue,
+				Reason:  "EvictionByEvictionAPI",
+				Message: "Eviction API: evicting",
+			})
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if p := del.Preconditions; p != nil && p.ResourceVersion != nil {
+			version := marked.GetResourceVersion()
+			p.ResourceVersion = &version
+		}
+	}
+	return b.Delete(ctx, podsResource, namespace, name, del)
+}
+
+// holds checks a deletion's preconditions before the pod is marked.
+func holds(p *metav1.Preconditions, pod *corev1.Pod) error {
+	if p == nil {
+		return nil
+	}
+	pods := schema.GroupResource{Resource: "Pod"}
+	if p.UID != nil && *p.UID != "" && *p.UID != pod.UID {
+		return apierrors.NewConflict(pods, pod.Name, fmt.Errorf(
+			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, pod.UID))
+	}
+	if p.ResourceVersion != nil && *p.ResourceVersion != "" && *p.ResourceVersion != pod.ResourceVersion {
+		return apierrors.NewConflict(pods, pod.Name, fmt.Errorf(
+			"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, pod.ResourceVersion))
+	}
+	return nil
+}
+
+// podReady reports a pod's Ready condition.
+func podReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package core
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/mortise-dev/mortise/internal/kinds/kind"
+	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Service describes services, with the subresource status. Their cluster IPs come from ranges, one for each family that
+// the cluster has, the preferred first; their node ports from 30000 to 32767.
+func Service(ranges []netip.Prefix) *resource.Descriptor {
+	check := upstream.Service()
+	status := kind.Status(func(svc, old *corev1.Service) { svc.Spec = old.Spec }, check.Status)
+	status.Strategy.Warn = kind.Warn(func(svc, _ *corev1.Service) []string {
+		var warnings []string
+		for i, in := range svc.Status.LoadBalancer.Ingress {
+			if in.IP != "" {
+				warnings = append(warnings, validation.GetWarningsForIP(field.NewPath("status", "loadBalancer", "ingress").Index(i), in.IP)...)
+			}
+		}
+		return warnings
+	})
+	return kind.Describe[corev1.Service](resource.Descriptor{
+		Resource:   "services",
+		Kind:       "Service",
+		ShortNames: []string{"svc"},
+		Categories: []string{"all"},
+		Namespaced: true,
+		Prefix:     "services/specs",
+		FieldNames: []string{"spec.clusterIP", "spec.type"},
+		Fields: kind.Fields(func(svc *corev1.Service) fields.Set {
+			return fields.Set{"spec.clusterIP": svc.Spec.ClusterIP, "spec.type": string(svc.Spec.Type)}
+		}),
+		Strategy: resource.Strategy{
+			PrepareCreate: kind.OnCreate(func(svc *corev1.Service) { svc.Status = corev1.ServiceStatus{} }),
+			PrepareUpdate: kind.OnUpdate(func(svc, old *corev1.Service) {
+				svc.Status = old.Status
+				dropForType(svc, old)
+			}),
+			Validate:       check.Create,
+			ValidateUpdate: check.Update,
+			Warn:           kind.Warn(func(svc, _ *corev1.Service) []string { return serviceWarnings(svc) }),
+			Allocate:       newAllocator(ranges).allocate,
+			CreateOnUpdate: true,
+		},
+		Subresources: []resource.Subresource{status},
+	})
+}
+
+// dropForType empties the fields that a service's new type has no use for, where the client did not touch them: they
+// were most likely filled in for it.
+func dropForType(svc, old *corev1.Service) {
+	if hasClusterIP(old) && !hasClusterIP(svc) {
+		if sameIPs(svc, old) && svc.Spec.ClusterIP == old.Spec.ClusterIP {
+			svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "", nil
+		}
+		if slices.Equal(svc.Spec.IPFamilies, old.Spec.IPFamilies) {
+			svc.Spec.IPFamilies = nil
+		}
+		if policyOf(svc) == policyOf(old) {
+			svc.Spec.IPFamilyPolicy = nil
+		}
+	}
+	if typeWithPorts(old) && !typeWithPorts(svc) && !newPorts(svc, old) {
+		for i := range svc.Spec.Ports {
+			svc.Spec.Ports[i].NodePort = 0
+		}
+	}
+	if checksHealth(old) && !checksHealth(svc) && svc.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort {
+		svc.Spec.HealthCheckNodePort = 0
+	}
+	balanced, wasBalanced := svc.Spec.Type == corev1.ServiceTypeLoadBalancer, old.Spec.Type == corev1.ServiceTypeLoadBalancer
+	if wasBalanced && !balanced {
+		if a, b := svc.Spec.AllocateLoadBalancerNodePorts, old.Spec.AllocateLoadBalancerNodePorts; a != nil && b != nil && *a == *b {
+			svc.Spec.AllocateLoadBalancerNodePorts = nil
+		}
+		if a, b := svc.Spec.LoadBalancerClass, old.Spec.LoadBalancerClass; a != nil && b != nil && *a == *b {
+			svc.Spec.LoadBalancerClass = nil
+		}
+	}
+	if external(old) && !external(svc) && svc.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy {
+		svc.Spec.ExternalTrafficPolicy = ""
+	}
+	if !balanced {
+		svc.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+	}
+}
+
+func hasClusterIP(svc *corev1.Service) bool { return svc.Spec.Type != corev1.ServiceTypeExternalName }
+
+// typeWithPorts reports types that have node ports.
+func typeWithPorts(svc *corev1.Service) bool {
+	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+// checksHealth reports services that have a health-check port on each node.
+func checksHealth(svc *corev1.Service) bool {
+	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+// external reports services that can be reached from outside.
+func external(svc *corev1.Service) bool {
+	return typeWithPorts(svc) || svc.Spec.Type == corev1.ServiceTypeClusterIP && len(svc.Spec.ExternalIPs) > 0
+}
+
+func sameIPs(a, b *corev1.Service) bool { return slices.Equal(a.Spec.ClusterIPs, b.Spec.ClusterIPs) }
+
+func policyOf(svc *corev1.Service) corev1.IPFamilyPolicy {
+	if svc.Spec.IPFamilyPolicy == nil {
+		return ""
+	}
+	return *svc.Spec.IPFamilyPolicy
+}
+
+// newPorts reports node ports that the old service does not have.
+func newPorts(svc, old *corev1.Service) bool {
+	had := nodePorts(old)
+	return slices.ContainsFunc(nodePorts(svc), func(p int32) bool { return !slices.Contains(had, p) })
+}
+
+// nodePorts are the node ports of a service's ports.
+func nodePorts(svc *corev1.Service) []int32 {
+	var out []int32
+	for _, p := range svc.Spec.Ports {
+		if p.NodePort != 0 {
+			out = append(out, p.NodePort)
+		}
+	}
+	return out
+}
+
+// serviceWarnings are about fields that this service ignores, deprecated ones, and badly written addresses.
+func serviceWarnings(svc *corev1.Service) []string {
+	var out []string
+	spec := field.NewPath("spec")
+	if _, ok := svc.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]; ok {
+		out = append(out, fmt.Sprintf("annotation %s is deprecated, please use %s instead", corev1.DeprecatedAnnotationTopologyAwareHints, corev1.AnnotationTopologyMode))
+	}
+	headless := svc.Spec.Type == corev1.ServiceTypeClusterIP && svc.Spec.ClusterIP == corev1.ClusterIPNone
+	if svc.Spec.ClusterIP != corev1.ClusterIPNone && svc.Spec.ClusterIP != "" {
+		for i, ip := range svc.Spec.ClusterIPs {
+			out = append(out, validation.GetWarningsForIP(spec.Child("clusterIPs").Index(i), ip)...)
+		}
+	}
+	if headless {
+		if svc.Spec.LoadBalancerIP != "" {
+			out = append(out, "spec.loadBalancerIP is ignored for headless services")
+		}
+		if len(svc.Spec.ExternalIPs) > 0 {
+			out = append(out, "spec.externalIPs is ignored for headless services")
+		}
+		if svc.Spec.SessionAffinity != corev1.ServiceAffinityNone {
+			out = append(out, "spec.SessionAffinity is ignored for headless services")
+		}
+	}
+	for i, ip := range svc.Spec.ExternalIPs {
+		out = append(out, validation.GetWarningsForIP(spec.Child("externalIPs").Index(i), ip)...)
+	}
+	if len(svc.Spec.ExternalIPs) > 0 && !headless && svc.Spec.Type != corev1.ServiceTypeExternalName {
+		out = append(out, "spec.externalIPs is deprecated and may no longer be implemented in some clusters")
+	}
+	if svc.Spec.LoadBalancerIP != "" {
+		out = append(out, validation.GetWarningsForIP(spec.Child("loadBalancerIP"), svc.Spec.LoadBalancerIP)...)
+	}
+	for i, cidr := range svc.Spec.LoadBalancerSourceRanges {
+		out = append(out, validation.GetWarningsForCIDR(spec.Child("loadBalancerSourceRanges").Index(i), cidr)...)
+	}
+	if svc.Spec.Type == corev1.ServiceTypeExternalName && len(svc.Spec.ExternalIPs) > 0 {
+		out = append(out, fmt.Sprintf("spec.externalIPs is ignored when spec.type is %q", corev1.ServiceTypeExternalName))
+	}
+	if svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ExternalName != "" {
+		out = append(out, fmt.Sprintf("spec.externalName is ignored when spec.type is not %q", corev1.ServiceTypeExternalName))
+	}
+	if d := svc.Spec.TrafficDistribution; d != nil && *d == corev1.ServiceTrafficDistributionPreferClose {
+		out = append(out, fmt.Sprintf("spec.trafficDistribution: %q is deprecated; use %q", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone))
+	}
+	return out
+}

@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podspec is what every kind with pods in it does to them: dropping fields whose gates are off, defaults that
+// need the whole pod, warnings, and setting conditions. All of it works on one object that is the caller's own.
+package podspec
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+)
+
+// SetCondition sets the condition of its type, and its transition time when the status changes. A zero probe time is kept.
+func SetCondition(status *corev1.PodStatus, c corev1.PodCondition) {
+	c.LastTransitionTime = metav1.Now()
+	for i := range status.Conditions {
+		old := &status.Conditions[i]
+		if old.Type != c.Type {
+			continue
+		}
+		if old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		if c.ObservedGeneration == 0 {
+			c.ObservedGeneration = old.ObservedGeneration
+		}
+		*old = c
+		return
+	}
+	status.Conditions = append(status.Conditions, c)
+}
+
+// QOSClass is the class of service that a pod's resources earn.
+func QOSClass(pod *corev1.Pod) corev1.PodQOSClass { return upstream.QOSClass(pod) }
+
+// MergeLabelKeys writes the label keys of affinity terms and spread constraints out as requirements on the pod's own
+// labels, so that the scheduler need not.
+func MergeLabelKeys(pod *corev1.Pod) {
+	if a := pod.Spec.Affinity; a != nil && upstream.Gate("MatchLabelKeysInPodAffinity") {
+		if p := a.PodAffinity; p != nil {
+			mergeTerms(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, pod.Labels)
+		}
+		if p := a.PodAntiAffinity; p != nil {
+			mergeTerms(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, pod.Labels)
+		}
+	}
+	if upstream.Gate("MatchLabelKeysInPodTopologySpread") && upstream.Gate("MatchLabelKeysInPodTopologySpreadSelectorMerge") {
+		for i := range pod.Spec.TopologySpreadConstraints {
+			c := &pod.Spec.TopologySpreadConstraints[i]
+			merge(c.LabelSelector, c.MatchLabelKeys, metav1.LabelSelectorOpIn, pod.Labels)
+		}
+	}
+}
+
+func mergeTerms(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, labels map[string]string) {
+	term := func(t *corev1.PodAffinityTerm) {
+		merge(t.LabelSelector, t.MatchLabelKeys, metav1.LabelSelectorOpIn, labels)
+		merge(t.LabelSelector, t.MismatchLabelKeys, metav1.LabelSelectorOpNotIn, labels)
+	}
+	for i := range preferred {
+		term(&preferred[i].PodAffinityTerm)
+	}
+	for i := range required {
+		term(&required[i])
+	}
+}
+
+// merge adds a requirement for each key that the pod has a label of. A nil selector matches nothing and stays so.
+func merge(selector *metav1.LabelSelector, keys []string, op metav1.LabelSelectorOperator, labels map[string]string) {
+	if selector == nil {
+		return
+	}
+	for _, key := range keys {
+		if value, ok := labels[key]; ok {
+			selector.MatchExpressions = append(selector.MatchExpressions,
+				metav1.LabelSelectorRequirement{Key: key, Operator: op, Values: []string{value}})
+		}
+	}
+}
+
+// SyncAppArmor copies AppArmor profiles from the annotations that once held them to the containers' fields.
+func SyncAppArmor(pod *corev1.Pod) {
+	if pod.Spec.OS != nil && pod.Spec.OS.Name == corev1.Windows {
+		return
+	}
+	var ofPod *corev1.AppArmorProfile
+	if pod.Spec.SecurityContext != nil {
+		ofPod = pod.Spec.SecurityContext.AppArmorProfile
+	}
+	eachContainer(&pod.Spec, func(c *corev1.Container) {
+		annotation, ok := pod.Annotations[corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]
+		if !ok || c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
+			return
+		}
+		profile := appArmorOf(annotation)
+		if profile == nil || len(upstream.AppArmorProfile(profile)) > 0 || same(profile, ofPod) {
+			return
+		}
+		if c.SecurityContext == nil {
+			c.SecurityContext = &corev1.SecurityContext{}
+		}
+		c.SecurityContext.AppArmorProfile = profile
+	})
+}
+
+// appArmorOf is the profile that an annotation names, nil if it names none.
+func appArmorOf(annotation string) *corev1.AppArmorProfile {
+	switch {
+	case annotation == corev1.DeprecatedAppArmorBetaProfileNameUnconfined:
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
+	case annotation == corev1.DeprecatedAppArmorBetaProfileRuntimeDefault:
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}
+	case len(annotation) > len(corev1.DeprecatedAppArmorBetaProfileNamePrefix) &&
+		annotation[:len(corev1.DeprecatedAppArmorBetaProfileNamePrefix)] == corev1.DeprecatedAppArmorBetaProfileNamePrefix:
+		name := annotation[len(corev1.DeprecatedAppArmorBetaProfileNamePrefix):]
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &name}
+	}
+	return nil
+}
+
+func same(a, b *corev1.AppArmorProfile) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	local := func(p *corev1.AppArmorProfile) string {
+		if p.LocalhostProfile == nil {
+			return ""
+		}
+		return *p.LocalhostProfile
+	}
+	return a.Type == b.Type && local(a) == local(b)
+}
+
+// eachContainer calls f on every container: init, ordinary, ephemeral. Changes are kept.
+func eachContainer(spec *corev1.PodSpec, f func(c *corev1.Container)) {
+	for i := range spec.InitContainers {
+		f(&spec.InitContainers[i])
+	}
+	for i := range spec.Containers {
+		f(&spec.Containers[i])
+	}
+	for i := range spec.EphemeralContainers {
+		f((*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+}
