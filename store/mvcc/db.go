@@ -293,6 +293,11 @@ func (d *DB) Publish(now time.Time, g *Group) {
 	d.bound(now)
 }
 
+// Note tells when a revision that is being replayed was published first. It belongs to the publisher.
+func (d *DB) Note(at time.Time, revision int64) {
+	d.history.note(at, revision, max(d.options.HistoryTime/64, time.Millisecond))
+}
+
 // bound lets go of the history that the options do not keep.
 func (d *DB) bound(now time.Time) {
 	h, o := d.history, d.options

@@ -178,7 +178,19 @@ func (s Snapshot) rewind(r store.Range) (map[string]*store.Record, error) {
 // readPast reads the range with the keys of past put back to what they held.
 func (s Snapshot) readPast(r store.Range, past map[string]*store.Record) store.Page {
 	page := store.Page{Revision: r.Revision}
-	from := start(r)
+	s.ascendPast(start(r), r.Prefix, past, func(record *store.Record) bool {
+		if r.Limit > 0 && len(page.Records) >= r.Limit {
+			page.Remaining++
+		} else {
+			page.Records = append(page.Records, record)
+		}
+		return true
+	})
+	return page
+}
+
+// ascendPast calls f for the records under the prefix from a key on, with the keys of past put back.
+func (s Snapshot) ascendPast(from, prefix string, past map[string]*store.Record, f func(*store.Record) bool) {
 	old := make([]*store.Record, 0, len(past))
 	for _, record := range past {
 		if record != nil && record.Key >= from {
@@ -186,28 +198,31 @@ func (s Snapshot) readPast(r store.Range, past map[string]*store.Record) store.P
 		}
 	}
 	slices.SortFunc(old, func(a, b *store.Record) int { return strings.Compare(a.Key, b.Key) })
-	add := func(record *store.Record) {
-		if r.Limit > 0 && len(page.Records) >= r.Limit {
-			page.Remaining++
-			return
-		}
-		page.Records = append(page.Records, record)
-	}
+	more := true
 	s.head.index.Ascend(from, func(key string, record *store.Record) bool {
-		if !strings.HasPrefix(key, r.Prefix) {
+		if !strings.HasPrefix(key, prefix) {
 			return false
 		}
-		for len(old) > 0 && old[0].Key <= key {
-			add(old[0])
+		for more && len(old) > 0 && old[0].Key <= key {
+			more = f(old[0])
 			old = old[1:]
 		}
-		if _, changed := past[key]; !changed {
-			add(record)
+		if _, changed := past[key]; more && !changed {
+			more = f(record)
 		}
-		return true
+		return more
 	})
-	for _, record := range old {
-		add(record)
+	for ; more && len(old) > 0; old = old[1:] {
+		more = f(old[0])
 	}
-	return page
+}
+
+// AscendAt calls f for each record that was there at an older revision, in key order, until f returns false.
+func (s Snapshot) AscendAt(revision int64, f func(*store.Record) bool) error {
+	past, err := s.rewind(store.Range{Revision: revision})
+	if err != nil {
+		return err
+	}
+	s.ascendPast("", "", past, f)
+	return nil
 }

@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/mortise-dev/mortise/store"
+)
+
+// OS is the machine's file system. Directories are made 0700 and files 0600: what is in them is secret.
+type OS struct{}
+
+var _ FS = OS{}
+
+// MkdirAll implements [FS].
+func (OS) MkdirAll(dir string) error { return os.MkdirAll(dir, 0o700) }
+
+// List implements [FS].
+func (OS) List(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, nil
+}
+
+// Open implements [FS].
+func (OS) Open(name string) (File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	return file{f}, nil
+}
+
+// Create implements [FS].
+func (OS) Create(name string) (File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return file{f}, nil
+}
+
+// Rename implements [FS].
+func (OS) Rename(from, to string) error { return os.Rename(from, to) }
+
+// Remove implements [FS].
+func (OS) Remove(name string) error { return os.Remove(name) }
+
+// SyncDir implements [FS].
+func (OS) SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Lock implements [FS].
+func (OS) Lock(name string) (io.Closer, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fmt.Errorf("lock %s: %w", name, store.ErrLocked)
+	}
+	return nil, &os.PathError{Op: "flock", Path: name, Err: err}
+}
+
+type file struct{ *os.File }
+
+// Size implements [File].
+func (f file) Size() (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package local is the durable store engine: one directory, one process. A commit is acknowledged when it is on the disk.
+//
+//	e, err := local.Open(dir, local.Options{})
+//	s := store.New(e)
+//	defer s.Close()
+//
+// # The directory
+//
+//	format                        what wrote it; an unknown one is refused with store.ErrFormat
+//	lock                          held with flock while open; a second process gets store.ErrLocked
+//	checkpoint-00000000000000001200   all keys as of revision 1200; none while the first log is still there
+//	wal-00000000000000001150.log      the write-ahead log, in segments named by their first revision
+//	wal-00000000000000001480.log      only the newest is written to
+//
+// The state is the checkpoint and all that the log holds after its revision. The log reaches back as far as the history
+// that watches may resume from, so that they can also from before a restart. When enough of the log is older than the
+// history, a new checkpoint is written as of the oldest revision that is kept, and the segments before it are removed:
+// the disk holds at most two checkpoints, the history, and as much log again as the state is big (at least two segments).
+//
+// # A commit's way
+//
+//	caller      stages the change in the index (package mvcc) and its bytes in the pending frame, and waits
+//	committer   takes the pending frame, with what all callers put there while the last one was synced:
+//	            one write, one fdatasync, publish, wake the callers
+//
+// A frame is thus the unit that is there or lost: it carries its length, first revision, time and a crc32c that also
+// covers the store's identity and the frame's place. Segments are preallocated, so that the sync need not write a length.
+// The next frame is only written when the one before is durable. Hence, on opening: an invalid frame that is followed by
+// nothing valid is the torn end, which nobody was promised, and is cut off; one that is followed by a valid frame is
+// corruption, and the store refuses to open with store.ErrCorrupt, naming file and offset.
+//
+// # When the disk fails
+//
+// After an error of a write or sync it is not known what the disk holds, and trying again may lie. The commits under way
+// fail, and all later ones with store.ErrReadOnly until the store is opened anew. Reads and watches go on; they never saw
+// what was not durable. A disk that is full when the next segment is made is another matter: nothing was written, commits
+// fail with store.ErrNoSpace, and go on when there is space.
+package local

@@ -1,0 +1,277 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/alarm"
+	"github.com/mortise-dev/mortise/store/local/disk"
+	"github.com/mortise-dev/mortise/store/mvcc"
+)
+
+// Options are those of an engine. The zero value is useful.
+type Options struct {
+	mvcc.Options
+	SegmentBytes  int64         // length of a log file; default 16 MiB
+	BookmarkEvery time.Duration // at least so often a watcher that is behind gets a bookmark; default 1 s
+	Clock         alarm.Clock   // default: the machine's
+	Disk          disk.FS       // default: the machine's
+	Logger        *slog.Logger  // of what happens in the background; default: none
+}
+
+func (o Options) withDefaults() Options {
+	o.Options = o.Options.WithDefaults()
+	if o.SegmentBytes == 0 {
+		o.SegmentBytes = 16 << 20
+	}
+	if o.BookmarkEvery == 0 {
+		o.BookmarkEvery = time.Second
+	}
+	if o.Clock == nil {
+		o.Clock = alarm.System{}
+	}
+	if o.Disk == nil {
+		o.Disk = disk.OS{}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Engine implements [store.Engine] in a directory.
+type Engine struct {
+	dir      string
+	options  Options
+	clock    alarm.Clock
+	lock     io.Closer
+	db       *mvcc.DB
+	wal      *wal
+	expiry   *alarm.Alarm
+	bookmark *alarm.Alarm
+	armed    atomic.Bool // bookmark is set
+
+	mu       sync.Mutex // the writer's turn; also guards what follows
+	pending  *batch     // what the next frame will hold
+	inflight *batch     // what is being written
+	spare    []byte     // a frame's buffer that is free
+	failed   error      // why nothing can be written any more
+	closed   bool
+
+	kick      chan struct{} // there is something pending, or the engine is closed
+	committed chan struct{} // closed when the committer has ended
+	keeper    *keeper
+	closing   sync.Once
+}
+
+var (
+	_ store.Engine     = (*Engine)(nil)
+	_ store.Sizer      = (*Engine)(nil)
+	_ store.Bookmarker = (*Engine)(nil)
+	_ store.Checker    = (*Engine)(nil)
+	_ store.Backuper   = (*Engine)(nil)
+)
+
+// Open opens the store in a directory, or makes one where there is none. Errors are [store.ErrLocked], [store.ErrFormat],
+// [store.ErrCorrupt], or the disk's; then nothing has been changed, save that an empty directory may have been made.
+func Open(dir string, options Options) (*Engine, error) {
+	o := options.withDefaults()
+	e := &Engine{
+		dir: dir, options: o, clock: o.Clock, pending: newBatch(nil),
+		kick: make(chan struct{}, 1), committed: make(chan struct{}),
+	}
+	// Looked at before the lock is made, so that nothing is put into a directory that is not a store.
+	if _, _, err := readFormat(o.Disk, dir); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	if err := o.Disk.MkdirAll(dir); err != nil {
+		return nil, fmt.Errorf("make store: %w", err)
+	}
+	lock, err := o.Disk.Lock(filepath.Join(dir, lockFile))
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	e.lock = lock
+	if err := e.recover(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open store: %w", err), lock.Close())
+	}
+	e.expiry = alarm.New(e.clock, e.expire)
+	e.bookmark = alarm.New(e.clock, func() {
+		e.armed.Store(false)
+		e.db.Bookmark()
+	})
+	go e.commitAll()
+	go e.keeper.run()
+	e.expiry.Set(e.db.NextExpiry())
+	return e, nil
+}
+
+// recover brings the directory's state into memory and makes the log ready to be written.
+func (e *Engine) recover() error {
+	fs := e.options.Disk
+	id, exists, err := readFormat(fs, e.dir)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		if id, err = writeFormat(fs, e.dir); err != nil {
+			return err
+		}
+	}
+	to := &rebuilder{options: e.options.Options}
+	found, err := replay(fs, e.dir, id, false, to)
+	if err != nil {
+		return err
+	}
+	e.db = to.finish(e.clock.Now())
+	e.wal = &wal{fs: fs, dir: e.dir, id: id, segmentBytes: e.options.SegmentBytes, segments: found.segments}
+	e.keeper = newKeeper(e)
+	e.keeper.checkpointed.Store(found.size)
+	if found.torn > 0 {
+		e.options.Logger.Info("cut the torn end off the log", "bytes", found.torn, "revision", found.revision)
+	}
+	if err := tidy(fs, e.dir, found); err != nil {
+		return err
+	}
+	if len(found.segments) == 0 || found.unusable != "" {
+		return nil // the first append makes one
+	}
+	return e.wal.resume()
+}
+
+// tidy removes what a crash has left behind.
+func tidy(fs disk.FS, dir string, found recovered) error {
+	c, err := list(fs, dir)
+	if err != nil {
+		return err
+	}
+	names := c.leftovers
+	for _, r := range c.checkpoints {
+		if r < found.base {
+			names = append(names, checkpointName(r))
+		}
+	}
+	used := map[string]bool{}
+	for _, s := range found.segments {
+		used[s.name] = true
+	}
+	for _, first := range c.segments {
+		if !used[walName(first)] {
+			names = append(names, walName(first))
+		}
+	}
+	for _, name := range names {
+		if err := fs.Remove(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("remove leftover: %w", err)
+		}
+	}
+	return nil
+}
+
+// rebuilder is a [replayer] that makes the index and history.
+type rebuilder struct {
+	options   mvcc.Options
+	db        *mvcc.DB
+	unsealed  int
+	compacted int64
+	last      time.Time
+}
+
+const replayGroup = 32 << 10 // transactions that are published together
+
+func (b *rebuilder) begin(revision int64) { b.db = mvcc.New(revision, b.options) }
+
+func (b *rebuilder) load(r *store.Record) { b.db.Load(r) }
+
+func (b *rebuilder) transaction(revision int64, at time.Time, events []store.Event) {
+	b.db.Replay(revision, events)
+	b.db.Note(at, revision)
+	if b.unsealed++; b.unsealed >= replayGroup {
+		b.db.Publish(at, b.db.Seal())
+		b.unsealed = 0
+	}
+}
+
+func (b *rebuilder) compact(revision int64) { b.compacted = max(b.compacted, revision) }
+
+func (b *rebuilder) finish(now time.Time) *mvcc.DB {
+	b.db.Publish(now, b.db.Seal())
+	if b.compacted > b.db.Compacted() {
+		if err := b.db.Compact(b.compacted); err != nil {
+			panic(fmt.Sprintf("local: log compacts to revision %d, ends at %d", b.compacted, b.db.Revision()))
+		}
+	}
+	return b.db
+}
+
+// Get implements [store.Engine].
+func (e *Engine) Get(ctx context.Context, key string) (*store.Record, int64, error) {
+	return e.db.Get(ctx, key)
+}
+
+// Range implements [store.Engine].
+func (e *Engine) Range(ctx context.Context, r store.Range) (store.Page, error) {
+	return e.db.Range(ctx, r)
+}
+
+// Watch implements [store.Engine].
+func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error) {
+	w, err := e.db.Watch(ctx, prefix, after)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Revision implements [store.Engine].
+func (e *Engine) Revision() int64 { return e.db.Revision() }
+
+// Compacted implements [store.Engine].
+func (e *Engine) Compacted() int64 { return e.db.Compacted() }
+
+// Bookmark implements [store.Bookmarker].
+func (e *Engine) Bookmark() { e.db.Bookmark() }
+
+// Size implements [store.Sizer].
+func (e *Engine) Size() store.Size {
+	size := e.db.Size()
+	for _, s := range e.wal.list() {
+		size.Disk += s.size
+	}
+	size.Disk += e.keeper.checkpointed.Load()
+	return size
+}
+
+// Close implements [store.Engine].
+func (e *Engine) Close() error {
+	var err error
+	e.closing.Do(func() {
+		e.mu.Lock()
+		e.closed = true
+		e.mu.Unlock()
+		e.wake()
+		<-e.committed
+		e.expiry.Stop()
+		e.bookmark.Stop()
+		e.keeper.stop()
+		e.db.Close()
+		if e.failed == nil {
+			err = e.wal.finish()
+		}
+		if err = errors.Join(err, e.lock.Close()); err != nil {
+			err = fmt.Errorf("close store: %w", err)
+		}
+	})
+	return err
+}

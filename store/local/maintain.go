@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package local
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/local/disk"
+)
+
+// Report is what [Check] found in a directory.
+type Report struct {
+	Revision  int64 // newest
+	Compacted int64 // oldest that can be read
+	Keys      int64
+	Bytes     int64 // of live keys and values
+	Events    int64 // that can be watched
+	Segments  int   // of the log
+	Torn      int64 // bytes at the end of the log that a crash has left; opening the store cuts them off
+}
+
+// Check reads all that a directory holds and verifies it, without changing anything. The store must not be in use.
+func Check(ctx context.Context, dir string, options Options) (Report, error) {
+	var report Report
+	err := offline(ctx, dir, options, func(b *rebuilder, found recovered) error {
+		size := b.db.Size()
+		report = Report{
+			Revision: b.db.Revision(), Compacted: b.db.Compacted(), Keys: size.Keys, Bytes: size.Bytes,
+			Events: size.History, Segments: len(found.segments), Torn: found.torn,
+		}
+		return nil
+	})
+	if err != nil {
+		return report, fmt.Errorf("check store: %w", err)
+	}
+	return report, nil
+}
+
+// Backup writes the newest state in a directory, without changing it, and returns its revision. The store must not be in
+// use; [Engine.Backup] is for one that is.
+func Backup(ctx context.Context, dir string, w io.Writer, options Options) (int64, error) {
+	var revision int64
+	err := offline(ctx, dir, options, func(b *rebuilder, _ recovered) error {
+		revision = b.db.Revision()
+		return writeBackup(ctx, w, b.db.Snapshot(), options.withDefaults().Clock.Now())
+	})
+	if err != nil {
+		return 0, fmt.Errorf("back up store: %w", err)
+	}
+	return revision, nil
+}
+
+// offline reads a directory under its lock.
+func offline(ctx context.Context, dir string, options Options, use func(*rebuilder, recovered) error) error {
+	o := options.withDefaults()
+	id, exists, err := readFormat(o.Disk, dir)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		return fmt.Errorf("read %s: no store: %w", dir, fs.ErrNotExist)
+	}
+	lock, err := o.Disk.Lock(filepath.Join(dir, lockFile))
+	if err != nil {
+		return err
+	}
+	b := &rebuilder{options: o.Options}
+	found, err := replay(o.Disk, dir, id, false, b)
+	if err == nil {
+		b.finish(o.Clock.Now())
+		err = ctx.Err()
+	}
+	if err == nil {
+		err = use(b, found)
+	}
+	return errors.Join(err, lock.Close())
+}
+
+// Restore makes a store of a backup, in a directory that is empty or absent, and returns its revision. Bump is added to
+// the revision: with more than were committed since the backup was made, no reader that saw the old store's revisions
+// can mistake the new one's for them.
+func Restore(ctx context.Context, r io.Reader, dir string, bump int64, options Options) (int64, error) {
+	revision, err := restore(ctx, r, dir, bump, options.withDefaults())
+	if err != nil {
+		return 0, fmt.Errorf("restore store: %w", err)
+	}
+	return revision, nil
+}
+
+func restore(ctx context.Context, r io.Reader, dir string, bump int64, o Options) (int64, error) {
+	if bump < 0 {
+		return 0, fmt.Errorf("bump by %d: %w", bump, store.ErrInvalid)
+	}
+	_, exists, err := readFormat(o.Disk, dir)
+	if err != nil {
+		return 0, err
+	}
+	if exists {
+		return 0, fmt.Errorf("write %s: a store is there: %w", dir, fs.ErrExist)
+	}
+	from, err := newCheckpointReader(bufio.NewReaderSize(r, blockSize))
+	if err != nil {
+		return 0, fmt.Errorf("read backup: %w: %w", store.ErrCorrupt, err)
+	}
+	if err := o.Disk.MkdirAll(dir); err != nil {
+		return 0, err
+	}
+	lock, err := o.Disk.Lock(filepath.Join(dir, lockFile))
+	if err != nil {
+		return 0, err
+	}
+	revision := from.revision + bump
+	// The format file comes last: without it the directory is not a store.
+	err = writeFile(o.Disk, dir, checkNext, checkpointName(revision), func(f disk.File) error {
+		w := bufio.NewWriterSize(io.NewOffsetWriter(f, 0), blockSize)
+		to, err := newCheckpointWriter(w, revision, o.Clock.Now())
+		if err != nil {
+			return err
+		}
+		err = from.all(func(record *store.Record) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return to.add(record)
+		})
+		if err != nil {
+			return fmt.Errorf("read backup at offset %d: %w: %w", from.offset, store.ErrCorrupt, err)
+		}
+		if err := to.finish(); err != nil {
+			return err
+		}
+		return w.Flush()
+	})
+	if err == nil {
+		_, err = writeFormat(o.Disk, dir)
+	} else {
+		_ = o.Disk.Remove(filepath.Join(dir, checkNext)) // best effort: it is never taken for a store
+	}
+	return revision, errors.Join(err, lock.Close())
+}
+
+// Check implements [store.Checker]: it reads and verifies what the running store has on disk, save the newest segment
+// of the log, which is being written.
+func (e *Engine) Check(ctx context.Context) error {
+	e.keeper.files.Lock()
+	defer e.keeper.files.Unlock()
+	_, err := replay(e.options.Disk, e.dir, e.wal.id, true, verifier{})
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("check store: %w", err)
+	}
+	return nil
+}
+
+// verifier is a [replayer] that keeps nothing.
+type verifier struct{}
+
+func (verifier) begin(int64)                                 {}
+func (verifier) load(*store.Record)                          {}
+func (verifier) transaction(int64, time.Time, []store.Event) {}
+func (verifier) compact(int64)                               {}
