@@ -71,12 +71,12 @@ func openDataDir(path string) (_ *dataDir, err error) {
 	return &dataDir{path: path, lock: lock}, nil
 }
 
-// foreign says whether a directory without a format file holds anything but what `mortise machine prepare` and a start
+// foreign says whether a directory without a format file holds anything but what `mortise machine prepare`, a restore and a start
 // that was cut short leave there.
 func foreign(entries []fs.DirEntry) bool {
 	for _, e := range entries {
 		switch e.Name() {
-		case "lock", "containerd", "kubeconfig":
+		case "lock", "containerd", "kubeconfig", "store": // `mortise store restore` leaves a store
 		default:
 			return true
 		}

@@ -12,5 +12,5 @@ import (
 
 // Kinds are the kinds that are served from the start. The list itself stands in internal/kinds, a line a kind.
 func Kinds(serviceCIDR netip.Prefix) []*resource.Descriptor {
-	return kinds.All(kinds.Options{ServiceCIDRs: []netip.Prefix{serviceCIDR}})
+	return kinds.All(kinds.Options{ServiceCIDR: []netip.Prefix{serviceCIDR}})
 }

@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/mortise-dev/mortise/store/local"
+)
+
+// runStore looks after the store of a data directory while no cluster runs on it.
+func runStore(ctx context.Context, p Program, args []string) int {
+	f := pflag.NewFlagSet("store", pflag.ContinueOnError)
+	f.SetOutput(p.Err)
+	dataDir := f.String("data-dir", defaultDataDir(), "the data directory")
+	bump := f.Int64("bump", 1_000_000, "restore: how far to raise the revision, so that no client takes the old store's for the new one's")
+	f.Usage = func() {
+		fmt.Fprintf(p.Err, `Usage: mortise store check|backup FILE|restore FILE [flags]
+
+check reads and verifies all that is stored, and changes nothing; backup writes the newest state to FILE ("-" is standard
+output); restore makes the store of an empty data directory from FILE ("-" is standard input).
+
+%s`, f.FlagUsages())
+	}
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return 0
+		}
+		fmt.Fprintf(p.Err, "mortise store: %v\n", err)
+		return 2
+	}
+	dir := filepath.Join(*dataDir, "store")
+	var err error
+	switch {
+	case f.Arg(0) == "check" && f.NArg() == 1:
+		err = checkStore(ctx, p, dir)
+	case f.Arg(0) == "backup" && f.NArg() == 2:
+		err = backupStore(ctx, p, dir, f.Arg(1))
+	case f.Arg(0) == "restore" && f.NArg() == 2:
+		err = restoreStore(ctx, p, dir, f.Arg(1), *bump)
+	default:
+		f.Usage()
+		return 2
+	}
+	if err != nil {
+		return fail(p, err)
+	}
+	return 0
+}
+
+func checkStore(ctx context.Context, p Program, dir string) error {
+	r, err := local.Check(ctx, dir, local.Options{})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(p.Out, "%s is sound: %d keys, %d bytes, revision %d, history from %d\n", dir, r.Keys, r.Bytes, r.Revision, r.Compacted)
+	if r.Torn > 0 {
+		fmt.Fprintf(p.Out, "%d bytes that a crash left at the log's end are cut off when it is opened; nobody was promised them\n", r.Torn)
+	}
+	return nil
+}
+
+// backupStore writes beside the file and renames, so that a file by that name is always whole.
+func backupStore(ctx context.Context, p Program, dir, file string) (err error) {
+	if file == "-" {
+		_, err = local.Backup(ctx, dir, p.Out, local.Options{})
+		return err
+	}
+	w, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
+	if err != nil {
+		return fmt.Errorf("write backup: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(w.Name())
+		}
+	}()
+	revision, err := local.Backup(ctx, dir, w, local.Options{})
+	if err = errors.Join(err, w.Sync(), w.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(w.Name(), file); err != nil {
+		return fmt.Errorf("write backup: %w", err)
+	}
+	fmt.Fprintf(p.Out, "%s holds the store as of revision %d\n", file, revision)
+	return nil
+}
+
+func restoreStore(ctx context.Context, p Program, dir, file string, bump int64) error {
+	var r io.Reader = p.In
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return fmt.Errorf("read backup: %w", err)
+		}
+		defer f.Close()
+		r = f
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	revision, err := local.Restore(ctx, r, dir, bump, local.Options{})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(p.Out, "%s restored at revision %d\n", dir, revision)
+	return nil
+}
