@@ -11,7 +11,7 @@ import (
 
 // Select picks the controllers that selection names, in the order of all. An item is a name (run it), -name (do not),
 // '*' (run all that no item excludes) or 'none' (run nothing; it stands alone). An empty selection is '*'. The first item that speaks of a
-// controller wins. Names that do not exist are errors, all of them in one.
+// controller wins. The suffix -controller may be left out. Names that do not exist are errors, all of them in one.
 func Select(all []Controller, selection []string) ([]Controller, error) {
 	if len(selection) == 0 {
 		selection = []string{"*"}
@@ -31,11 +31,15 @@ func Select(all []Controller, selection []string) ([]Controller, error) {
 				return nil, fmt.Errorf("select controllers: none cannot be combined with other items")
 			}
 			return nil, nil
-		case !slices.Contains(names, name):
-			unknown = append(unknown, fmt.Sprintf("%q", name))
 		default:
-			if _, ok := verdict[name]; !ok {
-				verdict[name] = name == item
+			excluded := name != item
+			if !slices.Contains(names, name) {
+				name += "-controller"
+			}
+			if !slices.Contains(names, name) {
+				unknown = append(unknown, fmt.Sprintf("%q", strings.TrimPrefix(item, "-")))
+			} else if _, ok := verdict[name]; !ok {
+				verdict[name] = !excluded
 			}
 		}
 	}

@@ -67,6 +67,14 @@ func Subscribe[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h H
 	return nil
 }
 
+// SubscribeLate is Subscribe for an informer of the controller's own, which its Run starts: the incarnation does not wait
+// for its initial list.
+func (d *Deps) SubscribeLate(informer cache.SharedIndexInformer, f func(metav1.Object)) error {
+	late := *d
+	late.scope = &scope{fail: d.scope.fail}
+	return Subscribe(&late, informer, OnAny(f))
+}
+
 // Index makes sure that informer has the named index.
 func Index(informer cache.SharedIndexInformer, name string, f cache.IndexFunc) error {
 	if _, ok := informer.GetIndexer().GetIndexers()[name]; ok {

@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package namespace empties namespaces that are being deleted, and lets them go when nothing is left.
+//
+// What there is to delete is asked of discovery each time, so custom resources and aggregated APIs are emptied like any
+// other. Pods go first and completely, since what they use must outlive them. Then everything else is deleted, and the
+// namespace's conditions say what remains, what finalizers hold it, and what could not be discovered or deleted. When
+// nothing remains, the finalizer "kubernetes" is taken off through the finalize subresource.
+//
+// The sync comes back when a pod goes; for other kinds, which are not all watched, after a pause.
+package namespace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	namespaces := corev1.SchemeGroupVersion.WithResource("namespaces")
+	return controllers.Controller{
+		Name:    "namespace-controller",
+		Inputs:  []schema.GroupVersionResource{namespaces, podsResource},
+		Outputs: []schema.GroupVersionResource{namespaces},
+		New:     build,
+	}
+}
+
+var podsResource = corev1.SchemeGroupVersion.WithResource("pods")
+
+type controller struct {
+	client     kubernetes.Interface
+	metadata   metadata.Interface
+	discovery  discovery.DiscoveryInterface
+	clock      clock.PassiveClock
+	namespaces listers.NamespaceLister
+	queue      *controllers.Queue[string]
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	namespaces, pods := d.Informers.Core().V1().Namespaces(), d.Informers.Core().V1().Pods()
+	c := &controller{
+		client: d.Client, metadata: d.Metadata, discovery: d.Discovery, clock: d.Clock,
+		namespaces: namespaces.Lister(), queue: controllers.NewQueue[string](d, "namespace", 10),
+	}
+	going := func(ns *corev1.Namespace) {
+		if ns.DeletionTimestamp != nil {
+			c.queue.Add(ns.Name)
+		}
+	}
+	err := errors.Join(
+		controllers.Subscribe(d, namespaces.Informer(), controllers.Handler[*corev1.Namespace]{
+			Add:    going,
+			Update: func(_, ns *corev1.Namespace) { going(ns) },
+		}),
+		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{Delete: func(pod *corev1.Pod) {
+			if ns, err := c.namespaces.Get(pod.Namespace); err == nil {
+				going(ns)
+			}
+		}}),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+}
+
+func (c *controller) sync(ctx context.Context, name string) error {
+	api := c.client.CoreV1().Namespaces()
+	ns, err := api.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && ns.DeletionTimestamp == nil {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get namespace: %w", err)
+	}
+	if ns.Status.Phase != corev1.NamespaceTerminating {
+		ns.Status.Phase = corev1.NamespaceTerminating
+		if ns, err = api.UpdateStatus(ctx, ns, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("update status: %w", err)
+		}
+	}
+	if len(ns.Spec.Finalizers) == 0 {
+		return nil
+	}
+	left := c.empty(ctx, name)
+	if conditions := left.conditions(ns.Status.Conditions, c.clock.Now()); !slices.Equal(conditions, ns.Status.Conditions) {
+		ns.Status.Conditions = conditions
+		if ns, err = api.UpdateStatus(ctx, ns, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("update status: %w", err)
+		}
+	}
+	if err := left.failure(); err != nil {
+		return err
+	}
+	if left.objects() > 0 {
+		c.queue.AddAfter(name, left.pause())
+		return nil
+	}
+	ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	if _, err := api.Finalize(ctx, ns, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("finalize namespace: %w", err)
+	}
+	return nil
+}
+
+// empty deletes what the namespace holds and returns what is left.
+func (c *controller) empty(ctx context.Context, namespace string) *remains {
+	left := newRemains()
+	found, err := discovery.ServerPreferredNamespacedResources(c.discovery)
+	if err != nil {
+		left.discovery = err
+	}
+	deletable, err := discovery.GroupVersionResources(discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete", "list"}}, found))
+	if err != nil {
+		left.parsing = err
+	}
+	if _, ok := deletable[podsResource]; ok {
+		c.emptyOf(ctx, podsResource, namespace, left)
+		if left.objects() > 0 {
+			left.onlyPods = true
+			return left
+		}
+	}
+	for gvr := range deletable {
+		if gvr != podsResource {
+			c.emptyOf(ctx, gvr, namespace, left)
+		}
+	}
+	return left
+}
+
+// emptyOf deletes all objects of one resource.
+func (c *controller) emptyOf(ctx context.Context, gvr schema.GroupVersionResource, namespace string, left *remains) {
+	api := c.metadata.Resource(gvr).Namespace(namespace)
+	items, err := c.list(ctx, api)
+	if err == nil && len(items) > 0 {
+		background := metav1.DeletePropagationBackground
+		options := metav1.DeleteOptions{PropagationPolicy: &background}
+		err = api.DeleteCollection(ctx, options, metav1.ListOptions{})
+		if apierrors.IsMethodNotSupported(err) || apierrors.IsNotFound(err) {
+			err = nil
+			for _, item := range items {
+				if e := api.Delete(ctx, item.Name, options); e != nil && !apierrors.IsNotFound(e) && !apierrors.IsMethodNotSupported(e) {
+					err = errors.Join(err, e)
+				}
+			}
+		}
+		if err == nil {
+			items, err = c.list(ctx, api)
+		}
+	}
+	if err != nil {
+		left.errs = append(left.errs, err)
+		return
+	}
+	left.count(gvr, items, c.clock.Now())
+}
+
+// list returns the metadata of all objects; none when the resource has gone or cannot be listed.
+func (c *controller) list(ctx context.Context, api metadata.ResourceInterface) ([]metav1.PartialObjectMetadata, error) {
+	list, err := api.List(ctx, metav1.ListOptions{})
+	if apierrors.IsMethodNotSupported(err) || apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// longest is the pause after which a namespace with remains is looked at again, whatever it waits for.
+const longest = 15 * time.Second

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package namespace
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+)
+
+// remains are what is left of a namespace after an attempt to empty it.
+type remains struct {
+	resources  map[schema.GroupVersionResource]int
+	finalizers map[string]int
+	discovery  error
+	parsing    error
+	errs       []error
+	onlyPods   bool          // nothing but pods has been deleted yet
+	grace      time.Duration // until the last object with a grace period should be gone
+}
+
+func newRemains() *remains {
+	return &remains{resources: map[schema.GroupVersionResource]int{}, finalizers: map[string]int{}}
+}
+
+func (r *remains) count(gvr schema.GroupVersionResource, items []metav1.PartialObjectMetadata, now time.Time) {
+	if len(items) == 0 {
+		return
+	}
+	r.resources[gvr] = len(items)
+	for _, item := range items {
+		for _, f := range item.Finalizers {
+			r.finalizers[f]++
+		}
+		if item.DeletionTimestamp != nil {
+			r.grace = max(r.grace, item.DeletionTimestamp.Sub(now))
+		}
+	}
+}
+
+func (r *remains) objects() (n int) {
+	for _, k := range r.resources {
+		n += k
+	}
+	return n
+}
+
+// failure is what went wrong and must be tried again.
+func (r *remains) failure() error {
+	return errors.Join(append(slices.Clone(r.errs), r.discovery, r.parsing)...)
+}
+
+// pause is how long to wait for what remains: half of the grace that is left, at least a second.
+func (r *remains) pause() time.Duration {
+	return min(max(r.grace/2, 0)+time.Second, longest)
+}
+
+// conditions are the namespace's conditions after this attempt, made from those before.
+func (r *remains) conditions(before []corev1.NamespaceCondition, now time.Time) []corev1.NamespaceCondition {
+	var discoveryFailure, parsingFailure, contentFailure, content, finalizers string
+	if r.discovery != nil {
+		discoveryFailure = r.discovery.Error()
+		var groups *discovery.ErrGroupDiscoveryFailed
+		if errors.As(r.discovery, &groups) {
+			discoveryFailure = fmt.Sprintf("Discovery failed for some groups, %d failing: %v", len(groups.Groups), r.discovery)
+		}
+	}
+	if r.parsing != nil {
+		parsingFailure = r.parsing.Error()
+	}
+	if len(r.errs) > 0 {
+		var texts []string
+		for _, err := range r.errs {
+			texts = append(texts, err.Error())
+		}
+		slices.Sort(texts)
+		contentFailure = fmt.Sprintf("Failed to delete all resource types, %d remaining: %s", len(texts), strings.Join(texts, ", "))
+	}
+	if !r.onlyPods {
+		if len(r.resources) > 0 {
+			var texts []string
+			for gvr, n := range r.resources {
+				texts = append(texts, fmt.Sprintf("%s.%s has %d resource instances", gvr.Resource, gvr.Group, n))
+			}
+			slices.Sort(texts)
+			content = "Some resources are remaining: " + strings.Join(texts, ", ")
+		}
+		if len(r.finalizers) > 0 {
+			var texts []string
+			for f, n := range r.finalizers {
+				texts = append(texts, fmt.Sprintf("%s in %d resource instances", f, n))
+			}
+			slices.Sort(texts)
+			finalizers = "Some content in the namespace has finalizers remaining: " + strings.Join(texts, ", ")
+		}
+	}
+	after := slices.Clone(before)
+	for _, c := range []struct {
+		kind                                 corev1.NamespaceConditionType
+		trouble, reason, okReason, okMessage string
+	}{
+		{corev1.NamespaceDeletionDiscoveryFailure, discoveryFailure, "DiscoveryFailed", "ResourcesDiscovered", "All resources successfully discovered"},
+		{corev1.NamespaceDeletionGVParsingFailure, parsingFailure, "GroupVersionParsingFailed", "ParsedGroupVersions", "All legacy kube types successfully parsed"},
+		{corev1.NamespaceDeletionContentFailure, contentFailure, "ContentDeletionFailed", "ContentDeleted", "All content successfully deleted, may be waiting on finalization"},
+		{corev1.NamespaceContentRemaining, content, "SomeResourcesRemain", "ContentRemoved", "All content successfully removed"},
+		{corev1.NamespaceFinalizersRemaining, finalizers, "SomeFinalizersRemain", "ContentHasNoFinalizers", "All content-preserving finalizers finished"},
+	} {
+		next := corev1.NamespaceCondition{Type: c.kind, Status: corev1.ConditionFalse, Reason: c.okReason, Message: c.okMessage, LastTransitionTime: metav1.NewTime(now).Rfc3339Copy()}
+		if c.trouble != "" {
+			next.Status, next.Reason, next.Message = corev1.ConditionTrue, c.reason, c.trouble
+		}
+		i := slices.IndexFunc(after, func(had corev1.NamespaceCondition) bool { return had.Type == c.kind })
+		if i < 0 {
+			after = append(after, next)
+			continue
+		}
+		if after[i].Status == next.Status {
+			next.LastTransitionTime = after[i].LastTransitionTime
+		}
+		after[i] = next
+	}
+	return after
+}

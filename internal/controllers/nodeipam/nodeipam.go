@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodeipam gives each node the range that its pods' addresses come from: one subnet of each cluster CIDR, written
+// to spec.podCIDR and spec.podCIDRs once and for all. Which subnets are free is kept by [pool], which does no I/O.
+package nodeipam
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	return controllers.Controller{
+		Name:      "node-ipam-controller",
+		Component: "cidrAllocator",
+		Inputs:    []schema.GroupVersionResource{nodes},
+		Outputs:   []schema.GroupVersionResource{nodes},
+		New:       build,
+	}
+}
+
+type controller struct {
+	client   kubernetes.Interface
+	recorder record.EventRecorder
+	nodes    listers.NodeLister
+	queue    *controllers.Queue[string]
+
+	mu    sync.Mutex
+	pools []*pool
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	nodes := d.Informers.Core().V1().Nodes()
+	c := &controller{
+		client: d.Client, recorder: d.Recorder, nodes: nodes.Lister(), queue: controllers.NewQueue[string](d, "node-ipam", 4),
+	}
+	for _, cidr := range d.Cluster.PodCIDRs {
+		bits := d.Cluster.NodeMaskIPv4
+		if bits == 0 {
+			bits = max(24, cidr.Bits())
+		}
+		if cidr.Addr().Is6() {
+			if bits = d.Cluster.NodeMaskIPv6; bits == 0 {
+				bits = max(64, cidr.Bits())
+			}
+		}
+		p, err := newPool(cidr, bits)
+		if err != nil {
+			return nil, err
+		}
+		// Service addresses within the pod range are nobody's.
+		if s := d.Cluster.ServiceCIDR; s.IsValid() && s.Overlaps(cidr) && s.Bits() >= cidr.Bits() {
+			for i := range p.size {
+				if p.subnet(i).Overlaps(s) {
+					p.taken[i] = ""
+				}
+			}
+		}
+		c.pools = append(c.pools, p)
+	}
+	err := controllers.Subscribe(d, nodes.Informer(), controllers.Handler[*corev1.Node]{
+		Add: c.seen,
+		Update: func(_, node *corev1.Node) {
+			if len(node.Spec.PodCIDRs) == 0 {
+				c.seen(node)
+			}
+		},
+		Delete: func(node *corev1.Node) {
+			c.each(node.Spec.PodCIDRs, func(p *pool, prefix netip.Prefix) { p.release(prefix, node.Name) })
+			c.retry()
+		},
+	})
+	return controllers.RunnerFunc(func(ctx context.Context) error {
+		// The initial list has been seen: what nodes already have is taken. Only now may anything be given.
+		return c.queue.Run(ctx, c.sync)
+	}), errors.Join(err)
+}
+
+func (c *controller) seen(node *corev1.Node) {
+	c.each(node.Spec.PodCIDRs, func(p *pool, prefix netip.Prefix) { p.occupy(prefix, node.Name) })
+	if len(node.Spec.PodCIDRs) == 0 {
+		c.queue.Add(node.Name)
+	}
+}
+
+// retry wakes the nodes that have nothing, when something has become free.
+func (c *controller) retry() {
+	nodes, err := c.nodes.List(labels.Everything())
+	if err != nil {
+		return
+	}
+	for _, node := range nodes {
+		if len(node.Spec.PodCIDRs) == 0 {
+			c.queue.Add(node.Name)
+		}
+	}
+}
+
+func (c *controller) each(cidrs []string, f func(*pool, netip.Prefix)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, cidr := range cidrs {
+		prefix, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			continue
+		}
+		for _, p := range c.pools {
+			f(p, prefix)
+		}
+	}
+}
+
+func (c *controller) sync(ctx context.Context, name string) error {
+	node, err := c.nodes.Get(name)
+	if apierrors.IsNotFound(err) || err == nil && (len(node.Spec.PodCIDRs) > 0 || len(c.pools) == 0) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get node: %w", err)
+	}
+	given, ok := c.take(name)
+	if !ok {
+		c.recorder.Eventf(&corev1.ObjectReference{Kind: "Node", Name: name, UID: types.UID(name)}, corev1.EventTypeNormal,
+			"CIDRNotAvailable", "Node %s status is now: %s", name, "CIDRNotAvailable")
+		return nil // a node that goes wakes this one
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"podCIDR": given[0], "podCIDRs": given}, "metadata": map[string]any{"uid": node.UID}})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	_, err = c.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		// Whether it was written is not known for every error; the node's next state tells.
+		if !apierrors.IsServerTimeout(err) && !apierrors.IsTimeout(err) {
+			c.each(given, func(p *pool, prefix netip.Prefix) { p.release(prefix, name) })
+		}
+		return fmt.Errorf("patch node: %w", err)
+	}
+	return nil
+}
+
+// take takes one subnet of each pool, or none.
+func (c *controller) take(node string) ([]string, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var given []string
+	for i, p := range c.pools {
+		prefix, ok := p.take(node)
+		if !ok {
+			for j, other := range c.pools[:i] {
+				other.release(netip.MustParsePrefix(given[j]), node)
+			}
+			return nil, false
+		}
+		given = append(given, prefix.String())
+	}
+	return given, true
+}
