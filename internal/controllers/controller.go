@@ -117,6 +117,7 @@ func (d *Deps) Await(informer cache.SharedIndexInformer) {
 type scope struct {
 	mu            sync.Mutex
 	subscriptions []subscription
+	late          []subscription
 	awaited       []cache.SharedIndexInformer
 	fail          func(error)
 }
@@ -138,7 +139,7 @@ func (s *scope) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
-	for _, sub := range s.subscriptions {
+	for _, sub := range append(s.subscriptions, s.late...) {
 		errs = append(errs, sub.informer.RemoveEventHandler(sub.handle))
 	}
 	s.subscriptions = nil

@@ -104,8 +104,8 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 
 	d := *shared
 	d.Clock, d.Cluster, d.Metrics = options.Clock, options.Cluster, options.Metrics
-	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(dropManagedFields))
-	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0, metadatainformer.WithTransform(dropManagedFields))
+	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(DropManagedFields))
+	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0, metadatainformer.WithTransform(DropManagedFields))
 	d.Typed = map[schema.GroupVersionResource]bool{}
 	for _, c := range selected {
 		for _, in := range c.Inputs {
@@ -226,8 +226,8 @@ func deferredMapper(client discovery.DiscoveryInterface) *restmapper.DeferredDis
 	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))
 }
 
-// dropManagedFields spares the memory of what no controller reads.
-func dropManagedFields(obj any) (any, error) {
+// DropManagedFields spares the memory of what no controller reads.
+func DropManagedFields(obj any) (any, error) {
 	if o, ok := obj.(metav1.Object); ok && o.GetManagedFields() != nil {
 		o.SetManagedFields(nil)
 	}

@@ -28,6 +28,13 @@ func OnAny[T metav1.Object](f func(T)) Handler[T] {
 // Subscribe makes h see the events of informer for as long as this incarnation of the controller lives. Updates that
 // change nothing (equal resourceVersion) are not delivered. A panic in h ends the incarnation.
 func Subscribe[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h Handler[T]) error {
+	_, err := SubscribeWhileRunning(d, informer, h)
+	return err
+}
+
+// SubscribeWhileRunning is Subscribe for those who do so after Run has begun, and returns what tells when the initial list
+// has been delivered.
+func SubscribeWhileRunning[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h Handler[T]) (cache.ResourceEventHandlerRegistration, error) {
 	guard := func() {
 		if v := recover(); v != nil {
 			d.scope.fail(panicError("handle event", v, debug.Stack()))
@@ -59,20 +66,24 @@ func Subscribe[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h H
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
+		return nil, fmt.Errorf("subscribe: %w", err)
 	}
 	d.scope.mu.Lock()
 	defer d.scope.mu.Unlock()
 	d.scope.subscriptions = append(d.scope.subscriptions, subscription{informer, registration})
-	return nil
+	return registration, nil
 }
 
-// SubscribeLate is Subscribe for an informer of the controller's own, which its Run starts: the incarnation does not wait
-// for its initial list.
+// SubscribeLate is Subscribe for informers whose initial list the incarnation must not wait for: those that its own Run
+// starts, or whose resource may not be served.
 func (d *Deps) SubscribeLate(informer cache.SharedIndexInformer, f func(metav1.Object)) error {
 	late := *d
 	late.scope = &scope{fail: d.scope.fail}
-	return Subscribe(&late, informer, OnAny(f))
+	err := Subscribe(&late, informer, OnAny(f))
+	d.scope.mu.Lock()
+	defer d.scope.mu.Unlock()
+	d.scope.late = append(d.scope.late, late.scope.subscriptions...)
+	return err
 }
 
 // Index makes sure that informer has the named index.

@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package builtin
+
+import (
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/deployment"
+	"github.com/mortise-dev/mortise/internal/controllers/garbagecollector"
+	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
+	"github.com/mortise-dev/mortise/internal/controllers/namespace"
+	"github.com/mortise-dev/mortise/internal/controllers/nodeipam"
+	"github.com/mortise-dev/mortise/internal/controllers/replicaset"
+	"github.com/mortise-dev/mortise/internal/controllers/rootca"
+	"github.com/mortise-dev/mortise/internal/controllers/serviceaccount"
+)
+
+// Controllers are the control loops there are.
+func Controllers() []controllers.Controller {
+	return []controllers.Controller{
+		deployment.Controller(),
+		garbagecollector.Controller(),
+		kubernetesservice.Controller(),
+		namespace.Controller(),
+		nodeipam.Controller(),
+		replicaset.Controller(),
+		rootca.Controller(),
+		serviceaccount.Controller(),
+	}
+}

@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package garbagecollector deletes what has lost its owners, and carries out the foreground and orphan ways of deleting.
+//
+// The graph (graph.go) knows every object of every resource that discovery offers for listing, watching and deleting,
+// and who owns whom. It is pure: an observation goes in, the UIDs of those to be judged come out, and a judgement says
+// what to do. Around it: monitors (monitors.go) feed it from informers, which come and go with CRDs and aggregated APIs;
+// the work queue holds UIDs; and this file carries verdicts out.
+//
+// An observed owner is believed, since its going will be observed as well. An owner that was never observed is asked for
+// at the server, once for all that name it. Every deletion and patch has the UID and the resourceVersion that the verdict
+// rests on as preconditions, so that an object which changed meanwhile (a reference was taken off it, say) is spared
+// until its new state has arrived and been judged.
+//
+// Worked example, foreground: a Deployment is deleted with propagationPolicy=Foreground. It stays, with a deletion
+// timestamp and the finalizer foregroundDeletion. Its ReplicaSet is judged: the only owner waits, it has dependents
+// itself, so it is deleted in the foreground too. Its pods are judged: they have none, so they are deleted. Each pod
+// that goes wakes the ReplicaSet; with the last, nothing blocks it and its finalizer is taken off; it goes, wakes the
+// Deployment, and that goes too.
+package garbagecollector
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// Controller describes the loop. Its inputs are all resources there are; none is listed, since what only it watches it
+// watches by metadata.
+func Controller() controllers.Controller {
+	return controllers.Controller{
+		Name: "garbage-collector-controller",
+		New:  build,
+	}
+}
+
+type controller struct {
+	metadata metadata.Interface
+	mapper   meta.RESTMapper
+	recorder record.EventRecorder
+	queue    *controllers.Queue[types.UID]
+	monitors *monitors
+
+	mu    sync.Mutex
+	graph *graph
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	c := &controller{
+		metadata: d.Metadata, mapper: d.RESTMapper, recorder: d.Recorder, graph: newGraph(),
+		queue: controllers.NewQueue[types.UID](d, "garbage-collector", 20),
+	}
+	var err error
+	c.monitors, err = newMonitors(d, c.observed, c.removed)
+	return c, err
+}
+
+// Run works until ctx ends. Judging begins when all is known that there is: a foreground deletion must not end while an
+// unread dependent blocks it.
+func (c *controller) Run(ctx context.Context) error {
+	return c.monitors.Run(ctx, func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) })
+}
+
+func (c *controller) observed(o *object) {
+	c.mu.Lock()
+	wake := c.graph.observe(o)
+	c.mu.Unlock()
+	c.wake(wake)
+}
+
+func (c *controller) removed(uid types.UID) {
+	c.mu.Lock()
+	wake := c.graph.remove(uid)
+	c.mu.Unlock()
+	c.wake(wake)
+}
+
+func (c *controller) wake(uids []types.UID) {
+	for _, uid := range uids {
+		c.queue.Add(uid)
+	}
+}
+
+func (c *controller) sync(ctx context.Context, uid types.UID) error {
+	known := map[ownerKey]bool{}
+	for {
+		c.mu.Lock()
+		o, v := c.graph.objects[uid], c.graph.judge(uid, known)
+		c.mu.Unlock()
+		if o == nil {
+			return nil
+		}
+		if len(v.ask) == 0 {
+			return c.execute(ctx, o, v)
+		}
+		for _, key := range v.ask {
+			exists, err := c.exists(ctx, o, key)
+			if err != nil {
+				return err
+			}
+			if exists {
+				known[key] = true
+				continue
+			}
+			c.mu.Lock()
+			c.graph.noteAbsent(key)
+			c.mu.Unlock()
+		}
+	}
+}
+
+// exists asks the server for an owner.
+func (c *controller) exists(ctx context.Context, child *object, key ownerKey) (bool, error) {
+	version := ""
+	for _, ref := range child.owners {
+		if ref.UID == key.uid {
+			if gv, err := schema.ParseGroupVersion(ref.APIVersion); err == nil {
+				version = gv.Version
+			}
+		}
+	}
+	mapping, err := c.mapper.RESTMapping(schema.GroupKind{Group: key.group, Kind: key.kind}, version)
+	if err != nil {
+		return false, fmt.Errorf("map owner kind %s.%s: %w", key.kind, key.group, err)
+	}
+	var api metadata.ResourceInterface = c.metadata.Resource(mapping.Resource)
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		if key.namespace == "" {
+			return true, nil // a namespaced owner of a cluster-wide object is a mistake that nobody is to be deleted for
+		}
+		api = c.metadata.Resource(mapping.Resource).Namespace(key.namespace)
+	}
+	owner, err := api.Get(ctx, key.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && owner.UID != key.uid:
+		c.warnIfElsewhere(child, key)
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("get owner %s %s: %w", key.kind, key.name, err)
+	}
+	return true, nil
+}
+
+// warnIfElsewhere says so when an owner is in another namespace: it counts as absent, and the author should know.
+func (c *controller) warnIfElsewhere(child *object, key ownerKey) {
+	c.mu.Lock()
+	owner := c.graph.objects[key.uid]
+	c.mu.Unlock()
+	if owner == nil || owner.namespace == "" || owner.namespace == child.namespace {
+		return
+	}
+	i := slices.IndexFunc(child.owners, func(ref metav1.OwnerReference) bool { return ref.UID == key.uid })
+	if i < 0 {
+		return
+	}
+	ref := child.owners[i]
+	c.recorder.Eventf(&corev1.ObjectReference{
+		APIVersion: child.resource.GroupVersion().String(), Kind: child.kind, Namespace: child.namespace, Name: child.name, UID: child.uid,
+	}, corev1.EventTypeWarning, "OwnerRefInvalidNamespace", "ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
+		ref.APIVersion, ref.Kind, child.namespace, ref.Name, ref.UID, child.namespace)
+}
+
+func (c *controller) execute(ctx context.Context, o *object, v verdict) error {
+	switch {
+	case v.letGo:
+		var errs []error
+		for _, child := range v.release {
+			keep := slices.DeleteFunc(slices.Clone(child.owners), func(ref metav1.OwnerReference) bool { return ref.UID == o.uid })
+			errs = append(errs, c.patch(ctx, child, map[string]any{"ownerReferences": keep}))
+		}
+		if err := errors.Join(errs...); err != nil {
+			return fmt.Errorf("orphan dependents of %s: %w", o.name, err)
+		}
+		return c.dropFinalizer(ctx, o, metav1.FinalizerOrphanDependents)
+	case v.finish:
+		return c.dropFinalizer(ctx, o, metav1.FinalizerDeleteDependents)
+	case len(v.wake) > 0:
+		c.wake(v.wake)
+		return nil
+	case v.trim:
+		return c.patch(ctx, o, map[string]any{"ownerReferences": v.keep})
+	case v.policy != "":
+		if v.unblock {
+			owners := slices.Clone(o.owners)
+			no := false
+			for i := range owners {
+				owners[i].BlockOwnerDeletion = &no
+			}
+			if slices.ContainsFunc(o.owners, blocks) {
+				return c.patch(ctx, o, map[string]any{"ownerReferences": owners}) // its event brings it back
+			}
+		}
+		return c.delete(ctx, o, v.policy)
+	}
+	return nil
+}
+
+func (c *controller) api(o *object) metadata.ResourceInterface {
+	if o.namespace == "" {
+		return c.metadata.Resource(o.resource)
+	}
+	return c.metadata.Resource(o.resource).Namespace(o.namespace)
+}
+
+func (c *controller) delete(ctx context.Context, o *object, policy metav1.DeletionPropagation) error {
+	err := c.api(o).Delete(ctx, o.name, metav1.DeleteOptions{
+		PropagationPolicy: &policy,
+		Preconditions:     &metav1.Preconditions{UID: &o.uid, ResourceVersion: &o.version},
+	})
+	if apierrors.IsNotFound(err) {
+		return nil // its event is on the way
+	}
+	return err
+}
+
+// patch merges changes into an object's metadata, if it is as it was observed.
+func (c *controller) patch(ctx context.Context, o *object, metadata map[string]any) error {
+	metadata["uid"], metadata["resourceVersion"] = o.uid, o.version
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	_, err = c.api(o).Patch(ctx, o.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (c *controller) dropFinalizer(ctx context.Context, o *object, finalizer string) error {
+	keep := slices.DeleteFunc(slices.Clone(o.finalizers), func(f string) bool { return f == finalizer })
+	return c.patch(ctx, o, map[string]any{"finalizers": keep})
+}

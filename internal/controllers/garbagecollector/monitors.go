@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package garbagecollector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// patience is how long the first judgement waits for lists; a resource that cannot be listed must not stop the rest.
+const patience = 30 * time.Second
+
+// ignored are resources whose objects own nothing and come in masses.
+func ignored(gr schema.GroupResource) bool {
+	return gr.Resource == "events" && (gr.Group == "" || gr.Group == "events.k8s.io")
+}
+
+// monitors watch every resource that can be. Which there are is asked of discovery at the start and whenever a CRD or an
+// aggregated API changes.
+type monitors struct {
+	d        *controllers.Deps
+	clock    clock.WithTicker
+	log      *slog.Logger
+	observed func(*object)
+	removed  func(types.UID)
+	changes  *controllers.Queue[string]
+
+	mu      sync.Mutex
+	running map[schema.GroupVersionResource]*monitor
+}
+
+type monitor struct {
+	stop   context.CancelFunc
+	synced <-chan struct{}
+}
+
+func newMonitors(d *controllers.Deps, observed func(*object), removed func(types.UID)) (*monitors, error) {
+	m := &monitors{
+		d: d, clock: d.Clock, log: d.Logger, observed: observed, removed: removed,
+		changes: controllers.NewQueue[string](d, "garbage-collector-discovery", 1),
+		running: map[schema.GroupVersionResource]*monitor{},
+	}
+	changed := func(metav1.Object) { m.changes.Add("discovery") }
+	return m, errors.Join(
+		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Informer(), changed),
+		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}).Informer(), changed),
+	)
+}
+
+// Run keeps the monitors right until ctx ends, and runs judge once the first lists are in.
+func (m *monitors) Run(ctx context.Context, judge func(context.Context) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	refresh := func(ctx context.Context, _ string) error { return m.refresh(ctx, group) }
+	first := refresh(ctx, "")
+	if first != nil {
+		m.changes.AddRateLimited("discovery")
+	}
+	group.Go(func() error { return m.changes.Run(ctx, refresh) })
+	group.Go(func() error {
+		m.await(ctx)
+		return judge(ctx)
+	})
+	return group.Wait()
+}
+
+// await waits for the first lists of all monitors, but not for ever.
+func (m *monitors) await(ctx context.Context) {
+	timer := m.clock.NewTimer(patience)
+	defer timer.Stop()
+	m.mu.Lock()
+	var waits []<-chan struct{}
+	for _, w := range m.running {
+		waits = append(waits, w.synced)
+	}
+	m.mu.Unlock()
+	for _, synced := range waits {
+		select {
+		case <-synced:
+		case <-timer.C():
+			m.log.Warn("begin to judge without all lists")
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+type resource struct {
+	kind       string
+	namespaced bool
+}
+
+// discover lists the resources worth a monitor. Broken are groups that could not be asked.
+func (m *monitors) discover() (found map[schema.GroupVersionResource]resource, broken map[schema.GroupVersion]error, err error) {
+	lists, err := m.d.Discovery.ServerPreferredResources()
+	var partial *discovery.ErrGroupDiscoveryFailed
+	if errors.As(err, &partial) {
+		broken = partial.Groups
+	} else if err != nil {
+		return nil, nil, fmt.Errorf("discover resources: %w", err)
+	}
+	found = map[schema.GroupVersionResource]resource{}
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete", "list", "watch"}}, lists) {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			continue
+		}
+		for _, r := range list.APIResources {
+			if gvr := gv.WithResource(r.Name); !strings.Contains(r.Name, "/") && !ignored(gvr.GroupResource()) {
+				found[gvr] = resource{kind: r.Kind, namespaced: r.Namespaced}
+			}
+		}
+	}
+	return found, broken, nil
+}
+
+// refresh starts monitors for new resources and stops those of resources that are no more. Those of groups that did not
+// answer stay; they are asked again after a pause.
+func (m *monitors) refresh(ctx context.Context, group *errgroup.Group) error {
+	found, broken, err := m.discover()
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for gvr, w := range m.running {
+		if _, ok := found[gvr]; !ok && broken[gvr.GroupVersion()] == nil {
+			w.stop()
+			delete(m.running, gvr)
+		}
+	}
+	for gvr, r := range found {
+		if m.running[gvr] != nil {
+			continue
+		}
+		w, err := m.start(ctx, group, gvr, r)
+		if err != nil {
+			return fmt.Errorf("monitor %s: %w", gvr, err)
+		}
+		m.running[gvr] = w
+	}
+	if len(broken) > 0 {
+		return fmt.Errorf("discover resources: %w", &discovery.ErrGroupDiscoveryFailed{Groups: broken})
+	}
+	return nil
+}
+
+// start begins to watch one resource: on the informer that other controllers share if there is one, else by metadata.
+func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.GroupVersionResource, r resource) (*monitor, error) {
+	handler := controllers.Handler[metav1.Object]{
+		Add:    func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },
+		Update: func(_, o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },
+		Delete: func(o metav1.Object) { m.removed(o.GetUID()) },
+	}
+	if m.d.Typed[gvr] {
+		informer, err := m.d.Informers.ForResource(gvr)
+		if err == nil {
+			registration, err := controllers.SubscribeWhileRunning(m.d, informer.Informer(), handler)
+			if err != nil {
+				return nil, err
+			}
+			return &monitor{stop: func() {}, synced: registration.HasSyncedChecker().Done()}, nil
+		}
+	}
+	informer := metadatainformer.NewFilteredMetadataInformer(m.d.Metadata, gvr, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	if err := informer.SetTransform(controllers.DropManagedFields); err != nil {
+		return nil, fmt.Errorf("set transform: %w", err)
+	}
+	registration, err := controllers.SubscribeWhileRunning(m.d, informer, handler)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	group.Go(func() error {
+		informer.RunWithContext(ctx)
+		return nil
+	})
+	return &monitor{stop: stop, synced: registration.HasSyncedChecker().Done()}, nil
+}
+
+func describe(gvr schema.GroupVersionResource, kind string, o metav1.Object) *object {
+	d := &object{
+		uid: o.GetUID(), resource: gvr, kind: kind, namespace: o.GetNamespace(), name: o.GetName(),
+		version: o.GetResourceVersion(), owners: o.GetOwnerReferences(), deleting: o.GetDeletionTimestamp() != nil,
+	}
+	for _, f := range o.GetFinalizers() {
+		if d.deleting || f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents {
+			d.finalizers = append(d.finalizers, f)
+		}
+	}
+	return d
+}
