@@ -64,7 +64,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	change, err := e.db.Stage(e.clock.Now(), ops)
 	if err != nil || len(change.Events) == 0 {
 		// The answer may tell of what is staged but not durable: it must wait for that.
-		b := e.unpublished(err)
+		b := e.unpublished(err, len(ops))
 		e.mu.Unlock()
 		if b != nil {
 			if failed := b.wait(ctx); failed != nil {
@@ -97,10 +97,11 @@ func (e *Engine) writable() error {
 }
 
 // unpublished returns the batch that an answer given now depends on, nil if there is none. The caller holds the lock.
-func (e *Engine) unpublished(err error) *batch {
+func (e *Engine) unpublished(err error, ops int) *batch {
 	var conflict *store.ConflictError
 	if errors.As(err, &conflict) {
-		if conflict.Current != nil && conflict.Current.Revision <= e.db.Revision() {
+		// Of several ops, those before the one in conflict have told something too: that their conditions hold.
+		if ops == 1 && conflict.Current != nil && conflict.Current.Revision <= e.db.Revision() {
 			return nil
 		}
 	} else if err != nil {
