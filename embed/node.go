@@ -5,11 +5,18 @@ package embed
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/server"
+	"github.com/mortise-dev/mortise/internal/agent/simulated"
 	"github.com/mortise-dev/mortise/internal/machine"
+	"github.com/mortise-dev/mortise/internal/version"
 )
 
 // findNode decides what runs pods, and says why where it was left to us. Nothing is started yet.
@@ -54,3 +61,62 @@ func findNode(ctx context.Context, p *parts, o *options) error {
 
 // nodeRoot is where the node keeps what it must remember of its pods.
 func nodeRoot(o *options) string { return filepath.Join(o.dataDir, "kubelet") }
+
+// runNodes starts what runs pods, and serves its HTTP API beside the API server on a port of its own.
+func runNodes(ctx context.Context, p *parts, o *options) error {
+	if o.node == NodeNone {
+		return nil
+	}
+	name := "simulated"
+	if o.node == NodeCRI {
+		var err error
+		if name, err = nodeName(); err != nil {
+			return err
+		}
+	}
+	address := p.listener.Addr().(*net.TCPAddr).IP
+	if address.IsUnspecified() {
+		address = net.ParseIP(hostAddress().String())
+	}
+	certificate, err := p.nodeCertificate(name, address.String())
+	if err != nil {
+		return err
+	}
+	secure := &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate},
+		ClientAuth: tls.RequestClientCert, ClientCAs: p.pki.CA.Pool(), NextProtos: []string{"http/1.1"},
+	}
+	log := o.log.With("part", "node")
+	if o.node == NodeCRI {
+		api := server.Serve(server.Options{ClientCAs: p.pki.CA.Pool(), Host: server.Host, Logger: log})
+		p.client("node", func(ctx context.Context) error {
+			return agent.Run(ctx, agent.Options{
+				NodeName: name, Config: p.as("node:" + name), RuntimeEndpoint: p.criSocket, RootDir: nodeRoot(o),
+				PodCIDR: o.podCIDR.String(), NodeIPs: []string{address.String()},
+				Listen: net.JoinHostPort(address.String(), "0"), TLS: secure, API: api, Logger: log,
+			})
+		})
+		return nil
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(address.String(), "0"))
+	if err != nil {
+		return fmt.Errorf("listen for the node's API: %w", err)
+	}
+	p.client("simulated nodes", func(ctx context.Context) error {
+		return simulated.Run(ctx, simulated.Options{
+			Config: p.as("simulated"), Nodes: o.nodes, PodCIDR: o.podCIDR.String(), Version: version.Get().GitVersion,
+			Listener: tls.NewListener(l, secure), Serve: server.Serve(server.Options{ClientCAs: p.pki.CA.Pool(), Logger: log}), Logger: log,
+		})
+	})
+	return nil
+}
+
+// nodeName is the host's name as the kubelet takes it: lower case, without white space around it.
+func nodeName() (string, error) {
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("read host name: %w", err)
+	}
+	return strings.ToLower(strings.TrimSpace(name)), nil
+}
