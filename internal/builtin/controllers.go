@@ -6,6 +6,8 @@ package builtin
 import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/deployment"
+	"github.com/mortise-dev/mortise/internal/controllers/endpoints"
+	"github.com/mortise-dev/mortise/internal/controllers/endpointslice"
 	"github.com/mortise-dev/mortise/internal/controllers/garbagecollector"
 	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
 	"github.com/mortise-dev/mortise/internal/controllers/namespace"
@@ -19,6 +21,8 @@ import (
 func Controllers() []controllers.Controller {
 	return []controllers.Controller{
 		deployment.Controller(),
+		endpoints.Controller(),
+		endpointslice.Controller(),
 		garbagecollector.Controller(),
 		kubernetesservice.Controller(),
 		namespace.Controller(),

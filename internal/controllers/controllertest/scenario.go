@@ -120,6 +120,7 @@ func (s *scene) step(f *txtar.File) {
 	case "apply":
 		for _, doc := range strings.Split(string(f.Data), "\n---\n") {
 			s.check(s.apply(doc))
+			settle()
 		}
 	case "delete":
 		for _, line := range strings.Split(strings.TrimSpace(string(f.Data)), "\n") {
@@ -153,6 +154,11 @@ func (s *scene) step(f *txtar.File) {
 	default:
 		s.t.Fatalf("unknown step %q", f.Name)
 	}
+	settle()
+}
+
+// settle lets the controllers run until nothing more happens.
+func settle() {
 	synctest.Wait()
 	// Events leave through a queue of their own, and some work waits for milliseconds.
 	time.Sleep(100 * time.Millisecond)

@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoints
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/endpointslice"
+	"k8s.io/endpointslice/util"
+	netutils "k8s.io/utils/net"
+
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
+)
+
+// capacity is how many addresses an Endpoints object holds; EndpointSlices hold all.
+const capacity = 1000
+
+// place is one pod's address, ready or not, and the ports it serves.
+type place struct {
+	address corev1.EndpointAddress
+	ready   bool
+	ports   []corev1.EndpointPort
+}
+
+// subsets groups the pods of a service: addresses with the same ports are in one subset. The order of everything is
+// fixed, so that equal pods give equal subsets.
+func subsets(service *corev1.Service, pods []*corev1.Pod) []corev1.EndpointSubset {
+	byPorts := map[string]*corev1.EndpointSubset{}
+	for _, pod := range pods {
+		p, ok := locate(service, pod)
+		if !ok {
+			continue
+		}
+		key := fmt.Sprint(portNames(p.ports))
+		set := byPorts[key]
+		if set == nil {
+			set = &corev1.EndpointSubset{Ports: p.ports}
+			byPorts[key] = set
+		}
+		if p.ready {
+			set.Addresses = append(set.Addresses, p.address)
+		} else {
+			set.NotReadyAddresses = append(set.NotReadyAddresses, p.address)
+		}
+	}
+	result := []corev1.EndpointSubset{}
+	for _, key := range slices.Sorted(maps.Keys(byPorts)) {
+		set := byPorts[key]
+		slices.SortFunc(set.Addresses, byAddress)
+		slices.SortFunc(set.NotReadyAddresses, byAddress)
+		result = append(result, *set)
+	}
+	return result
+}
+
+func byAddress(a, b corev1.EndpointAddress) int {
+	return cmp.Or(cmp.Compare(a.IP, b.IP), cmp.Compare(a.TargetRef.UID, b.TargetRef.UID))
+}
+
+func portNames(ports []corev1.EndpointPort) []string {
+	var names []string
+	for _, p := range ports {
+		app := ""
+		if p.AppProtocol != nil {
+			app = *p.AppProtocol
+		}
+		names = append(names, strings.Join([]string{p.Name, fmt.Sprint(p.Port), string(p.Protocol), app}, "/"))
+	}
+	return names
+}
+
+// locate finds where a pod serves the service; false when it does not.
+func locate(service *corev1.Service, pod *corev1.Pod) (place, bool) {
+	if !util.ShouldPodBeInEndpoints(pod, service.Spec.PublishNotReadyAddresses) {
+		return place{}, false
+	}
+	ip := address(service, pod)
+	if ip == "" {
+		return place{}, false
+	}
+	p := place{
+		ready: service.Spec.PublishNotReadyAddresses || workload.Ready(pod),
+		address: corev1.EndpointAddress{
+			IP: ip, NodeName: &pod.Spec.NodeName,
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		},
+	}
+	if util.ShouldSetHostname(pod, service) {
+		p.address.Hostname = pod.Spec.Hostname
+	}
+	for i := range service.Spec.Ports {
+		port := &service.Spec.Ports[i]
+		if number, err := endpointslice.FindPort(pod, port); err == nil {
+			p.ports = append(p.ports, corev1.EndpointPort{Name: port.Name, Port: int32(number), Protocol: port.Protocol, AppProtocol: port.AppProtocol})
+		}
+	}
+	slices.SortFunc(p.ports, func(a, b corev1.EndpointPort) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port))
+	})
+	headless := len(service.Spec.Ports) == 0 && service.Spec.ClusterIP == corev1.ClusterIPNone
+	return p, len(p.ports) > 0 || headless
+}
+
+// address is the pod's address of the service's first family.
+func address(service *corev1.Service, pod *corev1.Pod) string {
+	six := len(service.Spec.IPFamilies) > 0 && service.Spec.IPFamilies[0] == corev1.IPv6Protocol
+	if len(service.Spec.IPFamilies) == 0 && len(service.Spec.ClusterIP) > 0 && service.Spec.ClusterIP != corev1.ClusterIPNone {
+		six = netutils.IsIPv6String(service.Spec.ClusterIP)
+	}
+	for _, ip := range pod.Status.PodIPs {
+		if netutils.IsIPv6String(ip.IP) == six {
+			return ip.IP
+		}
+	}
+	if pod.Status.PodIP != "" && netutils.IsIPv6String(pod.Status.PodIP) == six {
+		return pod.Status.PodIP
+	}
+	return ""
+}
+
+// truncate cuts subsets down to capacity, the ready addresses before the others, each subset by its share. It tells
+// whether it had to.
+func truncate(sets []corev1.EndpointSubset) bool {
+	ready, other := 0, 0
+	for _, s := range sets {
+		ready += len(s.Addresses)
+		other += len(s.NotReadyAddresses)
+	}
+	if ready+other <= capacity {
+		return false
+	}
+	room, total, cutReady := capacity-ready, other, ready > capacity
+	if cutReady {
+		room, total = capacity, ready
+	}
+	left := room
+	for i := range sets {
+		cut := &sets[i].NotReadyAddresses
+		if cutReady {
+			cut = &sets[i].Addresses
+			sets[i].NotReadyAddresses = nil
+		}
+		share := min(int(math.Ceil(float64(len(*cut))/float64(total)*float64(room))), left)
+		*cut = (*cut)[:min(share, len(*cut))]
+		left -= len(*cut)
+	}
+	return true
+}

@@ -1,0 +1,200 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package endpointslice publishes which pods stand behind each Service, in EndpointSlices.
+//
+// The arithmetic (which endpoints go into which slice, with how few writes) is k8s.io/endpointslice's reconciler. Here
+// is what drives it: a change of a pod wakes the services that select it, a change of a slice by somebody else wakes its
+// service, a change of a node's zone or readiness wakes the services whose topology hints it upsets.
+package endpointslice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/endpointslice"
+	"k8s.io/endpointslice/topologycache"
+	"k8s.io/endpointslice/util"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+const (
+	manager     = "endpointslice-controller.k8s.io"
+	maxPerSlice = 100
+)
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	return controllers.Controller{
+		Name:      "endpointslice-controller",
+		Component: "endpoint-slice-controller",
+		Inputs: []schema.GroupVersionResource{
+			corev1.SchemeGroupVersion.WithResource("services"), corev1.SchemeGroupVersion.WithResource("pods"),
+			corev1.SchemeGroupVersion.WithResource("nodes"), discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
+		},
+		Outputs: []schema.GroupVersionResource{discoveryv1.SchemeGroupVersion.WithResource("endpointslices")},
+		New:     build,
+	}
+}
+
+type controller struct {
+	log        logr.Logger
+	recorder   record.EventRecorder
+	services   corelisters.ServiceLister
+	pods       corelisters.PodLister
+	nodes      corelisters.NodeLister
+	slices     discoverylisters.EndpointSliceLister
+	tracker    *util.EndpointSliceTracker
+	times      *util.TriggerTimeTracker
+	topology   *topologycache.TopologyCache
+	reconciler *endpointslice.Reconciler
+	queue      *controllers.Queue[types.NamespacedName]
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	core := d.Informers.Core().V1()
+	published := d.Informers.Discovery().V1().EndpointSlices()
+	c := &controller{
+		log: logr.FromSlogHandler(d.Logger.Handler()), recorder: d.Recorder,
+		services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: published.Lister(),
+		tracker: util.NewEndpointSliceTracker(), times: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
+		queue: controllers.NewQueue[types.NamespacedName](d, "endpointslice", 5),
+	}
+	c.reconciler = endpointslice.NewReconciler(d.Client, c.nodes, maxPerSlice, c.tracker, c.topology, d.Recorder, manager,
+		endpointslice.WithPreferSameTrafficDistributionEnabled(true))
+	err := errors.Join(
+		controllers.Subscribe(d, core.Services().Informer(), controllers.OnAny(func(s *corev1.Service) { c.queue.Add(controllers.Key(s)) })),
+		controllers.Subscribe(d, core.Pods().Informer(), controllers.Handler[*corev1.Pod]{
+			Add:    func(pod *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(nil, pod)) },
+			Update: func(before, now *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(before, now)) },
+			Delete: func(pod *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(pod, nil)) },
+		}),
+		controllers.Subscribe(d, published.Informer(), controllers.Handler[*discoveryv1.EndpointSlice]{
+			Add: func(s *discoveryv1.EndpointSlice) {
+				if c.reconciler.ManagedByController(s) && c.tracker.ShouldSync(s) {
+					c.wakeFor(s)
+				}
+			},
+			Update: c.sliceUpdated,
+			Delete: func(s *discoveryv1.EndpointSlice) {
+				if c.reconciler.ManagedByController(s) && c.tracker.Has(s) && !c.tracker.HandleDeletion(s) {
+					c.wakeFor(s)
+				}
+			},
+		}),
+		controllers.Subscribe(d, core.Nodes().Informer(), controllers.Handler[*corev1.Node]{
+			Add: func(*corev1.Node) { c.nodesChanged() },
+			Update: func(before, now *corev1.Node) {
+				if ready(before) != ready(now) || before.Labels[corev1.LabelTopologyZone] != now.Labels[corev1.LabelTopologyZone] {
+					c.nodesChanged()
+				}
+			},
+			Delete: func(*corev1.Node) { c.nodesChanged() },
+		}),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+}
+
+// wake wakes the services that select, or selected, a pod.
+func (c *controller) wake(change *util.PodProjectionKey) {
+	if change == nil {
+		return
+	}
+	keys, err := util.GetServicesToUpdate(c.services, change)
+	if err != nil {
+		return
+	}
+	for key := range keys {
+		c.add(key)
+	}
+}
+
+func (c *controller) add(key string) {
+	if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
+		c.queue.Add(types.NamespacedName{Namespace: namespace, Name: name})
+	}
+}
+
+func (c *controller) wakeFor(s *discoveryv1.EndpointSlice) {
+	if service := s.Labels[discoveryv1.LabelServiceName]; service != "" {
+		c.queue.Add(types.NamespacedName{Namespace: s.Namespace, Name: service})
+	}
+}
+
+func (c *controller) sliceUpdated(before, now *discoveryv1.EndpointSlice) {
+	if before.Labels[discoveryv1.LabelServiceName] != now.Labels[discoveryv1.LabelServiceName] {
+		c.wakeFor(before)
+		c.wakeFor(now)
+		return
+	}
+	if c.reconciler.ManagedByChanged(before, now) || c.reconciler.ManagedByController(now) && c.tracker.ShouldSync(now) {
+		c.wakeFor(now)
+	}
+}
+
+func (c *controller) nodesChanged() {
+	nodes, err := c.nodes.List(labels.Everything())
+	if err != nil {
+		return
+	}
+	c.topology.SetNodes(c.log, nodes)
+	for _, key := range c.topology.GetOverloadedServices() {
+		c.add(key)
+	}
+}
+
+func ready(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func (c *controller) sync(_ context.Context, key types.NamespacedName) error {
+	service, err := c.services.Services(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		// The slices are the service's own and are collected with it.
+		c.times.DeleteService(key.Namespace, key.Name)
+		c.reconciler.DeleteService(key.Namespace, key.Name)
+		c.tracker.DeleteService(key.Namespace, key.Name)
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get service: %w", err)
+	}
+	if service.Spec.Type == corev1.ServiceTypeExternalName || service.Spec.Selector == nil {
+		return nil
+	}
+	pods, err := c.pods.Pods(key.Namespace).List(labels.SelectorFromSet(service.Spec.Selector))
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	have, err := c.slices.EndpointSlices(key.Namespace).List(labels.SelectorFromSet(labels.Set{
+		discoveryv1.LabelServiceName: key.Name, discoveryv1.LabelManagedBy: manager,
+	}))
+	if err != nil {
+		return fmt.Errorf("list endpoint slices: %w", err)
+	}
+	have = slices.DeleteFunc(have, func(s *discoveryv1.EndpointSlice) bool { return s.DeletionTimestamp != nil })
+	if c.tracker.StaleSlices(service, have) {
+		return nil // the event that the cache waits for comes by here again
+	}
+	if err := c.reconciler.Reconcile(c.log, service, pods, have, c.times.ComputeEndpointLastChangeTriggerTime(key.Namespace, service, pods)); err != nil {
+		c.recorder.Eventf(service, corev1.EventTypeWarning, "FailedToUpdateEndpointSlices",
+			"Error updating Endpoint Slices for Service %s/%s: %v", service.Namespace, service.Name, err)
+		return err
+	}
+	return nil
+}
