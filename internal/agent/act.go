@@ -1,0 +1,298 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/environ"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/podstatus"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+)
+
+func describe(pod *corev1.Pod) string {
+	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
+}
+
+func backoffKey(uid types.UID, c *corev1.Container) string {
+	return fmt.Sprintf("%s/%s/%x", uid, c.Name, podstate.Hash(c))
+}
+
+// podIPs are the pod's addresses, in the order of the node's.
+func (n *node) podIPs(pod *corev1.Pod, state *podstate.Pod) []string {
+	if pod.Spec.HostNetwork {
+		return n.NodeIPs
+	}
+	return podstatus.SortIPs(state.IPs(), n.NodeIPs)
+}
+
+// makeSandbox asks the runtime for a sandbox.
+func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) time.Duration {
+	n := w.n
+	failed := func(message string) time.Duration {
+		if ctx.Err() != nil {
+			return retrySoon
+		}
+		n.recorder.Event(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+message)
+		return retryLate
+	}
+	if ok, why := n.networkReady(); !ok && !pod.Spec.HostNetwork {
+		n.recorder.Event(pod, corev1.EventTypeWarning, "NetworkNotReady", "network is not ready: "+why)
+		n.runtimeTrouble()
+		return retrySoon
+	}
+	config, err := n.config.Sandbox(pod, attempt)
+	if err != nil {
+		return failed(err.Error())
+	}
+	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
+		return failed(err.Error())
+	}
+	handler, err := n.runtimeHandler(ctx, pod)
+	if err != nil {
+		return failed(err.Error())
+	}
+	if _, err := n.cri.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
+		return failed("rpc error: " + rpcText(err))
+	}
+	return again
+}
+
+// startContainers starts what is to be started. It returns whether anything was, and when
+// to try again what could not be.
+func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decide.Action) (started bool, retry time.Duration) {
+	var todo []*corev1.Container
+	for _, e := range act.Ephemeral {
+		todo = append(todo, container(pod, e.Name))
+	}
+	todo = append(todo, act.Start...)
+	for _, c := range todo {
+		if ctx.Err() != nil {
+			return started, retrySoon
+		}
+		wait, failure := w.start(ctx, pod, c)
+		if failure == nil {
+			delete(w.waiting, c.Name)
+			started = true
+			continue
+		}
+		if ctx.Err() != nil {
+			return started, retrySoon
+		}
+		w.waiting[c.Name] = *failure
+		if retry == 0 || wait < retry {
+			retry = wait
+		}
+	}
+	return started, retry
+}
+
+// noteWaiting writes down why containers that back off do so, and forgets what no longer holds.
+func (w *worker) noteWaiting(pod *corev1.Pod, act decide.Action) {
+	for _, held := range act.Waiting {
+		c := container(pod, held.Name)
+		message := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", held.For, held.Name, describe(pod))
+		if was := w.waiting[held.Name]; was.Reason != "CrashLoopBackOff" || was.Message != message {
+			w.n.containerEvent(pod, c, corev1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", held.Name, describe(pod)))
+		}
+		w.waiting[held.Name] = corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: message}
+	}
+	for name, why := range w.waiting {
+		if c := w.state.Newest(name); c != nil && c.State == podstate.Running && why.Reason != "PostStartHookError" {
+			delete(w.waiting, name)
+		}
+	}
+}
+
+// start takes one container from its image to its postStart hook.
+func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (time.Duration, *corev1.ContainerStateWaiting) {
+	n := w.n
+	fail := func(wait time.Duration, reason, message string) (time.Duration, *corev1.ContainerStateWaiting) {
+		if ctx.Err() == nil {
+			n.containerEvent(pod, c, corev1.EventTypeWarning, "Failed", "Error: "+message)
+		}
+		return wait, &corev1.ContainerStateWaiting{Reason: reason, Message: message}
+	}
+	last := w.state.NewestExited(c.Name)
+	image, wait, failure := n.ensureImage(ctx, pod, c)
+	if failure != nil {
+		if ctx.Err() == nil {
+			n.containerEvent(pod, c, corev1.EventTypeWarning, "Failed", "Error: "+failure.Reason)
+		}
+		return wait, failure
+	}
+	restarts := w.restartCount(pod, c)
+	config, err := n.containerConfig(ctx, pod, c, w.state, image, restarts)
+	if err != nil {
+		return fail(retryLate, "CreateContainerConfigError", err.Error())
+	}
+	sandbox := w.state.ReadySandbox()
+	sandboxConfig, err := n.config.Sandbox(pod, sandbox.Attempt)
+	if err != nil {
+		return fail(retryLate, "CreateContainerConfigError", err.Error())
+	}
+	if last != nil {
+		n.containerBackoff.Next(backoffKey(w.uid, c), last.Finished)
+	}
+	id, err := n.cri.Runtime.CreateContainer(cri.Quiet(ctx), sandbox.ID, config, sandboxConfig)
+	if err != nil {
+		return fail(retryLate, "CreateContainerError", cri.Message(err))
+	}
+	n.containerEvent(pod, c, corev1.EventTypeNormal, "Created", "Container created")
+	if err := n.cri.Runtime.StartContainer(cri.Quiet(ctx), id); err != nil {
+		return fail(retryLate, "RunContainerError", cri.Message(err))
+	}
+	n.containerEvent(pod, c, corev1.EventTypeNormal, "Started", "Container started")
+	if c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
+		if err := n.runHook(ctx, pod, c, id, n.podIPs(pod, w.state), c.Lifecycle.PostStart); err != nil {
+			if ctx.Err() == nil {
+				n.containerEvent(pod, c, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
+			}
+			n.containerEvent(pod, c, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
+			if err := n.stopContainer(ctx, pod, c, id, grace(pod)); err != nil && ctx.Err() == nil {
+				n.Logger.Warn("stop container after its postStart hook failed", "pod", describe(pod), "container", c.Name, "err", err)
+			}
+			return retrySoon, &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: err.Error()}
+		}
+	}
+	return 0, nil
+}
+
+var logName = regexp.MustCompile(`^(\d+)\.log(\..*)?$`)
+
+// restartCount is how often the container was started before: the newest instance says so,
+// or its log directory where the runtime has forgotten it.
+func (w *worker) restartCount(pod *corev1.Pod, c *corev1.Container) int32 {
+	if newest := w.state.Newest(c.Name); newest != nil {
+		return newest.Note.RestartCount + 1
+	}
+	entries, err := os.ReadDir(filepath.Join(w.n.config.PodLogDir(pod), c.Name))
+	if err != nil {
+		return 0
+	}
+	count := 0
+	for _, e := range entries {
+		if m := logName.FindStringSubmatch(e.Name()); m != nil && !e.IsDir() {
+			if i, err := strconv.Atoi(m[1]); err == nil {
+				count = max(count, i+1)
+			}
+		}
+	}
+	return int32(count)
+}
+
+// containerConfig makes the container's environment, mounts and files, and from them what
+// the runtime is asked for.
+func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.Container, state *podstate.Pod, image *runtimeapi.Image, restarts int32) (*runtimeapi.ContainerConfig, error) {
+	ips := n.podIPs(pod, state)
+	services, err := n.services.List(labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("list services: %w", err)
+	}
+	env, err := environ.Make(environ.Input{
+		Pod: pod, Container: c, PodIPs: ips, HostIPs: n.NodeIPs, Allocatable: n.allocatable(), Services: services,
+		ConfigMap: func(name string) (*corev1.ConfigMap, error) { return n.objects.ConfigMap(ctx, pod.Namespace, name) },
+		Secret:    func(name string) (*corev1.Secret, error) { return n.objects.Secret(ctx, pod.Namespace, name) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := n.volumes.Mounts(ctx, pod, c, env)
+	if err != nil {
+		return nil, err
+	}
+	if !runconfig.HasMount(c, "/etc/hosts") && len(ips) > 0 {
+		path, err := n.writeHosts(pod, ips)
+		if err != nil {
+			return nil, err
+		}
+		mounts = append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: "/etc/hosts"})
+	}
+	if c.TerminationMessagePath != "" {
+		path, err := n.messageFile(pod, c)
+		if err != nil {
+			return nil, err
+		}
+		mounts = append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: c.TerminationMessagePath})
+	}
+	if err := os.MkdirAll(filepath.Join(n.config.PodLogDir(pod), c.Name), 0o755); err != nil {
+		return nil, fmt.Errorf("create container log directory for container %s failed: %w", c.Name, err)
+	}
+	in := runconfig.ContainerInput{Pod: pod, Container: c, ImageRef: image.Id, RestartCount: restarts, Env: env, Mounts: mounts, ImageName: image.Username}
+	if image.Uid != nil {
+		in.ImageUser = &image.Uid.Value
+	}
+	for _, e := range pod.Spec.EphemeralContainers {
+		if e.Name != c.Name || e.TargetContainerName == "" {
+			continue
+		}
+		target := state.Newest(e.TargetContainerName)
+		if target == nil || target.State != podstate.Running {
+			return nil, fmt.Errorf("unable to find target container %s", e.TargetContainerName)
+		}
+		in.TargetID = target.ID
+	}
+	return n.config.Container(in)
+}
+
+// writeHosts writes the pod's /etc/hosts.
+func (n *node) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
+	hostFile := ""
+	if pod.Spec.HostNetwork {
+		text, err := os.ReadFile("/etc/hosts")
+		if err != nil {
+			return "", fmt.Errorf("read node's hosts: %w", err)
+		}
+		hostFile = string(text)
+	}
+	path := filepath.Join(n.volumes.PodDir(pod.UID), "etc-hosts")
+	text := n.config.Hosts(pod, ips, hostFile)
+	if old, err := os.ReadFile(path); err == nil && string(old) == text {
+		return path, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return "", fmt.Errorf("make pod directory: %w", err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		return "", fmt.Errorf("write pod's hosts: %w", err)
+	}
+	return path, os.Chmod(path, 0o644)
+}
+
+// containerEvent records an event on one container of the pod.
+func (n *node) containerEvent(pod *corev1.Pod, c *corev1.Container, kind, reason, message string) {
+	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}
+	if c != nil {
+		ref.FieldPath = fieldPath(pod, c.Name)
+	}
+	n.recorder.Event(ref, kind, reason, message)
+}
+
+func fieldPath(pod *corev1.Pod, name string) string {
+	for _, c := range pod.Spec.InitContainers {
+		if c.Name == name {
+			return fmt.Sprintf("spec.initContainers{%s}", name)
+		}
+	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		if c.Name == name {
+			return fmt.Sprintf("spec.ephemeralContainers{%s}", name)
+		}
+	}
+	return fmt.Sprintf("spec.containers{%s}", name)
+}

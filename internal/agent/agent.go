@@ -1,0 +1,350 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	corev1listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
+	"github.com/mortise-dev/mortise/internal/agent/cni"
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/probe"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+	"github.com/mortise-dev/mortise/internal/agent/volumes"
+)
+
+// Options are what a node is made from. NodeName, RuntimeEndpoint and one of Config and
+// Client are required; all else has a default.
+type Options struct {
+	NodeName string
+	Config   *rest.Config         // of the API server
+	Client   kubernetes.Interface // instead of Config
+
+	RuntimeEndpoint string // CRI socket, with or without unix://
+
+	RootDir string // /var/lib/kubelet
+	LogDir  string // /var/log/pods
+
+	// CNI configuration is installed in CNIConfDir (/etc/cni/net.d) where none exists, from the
+	// node's podCIDR or, if the API server gives none, from PodCIDR. "-" installs nothing.
+	CNIConfDir string
+	CNIBinDirs []string // /opt/cni/bin, /usr/lib/cni
+	CNIDataDir string   // of host-local's leases; the plug-in's own default
+	PodCIDR    string
+
+	ClusterDNS    []string
+	ClusterDomain string // cluster.local
+
+	NodeIPs []string          // found out
+	Labels  map[string]string // beside the well-known ones
+	MaxPods int64             // 110
+
+	// The node's own API is served on Listen (host:port; ":10250" is usual) by API with TLS.
+	// Without API nothing is served, and pods have no logs or exec.
+	Listen string
+	TLS    *tls.Config
+	API    ServeFunc
+
+	// Relist is how often the runtime is asked for everything, as a safety under its
+	// events: one second where it has no events, ten where it has.
+	Relist time.Duration
+
+	Mounter  volumes.Mounter
+	Recorder record.EventRecorder
+	Logger   *slog.Logger
+	Clock    clock.WithTicker
+
+	// Started is called once, when the node is registered and follows its pods.
+	Started func(Node)
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.NodeName == "" || o.RuntimeEndpoint == "" || o.Config == nil && o.Client == nil {
+		return o, errors.New("a node needs a name, a runtime's endpoint and an API server")
+	}
+	def := func(s *string, value string) {
+		if *s == "" {
+			*s = value
+		}
+	}
+	def(&o.RootDir, "/var/lib/kubelet")
+	def(&o.LogDir, "/var/log/pods")
+	def(&o.CNIConfDir, "/etc/cni/net.d")
+	def(&o.ClusterDomain, "cluster.local")
+	if len(o.CNIBinDirs) == 0 {
+		o.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
+	}
+	if o.MaxPods == 0 {
+		o.MaxPods = 110
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Mounter == nil {
+		o.Mounter = volumes.System{}
+	}
+	if o.Client == nil {
+		client, err := kubernetes.NewForConfig(o.Config)
+		if err != nil {
+			return o, fmt.Errorf("make client: %w", err)
+		}
+		o.Client = client
+	}
+	for _, dir := range []*string{&o.RootDir, &o.LogDir} {
+		abs, err := filepath.Abs(*dir)
+		if err != nil {
+			return o, fmt.Errorf("find directory %s: %w", *dir, err)
+		}
+		*dir = abs
+	}
+	return o, nil
+}
+
+// node is a running node.
+type node struct {
+	Options
+	client   kubernetes.Interface
+	cri      *cri.Client
+	config   runconfig.Node
+	machine  machine
+	volumes  *volumes.Manager
+	probes   *probe.Manager
+	objects  *objects
+	services corev1listers.ServiceLister
+	recorder record.EventRecorder
+	hooks    []hook
+
+	containerBackoff, imageBackoff *backoff.Table
+
+	port int32 // of the node's API
+
+	mu      sync.Mutex
+	workers map[types.UID]*worker
+	running sync.WaitGroup  // of workers
+	ctx     context.Context // of workers
+	synced  bool            // the pods of this node are all known
+	ready   readiness
+	changed chan struct{} // the node's condition may have changed
+
+	pullFailures map[string]failure
+}
+
+// Run registers the node and makes its pods real, until ctx is done. Pods go on running
+// after it has returned.
+func Run(ctx context.Context, options Options) error {
+	o, err := options.withDefaults()
+	if err != nil {
+		return err
+	}
+	ctx = klog.NewContext(ctx, klog.Logger{})
+	runtime, err := cri.Dial(ctx, o.RuntimeEndpoint)
+	if err != nil {
+		return err
+	}
+	defer runtime.Close(context.WithoutCancel(ctx))
+
+	n := &node{
+		Options: o, client: o.Client, cri: runtime,
+		containerBackoff: backoff.New(), imageBackoff: backoff.New(),
+		workers: map[types.UID]*worker{}, changed: make(chan struct{}, 1),
+		pullFailures: map[string]failure{},
+	}
+	if err := n.prepare(ctx); err != nil {
+		return err
+	}
+	var listener net.Listener
+	if o.API != nil {
+		if listener, err = n.listen(); err != nil {
+			return err
+		}
+		defer listener.Close()
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	n.ctx = ctx
+	n.objects = newObjects(ctx, n.client, n.wakeUsers)
+	n.volumes.Sources = n.objects
+	n.hooks = hooks(n)
+
+	if o.Recorder == nil {
+		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: n.client.CoreV1().Events("")})
+		defer broadcaster.Shutdown()
+		n.recorder = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: "kubelet", Host: n.NodeName})
+	} else {
+		n.recorder = o.Recorder
+	}
+	if err := n.register(ctx); err != nil {
+		return err
+	}
+	podInformer, factories, err := n.follow(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, f := range factories {
+			f.Shutdown()
+		}
+		n.objects.wait()
+	}()
+	group.Go(func() error { return n.heartbeat(ctx) })
+	group.Go(func() error { return n.watchRuntime(ctx) })
+	group.Go(func() error { return n.collectGarbage(ctx) })
+	if listener != nil {
+		group.Go(func() error { return o.API(ctx, n, listener) })
+	}
+	group.Go(func() error {
+		if !cache.WaitForCacheSync(ctx.Done(), podInformer.HasSynced) {
+			return nil
+		}
+		n.mu.Lock()
+		n.synced = true
+		n.mu.Unlock()
+		if o.Started != nil {
+			o.Started(n)
+		}
+		return nil
+	})
+	err = group.Wait()
+	n.running.Wait()
+	n.probes.Wait()
+	return err
+}
+
+// prepare finds out what the node has, and makes its parts.
+func (n *node) prepare(ctx context.Context) error {
+	var err error
+	if n.machine, err = look(n.RootDir); err != nil {
+		return err
+	}
+	if len(n.NodeIPs) == 0 {
+		if n.NodeIPs, err = nodeIPs(); err != nil {
+			return err
+		}
+	}
+	driver, err := n.cri.CgroupDriver(ctx, runtimeapi.CgroupDriver_CGROUPFS)
+	if err != nil {
+		return err
+	}
+	n.config = runconfig.Node{
+		LogDir: n.LogDir, ClusterDNS: n.ClusterDNS, ClusterDomain: n.ClusterDomain, CgroupDriver: driver,
+		MemoryBytes: n.machine.memory, LowestOOMScore: n.machine.lowestOOMScore,
+	}
+	if text, err := os.ReadFile("/etc/resolv.conf"); err == nil {
+		n.config.HostServers, n.config.HostSearches, n.config.HostOptions = runconfig.ParseResolvConf(string(text))
+	}
+	n.volumes = &volumes.Manager{Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.NodeIPs, Allocatable: n.allocatable()}
+	n.probes = &probe.Manager{
+		Prober: &probe.Prober{Exec: n.execForProbe}, Clock: n.Clock,
+		Changed: n.wake, Report: n.reportProbe,
+	}
+	for _, dir := range []string{filepath.Join(n.RootDir, "pods"), n.LogDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make node's directory: %w", err)
+		}
+	}
+	if n.PodCIDR != "" {
+		return n.installCNI(n.PodCIDR)
+	}
+	return nil
+}
+
+func (n *node) installCNI(cidrs ...string) error {
+	if n.CNIConfDir == "-" {
+		return nil
+	}
+	path, ours, err := cni.Install(cni.Options{Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, PodCIDRs: cidrs, DataDir: n.CNIDataDir})
+	if err != nil {
+		return fmt.Errorf("install CNI configuration: %w", err)
+	}
+	n.Logger.Info("pod network configured", "file", path, "ours", ours)
+	return nil
+}
+
+func (n *node) listen() (net.Listener, error) {
+	address := n.Listen
+	if address == "" {
+		address = ":10250"
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the node's API: %w", err)
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read own address: %w", err), listener.Close())
+	}
+	number, err := strconv.ParseInt(port, 10, 32)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read own port: %w", err), listener.Close())
+	}
+	n.port = int32(number)
+	if n.TLS != nil {
+		listener = tls.NewListener(listener, n.TLS)
+	}
+	return listener, nil
+}
+
+// follow starts the informers: this node's pods, and all services for the environment.
+func (n *node) follow(ctx context.Context) (cache.SharedIndexInformer, []informers.SharedInformerFactory, error) {
+	mine := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", n.NodeName).String()
+	}))
+	all := informers.NewSharedInformerFactory(n.client, 0)
+	n.services = all.Core().V1().Services().Lister()
+	serviceInformer := all.Core().V1().Services().Informer()
+	pods := mine.Core().V1().Pods().Informer()
+	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { n.podSeen(obj.(*corev1.Pod)) },
+		UpdateFunc: func(_, obj any) { n.podSeen(obj.(*corev1.Pod)) },
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			if pod, ok := obj.(*corev1.Pod); ok {
+				n.podGone(pod)
+			}
+		},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("follow pods: %w", err)
+	}
+	factories := []informers.SharedInformerFactory{all, mine}
+	all.Start(ctx.Done())
+	// A pod's environment has the services that were there before it: they come first.
+	if !cache.WaitForCacheSync(ctx.Done(), serviceInformer.HasSynced) {
+		return pods, factories, nil
+	}
+	mine.Start(ctx.Done())
+	return pods, factories, nil
+}

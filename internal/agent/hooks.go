@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// hook is something that a pod needs before it can have a sandbox, and that is taken
+// away when the pod is over. Set-up is level-driven: it is called in every round in which
+// the pod may run, and does what is not done yet. TearDown is called when no container
+// of the pod runs any more, also for pods that a former life of the node set up.
+type hook struct {
+	name string
+	// setUp may return a rejection, which fails the pod for good; all other errors are
+	// tried again, and shown as events with the reason.
+	setUp    func(ctx context.Context, w *worker, pod *corev1.Pod) error
+	tearDown func(ctx context.Context, uid types.UID) error
+	reason   string // of the event
+}
+
+// hooks is the order, outermost first; tear-down goes backwards. Device plug-ins and
+// resource claims belong between admission and volumes, CSI with volumes, and
+// credentials after them.
+func hooks(n *node) []hook {
+	return []hook{
+		{name: "admission", setUp: n.admit},
+		{name: "references", setUp: n.follows, tearDown: n.unfollow},
+		{name: "volumes", setUp: n.mountVolumes, tearDown: n.unmountVolumes, reason: "FailedMount"},
+		{name: "cgroup", tearDown: n.removeCgroup},
+	}
+}
+
+// rejection is the refusal of a pod.
+type rejection struct{ reason, message string }
+
+func (r *rejection) Error() string { return r.reason + ": " + r.message }
+
+// admit is the last guard against pods that do not fit: two schedulers may have raced.
+// A pod that has containers already was admitted in a former life.
+func (n *node) admit(_ context.Context, w *worker, pod *corev1.Pod) error {
+	if w.admitted {
+		return nil
+	}
+	if len(w.state.Sandboxes) == 0 && len(w.state.Containers) == 0 {
+		if err := n.fits(w, pod); err != nil {
+			return err
+		}
+	}
+	w.admitted = true
+	n.mu.Lock()
+	w.counted = true
+	n.mu.Unlock()
+	return nil
+}
+
+func (n *node) fits(w *worker, pod *corev1.Pod) error {
+	node := n.object(nil)
+	ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
+	if err != nil || !ok {
+		return &rejection{"NodeAffinity", "Predicate NodeAffinity failed"}
+	}
+	allocatable := n.allocatable()
+	used := map[corev1.ResourceName]int64{}
+	pods := int64(0)
+	n.mu.Lock()
+	for uid, other := range n.workers {
+		if uid == w.uid || !other.counted || other.spec == nil {
+			continue
+		}
+		pods++
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			used[name] += request(other.spec, name)
+		}
+	}
+	n.mu.Unlock()
+	if limit := allocatable[corev1.ResourcePods]; pods+1 > limit.Value() {
+		return &rejection{"OutOfpods", fmt.Sprintf("Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", pods, limit.Value())}
+	}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		limit := allocatable[name]
+		capacity := limit.Value()
+		if name == corev1.ResourceCPU {
+			capacity = limit.MilliValue()
+		}
+		if want := request(pod, name); want > 0 && used[name]+want > capacity {
+			return &rejection{"OutOf" + string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, want, used[name], capacity)}
+		}
+	}
+	return nil
+}
+
+// request is what a pod asks for: the sum of its containers, or what its largest init
+// container needs while sidecars run, whichever is more; CPU in thousandths.
+func request(pod *corev1.Pod, name corev1.ResourceName) int64 {
+	value := func(list corev1.ResourceList) int64 {
+		q := list[name]
+		if name == corev1.ResourceCPU {
+			return q.MilliValue()
+		}
+		return q.Value()
+	}
+	var sum, sidecars, most int64
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		own := value(c.Resources.Requests)
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			sidecars += own
+			most = max(most, sidecars)
+			continue
+		}
+		most = max(most, sidecars+own)
+	}
+	for _, c := range pod.Spec.Containers {
+		sum += value(c.Resources.Requests)
+	}
+	return max(sum+sidecars, most) + value(pod.Spec.Overhead)
+}
+
+func (n *node) follows(_ context.Context, w *worker, pod *corev1.Pod) error {
+	n.objects.use(w.uid, references(pod))
+	return nil
+}
+
+func (n *node) unfollow(_ context.Context, uid types.UID) error {
+	n.objects.use(uid, nil)
+	return nil
+}
+
+func (n *node) mountVolumes(ctx context.Context, w *worker, pod *corev1.Pod) error {
+	return n.volumes.SetUp(ctx, pod, n.podIPs(pod, w.state))
+}
+
+func (n *node) unmountVolumes(_ context.Context, uid types.UID) error {
+	return n.volumes.TearDown(uid)
+}
+
+// tearDown runs the hooks backwards; one that fails does not keep the others from running.
+func (n *node) tearDown(ctx context.Context, uid types.UID) error {
+	var failed []error
+	for i := len(n.hooks) - 1; i >= 0; i-- {
+		h := n.hooks[i]
+		if h.tearDown == nil {
+			continue
+		}
+		if err := h.tearDown(ctx, uid); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", h.name, err))
+		}
+	}
+	return errors.Join(failed...)
+}

@@ -1,0 +1,227 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+)
+
+// ensureImage finds the container's image or pulls it, as its policy says.
+func (n *node) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
+	name, err := withTag(c.Image)
+	if err != nil {
+		message := fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err)
+		n.containerEvent(pod, c, corev1.EventTypeWarning, "InspectFailed", message)
+		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: "InvalidImageName", Message: message}
+	}
+	spec := &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: c.Image, Annotations: pod.Annotations}
+	present, err := n.imageOf(ctx, spec)
+	if err != nil {
+		message := fmt.Sprintf("Failed to inspect image %q: %v", name, cri.Message(err))
+		n.containerEvent(pod, c, corev1.EventTypeWarning, "InspectFailed", message)
+		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: "ImageInspectError", Message: message}
+	}
+	policy := c.ImagePullPolicy
+	if policy == "" {
+		policy = corev1.PullIfNotPresent
+		if strings.HasSuffix(name, ":latest") {
+			policy = corev1.PullAlways
+		}
+	}
+	switch {
+	case present != nil && policy != corev1.PullAlways:
+		n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
+		return present, 0, nil
+	case policy == corev1.PullNever:
+		message := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
+		n.containerEvent(pod, c, corev1.EventTypeWarning, "ErrImageNeverPull", message)
+		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull", Message: message}
+	}
+	return n.pull(ctx, pod, c, spec)
+}
+
+func (n *node) imageOf(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
+	resp, err := n.cri.Images.ImageStatus(cri.Quiet(ctx), spec, false)
+	if err != nil {
+		return nil, err
+	}
+	return resp.GetImage(), nil
+}
+
+func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
+	key := fmt.Sprintf("%s_%s", pod.UID, c.Image)
+	start := n.Clock.Now()
+	if until, ok := n.pullFailure(key); ok && until.at.After(start) {
+		message := fmt.Sprintf("Back-off pulling image %q", c.Image)
+		n.containerEvent(pod, c, corev1.EventTypeNormal, "BackOff", message)
+		return nil, until.at.Sub(start), &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: message + ": " + until.message}
+	}
+	n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", c.Image))
+	auths := append(n.pullAuths(ctx, pod, spec.Image), nil)
+	var ref string
+	var err error
+	for _, auth := range auths {
+		if ref, err = n.cri.Images.PullImage(cri.Quiet(ctx), spec, auth, nil); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, retrySoon, &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+		}
+		n.containerEvent(pod, c, corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %v", c.Image, rpcText(err)))
+		now := n.Clock.Now()
+		n.imageBackoff.Next(key, now)
+		until, _ := n.imageBackoff.Until(key, now)
+		message := rpcText(err)
+		n.noteFailure(key, until, "ErrImagePull: "+message)
+		return nil, retrySoon, &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: message}
+	}
+	n.imageBackoff.Forget(func(k string) bool { return k == key })
+	n.forgetFailures(func(k string) bool { return k == key })
+	image, err := n.imageOf(ctx, spec)
+	if err == nil && image == nil {
+		image = &runtimeapi.Image{Id: ref}
+	}
+	if err != nil {
+		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: "ImageInspectError", Message: cri.Message(err)}
+	}
+	took := n.Clock.Since(start).Truncate(time.Millisecond)
+	n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", c.Image, took, took, image.Size))
+	return image, 0, nil
+}
+
+// rpcText is an error as the messages of pods show it.
+func rpcText(err error) string {
+	text := err.Error()
+	if i := strings.Index(text, "rpc error: "); i > 0 {
+		text = text[i:]
+	}
+	return strings.TrimPrefix(text, "rpc error: ")
+}
+
+// failure is the last failure to pull an image.
+type failure struct {
+	at      time.Time // until when not to try again
+	message string
+}
+
+func (n *node) pullFailure(key string) (failure, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f, ok := n.pullFailures[key]
+	return f, ok
+}
+
+func (n *node) noteFailure(key string, until time.Time, message string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pullFailures[key] = failure{until, message}
+}
+
+func (n *node) forgetFailures(pick func(string) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key := range n.pullFailures {
+		if pick(key) {
+			delete(n.pullFailures, key)
+		}
+	}
+}
+
+// withTag gives a name without tag and digest the tag "latest".
+func withTag(image string) (string, error) {
+	if image == "" || strings.ContainsAny(image, " \t\n") || strings.HasSuffix(image, ":") || strings.HasSuffix(image, "/") {
+		return "", fmt.Errorf("couldn't parse image name %q: invalid reference format", image)
+	}
+	path := image[strings.LastIndex(image, "/")+1:]
+	if name, _, _ := strings.Cut(path, ":"); strings.ToLower(image[:len(image)-len(path)]) != image[:len(image)-len(path)] && !strings.Contains(image[:len(image)-len(path)], ".") || strings.ToLower(name) != name {
+		return "", fmt.Errorf("couldn't parse image name %q: invalid reference format: repository name must be lowercase", image)
+	}
+	if strings.ContainsAny(path, ":@") {
+		return image, nil
+	}
+	return image + ":latest", nil
+}
+
+// pullAuths are the credentials of the pod's pull secrets that fit the image's registry.
+func (n *node) pullAuths(ctx context.Context, pod *corev1.Pod, image string) []*runtimeapi.AuthConfig {
+	var out []*runtimeapi.AuthConfig
+	for _, ref := range pod.Spec.ImagePullSecrets {
+		secret, err := n.objects.Secret(ctx, pod.Namespace, ref.Name)
+		if err != nil {
+			n.recorder.Event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", fmt.Sprintf("Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", ref.Name))
+			continue
+		}
+		out = append(out, credentials(secret, image)...)
+	}
+	return out
+}
+
+// credentials reads a docker configuration.
+func credentials(secret *corev1.Secret, image string) []*runtimeapi.AuthConfig {
+	type login struct{ Username, Password, Auth string }
+	logins := map[string]login{}
+	switch secret.Type {
+	case corev1.SecretTypeDockerConfigJson:
+		var file struct{ Auths map[string]login }
+		if json.Unmarshal(secret.Data[corev1.DockerConfigJsonKey], &file) != nil {
+			return nil
+		}
+		logins = file.Auths
+	case corev1.SecretTypeDockercfg:
+		if json.Unmarshal(secret.Data[corev1.DockerConfigKey], &logins) != nil {
+			return nil
+		}
+	}
+	registry, _, found := strings.Cut(image, "/")
+	if !found || !strings.ContainsAny(registry, ".:") && registry != "localhost" {
+		registry = "docker.io"
+	}
+	var keys []string
+	for key := range logins {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b string) int { return strings.Compare(b, a) })
+	var out []*runtimeapi.AuthConfig
+	for _, key := range keys {
+		host := strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
+		host, _, _ = strings.Cut(host, "/")
+		if host != registry && !(registry == "docker.io" && host == "index.docker.io") {
+			continue
+		}
+		l := logins[key]
+		if l.Auth != "" && l.Username == "" {
+			if plain, err := base64.StdEncoding.DecodeString(l.Auth); err == nil {
+				l.Username, l.Password, _ = strings.Cut(string(plain), ":")
+			}
+		}
+		out = append(out, &runtimeapi.AuthConfig{Username: l.Username, Password: l.Password})
+	}
+	return out
+}
+
+// runtimeHandler is the handler that the pod's runtime class names.
+func (n *node) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, error) {
+	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
+		return "", nil
+	}
+	class, err := n.client.NodeV1().RuntimeClasses().Get(ctx, *pod.Spec.RuntimeClassName, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("Failed to create sandbox for pod %q: %w", describe(pod), err) //nolint:staticcheck // the event's text is kubelet's
+	}
+	return class.Handler, nil
+}

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// machine is what the node runs on.
+type machine struct {
+	cpus           int
+	memory         int64 // bytes
+	disk, inodes   int64 // of the root directory's file system
+	swap           int64
+	kernel         string
+	osImage        string
+	machineID      string
+	systemUUID     string
+	bootID         string
+	lowestOOMScore int64
+}
+
+// look finds out about the machine.
+func look(root string) (machine, error) {
+	m := machine{cpus: runtime.NumCPU(), osImage: "Linux"}
+	info, err := meminfo()
+	if err != nil {
+		return m, err
+	}
+	m.memory, m.swap = info["MemTotal"], info["SwapTotal"]
+	if limit := cgroupMemoryLimit(); limit > 0 && limit < m.memory {
+		m.memory = limit
+	}
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return m, fmt.Errorf("ask kernel's version: %w", err)
+	}
+	m.kernel = unix.ByteSliceToString(uts.Release[:])
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return m, fmt.Errorf("make node's directory: %w", err)
+	}
+	total, _, inodes, _, err := space(root)
+	if err != nil {
+		return m, err
+	}
+	m.disk, m.inodes = total, inodes
+	m.machineID = line("/etc/machine-id")
+	m.systemUUID = line("/sys/class/dmi/id/product_uuid")
+	if m.systemUUID == "" {
+		m.systemUUID = m.machineID
+	}
+	m.bootID = line("/proc/sys/kernel/random/boot_id")
+	if text, err := os.ReadFile("/etc/os-release"); err == nil {
+		for l := range strings.Lines(string(text)) {
+			if value, ok := strings.CutPrefix(strings.TrimSpace(l), "PRETTY_NAME="); ok {
+				m.osImage = strings.Trim(value, `"`)
+			}
+		}
+	}
+	m.lowestOOMScore = lowestOOMScore()
+	return m, nil
+}
+
+// line is the first line of a file, or nothing.
+func line(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	return strings.TrimSpace(first)
+}
+
+// meminfo reads the kernel's figures of memory, in bytes.
+func meminfo() (map[string]int64, error) {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return nil, fmt.Errorf("read memory: %w", err)
+	}
+	defer f.Close()
+	out := map[string]int64{}
+	for scan := bufio.NewScanner(f); scan.Scan(); {
+		fields := strings.Fields(scan.Text())
+		if len(fields) < 2 {
+			continue
+		}
+		if n, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
+			out[strings.TrimSuffix(fields[0], ":")] = n * 1024
+		}
+	}
+	return out, nil
+}
+
+// cgroupMemoryLimit is the bound of the machine's root cgroup, which a container that
+// plays a machine has; zero without one.
+func cgroupMemoryLimit() int64 {
+	for _, path := range []string{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max"} {
+		if n, err := strconv.ParseInt(line(path), 10, 64); err == nil && n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// space is the size of a file system and what is left of it.
+func space(path string) (total, free, inodes, inodesFree int64, err error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil {
+		return 0, 0, 0, 0, fmt.Errorf("measure file system of %s: %w", path, err)
+	}
+	return int64(s.Blocks) * s.Bsize, int64(s.Bavail) * s.Bsize, int64(s.Files), int64(s.Ffree), nil
+}
+
+// capSysResource is the capability to go below one's own OOM score.
+const capSysResource = 24
+
+func lowestOOMScore() int64 {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return -1000
+	}
+	for l := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(l, "CapEff:"); ok {
+			caps, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+			if err == nil && caps&(1<<capSysResource) != 0 {
+				return -1000
+			}
+		}
+	}
+	score, err := strconv.ParseInt(line("/proc/self/oom_score_adj"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return score
+}
+
+// nodeIPs are the machine's addresses: the one of the route to the world first.
+func nodeIPs() ([]string, error) {
+	// No packet is sent: the kernel only chooses a source address.
+	if conn, err := net.Dial("udp", "192.0.2.1:9"); err == nil {
+		defer conn.Close()
+		if addr, ok := conn.LocalAddr().(*net.UDPAddr); ok && !addr.IP.IsLoopback() {
+			return []string{addr.IP.String()}, nil
+		}
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list network interfaces: %w", err)
+	}
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 || strings.HasPrefix(i.Name, "mortise") || strings.HasPrefix(i.Name, "veth") {
+			continue
+		}
+		addresses, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addresses {
+			if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
+				return []string{n.IP.String()}, nil
+			}
+		}
+	}
+	return []string{"127.0.0.1"}, nil
+}

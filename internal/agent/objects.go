@@ -1,0 +1,230 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// objects holds the ConfigMaps and Secrets that the node's pods refer to, each followed
+// by a watch of its own, for as long as a pod refers to it. A node never lists Secrets that
+// it has no business with.
+type objects struct {
+	ctx    context.Context
+	client kubernetes.Interface
+	notify func(users []types.UID)
+
+	mu      sync.Mutex
+	entries map[objectKey]*followed
+	running sync.WaitGroup
+}
+
+type objectKey struct{ kind, namespace, name string }
+
+type followed struct {
+	informer cache.SharedIndexInformer
+	cancel   context.CancelFunc
+	users    map[types.UID]bool
+}
+
+func newObjects(ctx context.Context, client kubernetes.Interface, notify func([]types.UID)) *objects {
+	return &objects{ctx: ctx, client: client, notify: notify, entries: map[objectKey]*followed{}}
+}
+
+func (o *objects) wait() { o.running.Wait() }
+
+// Use says which objects a pod refers to from now on; none for a pod that is gone.
+func (o *objects) use(uid types.UID, keys []objectKey) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	wanted := map[objectKey]bool{}
+	for _, key := range keys {
+		wanted[key] = true
+		e := o.entries[key]
+		if e == nil {
+			e = o.start(key)
+			o.entries[key] = e
+		}
+		e.users[uid] = true
+	}
+	for key, e := range o.entries {
+		if wanted[key] || !e.users[uid] {
+			continue
+		}
+		delete(e.users, uid)
+		if len(e.users) == 0 {
+			e.cancel()
+			delete(o.entries, key)
+		}
+	}
+}
+
+func (o *objects) start(key objectKey) *followed {
+	ctx, cancel := context.WithCancel(o.ctx)
+	tweak := func(options metav1.ListOptions) metav1.ListOptions {
+		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, key.name).String()
+		return options
+	}
+	core := o.client.CoreV1()
+	lw := &cache.ListWatch{}
+	var example runtime.Object
+	switch key.kind {
+	case "configmap":
+		example = &corev1.ConfigMap{}
+		lw.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return core.ConfigMaps(key.namespace).List(ctx, tweak(options))
+		}
+		lw.WatchFuncWithContext = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return core.ConfigMaps(key.namespace).Watch(ctx, tweak(options))
+		}
+	default:
+		example = &corev1.Secret{}
+		lw.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return core.Secrets(key.namespace).List(ctx, tweak(options))
+		}
+		lw.WatchFuncWithContext = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return core.Secrets(key.namespace).Watch(ctx, tweak(options))
+		}
+	}
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, o.client), example, 0, cache.Indexers{})
+	e := &followed{informer: informer, cancel: cancel, users: map[types.UID]bool{}}
+	tell := func(obj any) {
+		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
+		}
+		if m, ok := obj.(metav1.Object); ok && m.GetName() == key.name {
+			o.notify(o.usersOf(key))
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: tell, UpdateFunc: func(_, obj any) { tell(obj) }, DeleteFunc: tell,
+	}); err != nil {
+		panic("a new informer takes no handler: " + err.Error())
+	}
+	o.running.Go(func() { informer.RunWithContext(ctx) })
+	return e
+}
+
+func (o *objects) usersOf(key objectKey) []types.UID {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var out []types.UID
+	if e := o.entries[key]; e != nil {
+		for uid := range e.users {
+			out = append(out, uid)
+		}
+	}
+	return out
+}
+
+// get finds an object that is followed; one that is not is asked for.
+func get[T any](ctx context.Context, o *objects, key objectKey, ask func() (*T, error)) (*T, error) {
+	o.mu.Lock()
+	e := o.entries[key]
+	o.mu.Unlock()
+	if e == nil {
+		return ask()
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), e.informer.HasSynced) {
+		return nil, fmt.Errorf("wait for %s %s/%s: %w", key.kind, key.namespace, key.name, context.Cause(ctx))
+	}
+	obj, ok, err := e.informer.GetStore().GetByKey(key.namespace + "/" + key.name)
+	if err != nil {
+		return nil, fmt.Errorf("find %s %s/%s: %w", key.kind, key.namespace, key.name, err)
+	}
+	if !ok {
+		return nil, apierrors.NewNotFound(corev1.Resource(key.kind), key.name)
+	}
+	return obj.(any).(*T), nil
+}
+
+// ConfigMap returns one ConfigMap; it must not be changed.
+func (o *objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	return get(ctx, o, objectKey{"configmap", namespace, name}, func() (*corev1.ConfigMap, error) {
+		return o.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// Secret returns one Secret; it must not be changed.
+func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	return get(ctx, o, objectKey{"secret", namespace, name}, func() (*corev1.Secret, error) {
+		return o.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// Token asks for a service account's token.
+func (o *objects) Token(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	return o.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+}
+
+// Claim returns one claim.
+func (o *objects) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	return o.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+// Volume returns one persistent volume.
+func (o *objects) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	return o.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+}
+
+// references are the ConfigMaps and Secrets that a pod's definition names.
+func references(pod *corev1.Pod) []objectKey {
+	var out []objectKey
+	configMap := func(name string) { out = append(out, objectKey{"configmap", pod.Namespace, name}) }
+	secret := func(name string) { out = append(out, objectKey{"secret", pod.Namespace, name}) }
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.ConfigMap != nil:
+			configMap(v.ConfigMap.Name)
+		case v.Secret != nil:
+			secret(v.Secret.SecretName)
+		case v.Projected != nil:
+			for _, s := range v.Projected.Sources {
+				if s.ConfigMap != nil {
+					configMap(s.ConfigMap.Name)
+				}
+				if s.Secret != nil {
+					secret(s.Secret.Name)
+				}
+			}
+		}
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range list {
+			for _, from := range c.EnvFrom {
+				if from.ConfigMapRef != nil {
+					configMap(from.ConfigMapRef.Name)
+				}
+				if from.SecretRef != nil {
+					secret(from.SecretRef.Name)
+				}
+			}
+			for _, e := range c.Env {
+				if e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil {
+					configMap(e.ValueFrom.ConfigMapKeyRef.Name)
+				}
+				if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+					secret(e.ValueFrom.SecretKeyRef.Name)
+				}
+			}
+		}
+	}
+	for _, s := range pod.Spec.ImagePullSecrets {
+		secret(s.Name)
+	}
+	return out
+}

@@ -1,0 +1,335 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/version"
+)
+
+// The node's heartbeat, kubelet's figures.
+const (
+	leaseDuration   = 40 * time.Second
+	leaseRenewal    = 10 * time.Second
+	statusInterval  = 10 * time.Second // how often the conditions are looked at
+	statusHeartbeat = 5 * time.Minute  // how often an unchanged status is written
+	leaseNamespace  = "kube-node-lease"
+)
+
+// The bounds below which the node is under pressure.
+const (
+	memoryPressure     = 100 << 20
+	diskPressureShare  = 10 // of free space, in hundredths
+	inodePressureShare = 5
+)
+
+// readiness is why the node is not ready; empty when it is.
+type readiness struct{ reason string }
+
+func (n *node) capacity() corev1.ResourceList {
+	m := n.machine
+	return corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(m.cpus), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(m.memory, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(n.MaxPods, resource.DecimalSI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(m.disk, resource.BinarySI),
+		"hugepages-1Gi":                 *resource.NewQuantity(0, resource.DecimalSI),
+		"hugepages-2Mi":                 *resource.NewQuantity(0, resource.DecimalSI),
+	}
+}
+
+// allocatable is the capacity without what the node keeps for itself.
+func (n *node) allocatable() corev1.ResourceList {
+	out := n.capacity()
+	out[corev1.ResourceMemory] = *resource.NewQuantity(max(n.machine.memory-memoryPressure, 0), resource.BinarySI)
+	out[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(n.machine.disk*(100-diskPressureShare)/100, resource.DecimalSI)
+	return out
+}
+
+// object is the Node as it should be; conditions of before keep their times.
+func (n *node) object(old *corev1.Node) *corev1.Node {
+	node := &corev1.Node{}
+	if old != nil {
+		node = old.DeepCopy()
+	}
+	node.Name = n.NodeName
+	if node.Labels == nil {
+		node.Labels = map[string]string{}
+	}
+	maps.Copy(node.Labels, map[string]string{
+		corev1.LabelHostname: n.NodeName, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
+		"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
+	})
+	maps.Copy(node.Labels, n.Labels)
+	if node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
+
+	s := &node.Status
+	s.Capacity, s.Allocatable = n.capacity(), n.allocatable()
+	s.Addresses = nil
+	for _, ip := range n.NodeIPs {
+		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
+	}
+	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: n.NodeName})
+	s.DaemonEndpoints.KubeletEndpoint.Port = n.port
+	s.NodeInfo = corev1.NodeSystemInfo{
+		MachineID: n.machine.machineID, SystemUUID: n.machine.systemUUID, BootID: n.machine.bootID,
+		KernelVersion: n.machine.kernel, OSImage: n.machine.osImage,
+		ContainerRuntimeVersion: n.cri.Name + "://" + strings.TrimPrefix(n.cri.Version, "v"),
+		KubeletVersion:          version.Get().GitVersion, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
+		Swap: &corev1.NodeSwapStatus{Capacity: &n.machine.swap},
+	}
+	n.setConditions(s)
+	return node
+}
+
+// setConditions looks at the machine and the runtime.
+func (n *node) setConditions(s *corev1.NodeStatus) {
+	now := metav1.NewTime(n.Clock.Now()).Rfc3339Copy()
+	set := func(t corev1.NodeConditionType, status bool, yesReason, yesMessage, noReason, noMessage string) {
+		c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: noReason, Message: noMessage, LastHeartbeatTime: now, LastTransitionTime: now}
+		if status {
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, yesReason, yesMessage
+		}
+		for i := range s.Conditions {
+			if s.Conditions[i].Type == t {
+				if s.Conditions[i].Status == c.Status {
+					c.LastTransitionTime = s.Conditions[i].LastTransitionTime
+				}
+				s.Conditions[i] = c
+				return
+			}
+		}
+		s.Conditions = append(s.Conditions, c)
+	}
+	memory := false
+	if info, err := meminfo(); err == nil {
+		memory = info["MemAvailable"] > 0 && info["MemAvailable"] < memoryPressure
+	}
+	disk := false
+	if total, free, inodes, inodesFree, err := space(n.RootDir); err == nil {
+		disk = total > 0 && free*100/total < diskPressureShare || inodes > 0 && inodesFree*100/inodes < inodePressureShare
+	}
+	set(corev1.NodeMemoryPressure, memory, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available", "KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+	set(corev1.NodeDiskPressure, disk, "KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+	set(corev1.NodePIDPressure, false, "KubeletHasInsufficientPID", "kubelet has insufficient PID available", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
+	n.mu.Lock()
+	why := n.ready.reason
+	n.mu.Unlock()
+	set(corev1.NodeReady, why == "", "KubeletReady", "kubelet is posting ready status", "KubeletNotReady", why)
+}
+
+// askRuntime finds out whether the runtime and its network are ready. It returns whether
+// that has changed.
+func (n *node) askRuntime(ctx context.Context) bool {
+	var problems []string
+	resp, err := n.cri.Runtime.Status(cri.Quiet(ctx), false)
+	if ctx.Err() != nil {
+		return false
+	}
+	switch {
+	case err != nil:
+		problems = append(problems, "container runtime status check may not have completed yet: "+cri.Message(err))
+	default:
+		seen := map[string]*runtimeapi.RuntimeCondition{}
+		for _, c := range resp.GetStatus().GetConditions() {
+			seen[c.Type] = c
+		}
+		for _, want := range []struct{ kind, text string }{{runtimeapi.RuntimeReady, "container runtime not ready"}, {runtimeapi.NetworkReady, "container runtime network not ready"}} {
+			switch c := seen[want.kind]; {
+			case c == nil:
+				problems = append(problems, fmt.Sprintf("%s: %s not reported", want.text, want.kind))
+			case !c.Status:
+				problems = append(problems, fmt.Sprintf("%s: %s=false reason:%s message:%s", want.text, c.Type, c.Reason, c.Message))
+			}
+		}
+	}
+	why := strings.Join(problems, ", ")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	changed := n.ready.reason != why
+	n.ready.reason = why
+	return changed
+}
+
+// networkReady says whether pods with a network of their own can be made.
+func (n *node) networkReady() (bool, string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ready.reason == "", n.ready.reason
+}
+
+// register makes the Node, or takes over the one that is there.
+func (n *node) register(ctx context.Context) error {
+	n.askRuntime(ctx)
+	nodes := n.client.CoreV1().Nodes()
+	fresh := n.object(nil)
+	made, err := nodes.Create(ctx, fresh, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("register node %s: %w", n.NodeName, err)
+	}
+	if err == nil {
+		n.Logger.Info("node registered", "node", n.NodeName)
+	} else {
+		made, err = nodes.Get(ctx, n.NodeName, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("find node %s: %w", n.NodeName, err)
+		}
+	}
+	if err := n.writeNode(ctx, made, true); err != nil {
+		return err
+	}
+	if err := n.network(made); err != nil {
+		return err
+	}
+	return n.renewLease(ctx)
+}
+
+// network installs the pod network that the API server has given to the node.
+func (n *node) network(node *corev1.Node) error {
+	cidrs := node.Spec.PodCIDRs
+	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
+		cidrs = []string{node.Spec.PodCIDR}
+	}
+	if len(cidrs) == 0 || len(cidrs) == 1 && cidrs[0] == n.PodCIDR {
+		return nil
+	}
+	n.PodCIDR = cidrs[0]
+	return n.installCNI(cidrs...)
+}
+
+// writeNode writes labels and status where they differ from what is there.
+func (n *node) writeNode(ctx context.Context, have *corev1.Node, heartbeat bool) error {
+	want := n.object(have)
+	if !equality.Semantic.DeepEqual(have.Labels, want.Labels) || !equality.Semantic.DeepEqual(have.Annotations, want.Annotations) {
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": want.Labels, "annotations": want.Annotations}})
+		if err != nil {
+			return fmt.Errorf("encode node's labels: %w", err)
+		}
+		if _, err := n.client.CoreV1().Nodes().Patch(ctx, n.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("label node %s: %w", n.NodeName, err)
+		}
+	}
+	if !heartbeat && sameStatus(have.Status, want.Status) {
+		return nil
+	}
+	before, err := json.Marshal(corev1.Node{Status: have.Status})
+	if err != nil {
+		return fmt.Errorf("encode node's status: %w", err)
+	}
+	after, err := json.Marshal(corev1.Node{Status: want.Status})
+	if err != nil {
+		return fmt.Errorf("encode node's status: %w", err)
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Node{})
+	if err != nil {
+		return fmt.Errorf("compare node's status: %w", err)
+	}
+	if string(patch) == "{}" {
+		return nil
+	}
+	if _, err := n.client.CoreV1().Nodes().Patch(ctx, n.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		return fmt.Errorf("write status of node %s: %w", n.NodeName, err)
+	}
+	return nil
+}
+
+// sameStatus compares without the times of heartbeats.
+func sameStatus(a, b corev1.NodeStatus) bool {
+	strip := func(s corev1.NodeStatus) corev1.NodeStatus {
+		s = *s.DeepCopy()
+		for i := range s.Conditions {
+			s.Conditions[i].LastHeartbeatTime = metav1.Time{}
+		}
+		return s
+	}
+	return equality.Semantic.DeepEqual(strip(a), strip(b))
+}
+
+// heartbeat renews the lease every ten seconds, and writes the status when it has changed
+// or five minutes have gone by. What fails is said and tried again with the next beat.
+func (n *node) heartbeat(ctx context.Context) error {
+	ticker := n.Clock.NewTicker(leaseRenewal)
+	defer ticker.Stop()
+	written := n.Clock.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+			if err := n.renewLease(ctx); err != nil && ctx.Err() == nil {
+				n.Logger.Error("heartbeat", "err", err)
+			}
+			n.askRuntime(ctx)
+		case <-n.changed:
+			n.askRuntime(ctx)
+		}
+		due := n.Clock.Since(written) >= statusHeartbeat
+		have, err := n.client.CoreV1().Nodes().Get(ctx, n.NodeName, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			err = n.register(ctx)
+		} else if err == nil {
+			err = errors.Join(n.network(have), n.writeNode(ctx, have, due))
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				n.Logger.Error("node status", "err", err)
+			}
+			continue
+		}
+		if due {
+			written = n.Clock.Now()
+		}
+	}
+}
+
+// renewLease says that the node is alive.
+func (n *node) renewLease(ctx context.Context) error {
+	leases := n.client.CoordinationV1().Leases(leaseNamespace)
+	now := metav1.NewMicroTime(n.Clock.Now())
+	seconds := int32(leaseDuration / time.Second)
+	lease, err := leases.Get(ctx, n.NodeName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		lease = &coordinationv1.Lease{}
+		lease.Name, lease.Namespace = n.NodeName, leaseNamespace
+		if node, err := n.client.CoreV1().Nodes().Get(ctx, n.NodeName, metav1.GetOptions{}); err == nil {
+			lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.NodeName, UID: node.UID}}
+		}
+		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &n.NodeName, LeaseDurationSeconds: &seconds, RenewTime: &now}
+		_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
+		if apierrors.IsNotFound(err) {
+			// The namespace is not there yet; whoever makes namespaces makes it.
+			return nil
+		}
+	} else if err == nil {
+		lease = lease.DeepCopy()
+		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &n.NodeName, &seconds, &now
+		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("renew lease of node %s: %w", n.NodeName, err)
+	}
+	return nil
+}

@@ -1,0 +1,279 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runconfig
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/environ"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/podstatus"
+)
+
+// ContainerInput is what a container's configuration is made from.
+type ContainerInput struct {
+	Pod          *corev1.Pod
+	Container    *corev1.Container
+	ImageRef     string
+	RestartCount int32
+	Env          []environ.Var
+	Mounts       []*runtimeapi.Mount
+	// The image's own user.
+	ImageUser *int64
+	ImageName string
+	// TargetID is the container whose processes an ephemeral container sees.
+	TargetID string
+}
+
+// Container is the configuration of one container.
+func (n *Node) Container(in ContainerInput) (*runtimeapi.ContainerConfig, error) {
+	c := in.Container
+	security, err := n.security(in)
+	if err != nil {
+		return nil, err
+	}
+	annotations, err := podstate.ContainerAnnotations(in.Pod, c, in.RestartCount)
+	if err != nil {
+		return nil, err
+	}
+	out := &runtimeapi.ContainerConfig{
+		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(in.RestartCount)},
+		Image:       &runtimeapi.ImageSpec{Image: in.ImageRef, UserSpecifiedImage: c.Image},
+		Command:     environ.ExpandAll(c.Command, in.Env),
+		Args:        environ.ExpandAll(c.Args, in.Env),
+		WorkingDir:  c.WorkingDir,
+		Labels:      podstate.ContainerLabels(in.Pod, c),
+		Annotations: annotations,
+		Mounts:      in.Mounts,
+		LogPath:     ContainerLog(c.Name, in.RestartCount),
+		Stdin:       c.Stdin,
+		StdinOnce:   c.StdinOnce,
+		Tty:         c.TTY,
+		Linux:       &runtimeapi.LinuxContainerConfig{Resources: n.Resources(in.Pod, c), SecurityContext: security},
+	}
+	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
+		if signal, ok := runtimeapi.Signal_value[string(*c.Lifecycle.StopSignal)]; ok {
+			out.StopSignal = runtimeapi.Signal(signal)
+		}
+	}
+	for _, v := range in.Env {
+		out.Envs = append(out.Envs, &runtimeapi.KeyValue{Key: v.Name, Value: []byte(v.Value)})
+	}
+	return out, nil
+}
+
+// The figures of the kernel's CPU scheduler.
+const (
+	quotaPeriod   = 100_000 // microseconds
+	minQuota      = 1_000
+	minShares     = 2
+	maxShares     = 262_144
+	sharesPerCPU  = 1024
+	milliPerCPU   = 1000
+	oomGuaranteed = -997
+	oomBestEffort = 1000
+)
+
+// Resources are a container's bounds.
+func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
+	out := &runtimeapi.LinuxContainerResources{OomScoreAdj: n.oomScore(pod, c)}
+	request, hasRequest := c.Resources.Requests[corev1.ResourceCPU]
+	limit := c.Resources.Limits[corev1.ResourceCPU]
+	if !hasRequest {
+		request = limit
+	}
+	out.CpuShares = min(max(request.MilliValue()*sharesPerCPU/milliPerCPU, minShares), maxShares)
+	if !limit.IsZero() {
+		out.CpuPeriod = quotaPeriod
+		out.CpuQuota = max(limit.MilliValue()*quotaPeriod/milliPerCPU, minQuota)
+	}
+	if memory := c.Resources.Limits[corev1.ResourceMemory]; !memory.IsZero() {
+		out.MemoryLimitInBytes = memory.Value()
+	}
+	return out
+}
+
+// oomScore says how early the kernel kills the container when memory is short: the more
+// of the machine's memory it has asked for, the later.
+func (n *Node) oomScore(pod *corev1.Pod, c *corev1.Container) int64 {
+	score := int64(oomBestEffort)
+	switch cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)) {
+	case corev1.PodQOSGuaranteed:
+		score = oomGuaranteed
+	case corev1.PodQOSBurstable:
+		memory := c.Resources.Requests[corev1.ResourceMemory]
+		if n.MemoryBytes > 0 {
+			score = 1000 - 1000*memory.Value()/n.MemoryBytes
+		}
+		score = min(max(score, 1000+oomGuaranteed), oomBestEffort-1)
+	}
+	return max(score, n.LowestOOMScore)
+}
+
+func (n *Node) security(in ContainerInput) (*runtimeapi.LinuxContainerSecurityContext, error) {
+	own := in.Container.SecurityContext
+	if own == nil {
+		own = &corev1.SecurityContext{}
+	}
+	common := in.Pod.Spec.SecurityContext
+	if common == nil {
+		common = &corev1.PodSecurityContext{}
+	}
+	user := or(own.RunAsUser, common.RunAsUser)
+	if err := nonRoot(in, or(own.RunAsNonRoot, common.RunAsNonRoot), user); err != nil {
+		return nil, err
+	}
+	out := &runtimeapi.LinuxContainerSecurityContext{
+		Capabilities:       capabilities(own.Capabilities),
+		Privileged:         own.Privileged != nil && *own.Privileged,
+		ReadonlyRootfs:     own.ReadOnlyRootFilesystem != nil && *own.ReadOnlyRootFilesystem,
+		SelinuxOptions:     selinux(or(own.SELinuxOptions, common.SELinuxOptions)),
+		RunAsUser:          number(user),
+		RunAsGroup:         number(or(own.RunAsGroup, common.RunAsGroup)),
+		SupplementalGroups: groups(in.Pod),
+		NamespaceOptions:   namespaces(in.Pod, in.TargetID),
+		NoNewPrivs:         own.AllowPrivilegeEscalation != nil && !*own.AllowPrivilegeEscalation,
+		MaskedPaths:        maskedPaths(own.ProcMount),
+		ReadonlyPaths:      readonlyPaths(own.ProcMount),
+		Seccomp:            seccomp(or(own.SeccompProfile, common.SeccompProfile)),
+		Apparmor:           apparmor(or(own.AppArmorProfile, common.AppArmorProfile)),
+	}
+	if out.RunAsUser == nil {
+		out.RunAsUser, out.RunAsUsername = number(in.ImageUser), in.ImageName
+	}
+	if p := common.SupplementalGroupsPolicy; p != nil {
+		out.SupplementalGroupsPolicy = runtimeapi.SupplementalGroupsPolicy(runtimeapi.SupplementalGroupsPolicy_value[string(*p)])
+	}
+	return out, nil
+}
+
+func nonRoot(in ContainerInput, asked *bool, user *int64) error {
+	if asked == nil || !*asked {
+		return nil
+	}
+	pod := fmt.Sprintf("%s_%s(%s)", in.Pod.Name, in.Pod.Namespace, in.Pod.UID)
+	switch {
+	case user != nil && *user == 0:
+		return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", pod, in.Container.Name)
+	case user != nil:
+		return nil
+	case in.ImageUser != nil && *in.ImageUser == 0:
+		return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", pod, in.Container.Name)
+	case in.ImageUser == nil && in.ImageName != "":
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)", in.ImageName, pod, in.Container.Name)
+	}
+	return nil
+}
+
+func or[T any](own, common *T) *T {
+	if own != nil {
+		return own
+	}
+	return common
+}
+
+func number(n *int64) *runtimeapi.Int64Value {
+	if n == nil {
+		return nil
+	}
+	return &runtimeapi.Int64Value{Value: *n}
+}
+
+func groups(pod *corev1.Pod) []int64 {
+	sc := pod.Spec.SecurityContext
+	if sc == nil {
+		return nil
+	}
+	var out []int64
+	if sc.FSGroup != nil {
+		out = append(out, *sc.FSGroup)
+	}
+	return append(out, sc.SupplementalGroups...)
+}
+
+func selinux(o *corev1.SELinuxOptions) *runtimeapi.SELinuxOption {
+	if o == nil {
+		return nil
+	}
+	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
+}
+
+func capabilities(c *corev1.Capabilities) *runtimeapi.Capability {
+	if c == nil {
+		return nil
+	}
+	out := &runtimeapi.Capability{}
+	for _, name := range c.Add {
+		out.AddCapabilities = append(out.AddCapabilities, string(name))
+	}
+	for _, name := range c.Drop {
+		out.DropCapabilities = append(out.DropCapabilities, string(name))
+	}
+	return out
+}
+
+func seccomp(p *corev1.SeccompProfile) *runtimeapi.SecurityProfile {
+	if p == nil {
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	}
+	switch p.Type {
+	case corev1.SeccompProfileTypeRuntimeDefault:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	case corev1.SeccompProfileTypeLocalhost:
+		out := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost}
+		if p.LocalhostProfile != nil {
+			out.LocalhostRef = "/var/lib/kubelet/seccomp/" + *p.LocalhostProfile
+		}
+		return out
+	}
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+}
+
+func apparmor(p *corev1.AppArmorProfile) *runtimeapi.SecurityProfile {
+	if p == nil {
+		return nil
+	}
+	switch p.Type {
+	case corev1.AppArmorProfileTypeRuntimeDefault:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	case corev1.AppArmorProfileTypeLocalhost:
+		out := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost}
+		if p.LocalhostProfile != nil {
+			out.LocalhostRef = *p.LocalhostProfile
+		}
+		return out
+	}
+	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+}
+
+func unmasked(p *corev1.ProcMountType) bool {
+	return p != nil && *p == corev1.UnmaskedProcMount
+}
+
+func maskedPaths(p *corev1.ProcMountType) []string {
+	if unmasked(p) {
+		return []string{}
+	}
+	return []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+	}
+}
+
+func readonlyPaths(p *corev1.ProcMountType) []string {
+	if unmasked(p) {
+		return []string{}
+	}
+	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+}
+
+// HasMount says whether the container mounts something of its own at the path.
+func HasMount(c *corev1.Container, path string) bool {
+	return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == path })
+}

@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package runconfig turns a pod's definition into what the runtime is asked for: the
+// configuration of its sandbox and of each of its containers, down to users, groups,
+// capabilities, cgroups, DNS and /etc/hosts.
+//
+// It is pure but for reading the node's facts, which come in with Node.
+package runconfig
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/podstatus"
+)
+
+// Node is what a configuration depends on beside the pod.
+type Node struct {
+	LogDir        string
+	ClusterDNS    []string
+	ClusterDomain string
+	// Host's own resolver, for pods that use it.
+	HostServers, HostSearches, HostOptions []string
+
+	CgroupDriver runtimeapi.CgroupDriver
+	MemoryBytes  int64 // of the machine
+	// LowestOOMScore bounds scores from below: a process without CAP_SYS_RESOURCE cannot
+	// go under its own.
+	LowestOOMScore int64
+}
+
+// PodLogDir is the directory of a pod's logs.
+func (n *Node) PodLogDir(pod *corev1.Pod) string {
+	return filepath.Join(n.LogDir, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
+}
+
+// ContainerLog is the path of a container's log below its pod's.
+func ContainerLog(container string, restartCount int32) string {
+	return filepath.Join(container, fmt.Sprintf("%d.log", restartCount))
+}
+
+// Hostname is the pod's host name and domain.
+func (n *Node) Hostname(pod *corev1.Pod) (host, domain string) {
+	host = pod.Name
+	if pod.Spec.HostnameOverride != nil {
+		return *pod.Spec.HostnameOverride, ""
+	}
+	if pod.Spec.Hostname != "" {
+		host = pod.Spec.Hostname
+	}
+	if len(host) > 63 {
+		host = strings.TrimRight(host[:63], "-.")
+	}
+	if pod.Spec.Subdomain != "" {
+		domain = fmt.Sprintf("%s.%s.svc.%s", pod.Spec.Subdomain, pod.Namespace, n.ClusterDomain)
+	}
+	return host, domain
+}
+
+// Sandbox is the configuration of the pod's sandbox.
+func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+	out := &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
+		Labels:       podstate.SandboxLabels(pod),
+		Annotations:  pod.Annotations,
+		DnsConfig:    n.DNS(pod),
+		LogDirectory: n.PodLogDir(pod),
+		PortMappings: portMappings(pod),
+	}
+	if !pod.Spec.HostNetwork {
+		host, domain := n.Hostname(pod)
+		out.Hostname = host
+		if pod.Spec.SetHostnameAsFQDN != nil && *pod.Spec.SetHostnameAsFQDN && domain != "" {
+			out.Hostname = host + "." + domain
+			if len(out.Hostname) > 64 {
+				return nil, fmt.Errorf("failed to construct FQDN from Pod hostname and cluster domain, FQDN %s is too long (64 characters is the max, %d characters requested)", out.Hostname, len(out.Hostname))
+			}
+		}
+	}
+	security := &runtimeapi.LinuxSandboxSecurityContext{
+		Privileged:       privileged(pod),
+		Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+		NamespaceOptions: namespaces(pod, ""),
+	}
+	linux := &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.CgroupParent(pod), SecurityContext: security, Sysctls: map[string]string{}}
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		for _, s := range sc.Sysctls {
+			linux.Sysctls[s.Name] = s.Value
+		}
+		security.RunAsUser, security.RunAsGroup = number(sc.RunAsUser), number(sc.RunAsGroup)
+		security.SupplementalGroups = groups(pod)
+		security.SelinuxOptions = selinux(sc.SELinuxOptions)
+	}
+	out.Linux = linux
+	return out, nil
+}
+
+func portMappings(pod *corev1.Pod) []*runtimeapi.PortMapping {
+	var out []*runtimeapi.PortMapping
+	for _, c := range pod.Spec.Containers {
+		for _, p := range c.Ports {
+			protocol := runtimeapi.Protocol_TCP
+			switch p.Protocol {
+			case corev1.ProtocolUDP:
+				protocol = runtimeapi.Protocol_UDP
+			case corev1.ProtocolSCTP:
+				protocol = runtimeapi.Protocol_SCTP
+			}
+			out = append(out, &runtimeapi.PortMapping{Protocol: protocol, ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP})
+		}
+	}
+	return out
+}
+
+func privileged(pod *corev1.Pod) bool {
+	is := func(c corev1.Container) bool {
+		return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+	}
+	return slices.ContainsFunc(pod.Spec.Containers, is) || slices.ContainsFunc(pod.Spec.InitContainers, is)
+}
+
+// namespaces says which namespaces the pod has of its own.
+func namespaces(pod *corev1.Pod, target string) *runtimeapi.NamespaceOption {
+	out := &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER, Ipc: runtimeapi.NamespaceMode_POD}
+	if pod.Spec.HostNetwork {
+		out.Network = runtimeapi.NamespaceMode_NODE
+	}
+	if pod.Spec.HostIPC {
+		out.Ipc = runtimeapi.NamespaceMode_NODE
+	}
+	switch {
+	case pod.Spec.HostPID:
+		out.Pid = runtimeapi.NamespaceMode_NODE
+	case pod.Spec.ShareProcessNamespace != nil && *pod.Spec.ShareProcessNamespace:
+		out.Pid = runtimeapi.NamespaceMode_POD
+	case target != "":
+		out.Pid, out.TargetId = runtimeapi.NamespaceMode_TARGET, target
+	}
+	return out
+}
+
+// CgroupParent is the cgroup that the pod's containers lie in, named as kubelet names it.
+func (n *Node) CgroupParent(pod *corev1.Pod) string {
+	class := ""
+	switch cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)) {
+	case corev1.PodQOSBestEffort:
+		class = "besteffort"
+	case corev1.PodQOSBurstable:
+		class = "burstable"
+	}
+	if n.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
+		uid := strings.ReplaceAll(string(pod.UID), "-", "_")
+		if class == "" {
+			return fmt.Sprintf("/kubepods.slice/kubepods-pod%s.slice", uid)
+		}
+		return fmt.Sprintf("/kubepods.slice/kubepods-%s.slice/kubepods-%s-pod%s.slice", class, class, uid)
+	}
+	return filepath.Join("/kubepods", class, "pod"+string(pod.UID))
+}

@@ -1,0 +1,237 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-client/pkg/logs"
+
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+)
+
+var _ Node = (*node)(nil)
+
+// Name implements Node.
+func (n *node) Name() string { return n.NodeName }
+
+// find returns the pod that a target names.
+func (n *node) find(t Target) (*corev1.Pod, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, w := range n.workers {
+		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod && (t.UID == "" || t.UID == p.UID) {
+			return p, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("pods"), t.Pod)
+}
+
+// instance returns the newest instance of the target's container, or the one before it.
+func (n *node) instance(ctx context.Context, t Target, previous bool) (*corev1.Pod, *podstate.Container, error) {
+	pod, err := n.find(t)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t.Container == "" && len(pod.Spec.Containers) == 1 {
+		t.Container = pod.Spec.Containers[0].Name
+	}
+	if container(pod, t.Container) == nil {
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", t.Container, t.Pod))
+	}
+	state, err := n.cri.Observe(ctx, pod.UID)
+	if err != nil {
+		return nil, nil, err
+	}
+	var found []*podstate.Container
+	for i := range state.Containers {
+		if state.Containers[i].Name == t.Container {
+			found = append(found, &state.Containers[i])
+		}
+	}
+	if previous {
+		// A container that waits to be started again: its last instance is the previous one.
+		if len(found) == 1 && found[0].State == podstate.Exited && n.waits(pod, t.Container) {
+			return pod, found[0], nil
+		}
+		if len(found) < 2 {
+			return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("previous terminated container %q in pod %q not found", t.Container, t.Pod))
+		}
+		return pod, found[1], nil
+	}
+	if len(found) == 0 {
+		reason := "ContainerCreating"
+		n.mu.Lock()
+		if w := n.workers[pod.UID]; w != nil && w.status != nil {
+			for _, s := range slices.Concat(w.status.InitContainerStatuses, w.status.ContainerStatuses, w.status.EphemeralContainerStatuses) {
+				if s.Name == t.Container && s.State.Waiting != nil && s.State.Waiting.Reason != "" {
+					reason = s.State.Waiting.Reason
+				}
+			}
+		}
+		n.mu.Unlock()
+		text := "waiting to start: " + reason
+		if reason == "ErrImagePull" || reason == "ImagePullBackOff" {
+			text = "waiting to start: trying and failing to pull image"
+		}
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("container %q in pod %q is %s", t.Container, t.Pod, text))
+	}
+	return pod, found[0], nil
+}
+
+func (n *node) waits(pod *corev1.Pod, name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := n.workers[pod.UID]
+	if w == nil || w.status == nil {
+		return false
+	}
+	return slices.ContainsFunc(w.status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == name && s.State.Waiting != nil })
+}
+
+// ContainerLogs implements Node.
+func (n *node) ContainerLogs(ctx context.Context, t Target, options *corev1.PodLogOptions, stdout, stderr io.Writer) error {
+	if t.Container == "" {
+		t.Container = options.Container
+	}
+	_, c, err := n.instance(ctx, t, options.Previous)
+	if err != nil {
+		return err
+	}
+	// A follower of a container that has ended must not wait for it.
+	o := &logs.LogOptions{
+		TailLines: options.TailLines, LimitBytes: options.LimitBytes, Timestamp: options.Timestamps,
+		Follow: options.Follow && c.State != podstate.Exited,
+	}
+	switch {
+	case options.SinceSeconds != nil:
+		o.Since = n.Clock.Now().Add(-time.Duration(*options.SinceSeconds) * time.Second)
+	case options.SinceTime != nil:
+		o.Since = options.SinceTime.Time
+	}
+	if stdout == nil {
+		stdout = io.Discard
+	}
+	if stderr == nil {
+		stderr = io.Discard
+	}
+	if err := logs.ReadLogs(cri.Quiet(ctx), c.LogPath, c.ID, o, n.cri.Runtime, stdout, stderr); err != nil {
+		return fmt.Errorf("read log of container %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+func (n *node) runningID(ctx context.Context, t Target) (string, error) {
+	_, c, err := n.instance(ctx, t, false)
+	if err != nil {
+		return "", err
+	}
+	if c.State != podstate.Running {
+		return "", apierrors.NewBadRequest(fmt.Sprintf("cannot exec into a container in a completed pod; current phase is %s", c.State))
+	}
+	return c.ID, nil
+}
+
+// Exec implements Node.
+func (n *node) Exec(ctx context.Context, t Target, command []string, s Streams) (*url.URL, error) {
+	id, err := n.runningID(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := n.cri.Runtime.Exec(cri.Quiet(ctx), &runtimeapi.ExecRequest{
+		ContainerId: id, Cmd: command, Tty: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr && !s.TTY,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare exec: %w", err)
+	}
+	return url.Parse(resp.Url)
+}
+
+// Attach implements Node.
+func (n *node) Attach(ctx context.Context, t Target, s Streams) (*url.URL, error) {
+	id, err := n.runningID(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := n.cri.Runtime.Attach(cri.Quiet(ctx), &runtimeapi.AttachRequest{
+		ContainerId: id, Tty: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr && !s.TTY,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare attach: %w", err)
+	}
+	return url.Parse(resp.Url)
+}
+
+// PortForward implements Node.
+func (n *node) PortForward(ctx context.Context, t Target, ports []int32) (*url.URL, error) {
+	pod, err := n.find(t)
+	if err != nil {
+		return nil, err
+	}
+	state, err := n.cri.Observe(ctx, pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	sandbox := state.ReadySandbox()
+	if sandbox == nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s is not running", t.Pod))
+	}
+	resp, err := n.cri.Runtime.PortForward(cri.Quiet(ctx), &runtimeapi.PortForwardRequest{PodSandboxId: sandbox.ID, Port: ports})
+	if err != nil {
+		return nil, fmt.Errorf("prepare port-forward: %w", err)
+	}
+	return url.Parse(resp.Url)
+}
+
+// Run implements Node.
+func (n *node) Run(ctx context.Context, t Target, command []string, timeout time.Duration) ([]byte, int32, error) {
+	id, err := n.runningID(ctx, t)
+	if err != nil {
+		return nil, 0, err
+	}
+	return n.execSync(ctx, id, command, timeout)
+}
+
+// Stats implements Node.
+func (n *node) Stats(ctx context.Context) ([]ContainerStats, error) {
+	list, err := n.cri.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
+	if err != nil {
+		return nil, fmt.Errorf("list container stats: %w", err)
+	}
+	started := map[string]time.Time{}
+	containers, err := n.cri.Runtime.ListContainers(cri.Quiet(ctx), nil)
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	for _, c := range containers {
+		started[c.Id] = time.Unix(0, c.CreatedAt)
+	}
+	var out []ContainerStats
+	for _, s := range list {
+		labels := s.GetAttributes().GetLabels()
+		if labels[podstate.LabelPodUID] == "" {
+			continue
+		}
+		out = append(out, ContainerStats{
+			Target:  Target{Namespace: labels[podstate.LabelPodNamespace], Pod: labels[podstate.LabelPodName], UID: types.UID(labels[podstate.LabelPodUID]), Container: labels[podstate.LabelContainerName]},
+			Started: started[s.GetAttributes().GetId()], Time: time.Unix(0, s.GetCpu().GetTimestamp()),
+			CPUNanoseconds:        s.GetCpu().GetUsageCoreNanoSeconds().GetValue(),
+			MemoryBytes:           s.GetMemory().GetUsageBytes().GetValue(),
+			MemoryWorkingSetBytes: s.GetMemory().GetWorkingSetBytes().GetValue(),
+			FilesystemBytes:       s.GetWritableLayer().GetUsedBytes().GetValue(),
+			FilesystemInodes:      s.GetWritableLayer().GetInodesUsed().GetValue(),
+		})
+	}
+	return out, nil
+}

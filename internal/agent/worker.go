@@ -1,0 +1,456 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/podstatus"
+)
+
+// The waits of a worker that could not do what it should.
+const (
+	retrySoon = time.Second
+	retryLate = 10 * time.Second
+)
+
+// worker makes one pod what its definition says. Each pod has one, and each worker one
+// goroutine. It is woken when the definition changes, when the runtime says something,
+// when a probe's verdict changes, when an object that the pod refers to changes, and by
+// its own timer; whatever woke it, it looks at everything anew.
+type worker struct {
+	n     *node
+	uid   types.UID
+	wakes chan struct{}
+
+	// Guarded by node.mu.
+	spec    *corev1.Pod // newest definition; nil for a pod known from the runtime only
+	gone    bool        // from the API server
+	counted bool        // its requests are taken from the node
+	status  *corev1.PodStatus
+	cancel  context.CancelFunc // of the present round
+
+	// The goroutine's own.
+	admitted   bool
+	state      *podstate.Pod
+	waiting    map[string]corev1.ContainerStateWaiting
+	messages   map[string]string // termination messages, by container ID
+	adopted    bool
+	final      *rejection // the node has ended the pod
+	ending     *ending
+	tornDown   bool
+	mountTries int
+	removed    bool // from the API server, by us
+	written    *corev1.PodStatus
+}
+
+// podSeen takes a pod's newest definition.
+func (n *node) podSeen(pod *corev1.Pod) {
+	n.mu.Lock()
+	w := n.workerOf(pod.UID)
+	old := w.spec
+	w.spec, w.gone = pod, false
+	var cancel context.CancelFunc
+	if old != nil && graceOf(old) != graceOf(pod) {
+		// It is to end, or to end sooner: what is being done for it now is moot.
+		cancel = w.cancel
+	}
+	n.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	w.wake()
+}
+
+// graceOf is how long a pod that is being deleted has; minus one for one that is not.
+func graceOf(pod *corev1.Pod) int64 {
+	switch {
+	case pod.DeletionTimestamp == nil:
+		return -1
+	case pod.DeletionGracePeriodSeconds == nil:
+		return 0
+	}
+	return *pod.DeletionGracePeriodSeconds
+}
+
+// podGone hears that a pod is not in the API server any more.
+func (n *node) podGone(pod *corev1.Pod) {
+	n.mu.Lock()
+	w := n.workers[pod.UID]
+	var cancel context.CancelFunc
+	if w != nil {
+		w.gone, cancel = true, w.cancel
+	}
+	n.mu.Unlock()
+	if w != nil {
+		if cancel != nil {
+			cancel()
+		}
+		w.wake()
+	}
+}
+
+// workerOf finds or starts a pod's worker; the caller holds the lock.
+func (n *node) workerOf(uid types.UID) *worker {
+	w := n.workers[uid]
+	if w == nil {
+		w = &worker{n: n, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: map[string]string{}}
+		n.workers[uid] = w
+		n.running.Go(func() { w.run(n.ctx) })
+	}
+	return w
+}
+
+// wake makes the pod's worker look.
+func (n *node) wake(uid types.UID) {
+	n.mu.Lock()
+	w := n.workers[uid]
+	n.mu.Unlock()
+	if w != nil {
+		w.wake()
+	}
+}
+
+func (n *node) wakeUsers(uids []types.UID) {
+	for _, uid := range uids {
+		n.wake(uid)
+	}
+}
+
+func (w *worker) wake() {
+	select {
+	case w.wakes <- struct{}{}:
+	default:
+	}
+}
+
+// run is the worker's life: rounds, until the pod is gone and nothing is left of it.
+func (w *worker) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		round, cancel := context.WithCancel(ctx)
+		w.n.mu.Lock()
+		w.cancel = cancel
+		w.n.mu.Unlock()
+		next, done := w.round(round)
+		cancel()
+		if done {
+			return
+		}
+		if next == again {
+			continue
+		}
+		timer := w.n.Clock.NewTimer(next)
+		select {
+		case <-ctx.Done():
+		case <-w.wakes:
+		case <-timer.C():
+		}
+		timer.Stop()
+	}
+}
+
+// The answers of a round beside a time to wait.
+const (
+	again = time.Duration(0)
+	idle  = 60 * time.Second // contents of volumes are looked at again at least so often
+)
+
+// round looks at everything once and does the next step.
+func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
+	n := w.n
+	n.mu.Lock()
+	pod, gone := w.spec, w.gone
+	n.mu.Unlock()
+
+	state, err := n.cri.Observe(ctx, w.uid)
+	if err != nil {
+		if ctx.Err() == nil {
+			n.Logger.Warn("runtime does not answer", "pod", w.uid, "err", err)
+			n.runtimeTrouble()
+		}
+		return retrySoon, false
+	}
+	w.state = state
+	w.readMessages(state)
+
+	if pod == nil || gone {
+		return w.bury(ctx, pod)
+	}
+	pod = w.withStatus(pod)
+	w.probe(ctx, pod, state)
+	switch {
+	case pod.DeletionTimestamp != nil:
+		next = w.terminate(ctx, pod, graceOf(pod), true)
+	case w.final != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
+		next = w.terminate(ctx, pod, grace(pod), false)
+	case w.pastDeadline(pod):
+		w.final = &rejection{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}
+		n.recorder.Event(pod, corev1.EventTypeNormal, "DeadlineExceeded", w.final.message)
+		next = again
+	default:
+		next = w.advance(ctx, pod)
+	}
+	if until := w.untilDeadline(pod); until > 0 && until < next {
+		next = until
+	}
+	return next, false
+}
+
+// withStatus is the pod with the newest status that this node knows.
+func (w *worker) withStatus(pod *corev1.Pod) *corev1.Pod {
+	w.n.mu.Lock()
+	defer w.n.mu.Unlock()
+	if w.status == nil {
+		return pod
+	}
+	copied := *pod
+	status := *w.status
+	// Conditions of others may be newer in the API server's.
+	status.Conditions = append(foreign(pod.Status.Conditions), own(status.Conditions)...)
+	copied.Status = status
+	return &copied
+}
+
+func isOwn(t corev1.PodConditionType) bool {
+	switch t {
+	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers:
+		return true
+	}
+	return false
+}
+
+func foreign(list []corev1.PodCondition) []corev1.PodCondition {
+	var out []corev1.PodCondition
+	for _, c := range list {
+		if !isOwn(c.Type) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func own(list []corev1.PodCondition) []corev1.PodCondition {
+	var out []corev1.PodCondition
+	for _, c := range list {
+		if isOwn(c.Type) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// advance makes the next step of a pod that is to run.
+func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
+	n := w.n
+	for _, h := range n.hooks {
+		if h.setUp == nil {
+			continue
+		}
+		err := h.setUp(ctx, w, pod)
+		if err == nil {
+			continue
+		}
+		if reject := (*rejection)(nil); errors.As(err, &reject) {
+			w.final = reject
+			n.recorder.Event(pod, corev1.EventTypeWarning, reject.reason, reject.message)
+			return again
+		}
+		if ctx.Err() != nil {
+			return retrySoon
+		}
+		w.writeStatus(ctx, pod)
+		n.recorder.Event(pod, corev1.EventTypeWarning, h.reason, err.Error())
+		w.mountTries++
+		return min(500*time.Millisecond<<min(w.mountTries, 8), 2*time.Minute)
+	}
+	w.mountTries = 0
+
+	act := decide.Next(w.input(pod))
+	w.noteWaiting(pod, act)
+	pod = w.writeStatus(ctx, pod)
+	switch {
+	case act.Done:
+		return w.complete(ctx, pod, act)
+	case act.KillPod:
+		if len(w.state.Sandboxes) > 0 || len(w.state.Running()) > 0 {
+			if act.SandboxChanged {
+				n.recorder.Event(pod, corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+			}
+			if err := w.stopAll(ctx, pod, grace(pod)); err != nil {
+				return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+			}
+		}
+		if act.CreateSandbox {
+			return w.makeSandbox(ctx, pod, act.Attempt)
+		}
+		return again
+	}
+	if len(act.Kill) > 0 {
+		for _, k := range act.Kill {
+			if err := w.stopOne(ctx, pod, k); err != nil {
+				return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+			}
+		}
+		return again
+	}
+	started, retry := w.startContainers(ctx, pod, act)
+	if started {
+		return again
+	}
+	next := idle
+	if retry > 0 {
+		next = retry
+		w.writeStatus(ctx, pod)
+	}
+	for _, held := range act.Waiting {
+		next = min(next, max(held.Until.Sub(n.Clock.Now()), time.Millisecond))
+	}
+	if renewal := n.volumes.NextRenewal(w.uid); !renewal.IsZero() {
+		next = min(next, max(renewal.Sub(n.Clock.Now()), retrySoon))
+	}
+	if err := w.prune(ctx); err != nil && ctx.Err() == nil {
+		n.Logger.Warn("remove dead containers", "pod", pod.Name, "err", err)
+	}
+	return next
+}
+
+// complete ends a pod that has run to its end: what still runs (sidecars) is stopped, and the
+// status says how it went.
+func (w *worker) complete(ctx context.Context, pod *corev1.Pod, act decide.Action) time.Duration {
+	if act.KillPod && (len(w.state.Running()) > 0 || w.state.ReadySandbox() != nil) {
+		if err := w.stopAll(ctx, pod, grace(pod)); err != nil {
+			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+		}
+		return again
+	}
+	if w.written != nil && (w.written.Phase == corev1.PodSucceeded || w.written.Phase == corev1.PodFailed) {
+		return again // the round sees the phase, and ends the pod
+	}
+	return retryLate
+}
+
+// trouble says what went wrong, and when to try again.
+func (w *worker) trouble(ctx context.Context, pod *corev1.Pod, reason, prefix string, err error) time.Duration {
+	if ctx.Err() != nil {
+		return retrySoon
+	}
+	w.n.recorder.Event(pod, corev1.EventTypeWarning, reason, prefix+err.Error())
+	return retryLate
+}
+
+// input gathers what a decision is made from.
+func (w *worker) input(pod *corev1.Pod) decide.Input {
+	n := w.n
+	return decide.Input{
+		Pod: pod, State: w.state, Now: n.Clock.Now(),
+		Failed: n.probes.Failed(w.uid),
+		Started: func(id string) bool {
+			for i := range w.state.Containers {
+				if c := &w.state.Containers[i]; c.ID == id {
+					if spec := container(pod, c.Name); spec != nil {
+						return n.probes.Started(spec, id)
+					}
+				}
+			}
+			return true
+		},
+		Backoff: func(c *corev1.Container, last *podstate.Container) (time.Time, time.Duration) {
+			return n.containerBackoff.Until(backoffKey(w.uid, c), last.Finished)
+		},
+	}
+}
+
+// container finds a container of any sort in a pod's definition.
+func container(pod *corev1.Pod, name string) *corev1.Container {
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == name {
+			return &pod.Spec.Containers[i]
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == name {
+			return &pod.Spec.InitContainers[i]
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if pod.Spec.EphemeralContainers[i].Name == name {
+			return (*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		}
+	}
+	return nil
+}
+
+// probe sees to it that what runs is probed, and nothing else.
+func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) {
+	n := w.n
+	keep := map[string]bool{}
+	first := !w.adopted
+	w.adopted = true
+	ips := n.podIPs(pod, state)
+	for _, c := range state.Running() {
+		spec := container(pod, c.Name)
+		if spec == nil || c.State != podstate.Running {
+			continue
+		}
+		keep[c.ID] = true
+		n.ensureProbed(pod, spec, c, ips)
+		if !first {
+			continue
+		}
+		for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+			for _, s := range list {
+				if s.ContainerID == n.cri.ContainerID(c.ID) {
+					n.probes.Adopt(c.ID, s.Started != nil && *s.Started, s.Ready)
+				}
+			}
+		}
+	}
+	n.probes.Keep(w.uid, keep)
+	if pod.DeletionTimestamp != nil || w.final != nil {
+		n.probes.Ending(w.uid)
+	}
+}
+
+func (w *worker) pastDeadline(pod *corev1.Pod) bool {
+	return pod.Spec.ActiveDeadlineSeconds != nil && pod.Status.StartTime != nil && w.untilDeadline(pod) <= 0
+}
+
+func (w *worker) untilDeadline(pod *corev1.Pod) time.Duration {
+	if pod.Spec.ActiveDeadlineSeconds == nil || pod.Status.StartTime == nil {
+		return 0
+	}
+	return pod.Status.StartTime.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second).Sub(w.n.Clock.Now())
+}
+
+// statusOf makes the pod's status of now.
+func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
+	n := w.n
+	in := podstatus.Input{
+		Pod: pod, State: w.state, HostIPs: n.NodeIPs, Scheme: n.cri.Name, Waiting: w.waiting,
+		Started: func(c *podstate.Container) bool {
+			spec := container(pod, c.Name)
+			return spec == nil || n.probes.Started(spec, c.ID)
+		},
+		Ready: func(c *podstate.Container) bool {
+			spec := container(pod, c.Name)
+			return spec == nil || n.probes.Ready(spec, c.ID)
+		},
+		Now: metav1.NewTime(n.Clock.Now()).Rfc3339Copy(),
+	}
+	if w.final != nil {
+		in.Terminal, in.Reason, in.Message = true, w.final.reason, w.final.message
+	}
+	if pod.DeletionTimestamp != nil && len(w.state.Running()) == 0 {
+		in.Terminal = true
+	}
+	return podstatus.Make(in)
+}
