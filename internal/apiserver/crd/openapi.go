@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package crd
+
+import (
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+const objectMetaModel = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+
+// ModelName is what OpenAPI calls a kind: com.example.stable.v1.CronTab.
+func ModelName(group, version, kind string) string {
+	parts := strings.Split(group, ".")
+	slices.Reverse(parts)
+	return strings.Join(parts, ".") + "." + version + "." + kind
+}
+
+// Schema is the OpenAPI v3 schema of a version's objects, made anew on each call; nil if the descriptor is not from a definition or
+// has no such version. It refers to ObjectMeta under #/components/schemas/.
+func Schema(d *resource.Descriptor, version string) *spec.Schema {
+	v := versionOf(d, version)
+	if v == nil {
+		return nil
+	}
+	s := &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
+	if v.structural != nil {
+		s = v.structural.DeepCopy().Unfold().ToKubeOpenAPI()
+		s.SetProperty("metadata", metadataSchema())
+		docs := metav1.TypeMeta{}.SwaggerDoc()
+		s.SetProperty("apiVersion", *spec.StringProperty().WithDescription(docs["apiVersion"]))
+		s.SetProperty("kind", *spec.StringProperty().WithDescription(docs["kind"]))
+		embed(s)
+	}
+	s.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": d.Group, "version": version, "kind": d.Kind}})
+	return s
+}
+
+// SelectableFields are the paths of a version's selectable fields, as OpenAPI lists them; nil if there are none.
+func SelectableFields(d *resource.Descriptor, version string) []any {
+	v := versionOf(d, version)
+	if v == nil {
+		return nil
+	}
+	var out []any
+	for _, f := range v.selectable {
+		out = append(out, map[string]any{"fieldPath": f.name})
+	}
+	return out
+}
+
+// KeepsUnknown says whether the objects of a version may have any fields (spec.preserveUnknownFields).
+func KeepsUnknown(d *resource.Descriptor, version string) bool {
+	v := versionOf(d, version)
+	return v != nil && v.keep
+}
+
+func versionOf(d *resource.Descriptor, name string) *version {
+	c, ok := d.Codec.(codec)
+	if !ok {
+		return nil
+	}
+	return c.k.versions[name]
+}
+
+func metadataSchema() spec.Schema {
+	s := spec.Schema{}
+	s.Description = metav1.PartialObjectMetadata{}.SwaggerDoc()["metadata"]
+	s.AllOf = []spec.Schema{*spec.RefSchema(objectMetaModel)}
+	return s
+}
+
+// embed gives embedded resources their apiVersion, kind and metadata.
+func embed(s *spec.Schema) {
+	if s == nil {
+		return
+	}
+	for name, p := range s.Properties {
+		embed(&p)
+		s.Properties[name] = p
+	}
+	if s.Items != nil {
+		embed(s.Items.Schema)
+	}
+	if s.AdditionalProperties != nil {
+		embed(s.AdditionalProperties.Schema)
+	}
+	if is, ok := s.Extensions.GetBool("x-kubernetes-embedded-resource"); !ok || !is {
+		return
+	}
+	const conventions = "More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
+	s.SetProperty("apiVersion", *spec.StringProperty().WithDescription("apiVersion defines the versioned schema of this representation of an object. " + conventions + "#resources"))
+	s.SetProperty("kind", *spec.StringProperty().WithDescription("kind is a string value representing the type of this object. In CamelCase. " + conventions + "#types-kinds"))
+	s.SetProperty("metadata", metadataSchema())
+	for _, name := range []string{"kind", "apiVersion"} {
+		if !slices.Contains(s.Required, name) {
+			s.Required = append(s.Required, name)
+		}
+	}
+}

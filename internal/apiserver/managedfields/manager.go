@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package managedfields
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"weak"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Manager keeps managedFields. The zero value is not usable; see [New].
+type Manager struct {
+	log   *slog.Logger
+	types *types
+
+	mu sync.RWMutex
+	// of each descriptor that was asked for, weakly: a definition's descriptor goes with it.
+	kinds map[weak.Pointer[resource.Descriptor]]*kind
+}
+
+// kind is what was made for a descriptor.
+type kind struct {
+	descriptor weak.Pointer[resource.Descriptor]
+	mu         sync.RWMutex
+	converters map[string]managedfields.TypeConverter // by version
+	managers   map[place]*managedfields.FieldManager
+}
+
+type place struct{ version, subresource string }
+
+// New returns a manager. The logger takes failures to keep track of an update, which never fail the update.
+func New(log *slog.Logger) *Manager {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{log: log, types: newTypes(), kinds: map[weak.Pointer[resource.Descriptor]]*kind{}}
+}
+
+// Warm makes what is needed for built-in kinds, so that the first write does not wait for it.
+func (m *Manager) Warm() { m.types.builtIn() }
+
+// Update records in obj which of its fields manager changed, compared with live, which is nil when obj is being created. Both are hub
+// objects; obj is changed and returned. When that is impossible, obj keeps live's entries.
+func (m *Manager) Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object, error) {
+	f, c, err := m.of(d, version, subresource)
+	if err != nil {
+		return nil, err
+	}
+	before, err := c.live(live)
+	if err != nil {
+		return nil, err
+	}
+	var was []metav1.ManagedFieldsEntry
+	if live != nil {
+		was = live.GetManagedFields()
+	}
+	if _, err := f.Update(before, obj, manager); err != nil {
+		m.log.Error("keep managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
+		obj.SetManagedFields(was)
+		return obj, nil
+	}
+	if subresource == "scale" {
+		untime(obj, was, manager)
+	}
+	return obj, nil
+}
+
+// Apply merges a configuration into live, nil when it is to be created, and returns a new hub object. A conflict is an API status error,
+// 409 with a cause for each field.
+func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error) {
+	f, c, err := m.of(d, version, subresource)
+	if err != nil {
+		return nil, err
+	}
+	before, err := c.live(live)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := f.Apply(before, patch, manager, force)
+	if err != nil {
+		return nil, err
+	}
+	return c.hub(merged)
+}
+
+// of returns the field manager of a path and the converter that it uses.
+func (m *Manager) of(d *resource.Descriptor, version, subresource string) (*managedfields.FieldManager, *converter, error) {
+	v := d.Version(version)
+	if v == nil {
+		return nil, nil, fmt.Errorf("keep managed fields: %s has no version %s", d.Resource, version)
+	}
+	c := &converter{d: d, v: v}
+	k := m.kind(d)
+	at := place{version, subresource}
+	k.mu.RLock()
+	f := k.managers[at]
+	k.mu.RUnlock()
+	if f != nil {
+		return f, c, nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if f := k.managers[at]; f != nil {
+		return f, c, nil
+	}
+	types, ok := k.converters[version]
+	if !ok {
+		var err error
+		if types, err = m.types.of(d); err != nil {
+			return nil, nil, err
+		}
+		k.converters[version] = types
+	}
+	weakly := weakConverter{k.descriptor, version}
+	make := managedfields.NewDefaultFieldManager
+	if custom(d) {
+		make = managedfields.NewDefaultCRDFieldManager
+	}
+	gvk := d.GroupVersionKind(version)
+	hub := schema.GroupVersion{Group: d.Group, Version: d.Storage}
+	f, err := make(types, weakly, weakly, weakly, gvk, hub, subresource, resets(d, subresource))
+	if err != nil {
+		return nil, nil, fmt.Errorf("make field manager: %w", err)
+	}
+	k.managers[at] = f
+	return f, c, nil
+}
+
+func (m *Manager) kind(d *resource.Descriptor) *kind {
+	p := weak.Make(d)
+	m.mu.RLock()
+	k := m.kinds[p]
+	m.mu.RUnlock()
+	if k != nil {
+		return k
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for old := range m.kinds {
+		if old.Value() == nil {
+			delete(m.kinds, old)
+		}
+	}
+	if k = m.kinds[p]; k == nil {
+		k = &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[place]*managedfields.FieldManager{}}
+		m.kinds[p] = k
+	}
+	return k
+}
+
+// resets are the fields that a path does not write whatever the client sends, and that therefore nobody owns through it.
+func resets(d *resource.Descriptor, subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
+	var paths []fieldpath.Path
+	switch subresource {
+	case "":
+		if d.Subresource("status") != nil {
+			paths = append(paths, fieldpath.MakePathOrDie("status"))
+		}
+	case "status":
+		paths = append(paths, fieldpath.MakePathOrDie("spec"))
+		if custom(d) {
+			paths = append(paths, fieldpath.MakePathOrDie("metadata"))
+		} else {
+			paths = append(paths, fieldpath.MakePathOrDie("metadata", "deletionTimestamp"), fieldpath.MakePathOrDie("metadata", "ownerReferences"))
+		}
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	out := map[fieldpath.APIVersion]*fieldpath.Set{}
+	for _, v := range d.Versions {
+		out[fieldpath.APIVersion(schema.GroupVersion{Group: d.Group, Version: v.Name}.String())] = fieldpath.NewSet(paths...)
+	}
+	return fieldpath.NewExcludeFilterSetMap(out)
+}
+
+// untime takes the time from the entry that a first write through scale made: upstream keeps the times of the parent alone.
+func untime(obj resource.Object, was []metav1.ManagedFieldsEntry, manager string) {
+	same := func(e metav1.ManagedFieldsEntry) bool {
+		return e.Manager == manager && e.Operation == metav1.ManagedFieldsOperationUpdate && e.Subresource == "scale"
+	}
+	for _, e := range was {
+		if same(e) {
+			return
+		}
+	}
+	entries := slices.Clone(obj.GetManagedFields())
+	for i, e := range entries {
+		if same(e) { // entries without a time come first of those of their operation
+			e.Time = nil
+			first := slices.IndexFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return e.Operation == metav1.ManagedFieldsOperationUpdate })
+			entries = slices.Insert(slices.Delete(entries, i, i+1), first, e)
+			break
+		}
+	}
+	obj.SetManagedFields(entries)
+}

@@ -1,0 +1,382 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package managedfields
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/crd"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+func pods() *resource.Descriptor {
+	return &resource.Descriptor{
+		Resource: "pods", Kind: "Pod", Storage: "v1", Namespaced: true,
+		Versions:     []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }}},
+		Subresources: []resource.Subresource{{Name: "status"}},
+	}
+}
+
+// events has a hub that is of another group.
+func events() *resource.Descriptor {
+	return &resource.Descriptor{
+		Group: "events.k8s.io", Resource: "events", Kind: "Event", Storage: "v1", Namespaced: true,
+		Versions: []resource.Version{{
+			Name: "v1", New: func() resource.Object { return &eventsv1.Event{} },
+			ToHub: func(o resource.Object) (resource.Object, error) {
+				e := o.(*eventsv1.Event)
+				return &corev1.Event{TypeMeta: e.TypeMeta, ObjectMeta: e.ObjectMeta, Message: e.Note}, nil
+			},
+			FromHub: func(o resource.Object) (resource.Object, error) {
+				e := o.(*corev1.Event)
+				return &eventsv1.Event{TypeMeta: e.TypeMeta, ObjectMeta: e.ObjectMeta, Note: e.Message}, nil
+			},
+		}},
+	}
+}
+
+const crontab = `
+metadata: {name: crontabs.stable.example.com}
+spec:
+  group: stable.example.com
+  scope: Namespaced
+  names: {plural: crontabs, singular: crontab, kind: CronTab, listKind: CronTabList}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {status: {}, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}}
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec:
+            type: object
+            properties:
+              cronSpec: {type: string}
+              replicas: {type: integer}
+              parts:
+                type: array
+                x-kubernetes-list-type: map
+                x-kubernetes-list-map-keys: [key]
+                items: {type: object, required: [key], properties: {key: {type: string}, val: {type: string}}}
+          status: {type: object, x-kubernetes-preserve-unknown-fields: true}
+`
+
+func crontabs(t testing.TB) *resource.Descriptor {
+	t.Helper()
+	def := &v1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict([]byte(crontab), def); err != nil {
+		t.Fatal(err)
+	}
+	d, err := crd.Compile(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func cr(t testing.TB, data string) *unstructured.Unstructured {
+	t.Helper()
+	j, err := yaml.YAMLToJSON([]byte(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{}
+	if err := utiljson.Unmarshal(j, &u.Object); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// owners tells the entries as text.
+func owners(obj resource.Object) []string {
+	var out []string
+	for _, e := range obj.GetManagedFields() {
+		s := fmt.Sprintf("%s %s %s", e.Manager, e.Operation, e.APIVersion)
+		if e.Subresource != "" {
+			s += " " + e.Subresource
+		}
+		out = append(out, s+" "+string(e.FieldsV1.Raw))
+	}
+	return out
+}
+
+func equal(t *testing.T, obj resource.Object, want ...string) {
+	t.Helper()
+	if d := cmp.Diff(want, owners(obj)); d != "" {
+		t.Error(d)
+	}
+}
+
+func pod(uid string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", Labels: map[string]string{"a": "b"}}}
+	p.UID = "u"
+	if uid == "" {
+		p.UID = ""
+	}
+	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	return p
+}
+
+func TestCreateAndUpdate(t *testing.T) {
+	m, d := New(nil), pods()
+	p := pod("u")
+	p.Status.Phase = corev1.PodPending
+	got, err := m.Update(d, "v1", "", nil, p, "kubectl-create")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const spec = `"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:image":{},"f:name":{},"f:resources":{}}},"f:restartPolicy":{}}`
+	created := `kubectl-create Update v1 {"f:metadata":{"f:labels":{".":{},"f:a":{}}},` + spec + `}`
+	equal(t, got, created)
+	if p.APIVersion != "" || p.Kind != "" {
+		t.Errorf("the object's type meta was set: %v", p.TypeMeta)
+	}
+	live := p.DeepCopy()
+
+	same := live.DeepCopy()
+	if got, err = m.Update(d, "v1", "", live, same, "other"); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, created)
+
+	status := live.DeepCopy()
+	status.Status.Phase = corev1.PodRunning
+	if got, err = m.Update(d, "v1", "status", live, status, "kubelet"); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, created, `kubelet Update v1 status {"f:status":{"f:phase":{}}}`)
+
+	// A client that does not know of managedFields does not lose them.
+	bare := live.DeepCopy()
+	bare.ManagedFields = nil
+	bare.Labels["a"] = "c"
+	if got, err = m.Update(d, "v1", "", live, bare, "editor"); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got,
+		`editor Update v1 {"f:metadata":{"f:labels":{"f:a":{}}}}`,
+		`kubectl-create Update v1 {"f:metadata":{"f:labels":{}},`+spec+`}`)
+}
+
+func TestManagersAreCapped(t *testing.T) {
+	m, d := New(nil), pods()
+	var live resource.Object = pod("u")
+	if _, err := m.Update(d, "v1", "", nil, live, "first"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 15 {
+		next := live.DeepCopyObject().(*corev1.Pod)
+		next.Labels[fmt.Sprintf("l%d", i)] = "x"
+		if _, err := m.Update(d, "v1", "", live, next, fmt.Sprintf("manager-%d", i)); err != nil {
+			t.Fatal(err)
+		}
+		live = next
+	}
+	entries := live.GetManagedFields()
+	if len(entries) != 10 || entries[0].Manager != "ancient-changes" {
+		t.Errorf("%d entries, the first of %s", len(entries), entries[0].Manager)
+	}
+}
+
+func TestApplyConflict(t *testing.T) {
+	m, d := New(nil), pods()
+	config := func(image string) *unstructured.Unstructured {
+		return cr(t, `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: ns}, spec: {containers: [{name: c, image: `+image+`}]}}`)
+	}
+	live, err := m.Apply(d, "v1", "", nil, config("one"), "m1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := live.(*corev1.Pod); !ok {
+		t.Fatalf("got a %T", live)
+	}
+	live.SetUID("u")
+	const fields = `{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:image":{},"f:name":{}}}}}`
+	equal(t, live, "m1 Apply v1 "+fields)
+	_, err = m.Apply(d, "v1", "", live, config("two"), "m2", false)
+	var status *apierrors.StatusError
+	if !apierrors.IsConflict(err) {
+		t.Fatalf("got %v", err)
+	}
+	status = err.(*apierrors.StatusError)
+	want := []metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Message: `conflict with "m1"`, Field: `.spec.containers[name="c"].image`}}
+	if diff := cmp.Diff(want, status.ErrStatus.Details.Causes); diff != "" {
+		t.Error(diff)
+	}
+	forced, err := m.Apply(d, "v1", "", live, config("two"), "m2", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, forced,
+		`m1 Apply v1 {"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:name":{}}}}}`,
+		"m2 Apply v1 "+fields)
+	if got := forced.(*corev1.Pod).Spec.Containers[0].Image; got != "two" {
+		t.Errorf("image %s", got)
+	}
+	again, err := m.Apply(d, "v1", "", forced, config("two"), "m2", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(forced, again); diff != "" {
+		t.Errorf("applying the same again is a change: %s", diff)
+	}
+}
+
+func TestApplyRefusesUnknownFields(t *testing.T) {
+	m := New(nil)
+	_, err := m.Apply(pods(), "v1", "", pod("u"), cr(t, `{apiVersion: v1, kind: Pod, metadata: {name: a}, zzz: 1}`), "x", false)
+	if want := "failed to create typed patch object (/a; /v1, Kind=Pod): .zzz: field not declared in schema"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestCustomKind(t *testing.T) {
+	m, d := New(nil), crontabs(t)
+	const gv = "stable.example.com/v1"
+	live := cr(t, `{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {replicas: 1, parts: [{key: a, val: xx}]}, status: {replicas: 1}}`)
+	if _, err := m.Update(d, "v1", "", nil, live, "author"); err != nil {
+		t.Fatal(err)
+	}
+	live.SetUID("u")
+	author := "author Update " + gv + ` {"f:spec":{".":{},"f:parts":{".":{},"k:{\"key\":\"a\"}":{".":{},"f:key":{},"f:val":{}}},"f:replicas":{}}}`
+	equal(t, live, author)
+
+	applied, err := m.Apply(d, "v1", "", live, cr(t, `{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {parts: [{key: b, val: yy}]}}`), "m1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, applied, "m1 Apply "+gv+` {"f:spec":{"f:parts":{"k:{\"key\":\"b\"}":{".":{},"f:key":{},"f:val":{}}}}}`, author)
+	parts, _, err := unstructured.NestedSlice(applied.(*unstructured.Unstructured).Object, "spec", "parts")
+	if err != nil || len(parts) != 2 {
+		t.Errorf("parts %v, %v", parts, err)
+	}
+	// What an applier no longer says goes.
+	dropped, err := m.Apply(d, "v1", "", applied, cr(t, `{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {}}`), "m1", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parts, _, err = unstructured.NestedSlice(dropped.(*unstructured.Unstructured).Object, "spec", "parts"); err != nil || len(parts) != 1 {
+		t.Errorf("parts %v, %v", parts, err)
+	}
+
+	scaled := live.DeepCopy()
+	scaled.Object["spec"].(map[string]any)["replicas"] = int64(5)
+	got, err := m.Update(d, "v1", "scale", live, scaled, "hpa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got,
+		"hpa Update "+gv+` scale {"f:spec":{"f:replicas":{}}}`,
+		"author Update "+gv+` {"f:spec":{".":{},"f:parts":{".":{},"k:{\"key\":\"a\"}":{".":{},"f:key":{},"f:val":{}}}}}`)
+	if got.GetManagedFields()[0].Time != nil {
+		t.Error("scale's first entry has a time")
+	}
+}
+
+func TestHubOfAnotherGroup(t *testing.T) {
+	m, d := New(nil), events()
+	e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "n"}, Message: "hello"}
+	got, err := m.Update(d, "v1", "", nil, e, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, `x Update events.k8s.io/v1 {"f:note":{}}`)
+	e.UID = "u"
+	applied, err := m.Apply(d, "v1", "", e, cr(t, `{apiVersion: events.k8s.io/v1, kind: Event, metadata: {name: e, namespace: ns}, note: bye}`), "y", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := applied.(*corev1.Event); !ok || got.Message != "bye" {
+		t.Errorf("got %T, %v", applied, applied)
+	}
+}
+
+// FuzzApplyTwice proves that applying the same configuration again changes nothing.
+func FuzzApplyTwice(f *testing.F) {
+	m, d := New(nil), crontabs(f)
+	f.Add([]byte(`{"spec":{"cronSpec":"x","parts":[{"key":"a"},{"key":"b","val":"c"}]},"metadata":{"labels":{"a":"b"}}}`))
+	f.Add([]byte(`{"spec":{"parts":[],"replicas":null},"status":{"x":[1,{"y":null}]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var content map[string]any
+		if err := utiljson.Unmarshal(data, &content); err != nil || content == nil {
+			return
+		}
+		config := func() *unstructured.Unstructured {
+			u := (&unstructured.Unstructured{Object: content}).DeepCopy()
+			if _, ok := u.Object["metadata"].(map[string]any); !ok {
+				u.Object["metadata"] = map[string]any{}
+			}
+			u.Object["apiVersion"], u.Object["kind"] = "stable.example.com/v1", "CronTab"
+			return u
+		}
+		if d.Versions[0].Coerce(config()) != nil {
+			return
+		}
+		once, err := m.Apply(d, "v1", "", nil, config(), "m", false)
+		if err != nil {
+			return
+		}
+		once.SetUID("u")
+		twice, err := m.Apply(d, "v1", "", once, config(), "m", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := once.DeepCopyObject().(*unstructured.Unstructured), twice.DeepCopyObject().(*unstructured.Unstructured)
+		a.SetUID("")
+		b.SetUID("")
+		a.SetManagedFields(nil)
+		b.SetManagedFields(nil)
+		x, err := json.Marshal(a.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, err := json.Marshal(b.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(x) != string(y) {
+			t.Errorf("first %s\nthen %s", x, y)
+		}
+	})
+}
+
+func BenchmarkCreatePod(b *testing.B) {
+	m, d := New(nil), pods()
+	m.Warm()
+	for b.Loop() {
+		if _, err := m.Update(d, "v1", "", nil, pod("u"), "x"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkUpdatePod(b *testing.B) {
+	m, d := New(nil), pods()
+	live := pod("u")
+	if _, err := m.Update(d, "v1", "", nil, live, "x"); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		next := live.DeepCopy()
+		next.Labels["a"] = "z"
+		if _, err := m.Update(d, "v1", "", live, next, "x"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
