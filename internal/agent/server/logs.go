@@ -119,8 +119,20 @@ func isTrue(q url.Values, name string) bool {
 	return ok && len(v) > 0 && v[0] != "0" && !strings.EqualFold(v[0], "false")
 }
 
+// podFinder is a node that finds a pod without listing all.
+type podFinder interface {
+	// Pod returns the node's pod of that name, nil if there is none.
+	Pod(namespace, name string) *corev1.Pod
+}
+
 // find returns the node's pod of that name, nil if there is none.
 func (s *Server) find(t agent.Target) *corev1.Pod {
+	if n, ok := s.node.(podFinder); ok {
+		if p := n.Pod(t.Namespace, t.Pod); p != nil && (t.UID == "" || t.UID == p.UID) {
+			return p
+		}
+		return nil
+	}
 	for _, p := range s.node.Pods() {
 		if p.Namespace == t.Namespace && p.Name == t.Pod && (t.UID == "" || t.UID == p.UID) {
 			return p

@@ -1,0 +1,230 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package simulated
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"runtime"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// leaseNamespace is where the nodes' leases are.
+const leaseNamespace = "kube-node-lease"
+
+// reportEvery is how often a node's conditions are written though nothing has changed.
+const reportEvery = 5 * time.Minute
+
+// node is one simulated node. Only the worker that has its name from the queue touches what follows pool.
+type node struct {
+	name  string
+	index int
+	pool  *pool
+
+	registered func() // tells that its object is there; may be called often
+	known      bool
+	object     *corev1.Node
+	lease      *coordinationv1.Lease
+	reported   time.Time
+}
+
+// beatAll is one worker: it registers nodes and renews their leases, each when it is due.
+func (f *fleet) beatAll(ctx context.Context) {
+	for {
+		name, shutdown := f.due.Get()
+		if shutdown {
+			return
+		}
+		n := f.nodes[name]
+		first := !n.known
+		err := f.beat(ctx, n)
+		f.due.Done(name)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			f.log.Warn("simulated node has no heartbeat; it is tried again", "node", name, "error", err)
+			f.due.AddRateLimited(name)
+		case first:
+			f.due.Forget(name)
+			n.registered()
+			// Nodes that came together are not to beat together for ever.
+			f.due.AddAfter(name, f.o.Heartbeat/2+f.o.Heartbeat/2*time.Duration(n.index%16)/16)
+		default:
+			f.due.Forget(name)
+			f.due.AddAfter(name, f.o.Heartbeat)
+		}
+	}
+}
+
+func (f *fleet) beat(ctx context.Context, n *node) error {
+	if !n.known {
+		if err := f.register(ctx, n); err != nil {
+			return err
+		}
+		n.known, n.reported = true, f.clock.Now()
+	}
+	if err := f.renew(ctx, n); err != nil {
+		return err
+	}
+	if f.clock.Since(n.reported) < reportEvery {
+		return nil
+	}
+	fresh, err := f.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) { // somebody does not want it any more: it comes back only with the process, as a kubelet
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read node: %w", err)
+	}
+	if err := f.report(ctx, n, fresh); err != nil {
+		return err
+	}
+	n.reported = f.clock.Now()
+	return nil
+}
+
+// register makes the Node object, or brings the one from before up to date.
+func (f *fleet) register(ctx context.Context, n *node) error {
+	want := f.nodeObject(n)
+	got, err := f.client.CoreV1().Nodes().Create(ctx, want, metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		n.object = got
+		return nil
+	case !apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("create node: %w", err)
+	}
+	if got, err = f.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{}); err != nil {
+		return fmt.Errorf("read node: %w", err)
+	}
+	if p, err := netip.ParsePrefix(got.Spec.PodCIDR); err == nil {
+		n.pool.move(p.Masked())
+	}
+	changed := got.DeepCopy()
+	if changed.Labels == nil {
+		changed.Labels = map[string]string{}
+	}
+	maps.Copy(changed.Labels, want.Labels)
+	if changed.Spec.PodCIDR == "" {
+		changed.Spec.PodCIDR, changed.Spec.PodCIDRs = want.Spec.PodCIDR, want.Spec.PodCIDRs
+	}
+	if !equality.Semantic.DeepEqual(changed, got) {
+		if got, err = f.client.CoreV1().Nodes().Update(ctx, changed, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("update node: %w", err)
+		}
+	}
+	return f.report(ctx, n, got)
+}
+
+// report writes the node's status.
+func (f *fleet) report(ctx context.Context, n *node, current *corev1.Node) error {
+	next := current.DeepCopy()
+	was := next.Status
+	next.Status = f.nodeObject(n).Status
+	next.Status.VolumesAttached, next.Status.VolumesInUse = was.VolumesAttached, was.VolumesInUse
+	for name, q := range was.Capacity { // extended resources that somebody gave the node
+		if _, ours := next.Status.Capacity[name]; !ours {
+			next.Status.Capacity[name], next.Status.Allocatable[name] = q, was.Allocatable[name]
+		}
+	}
+	for i := range next.Status.Conditions {
+		c := &next.Status.Conditions[i]
+		for _, old := range was.Conditions {
+			if old.Type == c.Type && old.Status == c.Status {
+				c.LastTransitionTime = old.LastTransitionTime
+			}
+		}
+	}
+	got, err := f.client.CoreV1().Nodes().UpdateStatus(ctx, next, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("update node's status: %w", err)
+	}
+	n.object = got
+	return nil
+}
+
+// renew renews the lease, making it where there is none.
+func (f *fleet) renew(ctx context.Context, n *node) error {
+	leases := f.client.CoordinationV1().Leases(leaseNamespace)
+	now := metav1.NewMicroTime(f.clock.Now())
+	if n.lease != nil {
+		next := n.lease.DeepCopy()
+		next.Spec.RenewTime = &now
+		got, err := leases.Update(ctx, next, metav1.UpdateOptions{})
+		if err == nil {
+			n.lease = got
+			return nil
+		}
+		n.lease = nil
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("renew lease: %w", err)
+		}
+	}
+	seconds := int32(max(4*f.o.Heartbeat/time.Second, 40))
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: n.name, Namespace: leaseNamespace,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.name, UID: n.object.UID}},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &n.name, LeaseDurationSeconds: &seconds, RenewTime: &now},
+	}
+	got, err := leases.Create(ctx, lease, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		if got, err = leases.Get(ctx, n.name, metav1.GetOptions{}); err == nil {
+			got = got.DeepCopy()
+			got.Spec, got.OwnerReferences = lease.Spec, lease.OwnerReferences
+			got, err = leases.Update(ctx, got, metav1.UpdateOptions{})
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make lease: %w", err)
+	}
+	n.lease = got
+	return nil
+}
+
+// nodeObject is the node as it describes itself.
+func (f *fleet) nodeObject(n *node) *corev1.Node {
+	now := metav1.NewTime(f.clock.Now()).Rfc3339Copy()
+	capacity := f.o.Capacity.DeepCopy()
+	cidr := n.pool.cidr()
+	room := uint64(1) << min(cidr.Addr().BitLen()-cidr.Bits(), 30)
+	if pods, ok := capacity[corev1.ResourcePods]; ok && pods.Value() > int64(room-3) {
+		capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(room-3), resource.DecimalSI)
+	}
+	condition := func(t corev1.NodeConditionType, s corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now}
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{
+			Label: "true", corev1.LabelHostname: n.name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH,
+			"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": runtime.GOARCH,
+		}},
+		Spec: corev1.NodeSpec{PodCIDR: cidr.String(), PodCIDRs: []string{cidr.String()}},
+		Status: corev1.NodeStatus{
+			Capacity: capacity, Allocatable: capacity.DeepCopy(),
+			Conditions: []corev1.NodeCondition{
+				condition(corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+				condition(corev1.NodeDiskPressure, corev1.ConditionFalse, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+				condition(corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+				condition(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady", "simulated node: pods have no containers"),
+			},
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: f.address}, {Type: corev1.NodeHostName, Address: n.name}},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: f.port}},
+			NodeInfo: corev1.NodeSystemInfo{
+				MachineID: n.name, SystemUUID: n.name, BootID: n.name, KernelVersion: "simulated", OSImage: "simulated",
+				ContainerRuntimeVersion: "simulated://" + f.o.Version, KubeletVersion: f.o.Version,
+				OperatingSystem: "linux", Architecture: runtime.GOARCH,
+			},
+		},
+	}
+}

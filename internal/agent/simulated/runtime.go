@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package simulated
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+)
+
+// pause is how long a container that ended waits before it runs again, and how long a Job's container runs.
+const pause = time.Second
+
+// life is how long a pod's containers run and how they end.
+type life struct {
+	ends     bool
+	runFor   time.Duration
+	exitCode int32
+}
+
+// lifeOf reads it from restart policy, owner and annotations. What cannot be read is as if it were not there.
+func lifeOf(pod *corev1.Pod) life {
+	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever && pod.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
+		return life{}
+	}
+	l := life{runFor: pause}
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" {
+		l.ends = true
+	}
+	if d, err := time.ParseDuration(pod.Annotations[AnnotationRunFor]); err == nil && d >= 0 {
+		l.ends, l.runFor = true, d
+	}
+	if n, err := strconv.ParseInt(pod.Annotations[AnnotationExitCode], 10, 32); err == nil {
+		l.exitCode = int32(n)
+	}
+	return l
+}
+
+// runtimeState is what a runtime would have of a started pod now, given what it had when the pod's status was written,
+// and when next to look (zero: only when the pod changes).
+func runtimeState(pod *corev1.Pod, ip string, now time.Time) (*podstate.Pod, time.Time) {
+	now = now.Truncate(time.Second) // as statuses carry it
+	box := podstate.Sandbox{ID: id(pod, "", 0), Created: now, Ready: true, Networked: true, HostNetwork: pod.Spec.HostNetwork}
+	if !pod.Spec.HostNetwork {
+		box.IPs = []string{ip}
+	}
+	state := &podstate.Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Sandboxes: []podstate.Sandbox{box}}
+	var wake time.Time
+	soonest := func(t time.Time) {
+		if !t.IsZero() && (wake.IsZero() || t.Before(wake)) {
+			wake = t
+		}
+	}
+	l := lifeOf(pod)
+	before := statuses(pod)
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if decide.Sidecar(c) {
+			soonest(run(state, pod, c, before[c.Name], life{}, now))
+		} else {
+			soonest(run(state, pod, c, before[c.Name], life{ends: true}, now))
+		}
+	}
+	for i := range pod.Spec.Containers {
+		soonest(run(state, pod, &pod.Spec.Containers[i], before[pod.Spec.Containers[i].Name], l, now))
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		soonest(run(state, pod, &c, before[c.Name], life{}, now))
+	}
+	return state, wake
+}
+
+// run adds a container's instances, newest first, and says when it will change by itself.
+func run(state *podstate.Pod, pod *corev1.Pod, c *corev1.Container, was corev1.ContainerStatus, l life, now time.Time) time.Time {
+	if pod.DeletionTimestamp != nil && was.State.Running == nil && was.State.Terminated == nil {
+		return time.Time{} // too late to begin
+	}
+	instance := podstate.Container{
+		ID: id(pod, c.Name, was.RestartCount), Name: c.Name, SandboxID: state.Sandboxes[0].ID, State: podstate.Running, Started: now, Created: now,
+		Image: c.Image, ImageRef: "simulated://" + c.Image, Note: podstate.Note{RestartCount: was.RestartCount, Hash: podstate.Hash(c)},
+	}
+	next := func() podstate.Container { // the instance after this one
+		n := instance
+		n.Note.RestartCount++
+		n.ID, n.Started, n.Created = id(pod, c.Name, n.Note.RestartCount), now, now
+		n.State, n.Finished, n.ExitCode, n.Reason = podstate.Running, time.Time{}, 0, ""
+		return n
+	}
+	var wake time.Time
+	switch t, r := was.State.Terminated, was.State.Running; {
+	case t != nil:
+		ended := instance
+		ended.State, ended.ExitCode, ended.Reason = podstate.Exited, t.ExitCode, t.Reason
+		ended.Started, ended.Finished = t.StartedAt.Time, t.FinishedAt.Time
+		if pod.DeletionTimestamp == nil && decide.ShouldRestart(pod, c, t.ExitCode) && !isInit(pod, c, t) {
+			if again := t.FinishedAt.Add(pause); now.Before(again) {
+				wake = again
+			} else {
+				state.Containers = append(state.Containers, next(), ended)
+				if l.ends {
+					wake = now.Add(l.runFor)
+				}
+				return wake
+			}
+		}
+		state.Containers = append(state.Containers, ended)
+		return wake
+	case r != nil:
+		instance.Started, instance.Created = r.StartedAt.Time, r.StartedAt.Time
+		if was.Image != c.Image {
+			old := instance
+			old.Image = was.Image
+			end(&old, 0, now)
+			state.Containers = append(state.Containers, next(), old)
+			return wake
+		}
+	}
+	switch due := instance.Started.Add(l.runFor); {
+	case pod.DeletionTimestamp != nil:
+		end(&instance, 0, now)
+	case l.ends && !now.Before(due):
+		end(&instance, l.exitCode, now)
+		if decide.ShouldRestart(pod, c, l.exitCode) && !isInit(pod, c, nil) {
+			wake = now.Add(pause)
+		}
+	case l.ends:
+		wake = due
+	}
+	state.Containers = append(state.Containers, instance)
+	return wake
+}
+
+// isInit reports an init container that ended well: it is not to run again, whatever the restart policy.
+func isInit(pod *corev1.Pod, c *corev1.Container, t *corev1.ContainerStateTerminated) bool {
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == c.Name {
+			return !decide.Sidecar(c) && (t == nil || t.ExitCode == 0)
+		}
+	}
+	return false
+}
+
+func end(c *podstate.Container, code int32, now time.Time) {
+	c.State, c.ExitCode, c.Finished, c.Reason = podstate.Exited, code, now, "Completed"
+	if code != 0 {
+		c.Reason = "Error"
+	}
+}
+
+// statuses are the pod's container statuses of all kinds, by name.
+func statuses(pod *corev1.Pod) map[string]corev1.ContainerStatus {
+	out := map[string]corev1.ContainerStatus{}
+	for _, list := range [][]corev1.ContainerStatus{
+		pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
+	} {
+		for _, s := range list {
+			out[s.Name] = s
+		}
+	}
+	return out
+}
+
+// id is made of what it identifies, so that it is the same after a restart.
+func id(pod *corev1.Pod, container string, attempt int32) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", pod.UID, container, attempt))
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,249 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package simulated is nodes without containers: they register, keep their leases, and take the pods that are bound to
+// them through their phases, but nothing runs. It needs neither root nor a container runtime, and one process holds
+// thousands of them.
+//
+// A simulated node says so: its label mortise.dev/simulated is "true", its runtime's version begins with simulated://,
+// and so do its containers' IDs; a container's log is one line that says it.
+//
+// # What a simulated container does
+//
+//   - It starts at once, is ready at once (probes pass), and runs until its pod is deleted.
+//   - A pod of a Job with restartPolicy Never or OnFailure is another matter: its containers end well after a second.
+//   - The annotation simulated.mortise.dev/run-for: 5s on any pod with such a restartPolicy sets the time, and
+//     simulated.mortise.dev/exit-code: "1" how it ends. A container that is to be restarted is, a second later.
+//   - Init containers have ended well by the time they are looked at; activeDeadlineSeconds is kept; changing the image
+//     restarts the container.
+//   - A deleted pod stops at once, whatever its grace period.
+//
+// # How it works
+//
+// There is no runtime, so what it would hold is a pure function of the pod's own last status and the time
+// (runtime.go); the status then comes from package podstatus, as on a real node. One informer, one queue and a few
+// workers serve all pods of all nodes; another queue, with its heap of due times, serves all heartbeats. Nothing is kept
+// in memory but addresses, so a restart goes on where it was.
+package simulated
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/agent"
+)
+
+// Label is the label, with the value "true", of nodes that are simulated.
+const Label = "mortise.dev/simulated"
+
+// The annotations on pods.
+const (
+	AnnotationRunFor   = "simulated.mortise.dev/run-for"
+	AnnotationExitCode = "simulated.mortise.dev/exit-code"
+)
+
+// Options describe the nodes. Config or Client is required.
+type Options struct {
+	// Config is how the API server is reached; Client, when set, is used instead.
+	Config *rest.Config
+	Client kubernetes.Interface
+	// Nodes is how many there are; 0: one.
+	Nodes int
+	// NamePrefix is what their names begin with; empty: simulated. Names are PREFIX-0, PREFIX-1 …
+	NamePrefix string
+	// PodCIDR is cut up among the nodes; empty: 10.244.0.0/16, or 100.64.0.0/10 for more than 256 nodes.
+	PodCIDR string
+	// Capacity of each node; nil: 32 CPUs, 256 GiB of memory, 1 TiB of disk, 110 pods.
+	Capacity corev1.ResourceList
+	// Version is what the nodes say their kubelet is.
+	Version string
+	// Heartbeat is the time between renewals of a lease; 0: 10 s, and 20 s for more than 500 nodes.
+	Heartbeat time.Duration
+	// Listener and Serve are the node's HTTP API, one for all; Listener gives TLS connections. Nil: none is served.
+	Listener net.Listener
+	Serve    agent.ServeFunc
+	// Clock; nil: the real one.
+	Clock clock.WithTicker
+	// Logger; nil: nothing is logged.
+	Logger *slog.Logger
+}
+
+// fleet is all the nodes.
+type fleet struct {
+	o        Options
+	client   kubernetes.Interface
+	clock    clock.WithTicker
+	log      *slog.Logger
+	address  string
+	port     int32
+	nodes    map[string]*node // by name; the map does not change
+	pods     listers.PodLister
+	podQueue workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
+	followers
+}
+
+// Run holds the nodes until ctx is done. Their objects stay.
+func Run(ctx context.Context, o Options) error {
+	f, err := newFleet(o)
+	if err != nil {
+		return err
+	}
+	return f.run(ctx)
+}
+
+func newFleet(o Options) (*fleet, error) {
+	o.Nodes = max(o.Nodes, 1)
+	o.NamePrefix = cmp.Or(o.NamePrefix, "simulated")
+	o.Version = cmp.Or(o.Version, "v1.37.1+mortise")
+	if o.PodCIDR == "" {
+		if o.PodCIDR = "10.244.0.0/16"; o.Nodes > 256 {
+			o.PodCIDR = "100.64.0.0/10"
+		}
+	}
+	if o.Heartbeat == 0 {
+		if o.Heartbeat = 10 * time.Second; o.Nodes > 500 {
+			o.Heartbeat = 20 * time.Second
+		}
+	}
+	if o.Capacity == nil {
+		o.Capacity = corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
+			corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
+		}
+	}
+	f := &fleet{o: o, client: o.Client, clock: o.Clock, log: o.Logger, address: "127.0.0.1", nodes: map[string]*node{}}
+	if f.clock == nil {
+		f.clock = clock.RealClock{}
+	}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
+	}
+	if f.client == nil {
+		if o.Config == nil {
+			return nil, errors.New("run simulated nodes: no way to reach the API server is given")
+		}
+		config := rest.CopyConfig(o.Config)
+		config.QPS = -1 // the nodes are as many clients, each well below its limit
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return nil, fmt.Errorf("make client: %w", err)
+		}
+		f.client = client
+	}
+	if o.Listener != nil {
+		host, port, err := net.SplitHostPort(o.Listener.Addr().String())
+		if err != nil {
+			return nil, fmt.Errorf("read listener's address: %w", err)
+		}
+		n, err := strconv.ParseInt(port, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("read listener's port: %w", err)
+		}
+		f.port = int32(n)
+		if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() {
+			f.address = host
+		}
+	}
+	subnets, err := cut(o.PodCIDR, o.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	for i, subnet := range subnets {
+		name := fmt.Sprintf("%s-%d", o.NamePrefix, i)
+		f.nodes[name] = &node{name: name, index: i, pool: newPool(subnet)}
+	}
+	return f, nil
+}
+
+// run registers the nodes, then serves their pods.
+func (f *fleet) run(ctx context.Context) error {
+	factory := informers.NewSharedInformerFactory(f.client, 0)
+	informer := factory.Core().V1().Pods()
+	f.pods = informer.Lister()
+	f.podQueue = workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, 10*time.Second),
+		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Clock: f.clock})
+	f.due = workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 10*time.Second),
+		workqueue.TypedRateLimitingQueueConfig[string]{Clock: f.clock})
+	handler, err := informer.Informer().AddEventHandler(f.handler())
+	if err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		f.podQueue.ShutDown()
+		f.due.ShutDown()
+	})
+	defer stop()
+	wg.Go(func() { informer.Informer().RunWithContext(ctx) })
+
+	var registered sync.WaitGroup
+	registered.Add(len(f.nodes))
+	for name, n := range f.nodes {
+		n.registered = sync.OnceFunc(registered.Done)
+		f.due.Add(name)
+	}
+	for range min(8, len(f.nodes)) {
+		wg.Go(func() { f.beatAll(ctx) })
+	}
+	ready := make(chan struct{})
+	wg.Go(func() {
+		registered.Wait()
+		close(ready)
+	})
+	defer func() { // lets the goroutine above go
+		for _, n := range f.nodes {
+			n.registered()
+		}
+	}()
+	select {
+	case <-ready:
+	case <-ctx.Done():
+		return nil
+	}
+	f.log.Info("simulated nodes registered", "nodes", len(f.nodes))
+
+	serving := make(chan error, 1)
+	if f.o.Listener != nil && f.o.Serve != nil {
+		wg.Go(func() { serving <- f.o.Serve(ctx, &view{f}, f.o.Listener) })
+	}
+	if !cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
+		return nil
+	}
+	f.claimAddresses()
+	for range 8 {
+		wg.Go(func() { f.podsAll(ctx) })
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-serving:
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("serve simulated nodes' API: %w", err)
+	}
+}
