@@ -8,7 +8,25 @@ package kinds
 import (
 	"net/netip"
 
+	"github.com/mortise-dev/mortise/internal/kinds/admissionregistration"
+	"github.com/mortise-dev/mortise/internal/kinds/apiregistration"
+	"github.com/mortise-dev/mortise/internal/kinds/apps"
+	"github.com/mortise-dev/mortise/internal/kinds/autoscaling"
+	"github.com/mortise-dev/mortise/internal/kinds/batch"
+	"github.com/mortise-dev/mortise/internal/kinds/certificates"
+	"github.com/mortise-dev/mortise/internal/kinds/coordination"
 	"github.com/mortise-dev/mortise/internal/kinds/core"
+	"github.com/mortise-dev/mortise/internal/kinds/devices"
+	"github.com/mortise-dev/mortise/internal/kinds/discovery"
+	"github.com/mortise-dev/mortise/internal/kinds/events"
+	"github.com/mortise-dev/mortise/internal/kinds/flowcontrol"
+	"github.com/mortise-dev/mortise/internal/kinds/networking"
+	"github.com/mortise-dev/mortise/internal/kinds/node"
+	"github.com/mortise-dev/mortise/internal/kinds/policy"
+	"github.com/mortise-dev/mortise/internal/kinds/rbac"
+	"github.com/mortise-dev/mortise/internal/kinds/scheduling"
+	"github.com/mortise-dev/mortise/internal/kinds/storage"
+	"github.com/mortise-dev/mortise/internal/kinds/storagemigration"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -26,11 +44,67 @@ func All(o Options) []*resource.Descriptor {
 	return []*resource.Descriptor{
 		core.Binding(),
 		core.ConfigMap(),
+		core.Endpoints(),
+		core.Event(),
+		core.LimitRange(),
 		core.Namespace(),
 		core.Node(),
+		core.PersistentVolumeClaim(),
+		core.PersistentVolume(),
 		core.Pod(),
+		core.PodTemplate(),
+		core.ReplicationController(),
+		core.ResourceQuota(),
 		core.Secret(),
-		core.Service(o.ServiceCIDR),
 		core.ServiceAccount(),
+		core.Service(o.ServiceCIDR),
+
+		admissionregistration.MutatingAdmissionPolicy(),
+		admissionregistration.MutatingAdmissionPolicyBinding(),
+		admissionregistration.MutatingWebhookConfiguration(),
+		admissionregistration.ValidatingAdmissionPolicy(),
+		admissionregistration.ValidatingAdmissionPolicyBinding(),
+		admissionregistration.ValidatingWebhookConfiguration(),
+		apiregistration.APIService(),
+		apps.ControllerRevision(),
+		apps.DaemonSet(),
+		apps.Deployment(),
+		apps.ReplicaSet(),
+		apps.StatefulSet(),
+		autoscaling.HorizontalPodAutoscaler(),
+		batch.CronJob(),
+		batch.Job(),
+		certificates.CertificateSigningRequest(),
+		certificates.ClusterTrustBundle(),
+		certificates.PodCertificateRequest(),
+		coordination.Lease(),
+		discovery.EndpointSlice(),
+		events.Event(),
+		flowcontrol.FlowSchema(),
+		flowcontrol.PriorityLevelConfiguration(),
+		networking.IPAddress(),
+		networking.Ingress(),
+		networking.IngressClass(),
+		networking.NetworkPolicy(),
+		networking.ServiceCIDR(),
+		node.RuntimeClass(),
+		policy.PodDisruptionBudget(),
+		rbac.ClusterRole(),
+		rbac.ClusterRoleBinding(),
+		rbac.Role(),
+		rbac.RoleBinding(),
+		devices.DeviceClass(),
+		devices.DeviceTaintRule(),
+		devices.ResourceClaim(),
+		devices.ResourceClaimTemplate(),
+		devices.ResourceSlice(),
+		scheduling.PriorityClass(),
+		storage.CSIDriver(),
+		storage.CSINode(),
+		storage.CSIStorageCapacity(),
+		storage.StorageClass(),
+		storage.VolumeAttachment(),
+		storage.VolumeAttributesClass(),
+		storagemigration.StorageVersionMigration(),
 	}
 }

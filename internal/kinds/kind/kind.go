@@ -10,12 +10,14 @@ package kind
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
@@ -131,3 +133,12 @@ func Same(a, b any) bool { return apiequality.Semantic.DeepEqual(a, b) }
 
 // Invalid is the error list of one error.
 func Invalid(e *field.Error) field.ErrorList { return field.ErrorList{e} }
+
+// LabelNameWarning warns of a name that pods and their hostnames will carry though it is no DNS label.
+func LabelNameWarning(name string) []string {
+	msgs := validation.IsDNS1123Label(name)
+	if len(msgs) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs)}
+}

@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admissionregistration
+
+import (
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+
+	"github.com/mortise-dev/mortise/internal/kinds/kind"
+	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// MutatingAdmissionPolicy describes mutating policies.
+func MutatingAdmissionPolicy() *resource.Descriptor {
+	check := upstream.MutatingAdmissionPolicy()
+	return kind.Describe[admissionregistrationv1.MutatingAdmissionPolicy](resource.Descriptor{
+		Group:      "admissionregistration.k8s.io",
+		Resource:   "mutatingadmissionpolicies",
+		Kind:       "MutatingAdmissionPolicy",
+		Categories: []string{"api-extensions"},
+		Strategy: resource.Strategy{
+			PrepareCreate: kind.OnCreate(func(m *admissionregistrationv1.MutatingAdmissionPolicy) {
+				m.Generation = 1
+			}),
+			PrepareUpdate: kind.OnUpdate(func(m, old *admissionregistrationv1.MutatingAdmissionPolicy) {
+				if !kind.Same(m.Spec, old.Spec) {
+					m.Generation = old.Generation + 1
+				}
+			}),
+			Validate:       check.Create,
+			ValidateUpdate: check.Update,
+			Warn: kind.Warn(func(m, old *admissionregistrationv1.MutatingAdmissionPolicy) []string {
+				return upstream.StaticNameWarnings(m.Name, old != nil)
+			}),
+			Conditional: true,
+		},
+	})
+}

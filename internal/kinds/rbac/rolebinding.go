@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rbac
+
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/mortise-dev/mortise/internal/kinds/kind"
+	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// RoleBinding describes role bindings.
+func RoleBinding() *resource.Descriptor {
+	check := upstream.RoleBinding()
+	return kind.Describe[rbacv1.RoleBinding](resource.Descriptor{
+		Group:      "rbac.authorization.k8s.io",
+		Resource:   "rolebindings",
+		Kind:       "RoleBinding",
+		Namespaced: true,
+		Strategy: resource.Strategy{
+			Validate:       check.Create,
+			ValidateUpdate: check.Update,
+			CreateOnUpdate: true,
+		},
+	})
+}
