@@ -137,7 +137,7 @@ type node struct {
 	client   kubernetes.Interface
 	cri      *cri.Client
 	config   runconfig.Node
-	machine  machine
+	machine  hardware
 	volumes  *volumes.Manager
 	probes   *probe.Manager
 	objects  *objects

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is what the node runs on.
-type machine struct {
+// hardware is what the node runs on.
+type hardware struct {
 	cpus           int
 	memory         int64 // bytes
 	disk, inodes   int64 // of the root directory's file system
@@ -30,8 +30,8 @@ type machine struct {
 }
 
 // look finds out about the machine.
-func look(root string) (machine, error) {
-	m := machine{cpus: runtime.NumCPU(), osImage: "Linux"}
+func look(root string) (hardware, error) {
+	m := hardware{cpus: runtime.NumCPU(), osImage: "Linux"}
 	info, err := meminfo()
 	if err != nil {
 		return m, err

@@ -1,0 +1,503 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/mortise-dev/mortise/internal/machine"
+	"github.com/mortise-dev/mortise/internal/machine/images"
+)
+
+// cluster is an API server that is not there, and a runtime that is.
+type cluster struct {
+	t       *testing.T
+	client  *fake.Clientset
+	options Options
+	node    Node
+	stop    func()
+}
+
+// realRuntime starts a containerd of the test's own, or says loudly why it cannot.
+func realRuntime(t *testing.T) (socket, dir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: real containers need root")
+	}
+	dir = t.TempDir()
+	socket, err := machine.Prepare(t.Context(), machine.Options{DataDir: dir, Private: true, NoInstall: true, CNIConfDir: filepath.Join(dir, "cni"), Progress: t.Output()})
+	if err != nil && strings.Contains(err.Error(), "not installed") {
+		t.Skipf("SKIPPED: %v; make up installs it", err)
+	}
+	t.Cleanup(func() {
+		if err := machine.Destroy(context.Background(), dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return socket, dir
+}
+
+func newCluster(t *testing.T, options Options) *cluster {
+	c := &cluster{t: t, client: fake.NewClientset(), options: options}
+	// The fake API server deletes as the real one does: a pod on a node goes when its node says so.
+	c.client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		del := action.(clienttesting.DeleteActionImpl)
+		if g := del.DeleteOptions.GracePeriodSeconds; g != nil && *g == 0 {
+			return false, nil, nil
+		}
+		obj, err := c.client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), del.Namespace, del.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		pod := obj.(*corev1.Pod).DeepCopy()
+		now := metav1.Now()
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, pod.Spec.TerminationGracePeriodSeconds
+		if g := del.DeleteOptions.GracePeriodSeconds; g != nil {
+			pod.DeletionGracePeriodSeconds = g
+		}
+		return true, pod, c.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, del.Namespace)
+	})
+	c.options.Client = c.client
+	c.start()
+	t.Cleanup(func() { c.stop() })
+	return c
+}
+
+// start runs the node; after stop it may be started again.
+func (c *cluster) start() {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	started, over := make(chan Node, 1), make(chan error, 1)
+	o := c.options
+	o.Started = func(n Node) { started <- n }
+	o.Logger = slog.New(slog.NewTextHandler(c.t.Output(), nil))
+	go func() { over <- Run(ctx, o) }()
+	stopped := false
+	c.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-over; err != nil {
+			c.t.Errorf("Run: %v", err)
+		}
+	}
+	select {
+	case c.node = <-started:
+	case err := <-over:
+		over <- err
+		c.t.Fatalf("Run ended: %v", err)
+	case <-time.After(30 * time.Second):
+		c.t.Fatal("the node does not start")
+	}
+}
+
+// create makes a pod, bound to the node.
+func (c *cluster) create(pod *corev1.Pod) *corev1.Pod {
+	c.t.Helper()
+	pod.Namespace, pod.UID = "default", types.UID(fmt.Sprintf("uid-%s-%d", pod.Name, time.Now().UnixNano()))
+	pod.Spec.NodeName = c.options.NodeName
+	if pod.Spec.RestartPolicy == "" {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Image == "" {
+				list[i].Image = images.Busybox
+			}
+			list[i].ImagePullPolicy = corev1.PullIfNotPresent
+			list[i].TerminationMessagePath = corev1.TerminationMessagePathDefault
+		}
+	}
+	if pod.Spec.TerminationGracePeriodSeconds == nil {
+		pod.Spec.TerminationGracePeriodSeconds = new(int64(2))
+	}
+	made, err := c.client.CoreV1().Pods("default").Create(c.t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return made
+}
+
+// await watches a pod until it is as wanted; nil means that it is gone.
+func (c *cluster) await(name, what string, want func(*corev1.Pod) bool) *corev1.Pod {
+	c.t.Helper()
+	w, err := c.client.CoreV1().Pods("default").Watch(c.t.Context(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer w.Stop()
+	limit := time.After(40 * time.Second)
+	pod, err := c.client.CoreV1().Pods("default").Get(c.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		pod = nil
+	}
+	for !want(pod) {
+		select {
+		case e := <-w.ResultChan():
+			got, ok := e.Object.(*corev1.Pod)
+			if !ok || got.Name != name {
+				continue
+			}
+			pod = got
+			if e.Type == watch.Deleted {
+				pod = nil
+			}
+		case <-limit:
+			text := "gone"
+			if pod != nil {
+				text = fmt.Sprintf("%+v", pod.Status)
+			}
+			c.t.Fatalf("pod %s is not %s: %s\nevents: %s", name, what, text, strings.Join(c.events(name), "\n"))
+		}
+	}
+	return pod
+}
+
+// events are the pod's events so far, as "reason: message".
+func (c *cluster) events(pod string) []string {
+	list, err := c.client.CoreV1().Events("default").List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range list.Items {
+		if e.InvolvedObject.Name == pod {
+			out = append(out, e.Reason+": "+e.Message)
+		}
+	}
+	return out
+}
+
+func isReady(pod *corev1.Pod) bool {
+	if pod == nil {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func sh(script string) []string { return []string{"sh", "-c", script} }
+
+// TestEndToEnd runs pods as real containers. One containerd serves all of it.
+func TestEndToEnd(t *testing.T) {
+	socket, dir := realRuntime(t)
+	c := newCluster(t, Options{
+		NodeName: "n1", RuntimeEndpoint: socket, RootDir: filepath.Join(dir, "kubelet"), LogDir: filepath.Join(dir, "pods"),
+		CNIConfDir: filepath.Join(dir, "cni"), CNIDataDir: filepath.Join(dir, "networks"), PodCIDR: "10.213.0.0/24",
+	})
+
+	t.Run("web", func(t *testing.T) {
+		begin := time.Now()
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{
+				Name: "httpd", Command: sh("mkdir /www; echo hello from $NAME > /www/index.html; exec httpd -f -p 80 -h /www"),
+				Env:            []corev1.EnvVar{{Name: "NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
+				ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(80)}}, PeriodSeconds: 1},
+			}},
+		}})
+		pod := c.await("web", "ready", isReady)
+		t.Logf("ready after %v", time.Since(begin))
+		response, err := http.Get("http://" + pod.Status.PodIP + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil || string(body) != "hello from web\n" {
+			t.Errorf("answer: %q, %v", body, err)
+		}
+	})
+
+	t.Run("logs", func(t *testing.T) {
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "talk"}, Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever,
+			Containers:    []corev1.Container{{Name: "c", Command: sh("echo out; echo err >&2; echo last words > /dev/termination-log; exit 3")}},
+		}})
+		pod := c.await("talk", "failed", func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodFailed })
+		end := pod.Status.ContainerStatuses[0].State.Terminated
+		if end == nil || end.ExitCode != 3 || end.Message != "last words\n" || end.Reason != "Error" {
+			t.Errorf("end: %+v", end)
+		}
+		var out, errs bytes.Buffer
+		if err := c.node.ContainerLogs(t.Context(), Target{Namespace: "default", Pod: "talk", Container: "c"}, &corev1.PodLogOptions{}, &out, &errs); err != nil {
+			t.Error(err)
+		}
+		if out.String() != "out\n" || errs.String() != "err\n" {
+			t.Errorf("logs: %q, %q", out.String(), errs.String())
+		}
+	})
+
+	t.Run("environment and volumes", func(t *testing.T) {
+		core := c.client.CoreV1()
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "conf"}, Data: map[string]string{"a": "one", "b": "two"}}
+		if _, err := core.ConfigMaps("default").Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "key"}, Data: map[string][]byte{"k": []byte("hidden")}}
+		if _, err := core.Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "vol", Labels: map[string]string{"tier": "x"}}, Spec: corev1.PodSpec{
+			SecurityContext: &corev1.PodSecurityContext{FSGroup: new(int64(4242)), RunAsUser: new(int64(1000))},
+			Volumes: []corev1.Volume{
+				{Name: "conf", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
+				{Name: "key", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "key", DefaultMode: new(int32(0o400))}}},
+				{Name: "mem", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
+				{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+				{Name: "info", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}},
+			},
+			InitContainers: []corev1.Container{{Name: "init", Command: sh("echo from init > /disk/f"), VolumeMounts: []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"}}}},
+			Containers: []corev1.Container{{
+				Name: "c", Command: sh("cat /conf/a /sub/k /disk/f; cat /info/labels; echo; id -G; mount | grep ' /mem ' | cut -d' ' -f5; echo $(A)-$B; while true; do cat /conf/a > /disk/now; sleep 0.1; done"),
+				EnvFrom: []corev1.EnvFromSource{{Prefix: "P_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
+				Env:     []corev1.EnvVar{{Name: "A", Value: "x"}, {Name: "B", Value: "$(A)$(P_b)"}},
+				VolumeMounts: []corev1.VolumeMount{
+					{Name: "conf", MountPath: "/conf"}, {Name: "key", MountPath: "/sub/k", SubPath: "k"}, {Name: "mem", MountPath: "/mem"},
+					{Name: "disk", MountPath: "/disk"}, {Name: "info", MountPath: "/info"},
+				},
+			}},
+		}})
+		pod := c.await("vol", "ready", isReady)
+		c.awaitLog("vol", "c", "x-xtwo\n")
+		var out bytes.Buffer
+		if err := c.node.ContainerLogs(t.Context(), Target{Namespace: "default", Pod: "vol", Container: "c"}, &corev1.PodLogOptions{}, &out, nil); err != nil {
+			t.Fatal(err)
+		}
+		want := "onehiddenfrom init\ntier=\"x\"\n0 4242\ntmpfs\nx-xtwo\n"
+		if out.String() != want {
+			t.Errorf("log %q, want %q", out.String(), want)
+		}
+		cm.Data["a"] = "three"
+		if _, err := core.ConfigMaps("default").Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.awaitFile(filepath.Join(dir, "kubelet", "pods", string(pod.UID), "volumes", "kubernetes.io~empty-dir", "disk", "now"), "three")
+	})
+
+	t.Run("restart with back-off", func(t *testing.T) {
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "crash"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Command: sh("exit 7")}}}})
+		pod := c.await("crash", "backing off", func(p *corev1.Pod) bool {
+			return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting != nil && p.Status.ContainerStatuses[0].State.Waiting.Reason == "CrashLoopBackOff"
+		})
+		s := pod.Status.ContainerStatuses[0]
+		if s.RestartCount != 1 || s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.ExitCode != 7 || pod.Status.Phase != corev1.PodRunning {
+			t.Errorf("status: %+v", pod.Status)
+		}
+		if want := "back-off 10s restarting failed container=c pod=crash_default(" + string(pod.UID) + ")"; s.State.Waiting.Message != want {
+			t.Errorf("message %q, want %q", s.State.Waiting.Message, want)
+		}
+	})
+
+	t.Run("liveness", func(t *testing.T) {
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "live"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "c", Command: sh("trap 'exit 0' TERM; sleep 3600 & wait"),
+			LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"false"}}}, PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 5},
+		}}}})
+		c.await("live", "restarted", func(p *corev1.Pod) bool {
+			return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount >= 1
+		})
+		if got := strings.Join(c.events("live"), "\n"); !strings.Contains(got, "Unhealthy: Liveness probe failed") || !strings.Contains(got, "Killing: Container c failed liveness probe, will be restarted") {
+			t.Errorf("events: %s", got)
+		}
+	})
+
+	t.Run("missing image", func(t *testing.T) {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "noimage"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "mortise.local/none:1"}}}}
+		c.create(p)
+		pod := c.await("noimage", "failing to pull", func(p *corev1.Pod) bool {
+			return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Waiting.Reason == "ImagePullBackOff"
+		})
+		if !strings.HasPrefix(pod.Status.ContainerStatuses[0].State.Waiting.Message, `Back-off pulling image "mortise.local/none:1": ErrImagePull: `) {
+			t.Errorf("message: %s", pod.Status.ContainerStatuses[0].State.Waiting.Message)
+		}
+	})
+
+	t.Run("sidecar and hooks", func(t *testing.T) {
+		always := corev1.ContainerRestartPolicyAlways
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "side"}, Spec: corev1.PodSpec{
+			RestartPolicy:  corev1.RestartPolicyNever,
+			InitContainers: []corev1.Container{{Name: "s", RestartPolicy: &always, Command: sh("trap 'exit 0' TERM; sleep 3600 & wait")}},
+			Containers: []corev1.Container{{
+				Name: "c", Command: sh("while [ ! -e /started ]; do sleep 0.1; done; exit 0"),
+				Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: sh("touch /started")}}},
+			}},
+		}})
+		pod := c.await("side", "done", func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodSucceeded })
+		if s := pod.Status.InitContainerStatuses[0]; s.State.Terminated == nil {
+			t.Errorf("sidecar: %+v", s)
+		}
+	})
+
+	t.Run("adoption", func(t *testing.T) {
+		before := c.await("web", "ready", isReady)
+		c.stop()
+		c.start()
+		after := c.await("web", "ready", isReady)
+		if before.Status.ContainerStatuses[0].ContainerID != after.Status.ContainerStatuses[0].ContainerID {
+			t.Error("the container was started again")
+		}
+		list, err := c.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			if e.InvolvedObject.Name == "web" && e.Reason == "Started" && e.Count > 1 {
+				t.Error("started twice")
+			}
+		}
+	})
+
+	t.Run("killed container", func(t *testing.T) {
+		before := c.await("web", "ready", isReady)
+		if pid := containerPID(t, socket, before.Status.ContainerStatuses[0].ContainerID); pid != "" {
+			kill(t, pid)
+		}
+		c.await("web", "restarted", func(p *corev1.Pod) bool { return isReady(p) && p.Status.ContainerStatuses[0].RestartCount == 1 })
+	})
+
+	t.Run("delete", func(t *testing.T) {
+		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.await("web", "gone", func(p *corev1.Pod) bool { return p == nil })
+	})
+
+	t.Run("nothing is left", func(t *testing.T) {
+		pods, err := c.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pods.Items {
+			if err := c.client.CoreV1().Pods("default").Delete(t.Context(), p.Name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			c.await(p.Name, "gone", func(p *corev1.Pod) bool { return p == nil })
+		}
+		for _, path := range []string{filepath.Join(dir, "kubelet", "pods"), filepath.Join(dir, "pods")} {
+			entries, err := os.ReadDir(path)
+			if err != nil || len(entries) > 0 {
+				t.Errorf("%s: %v, %v", path, entries, err)
+			}
+		}
+		mounts, err := os.ReadFile("/proc/mounts")
+		if err != nil || strings.Contains(string(mounts), filepath.Join(dir, "kubelet")) {
+			t.Errorf("mounts are left: %v", err)
+		}
+		for _, p := range pods.Items {
+			if left, _ := filepath.Glob("/sys/fs/cgroup/*/kubepods/*/pod" + string(p.UID)); len(left) > 0 {
+				t.Errorf("cgroups are left: %v", left)
+			}
+		}
+	})
+}
+
+// awaitLog follows a container's log until it holds the text.
+func (c *cluster) awaitLog(pod, container, text string) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	defer cancel()
+	found := &finder{text: text, found: cancel}
+	err := c.node.ContainerLogs(ctx, Target{Namespace: "default", Pod: pod, Container: container}, &corev1.PodLogOptions{Follow: true}, found, found)
+	if !strings.Contains(found.seen.String(), text) {
+		c.t.Fatalf("log of %s: %q, %v", pod, found.seen.String(), err)
+	}
+}
+
+type finder struct {
+	text  string
+	seen  bytes.Buffer
+	found func()
+}
+
+func (f *finder) Write(p []byte) (int, error) {
+	f.seen.Write(p)
+	if strings.Contains(f.seen.String(), f.text) {
+		f.found()
+	}
+	return len(p), nil
+}
+
+// awaitFile watches a directory until a file in it holds the text.
+func (c *cluster) awaitFile(path, text string) {
+	c.t.Helper()
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer watcher.Close()
+	if err := watcher.Add(filepath.Dir(path)); err != nil {
+		c.t.Fatal(err)
+	}
+	limit := time.After(20 * time.Second)
+	for {
+		if got, err := os.ReadFile(path); err == nil && string(got) == text {
+			return
+		}
+		select {
+		case <-watcher.Events:
+		case <-limit:
+			c.t.Fatalf("%s does not become %q", path, text)
+		}
+	}
+}
+
+// containerPID is the process of a container, as containerd's own tool says.
+func containerPID(t *testing.T, socket, id string) string {
+	t.Helper()
+	_, id, _ = strings.Cut(id, "://")
+	out, err := exec.Command("ctr", "-a", socket, "-n", "k8s.io", "tasks", "ls").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for l := range strings.Lines(string(out)) {
+		if f := strings.Fields(l); len(f) > 1 && f[0] == id {
+			return f[1]
+		}
+	}
+	return ""
+}
+
+func kill(t *testing.T, pid string) {
+	t.Helper()
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
