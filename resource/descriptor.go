@@ -163,4 +163,7 @@ type Strategy struct {
 	// CreateOnUpdate allows PUT to create. Conditional refuses PUT without resourceVersion.
 	CreateOnUpdate bool
 	Conditional    bool
+	// ReturnDeleted makes a DELETE that took the object away answer with the object instead of a Status (pods, services,
+	// namespaces, service accounts, volumes …).
+	ReturnDeleted bool
 }

@@ -9,9 +9,11 @@
 package authenticate
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -46,6 +48,21 @@ func (u Union) Authenticate(r *http.Request) (user.Info, error) {
 	return nil, ErrUnauthorized
 }
 
+// Connection remembers who a connection's client certificate says is there, so that it is verified once.
+type Connection struct{ known atomic.Pointer[verified] }
+
+type verified struct {
+	leaf *x509.Certificate
+	who  user.Info
+}
+
+type connectionKey struct{}
+
+// WithConnection is the context of all requests of one new connection; give it to http.Server's ConnContext.
+func WithConnection(ctx context.Context) context.Context {
+	return context.WithValue(ctx, connectionKey{}, &Connection{})
+}
+
 // Certificate takes the subject of a verified client certificate: common name is the user, organizations the groups.
 type Certificate struct {
 	Roots *x509.CertPool
@@ -58,6 +75,12 @@ func (c *Certificate) Authenticate(r *http.Request) (user.Info, error) {
 		return nil, nil
 	}
 	leaf := r.TLS.PeerCertificates[0]
+	conn, _ := r.Context().Value(connectionKey{}).(*Connection)
+	if conn != nil {
+		if v := conn.known.Load(); v != nil && v.leaf == leaf && (c.Now == nil || c.Now().Before(leaf.NotAfter)) {
+			return v.who, nil
+		}
+	}
 	if len(r.TLS.VerifiedChains) == 0 {
 		opts := x509.VerifyOptions{Roots: c.Roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, Intermediates: x509.NewCertPool()}
 		if c.Now != nil {
@@ -74,7 +97,11 @@ func (c *Certificate) Authenticate(r *http.Request) (user.Info, error) {
 		return nil, nil
 	}
 	groups := append(make([]string, 0, len(leaf.Subject.Organization)+1), leaf.Subject.Organization...)
-	return &user.DefaultInfo{Name: leaf.Subject.CommonName, Groups: append(groups, Authenticated)}, nil
+	who := &user.DefaultInfo{Name: leaf.Subject.CommonName, Groups: append(groups, Authenticated)}
+	if conn != nil {
+		conn.known.Store(&verified{leaf: leaf, who: who})
+	}
+	return who, nil
 }
 
 // Anonymous takes everybody.

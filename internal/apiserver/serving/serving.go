@@ -69,13 +69,16 @@ type Options struct {
 	Now func() time.Time // nil: time.Now
 }
 
-// LoadOrCreate reads the material in dir, makes what is missing, and renews the server's certificate when hosts are not all in it.
+// LoadOrCreate reads the material in dir, makes what is missing, and renews the server's certificate when hosts are not all
+// in it. Without a dir all is made anew and nothing is kept.
 func LoadOrCreate(dir string, hosts []string, o Options) (*Material, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make certificate directory: %w", err)
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make certificate directory: %w", err)
+		}
 	}
 	k := keeper{dir: dir, now: o.Now()}
 	m := &Material{}
@@ -163,20 +166,22 @@ func (k *keeper) leaf(name string, ca *Pair, s subject) (*Pair, error) {
 
 func (k *keeper) key(name string) (*ecdsa.PrivateKey, error) {
 	path := filepath.Join(k.dir, name+".key")
-	b, err := os.ReadFile(path)
-	if err == nil {
-		return parseKey(path, b)
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read key: %w", err)
+	if k.dir != "" {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			return parseKey(path, b)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("read key: %w", err)
+		}
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("generate key: %w", err)
 	}
 	pemBytes, err := keyPEM(key)
-	if err != nil {
-		return nil, err
+	if err != nil || k.dir == "" {
+		return key, err
 	}
 	return key, WriteFile(path, pemBytes)
 }
@@ -270,6 +275,9 @@ func parseKey(path string, b []byte) (*ecdsa.PrivateKey, error) {
 }
 
 func (k *keeper) read(name string) (*Pair, error) {
+	if k.dir == "" {
+		return nil, nil
+	}
 	certPath, keyPath := filepath.Join(k.dir, name+".crt"), filepath.Join(k.dir, name+".key")
 	c, err := os.ReadFile(certPath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -302,6 +310,9 @@ func (k *keeper) read(name string) (*Pair, error) {
 }
 
 func (k *keeper) write(name string, p *Pair) error {
+	if k.dir == "" {
+		return nil
+	}
 	if err := WriteFile(filepath.Join(k.dir, name+".key"), p.KeyPEM); err != nil {
 		return err
 	}

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"errors"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/impersonate"
+	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
+)
+
+// stage is one step that each request passes. It hands on to next, or answers itself.
+type stage struct {
+	name string
+	step func(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler)
+}
+
+// stages is THE order, outermost first. What follows the last is dispatch, in paths.go.
+func stages() []stage {
+	return []stage{
+		{"request info", requestInfo},
+		{"authenticate", authenticateStage},
+		{"audit", auditStage},
+		{"impersonate", impersonateStage},
+		{"flow control", flowControl},
+		{"authorize", authorizeStage},
+	}
+}
+
+// pipeline folds the stages around the innermost handler. Around them all come the count of requests, their latency, and
+// the answer to a panic, so that no stage carries bookkeeping.
+func (s *Server) pipeline(inner http.Handler) http.Handler {
+	h := inner
+	all := stages()
+	for i := len(all) - 1; i >= 0; i-- {
+		next, step := h, all[i].step
+		h = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { step(s, w, r, next) })
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begun := time.Now()
+		info := requestinfo.Parse(r)
+		rec := &recorder{ResponseWriter: w}
+		defer func() {
+			if p := recover(); p != nil {
+				s.panicked(rec, r, p)
+			}
+			s.metrics.observe(info, rec.status(), time.Since(begun))
+		}()
+		h.ServeHTTP(rec, r.WithContext(request.WithRequestInfo(r.Context(), info)))
+	})
+}
+
+// panicked answers a request whose handler broke down; the abort of a half-sent answer is passed on.
+func (s *Server) panicked(w *recorder, r *http.Request, p any) {
+	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(p)
+	}
+	s.opts.Log.ErrorContext(r.Context(), "panic while answering", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+	if w.code == 0 {
+		status.Write(w, r, apierrors.NewInternalError(errors.New("the server had an error and could not complete the request")))
+		return
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// requestInfo has been read by the fold, which counts by it; here it is checked.
+func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if r.URL.Path == "" || r.URL.Path[0] != '/' {
+		status.Write(w, r, apierrors.NewBadRequest("the path must begin with a slash"))
+		return
+	}
+	next.ServeHTTP(w, r)
+}
+
+// authenticateStage finds who asks. In-process clients come with their user.
+func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if _, ok := request.UserFrom(r.Context()); ok {
+		next.ServeHTTP(w, r)
+		return
+	}
+	who, err := s.authn.Authenticate(r)
+	if err != nil {
+		e := apierrors.NewUnauthorized("Unauthorized")
+		e.ErrStatus.Details = nil
+		status.Write(w, r, e)
+		return
+	}
+	r.Header.Del("Authorization")
+	next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
+}
+
+func auditStage(_ *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	next.ServeHTTP(w, audit.With(w, r))
+}
+
+func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	from, _ := request.UserFrom(r.Context())
+	who, err := impersonate.As(r, from, s.authz)
+	if err != nil {
+		status.Write(w, r, err)
+		return
+	}
+	if who != nil {
+		r = r.WithContext(request.WithUser(r.Context(), who))
+	}
+	next.ServeHTTP(w, r)
+}
+
+// flowControl bounds what is under way. Watches and streams last long and are not counted, nor are administrators.
+func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	info, _ := request.RequestInfoFrom(r.Context())
+	who, _ := request.UserFrom(r.Context())
+	if info.Verb == "watch" || longRunning(info) || administrator(who) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	leave := s.limiter.Enter(r.Method)
+	if leave == nil {
+		status.Write(w, r, apierrors.NewTooManyRequests("Too many requests, please try again later.", 1))
+		return
+	}
+	defer leave()
+	next.ServeHTTP(w, r)
+}
+
+func longRunning(info *requestinfo.Info) bool {
+	switch info.Subresource {
+	case "log", "exec", "attach", "portforward", "proxy":
+		return true
+	}
+	return false
+}
+
+func administrator(who user.Info) bool {
+	if who == nil {
+		return false
+	}
+	for _, g := range who.GetGroups() {
+		if g == authorize.Masters {
+			return true
+		}
+	}
+	return false
+}
+
+func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	info, _ := request.RequestInfoFrom(r.Context())
+	who, _ := request.UserFrom(r.Context())
+	a := authorize.Attributes{
+		User: who, Verb: info.Verb, Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource, Subresource: info.Subresource,
+		Namespace: info.Namespace, Name: info.Name, ResourceRequest: info.IsResourceRequest, Path: info.Path,
+		LabelSelector: info.LabelSelector, FieldSelector: info.FieldSelector,
+	}
+	d, reason, err := s.authz.Authorize(r.Context(), &a)
+	if d != authorize.Allow {
+		if err != nil && reason == "" {
+			reason = err.Error()
+		}
+		status.Write(w, r, authorize.Forbidden(&a, reason))
+		return
+	}
+	next.ServeHTTP(w, r)
+}

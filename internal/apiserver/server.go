@@ -1,0 +1,319 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package apiserver is the API server: it answers Kubernetes' API over HTTP from a store.
+//
+// [New] makes a [Server] from descriptors, a store and an admission chain. Requests pass the stages of the one ordered
+// table in pipeline.go and end at a resource's verb (package verbs) or at one of the other paths (paths.go). There are two
+// ways in: [Server.Serve] for TLS connections, and [Server.Config] for components in the same process, which reach the
+// same handler without sockets, TLS or credentials.
+//
+// # Lifetimes
+//
+// A Server answers as soon as New returns; Run and Serve block until their context ends, and then end all watches.
+// The store is the caller's, and is closed after the server has ended.
+package apiserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/crd"
+	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
+	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// Options of [New]. Store is required; the rest has useful zero values.
+type Options struct {
+	Store     *store.Store
+	Kinds     []*resource.Descriptor
+	Admission admit.Chain
+	// Material is the server's keys and certificates; nil: in-process clients only, and no tokens.
+	Material *serving.Material
+	Version  apimachineryversion.Info
+	Log      *slog.Logger
+	Now      func() time.Time
+
+	// Authenticators come before anonymity, Authorizers after the administrators.
+	Authenticators []authenticate.Authenticator
+	Authorizers    []authorize.Authorizer
+	// Paths are further handlers, by path; one that ends in a slash takes all below it.
+	Paths map[string]http.Handler
+	// Fields keeps managedFields; nil: the built-in one.
+	Fields verbs.FieldManager
+	// MaxReads and MaxWrites bound the requests under way; 0: 400 and 200.
+	MaxReads, MaxWrites int64
+	// ViewBytes bounds what decoded objects and their encodings take; 0: 32 MiB.
+	ViewBytes int64
+}
+
+// Server is an API server.
+type Server struct {
+	opts     Options
+	api      *verbs.API
+	handler  http.Handler
+	authn    authenticate.Union
+	authz    authorize.Chain
+	limiter  flowcontrol.Limiter
+	tokens   *authenticate.Tokens
+	crds     *crd.Registry
+	metrics  *metrics
+	lifetime *watchcache.Lifetime
+	end      context.CancelFunc
+	ready    chan struct{}
+
+	background sync.Once
+	discovered struct {
+		sync.Mutex
+		kinds []*resource.Descriptor
+	}
+}
+
+var definitions = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
+
+// New makes a server, and puts the custom resource definitions that the store holds to work.
+func New(o Options) (*Server, error) {
+	if o.Store == nil {
+		return nil, errors.New("make API server: no store")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.MaxReads == 0 {
+		o.MaxReads = 400
+	}
+	if o.MaxWrites == 0 {
+		o.MaxWrites = 200
+	}
+	if o.Fields == nil {
+		o.Fields = managedfields.New(o.Log)
+	}
+	s := &Server{opts: o, ready: make(chan struct{}), metrics: newMetrics()}
+	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
+	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
+	s.limiter.MaxReads, s.limiter.MaxWrites = o.MaxReads, o.MaxWrites
+	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), authorize.Open{})
+
+	vo := verbs.Options{
+		Store: o.Store, Admission: o.Admission, Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
+		Committed: s.committed, Watched: []schema.GroupResource{definitions},
+	}
+	if m := o.Material; m != nil {
+		s.tokens = &authenticate.Tokens{Key: m.ServiceAccount, Now: o.Now}
+		s.authn = append(s.authn, &authenticate.Certificate{Roots: m.CA.Pool(), Now: o.Now}, s.tokens)
+		vo.Tokens = func(_ context.Context, c resource.TokenClaims) (string, metav1Time, error) { return s.tokens.Issue(c) }
+		vo.Nodes = &http.Transport{
+			TLSClientConfig:   &tls.Config{RootCAs: m.CA.Pool(), Certificates: []tls.Certificate{m.KubeletClient.TLS()}, MinVersion: tls.VersionTLS12},
+			ForceAttemptHTTP2: true, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+		}
+	}
+	s.authn = append(append(s.authn, o.Authenticators...), authenticate.Anonymous{})
+	s.api = verbs.New(s.lifetime, vo)
+	if s.tokens != nil {
+		s.tokens.Get = s.api.Backend().Get
+	}
+	kinds := o.Kinds
+	if !slices.ContainsFunc(kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == definitions }) {
+		kinds = append(slices.Clone(kinds), crd.Definitions())
+	}
+	builtIn := make(map[schema.GroupResource]bool, len(kinds))
+	for _, d := range kinds {
+		builtIn[d.GroupResource()] = true
+	}
+	s.AddKinds(kinds...)
+	s.crds = crd.NewRegistry(crd.Options{
+		BuiltIn: func(r schema.GroupResource) bool { return builtIn[r] }, Logger: o.Log, Now: o.Now,
+		Changed: func(added, removed []*resource.Descriptor) { s.ChangeKinds(added, removed) },
+	})
+	if err := s.loadDefinitions(ctx); err != nil {
+		end()
+		return nil, err
+	}
+	s.handler = s.pipeline(s.paths())
+	close(s.ready)
+	return s, nil
+}
+
+func (s *Server) loadDefinitions(ctx context.Context) error {
+	b := s.api.Backend()
+	stored, err := b.List(ctx, definitions, "")
+	if err != nil {
+		return fmt.Errorf("list custom resource definitions: %w", err)
+	}
+	for _, obj := range stored {
+		if err := s.committed(ctx, b, definitions, obj.GetName(), obj); err != nil {
+			s.opts.Log.ErrorContext(ctx, "serve a stored custom resource definition", "name", obj.GetName(), "error", err)
+		}
+	}
+	return nil
+}
+
+func (s *Server) committed(ctx context.Context, b resource.Backend, _ schema.GroupResource, name string, obj resource.Object) error {
+	def, _ := obj.(*apiextensionsv1.CustomResourceDefinition)
+	return s.crds.Committed(ctx, b, name, def)
+}
+
+// AddKinds serves further kinds, or others in the place of those of the same resource.
+func (s *Server) AddKinds(ds ...*resource.Descriptor) { s.ChangeKinds(ds, nil) }
+
+// RemoveKinds stops serving resources.
+func (s *Server) RemoveKinds(rs ...schema.GroupResource) {
+	s.api.Remove(rs...)
+	s.relist()
+}
+
+// ChangeKinds serves added kinds and stops serving removed ones; one that is in both is replaced.
+func (s *Server) ChangeKinds(added, removed []*resource.Descriptor) {
+	var gone []schema.GroupResource
+	for _, d := range removed {
+		if !slices.ContainsFunc(added, func(a *resource.Descriptor) bool { return a.GroupResource() == d.GroupResource() }) {
+			gone = append(gone, d.GroupResource())
+		}
+	}
+	s.api.Remove(gone...)
+	s.api.Add(added...)
+	s.relist()
+}
+
+// Kinds are all descriptors that are served now; the slice is shared, and the same until they change.
+func (s *Server) Kinds() []*resource.Descriptor {
+	s.discovered.Lock()
+	defer s.discovered.Unlock()
+	return s.discovered.kinds
+}
+
+func (s *Server) relist() {
+	s.discovered.Lock()
+	defer s.discovered.Unlock()
+	s.discovered.kinds = s.api.Kinds()
+}
+
+// Definitions are the custom resource definitions that are served.
+func (s *Server) Definitions() *crd.Registry { return s.crds }
+
+// Handler is the whole pipeline.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// Backend is what components may do without going through the pipeline.
+func (s *Server) Backend() resource.Backend { return s.api.Backend() }
+
+// Authorizer decides as the pipeline does.
+func (s *Server) Authorizer() authorize.Authorizer { return s.authz }
+
+// Tokens issues and verifies service-account tokens; nil without key material.
+func (s *Server) Tokens() *authenticate.Tokens { return s.tokens }
+
+// Ready is closed when the server answers as it should.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Config is a client configuration for a component in this process, who is u.
+func (s *Server) Config(u user.Info) *rest.Config {
+	return &rest.Config{Host: inProcessHost, Transport: &inProcess{handler: s.handler, user: u}, QPS: -1}
+}
+
+// Run does what the server does between requests, until ctx ends; then it ends all watches.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.lifetime.Group.Wait()
+	defer s.end()
+	var err error
+	ran := false
+	s.background.Do(func() {
+		ran = true
+		var g sync.WaitGroup
+		g.Go(func() { s.bookmarks(ctx) })
+		g.Go(func() {
+			if e := s.crds.Run(ctx, s.api.Backend()); e != nil && ctx.Err() == nil {
+				err = fmt.Errorf("run custom resource definitions: %w", e)
+			}
+		})
+		g.Wait()
+	})
+	if !ran {
+		<-ctx.Done()
+	}
+	return err
+}
+
+// bookmarks lets idle watches learn how far the store has gone.
+func (s *Server) bookmarks(ctx context.Context) {
+	t := time.NewTicker(30 * time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			s.opts.Store.Bookmark()
+		}
+	}
+}
+
+// Serve answers TLS connections on l, and runs the server, until ctx ends. It closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	m := s.opts.Material
+	if m == nil {
+		return errors.New("serve API: no certificates")
+	}
+	srv := &http.Server{
+		Handler:           s.handler,
+		ErrorLog:          slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
+		ReadHeaderTimeout: 32 * time.Second,
+		IdleTimeout:       90 * time.Second,
+		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return authenticate.WithConnection(ctx) },
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 1000, MaxReadFrameSize: 256 << 10, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 4 << 20,
+		},
+		TLSConfig: &tls.Config{
+			Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,
+			ClientAuth: tls.RequestClientCert, ClientCAs: m.CA.Pool(), NextProtos: []string{"h2", "http/1.1"},
+		},
+	}
+	failed := make(chan error, 1)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		err := srv.ServeTLS(l, "", "")
+		if !errors.Is(err, http.ErrServerClosed) {
+			failed <- fmt.Errorf("serve API: %w", err)
+			stop()
+		}
+		close(failed)
+	}()
+	err := s.Run(running)
+	// all watches have ended with Run; ordinary requests get a moment
+	grace, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer done()
+	if srv.Shutdown(grace) != nil {
+		_ = srv.Close()
+	}
+	return errors.Join(err, <-failed)
+}
+
+// discovery makes the handler of the discovery documents.
+func (s *Server) discovery() http.Handler { return discovery.New(s.Kinds) }

@@ -1,0 +1,292 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package verbs answers requests for resources: get, list, watch, create, update, patch, delete, deletecollection and
+// connect, a file each, for whatever kinds it is given. Built-in kinds and kinds from CRDs go the same way.
+//
+// [API] holds the kinds and what they stand on. [API.Serve] finds the kind that a path names and hands the request to its
+// verb. A verb reads and checks the request (options.go, decode.go, negotiate.go), then either reads records and splices
+// bytes that exist (respond.go), or passes the object through admission and strategy to the store (write.go). The same
+// write path serves [Backend], which kinds' own actions use.
+//
+// # Concurrency
+//
+// An API is used by many goroutines. The set of kinds is replaced as a whole, so that readers take no lock.
+package verbs
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// Kind is a descriptor at work.
+type Kind = watchcache.Kind
+
+// FieldManager keeps metadata.managedFields. Objects are hub objects; live is shared, obj is the caller's own.
+type FieldManager interface {
+	// Update records which fields of obj its writer changed from live (nil on create).
+	Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object, error)
+	// Apply merges a configuration into live (nil on create), and returns a new object.
+	Apply(d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error)
+}
+
+// Options of [New].
+type Options struct {
+	Store     *store.Store
+	Admission admit.Chain
+	Fields    FieldManager         // nil: managedFields are left as they are
+	Authorize authorize.Authorizer // asked when an update would create; nil: it may
+	Log       *slog.Logger
+	Now       func() time.Time
+	// ViewBytes bounds what decoded objects and encodings take; 0: 32 MiB.
+	ViewBytes int64
+	// MaxBody bounds a request's body; 0: 3 MiB.
+	MaxBody int64
+	// Committed is called after each commit of a stored object, before the request is answered; obj is nil when it is gone.
+	// It is asked only for resources that Watched names.
+	Committed func(ctx context.Context, b resource.Backend, r schema.GroupResource, name string, obj resource.Object) error
+	Watched   []schema.GroupResource
+	// Tokens and Nodes serve the backend's IssueToken and Node.
+	Tokens func(ctx context.Context, c resource.TokenClaims) (string, metav1.Time, error)
+	Nodes  http.RoundTripper
+}
+
+// API serves resources.
+type API struct {
+	Options
+	views    *watchcache.Views
+	lifetime *watchcache.Lifetime
+	accepts  acceptCache
+
+	mu    sync.Mutex // held by those who change the kinds
+	kinds atomic.Pointer[kindTable]
+}
+
+type kindTable struct {
+	byGroup map[string]map[string]*Kind // group → resource
+	byKind  map[schema.GroupKind]*Kind
+}
+
+// New makes an API whose feeds run until ctx ends.
+func New(lifetime *watchcache.Lifetime, o Options) *API {
+	if o.ViewBytes == 0 {
+		o.ViewBytes = 32 << 20
+	}
+	if o.MaxBody == 0 {
+		o.MaxBody = 3 << 20
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	a := &API{Options: o, views: watchcache.NewViews(o.ViewBytes), lifetime: lifetime}
+	a.kinds.Store(&kindTable{byGroup: map[string]map[string]*Kind{}, byKind: map[schema.GroupKind]*Kind{}})
+	return a
+}
+
+// Add puts descriptors to work; one of a resource that is served already replaces it.
+func (a *API) Add(ds ...*resource.Descriptor) {
+	a.edit(func(t *kindTable) {
+		for _, d := range ds {
+			k := watchcache.NewKind(d, a.Store, a.views, a.lifetime)
+			if t.byGroup[d.Group] == nil {
+				t.byGroup[d.Group] = map[string]*Kind{}
+			}
+			t.byGroup[d.Group][d.Resource] = k
+			t.byKind[schema.GroupKind{Group: d.Group, Kind: d.Kind}] = k
+		}
+	})
+}
+
+// Remove stops serving resources.
+func (a *API) Remove(rs ...schema.GroupResource) {
+	a.edit(func(t *kindTable) {
+		for _, r := range rs {
+			if k := t.byGroup[r.Group][r.Resource]; k != nil {
+				delete(t.byGroup[r.Group], r.Resource)
+				delete(t.byKind, schema.GroupKind{Group: r.Group, Kind: k.Descriptor.Kind})
+				k.Feed.Stop()
+			}
+			if len(t.byGroup[r.Group]) == 0 {
+				delete(t.byGroup, r.Group)
+			}
+		}
+	})
+}
+
+func (a *API) edit(change func(*kindTable)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	old := a.kinds.Load()
+	t := &kindTable{byGroup: make(map[string]map[string]*Kind, len(old.byGroup)), byKind: make(map[schema.GroupKind]*Kind, len(old.byKind))}
+	for g, rs := range old.byGroup {
+		m := make(map[string]*Kind, len(rs))
+		for r, k := range rs {
+			m[r] = k
+		}
+		t.byGroup[g] = m
+	}
+	for gk, k := range old.byKind {
+		t.byKind[gk] = k
+	}
+	change(t)
+	a.kinds.Store(t)
+}
+
+// Kinds are all descriptors that are served, in no order.
+func (a *API) Kinds() []*resource.Descriptor {
+	var ds []*resource.Descriptor
+	for _, rs := range a.kinds.Load().byGroup {
+		for _, k := range rs {
+			ds = append(ds, k.Descriptor)
+		}
+	}
+	return ds
+}
+
+// Kind is the kind of a resource, nil if it is not served.
+func (a *API) Kind(r schema.GroupResource) *Kind { return a.kinds.Load().byGroup[r.Group][r.Resource] }
+
+// committed tells who must know of a commit before it is answered. The commit stands whatever they say.
+func (a *API) committed(ctx context.Context, k *Kind, name string, obj resource.Object) {
+	if a.Committed == nil || !slices.Contains(a.Watched, k.GroupResource()) {
+		return
+	}
+	if err := a.Committed(ctx, &Backend{a}, k.GroupResource(), name, obj); err != nil {
+		a.Log.ErrorContext(ctx, "follow a commit", "resource", k.GroupResource(), "name", name, "error", err)
+	}
+}
+
+// HasGroup is true when some resource of the group is served.
+func (a *API) HasGroup(group string) bool { return len(a.kinds.Load().byGroup[group]) > 0 }
+
+// req is one request at a verb.
+type req struct {
+	*API
+	w       http.ResponseWriter
+	r       *http.Request
+	ctx     context.Context
+	info    *requestinfo.Info
+	kind    *Kind
+	version int // index in kind.Versions
+	sub     *resource.Subresource
+	ns      string
+	name    string // of the path; empty for collections
+	user    user.Info
+	accept  *accept
+	warn    *warnings
+}
+
+func (q *req) ver() *resource.Version { return &q.kind.Versions[q.version] }
+
+func (q *req) gr() schema.GroupResource { return q.kind.GroupResource() }
+
+// NotFound is the 404 of a path whose group is served and whose resource is not.
+func NotFound() error { return status.Route(http.StatusNotFound, "") }
+
+// Serve answers a request for a resource.
+func (a *API) Serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) {
+	if err := a.serve(w, r, info); err != nil {
+		if r.Context().Err() != nil && info.Verb == "watch" {
+			return
+		}
+		status.Write(w, r, err)
+	}
+}
+
+func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) error {
+	k := a.kinds.Load().byGroup[info.APIGroup][info.Resource]
+	if k == nil {
+		return NotFound()
+	}
+	version := slices.IndexFunc(k.Versions, func(v resource.Version) bool { return v.Name == info.APIVersion })
+	if version < 0 || k.Versions[version].Unserved || !k.Namespaced && info.Namespace != "" && k.Descriptor.Resource != "namespaces" {
+		return NotFound()
+	}
+	q := &req{API: a, w: w, r: r, info: info, kind: k, version: version}
+	if k.Namespaced {
+		q.ns = info.Namespace
+	}
+	if len(info.Parts) > 1 {
+		q.name = info.Parts[1]
+	}
+	if info.Subresource != "" {
+		q.sub = k.Subresource(info.Subresource)
+		if q.sub == nil || q.sub.Versions != nil && !slices.Contains(q.sub.Versions, info.APIVersion) {
+			return NotFound()
+		}
+		if q.sub.Connect == nil && len(info.Parts) > 3 {
+			return NotFound()
+		}
+	}
+	q.user, _ = request.UserFrom(r.Context())
+	q.warn = &warnings{header: w.Header()}
+	q.ctx = r.Context()
+	if v := q.ver(); v.Deprecation != "" && q.sub == nil {
+		q.warn.AddWarning("", v.Deprecation)
+	}
+	verb := q.verb()
+	if verb == nil {
+		return status.Route(http.StatusMethodNotAllowed, "")
+	}
+	return verb(q)
+}
+
+// verb is the function for the request's method and path, nil when there is none.
+func (q *req) verb() func(*req) error {
+	if q.kind.Namespaced && q.ns == "" && (q.name != "" || q.info.Verb != "list" && q.info.Verb != "watch") {
+		return nil
+	}
+	if q.sub != nil {
+		return q.subresourceVerb()
+	}
+	var f func(*req) error
+	verb := ""
+	if q.name == "" {
+		switch q.r.Method {
+		case http.MethodGet:
+			if verb, f = "list", list; q.info.Verb == "watch" {
+				verb, f = "watch", watch
+			}
+		case http.MethodPost:
+			verb, f = "create", create
+		case http.MethodDelete:
+			verb, f = "deletecollection", deleteCollection
+		}
+	} else {
+		switch q.r.Method {
+		case http.MethodGet:
+			if verb, f = "get", get; q.info.Verb == "watch" {
+				verb, f = "watch", watch
+			}
+		case http.MethodPut:
+			verb, f = "update", update
+		case http.MethodPatch:
+			verb, f = "patch", patch
+		case http.MethodDelete:
+			verb, f = "delete", deleteOne
+		}
+	}
+	if f == nil || q.kind.Verbs != nil && !slices.Contains(q.kind.Verbs, verb) {
+		return nil
+	}
+	return f
+}

@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// requestTimeout bounds what a write may take.
+const requestTimeoutSeconds = 34
+
+// create stores a new object.
+func create(q *req) error {
+	if err := q.negotiate(false); err != nil {
+		return err
+	}
+	if _, err := q.inputMedia(q.ver().Protobuf); err != nil {
+		return err
+	}
+	opts, err := q.createOptions()
+	if err != nil {
+		return err
+	}
+	obj, err := q.object(opts.FieldValidation)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := q.writing()
+	defer cancel()
+	wipe(obj)
+	if err := sameNamespace(q.ns, obj); err != nil {
+		return err
+	}
+	q.dedupOwners(obj, false)
+	if q.kind.Create != nil {
+		return q.act(ctx, obj, opts)
+	}
+	dryRun := len(opts.DryRun) > 0
+	at := q.attributes(admit.Create, obj, nil, opts, dryRun)
+	if at.Name = obj.GetName(); q.kind.Resource == "namespaces" && q.kind.Group == "" {
+		at.Namespace = at.Name
+	}
+	if obj, err = q.updateFields(nil, obj, "", opts.FieldManager); err != nil {
+		return err
+	}
+	at.Object = obj
+	if err := q.mutate(ctx, at); err != nil {
+		return err
+	}
+	obj = at.Object
+	f, err := q.insert(ctx, &creation{kind: q.kind, strategy: &q.kind.Strategy, ns: q.ns, dryRun: dryRun, validate: func(ctx context.Context, obj resource.Object) error {
+		at.Object, at.Name = obj, obj.GetName()
+		return q.Admission.Validate(ctx, &Backend{q.API}, at)
+	}}, obj)
+	if err != nil {
+		return err
+	}
+	return q.respond(http.StatusCreated, f)
+}
+
+// act answers a create of a kind whose objects are not stored.
+func (q *req) act(ctx context.Context, obj resource.Object, opts *metav1.CreateOptions) error {
+	at := q.attributes(admit.Create, obj, nil, opts, len(opts.DryRun) > 0)
+	at.Name = obj.GetName()
+	if err := q.mutate(ctx, at); err != nil {
+		return err
+	}
+	if err := q.Admission.Validate(ctx, &Backend{q.API}, at); err != nil {
+		return err
+	}
+	out, err := q.kind.Create(ctx, &Backend{q.API}, at.Object, opts)
+	if err != nil {
+		return err
+	}
+	return q.respond(http.StatusCreated, q.kind.NewForms(out))
+}
+
+// writing is the context of a write: bounded, and with the request's warnings.
+func (q *req) writing() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(warning.WithWarningRecorder(q.ctx, q.warn), requestTimeoutSeconds*1e9)
+}
+
+func (q *req) attributes(op admit.Operation, obj, old resource.Object, opts runtime.Object, dryRun bool) *admit.Attributes {
+	at := &admit.Attributes{
+		Operation: op, Descriptor: q.kind.Descriptor, Version: q.ver().Name, Namespace: q.ns, Name: q.name,
+		Object: obj, Old: old, Options: opts, User: q.user, DryRun: dryRun,
+		Warn:     func(text string) { q.warn.AddWarning("", text) },
+		Annotate: func(string, string) {},
+	}
+	if q.sub != nil {
+		at.Subresource = q.sub.Name
+	}
+	if q.kind.Resource == "namespaces" && q.kind.Group == "" {
+		at.Namespace = q.name
+	}
+	return at
+}
+
+// mutate is mutating admission, with what must hold again afterwards.
+func (q *req) mutate(ctx context.Context, at *admit.Attributes) error {
+	if len(q.Admission) == 0 {
+		return nil
+	}
+	if err := q.Admission.Mutate(ctx, &Backend{q.API}, at); err != nil {
+		return err
+	}
+	if at.Object != nil {
+		q.dedupOwners(at.Object, true)
+	}
+	return nil
+}
+
+// updateFields records in managedFields what the writer changed.
+func (q *req) updateFields(live, obj resource.Object, sub, managerName string) (resource.Object, error) {
+	if q.Fields == nil {
+		return obj, nil
+	}
+	return q.Fields.Update(q.kind.Descriptor, q.ver().Name, sub, live, obj, manager(managerName, q.r.UserAgent()))
+}
+
+// sameNamespace gives an object the namespace of the path, or refuses one that says another.
+func sameNamespace(ns string, obj resource.Object) error {
+	switch said := obj.GetNamespace(); {
+	case said == ns:
+	case said == "" || ns == "":
+		obj.SetNamespace(ns)
+	default:
+		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+	}
+	return nil
+}
+
+// sameName refuses an object that is not the one of the path.
+func sameName(name string, obj resource.Object) error {
+	switch said := obj.GetName(); {
+	case said == name:
+		return nil
+	case said == "":
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", name))
+	default:
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", said, name))
+	}
+}
+
+// dedupOwners removes owner references that say the same owner twice.
+func (q *req) dedupOwners(obj resource.Object, afterAdmission bool) {
+	refs := obj.GetOwnerReferences()
+	if len(refs) < 2 {
+		return
+	}
+	seen := make(map[types.UID]bool, len(refs))
+	kept := make([]metav1.OwnerReference, 0, len(refs))
+	var twice []string
+	for _, r := range refs {
+		if seen[r.UID] {
+			twice = append(twice, string(r.UID))
+			continue
+		}
+		seen[r.UID] = true
+		kept = append(kept, r)
+	}
+	if len(twice) == 0 {
+		return
+	}
+	obj.SetOwnerReferences(kept)
+	text := ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v"
+	if afterAdmission {
+		text = ".metadata.ownerReferences contains duplicate entries after mutating admission happens; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v"
+	}
+	q.warn.AddWarning("", fmt.Sprintf(text, strings.Join(twice, ", ")))
+}
+
+func own(f *watchcache.Forms) resource.Object { return f.Hub.DeepCopyObject().(resource.Object) }

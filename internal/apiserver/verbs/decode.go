@@ -1,0 +1,333 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// schemeName is what kube-apiserver calls the scheme that a kind is not registered in.
+const schemeName = "pkg/runtime/scheme.go:111"
+
+// body reads the request's body within the bound.
+func (q *req) body() ([]byte, error) {
+	if q.r.Body == nil || q.r.Body == http.NoBody {
+		return nil, nil
+	}
+	if q.r.ContentLength > q.MaxBody {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
+	}
+	var buf bytes.Buffer
+	if n := q.r.ContentLength; n > 0 {
+		buf.Grow(int(n) + bytes.MinRead)
+	}
+	if _, err := buf.ReadFrom(io.LimitReader(q.r.Body, q.MaxBody+1)); err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
+		}
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("unable to read the request's body: %v", err))
+	}
+	if int64(buf.Len()) > q.MaxBody {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
+	}
+	return buf.Bytes(), nil
+}
+
+// inputMedia is the medium of the request's body.
+func (q *req) inputMedia(protobuf bool) (string, error) {
+	offers := []string{mediaJSON, mediaYAML, mediaProtobuf}
+	if !protobuf {
+		offers = offers[:2]
+	}
+	ct := q.r.Header.Get("Content-Type")
+	if ct == "" || ct == mediaJSON {
+		return mediaJSON, nil
+	}
+	if m, _, err := mime.ParseMediaType(ct); err == nil && slices.Contains(offers, m) {
+		return m, nil
+	}
+	return "", unsupportedMedia(offers)
+}
+
+func unsupportedMedia(accepted []string) error {
+	return status.Media(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+		"the body of the request was in an unknown format - accepted media types include: "+strings.Join(accepted, ", "))
+}
+
+// decoder turns a request's body into an object.
+type decoder struct {
+	gvk   schema.GroupVersionKind // of the object that the path takes
+	empty func() resource.Object
+	// prune and fill are the version's Prune and Default; nil: nothing.
+	prune func(resource.Object) []string
+	fill  func(resource.Object)
+	// known says whether a kind exists in the group and version, for the message.
+	known func(schema.GroupVersionKind) bool
+	// others are further group versions in which the body may come.
+	others []schema.GroupVersion
+}
+
+func (q *req) decoder() *decoder {
+	v := q.ver()
+	return &decoder{
+		gvk: q.kind.GroupVersionKind(v.Name), empty: v.New, prune: v.Prune, fill: v.Default,
+		known: func(gvk schema.GroupVersionKind) bool {
+			k := q.kinds.Load().byKind[gvk.GroupKind()]
+			return k != nil && k.Version(gvk.Version) != nil
+		},
+	}
+}
+
+// decode reads a body. Strict errors are what fieldValidation is about: the object is whole in spite of them.
+func (d *decoder) decode(body []byte, media, validation string) (obj resource.Object, strict []error, err error) {
+	said := d.gvk
+	if media == mediaProtobuf {
+		obj, said, err = d.protobuf(body)
+	} else {
+		if media == mediaYAML {
+			var dup error
+			if validation != metav1.FieldValidationIgnore {
+				if _, dup = yaml.YAMLToJSONStrict(body); dup != nil {
+					strict = append(strict, dup)
+				}
+			}
+			j, err := yaml.YAMLToJSON(body)
+			if err != nil {
+				return nil, nil, d.refuse(fmt.Errorf("couldn't get version/kind; json parse error: %w", err), schema.GroupVersionKind{}, body)
+			}
+			body = j
+		}
+		var more []error
+		obj, said, more, err = d.json(body, validation != metav1.FieldValidationIgnore)
+		strict = append(strict, more...)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(strict) > 0 && validation == metav1.FieldValidationStrict {
+		return nil, nil, d.refuse(runtime.NewStrictDecodingError(strict), said, body)
+	}
+	if gv := said.GroupVersion(); gv != d.gvk.GroupVersion() && !slices.Contains(d.others, gv) {
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", gv, d.gvk.GroupVersion()))
+	}
+	return obj, strict, nil
+}
+
+func (d *decoder) refuse(err error, said schema.GroupVersionKind, body []byte) error {
+	if said.Kind != "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", said.Kind, said.Version, d.gvk.Kind, err))
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", d.gvk.Kind, err, summary(body)))
+}
+
+func summary(body []byte) string {
+	const most = 30
+	switch {
+	case len(body) == 0:
+		return "<empty>"
+	case body[0] == '{':
+		if len(body) > most {
+			return string(body[:most]) + " ..."
+		}
+		return string(body)
+	case len(body) > most:
+		return hex.EncodeToString(body[:most]) + " ..."
+	}
+	return hex.EncodeToString(body)
+}
+
+// json decodes the body first and looks at its kind afterwards, since nearly always it is the right one.
+func (d *decoder) json(body []byte, strictly bool) (resource.Object, schema.GroupVersionKind, []error, error) {
+	obj := d.empty()
+	var strict []error
+	var err error
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		m := map[string]any{}
+		strict, err = unmarshal(body, &m, strictly)
+		u.Object = m
+		if m == nil {
+			u.Object = map[string]any{}
+		}
+	} else {
+		strict, err = unmarshal(body, obj, strictly)
+	}
+	var said schema.GroupVersionKind
+	if err == nil {
+		said = obj.GetObjectKind().GroupVersionKind()
+	}
+	if err != nil || said.Kind != d.gvk.Kind || said.GroupVersion() != d.gvk.GroupVersion() {
+		// the slow way, which tells what is wrong in the words that clients know
+		found, ferr := jsonserializer.DefaultMetaFactory.Interpret(body)
+		if ferr != nil {
+			return nil, said, nil, d.refuse(ferr, schema.GroupVersionKind{}, body)
+		}
+		said = withDefaults(*found, d.gvk)
+		if said.Kind != d.gvk.Kind || said.GroupVersion() != d.gvk.GroupVersion() && !slices.Contains(d.others, said.GroupVersion()) {
+			if err := d.wrongKind(said, body); err != nil {
+				return nil, said, nil, err
+			}
+		}
+		if err != nil {
+			return nil, said, nil, d.refuse(err, said, body)
+		}
+	}
+	return d.finish(obj, said, strict, strictly)
+}
+
+func withDefaults(found, defaults schema.GroupVersionKind) schema.GroupVersionKind {
+	if found.Kind == "" {
+		found.Kind = defaults.Kind
+	}
+	if found.Version == "" && found.Group == "" {
+		found.Group, found.Version = defaults.Group, defaults.Version
+	}
+	if found.Version == "" {
+		found.Version = defaults.Version
+	}
+	return found
+}
+
+func (d *decoder) wrongKind(said schema.GroupVersionKind, body []byte) error {
+	if u, ok := d.empty().(*unstructured.Unstructured); ok && u != nil {
+		if said.Kind != d.gvk.Kind || said.Group != d.gvk.Group {
+			return d.refuse(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName), said, body)
+		}
+		return nil // the version is refused later
+	}
+	if d.known != nil && d.known(said) {
+		if said.Kind == d.gvk.Kind && said.Group == d.gvk.Group {
+			return nil
+		}
+		return d.refuse(fmt.Errorf("converting (%s) to (%s): unknown conversion", said.Kind, d.gvk.Kind), said, body)
+	}
+	return d.refuse(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName), said, body)
+}
+
+func (d *decoder) finish(obj resource.Object, said schema.GroupVersionKind, strict []error, strictly bool) (resource.Object, schema.GroupVersionKind, []error, error) {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if _, isMap := u.Object["metadata"].(map[string]any); !isMap && u.Object["metadata"] != nil {
+			return nil, said, nil, d.refuse(fmt.Errorf("metadata must be an object"), said, nil)
+		}
+		u.SetGroupVersionKind(d.gvk)
+	} else {
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+	if d.prune != nil {
+		for _, path := range d.prune(obj) {
+			if strictly {
+				strict = append(strict, fmt.Errorf("unknown field %q", path))
+			}
+		}
+	}
+	if d.fill != nil {
+		d.fill(obj)
+	}
+	return obj, said, strict, nil
+}
+
+func unmarshal(body []byte, into any, strictly bool) ([]error, error) {
+	if strictly {
+		return kjson.UnmarshalStrict(body, into)
+	}
+	return nil, kjson.UnmarshalCaseSensitivePreserveInts(body, into)
+}
+
+// protobufMagic begins every protobuf body: what follows is a runtime.Unknown.
+const protobufMagic = "k8s\x00"
+
+type unmarshaler interface {
+	Reset()
+	Unmarshal(data []byte) error
+}
+
+func (d *decoder) protobuf(body []byte) (resource.Object, schema.GroupVersionKind, error) {
+	var said schema.GroupVersionKind
+	refuse := func(err error) (resource.Object, schema.GroupVersionKind, error) {
+		return nil, said, d.refuse(err, said, body)
+	}
+	raw, ok := bytes.CutPrefix(body, []byte(protobufMagic))
+	if !ok {
+		return refuse(errors.New("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"))
+	}
+	var u runtime.Unknown
+	if err := u.Unmarshal(raw); err != nil {
+		return refuse(err)
+	}
+	said = withDefaults(schema.FromAPIVersionAndKind(u.APIVersion, u.Kind), d.gvk)
+	if said.Kind != d.gvk.Kind || said.Group != d.gvk.Group {
+		if err := d.wrongKind(said, body); err != nil {
+			return nil, said, err
+		}
+	}
+	obj := d.empty()
+	m, ok := obj.(unmarshaler)
+	if !ok {
+		return refuse(fmt.Errorf("object %T does not implement the protobuf marshalling interface and cannot be decoded", obj))
+	}
+	if err := m.Unmarshal(u.Raw); err != nil {
+		return refuse(err)
+	}
+	if d.fill != nil {
+		d.fill(obj)
+	}
+	return obj, said, nil
+}
+
+// object reads the body as an object of the path's kind, in its hub form.
+func (q *req) object(fieldValidation string) (resource.Object, error) {
+	media, err := q.inputMedia(q.ver().Protobuf)
+	if err != nil {
+		return nil, err
+	}
+	body, err := q.body()
+	if err != nil {
+		return nil, err
+	}
+	obj, strict, err := q.decoder().decode(body, media, directive(fieldValidation))
+	if err != nil {
+		return nil, err
+	}
+	q.warnStrict(strict)
+	return q.toHub(obj)
+}
+
+func (q *req) toHub(obj resource.Object) (resource.Object, error) {
+	v := q.ver()
+	if v.ToHub == nil {
+		return obj, nil
+	}
+	hub, err := v.ToHub(obj)
+	if err != nil {
+		return nil, fmt.Errorf("convert from version %s: %w", v.Name, err)
+	}
+	return hub, nil
+}
+
+func (q *req) warnStrict(strict []error) {
+	for _, e := range strict {
+		q.warn.AddWarning("", e.Error())
+	}
+}

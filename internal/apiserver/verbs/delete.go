@@ -1,0 +1,302 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// deleteOne begins or ends the deletion of an object.
+func deleteOne(q *req) error {
+	if err := q.negotiate(false); err != nil {
+		return err
+	}
+	opts, err := q.deleteOptions()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := q.writing()
+	defer cancel()
+	f, gone, err := q.delete(ctx, q.deletion(q.ns, q.name, opts))
+	if err != nil {
+		return err
+	}
+	code := http.StatusOK
+	//nolint:staticcheck // the deprecated field still decides this for the clients that send it
+	if o := opts.OrphanDependents; !gone && o != nil && !*o {
+		code = http.StatusAccepted
+	}
+	if !gone || q.kind.Strategy.ReturnDeleted {
+		return q.respond(code, f)
+	}
+	return q.respondOther(code, &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess,
+		Details: &metav1.StatusDetails{Name: f.Hub.GetName(), Group: q.kind.Group, Kind: q.kind.Resource, UID: f.Hub.GetUID()},
+	}, "v1", "Status")
+}
+
+// deletion prepares a deletion, with admission.
+func (q *req) deletion(ns, name string, opts *metav1.DeleteOptions) *deletion {
+	return &deletion{kind: q.kind, ns: ns, name: name, opts: opts, validate: func(ctx context.Context, old resource.Object) error {
+		if len(q.Admission) == 0 {
+			return nil
+		}
+		at := q.attributes(admit.Delete, nil, old, opts, len(opts.DryRun) > 0)
+		at.Namespace, at.Name = ns, name
+		if q.kind.Resource == "namespaces" && q.kind.Group == "" {
+			at.Namespace = name
+		}
+		if err := q.Admission.Mutate(ctx, &Backend{q.API}, at); err != nil {
+			return err
+		}
+		return q.Admission.Validate(ctx, &Backend{q.API}, at)
+	}}
+}
+
+// deleteOptions come as a body or, without one, as a query.
+func (q *req) deleteOptions() (*metav1.DeleteOptions, error) {
+	o := &metav1.DeleteOptions{}
+	body, err := q.body()
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > 0 {
+		media, err := q.inputMedia(true)
+		if err != nil {
+			return nil, err
+		}
+		if err := decodeDeleteOptions(body, media, o); err != nil {
+			return nil, err
+		}
+	} else if v := q.query(); v != nil {
+		if err := metav1.Convert_url_Values_To_v1_DeleteOptions(&v, o, nil); err != nil {
+			return nil, badRequest(err)
+		}
+	}
+	o.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
+	if err := invalidOptions("DeleteOptions", validation.ValidateDeleteOptions(o)); err != nil {
+		return nil, err
+	}
+	o.TypeMeta = metaKind("DeleteOptions")
+	return o, nil
+}
+
+// errDeleting ends a deletion that is under way already and that the options do not hasten.
+var errDeleting = errors.New("already being deleted")
+
+type deletion struct {
+	kind     *Kind
+	ns, name string
+	opts     *metav1.DeleteOptions
+	validate func(ctx context.Context, old resource.Object) error // admission; nil: none
+}
+
+// delete deletes an object or begins to; gone says which. It tries again when others change the object meanwhile.
+func (a *API) delete(ctx context.Context, d *deletion) (f *watchcache.Forms, gone bool, err error) {
+	key := d.kind.Key(d.ns, d.name)
+	for {
+		rec, _, err := a.Store.Get(ctx, key)
+		if err != nil {
+			return nil, false, err
+		}
+		if rec == nil {
+			return nil, false, apierrors.NewNotFound(d.kind.GroupResource(), d.name)
+		}
+		f, gone, err := a.deleteOnce(ctx, d, rec)
+		var conflict *store.ConflictError
+		if !errors.As(err, &conflict) {
+			return f, gone, err
+		}
+		if ctx.Err() != nil {
+			return nil, false, ctx.Err()
+		}
+	}
+}
+
+func (a *API) deleteOnce(ctx context.Context, d *deletion, rec *store.Record) (*watchcache.Forms, bool, error) {
+	k, st := d.kind, &d.kind.Strategy
+	cur, err := k.Forms(rec)
+	if err != nil {
+		return nil, false, err
+	}
+	opts := d.opts.DeepCopy()
+	dryRun := len(opts.DryRun) > 0
+	if err := a.preconditions(k, cur.Hub, opts); err != nil {
+		return nil, false, err
+	}
+	obj := own(cur)
+	graceful, err := a.grace(ctx, st, obj, opts)
+	if errors.Is(err, errDeleting) {
+		return cur, false, nil
+	} else if err != nil {
+		return nil, false, err
+	}
+	if d.validate != nil {
+		if err := d.validate(ctx, cur.Hub); err != nil {
+			return nil, false, err
+		}
+	}
+	finalizers := withPropagation(st, obj.GetFinalizers(), opts)
+	if !slices.Equal(finalizers, obj.GetFinalizers()) {
+		obj.SetFinalizers(finalizers)
+	}
+	pending := len(finalizers) > 0 || st.Finalizers != nil && len(st.Finalizers(obj)) > 0
+	switch {
+	case graceful && (*opts.GracePeriodSeconds > 0 || pending):
+	case pending:
+		a.mark(obj)
+	default:
+		if dryRun {
+			return cur, true, nil
+		}
+		if err := a.remove(ctx, k, rec, cur.Hub); err != nil {
+			return nil, false, err
+		}
+		if graceful {
+			return k.NewForms(obj), true, nil
+		}
+		return cur, true, nil
+	}
+	if cur.Hub.GetDeletionTimestamp() == nil && st.BeginDelete != nil {
+		st.BeginDelete(obj)
+	}
+	f, err := a.replace(ctx, k, rec, cur, obj, dryRun)
+	return f, false, err
+}
+
+func (a *API) preconditions(k *Kind, obj resource.Object, opts *metav1.DeleteOptions) error {
+	p := opts.Preconditions
+	if p == nil {
+		return nil
+	}
+	gr := schema.GroupResource{Group: k.Group, Resource: k.Descriptor.Kind}
+	if p.UID != nil && *p.UID != obj.GetUID() {
+		return apierrors.NewConflict(gr, obj.GetName(),
+			fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, obj.GetUID()))
+	}
+	if p.ResourceVersion != nil && *p.ResourceVersion != obj.GetResourceVersion() {
+		return apierrors.NewConflict(gr, obj.GetName(),
+			fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, obj.GetResourceVersion()))
+	}
+	return nil
+}
+
+// grace decides whether the object stays for a while, and writes into it for how long.
+//
+// Worked example: a pod with 30 s of grace is deleted at 12:00:00: it gets deletionTimestamp 12:00:30 and a grace of 30. A
+// second DELETE with 40 changes nothing; one with 10 moves the timestamp to 12:00:10; one with 0 removes the pod.
+func (a *API) grace(ctx context.Context, st *resource.Strategy, obj resource.Object, opts *metav1.DeleteOptions) (bool, error) {
+	one := int64(1)
+	if g := opts.GracePeriodSeconds; g != nil && *g < 0 {
+		opts.GracePeriodSeconds = &one
+	}
+	if st.Graceful == nil {
+		return false, nil
+	}
+	now := metav1.NewTime(a.Now()).Rfc3339Copy()
+	if was := obj.GetDeletionTimestamp(); was != nil {
+		had := obj.GetDeletionGracePeriodSeconds()
+		if had == nil || *had == 0 {
+			return false, nil
+		}
+		g := opts.GracePeriodSeconds
+		if g == nil || *g >= *had {
+			return false, errDeleting
+		}
+		period := *g
+		at := metav1.NewTime(was.Add(time.Duration(period-*had) * time.Second))
+		if at.Before(&now) {
+			at = now
+			if period != 0 {
+				period = 1
+			}
+		}
+		obj.SetDeletionTimestamp(&at)
+		obj.SetDeletionGracePeriodSeconds(&period)
+		opts.GracePeriodSeconds = &period
+		return true, nil
+	}
+	if !st.Graceful(ctx, obj, opts) {
+		return false, nil
+	}
+	if opts.GracePeriodSeconds == nil {
+		return false, apierrors.NewInternalError(errors.New("options.GracePeriodSeconds should not be nil"))
+	}
+	at := metav1.NewTime(now.Add(time.Duration(*opts.GracePeriodSeconds) * time.Second))
+	obj.SetDeletionTimestamp(&at)
+	obj.SetDeletionGracePeriodSeconds(opts.GracePeriodSeconds)
+	if g := obj.GetGeneration(); g > 0 {
+		obj.SetGeneration(g + 1)
+	}
+	return true, nil
+}
+
+// mark writes into an object that it is being deleted and waits for its finalizers.
+func (a *API) mark(obj resource.Object) {
+	now := metav1.NewTime(a.Now()).Rfc3339Copy()
+	was := obj.GetDeletionTimestamp()
+	if g := obj.GetGeneration(); was == nil && g > 0 {
+		obj.SetGeneration(g + 1)
+	}
+	if was == nil || was.After(now.Time) {
+		obj.SetDeletionTimestamp(&now)
+	}
+	var zero int64
+	obj.SetDeletionGracePeriodSeconds(&zero)
+}
+
+// withPropagation is an object's finalizers with those that the options' propagation asks for.
+func withPropagation(st *resource.Strategy, has []string, opts *metav1.DeleteOptions) []string {
+	orphan, foreground := propagation(st, has, opts)
+	kept := make([]string, 0, len(has)+1)
+	for _, f := range has {
+		if f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
+			kept = append(kept, f)
+		}
+	}
+	if orphan {
+		kept = append(kept, metav1.FinalizerOrphanDependents)
+	}
+	if foreground {
+		kept = append(kept, metav1.FinalizerDeleteDependents)
+	}
+	if len(kept) == len(has) && !slices.ContainsFunc(has, func(f string) bool { return !slices.Contains(kept, f) }) {
+		return has
+	}
+	return kept
+}
+
+//nolint:staticcheck // orphanDependents is deprecated and still honoured
+func propagation(st *resource.Strategy, has []string, opts *metav1.DeleteOptions) (orphan, foreground bool) {
+	if opts.OrphanDependents != nil {
+		return *opts.OrphanDependents, false
+	}
+	if p := opts.PropagationPolicy; p != nil {
+		return *p == metav1.DeletePropagationOrphan, *p == metav1.DeletePropagationForeground
+	}
+	for _, f := range has {
+		switch f {
+		case metav1.FinalizerOrphanDependents:
+			return true, false
+		case metav1.FinalizerDeleteDependents:
+			return false, true
+		}
+	}
+	return st.GarbageCollection == metav1.DeletePropagationOrphan, st.GarbageCollection == metav1.DeletePropagationForeground
+}

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// get answers with one object, at the newest revision.
+func get(q *req) error {
+	if err := q.negotiate(false); err != nil {
+		return err
+	}
+	f, err := q.read()
+	if err != nil {
+		return err
+	}
+	return q.respond(200, f)
+}
+
+// read is the forms of the object that the path names. The newest revision serves every resourceVersion that a client may ask for.
+func (q *req) read() (*watchcache.Forms, error) {
+	rec, now, err := q.record()
+	if err != nil {
+		return nil, err
+	}
+	if raw := q.r.URL.RawQuery; raw != "" {
+		want, err := revision(q.r.URL.Query().Get("resourceVersion"))
+		if err != nil {
+			return nil, err
+		}
+		if want > now {
+			return nil, status.TooLarge(want, now)
+		}
+	}
+	if rec == nil {
+		return nil, apierrors.NewNotFound(q.gr(), q.name)
+	}
+	return q.kind.Forms(rec)
+}
+
+func (q *req) record() (*store.Record, int64, error) {
+	return q.Store.Get(q.ctx, q.kind.Key(q.ns, q.name))
+}
+
+func setTypeMeta(obj runtime.Object, apiVersion, kind string) {
+	obj.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind))
+}

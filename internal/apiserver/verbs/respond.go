@@ -1,0 +1,273 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
+	"github.com/mortise-dev/mortise/internal/apiserver/table"
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// gzipFrom is the size from which an answer is compressed for clients that accept it.
+const gzipFrom = 128 << 10
+
+// whole is an object's bytes as the body of an answer, from its bare form.
+func whole(f *watchcache.Forms, version int, media string) ([]byte, error) {
+	k := f.Kind
+	gvk := k.GroupVersionKind(k.Versions[version].Name)
+	if media == mediaProtobuf {
+		raw, err := f.Bytes(version, watchcache.Protobuf)
+		if err != nil {
+			return nil, err
+		}
+		return envelope(gvk.GroupVersion().String(), gvk.Kind, raw), nil
+	}
+	raw, err := f.Bytes(version, watchcache.JSON)
+	if err != nil {
+		return nil, err
+	}
+	return append(named(k.Unstructured, gvk.GroupVersion().String(), gvk.Kind, raw), '\n'), nil
+}
+
+// named is bare JSON with the kind and version that a typed object's bare form lacks; the slice is the caller's own.
+func named(unstructured bool, apiVersion, kind string, raw []byte) []byte {
+	b := make([]byte, 0, len(raw)+len(kind)+len(apiVersion)+32)
+	if unstructured {
+		return append(b, raw...)
+	}
+	b = append(b, `{"kind":"`...)
+	b = append(b, kind...)
+	b = append(b, `","apiVersion":"`...)
+	b = append(b, apiVersion...)
+	b = append(b, '"')
+	if len(raw) > 2 {
+		b = append(b, ',')
+	}
+	return append(b, raw[1:]...)
+}
+
+// envelope is a protobuf message as a body: the magic bytes and a runtime.Unknown.
+func envelope(apiVersion, kind string, raw []byte) []byte {
+	b := appendEnvelope(make([]byte, 0, len(raw)+len(apiVersion)+len(kind)+32), apiVersion, kind, len(raw))
+	return appendEnvelopeEnd(append(b, raw...))
+}
+
+// appendEnvelope appends what comes before the raw message, appendEnvelopeEnd what comes after it.
+func appendEnvelope(b []byte, apiVersion, kind string, size int) []byte {
+	b = append(b, protobufMagic...)
+	b = append(b, 0x0a)
+	b = binary.AppendUvarint(b, uint64(uvarintLen(len(apiVersion))+uvarintLen(len(kind))+2+len(apiVersion)+len(kind)))
+	b = append(b, 0x0a)
+	b = binary.AppendUvarint(b, uint64(len(apiVersion)))
+	b = append(b, apiVersion...)
+	b = append(b, 0x12)
+	b = binary.AppendUvarint(b, uint64(len(kind)))
+	b = append(b, kind...)
+	b = append(b, 0x12)
+	return binary.AppendUvarint(b, uint64(size))
+}
+
+func appendEnvelopeEnd(b []byte) []byte { return append(b, 0x1a, 0x00, 0x22, 0x00) }
+
+func uvarintLen(n int) int {
+	l := 1
+	for n >= 0x80 {
+		n >>= 7
+		l++
+	}
+	return l
+}
+
+// object answers with one object.
+func (q *req) respond(code int, f *watchcache.Forms) error {
+	if q.accept.target != nil {
+		return q.respondAs(code, false, []*watchcache.Forms{f}, metav1.ListMeta{ResourceVersion: f.Hub.GetResourceVersion()})
+	}
+	media := q.accept.media
+	if media == mediaYAML || media == mediaJSON && q.accept.pretty {
+		b, err := whole(f, q.version, mediaJSON)
+		if err != nil {
+			return err
+		}
+		return q.writeJSON(code, b)
+	}
+	b, err := whole(f, q.version, media)
+	if err != nil {
+		return err
+	}
+	return q.write(code, media, b)
+}
+
+// respondOther answers with an object that is not of the path's kind: a Status, a scale, a review.
+func (q *req) respondOther(code int, obj runtime.Object, apiVersion, kind string) error {
+	if q.accept.target != nil {
+		if r, ok := obj.(resource.Object); ok && q.accept.target.Kind == "PartialObjectMetadata" {
+			return q.encode(code, table.Partial(*q.accept.target, r))
+		}
+		if r, ok := obj.(resource.Object); ok && q.accept.target.Kind == "Table" {
+			c := &table.Converter{Target: *q.accept.target}
+			t, err := c.One(r)
+			if err != nil {
+				return err
+			}
+			return q.encode(code, t)
+		}
+	}
+	if q.accept.media == mediaProtobuf {
+		if _, ok := obj.(interface{ Marshal() ([]byte, error) }); ok {
+			raw, err := watchcache.EncodeBare(obj, watchcache.Protobuf)
+			if err != nil {
+				return err
+			}
+			return q.write(code, mediaProtobuf, envelope(apiVersion, kind, raw))
+		}
+	}
+	gvk := obj.GetObjectKind()
+	was := gvk.GroupVersionKind()
+	if was.Kind == "" {
+		obj = obj.DeepCopyObject()
+		setTypeMeta(obj, apiVersion, kind)
+	}
+	return q.encode(code, obj)
+}
+
+// encode answers with something that has only a JSON form.
+func (q *req) encode(code int, v any) error {
+	if q.accept.media == mediaProtobuf {
+		if m, ok := v.(interface {
+			runtime.Object
+			Marshal() ([]byte, error)
+		}); ok {
+			raw, err := m.Marshal()
+			if err != nil {
+				return fmt.Errorf("encode answer: %w", err)
+			}
+			av, kind := m.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
+			return q.write(code, mediaProtobuf, envelope(av, kind, raw))
+		}
+		return status.Media(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+			fmt.Sprintf("object %T does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message", v))
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	return q.writeJSON(code, append(b, '\n'))
+}
+
+// writeJSON answers with JSON, or with YAML or indented JSON made from it.
+func (q *req) writeJSON(code int, b []byte) error {
+	switch {
+	case q.accept.media == mediaYAML:
+		y, err := yaml.JSONToYAML(b)
+		if err != nil {
+			return fmt.Errorf("encode answer as YAML: %w", err)
+		}
+		return q.write(code, mediaYAML, y)
+	case q.accept.pretty:
+		var out bytes.Buffer
+		if err := json.Indent(&out, b, "", "  "); err != nil {
+			return fmt.Errorf("indent answer: %w", err)
+		}
+		b = out.Bytes()
+	}
+	return q.write(code, mediaJSON, b)
+}
+
+func (q *req) headers(media string) {
+	h := q.w.Header()
+	h["Content-Type"] = []string{media}
+	h["Cache-Control"] = []string{"no-cache, private"}
+}
+
+func (q *req) gzips() bool { return strings.Contains(q.r.Header.Get("Accept-Encoding"), "gzip") }
+
+// write sends the answer's bytes. What a client that went away does not read is no error of the server.
+func (q *req) write(code int, media string, b []byte) error {
+	q.headers(media)
+	if len(b) >= gzipFrom && q.gzips() {
+		h := q.w.Header()
+		h.Set("Content-Encoding", "gzip")
+		h.Add("Vary", "Accept-Encoding")
+		q.w.WriteHeader(code)
+		z, err := gzip.NewWriterLevel(q.w, gzip.BestSpeed)
+		if err != nil {
+			return fmt.Errorf("compress answer: %w", err)
+		}
+		_, _ = z.Write(b)
+		_ = z.Close()
+		return nil
+	}
+	q.w.Header()["Content-Length"] = []string{strconv.Itoa(len(b))}
+	q.w.WriteHeader(code)
+	_, _ = q.w.Write(b)
+	return nil
+}
+
+// respondAs answers with a Table or with PartialObjectMetadata(List).
+func (q *req) respondAs(code int, list bool, forms []*watchcache.Forms, meta metav1.ListMeta) error {
+	t := *q.accept.target
+	goType := "*v1." + q.kind.Descriptor.Kind
+	if q.kind.Unstructured {
+		goType = "*unstructured.Unstructured"
+	}
+	if list {
+		goType += "List"
+	}
+	if err := t.Check(list, goType); err != nil {
+		return err
+	}
+	if t.Kind == "Table" {
+		tab, err := q.table(t, forms, meta)
+		if err != nil {
+			return err
+		}
+		return q.encode(code, tab)
+	}
+	if !list {
+		return q.encode(code, table.Partial(t, forms[0].Hub))
+	}
+	return q.encode(code, table.PartialList(t, hubs(forms), meta))
+}
+
+func hubs(forms []*watchcache.Forms) []resource.Object {
+	objs := make([]resource.Object, len(forms))
+	for i, f := range forms {
+		objs[i] = f.Hub
+	}
+	return objs
+}
+
+func (q *req) converter(t table.Target) (*table.Converter, error) {
+	o, err := table.ParseOptions(q.r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	return &table.Converter{Columns: q.ver().Columns, Target: t, Options: o, Object: func(hub resource.Object) (runtime.RawExtension, error) {
+		b, err := whole(q.kind.NewForms(hub), q.version, mediaJSON)
+		return runtime.RawExtension{Raw: bytes.TrimRight(b, "\n")}, err
+	}}, nil
+}
+
+func (q *req) table(t table.Target, forms []*watchcache.Forms, meta metav1.ListMeta) (*metav1.Table, error) {
+	c, err := q.converter(t)
+	if err != nil {
+		return nil, err
+	}
+	return c.List(hubs(forms), meta)
+}

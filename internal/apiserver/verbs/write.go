@@ -1,0 +1,410 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	genericvalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+const (
+	optimisticLock   = "the object has been modified; please apply your changes to the latest version and try again"
+	generateAttempts = 8
+	randomSuffix     = 5
+	longestGenerated = 63 - randomSuffix
+)
+
+// creation is one object on its way into the store.
+type creation struct {
+	kind     *Kind
+	strategy *resource.Strategy
+	ns       string
+	dryRun   bool
+	// validate is validating admission; nil: none.
+	validate func(ctx context.Context, obj resource.Object) error
+}
+
+// insert stores a new object. It draws a name if there is only the beginning of one, again if that is taken.
+func (a *API) insert(ctx context.Context, c *creation, obj resource.Object) (*watchcache.Forms, error) {
+	if obj.GetName() != "" || obj.GetGenerateName() == "" {
+		return a.insertNamed(ctx, c, obj)
+	}
+	for attempt := 1; ; attempt++ {
+		o := obj.DeepCopyObject().(resource.Object)
+		base := o.GetGenerateName()
+		if len(base) > longestGenerated {
+			base = base[:longestGenerated]
+		}
+		o.SetName(base + utilrand.String(randomSuffix))
+		f, err := a.insertNamed(ctx, c, o)
+		if err == nil || !apierrors.IsAlreadyExists(err) {
+			return f, err
+		}
+		if attempt == generateAttempts {
+			return nil, apierrors.NewGenerateNameConflict(c.kind.GroupResource(), o.GetName(), 1)
+		}
+	}
+}
+
+func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object) (*watchcache.Forms, error) {
+	k, st := c.kind, c.strategy
+	obj.SetCreationTimestamp(metav1.NewTime(a.Now()).Rfc3339Copy())
+	obj.SetUID(uuid.NewUUID())
+	done, err := a.allocate(ctx, st, obj, nil, c.dryRun)
+	if err != nil {
+		return nil, err
+	}
+	committed := false
+	defer func() { done(committed) }()
+	if st.PrepareCreate != nil {
+		st.PrepareCreate(ctx, obj)
+	}
+	if st.Validate != nil {
+		if errs := st.Validate(ctx, obj); len(errs) > 0 {
+			return nil, invalid(k, obj.GetName(), errs)
+		}
+	}
+	if errs := genericvalidation.ValidateObjectMetaAccessor(obj, k.Namespaced, pathSegment, field.NewPath("metadata")); len(errs) > 0 {
+		return nil, invalid(k, obj.GetName(), errs)
+	}
+	if st.Warn != nil {
+		for _, w := range st.Warn(ctx, obj, nil) {
+			warning.AddWarning(ctx, "", w)
+		}
+	}
+	if c.validate != nil {
+		if err := c.validate(ctx, obj); err != nil {
+			return nil, err
+		}
+	}
+	key := k.Key(c.ns, obj.GetName())
+	if c.dryRun {
+		rec, _, err := a.Store.Get(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		if rec != nil {
+			return nil, apierrors.NewAlreadyExists(k.GroupResource(), obj.GetName())
+		}
+		return k.NewForms(obj), nil
+	}
+	if obj.GetResourceVersion() != "" {
+		return nil, errors.New("resourceVersion should not be set on objects to be created")
+	}
+	data, err := k.Codec.Encode(obj)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", key, err)
+	}
+	rec, err := a.Store.Create(ctx, key, data, ttlOf(k, obj))
+	if err != nil {
+		var conflict *store.ConflictError
+		if errors.As(err, &conflict) {
+			return nil, apierrors.NewAlreadyExists(k.GroupResource(), obj.GetName())
+		}
+		return nil, err
+	}
+	committed = true
+	f, err := k.Forms(rec)
+	if err == nil {
+		a.committed(ctx, k, obj.GetName(), f.Hub)
+	}
+	return f, err
+}
+
+func pathSegment(name string, prefix bool) []string {
+	if prefix {
+		return path.IsValidPathSegmentPrefix(name)
+	}
+	return path.IsValidPathSegmentName(name)
+}
+
+func nothing(bool) {}
+
+func (a *API) allocate(ctx context.Context, st *resource.Strategy, obj, old resource.Object, dryRun bool) (func(bool), error) {
+	if st.Allocate == nil {
+		return nothing, nil
+	}
+	done, err := st.Allocate(ctx, &Backend{a}, obj, old, dryRun)
+	if err != nil {
+		return nil, err
+	}
+	if done == nil {
+		done = nothing
+	}
+	return done, nil
+}
+
+// wipe removes what only the server may say.
+func wipe(obj resource.Object) {
+	obj.SetDeletionTimestamp(nil)
+	obj.SetDeletionGracePeriodSeconds(nil)
+	obj.SetUID("")
+	obj.SetCreationTimestamp(metav1.Time{})
+	obj.SetSelfLink("")
+}
+
+// alteration is one change of a stored object.
+type alteration struct {
+	kind     *Kind
+	strategy *resource.Strategy
+	ns, name string
+	uid      types.UID // that the object must have; empty: any
+	dryRun   bool
+	// allowCreate lets make be called with nil when the object does not exist.
+	allowCreate bool
+	// make returns the new object, which is its own; old is shared, nil when creating. It is called again after a conflict.
+	make func(ctx context.Context, old *watchcache.Forms) (resource.Object, error)
+	// admit is mutating admission of what was made; nil: none.
+	admit func(ctx context.Context, obj, old resource.Object) (resource.Object, error)
+	// validate and validateCreate are validating admission; nil: none.
+	validate       func(ctx context.Context, obj, old resource.Object) error
+	validateCreate func(ctx context.Context, obj resource.Object) error
+}
+
+// alter changes an object, again when others changed it meanwhile, until it is stored, refused, or ctx ends.
+func (a *API) alter(ctx context.Context, c *alteration) (f *watchcache.Forms, created bool, err error) {
+	key := c.kind.Key(c.ns, c.name)
+	for {
+		rec, _, err := a.Store.Get(ctx, key)
+		if err != nil {
+			return nil, false, err
+		}
+		if rec == nil {
+			if !c.allowCreate && !c.strategy.CreateOnUpdate {
+				return nil, false, apierrors.NewNotFound(c.kind.GroupResource(), c.name)
+			}
+			f, err := a.alterCreate(ctx, c)
+			if apierrors.IsAlreadyExists(err) && ctx.Err() == nil && !c.dryRun {
+				continue
+			}
+			return f, err == nil, err
+		}
+		f, err := a.alterOnce(ctx, c, rec)
+		var conflict *store.ConflictError
+		if errors.As(err, &conflict) {
+			if ctx.Err() != nil {
+				return nil, false, ctx.Err()
+			}
+			continue
+		}
+		return f, false, err
+	}
+}
+
+func (a *API) alterCreate(ctx context.Context, c *alteration) (*watchcache.Forms, error) {
+	obj, err := c.make(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	if obj.GetUID() != "" {
+		return nil, apierrors.NewConflict(c.kind.GroupResource(), c.name,
+			fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", obj.GetUID()))
+	}
+	wipe(obj)
+	return a.insertNamed(ctx, &creation{kind: c.kind, strategy: &c.kind.Strategy, ns: c.ns, dryRun: c.dryRun, validate: c.validateCreate}, obj)
+}
+
+func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (*watchcache.Forms, error) {
+	k, st := c.kind, c.strategy
+	cur, err := k.Forms(rec)
+	if err != nil {
+		return nil, err
+	}
+	if c.uid != "" && c.uid != cur.Hub.GetUID() {
+		return nil, apierrors.NewConflict(k.GroupResource(), c.name, precondition(rec.Key, "UID", string(c.uid), string(cur.Hub.GetUID())))
+	}
+	obj, err := c.make(ctx, cur)
+	if err != nil {
+		return nil, err
+	}
+	if rv := obj.GetResourceVersion(); rv == "" || rv == "0" {
+		if st.Conditional || k.Strategy.Conditional {
+			return nil, apierrors.NewInvalid(schema.GroupKind{Group: k.Group, Kind: k.Resource}, c.name,
+				field.ErrorList{field.Invalid(field.NewPath("metadata", "resourceVersion"), uint64(0), "must be specified for an update")})
+		}
+		obj.SetResourceVersion(cur.Hub.GetResourceVersion())
+	} else if want, err := revision(rv); err != nil {
+		return nil, err
+	} else if want != rec.Revision {
+		return nil, apierrors.NewConflict(k.GroupResource(), c.name, errors.New(optimisticLock))
+	}
+	done, err := a.allocate(ctx, st, obj, cur.Hub, c.dryRun)
+	if err != nil {
+		return nil, err
+	}
+	committed := false
+	defer func() { done(committed) }()
+	if err := a.beforeUpdate(ctx, k, st, obj, cur.Hub); err != nil {
+		return nil, err
+	}
+	keepTimes(obj, cur.Hub)
+	if c.validate != nil {
+		if err := c.validate(ctx, obj, cur.Hub); err != nil {
+			return nil, err
+		}
+	}
+	if finished(k, obj, cur.Hub) {
+		if !c.dryRun {
+			if err := a.remove(ctx, k, rec, cur.Hub); err != nil {
+				return nil, err
+			}
+		}
+		committed = true
+		return k.NewForms(obj), nil
+	}
+	f, err := a.replace(ctx, k, rec, cur, obj, c.dryRun)
+	committed = err == nil && !c.dryRun
+	return f, err
+}
+
+// replace stores obj in the place of rec, unless it says the same.
+func (a *API) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, dryRun bool) (*watchcache.Forms, error) {
+	rv := obj.GetResourceVersion()
+	obj.SetResourceVersion("")
+	data, err := k.Codec.Encode(obj)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", rec.Key, err)
+	}
+	if bytes.Equal(data, rec.Value) {
+		return cur, nil
+	}
+	if dryRun {
+		obj.SetResourceVersion(rv)
+		return k.NewForms(obj), nil
+	}
+	now, err := a.Store.Update(ctx, rec.Key, rec.Revision, data, ttlOf(k, obj))
+	if err != nil {
+		return nil, err
+	}
+	f, err := k.Forms(now)
+	if err == nil {
+		a.committed(ctx, k, obj.GetName(), f.Hub)
+	}
+	return f, err
+}
+
+func (a *API) beforeUpdate(ctx context.Context, k *Kind, st *resource.Strategy, obj, old resource.Object) error {
+	obj.SetGeneration(old.GetGeneration())
+	if st.PrepareUpdate != nil {
+		st.PrepareUpdate(ctx, obj, old)
+	}
+	if obj.GetUID() == "" {
+		obj.SetUID(old.GetUID())
+	}
+	if t := old.GetCreationTimestamp(); !t.IsZero() {
+		obj.SetCreationTimestamp(t)
+	}
+	if t := old.GetDeletionTimestamp(); t != nil {
+		obj.SetDeletionTimestamp(t)
+	}
+	if g := old.GetDeletionGracePeriodSeconds(); g != nil && obj.GetDeletionGracePeriodSeconds() == nil {
+		obj.SetDeletionGracePeriodSeconds(g)
+	}
+	meta := field.NewPath("metadata")
+	errs := genericvalidation.ValidateObjectMetaAccessor(obj, k.Namespaced, pathSegment, meta)
+	errs = append(errs, genericvalidation.ValidateObjectMetaAccessorUpdate(obj, old, meta)...)
+	if st.ValidateUpdate != nil {
+		errs = append(errs, st.ValidateUpdate(ctx, obj, old)...)
+	}
+	if len(errs) > 0 {
+		return invalid(k, obj.GetName(), errs)
+	}
+	if st.Warn != nil {
+		for _, w := range st.Warn(ctx, obj, old) {
+			warning.AddWarning(ctx, "", w)
+		}
+	}
+	return nil
+}
+
+// keepTimes gives managed-field entries that say the same as before their old time, so that writing what is there is no change.
+func keepTimes(obj, old resource.Object) {
+	entries, was := obj.GetManagedFields(), old.GetManagedFields()
+	if len(entries) == 0 || len(was) == 0 {
+		return
+	}
+	changed := false
+	for i := range entries {
+		for j := range was {
+			if sameEntry(&entries[i], &was[j]) && !entries[i].Time.Equal(was[j].Time) {
+				if !changed {
+					entries, changed = slices.Clone(entries), true
+				}
+				entries[i].Time = was[j].Time
+			}
+		}
+	}
+	if changed {
+		obj.SetManagedFields(entries)
+	}
+}
+
+func sameEntry(a, b *metav1.ManagedFieldsEntry) bool {
+	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
+		a.FieldsV1 != nil && b.FieldsV1 != nil && bytes.Equal(a.FieldsV1.GetRawBytes(), b.FieldsV1.GetRawBytes())
+}
+
+// finished is true when an update took the last finalizer of an object that is being deleted.
+func finished(k *Kind, obj, old resource.Object) bool {
+	if old.GetDeletionTimestamp() == nil || len(obj.GetFinalizers()) > 0 {
+		return false
+	}
+	if k.Strategy.Finalizers != nil && len(k.Strategy.Finalizers(obj)) > 0 {
+		return false
+	}
+	g := old.GetDeletionGracePeriodSeconds()
+	return g == nil || *g == 0
+}
+
+// remove deletes a record, and releases what the object held.
+func (a *API) remove(ctx context.Context, k *Kind, rec *store.Record, obj resource.Object) error {
+	if _, err := a.Store.Delete(ctx, rec.Key, rec.Revision); err != nil {
+		return err
+	}
+	a.committed(ctx, k, obj.GetName(), nil)
+	if k.Strategy.Allocate != nil {
+		done, err := k.Strategy.Allocate(ctx, &Backend{a}, nil, obj, false)
+		if err != nil {
+			a.Log.ErrorContext(ctx, "release what a deleted object held", "key", rec.Key, "error", err)
+		} else if done != nil {
+			done(true)
+		}
+	}
+	return nil
+}
+
+func precondition(key, what, want, is string) error {
+	return fmt.Errorf("StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: %s in precondition: %s, %s in object meta: %s",
+		key, what, want, what, is)
+}
+
+func ttlOf(k *Kind, obj resource.Object) time.Duration {
+	if k.TTL == nil {
+		return 0
+	}
+	return time.Duration(k.TTL(obj)) * time.Second
+}
+
+func invalid(k *Kind, name string, errs field.ErrorList) error {
+	return apierrors.NewInvalid(schema.GroupKind{Group: k.Group, Kind: k.Descriptor.Kind}, name, errs)
+}

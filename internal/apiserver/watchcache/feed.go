@@ -1,0 +1,254 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package watchcache
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+const (
+	defaultCapacity = 1024   // events that a feed keeps for those who resume
+	maxLag          = 100000 // events that a cursor may be behind before its watch is ended
+)
+
+// ErrExpired is returned to a cursor that history has left behind.
+var ErrExpired = errors.New("watch is too far behind")
+
+// Lifetime is how long feeds run: until its context ends. Its owner waits for them.
+type Lifetime struct {
+	Context context.Context
+	Group   sync.WaitGroup
+}
+
+// Event is one change, with the forms that watchers need beyond those on its records.
+type Event struct {
+	store.Event
+	gone atomic.Pointer[Forms]
+}
+
+// Gone is the object before the change, at the change's revision: what a watcher is told when an object is deleted or no
+// longer selected.
+func (e *Event) Gone(k *Kind) (*Forms, error) {
+	if f := e.gone.Load(); f != nil {
+		return f, nil
+	}
+	before, err := k.Forms(e.Previous)
+	if err != nil {
+		return nil, err
+	}
+	hub := before.Hub.DeepCopyObject().(resource.Object)
+	hub.SetResourceVersion(strconv.FormatInt(e.Revision, 10))
+	f := k.NewForms(hub)
+	e.gone.Store(f)
+	return f, nil
+}
+
+// node is one batch. Its ready channel is closed when next is set or the feed has ended.
+type node struct {
+	revision int64
+	count    int64 // of events in the feed up to and with this node
+	events   []Event
+	next     atomic.Pointer[node]
+	err      atomic.Pointer[error]
+	ready    chan struct{}
+}
+
+// Feed is the stream of a kind's changes. It starts with its first watcher.
+//
+// Worked example: the feed began at revision 10, and has the nodes [10 | 12: two events | 15: one event]. A watch that
+// resumes after 12 begins at the second node, and waits on the third's ready channel once it has read that. A watch that
+// resumes after 7 is not reached by the list: it reads an engine watcher until that has passed the list's beginning, and
+// goes on there.
+type Feed struct {
+	kind     *Kind
+	storage  Storage
+	lifetime *Lifetime
+	capacity int64
+
+	mu   sync.Mutex
+	stop context.CancelFunc
+	head atomic.Pointer[node]
+	tail atomic.Pointer[node]
+	seen atomic.Int64 // revision up to which all changes are in the list
+}
+
+// Start makes sure that the feed runs.
+func (f *Feed) Start() error {
+	if t := f.tail.Load(); t != nil && t.err.Load() == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t := f.tail.Load(); t != nil && t.err.Load() == nil {
+		return nil
+	}
+	at := f.storage.Revision()
+	ctx, stop := context.WithCancel(f.lifetime.Context)
+	w, err := f.storage.Watch(ctx, f.kind.Root, at)
+	if err != nil {
+		stop()
+		return err
+	}
+	f.stop = stop
+	n := &node{revision: at, ready: make(chan struct{})}
+	f.seen.Store(at)
+	f.head.Store(n)
+	f.tail.Store(n)
+	f.lifetime.Group.Add(1)
+	go f.run(ctx, w, n)
+	return nil
+}
+
+func (f *Feed) run(ctx context.Context, w store.Watcher, tail *node) {
+	defer f.lifetime.Group.Done()
+	defer w.Close()
+	for {
+		b, err := w.Next(ctx)
+		if err != nil {
+			tail.err.Store(&err)
+			close(tail.ready)
+			return
+		}
+		if len(b.Events) > 0 {
+			n := &node{revision: b.Revision, count: tail.count + int64(len(b.Events)), events: make([]Event, len(b.Events)), ready: make(chan struct{})}
+			for i := range b.Events {
+				n.events[i].Event = b.Events[i]
+			}
+			tail.next.Store(n)
+			f.tail.Store(n)
+			close(tail.ready)
+			tail = n
+			for h := f.head.Load(); tail.count-h.count > f.capacity && h != tail; h = f.head.Load() {
+				f.head.Store(h.next.Load())
+			}
+		}
+		f.seen.Store(b.Revision)
+	}
+}
+
+// Seen is the revision up to which every change is in the feed.
+func (f *Feed) Seen() int64 { return f.seen.Load() }
+
+// Cursor begins after a revision. It must be closed.
+func (f *Feed) Cursor(ctx context.Context, after int64) (*Cursor, error) {
+	if err := f.Start(); err != nil {
+		return nil, err
+	}
+	c := &Cursor{feed: f, after: after}
+	h, t := f.head.Load(), f.tail.Load()
+	switch {
+	case after >= t.revision:
+		c.at = t
+	case after >= h.revision:
+		c.at = h
+		for n := h.next.Load(); n != nil && n.revision <= after; n = n.next.Load() {
+			c.at = n
+		}
+	default:
+		w, err := f.storage.Watch(ctx, f.kind.Root, after)
+		if err != nil {
+			return nil, err
+		}
+		c.behind, c.at = w, h
+	}
+	return c, nil
+}
+
+// Cursor is one client's place in a feed. One goroutine at a time may use it.
+type Cursor struct {
+	feed   *Feed
+	after  int64
+	at     *node
+	behind store.Watcher // reads what is older than the feed; nil once it has caught up
+}
+
+// Close releases the cursor.
+func (c *Cursor) Close() {
+	if c.behind != nil {
+		c.behind.Close()
+		c.behind = nil
+	}
+}
+
+// Ready is closed when [Cursor.Next] has something to say at once.
+func (c *Cursor) Ready() <-chan struct{} {
+	if c.behind != nil {
+		return closed
+	}
+	return c.at.ready
+}
+
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// Next is the events of the next batch, which may be none, and the revision that the cursor has then seen. It does not
+// block once [Cursor.Ready] is closed.
+func (c *Cursor) Next(ctx context.Context) ([]Event, int64, error) {
+	if c.behind != nil {
+		return c.catchUp(ctx)
+	}
+	n := c.at.next.Load()
+	if n == nil {
+		if e := c.at.err.Load(); e != nil {
+			return nil, c.after, *e
+		}
+		return nil, c.after, nil
+	}
+	if t := c.feed.tail.Load(); t.count-n.count > maxLag {
+		return nil, c.after, ErrExpired
+	}
+	c.at = n
+	events := n.events
+	for len(events) > 0 && events[0].Revision <= c.after { // the client began within the batch
+		events = events[1:]
+	}
+	c.after = max(c.after, n.revision)
+	return events, c.after, nil
+}
+
+// More is true when the next batch is there already.
+func (c *Cursor) More() bool { return c.behind != nil || c.at.next.Load() != nil }
+
+// Seen is the revision up to which a client that has read all there is knows everything.
+func (c *Cursor) Seen() int64 {
+	if c.behind == nil && c.at.next.Load() == nil {
+		// the order matters: what the feed had seen before the list was found to be at its end
+		if s := c.feed.seen.Load(); s > c.after && c.at.next.Load() == nil {
+			c.after = s
+		}
+	}
+	return c.after
+}
+
+func (c *Cursor) catchUp(ctx context.Context) ([]Event, int64, error) {
+	if c.after >= c.at.revision {
+		c.Close()
+		return nil, c.after, nil
+	}
+	b, err := c.behind.Next(ctx)
+	if err != nil {
+		return nil, c.after, err
+	}
+	events := make([]Event, len(b.Events))
+	for i := range b.Events {
+		events[i].Event = b.Events[i]
+	}
+	c.after = b.Revision
+	return events, c.after, nil
+}
+
+// Stop ends the feed and all its cursors, when its kind is no longer served.
+func (f *Feed) Stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stop != nil {
+		f.stop()
+	}
+}

@@ -1,0 +1,244 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package watchcache makes what is read often once: the decoded form and the encodings of each stored record, and the
+// stream of changes that all watchers of a resource share.
+//
+// A [Kind] is a descriptor at work on a store. [Kind.Forms] is a record's decoded object with its encodings, kept on the
+// record itself, so that GET, LIST and WATCH in all their media types encode an object once for each revision, version
+// and media type; [Views] bounds what all of them together may take, and drops the oldest. A [Feed] is one engine watcher
+// whose events are a linked list; each client's watch is a [Cursor] on it that holds no queue of its own.
+//
+// # Concurrency
+//
+// Everything here may be used by many goroutines, save a Cursor. Objects in Forms are shared: nobody changes them.
+// Readers take no lock that a writer holds.
+package watchcache
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// Storage is what a Kind needs of a store.
+type Storage interface {
+	Range(ctx context.Context, r store.Range) (store.Page, error)
+	Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error)
+	Revision() int64
+}
+
+// Kind is a descriptor at work.
+type Kind struct {
+	*resource.Descriptor
+	// Root is the prefix of all the kind's keys: "/registry/pods/".
+	Root string
+	// Unstructured is true for kinds whose objects are maps.
+	Unstructured bool
+	// Feed is the kind's stream of changes.
+	Feed *Feed
+
+	views *Views
+}
+
+// NewKind puts a descriptor to work.
+func NewKind(d *resource.Descriptor, s Storage, v *Views, lifetime *Lifetime) *Kind {
+	k := &Kind{Descriptor: d, Root: "/registry/" + d.Prefix + "/", views: v}
+	if hub := d.Hub(); hub != nil && hub.New != nil {
+		_, k.Unstructured = hub.New().(*unstructured.Unstructured)
+	}
+	k.Feed = &Feed{kind: k, storage: s, lifetime: lifetime, capacity: defaultCapacity}
+	return k
+}
+
+// Key is the store's key of an object.
+func (k *Kind) Key(namespace, name string) string {
+	if k.Namespaced {
+		return k.Root + namespace + "/" + name
+	}
+	return k.Root + name
+}
+
+// Prefix of the keys of a namespace; of all keys when it is empty.
+func (k *Kind) Under(namespace string) string {
+	if k.Namespaced && namespace != "" {
+		return k.Root + namespace + "/"
+	}
+	return k.Root
+}
+
+// Media is one of the forms in which an object's bytes are kept.
+type Media int
+
+// The media whose bytes are kept. YAML and tables are made from them or from the object.
+const (
+	JSON Media = iota
+	Protobuf
+	mediaCount
+)
+
+// Forms is one object at one revision, decoded and encoded.
+type Forms struct {
+	Kind *Kind
+	// Hub is the object; shared, read-only.
+	Hub resource.Object
+
+	record    *store.Record // nil: kept elsewhere, not counted
+	encodings []atomic.Pointer[[]byte]
+	fieldSet  atomic.Pointer[fields.Set]
+}
+
+// NewForms wraps a hub object that nobody changes any more.
+func (k *Kind) NewForms(hub resource.Object) *Forms {
+	return &Forms{Kind: k, Hub: hub, encodings: make([]atomic.Pointer[[]byte], int(mediaCount)*len(k.Versions))}
+}
+
+// Attach keeps the forms of the object that a record was made from on the record.
+func (k *Kind) Attach(r *store.Record, hub resource.Object) *Forms {
+	f := k.NewForms(hub)
+	f.record = r
+	r.SetView(f)
+	k.views.add(r, int64(2*len(r.Value)+1024))
+	return f
+}
+
+// Forms is the record's decoded and encoded forms, made now if nobody has before.
+func (k *Kind) Forms(r *store.Record) (*Forms, error) {
+	if f, ok := r.View().(*Forms); ok && f.Kind == k {
+		return f, nil
+	}
+	hub, err := k.Decode(r)
+	if err != nil {
+		return nil, err
+	}
+	return k.Attach(r, hub), nil
+}
+
+// Decode makes a new object from a record, which is the caller's own.
+func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
+	hub, err := k.Codec.Decode(r.Value)
+	if err != nil {
+		return nil, fmt.Errorf("decode %s: %w", r.Key, err)
+	}
+	if hub.GetResourceVersion() == "" {
+		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
+	}
+	return hub, nil
+}
+
+// Fields is the object's selectable fields.
+func (f *Forms) Fields() fields.Set {
+	if s := f.fieldSet.Load(); s != nil {
+		return *s
+	}
+	s := f.Kind.FieldSet(f.Hub)
+	f.fieldSet.Store(&s)
+	return s
+}
+
+// FieldSet is an object's selectable fields.
+func (k *Kind) FieldSet(hub resource.Object) fields.Set {
+	s := fields.Set{"metadata.name": hub.GetName()}
+	if k.Namespaced {
+		s["metadata.namespace"] = hub.GetNamespace()
+	}
+	if k.Fields != nil {
+		for name, v := range k.Fields(hub) {
+			s[name] = v
+		}
+	}
+	return s
+}
+
+// Versioned is the object in a served version. It is shared when that is the hub; the caller must not change it.
+func (k *Kind) Versioned(version int, hub resource.Object) (resource.Object, error) {
+	v := &k.Versions[version]
+	if v.FromHub == nil {
+		return hub, nil
+	}
+	obj, err := v.FromHub(hub.DeepCopyObject().(resource.Object))
+	if err != nil {
+		return nil, fmt.Errorf("convert to version %s: %w", v.Name, err)
+	}
+	return obj, nil
+}
+
+// Bytes is the object in a version and medium, without the kind and version that a typed object's place in a list
+// implies: JSON of a typed object begins with its metadata, protobuf is the bare message.
+func (f *Forms) Bytes(version int, m Media) ([]byte, error) {
+	slot := &f.encodings[version*int(mediaCount)+int(m)]
+	if b := slot.Load(); b != nil {
+		return *b, nil
+	}
+	obj, err := f.Kind.Versioned(version, f.Hub)
+	if err != nil {
+		return nil, err
+	}
+	b, err := EncodeBare(obj, m)
+	if err != nil {
+		return nil, err
+	}
+	slot.Store(&b)
+	if f.record != nil {
+		f.Kind.views.add(f.record, int64(len(b)))
+	}
+	return b, nil
+}
+
+// EncodeBare encodes an object as it stands in a list.
+func EncodeBare(obj runtime.Object, m Media) ([]byte, error) {
+	if m == Protobuf {
+		p, ok := obj.(interface{ Marshal() ([]byte, error) })
+		if !ok {
+			return nil, fmt.Errorf("encode %T: it has no protobuf form", obj)
+		}
+		return p.Marshal()
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		return json.Marshal(u.Object)
+	}
+	return json.Marshal(obj)
+}
+
+// Views bounds what the forms on records take together.
+type Views struct {
+	max int64
+
+	mu    sync.Mutex
+	total int64
+	queue []viewEntry
+	first int
+}
+
+// NewViews bounds forms at about max bytes.
+func NewViews(max int64) *Views { return &Views{max: max} }
+
+func (v *Views) add(r *store.Record, size int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.queue = append(v.queue, newEntry(r, size))
+	v.total += size
+	for v.total > v.max && v.first < len(v.queue) {
+		e := v.queue[v.first]
+		v.queue[v.first] = viewEntry{}
+		v.first++
+		v.total -= e.size
+		if old := e.record.Value(); old != nil && old != r {
+			old.SetView(nil)
+		}
+	}
+	if v.first > 1024 && v.first*2 > len(v.queue) {
+		v.queue = append([]viewEntry(nil), v.queue[v.first:]...)
+		v.first = 0
+	}
+}
