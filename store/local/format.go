@@ -99,6 +99,7 @@ func writeFile(fsys disk.FS, dir, temporary, name string, write func(disk.File) 
 		err = file.Sync()
 	}
 	if err = errors.Join(err, file.Close()); err != nil {
+		_ = fsys.Remove(filepath.Join(dir, temporary)) // best effort: it is never taken for more than a leftover
 		return err
 	}
 	if err := fsys.Rename(filepath.Join(dir, temporary), filepath.Join(dir, name)); err != nil {

@@ -108,7 +108,7 @@ type frame struct {
 	revision int64
 	at       time.Time
 	body     []byte
-	size     int64 // in the segment
+	size     int64 // in the segment, of which the padding may be missing
 }
 
 // readFrame decodes the frame at an offset of a segment. All that follows in the segment may be zero: then size is 0.
@@ -137,7 +137,7 @@ func readFrame(segment []byte, seed uint32, offset int64) (frame, error) {
 		revision: int64(binary.LittleEndian.Uint64(b[8:])),
 		at:       time.Unix(0, int64(binary.LittleEndian.Uint64(b[16:]))),
 		body:     b[frameHeader : frameHeader+length],
-		size:     min((frameHeader+length+frameAlign-1)/frameAlign*frameAlign, int64(len(b))),
+		size:     (frameHeader + length + frameAlign - 1) / frameAlign * frameAlign,
 	}, nil
 }
 

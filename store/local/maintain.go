@@ -142,8 +142,6 @@ func restore(ctx context.Context, r io.Reader, dir string, bump int64, o Options
 	})
 	if err == nil {
 		_, err = writeFormat(o.Disk, dir)
-	} else {
-		_ = o.Disk.Remove(filepath.Join(dir, checkNext)) // best effort: it is never taken for a store
 	}
 	return revision, errors.Join(err, lock.Close())
 }

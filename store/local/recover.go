@@ -137,7 +137,7 @@ func (r *recovered) segment(fs disk.FS, dir string, id identity, first int64, ne
 	if err != nil {
 		return fmt.Errorf("read log: %w", err)
 	}
-	if newest && (len(b) < segmentHeader || allZero(b[:segmentHeader])) {
+	if newest && tornHeader(b, id.header(first)) {
 		r.torn, r.unusable = int64(len(b)), name
 		return nil
 	}
@@ -175,6 +175,15 @@ func (r *recovered) segment(fs disk.FS, dir string, id identity, first int64, ne
 	}
 	r.segments = append(r.segments, s)
 	return nil
+}
+
+// tornHeader says whether a segment holds no more than the beginning of its header, and zeros.
+func tornHeader(b, header []byte) bool {
+	n := 0
+	for n < len(b) && n < len(header) && b[n] == header[n] {
+		n++
+	}
+	return n < len(header) && allZero(b[n:])
 }
 
 // frame replays one frame of a segment. What the checkpoint holds already is passed over.
