@@ -190,3 +190,11 @@ func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState,
 	}
 	return result, framework.NewStatus(code, reasons...).WithPlugin(rejector)
 }
+
+// AnyNominated says whether any pod is nominated to any node.
+func (p *Profile) AnyNominated() bool {
+	if n, ok := p.clients.Nominator.(interface{ AnyNominated() bool }); ok {
+		return n.AnyNominated()
+	}
+	return p.clients.Nominator != nil
+}

@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package builtin
+
+import (
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/defaultbinder"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/imagelocality"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodeaffinity"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodename"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodeports"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/noderesources"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodeunschedulable"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/prioritysort"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/schedulinggates"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/tainttoleration"
+	"github.com/mortise-dev/mortise/internal/scheduler/profile"
+)
+
+// SchedulerPlugins is the scheduler's plug-ins in kube-scheduler's default order and with its weights.
+func SchedulerPlugins() profile.Registry {
+	return profile.Registry{
+		{Name: schedulinggates.Name, New: schedulinggates.New},
+		{Name: prioritysort.Name, New: prioritysort.New},
+		{Name: nodename.Name, New: nodename.New},
+		{Name: nodeunschedulable.Name, New: nodeunschedulable.New},
+		{Name: tainttoleration.Name, New: tainttoleration.New, Weight: 3},
+		{Name: nodeaffinity.Name, New: nodeaffinity.New, Weight: 2},
+		{Name: nodeports.Name, New: nodeports.New},
+		{Name: noderesources.FitName, New: noderesources.NewFit, Weight: 1},
+		{Name: noderesources.BalancedName, New: noderesources.NewBalanced, Weight: 1},
+		{Name: imagelocality.Name, New: imagelocality.New, Weight: 1},
+		{Name: defaultbinder.Name, New: defaultbinder.New},
+	}
+}

@@ -1,0 +1,271 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cache is what the scheduler knows of the cluster: nodes and the pods on them, those included that it has decided
+// on and whose binding is not seen yet (assumed pods).
+//
+// Informers' handlers and the scheduling loop write to a [Cache], each call under its lock. The loop reads from a
+// [Snapshot], which nobody else touches: [Cache.Update] brings it up to date by copying the nodes that changed since, so a
+// cycle costs what the last decision changed, not what the cluster holds.
+package cache
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
+)
+
+// Cache is the cluster as the informers and the scheduler's own decisions say.
+type Cache struct {
+	mu          sync.Mutex
+	generations nodeinfo.Generations
+	nodes       map[string]*entry
+	pods        map[types.UID]*placed
+	images      map[string]sets.Set[string] // nodes by image
+	changed     []*entry                    // since the last Update
+	order       bool                        // the list of nodes itself changed since
+	imagesMoved bool
+}
+
+type entry struct {
+	info *nodeinfo.NodeInfo
+	name string
+	slot int // in the snapshot's list
+	told bool
+}
+
+type placed struct {
+	info    *nodeinfo.PodInfo
+	assumed bool
+}
+
+// New makes an empty cache.
+func New() *Cache {
+	return &Cache{nodes: map[string]*entry{}, pods: map[types.UID]*placed{}, images: map[string]sets.Set[string]{}}
+}
+
+func (c *Cache) entry(name string) *entry {
+	e := c.nodes[name]
+	if e == nil {
+		e = &entry{info: nodeinfo.New(nil, &c.generations), name: name, slot: -1}
+		c.nodes[name] = e
+	}
+	return e
+}
+
+func (c *Cache) touch(e *entry) {
+	if !e.told {
+		e.told = true
+		c.changed = append(c.changed, e)
+	}
+}
+
+// SetNode adds or updates a node.
+func (c *Cache) SetNode(node *corev1.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entry(node.Name)
+	old := e.info.Node()
+	if old == nil || zone(old) != zone(node) {
+		c.order = true
+	}
+	e.info.SetNode(node)
+	c.setImages(e, node.Status.Images)
+	c.touch(e)
+}
+
+// setImages notes which images the node has. How many nodes have each is as of now: a node learns of others' images when
+// it is next told of itself, as with kube-scheduler.
+func (c *Cache) setImages(e *entry, images []corev1.ContainerImage) {
+	c.dropImages(e)
+	if len(images) == 0 {
+		e.info.SetImages(nil)
+		return
+	}
+	states := make(map[string]*fwk.ImageStateSummary, len(images))
+	for _, image := range images {
+		for _, name := range image.Names {
+			nodes := c.images[name]
+			if nodes == nil {
+				nodes = sets.New[string]()
+				c.images[name] = nodes
+				c.imagesMoved = true
+			}
+			nodes.Insert(e.name)
+			states[name] = &fwk.ImageStateSummary{Size: image.SizeBytes, NumNodes: nodes.Len()}
+		}
+	}
+	e.info.SetImages(states)
+}
+
+func (c *Cache) dropImages(e *entry) {
+	for name := range e.info.GetImageStates() {
+		nodes := c.images[name]
+		nodes.Delete(e.name)
+		if nodes.Len() == 0 {
+			delete(c.images, name)
+		}
+	}
+}
+
+// RemoveNode forgets a node. Its pods stay known until their own end is told.
+func (c *Cache) RemoveNode(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.nodes[name]
+	if e == nil || e.info.Node() == nil {
+		return
+	}
+	c.dropImages(e)
+	e.info.SetImages(nil)
+	e.info.RemoveNode()
+	c.order = true
+	c.touch(e)
+	if len(e.info.GetPods()) == 0 {
+		delete(c.nodes, name)
+	}
+}
+
+// Assume places a pod before its binding is seen. The pod's spec names the node.
+func (c *Cache) Assume(p *nodeinfo.PodInfo) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.pods[p.Pod.UID]; ok {
+		return fmt.Errorf("assume pod: %s/%s is placed already", p.Pod.Namespace, p.Pod.Name)
+	}
+	c.place(p, true)
+	return nil
+}
+
+// Forget takes an assumed pod away whose binding failed.
+func (c *Cache) Forget(pod *corev1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pods[pod.UID]; p != nil && p.assumed {
+		c.displace(p)
+	}
+}
+
+// IsAssumed says whether the pod is assumed to be on a node.
+func (c *Cache) IsAssumed(uid types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pods[uid]
+	return p != nil && p.assumed
+}
+
+// SetPod adds or updates a pod that is on a node, and so confirms what was assumed.
+func (c *Cache) SetPod(pod *corev1.Pod) {
+	// An unreadable affinity term does not keep a pod from using its node up.
+	info, _ := nodeinfo.NewPodInfo(pod)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pods[pod.UID]; p != nil {
+		c.displace(p)
+	}
+	c.place(info, false)
+}
+
+// RemovePod forgets a pod.
+func (c *Cache) RemovePod(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pods[uid]; p != nil {
+		c.displace(p)
+	}
+}
+
+func (c *Cache) place(p *nodeinfo.PodInfo, assumed bool) {
+	e := c.entry(p.Pod.Spec.NodeName)
+	e.info.AddPodInfo(p)
+	c.pods[p.Pod.UID] = &placed{info: p, assumed: assumed}
+	c.touch(e)
+}
+
+func (c *Cache) displace(p *placed) {
+	e := c.nodes[p.info.Pod.Spec.NodeName]
+	if err := e.info.Remove(p.info.Pod); err != nil {
+		panic(err) // the pod and its node were noted under one lock
+	}
+	delete(c.pods, p.info.Pod.UID)
+	c.touch(e)
+	if e.info.Node() == nil && len(e.info.GetPods()) == 0 {
+		delete(c.nodes, e.name)
+	}
+}
+
+// Counts are how many nodes and pods are known.
+func (c *Cache) Counts() (nodes, pods int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.nodes {
+		if e.info.Node() != nil {
+			nodes++
+		}
+	}
+	return nodes, len(c.pods)
+}
+
+// Update brings a snapshot up to date. A cache has one snapshot.
+func (c *Cache) Update(s *Snapshot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.order || c.imagesMoved {
+		s.epoch++
+	}
+	if c.order {
+		c.relist(s)
+	} else {
+		for _, e := range c.changed {
+			if e.slot >= 0 && e.info.Node() != nil {
+				s.set(e.slot, e.info.Copy())
+			}
+		}
+	}
+	for _, e := range c.changed {
+		e.told = false
+	}
+	clear(c.changed)
+	c.changed, c.order, c.imagesMoved = c.changed[:0], false, false
+}
+
+// relist lists the nodes anew, one of each zone in turn.
+func (c *Cache) relist(s *Snapshot) {
+	byZone := map[string][]*entry{}
+	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
+		e := c.nodes[name]
+		e.slot = -1
+		if n := e.info.Node(); n != nil {
+			byZone[zone(n)] = append(byZone[zone(n)], e)
+		}
+	}
+	zones := slices.Sorted(maps.Keys(byZone))
+	s.reset()
+	for i, more := 0, true; more; i++ {
+		more = false
+		for _, z := range zones {
+			if i < len(byZone[z]) {
+				more = true
+				e := byZone[z][i]
+				e.slot = len(s.list)
+				s.append(e.info.Copy())
+			}
+		}
+	}
+}
+
+func zone(n *corev1.Node) string {
+	region, zone := n.Labels[corev1.LabelTopologyRegion], n.Labels[corev1.LabelTopologyZone]
+	if region == "" && zone == "" {
+		return ""
+	}
+	return region + ":\x00:" + zone
+}

@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"fmt"
+
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
+)
+
+// Snapshot is the cluster at one moment. It is the [fwk.SharedLister] that plug-ins see. A node keeps its slot, its place in
+// the list, within one epoch.
+type Snapshot struct {
+	epoch  int64
+	list   []fwk.NodeInfo
+	slots  map[string]int
+	claims map[string]int // how many pods use a claim; made when asked for
+
+	listsStale                      bool
+	withAffinity, withAnti, withFar []fwk.NodeInfo
+}
+
+var _ fwk.SharedLister = (*Snapshot)(nil)
+
+// NewSnapshot makes an empty snapshot.
+func NewSnapshot() *Snapshot { return &Snapshot{slots: map[string]int{}} }
+
+// Epoch changes when nodes come or go, or images.
+func (s *Snapshot) Epoch() int64 { return s.epoch }
+
+// Nodes is the list of nodes by slot, shared.
+func (s *Snapshot) Nodes() []fwk.NodeInfo { return s.list }
+
+// Slot is a node's place in the list.
+func (s *Snapshot) Slot(name string) (int, bool) {
+	i, ok := s.slots[name]
+	return i, ok
+}
+
+func (s *Snapshot) reset() {
+	clear(s.list)
+	s.list = s.list[:0]
+	s.slots = make(map[string]int, len(s.slots))
+	s.listsStale, s.claims = true, nil
+}
+
+func (s *Snapshot) append(n *nodeinfo.NodeInfo) {
+	s.slots[n.Node().Name] = len(s.list)
+	s.list = append(s.list, n)
+}
+
+func (s *Snapshot) set(slot int, n *nodeinfo.NodeInfo) {
+	old := s.list[slot]
+	s.list[slot] = n
+	s.claims = nil
+	if len(old.GetPodsWithAffinity())+len(n.GetPodsWithAffinity()) > 0 {
+		s.listsStale = true
+	}
+}
+
+func (s *Snapshot) lists() {
+	if !s.listsStale {
+		return
+	}
+	s.withAffinity, s.withAnti, s.withFar, s.listsStale = nil, nil, nil, false
+	for _, n := range s.list {
+		if len(n.GetPodsWithAffinity()) > 0 {
+			s.withAffinity = append(s.withAffinity, n)
+		}
+		if len(n.GetPodsWithRequiredAntiAffinity()) > 0 {
+			s.withAnti = append(s.withAnti, n)
+		}
+		if len(n.GetPodsWithRequiredNonHostScopedAntiAffinity()) > 0 {
+			s.withFar = append(s.withFar, n)
+		}
+	}
+}
+
+// NodeInfos lists the nodes.
+func (s *Snapshot) NodeInfos() fwk.NodeInfoLister { return (*nodeLister)(s) }
+
+// StorageInfos answers about claims.
+func (s *Snapshot) StorageInfos() fwk.StorageInfoLister { return (*claimLister)(s) }
+
+// PodGroupStates and the other group listers are nil: pod groups are not scheduled as such.
+func (s *Snapshot) PodGroupStates() fwk.PodGroupStateLister                   { return nil }
+func (s *Snapshot) PodGroups() fwk.PodGroupLister                             { return nil }
+func (s *Snapshot) CompositePodGroupStates() fwk.CompositePodGroupStateLister { return nil }
+func (s *Snapshot) CompositePodGroups() fwk.CompositePodGroupLister           { return nil }
+
+type nodeLister Snapshot
+
+func (l *nodeLister) List() ([]fwk.NodeInfo, error) { return l.list, nil }
+
+func (l *nodeLister) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) {
+	(*Snapshot)(l).lists()
+	return l.withAffinity, nil
+}
+
+func (l *nodeLister) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) {
+	(*Snapshot)(l).lists()
+	return l.withAnti, nil
+}
+
+func (l *nodeLister) HavePodsWithRequiredNonHostScopedAntiAffinityList() ([]fwk.NodeInfo, error) {
+	(*Snapshot)(l).lists()
+	return l.withFar, nil
+}
+
+func (l *nodeLister) Get(name string) (fwk.NodeInfo, error) {
+	if i, ok := l.slots[name]; ok {
+		return l.list[i], nil
+	}
+	return nil, fmt.Errorf("nodeinfo not found for node name %q", name)
+}
+
+type claimLister Snapshot
+
+// IsPVCUsedByPods says whether a pod on any node uses the claim "namespace/name".
+func (l *claimLister) IsPVCUsedByPods(key string) bool {
+	if l.claims == nil {
+		l.claims = map[string]int{}
+		for _, n := range l.list {
+			for k, v := range n.GetPVCRefCounts() {
+				l.claims[k] += v
+			}
+		}
+	}
+	return l.claims[key] > 0
+}

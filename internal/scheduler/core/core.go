@@ -1,0 +1,284 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package core decides where a pod goes: a snapshot of the nodes and a pod come in, a node or the reasons why there is none
+// come out. It does no I/O and reads no clock.
+//
+// A pod's way: PreFilter plug-ins may narrow the nodes down; the filters are asked about nodes, from where the last search
+// ended, until enough feasible ones are found; the scorers rank those; of the best one is drawn.
+//
+// What makes it quick: pods made from one template are alike, and a decision changes one node. The verdicts and raw scores
+// of node-local plug-ins are kept by the pod's signature and, for each node, the generation that they were found at. For the
+// next such pod all nodes but the changed ones are a comparison of two numbers. Normalisation and what else looks at several
+// nodes is worked out each time, so that the outcome is what it would be without anything kept.
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/cache"
+	"github.com/mortise-dev/mortise/internal/scheduler/profile"
+)
+
+// ErrNoNodes is returned when there is no node at all.
+var ErrNoNodes = errors.New("no nodes available to schedule pods")
+
+// Options are a core's settings.
+type Options struct {
+	// Percentage of nodes to find feasible before the search ends; 0: by the number of nodes, as kube-scheduler does.
+	Percentage int32
+	// Forget turns keeping off: everything is worked out for every pod.
+	Forget bool
+	// Rand draws among the best; nil: seeded at random.
+	Rand *rand.Rand
+}
+
+// Core decides. One goroutine at a time may use it.
+type Core struct {
+	options Options
+	next    int // where the next search begins
+	kept    map[string]*verdicts
+	clock   uint64 // counts decisions, to tell which verdicts were used last
+}
+
+// New makes a core.
+func New(o Options) *Core {
+	if o.Rand == nil {
+		o.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	return &Core{options: o, kept: map[string]*verdicts{}}
+}
+
+// Decision is where the pod goes.
+type Decision struct {
+	Node      string
+	Evaluated int
+	Feasible  int
+}
+
+// Schedule decides. The error is [ErrNoNodes], a [*FitError], or what a plug-in failed with. The pod's signature may be nil.
+func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapshot, state fwk.CycleState, pod *corev1.Pod, signature fwk.PodSignature) (Decision, error) {
+	nodes := s.Nodes()
+	if len(nodes) == 0 {
+		return Decision{}, ErrNoNodes
+	}
+	q := &search{core: c, profile: p, snapshot: s, state: state, pod: pod, kept: c.verdicts(p, s, signature)}
+	q.nominated = p.AnyNominated()
+	if err := q.run(ctx); err != nil {
+		return Decision{}, err
+	}
+	d := Decision{Evaluated: len(q.feasible) + len(q.rejected), Feasible: len(q.feasible)}
+	switch len(q.feasible) {
+	case 0:
+		return d, q.failure()
+	case 1:
+		d.Node = q.feasible[0].Node().Name
+		return d, nil
+	}
+	if st := p.RunPreScorePlugins(ctx, state, pod, q.feasible); !st.IsSuccess() {
+		return d, st.AsError()
+	}
+	var kept profile.RawScores
+	if q.kept != nil {
+		kept = q
+	}
+	table, st := p.Score(ctx, state, pod, q.feasible, kept)
+	if !st.IsSuccess() {
+		return d, st.AsError()
+	}
+	d.Node = q.feasible[c.draw(table.Total)].Node().Name
+	return d, nil
+}
+
+// draw picks one of the highest at random, each with equal chance.
+func (c *Core) draw(scores []int64) int {
+	best, ties := 0, 1
+	for i := 1; i < len(scores); i++ {
+		switch {
+		case scores[i] > scores[best]:
+			best, ties = i, 1
+		case scores[i] == scores[best]:
+			if ties++; c.options.Rand.IntN(ties) == 0 {
+				best = i
+			}
+		}
+	}
+	return best
+}
+
+// enough is how many feasible nodes end the search.
+func (c *Core) enough(nodes int) int {
+	const least = 100
+	if nodes < least {
+		return nodes
+	}
+	percentage := int(c.options.Percentage)
+	if percentage == 0 {
+		percentage = max(50-nodes/125, 5)
+	}
+	return min(max(nodes*percentage/100, least), nodes)
+}
+
+// search is the state of one decision.
+type search struct {
+	core      *Core
+	profile   *profile.Profile
+	snapshot  *cache.Snapshot
+	state     fwk.CycleState
+	pod       *corev1.Pod
+	kept      *verdicts
+	nominated bool
+
+	feasible []fwk.NodeInfo
+	slots    []int // of feasible
+	rejected []rejection
+	absent   *fwk.Status // of nodes that were not asked about
+	message  string      // of PreFilter
+	narrowed sets.Set[string]
+	pre      *fwk.Status
+}
+
+type rejection struct {
+	slot   int
+	status *fwk.Status
+}
+
+func (q *search) run(ctx context.Context) error {
+	nodes := q.snapshot.Nodes()
+	result, st, narrowed := q.profile.RunPreFilter(ctx, q.state, q.pod, nodes)
+	if !st.IsSuccess() {
+		if !st.IsRejected() {
+			return st.AsError()
+		}
+		q.absent, q.message, q.pre, q.narrowed = st, st.Message(), st, narrowed
+		return nil
+	}
+	q.narrowed = narrowed
+	others := q.profile.HasOtherFilters(q.state)
+	if name := q.pod.Status.NominatedNodeName; name != "" {
+		if slot, ok := q.snapshot.Slot(name); ok {
+			if err := q.ask(ctx, slot, others); err != nil {
+				return err
+			}
+			if len(q.feasible) > 0 {
+				return nil
+			}
+			q.rejected = q.rejected[:0]
+		}
+	}
+	if !result.AllNodes() {
+		q.absent = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", sets.List(narrowed)))
+		return q.askNamed(ctx, result.NodeNames, others)
+	}
+	q.absent = fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+	enough := q.core.enough(len(nodes))
+	q.feasible = make([]fwk.NodeInfo, 0, enough)
+	q.slots = make([]int, 0, enough)
+	asked := 0
+	for slot := q.core.next % len(nodes); asked < len(nodes) && len(q.feasible) < enough; asked++ {
+		if err := q.ask(ctx, slot, others); err != nil {
+			return err
+		}
+		if slot++; slot == len(nodes) {
+			slot = 0
+		}
+	}
+	q.core.next = (q.core.next + asked) % len(nodes)
+	return nil
+}
+
+func (q *search) askNamed(ctx context.Context, names sets.Set[string], others bool) error {
+	for _, name := range sets.List(names) {
+		if slot, ok := q.snapshot.Slot(name); ok {
+			if err := q.ask(ctx, slot, others); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ask puts one node among the feasible or the rejected.
+func (q *search) ask(ctx context.Context, slot int, others bool) error {
+	node := q.snapshot.Nodes()[slot]
+	var st *fwk.Status
+	switch {
+	case q.nominated:
+		st = q.profile.RunFilterPluginsWithNominatedPods(ctx, q.state, q.pod, node)
+	case q.kept == nil:
+		st = q.profile.RunFilterPlugins(ctx, q.state, q.pod, node)
+	default:
+		generation := node.GetGeneration()
+		if q.kept.generation[slot] == generation {
+			st = q.kept.status[slot]
+		} else {
+			st = q.profile.RunLocalFilters(ctx, q.state, q.pod, node)
+			if st.Code() != fwk.Error {
+				q.kept.set(slot, generation, st)
+			}
+		}
+		if others && st.IsSuccess() {
+			st = q.profile.RunOtherFilters(ctx, q.state, q.pod, node)
+		}
+	}
+	if st.IsSuccess() {
+		q.feasible = append(q.feasible, node)
+		q.slots = append(q.slots, slot)
+		return nil
+	}
+	if st.Code() == fwk.Error {
+		return st.AsError()
+	}
+	q.rejected = append(q.rejected, rejection{slot, st})
+	return nil
+}
+
+// Raw and Keep give the scorers what was kept for the pod's signature.
+func (q *search) Raw(node, scorer int) (int64, bool) {
+	slot := q.slots[node]
+	// Under a nomination the filters were asked afresh, so the generation is compared here too.
+	if q.kept.generation[slot] != q.feasible[node].GetGeneration() {
+		return 0, false
+	}
+	return q.kept.score(slot, scorer)
+}
+
+// Keep remembers a raw score.
+func (q *search) Keep(node, scorer int, score int64) {
+	slot := q.slots[node]
+	if q.kept.generation[slot] == q.feasible[node].GetGeneration() {
+		q.kept.setScore(slot, scorer, score)
+	}
+}
+
+func (q *search) failure() *FitError {
+	e := &FitError{
+		Pod: q.pod, Nodes: len(q.snapshot.Nodes()), PreFilterMessage: q.message,
+		Statuses:             &Statuses{snapshot: q.snapshot, rejected: q.rejected, absent: q.absent},
+		UnschedulablePlugins: sets.New[string](), PendingPlugins: sets.New[string](),
+	}
+	e.UnschedulablePlugins = e.UnschedulablePlugins.Union(q.narrowed)
+	if q.pre != nil {
+		e.note(q.pre)
+	}
+	var last *fwk.Status
+	for _, r := range q.rejected {
+		if r.status != last { // kept statuses of like nodes are often one
+			e.note(r.status)
+			last = r.status
+		}
+	}
+	return e
+}
+
+// String tells the core's state, for traces.
+func (c *Core) String() string {
+	return fmt.Sprintf("next search at %d, %d signatures kept", c.next, len(c.kept))
+}

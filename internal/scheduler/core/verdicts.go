@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package core
+
+import (
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/cache"
+	"github.com/mortise-dev/mortise/internal/scheduler/profile"
+)
+
+// Bounds of what is kept: so many signatures, and so many nodes over all of them.
+const (
+	mostSignatures = 64
+	mostSlots      = 1 << 20
+	mostScorers    = 32
+)
+
+// verdicts is what is kept for one signature, in columns by slot.
+type verdicts struct {
+	epoch      int64
+	generation []int64 // at which status and scores were found; 0: never
+	status     []*fwk.Status
+	scorers    int
+	scored     []uint32 // which scorers' scores are there, a bit each
+	scores     []int64  // scorers of slot 0, of slot 1 …
+	used       uint64
+	reasons    map[string]*fwk.Status // one status for equal refusals
+}
+
+// verdicts finds or makes what is kept for a signature; nil where nothing can be.
+func (c *Core) verdicts(p *profile.Profile, s *cache.Snapshot, signature fwk.PodSignature) *verdicts {
+	nodes := len(s.Nodes())
+	if c.options.Forget || len(signature) == 0 || nodes > mostSlots || p.Scorers() > mostScorers {
+		return nil
+	}
+	c.clock++
+	key := p.Name() + "\x00" + string(signature)
+	v := c.kept[key]
+	if v == nil || v.epoch != s.Epoch() || len(v.generation) != nodes {
+		if v == nil {
+			c.evict(nodes)
+		}
+		n := p.Scorers()
+		v = &verdicts{
+			epoch: s.Epoch(), generation: make([]int64, nodes), status: make([]*fwk.Status, nodes), scorers: n,
+			scored: make([]uint32, nodes), scores: make([]int64, nodes*n), reasons: map[string]*fwk.Status{},
+		}
+		c.kept[key] = v
+	}
+	v.used = c.clock
+	return v
+}
+
+// evict makes room for one more, dropping those used longest ago.
+func (c *Core) evict(nodes int) {
+	for len(c.kept) > 0 && (len(c.kept) >= mostSignatures || (len(c.kept)+1)*nodes > mostSlots) {
+		oldest := ""
+		for key, v := range c.kept {
+			if oldest == "" || v.used < c.kept[oldest].used {
+				oldest = key
+			}
+		}
+		delete(c.kept, oldest)
+	}
+}
+
+func (v *verdicts) set(slot int, generation int64, st *fwk.Status) {
+	if st != nil {
+		key := st.Plugin() + "\x00" + st.Code().String() + "\x00" + st.Message()
+		if same := v.reasons[key]; same != nil {
+			st = same
+		} else {
+			v.reasons[key] = st
+		}
+	}
+	v.generation[slot], v.status[slot], v.scored[slot] = generation, st, 0
+}
+
+func (v *verdicts) score(slot, scorer int) (int64, bool) {
+	if v.scored[slot]&(1<<scorer) == 0 {
+		return 0, false
+	}
+	return v.scores[slot*v.scorers+scorer], true
+}
+
+func (v *verdicts) setScore(slot, scorer int, score int64) {
+	v.scored[slot] |= 1 << scorer
+	v.scores[slot*v.scorers+scorer] = score
+}

@@ -1,0 +1,271 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/core"
+	"github.com/mortise-dev/mortise/internal/scheduler/profile"
+	"github.com/mortise-dev/mortise/internal/scheduler/queue"
+)
+
+// longestNote is how much of a message an event can hold.
+const longestNote = 1024
+
+// attempt is one pod's way through one cycle.
+type attempt struct {
+	*scheduler
+	item    *queue.Item
+	profile *profile.Profile
+	state   fwk.CycleState
+	node    string
+	assumed *corev1.Pod // the pod with its node
+}
+
+// schedule decides on a pod and begins its binding.
+func (s *scheduler) schedule(ctx context.Context, item *queue.Item) {
+	pod := item.Pod
+	p := s.profiles[pod.Spec.SchedulerName]
+	if p == nil || s.cache.IsAssumed(pod.UID) {
+		s.queue.Done(pod)
+		return
+	}
+	if pod.DeletionTimestamp != nil {
+		s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", fmt.Sprintf("skip schedule deleting pod: %v/%v", pod.Namespace, pod.Name))
+		s.queue.Done(pod)
+		return
+	}
+	a := &attempt{scheduler: s, item: item, profile: p, state: profile.NewCycleState()}
+	s.cache.Update(s.snapshot)
+	decision, err := s.core.Schedule(ctx, p, s.snapshot, a.state, pod, item.Signature)
+	if err != nil {
+		a.fail(ctx, err, a.makeRoom(ctx, err))
+		return
+	}
+	a.node = decision.Node
+	if st := a.assume(ctx); !st.IsSuccess() {
+		a.fail(ctx, rejection(pod, a.node, st), clearNomination())
+		return
+	}
+	s.cycles.Go(func() { a.bind(ctx) })
+}
+
+// makeRoom asks the PostFilter plug-ins what could be done for a pod that fits nowhere.
+func (a *attempt) makeRoom(ctx context.Context, err error) *fwk.NominatingInfo {
+	var fit *core.FitError
+	if !errors.As(err, &fit) || !a.profile.HasPostFilter() {
+		return clearNomination()
+	}
+	result, st := a.profile.RunPostFilter(ctx, a.state, a.item.Pod, fit.Statuses)
+	fit.PostFilterMessage = st.Message()
+	if st.Code() == fwk.Error {
+		a.logger.Warn("making room failed", "pod", klog.KObj(a.item.Pod), "error", st.AsError())
+	}
+	if result == nil {
+		return nil
+	}
+	return result.NominatingInfo
+}
+
+func clearNomination() *fwk.NominatingInfo {
+	return &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride}
+}
+
+// rejection is the error of a pod that a plug-in turned down on the node that it was given.
+func rejection(pod *corev1.Pod, node string, st *fwk.Status) error {
+	if !st.IsRejected() {
+		return st.AsError()
+	}
+	e := &core.FitError{
+		Pod: pod, Nodes: 1, Statuses: core.NewStatuses(node, st),
+		UnschedulablePlugins: sets.New(st.Plugin()), PendingPlugins: sets.New[string](),
+	}
+	if st.Code() == fwk.Pending {
+		e.PendingPlugins.Insert(st.Plugin())
+	}
+	return e
+}
+
+// assume places the pod in the cache and lets plug-ins reserve and permit.
+func (a *attempt) assume(ctx context.Context) *fwk.Status {
+	pod := *a.item.Pod // what lies below is shared and read-only
+	pod.Spec.NodeName = a.node
+	a.assumed = &pod
+	info := *a.item.PodInfo
+	info.Pod = &pod
+	if err := a.cache.Assume(&info); err != nil {
+		a.assumed = nil
+		return fwk.AsStatus(err)
+	}
+	a.queue.DeleteNominatedPodIfExists(&pod)
+	if st := a.profile.RunReservePluginsReserve(ctx, a.state, a.assumed, a.node); !st.IsSuccess() {
+		a.forget(ctx)
+		return st
+	}
+	if st := a.profile.RunPermit(ctx, a.state, a.assumed, a.node); !st.IsSuccess() && !st.IsWait() {
+		a.forget(ctx)
+		return st
+	}
+	return nil
+}
+
+func (a *attempt) forget(ctx context.Context) {
+	a.profile.RunReservePluginsUnreserve(ctx, a.state, a.assumed, a.node)
+	a.cache.Forget(a.assumed)
+}
+
+// bind waits for Permit and binds. It runs beside the loop.
+func (a *attempt) bind(ctx context.Context) {
+	st := a.profile.WaitOnPermit(ctx, a.assumed)
+	if st.IsSuccess() {
+		// From here on a failure says nothing about the pod, so no event needs to be held against it.
+		a.queue.Done(a.item.Pod)
+		st = a.bindNow(ctx)
+	}
+	if st.IsSuccess() {
+		a.event(a.assumed, corev1.EventTypeNormal, "Scheduled", "Binding",
+			fmt.Sprintf("Successfully assigned %v/%v to %v", a.assumed.Namespace, a.assumed.Name, a.node))
+		a.profile.RunPostBind(ctx, a.state, a.assumed, a.node)
+		return
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	a.forget(ctx)
+	gone := queue.Event{ClusterEvent: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, Old: a.assumed}
+	if st.IsRejected() {
+		a.queue.HappenedBut(ctx, gone, a.assumed)
+	} else {
+		a.queue.Happened(ctx, gone)
+	}
+	a.fail(ctx, rejection(a.item.Pod, a.node, st), clearNomination())
+}
+
+func (a *attempt) bindNow(ctx context.Context) *fwk.Status {
+	select {
+	case a.binding <- struct{}{}:
+		defer func() { <-a.binding }()
+	case <-ctx.Done():
+		return fwk.AsStatus(ctx.Err())
+	}
+	if st := a.profile.RunPreBind(ctx, a.state, a.assumed, a.node); !st.IsSuccess() {
+		return st
+	}
+	return a.profile.RunBind(ctx, a.state, a.assumed, a.node)
+}
+
+// fail puts the pod back into the queue and says why, in an event and in its PodScheduled condition.
+func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingInfo) {
+	if ctx.Err() != nil {
+		return
+	}
+	reason := corev1.PodReasonSchedulerError
+	a.item.UnschedulablePlugins, a.item.PendingPlugins = nil, nil
+	var fit *core.FitError
+	switch {
+	case errors.As(err, &fit):
+		reason = corev1.PodReasonUnschedulable
+		a.item.UnschedulablePlugins, a.item.PendingPlugins = fit.UnschedulablePlugins, fit.PendingPlugins
+	case errors.Is(err, core.ErrNoNodes):
+		reason = corev1.PodReasonUnschedulable
+		a.item.UnschedulablePlugins = a.helpedByNodes()
+	default:
+		a.logger.Warn("scheduling failed, trying again", "pod", klog.KObj(a.item.Pod), "error", err)
+	}
+	pod, lookup := a.pods.Pods(a.item.Pod.Namespace).Get(a.item.Pod.Name)
+	if lookup != nil || pod.Spec.NodeName != "" || pod.UID != a.item.Pod.UID {
+		// Gone, bound after all, or another of the same name: nothing is to be tried again.
+		a.queue.Done(a.item.Pod)
+		if lookup != nil || pod.UID != a.item.Pod.UID {
+			return
+		}
+	} else {
+		a.queue.Failed(ctx, a.item, pod)
+		a.queue.AddNominatedPod(klog.Logger{}, a.item.PodInfo, nominate)
+	}
+	message := err.Error()
+	a.event(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", shorten(message))
+	if err := a.patch(ctx, pod, &corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: pod.Generation,
+	}, nominate); err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
+		a.logger.Warn("updating pod condition failed", "pod", klog.KObj(pod), "error", err)
+	}
+}
+
+// helpedByNodes are the plug-ins whose rejections a new node may help: those that a pod is held to be rejected by while
+// there is no node at all.
+func (a *attempt) helpedByNodes() sets.Set[string] {
+	out := sets.New[string]()
+	for plugin, registered := range a.profile.Events() {
+		for _, r := range registered {
+			if r.Event.Resource == fwk.Node && r.Event.ActionType&fwk.Add != 0 {
+				out.Insert(plugin)
+			}
+		}
+	}
+	return out
+}
+
+func shorten(message string) string {
+	if len(message) <= longestNote {
+		return message
+	}
+	const end = " ..."
+	return message[:longestNote-len(end)] + end
+}
+
+func (s *scheduler) event(pod *corev1.Pod, kind, reason, action, note string) {
+	s.recorder.WithLogger(klog.Logger{}).Eventf(pod, nil, kind, reason, action, "%s", note)
+}
+
+// patch writes the condition and the nomination where they differ from what the pod has.
+func (a *attempt) patch(ctx context.Context, pod *corev1.Pod, condition *corev1.PodCondition, nominate *fwk.NominatingInfo) error {
+	status := map[string]any{}
+	if changed := a.transition(pod, condition); changed {
+		status["conditions"] = []*corev1.PodCondition{condition}
+	}
+	if nominate.Mode() == fwk.ModeOverride && pod.Status.NominatedNodeName != nominate.NominatedNodeName {
+		status["nominatedNodeName"] = nominate.NominatedNodeName
+		if nominate.NominatedNodeName == "" {
+			status["nominatedNodeName"] = nil
+		}
+	}
+	if len(status) == 0 {
+		return nil
+	}
+	data, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err != nil {
+		return fmt.Errorf("encode status patch: %w", err)
+	}
+	_, err = a.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
+	return err
+}
+
+// transition completes the condition and says whether it differs from the pod's.
+func (a *attempt) transition(pod *corev1.Pod, condition *corev1.PodCondition) bool {
+	condition.LastTransitionTime = metav1.NewTime(a.options.Clock.Now())
+	for _, c := range pod.Status.Conditions {
+		if c.Type != condition.Type {
+			continue
+		}
+		if c.Status == condition.Status {
+			condition.LastTransitionTime = c.LastTransitionTime
+		}
+		return c.Status != condition.Status || c.Reason != condition.Reason || c.Message != condition.Message ||
+			c.ObservedGeneration != condition.ObservedGeneration
+	}
+	return true
+}

@@ -1,0 +1,224 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package schedulertest runs scheduler plug-ins through the scenarios of a testdata directory. [Run] is the one entry point.
+//
+// A scenario file is testdata/NAME.yaml, a list of [Case]; testdata/NAME.golden holds what came of each: every node's
+// refusal, or its scores by plug-in (raw, then normalised and weighted), and the best nodes or the message. Each decision
+// is also made by the core, thrice (fresh, kept, and with keeping turned off), and must be one of the best each time.
+// `go test -update` writes the golden files.
+package schedulertest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/cache"
+	"github.com/mortise-dev/mortise/internal/scheduler/core"
+	"github.com/mortise-dev/mortise/internal/scheduler/profile"
+)
+
+// Case is one pod to place.
+type Case struct {
+	Name  string        `json:"name"`
+	Nodes []corev1.Node `json:"nodes"`
+	Pods  []corev1.Pod  `json:"pods"` // on their nodes
+	Pod   corev1.Pod    `json:"pod"`
+}
+
+// Run runs all scenario files of the calling test's package with these plug-ins. A sorter and a binder are added.
+func Run(t *testing.T, registry profile.Registry) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios in testdata: %v", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		js, err := yaml.YAMLToJSONStrict(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var cases []Case
+		d := json.NewDecoder(strings.NewReader(string(js)))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&cases); err != nil {
+			t.Fatalf("decode %s: %v", file, err)
+		}
+		var out strings.Builder
+		for _, c := range cases {
+			fmt.Fprintf(&out, "# %s\n%s\n", c.Name, run(t, registry, c))
+		}
+		compare(t, strings.TrimSuffix(file, ".yaml")+".golden", out.String())
+	}
+}
+
+func compare(t *testing.T, golden, got string) {
+	t.Helper()
+	if f := flag.Lookup("update"); f != nil && f.Value.String() == "true" {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", golden, d)
+	}
+}
+
+func run(t *testing.T, registry profile.Registry, c Case) string {
+	t.Helper()
+	cluster := cache.New()
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		if n.Status.Allocatable == nil {
+			n.Status.Allocatable = corev1.ResourceList{}
+		}
+		cluster.SetNode(n)
+	}
+	for i := range c.Pods {
+		complete(&c.Pods[i], i)
+		cluster.SetPod(&c.Pods[i])
+	}
+	complete(&c.Pod, -1)
+	snapshot := cache.NewSnapshot()
+	cluster.Update(snapshot)
+	p := NewProfile(t, registry, profile.Clients{Lister: snapshot})
+	if st := p.RunPreEnqueue(t.Context(), &c.Pod); !st.IsSuccess() {
+		return fmt.Sprintf("held back by %s: %s\n", st.Plugin(), st.Message())
+	}
+	text, best := explain(t.Context(), p, snapshot, &c.Pod)
+	kept := core.New(core.Options{Rand: rand.New(rand.NewPCG(1, 2))})
+	signature := p.SignPod(t.Context(), &c.Pod)
+	for i, x := range []*core.Core{kept, kept, core.New(core.Options{Forget: true})} {
+		d, err := x.Schedule(t.Context(), p, snapshot, profile.NewCycleState(), &c.Pod, signature)
+		switch {
+		case err == nil && !slices.Contains(best, d.Node):
+			t.Errorf("%s: decision %d is %s, the best are %v", c.Name, i, d.Node, best)
+		case err != nil && len(best) > 0:
+			t.Errorf("%s: decision %d failed: %v, the best are %v", c.Name, i, err, best)
+		case err != nil && i == 0:
+			text += "message: " + err.Error() + "\n"
+			var fit *core.FitError
+			if errors.As(err, &fit) {
+				text += fmt.Sprintf("rejected by: %v\n", slices.Sorted(slices.Values(fit.UnschedulablePlugins.UnsortedList())))
+			}
+		}
+	}
+	return text
+}
+
+func complete(pod *corev1.Pod, i int) {
+	if pod.Namespace == "" {
+		pod.Namespace = "default"
+	}
+	if pod.Name == "" {
+		pod.Name = fmt.Sprintf("pod-%d", i)
+	}
+	pod.UID = types.UID(pod.Namespace + "/" + pod.Name)
+}
+
+// explain asks about every node by itself, without the core.
+func explain(ctx context.Context, p *profile.Profile, s *cache.Snapshot, pod *corev1.Pod) (string, []string) {
+	var out strings.Builder
+	state := profile.NewCycleState()
+	result, st, _ := p.RunPreFilter(ctx, state, pod, s.Nodes())
+	if !st.IsSuccess() {
+		fmt.Fprintf(&out, "prefilter: %v %s (%s)\n", st.Code(), st.Message(), st.Plugin())
+		return out.String(), nil
+	}
+	var feasible []fwk.NodeInfo
+	for _, n := range s.Nodes() {
+		name := n.Node().Name
+		if !result.AllNodes() && !result.NodeNames.Has(name) {
+			fmt.Fprintf(&out, "%s: left out\n", name)
+			continue
+		}
+		if st := p.RunFilterPlugins(ctx, state, pod, n); !st.IsSuccess() {
+			fmt.Fprintf(&out, "%s: %v %s (%s)\n", name, st.Code(), st.Message(), st.Plugin())
+			continue
+		}
+		feasible = append(feasible, n)
+	}
+	if len(feasible) == 0 {
+		return out.String(), nil
+	}
+	if st := p.RunPreScorePlugins(ctx, state, pod, feasible); !st.IsSuccess() {
+		return out.String() + "prescore: " + st.Message() + "\n", nil
+	}
+	scores, st := p.RunScorePlugins(ctx, state, pod, feasible)
+	if !st.IsSuccess() {
+		return out.String() + "score: " + st.Message() + "\n", nil
+	}
+	var best []string
+	var top int64 = -1
+	for _, n := range scores {
+		fmt.Fprintf(&out, "%s: %d", n.Name, n.TotalScore)
+		for i, x := range n.Scores {
+			fmt.Fprintf(&out, " %s %d→%d", x.Name, n.RawScores[i].Score, x.Score)
+		}
+		out.WriteByte('\n')
+		if n.TotalScore > top {
+			top, best = n.TotalScore, nil
+		}
+		if n.TotalScore == top {
+			best = append(best, n.Name)
+		}
+	}
+	fmt.Fprintf(&out, "best: %s\n", strings.Join(best, ", "))
+	return out.String(), best
+}
+
+// NewProfile makes a profile of the plug-ins, with a sorter and a binder of no use.
+func NewProfile(t testing.TB, registry profile.Registry, clients profile.Clients) *profile.Profile {
+	t.Helper()
+	registry = append(slices.Clone(registry), profile.Registration{
+		Name: "Rest",
+		New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+			if slices.ContainsFunc(registry, func(r profile.Registration) bool { return r.Name == "PrioritySort" }) {
+				return binder{}, nil
+			}
+			return rest{}, nil
+		},
+	})
+	p, err := profile.New(t.Context(), "default-scheduler", registry, clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+type binder struct{}
+
+func (binder) Name() string { return "Rest" }
+
+func (binder) Bind(context.Context, fwk.CycleState, *corev1.Pod, string) *fwk.Status { return nil }
+
+func (binder) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) { return nil, nil }
+
+type rest struct{ binder }
+
+func (rest) Less(a, b fwk.QueuedEntityInfo) bool { return a.GetTimestamp().Before(b.GetTimestamp()) }
