@@ -16,6 +16,7 @@ const (
 	eventShift    = 8    // events in a chunk, as a power of two
 	positionShift = 6    // positions in a chunk of a bucket
 	maxBuckets    = 4096 // keys of further buckets are only in the whole stream
+	viewEvents    = 2048 // after so many newer events a superseded record loses its view
 	eventOverhead = 160  // bytes that a superseded record costs beside key and value
 )
 
@@ -126,6 +127,9 @@ func (h *history) append(events []store.Event, touched map[*bucket]struct{}) {
 	for _, e := range events {
 		position := h.events.end.Load()
 		h.events.append(e)
+		if old, ok := h.events.at(max(position-viewEvents, 0)); ok && position >= viewEvents && old.Previous != nil {
+			old.Previous.SetView(nil) // few watchers are so far behind, and they can make it anew
+		}
 		h.bytes += cost(e.Previous)
 		if b := h.bucket(e.Key); b != nil {
 			b.positions.append(position)
