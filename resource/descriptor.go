@@ -28,6 +28,9 @@ type Descriptor struct {
 	// Versions are the served versions, most preferred first. Storage names the one that is the hub and is stored.
 	Versions []Version
 	Storage  string
+	// HubKind is the stored kind where it is not Kind of Group in version Storage: events.k8s.io stores events of the core
+	// group. Zero: it is. See [Descriptor.HubGroupVersionKind].
+	HubKind schema.GroupVersionKind
 
 	// Prefix is the part of the store's key after "/registry/" and before the namespace, as kube-apiserver lays keys out:
 	// "pods", "services/specs", "minions" (nodes), "GROUP/RESOURCE" for CRs. No slashes at its ends.
@@ -61,6 +64,14 @@ func (d *Descriptor) GroupResource() schema.GroupResource {
 // GroupVersionKind is the kind in a served version.
 func (d *Descriptor) GroupVersionKind(version string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: d.Group, Version: version, Kind: d.Kind}
+}
+
+// HubGroupVersionKind is the kind that is stored. Validation errors name its group and kind.
+func (d *Descriptor) HubGroupVersionKind() schema.GroupVersionKind {
+	if d.HubKind.Kind != "" {
+		return d.HubKind
+	}
+	return d.GroupVersionKind(d.Storage)
 }
 
 // Version returns the served version of that name, nil if there is none.
@@ -147,6 +158,8 @@ type Strategy struct {
 	ValidateUpdate func(ctx context.Context, obj, old Object) field.ErrorList
 	// Warn returns warnings for the client; old is nil on create.
 	Warn func(ctx context.Context, obj, old Object) []string
+	// WarnDelete returns warnings for a client that deletes, by its options; nil: none.
+	WarnDelete func(opts *metav1.DeleteOptions) []string
 	// Allocate reserves what lies outside of the object (cluster IPs, node ports) and writes it into obj; old is nil on
 	// create, obj is nil on delete. It runs before Prepare and Validate, which see what it wrote. Done is called once, with
 	// whether the write was committed; it is nil when nothing was reserved.

@@ -4,10 +4,7 @@
 package apps
 
 import (
-	"strconv"
-
 	appsv1 "k8s.io/api/apps/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
@@ -26,10 +23,6 @@ func ReplicaSet() *resource.Descriptor {
 		ShortNames: []string{"rs"},
 		Categories: []string{"all"},
 		Namespaced: true,
-		FieldNames: []string{"status.replicas"},
-		Fields: kind.Fields(func(rs *appsv1.ReplicaSet) fields.Set {
-			return fields.Set{"status.replicas": strconv.Itoa(int(rs.Status.Replicas))}
-		}),
 		Strategy: resource.Strategy{
 			PrepareCreate: kind.OnCreate(func(rs *appsv1.ReplicaSet) {
 				rs.Status = appsv1.ReplicaSetStatus{}

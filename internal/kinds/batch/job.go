@@ -67,6 +67,12 @@ func Job() *resource.Descriptor {
 				}
 				return append(warnings, jobWarnings(field.NewPath("spec"), &j.Spec)...)
 			}),
+			WarnDelete: func(opts *metav1.DeleteOptions) []string {
+				if opts == nil || opts.PropagationPolicy != nil || opts.OrphanDependents != nil {
+					return nil
+				}
+				return []string{"child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"}
+			},
 			GarbageCollection: metav1.DeletePropagationOrphan,
 		},
 		Subresources: []resource.Subresource{

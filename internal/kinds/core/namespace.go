@@ -29,9 +29,9 @@ func Namespace() *resource.Descriptor {
 		Kind:       "Namespace",
 		ShortNames: []string{"ns"},
 		Verbs:      []string{"create", "delete", "get", "list", "patch", "update", "watch"},
-		FieldNames: []string{"name", "status.phase"},
+		FieldNames: []string{"status.phase"},
 		Fields: kind.Fields(func(ns *corev1.Namespace) fields.Set {
-			return fields.Set{"name": ns.Name, "status.phase": string(ns.Status.Phase)}
+			return fields.Set{"status.phase": string(ns.Status.Phase)}
 		}),
 		Strategy: resource.Strategy{
 			PrepareCreate: kind.OnCreate(func(ns *corev1.Namespace) {
@@ -48,6 +48,7 @@ func Namespace() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Finalizers: func(obj resource.Object) []string {
 				ns, ok := obj.(*corev1.Namespace)
 				if !ok {

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Node describes nodes, with the subresource status. Their keys lie under "minions", as nodes once were called.
+// Node describes nodes, with the subresources proxy and status. Their keys lie under "minions", as nodes once were called.
 func Node() *resource.Descriptor {
 	check := upstream.Node()
 	return kind.Describe[corev1.Node](resource.Descriptor{
@@ -46,6 +46,7 @@ func Node() *resource.Descriptor {
 			Warn:           kind.Warn(func(n, _ *corev1.Node) []string { return nodeWarnings(n) }),
 		},
 		Subresources: []resource.Subresource{
+			nodeProxy(),
 			kind.Status(func(n, old *corev1.Node) {
 				n.Spec = old.Spec
 				if old.Status.Config == nil {

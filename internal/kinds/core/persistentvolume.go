@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
@@ -24,10 +23,6 @@ func PersistentVolume() *resource.Descriptor {
 		Resource:   "persistentvolumes",
 		Kind:       "PersistentVolume",
 		ShortNames: []string{"pv"},
-		FieldNames: []string{"name"},
-		Fields: kind.Fields(func(pv *corev1.PersistentVolume) fields.Set {
-			return fields.Set{"name": pv.Name}
-		}),
 		Strategy: resource.Strategy{
 			PrepareCreate: kind.OnCreate(func(pv *corev1.PersistentVolume) {
 				now := metav1.Now()
@@ -36,6 +31,7 @@ func PersistentVolume() *resource.Descriptor {
 			PrepareUpdate:  kind.OnUpdate(func(pv, old *corev1.PersistentVolume) { pv.Status = old.Status }),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Warn:           kind.Warn(func(pv, _ *corev1.PersistentVolume) []string { return volumeWarnings(pv) }),
 		},
 		Subresources: []resource.Subresource{

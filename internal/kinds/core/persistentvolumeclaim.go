@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
@@ -24,10 +23,6 @@ func PersistentVolumeClaim() *resource.Descriptor {
 		Kind:       "PersistentVolumeClaim",
 		ShortNames: []string{"pvc"},
 		Namespaced: true,
-		FieldNames: []string{"name"},
-		Fields: kind.Fields(func(c *corev1.PersistentVolumeClaim) fields.Set {
-			return fields.Set{"name": c.Name}
-		}),
 		Strategy: resource.Strategy{
 			PrepareCreate: kind.OnCreate(func(c *corev1.PersistentVolumeClaim) {
 				c.Status = corev1.PersistentVolumeClaimStatus{}
@@ -39,6 +34,7 @@ func PersistentVolumeClaim() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Warn: kind.Warn(func(c, _ *corev1.PersistentVolumeClaim) []string {
 				var out []string
 				if _, ok := c.Annotations[corev1.BetaStorageClassAnnotation]; ok {

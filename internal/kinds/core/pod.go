@@ -55,6 +55,7 @@ func Pod() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Warn:           kind.Warn(podWarnings),
 			Graceful:       gracePod,
 		},

@@ -33,6 +33,7 @@ func PodTemplate() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Warn: kind.Warn(func(t, old *corev1.PodTemplate) []string {
 				if old != nil && t.Generation == old.Generation {
 					return nil

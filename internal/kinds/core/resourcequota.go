@@ -26,6 +26,7 @@ func ResourceQuota() *resource.Descriptor {
 			PrepareUpdate:  kind.OnUpdate(func(q, old *corev1.ResourceQuota) { q.Status = old.Status }),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Warn: kind.Warn(func(q, old *corev1.ResourceQuota) []string {
 				if old != nil {
 					return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Service describes services, with the subresource status. Their cluster IPs come from ranges, one for each family that
+// Service describes services, with the subresources proxy and status. Their cluster IPs come from ranges, one for each family that
 // the cluster has, the preferred first; their node ports from 30000 to 32767.
 func Service(ranges []netip.Prefix) *resource.Descriptor {
 	check := upstream.Service()
@@ -51,11 +51,12 @@ func Service(ranges []netip.Prefix) *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Warn:           kind.Warn(func(svc, _ *corev1.Service) []string { return serviceWarnings(svc) }),
 			Allocate:       newAllocator(ranges).allocate,
 			CreateOnUpdate: true,
 		},
-		Subresources: []resource.Subresource{status},
+		Subresources: []resource.Subresource{serviceProxy(), status},
 	})
 }
 

@@ -29,6 +29,7 @@ func ServiceAccount() *resource.Descriptor {
 			PrepareUpdate:  kind.OnUpdate(func(a, _ *corev1.ServiceAccount) { namesOnly(a) }),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Warn: kind.Warn(func(a, old *corev1.ServiceAccount) []string {
 				if old != nil {
 					if _, had := old.Annotations[mountableSecrets]; had {

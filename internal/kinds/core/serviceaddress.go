@@ -44,19 +44,14 @@ func (r *reservation) clusterIPs() error {
 		return nil
 	}
 	for i := range spec.IPFamilies {
-		asked := ""
-		if i < len(spec.ClusterIPs) {
-			asked = spec.ClusterIPs[i]
+		if i >= len(spec.ClusterIPs) {
+			spec.ClusterIPs = append(spec.ClusterIPs, "")
 		}
-		ip, err := r.address(spec.IPFamilies[i], asked)
+		ip, err := r.address(spec.IPFamilies[i], spec.ClusterIPs[i])
 		if err != nil {
 			return err
 		}
-		if i < len(spec.ClusterIPs) {
-			spec.ClusterIPs[i] = ip
-		} else {
-			spec.ClusterIPs = append(spec.ClusterIPs, ip)
-		}
+		spec.ClusterIPs[i] = ip
 		if i == 0 {
 			spec.ClusterIP = ip
 		}

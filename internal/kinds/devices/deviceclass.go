@@ -30,6 +30,7 @@ func DeviceClass() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 		},
 	})
 }

@@ -30,6 +30,7 @@ func ResourceClaim() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 		},
 		Subresources: []resource.Subresource{
 			kind.Status(func(r, old *resourcev1.ResourceClaim) {

@@ -28,6 +28,7 @@ func ResourceClaimTemplate() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 		},
 	})
 }

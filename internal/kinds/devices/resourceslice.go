@@ -43,6 +43,7 @@ func ResourceSlice() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Warn: kind.Warn(func(r, _ *resourcev1.ResourceSlice) []string {
 				if r.Spec.Driver == strings.ToLower(r.Spec.Driver) {
 					return nil

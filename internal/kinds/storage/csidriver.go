@@ -34,6 +34,7 @@ func CSIDriver() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Warn: kind.Warn(func(c, old *storagev1.CSIDriver) []string {
 				if !upstream.Gate("CSIServiceAccountTokenSecrets") || len(c.Spec.TokenRequests) == 0 || c.Spec.ServiceAccountTokenInSecrets != nil ||
 					old != nil && kind.Same(c.Spec.TokenRequests, old.Spec.TokenRequests) {

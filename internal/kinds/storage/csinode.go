@@ -27,6 +27,7 @@ func CSINode() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Conditional:    true,
 		},
 		Subresources: []resource.Subresource{

@@ -27,6 +27,7 @@ func StorageClass() *resource.Descriptor {
 		Strategy: resource.Strategy{
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 			Warn: kind.Warn(func(s, _ *storagev1.StorageClass) []string {
 				var out []string
 				for i, t := range s.AllowedTopologies {

@@ -22,6 +22,7 @@ func VolumeAttributesClass() *resource.Descriptor {
 		Strategy: resource.Strategy{
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			ReturnDeleted:  true,
 		},
 	})
 }

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kinds
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestOnlyUpstreamImportsKubernetes holds the line that the package upstream draws: nobody else in the repository knows
+// k8s.io/kubernetes, and upstream itself only the parts that define the API as data.
+func TestOnlyUpstreamImportsKubernetes(t *testing.T) {
+	const kubernetes = "k8s.io/kubernetes/"
+	allowed := []string{"pkg/apis/", "pkg/printers/internalversion", "pkg/api/legacyscheme", "plugin/pkg/auth/authorizer/rbac/bootstrappolicy", "api/"}
+	root, files := filepath.Join("..", ".."), 0
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if e.IsDir() && (strings.HasPrefix(e.Name(), ".") && e.Name() != ".." || rel == filepath.Join("internal", "zz")) {
+			return filepath.SkipDir
+		}
+		if e.IsDir() || !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		files++
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return nil // another test's business: it does not build
+		}
+		for _, i := range f.Imports {
+			name, err := strconv.Unquote(i.Path.Value)
+			if err != nil || !strings.HasPrefix(name, kubernetes) {
+				continue
+			}
+			if filepath.Dir(rel) != filepath.Join("internal", "kinds", "upstream") {
+				t.Errorf("%s imports %s: only internal/kinds/upstream may", rel, name)
+				continue
+			}
+			ok := false
+			for _, a := range allowed {
+				ok = ok || strings.HasPrefix(strings.TrimPrefix(name, kubernetes), a)
+			}
+			if !ok {
+				t.Errorf("%s imports %s, which does not define the API", rel, name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 10 {
+		t.Errorf("looked at %d files only", files)
+	}
+}
