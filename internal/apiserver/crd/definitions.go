@@ -36,9 +36,11 @@ func Definitions() *resource.Descriptor {
 		ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
 		Storage: "v1", Prefix: "apiextensions.k8s.io/customresourcedefinitions", Codec: definitionCodec{},
 		Versions: []resource.Version{{
-			Name:      "v1",
-			New:       func() resource.Object { return &v1.CustomResourceDefinition{} },
-			Default:   func(obj resource.Object) { v1.SetObjectDefaults_CustomResourceDefinition(obj.(*v1.CustomResourceDefinition)) },
+			Name: "v1",
+			New:  func() resource.Object { return &v1.CustomResourceDefinition{} },
+			Default: func(obj resource.Object) {
+				v1.SetObjectDefaults_CustomResourceDefinition(obj.(*v1.CustomResourceDefinition))
+			},
 			Columns:   definitionColumns{},
 			Protobuf:  true,
 			Strategic: true,

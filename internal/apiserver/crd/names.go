@@ -125,4 +125,6 @@ func setCondition(s *v1.CustomResourceDefinitionStatus, c v1.CustomResourceDefin
 }
 
 // sameStatus says whether there is nothing to write.
-func sameStatus(a, b v1.CustomResourceDefinitionStatus) bool { return apiequality.Semantic.DeepEqual(a, b) }
+func sameStatus(a, b v1.CustomResourceDefinitionStatus) bool {
+	return apiequality.Semantic.DeepEqual(a, b)
+}

@@ -7,13 +7,17 @@ import (
 	"slices"
 	"strings"
 
+	openapiv2 "k8s.io/apiextensions-apiserver/pkg/controller/openapi/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/mortise-dev/mortise/resource"
 )
 
-const objectMetaModel = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+const (
+	objectMetaModel   = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+	objectMetaModelV2 = "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+)
 
 // ModelName is what OpenAPI calls a kind: com.example.stable.v1.CronTab.
 func ModelName(group, version, kind string) string {
@@ -32,14 +36,35 @@ func Schema(d *resource.Descriptor, version string) *spec.Schema {
 	s := &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
 	if v.structural != nil {
 		s = v.structural.DeepCopy().Unfold().ToKubeOpenAPI()
-		s.SetProperty("metadata", metadataSchema())
-		docs := metav1.TypeMeta{}.SwaggerDoc()
-		s.SetProperty("apiVersion", *spec.StringProperty().WithDescription(docs["apiVersion"]))
-		s.SetProperty("kind", *spec.StringProperty().WithDescription(docs["kind"]))
-		embed(s)
+		addMeta(s, false)
+		embed(s, false)
 	}
 	s.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": d.Group, "version": version, "kind": d.Kind}})
 	return s
+}
+
+// SchemaV2 is the same for OpenAPI v2, which cannot say all of it; it refers to ObjectMeta under #/definitions/.
+func SchemaV2(d *resource.Descriptor, version string) *spec.Schema {
+	v := versionOf(d, version)
+	if v == nil {
+		return nil
+	}
+	s := &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
+	// Beside unknown fields no others are told, or clients would refuse the unknown ones.
+	if v.structural != nil && !v.structural.XPreserveUnknownFields && !v.keep {
+		s = openapiv2.ToStructuralOpenAPIV2(v.structural.DeepCopy().Unfold()).ToKubeOpenAPI()
+		addMeta(s, true)
+		embed(s, true)
+	}
+	s.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": d.Group, "version": version, "kind": d.Kind}})
+	return s
+}
+
+func addMeta(s *spec.Schema, v2 bool) {
+	docs := metav1.TypeMeta{}.SwaggerDoc()
+	s.SetProperty("metadata", metadataSchema(v2))
+	s.SetProperty("apiVersion", *spec.StringProperty().WithDescription(docs["apiVersion"]))
+	s.SetProperty("kind", *spec.StringProperty().WithDescription(docs["kind"]))
 }
 
 // SelectableFields are the paths of a version's selectable fields, as OpenAPI lists them; nil if there are none.
@@ -69,27 +94,34 @@ func versionOf(d *resource.Descriptor, name string) *version {
 	return c.k.versions[name]
 }
 
-func metadataSchema() spec.Schema {
+func metadataSchema(v2 bool) spec.Schema {
+	text := metav1.PartialObjectMetadata{}.SwaggerDoc()["metadata"]
+	if v2 {
+		return *spec.RefSchema(objectMetaModelV2).WithDescription(text)
+	}
 	s := spec.Schema{}
-	s.Description = metav1.PartialObjectMetadata{}.SwaggerDoc()["metadata"]
+	s.Description = text
 	s.AllOf = []spec.Schema{*spec.RefSchema(objectMetaModel)}
 	return s
 }
 
 // embed gives embedded resources their apiVersion, kind and metadata.
-func embed(s *spec.Schema) {
+func embed(s *spec.Schema, v2 bool) {
 	if s == nil {
 		return
 	}
 	for name, p := range s.Properties {
-		embed(&p)
+		embed(&p, v2)
 		s.Properties[name] = p
 	}
 	if s.Items != nil {
-		embed(s.Items.Schema)
+		embed(s.Items.Schema, v2)
 	}
 	if s.AdditionalProperties != nil {
-		embed(s.AdditionalProperties.Schema)
+		embed(s.AdditionalProperties.Schema, v2)
+	}
+	if keeps, ok := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); ok && keeps && v2 {
+		return
 	}
 	if is, ok := s.Extensions.GetBool("x-kubernetes-embedded-resource"); !ok || !is {
 		return
@@ -97,7 +129,7 @@ func embed(s *spec.Schema) {
 	const conventions = "More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
 	s.SetProperty("apiVersion", *spec.StringProperty().WithDescription("apiVersion defines the versioned schema of this representation of an object. " + conventions + "#resources"))
 	s.SetProperty("kind", *spec.StringProperty().WithDescription("kind is a string value representing the type of this object. In CamelCase. " + conventions + "#types-kinds"))
-	s.SetProperty("metadata", metadataSchema())
+	s.SetProperty("metadata", metadataSchema(v2))
 	for _, name := range []string{"kind", "apiVersion"} {
 		if !slices.Contains(s.Required, name) {
 			s.Required = append(s.Required, name)

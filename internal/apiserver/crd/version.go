@@ -122,7 +122,9 @@ func (v *version) newValidators() (*validators, error) {
 	return out, nil
 }
 
-func (v *version) hasStatus() bool { return v.def.Subresources != nil && v.def.Subresources.Status != nil }
+func (v *version) hasStatus() bool {
+	return v.def.Subresources != nil && v.def.Subresources.Status != nil
+}
 
 func (v *version) scale() *v1.CustomResourceSubresourceScale {
 	if v.def.Subresources == nil {

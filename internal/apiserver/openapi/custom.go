@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package openapi
+
+import (
+	"bytes"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	openapi_v3 "github.com/google/gnostic-models/openapiv3"
+	"google.golang.org/protobuf/proto"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/crd"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+const (
+	schemaRef = "#/components/schemas/"
+	metaModel = "io.k8s.apimachinery.pkg.apis.meta.v1."
+	// The models that list and scale refer to.
+	listMeta   = metaModel + "ListMeta"
+	scaleModel = "io.k8s.api.autoscaling.v1.Scale"
+)
+
+// customDocument is the v3 document of a group version that definitions make, made when it is first asked for.
+func customDocument(s *static, version string, kinds []*resource.Descriptor) *document {
+	made := sync.OnceValues(func() ([]byte, error) { return makeCustom(s, version, kinds) })
+	return &document{
+		hash: sync.OnceValues(func() (string, error) {
+			b, err := made()
+			if err != nil {
+				return "", err
+			}
+			b, err = inflate(b)
+			return fmt.Sprintf("%X", sha512.Sum512(b)), err
+		}),
+		json: made,
+		protobuf: sync.OnceValues(func() ([]byte, error) {
+			b, err := made()
+			if err != nil {
+				return nil, err
+			}
+			if b, err = inflate(b); err != nil {
+				return nil, err
+			}
+			doc, err := openapi_v3.ParseDocument(b)
+			if err != nil {
+				return nil, fmt.Errorf("parse document: %w", err)
+			}
+			if b, err = proto.Marshal(doc); err != nil {
+				return nil, fmt.Errorf("encode document: %w", err)
+			}
+			return deflate(b)
+		}),
+	}
+}
+
+func makeCustom(s *static, version string, kinds []*resource.Descriptor) ([]byte, error) {
+	shared, err := s.schemas()
+	if err != nil {
+		return nil, err
+	}
+	schemas, paths := map[string]any{}, map[string]any{}
+	for _, d := range kinds {
+		object := crd.Schema(d, version)
+		list := listSchema(d, version, schemaRef)
+		if fields := crd.SelectableFields(d, version); fields != nil {
+			object.AddExtension("x-kubernetes-selectable-fields", fields)
+			list["x-kubernetes-selectable-fields"] = fields
+		}
+		schemas[crd.ModelName(d.Group, version, d.Kind)] = object
+		schemas[crd.ModelName(d.Group, version, d.ListKind)] = list
+		routes(d, version, paths)
+	}
+	// What the schemas and paths refer to, and what that refers to.
+	b, err := json.Marshal([]any{schemas, paths})
+	if err != nil {
+		return nil, fmt.Errorf("encode document: %w", err)
+	}
+	for todo := [][]byte{b}; len(todo) > 0; {
+		last := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, name := range references(last, schemaRef) {
+			if raw, ok := shared[name]; ok && schemas[name] == nil {
+				schemas[name] = raw
+				todo = append(todo, raw)
+			}
+		}
+	}
+	b, err = json.Marshal(map[string]any{
+		"openapi":    "3.0.0",
+		"info":       map[string]any{"title": "Kubernetes CRD Swagger", "version": "v0.1.0"},
+		"paths":      paths,
+		"components": map[string]any{"schemas": schemas},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode document: %w", err)
+	}
+	return deflate(b)
+}
+
+// references finds the names after a prefix in JSON.
+func references(b []byte, prefix string) []string {
+	var names []string
+	marker := []byte(`"` + prefix)
+	for {
+		i := bytes.Index(b, marker)
+		if i < 0 {
+			return names
+		}
+		b = b[i+len(marker):]
+		end := bytes.IndexByte(b, '"')
+		if end < 0 {
+			return names
+		}
+		names = append(names, string(b[:end]))
+	}
+}
+
+// listSchema is that of a kind's list. refs is where schemas are.
+func listSchema(d *resource.Descriptor, version, refs string) map[string]any {
+	docs := metav1.TypeMeta{}.SwaggerDoc()
+	meta := map[string]any{"$ref": refs + listMeta}
+	if refs == schemaRef { // beside $ref there may be nothing else
+		meta = map[string]any{"allOf": []any{meta}}
+	}
+	meta["description"] = metav1.PartialObjectMetadataList{}.SwaggerDoc()["metadata"]
+	return map[string]any{
+		"type":        "object",
+		"description": d.ListKind + " is a list of " + d.Kind,
+		"required":    []string{"items"},
+		"properties": map[string]any{
+			"apiVersion": map[string]any{"type": "string", "description": docs["apiVersion"]},
+			"kind":       map[string]any{"type": "string", "description": docs["kind"]},
+			"items": map[string]any{
+				"type":        "array",
+				"description": "List of " + d.Resource + ". More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md",
+				"items":       map[string]any{"$ref": refs + crd.ModelName(d.Group, version, d.Kind)},
+			},
+			"metadata": meta,
+		},
+		"x-kubernetes-group-version-kind": []any{map[string]any{"group": d.Group, "version": version, "kind": d.ListKind}},
+	}
+}

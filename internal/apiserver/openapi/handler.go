@@ -1,0 +1,275 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package openapi
+
+import (
+	"bytes"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/munnerz/goautoneg"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/crd"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Handler answers /openapi/v2, /openapi/v3 and what is below.
+type Handler struct {
+	list   func() []*resource.Descriptor
+	log    *slog.Logger
+	now    func() time.Time
+	static func() (*static, error)
+
+	building sync.Mutex
+	current  atomic.Pointer[documents]
+}
+
+// New returns a handler for the kinds that list returns, which must return the same pointers as long as nothing changes.
+func New(list func() []*resource.Descriptor, log *slog.Logger) *Handler {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Handler{list: list, log: log, now: time.Now, static: sync.OnceValues(readStatic)}
+}
+
+// documents are all documents for one list of descriptors.
+type documents struct {
+	from  []*resource.Descriptor // sorted by address, for comparison
+	since time.Time
+	v3    map[string]*document
+	index func() ([]byte, error)
+	v2    *document
+}
+
+// documents returns those of the present list.
+func (h *Handler) documents() (*documents, error) {
+	list := h.list()
+	if d := h.current.Load(); d != nil && sameKinds(d.from, list) {
+		return d, nil
+	}
+	h.building.Lock()
+	defer h.building.Unlock()
+	list = h.list()
+	if d := h.current.Load(); d != nil && sameKinds(d.from, list) {
+		return d, nil
+	}
+	s, err := h.static()
+	if err != nil {
+		return nil, err
+	}
+	d := assemble(s, list, h.now())
+	h.current.Store(d)
+	return d, nil
+}
+
+// sameKinds compares two lists without regard to their order.
+func sameKinds(a, b []*resource.Descriptor) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	if slices.Equal(a, b) {
+		return true
+	}
+	in := make(map[*resource.Descriptor]bool, len(a))
+	for _, d := range a {
+		in[d] = true
+	}
+	return !slices.ContainsFunc(b, func(d *resource.Descriptor) bool { return !in[d] })
+}
+
+func assemble(s *static, list []*resource.Descriptor, now time.Time) *documents {
+	d := &documents{from: slices.Clone(list), since: now, v3: map[string]*document{}}
+	served, custom := map[string]bool{}, map[string][]*resource.Descriptor{}
+	var all []*resource.Descriptor
+	for _, k := range list {
+		isCustom := len(k.Versions) > 0 && crd.Schema(k, k.Versions[0].Name) != nil
+		if isCustom {
+			all = append(all, k)
+		}
+		for _, v := range k.Versions {
+			p := "apis/" + k.Group + "/" + v.Name
+			switch {
+			case v.Unserved:
+			case isCustom:
+				custom[p] = append(custom[p], k)
+			default:
+				served[p], served["apis/"+k.Group] = true, true
+			}
+		}
+	}
+	for p, e := range s.V3 {
+		if served[p] || !strings.HasPrefix(p, "apis/") {
+			d.v3[p] = embedded(e.File, e.Hash)
+		}
+	}
+	for p, kinds := range custom {
+		if d.v3[p] == nil {
+			byName(kinds)
+			d.v3[p] = customDocument(s, path.Base(p), kinds)
+		}
+	}
+	byName(all)
+	d.v2 = embedded(s.V2.File, s.V2.Hash)
+	if len(all) > 0 {
+		d.v2 = mergedV2(s, all)
+	}
+	d.index = sync.OnceValues(d.makeIndex)
+	return d
+}
+
+func byName(kinds []*resource.Descriptor) {
+	slices.SortFunc(kinds, func(a, b *resource.Descriptor) int {
+		return strings.Compare(a.Group+"/"+a.Resource, b.Group+"/"+b.Resource)
+	})
+}
+
+// makeIndex is the JSON of /openapi/v3.
+func (d *documents) makeIndex() ([]byte, error) {
+	type entry struct {
+		ServerRelativeURL string `json:"serverRelativeURL"`
+	}
+	out := struct {
+		Paths map[string]entry `json:"paths"`
+	}{map[string]entry{}}
+	for p, doc := range d.v3 {
+		hash, err := doc.hash()
+		if err != nil {
+			return nil, err
+		}
+		out.Paths[p] = entry{relative(p, hash)}
+	}
+	return json.Marshal(out)
+}
+
+func relative(p, hash string) string { return "/openapi/v3/" + p + "?hash=" + url.QueryEscape(hash) }
+
+// ServeHTTP answers GET and HEAD.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+		return
+	}
+	docs, err := h.documents()
+	if err == nil {
+		err = docs.serve(w, r, h.now())
+	}
+	if err != nil {
+		h.log.ErrorContext(r.Context(), "serve openapi", "path", r.URL.Path, "error", err)
+		http.Error(w, "openapi: "+err.Error(), http.StatusInternalServerError)
+	}
+}
+
+func (d *documents) serve(w http.ResponseWriter, r *http.Request, now time.Time) error {
+	p := strings.TrimSuffix(r.URL.Path, "/")
+	switch p {
+	case "/openapi/v3":
+		index, err := d.index()
+		if err != nil {
+			return err
+		}
+		w.Header().Set("Etag", strconv.Quote(fmt.Sprintf("%X", sha512.Sum512(index))))
+		w.Header().Set("Content-Type", "application/json")
+		http.ServeContent(w, r, "", d.since, bytes.NewReader(index))
+		return nil
+	case "/openapi/v2":
+		return d.send(w, r, d.v2, "v2@v1.0", nil)
+	}
+	name := strings.TrimPrefix(p, "/openapi/v3/")
+	doc := d.v3[name]
+	if doc == nil {
+		http.NotFound(w, r)
+		return nil
+	}
+	return d.send(w, r, doc, "v3@v1.0", func(hash string) bool {
+		asked := r.URL.Query().Get("hash")
+		switch {
+		case asked == "":
+		case asked != hash:
+			http.Redirect(w, r, relative(name, hash), http.StatusMovedPermanently)
+			return false
+		default:
+			w.Header().Set("Cache-Control", "public, immutable")
+			w.Header().Set("Expires", now.AddDate(1, 0, 0).Format(time.RFC1123))
+		}
+		return true
+	})
+}
+
+// send answers with a document in the first form that the client accepts. cache, if not nil, sets headers, or answers itself and returns false.
+func (d *documents) send(w http.ResponseWriter, r *http.Request, doc *document, proto string, cache func(hash string) bool) error {
+	contentType, ok := form(r.Header.Get("Accept"), proto)
+	w.Header().Add("Vary", "Accept")
+	if !ok {
+		w.WriteHeader(http.StatusNotAcceptable)
+		return nil
+	}
+	hash, err := doc.hash()
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Etag", strconv.Quote(hash))
+	if cache != nil && !cache(hash) {
+		return nil
+	}
+	get := doc.json
+	if contentType != "application/json" {
+		get = doc.protobuf
+	}
+	body, err := get()
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", contentType)
+	if acceptsGzip(r) {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Add("Vary", "Accept-Encoding")
+	} else if body, err = inflate(body); err != nil {
+		return err
+	}
+	http.ServeContent(w, r, "", d.since, bytes.NewReader(body))
+	return nil
+}
+
+// form is the content type for an Accept header.
+func form(accept, proto string) (string, bool) {
+	if accept == "" {
+		return "application/json", true
+	}
+	old := "com.github.proto-openapi.spec." + proto + "+protobuf"
+	protobuf := strings.ReplaceAll(old, "@", ".")
+	for _, clause := range goautoneg.ParseAccept(accept) {
+		if clause.Type != "application" && clause.Type != "*" {
+			continue
+		}
+		switch clause.SubType {
+		case "json", "*":
+			return "application/json", true
+		case protobuf, old:
+			return "application/" + protobuf, true
+		}
+	}
+	return "", false
+}
+
+func acceptsGzip(r *http.Request) bool {
+	for _, e := range strings.Split(r.Header.Get("Accept-Encoding"), ",") {
+		name, params, _ := strings.Cut(strings.TrimSpace(e), ";")
+		if name == "gzip" && strings.ReplaceAll(params, " ", "") != "q=0" {
+			return true
+		}
+	}
+	return false
+}

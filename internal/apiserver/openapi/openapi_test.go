@@ -1,0 +1,203 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package openapi
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	openapi_v2 "github.com/google/gnostic-models/openapiv2"
+	openapi_v3 "github.com/google/gnostic-models/openapiv3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/crd"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+func gadgets(t testing.TB) []*resource.Descriptor {
+	t.Helper()
+	b, err := os.ReadFile("testdata/definition.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := `{"spec":{"group":"dlg.example.com","scope":"Namespaced","names":{"plural":"frees","singular":"free","kind":"Free","listKind":"FreeList"},
+		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
+	var out []*resource.Descriptor
+	for _, j := range []string{string(b), free} {
+		def := &v1.CustomResourceDefinition{}
+		if err := json.Unmarshal([]byte(j), def); err != nil {
+			t.Fatal(err)
+		}
+		d, err := crd.Compile(def)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+func builtIn(group, name string) *resource.Descriptor {
+	return &resource.Descriptor{Group: group, Resource: name, Storage: "v1", Versions: []resource.Version{
+		{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }}}}
+}
+
+func get(t *testing.T, h http.Handler, path string, header ...string) (*http.Response, []byte) {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	b, err := io.ReadAll(w.Result().Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.Result(), b
+}
+
+func decode(t *testing.T, b []byte) map[string]any {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestCustomGolden compares with what kube-apiserver 1.37.1 makes of the same two definitions.
+func TestCustomGolden(t *testing.T) {
+	z, err := os.ReadFile("testdata/gadget.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := inflate(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := gadgets(t)
+	h := New(func() []*resource.Descriptor { return list }, nil)
+	_, got := get(t, h, "/openapi/v3/apis/dlg.example.com/v1")
+	if d := cmp.Diff(decode(t, want), decode(t, got)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestIndexAndHashes(t *testing.T) {
+	list := append(gadgets(t), builtIn("", "pods"), builtIn("apps", "deployments"))
+	h := New(func() []*resource.Descriptor { return list }, nil)
+	r, b := get(t, h, "/openapi/v3")
+	paths := decode(t, b)["paths"].(map[string]any)
+	for _, p := range []string{"api/v1", "apis/apps/v1", "apis/apps", "apis", "version", "apis/dlg.example.com/v1", "apis/dlg.example.com/v1beta1"} {
+		if paths[p] == nil {
+			t.Errorf("%s is not in the index", p)
+		}
+	}
+	if paths["apis/batch/v1"] != nil {
+		t.Error("the index has a group that is not served")
+	}
+	if again, _ := get(t, h, "/openapi/v3", "If-None-Match", r.Header.Get("Etag")); again.StatusCode != http.StatusNotModified {
+		t.Errorf("index: %d", again.StatusCode)
+	}
+	for _, p := range []string{"apis/apps/v1", "apis/dlg.example.com/v1"} {
+		url := paths[p].(map[string]any)["serverRelativeURL"].(string)
+		r, b := get(t, h, url)
+		if r.StatusCode != http.StatusOK || r.Header.Get("Cache-Control") != "public, immutable" || decode(t, b)["openapi"] != "3.0.0" {
+			t.Errorf("%s: %d, %s", url, r.StatusCode, r.Header.Get("Cache-Control"))
+		}
+		if r, _ := get(t, h, url, "If-None-Match", r.Header.Get("Etag")); r.StatusCode != http.StatusNotModified {
+			t.Errorf("%s again: %d", p, r.StatusCode)
+		}
+		if r, _ := get(t, h, "/openapi/v3/"+p+"?hash=old"); r.StatusCode != http.StatusMovedPermanently || r.Header.Get("Location") != url {
+			t.Errorf("%s with an old hash: %d, %s", p, r.StatusCode, r.Header.Get("Location"))
+		}
+		r, b = get(t, h, url, "Accept", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf")
+		var doc openapi_v3.Document
+		if err := proto.Unmarshal(b, &doc); err != nil {
+			t.Fatal(err)
+		}
+		if doc.Openapi != "3.0.0" || r.Header.Get("Content-Type") != "application/com.github.proto-openapi.spec.v3.v1.0+protobuf" {
+			t.Errorf("%s: %q, %s", p, doc.Openapi, r.Header.Get("Content-Type"))
+		}
+	}
+	if r, _ := get(t, h, "/openapi/v3/apis/nope/v1"); r.StatusCode != http.StatusNotFound {
+		t.Errorf("unknown: %d", r.StatusCode)
+	}
+	if r, _ := get(t, h, "/openapi/v3/apis/apps/v1", "Accept", "text/html"); r.StatusCode != http.StatusNotAcceptable {
+		t.Errorf("HTML: %d", r.StatusCode)
+	}
+}
+
+func TestGzip(t *testing.T) {
+	list := gadgets(t)
+	h := New(func() []*resource.Descriptor { return list }, nil)
+	_, plain := get(t, h, "/openapi/v3/api/v1")
+	r, z := get(t, h, "/openapi/v3/api/v1", "Accept-Encoding", "br, gzip")
+	b, err := inflate(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Header.Get("Content-Encoding") != "gzip" || string(b) != string(plain) || len(z)*5 > len(plain) {
+		t.Errorf("%s: %d bytes of %d", r.Header.Get("Content-Encoding"), len(z), len(plain))
+	}
+}
+
+func TestV2(t *testing.T) {
+	list := []*resource.Descriptor{builtIn("", "pods")}
+	h := New(func() []*resource.Descriptor { return list }, nil)
+	_, b := get(t, h, "/openapi/v2")
+	before := decode(t, b)
+	r, _ := get(t, h, "/openapi/v2")
+	list = append(list, gadgets(t)...)
+	after, b := get(t, h, "/openapi/v2")
+	if r.Header.Get("Etag") == after.Header.Get("Etag") {
+		t.Error("a new kind did not change the tag")
+	}
+	merged := decode(t, b)
+	had, has := before["definitions"].(map[string]any), merged["definitions"].(map[string]any)
+	if len(has) != len(had)+6 { // two kinds, one of them in two versions, and their lists
+		t.Errorf("%d definitions, then %d", len(had), len(has))
+	}
+	if d := cmp.Diff(before["paths"], merged["paths"]); d != "" {
+		t.Error(d)
+	}
+	gadget := has["com.example.dlg.v1.Gadget"].(map[string]any)["properties"].(map[string]any)
+	want := map[string]any{"$ref": "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta",
+		"description": "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata"}
+	if d := cmp.Diff(want, gadget["metadata"]); d != "" {
+		t.Error(d)
+	}
+	_, b = get(t, h, "/openapi/v2", "Accept", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
+	var doc openapi_v2.Document
+	if err := proto.Unmarshal(b, &doc); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, s := range doc.Definitions.AdditionalProperties {
+		names[s.Name] = true
+	}
+	if doc.Swagger != "2.0" || len(names) != len(has) || !names["io.k8s.api.core.v1.Pod"] || !names["com.example.dlg.v1.Gadget"] {
+		t.Errorf("swagger %q, %d definitions", doc.Swagger, len(names))
+	}
+}
+
+func FuzzAccept(f *testing.F) {
+	f.Add("application/json, */*;q=0.1")
+	f.Add("application/com.github.proto-openapi.spec.v3.v1.0+protobuf")
+	f.Fuzz(func(t *testing.T, accept string) {
+		got, ok := form(accept, "v3@v1.0")
+		if ok != strings.HasPrefix(got, "application/") {
+			t.Errorf("%q: %q, %v", accept, got, ok)
+		}
+	})
+}

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package openapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+)
+
+//go:embed z_data
+var data embed.FS
+
+// static is what go generate made.
+type static struct {
+	V3 map[string]struct{ File, Hash string } // by path: apis/apps/v1
+	V2 struct{ File, Hash string }
+	// Definitions and Paths are where, in the JSON of V2, the objects of these names end.
+	Definitions, Paths int
+
+	// schemas are those that documents of custom kinds share, by name.
+	schemas func() (map[string]json.RawMessage, error)
+}
+
+func readStatic() (*static, error) {
+	b, err := data.ReadFile("z_data/index.json")
+	if err != nil {
+		return nil, fmt.Errorf("read index: %w", err)
+	}
+	s := &static{}
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, fmt.Errorf("parse index: %w", err)
+	}
+	s.schemas = sync.OnceValues(func() (map[string]json.RawMessage, error) {
+		z, err := data.ReadFile("z_data/shared.json.gz")
+		if err != nil {
+			return nil, fmt.Errorf("read shared schemas: %w", err)
+		}
+		b, err := inflate(z)
+		if err != nil {
+			return nil, err
+		}
+		var out map[string]json.RawMessage
+		if err := json.Unmarshal(b, &out); err != nil {
+			return nil, fmt.Errorf("parse shared schemas: %w", err)
+		}
+		return out, nil
+	})
+	return s, nil
+}
+
+// embedded is an embedded document.
+func embedded(file, hash string) *document {
+	read := func(suffix string) func() ([]byte, error) {
+		return func() ([]byte, error) { return data.ReadFile("z_data/" + file + suffix) }
+	}
+	return &document{hash: func() (string, error) { return hash, nil }, json: read(".json.gz"), protobuf: read(".pb.gz")}
+}
+
+// document is one document; its forms are compressed.
+type document struct {
+	hash           func() (string, error)
+	json, protobuf func() ([]byte, error)
+}
+
+func inflate(z []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(z))
+	if err != nil {
+		return nil, fmt.Errorf("decompress document: %w", err)
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("decompress document: %w", err)
+	}
+	return b, nil
+}
+
+func deflate(b []byte) ([]byte, error) {
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	if _, err := z.Write(b); err != nil {
+		return nil, fmt.Errorf("compress document: %w", err)
+	}
+	if err := z.Close(); err != nil {
+		return nil, fmt.Errorf("compress document: %w", err)
+	}
+	return out.Bytes(), nil
+}
