@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -98,8 +99,11 @@ type Forms struct {
 	fieldSet  atomic.Pointer[fields.Set]
 }
 
-// NewForms wraps a hub object that nobody changes any more.
+// NewForms wraps a hub object that nobody changes any more. A typed one loses its kind and version, which the bare forms lack.
 func (k *Kind) NewForms(hub resource.Object) *Forms {
+	if gvk := hub.GetObjectKind(); !k.Unstructured && gvk.GroupVersionKind().Kind != "" {
+		gvk.SetGroupVersionKind(schema.GroupVersionKind{})
+	}
 	return &Forms{Kind: k, Hub: hub, encodings: make([]atomic.Pointer[[]byte], int(mediaCount)*len(k.Versions))}
 }
 
@@ -129,6 +133,9 @@ func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	hub, err := k.Codec.Decode(r.Value)
 	if err != nil {
 		return nil, fmt.Errorf("decode %s: %w", r.Key, err)
+	}
+	if !k.Unstructured {
+		hub.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	}
 	if hub.GetResourceVersion() == "" {
 		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
@@ -169,6 +176,9 @@ func (k *Kind) Versioned(version int, hub resource.Object) (resource.Object, err
 	obj, err := v.FromHub(hub.DeepCopyObject().(resource.Object))
 	if err != nil {
 		return nil, fmt.Errorf("convert to version %s: %w", v.Name, err)
+	}
+	if !k.Unstructured {
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	}
 	return obj, nil
 }
