@@ -56,17 +56,19 @@ func TestFaults(t *testing.T) {
 				}
 				defer w.Close()
 				on = true
-				calls := map[faulty.Op]func() error{
-					faulty.Commit:  func() error { _, err := s.Create(ctx, "/b", []byte("2"), 0); return err },
-					faulty.Get:     func() error { _, _, err := s.Get(ctx, "/a"); return err },
-					faulty.Range:   func() error { _, err := s.List(ctx, "/"); return err },
-					faulty.Watch:   func() error { _, err := s.Watch(ctx, "/", 1); return err },
-					faulty.Next:    func() error { _, err := w.Next(ctx); return err },
-					faulty.Compact: func() error { return s.Compact(ctx, 2) },
-				}
-				for name, call := range calls {
-					if err := call(); errors.Is(err, errLost) != (name == op) || err != nil && name != op {
-						t.Errorf("%s: %v", name, err)
+				for _, call := range []struct {
+					op faulty.Op
+					do func() error
+				}{
+					{faulty.Commit, func() error { _, err := s.Create(ctx, "/b", []byte("2"), 0); return err }},
+					{faulty.Get, func() error { _, _, err := s.Get(ctx, "/a"); return err }},
+					{faulty.Range, func() error { _, err := s.List(ctx, "/"); return err }},
+					{faulty.Watch, func() error { _, err := s.Watch(ctx, "/", 2); return err }},
+					{faulty.Next, func() error { _, err := w.Next(ctx); return err }},
+					{faulty.Compact, func() error { return s.Compact(ctx, 2) }},
+				} {
+					if err := call.do(); errors.Is(err, errLost) != (call.op == op) || err != nil && call.op != op {
+						t.Errorf("%s: %v", call.op, err)
 					}
 				}
 				on = false

@@ -17,8 +17,9 @@
 //
 // The state is the checkpoint and all that the log holds after its revision. The log reaches back as far as the history
 // that watches may resume from, so that they can also from before a restart. When enough of the log is older than the
-// history, a new checkpoint is written as of the oldest revision that is kept, and the segments before it are removed:
-// the disk holds at most two checkpoints, the history, and as much log again as the state is big (at least two segments).
+// history, a new checkpoint is written as of the oldest revision that is kept, and the segments before it are removed.
+// Enough is as much as the state is big, and at least two segments; at four times that, commits wait for the checkpoint.
+// So the disk holds at most two checkpoints, the history, and a small multiple of the state.
 //
 // # A commit's way
 //

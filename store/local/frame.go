@@ -184,9 +184,10 @@ func (a *arena) copy(b []byte) []byte {
 
 // decoder reads a body.
 type decoder struct {
-	rest  []byte
-	arena *arena
-	err   error
+	rest   []byte
+	arena  *arena
+	events []store.Event // of the last entry
+	err    error
 }
 
 func (d *decoder) uvarint() uint64 {
@@ -242,7 +243,7 @@ func (d *decoder) fixed() int64 {
 	return int64(v)
 }
 
-// entry reads the next entry. The records' bytes are copies.
+// entry reads the next entry. Its slice is good until the next one; the records and their bytes are copies.
 func (d *decoder) entry() (entry, error) {
 	switch d.byte() {
 	case entryCompact:
@@ -259,14 +260,14 @@ func (d *decoder) entry() (entry, error) {
 		if d.err != nil {
 			return entry{}, d.err
 		}
-		e := entry{events: make([]store.Event, 0, n)}
+		d.events = d.events[:0]
 		for range n {
-			e.events = append(e.events, d.change())
+			d.events = append(d.events, d.change())
 			if d.err != nil {
 				return entry{}, d.err
 			}
 		}
-		return e, nil
+		return entry{events: d.events}, nil
 	default:
 		return entry{}, errMalformed
 	}

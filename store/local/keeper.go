@@ -25,26 +25,40 @@ type keeper struct {
 	due          chan struct{}
 	quit         chan struct{}
 	ended        chan struct{}
-	checkpointed atomic.Int64 // bytes of the newest checkpoint
-	wait         atomic.Int64 // bytes that must be droppable beyond the usual, after a failure
+	attempts     chan struct{} // gets one after each attempt at a checkpoint, if there is room
+	checkpointed atomic.Int64  // bytes of the newest checkpoint
+	wait         atomic.Int64  // bytes that must be droppable beyond the usual, after a failure
 
 	files sync.Mutex // held while old files are removed, and while files are checked
 }
 
 func newKeeper(e *Engine) *keeper {
-	return &keeper{engine: e, due: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{})}
+	return &keeper{engine: e, due: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}), attempts: make(chan struct{}, 1)}
 }
 
-// look finds out whether a checkpoint is due. It is called after each batch.
+// look finds out whether a checkpoint is due. It is called after each batch, by the committer. Should checkpoints be so
+// slow that the log grows to a multiple of what it may, it waits for one: the disk's bound goes before speed.
 func (k *keeper) look() {
+	const patience = 4
 	e := k.engine
 	drop := e.wal.droppable(e.db.Compacted())
-	if drop == 0 || drop < max(2*e.options.SegmentBytes, e.db.Size().Bytes)+k.wait.Load() {
+	if drop == 0 {
 		return
+	}
+	limit := max(2*e.options.SegmentBytes, e.db.Size().Bytes) + k.wait.Load()
+	if drop < limit {
+		return
+	}
+	select {
+	case <-k.attempts: // of an attempt before
+	default:
 	}
 	select {
 	case k.due <- struct{}{}:
 	default:
+	}
+	if drop >= patience*limit {
+		<-k.attempts
 	}
 }
 
@@ -64,6 +78,10 @@ func (k *keeper) run() {
 			k.engine.options.Logger.Error("write checkpoint", "error", err)
 		default:
 			k.wait.Store(0)
+		}
+		select {
+		case k.attempts <- struct{}{}:
+		default:
 		}
 	}
 }

@@ -67,6 +67,8 @@ type recovered struct {
 	segments []segment
 	size     int64  // bytes of the checkpoint
 	torn     int64  // bytes of the torn end that nobody was promised
+	buffer   []byte // that segments are read into
+	decoder  decoder
 	unusable string // name of a newest segment that has not even a header
 }
 
@@ -76,7 +78,7 @@ func replay(fs disk.FS, dir string, id identity, inUse bool, to replayer) (recov
 	if err != nil {
 		return recovered{}, err
 	}
-	r := recovered{base: 1}
+	r := recovered{base: 1, decoder: decoder{arena: &arena{}}}
 	if n := len(c.checkpoints); n > 0 {
 		r.base = c.checkpoints[n-1]
 		if r.size, err = replayCheckpoint(fs, dir, r.base, to); err != nil {
@@ -133,10 +135,11 @@ func replayCheckpoint(fs disk.FS, dir string, revision int64, to replayer) (int6
 // segment replays one segment.
 func (r *recovered) segment(fs disk.FS, dir string, id identity, first int64, newest bool, to replayer) error {
 	name := walName(first)
-	b, err := readFile(fs, filepath.Join(dir, name))
+	b, err := readInto(r.buffer, fs, filepath.Join(dir, name))
 	if err != nil {
 		return fmt.Errorf("read log: %w", err)
 	}
+	r.buffer = b
 	if newest && tornHeader(b, id.header(first)) {
 		r.torn, r.unusable = int64(len(b)), name
 		return nil
@@ -146,7 +149,6 @@ func (r *recovered) segment(fs disk.FS, dir string, id identity, first int64, ne
 	}
 	seed := id.seed(first)
 	s := segment{name: name, first: first, last: first - 1, size: segmentHeader}
-	arena := &arena{}
 	for s.size < int64(len(b)) {
 		f, err := readFrame(b, seed, s.size)
 		if err != nil {
@@ -168,7 +170,7 @@ func (r *recovered) segment(fs disk.FS, dir string, id identity, first int64, ne
 		if f.revision != s.last+1 {
 			return corrupt(dir, name, s.size, fmt.Errorf("revision %d follows %d", f.revision, s.last))
 		}
-		if err := r.frame(f, &s, arena, to); err != nil {
+		if err := r.frame(f, &s, to); err != nil {
 			return corrupt(dir, name, s.size, err)
 		}
 		s.size += f.size
@@ -187,8 +189,9 @@ func tornHeader(b, header []byte) bool {
 }
 
 // frame replays one frame of a segment. What the checkpoint holds already is passed over.
-func (r *recovered) frame(f frame, s *segment, arena *arena, to replayer) error {
-	d := decoder{rest: f.body, arena: arena}
+func (r *recovered) frame(f frame, s *segment, to replayer) error {
+	d := &r.decoder
+	d.rest = f.body
 	for len(d.rest) > 0 {
 		e, err := d.entry()
 		if err != nil {

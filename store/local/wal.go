@@ -270,7 +270,10 @@ func (w *wal) list() []segment {
 }
 
 // readFile reads a whole file.
-func readFile(fs disk.FS, name string) ([]byte, error) {
+func readFile(fs disk.FS, name string) ([]byte, error) { return readInto(nil, fs, name) }
+
+// readInto reads a whole file, into the buffer if it is big enough.
+func readInto(buffer []byte, fs disk.FS, name string) ([]byte, error) {
 	file, err := fs.Open(name)
 	if err != nil {
 		return nil, err
@@ -280,9 +283,12 @@ func readFile(fs disk.FS, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, size)
-	if _, err := io.ReadFull(io.NewSectionReader(file, 0, size), b); err != nil {
+	if int64(cap(buffer)) < size {
+		buffer = make([]byte, size)
+	}
+	buffer = buffer[:size]
+	if _, err := io.ReadFull(io.NewSectionReader(file, 0, size), buffer); err != nil {
 		return nil, err
 	}
-	return b, nil
+	return buffer, nil
 }

@@ -209,22 +209,29 @@ func twice(ops []store.Op, i int) bool {
 	return false
 }
 
-// Replay stages a change that was committed before, with the revision and expiry that it had then. Created is set here.
-// The caller has checked that the revision is the next one.
+// Replay stages a change that was committed before, with the revision and expiry that it had then. Created is set here,
+// and the slice is the caller's again. The caller has checked that the revision is the next one.
 func (d *DB) Replay(revision int64, events []store.Event) {
 	for _, e := range events {
 		e.Revision = revision
-		e.Previous, _ = d.staged.Get(e.Key)
-		if e.Record == nil && e.Previous == nil {
-			continue
-		}
-		if e.Record != nil {
+		if e.Record == nil {
+			e.Previous, _ = d.staged.Delete(e.Key)
+			if e.Previous == nil {
+				continue
+			}
+		} else {
+			e.Previous, _ = d.staged.Set(e.Key, e.Record)
 			e.Record.Revision, e.Record.Created = revision, revision
-			if e.Previous != nil {
+			d.bytes += size(e.Record)
+			d.expiries.add(e.Record)
+		}
+		if e.Previous != nil {
+			d.bytes -= size(e.Previous)
+			if e.Record != nil {
 				e.Record.Created = e.Previous.Created
 			}
 		}
-		d.apply(e)
+		d.events = append(d.events, e)
 	}
 	d.revision = revision
 }
