@@ -16,12 +16,15 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
+	"github.com/mortise-dev/mortise/internal/apiserver/openapi"
 )
 
 // paths is the dispatch at the pipeline's end: resources to their verbs, everything else by its path.
 func (s *Server) paths() http.Handler {
 	found := s.discovery()
+	documents := openapi.New(s.Kinds, s.opts.Log)
 	mux := map[string]http.Handler{
+		"/openapi/v2": documents, "/openapi/v3": documents, "/openapi/v3/": documents,
 		"/version": http.HandlerFunc(s.version), "/version/": http.HandlerFunc(s.version),
 		"/metrics":             s.metrics.handler(),
 		"/debug/pprof/":        http.HandlerFunc(pprof.Index),

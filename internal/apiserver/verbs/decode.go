@@ -81,9 +81,10 @@ func unsupportedMedia(accepted []string) error {
 type decoder struct {
 	gvk   schema.GroupVersionKind // of the object that the path takes
 	empty func() resource.Object
-	// prune and fill are the version's Prune and Default; nil: nothing.
-	prune func(resource.Object) []string
-	fill  func(resource.Object)
+	// coerce, prune and fill are the version's Coerce, Prune and Default; nil: nothing.
+	coerce func(resource.Object) error
+	prune  func(resource.Object) []string
+	fill   func(resource.Object)
 	// known says whether a kind exists in the group and version, for the message.
 	known func(schema.GroupVersionKind) bool
 	// others are further group versions in which the body may come.
@@ -93,7 +94,7 @@ type decoder struct {
 func (q *req) decoder() *decoder {
 	v := q.ver()
 	return &decoder{
-		gvk: q.kind.GroupVersionKind(v.Name), empty: v.New, prune: v.Prune, fill: v.Default,
+		gvk: q.kind.GroupVersionKind(v.Name), empty: v.New, coerce: v.Coerce, prune: v.Prune, fill: v.Default,
 		known: func(gvk schema.GroupVersionKind) bool {
 			k := q.kinds.Load().byKind[gvk.GroupKind()]
 			return k != nil && k.Version(gvk.Version) != nil
@@ -234,6 +235,11 @@ func (d *decoder) finish(obj resource.Object, said schema.GroupVersionKind, stri
 		u.SetGroupVersionKind(d.gvk)
 	} else {
 		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
+	if d.coerce != nil {
+		if err := d.coerce(obj); err != nil {
+			return nil, said, nil, d.refuse(err, said, nil)
+		}
 	}
 	if d.prune != nil {
 		for _, path := range d.prune(obj) {
