@@ -197,7 +197,7 @@ func Run(ctx context.Context, options Options) error {
 	n.hooks = hooks(n)
 
 	if o.Recorder == nil {
-		broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+		broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: n.client.CoreV1().Events("")})
 		defer broadcaster.Shutdown()
 		n.recorder = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: "kubelet", Host: n.NodeName})
@@ -211,12 +211,6 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, f := range factories {
-			f.Shutdown()
-		}
-		n.objects.wait()
-	}()
 	group.Go(func() error { return n.heartbeat(ctx) })
 	group.Go(func() error { return n.watchRuntime(ctx) })
 	group.Go(func() error { return n.collectGarbage(ctx) })
@@ -236,7 +230,12 @@ func Run(ctx context.Context, options Options) error {
 		return nil
 	})
 	err = group.Wait()
+	// No new work first, then those who do it, then those whom they asked.
+	for _, f := range factories {
+		f.Shutdown()
+	}
 	n.running.Wait()
+	n.objects.wait()
 	n.probes.Wait()
 	return err
 }

@@ -6,9 +6,7 @@ package agent
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,26 +20,10 @@ import (
 	"github.com/fsnotify/fsnotify"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/mortise-dev/mortise/internal/machine"
-	"github.com/mortise-dev/mortise/internal/machine/images"
 )
-
-// cluster is an API server that is not there, and a runtime that is.
-type cluster struct {
-	t       *testing.T
-	client  *fake.Clientset
-	options Options
-	node    Node
-	stop    func()
-}
 
 // realRuntime starts a containerd of the test's own, or says loudly why it cannot.
 func realRuntime(t *testing.T) (socket, dir string) {
@@ -64,153 +46,6 @@ func realRuntime(t *testing.T) (socket, dir string) {
 	}
 	return socket, dir
 }
-
-func newCluster(t *testing.T, options Options) *cluster {
-	c := &cluster{t: t, client: fake.NewClientset(), options: options}
-	// The fake API server deletes as the real one does: a pod on a node goes when its node says so.
-	c.client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		del := action.(clienttesting.DeleteActionImpl)
-		if g := del.DeleteOptions.GracePeriodSeconds; g != nil && *g == 0 {
-			return false, nil, nil
-		}
-		obj, err := c.client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), del.Namespace, del.Name)
-		if err != nil {
-			return true, nil, err
-		}
-		pod := obj.(*corev1.Pod).DeepCopy()
-		now := metav1.Now()
-		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, pod.Spec.TerminationGracePeriodSeconds
-		if g := del.DeleteOptions.GracePeriodSeconds; g != nil {
-			pod.DeletionGracePeriodSeconds = g
-		}
-		return true, pod, c.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, del.Namespace)
-	})
-	c.options.Client = c.client
-	c.start()
-	t.Cleanup(func() { c.stop() })
-	return c
-}
-
-// start runs the node; after stop it may be started again.
-func (c *cluster) start() {
-	c.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	started, over := make(chan Node, 1), make(chan error, 1)
-	o := c.options
-	o.Started = func(n Node) { started <- n }
-	o.Logger = slog.New(slog.NewTextHandler(c.t.Output(), nil))
-	go func() { over <- Run(ctx, o) }()
-	stopped := false
-	c.stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-over; err != nil {
-			c.t.Errorf("Run: %v", err)
-		}
-	}
-	select {
-	case c.node = <-started:
-	case err := <-over:
-		over <- err
-		c.t.Fatalf("Run ended: %v", err)
-	case <-time.After(30 * time.Second):
-		c.t.Fatal("the node does not start")
-	}
-}
-
-// create makes a pod, bound to the node.
-func (c *cluster) create(pod *corev1.Pod) *corev1.Pod {
-	c.t.Helper()
-	pod.Namespace, pod.UID = "default", types.UID(fmt.Sprintf("uid-%s-%d", pod.Name, time.Now().UnixNano()))
-	pod.Spec.NodeName = c.options.NodeName
-	if pod.Spec.RestartPolicy == "" {
-		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
-	}
-	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Image == "" {
-				list[i].Image = images.Busybox
-			}
-			list[i].ImagePullPolicy = corev1.PullIfNotPresent
-			list[i].TerminationMessagePath = corev1.TerminationMessagePathDefault
-		}
-	}
-	if pod.Spec.TerminationGracePeriodSeconds == nil {
-		pod.Spec.TerminationGracePeriodSeconds = new(int64(2))
-	}
-	made, err := c.client.CoreV1().Pods("default").Create(c.t.Context(), pod, metav1.CreateOptions{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return made
-}
-
-// await watches a pod until it is as wanted; nil means that it is gone.
-func (c *cluster) await(name, what string, want func(*corev1.Pod) bool) *corev1.Pod {
-	c.t.Helper()
-	w, err := c.client.CoreV1().Pods("default").Watch(c.t.Context(), metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer w.Stop()
-	limit := time.After(40 * time.Second)
-	pod, err := c.client.CoreV1().Pods("default").Get(c.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		pod = nil
-	}
-	for !want(pod) {
-		select {
-		case e := <-w.ResultChan():
-			got, ok := e.Object.(*corev1.Pod)
-			if !ok || got.Name != name {
-				continue
-			}
-			pod = got
-			if e.Type == watch.Deleted {
-				pod = nil
-			}
-		case <-limit:
-			text := "gone"
-			if pod != nil {
-				text = fmt.Sprintf("%+v", pod.Status)
-			}
-			c.t.Fatalf("pod %s is not %s: %s\nevents: %s", name, what, text, strings.Join(c.events(name), "\n"))
-		}
-	}
-	return pod
-}
-
-// events are the pod's events so far, as "reason: message".
-func (c *cluster) events(pod string) []string {
-	list, err := c.client.CoreV1().Events("default").List(c.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	var out []string
-	for _, e := range list.Items {
-		if e.InvolvedObject.Name == pod {
-			out = append(out, e.Reason+": "+e.Message)
-		}
-	}
-	return out
-}
-
-func isReady(pod *corev1.Pod) bool {
-	if pod == nil {
-		return false
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
-func sh(script string) []string { return []string{"sh", "-c", script} }
 
 // TestEndToEnd runs pods as real containers. One containerd serves all of it.
 func TestEndToEnd(t *testing.T) {

@@ -74,12 +74,16 @@ func (n *node) watchRuntime(ctx context.Context) error {
 	}()
 	known := map[types.UID]uint64{}
 	failing := false
-	timer := n.Clock.NewTimer(0)
+	timer := n.Clock.NewTimer(period)
 	defer timer.Stop()
+	first := make(chan struct{})
+	close(first)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-first:
+			first = nil
 		case e := <-events:
 			if n.Relist == 0 {
 				period = relistBeside

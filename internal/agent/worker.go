@@ -89,6 +89,9 @@ func (n *node) podGone(pod *corev1.Pod) {
 	var cancel context.CancelFunc
 	if w != nil {
 		w.gone, cancel = true, w.cancel
+		if pod.DeletionTimestamp != nil {
+			w.spec = pod // it says how much grace is left
+		}
 	}
 	n.mu.Unlock()
 	if w != nil {
@@ -260,7 +263,7 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 			continue
 		}
 		if reject := (*rejection)(nil); errors.As(err, &reject) {
-			w.final = reject
+			w.final = &rejection{reject.reason, "Pod was rejected: " + reject.message}
 			n.recorder.Event(pod, corev1.EventTypeWarning, reject.reason, reject.message)
 			return again
 		}
@@ -312,7 +315,7 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 		w.writeStatus(ctx, pod)
 	}
 	for _, held := range act.Waiting {
-		next = min(next, max(held.Until.Sub(n.Clock.Now()), time.Millisecond))
+		next = min(next, max(held.Until.Sub(n.Clock.Now()), again))
 	}
 	if renewal := n.volumes.NextRenewal(w.uid); !renewal.IsZero() {
 		next = min(next, max(renewal.Sub(n.Clock.Now()), retrySoon))

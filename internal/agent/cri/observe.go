@@ -16,12 +16,29 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// Observe asks for everything that the runtime has of one pod.
+// Observe asks for everything that the runtime has of one pod. Containers are asked for
+// first: a sandbox that goes down takes its containers with it, and a container must never
+// be seen to have ended in a sandbox that is only said to be ready because it was asked for
+// before.
 func (c *Client) Observe(ctx context.Context, uid types.UID) (*podstate.Pod, error) {
 	ctx = Quiet(ctx)
 	selector := map[string]string{podstate.LabelPodUID: string(uid)}
 	pod := &podstate.Pod{UID: uid}
 
+	containers, err := c.Runtime.ListContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: selector})
+	if err != nil {
+		return nil, fmt.Errorf("list containers of pod %s: %w", uid, err)
+	}
+	for _, listed := range containers {
+		resp, err := c.Runtime.ContainerStatus(ctx, listed.Id, false)
+		if IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ask status of container %s: %w", listed.Id, err)
+		}
+		pod.Containers = append(pod.Containers, containerOf(resp.Status, listed.PodSandboxId))
+	}
 	sandboxes, err := c.Runtime.ListPodSandbox(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: selector})
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes of pod %s: %w", uid, err)
@@ -36,20 +53,6 @@ func (c *Client) Observe(ctx context.Context, uid types.UID) (*podstate.Pod, err
 			return nil, fmt.Errorf("ask status of sandbox %s: %w", s.Id, err)
 		}
 		pod.Sandboxes = append(pod.Sandboxes, sandboxOf(resp.Status))
-	}
-	containers, err := c.Runtime.ListContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: selector})
-	if err != nil {
-		return nil, fmt.Errorf("list containers of pod %s: %w", uid, err)
-	}
-	for _, listed := range containers {
-		resp, err := c.Runtime.ContainerStatus(ctx, listed.Id, false)
-		if IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("ask status of container %s: %w", listed.Id, err)
-		}
-		pod.Containers = append(pod.Containers, containerOf(resp.Status, listed.PodSandboxId))
 	}
 	slices.SortStableFunc(pod.Sandboxes, func(a, b podstate.Sandbox) int { return b.Created.Compare(a.Created) })
 	slices.SortStableFunc(pod.Containers, func(a, b podstate.Container) int {

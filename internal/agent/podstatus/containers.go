@@ -67,7 +67,7 @@ func one(in Input, state *podstate.Pod, spec *corev1.Container, old map[string]c
 	}
 	switch {
 	case len(instances) > 1:
-		s.LastTerminationState = stateOf(in, instances[1], was, false)
+		s.LastTerminationState = stateOf(in, instances[1], was, known)
 	case known && was.ContainerID != s.ContainerID && was.State.Terminated != nil:
 		s.LastTerminationState.Terminated = was.State.Terminated
 	case known && was.LastTerminationState.Terminated != nil:
@@ -141,6 +141,8 @@ func stateOf(in Input, c *podstate.Container, was corev1.ContainerStatus, known 
 	switch {
 	case c.State == podstate.Running:
 		return corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: second(c.Started)}}
+	case c.State == podstate.Exited && known && saidBefore(was, in.Scheme+"://"+c.ID) != nil:
+		return corev1.ContainerState{Terminated: saidBefore(was, in.Scheme+"://"+c.ID)}
 	case c.State == podstate.Exited:
 		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			ExitCode: c.ExitCode, Reason: c.Reason, Message: c.Message,
@@ -153,6 +155,17 @@ func stateOf(in Input, c *podstate.Container, was corev1.ContainerStatus, known 
 		}}
 	}
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}
+}
+
+// saidBefore is what was reported of the end of the container with the ID: an end does not
+// change, and its message may not be readable any more.
+func saidBefore(was corev1.ContainerStatus, id string) *corev1.ContainerStateTerminated {
+	for _, t := range []*corev1.ContainerStateTerminated{was.State.Terminated, was.LastTerminationState.Terminated} {
+		if t != nil && t.ContainerID == id {
+			return t
+		}
+	}
+	return nil
 }
 
 // second is a time as the wire carries it, so that what is read back is equal.

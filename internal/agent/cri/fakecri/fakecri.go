@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fakecri is a container runtime without containers, for tests: real gRPC over a
+// real unix socket, with sandboxes and containers that exist only as records.
+//
+// A container runs until the test ends it (Exit) or the node stops it. Faults are
+// functions that the test sets by the name of a call. The runtime can be shut and started
+// again on the same socket, and keeps its records, as containerd does.
+package fakecri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Runtime is the runtime. Its methods may be called concurrently.
+type Runtime struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	runtimeapi.UnimplementedImageServiceServer
+
+	socket string
+	now    func() time.Time
+
+	mu         sync.Mutex
+	server     *grpc.Server
+	next       int
+	sandboxes  map[string]*sandbox
+	containers map[string]*container
+	images     map[string]bool
+	pullable   map[string]bool
+	faults     map[string]func() error
+	calls      []string
+	listeners  map[chan *runtimeapi.ContainerEventResponse]bool
+	exec       func(command []string) (output string, code int32)
+}
+
+type sandbox struct {
+	config  *runtimeapi.PodSandboxConfig
+	created time.Time
+	ready   bool
+	ip      string
+}
+
+type container struct {
+	sandbox                    string
+	config                     *runtimeapi.ContainerConfig
+	logPath                    string
+	state                      runtimeapi.ContainerState
+	created, started, finished time.Time
+	code                       int32
+	reason                     string
+}
+
+// New makes a runtime that will listen in dir and has the images.
+func New(dir string, now func() time.Time, images ...string) *Runtime {
+	r := &Runtime{
+		socket: filepath.Join(dir, "cri.sock"), now: now,
+		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, images: map[string]bool{}, pullable: map[string]bool{},
+		faults: map[string]func() error{}, listeners: map[chan *runtimeapi.ContainerEventResponse]bool{},
+	}
+	for _, i := range images {
+		r.images[i] = true
+	}
+	return r
+}
+
+// Socket is where it listens.
+func (r *Runtime) Socket() string { return r.socket }
+
+// Start listens.
+func (r *Runtime) Start() error {
+	if err := os.Remove(r.socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove old socket: %w", err)
+	}
+	listener, err := net.Listen("unix", r.socket)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		name := filepath.Base(info.FullMethod)
+		r.mu.Lock()
+		fault := r.faults[name]
+		r.calls = append(r.calls, name)
+		r.mu.Unlock()
+		if fault != nil {
+			if err := fault(); err != nil {
+				return nil, err
+			}
+		}
+		return handler(ctx, request)
+	}))
+	runtimeapi.RegisterRuntimeServiceServer(server, r)
+	runtimeapi.RegisterImageServiceServer(server, r)
+	r.mu.Lock()
+	r.server = server
+	r.mu.Unlock()
+	go server.Serve(listener) //nolint:errcheck // it ends with Stop
+	return nil
+}
+
+// Stop breaks all connections; records stay.
+func (r *Runtime) Stop() {
+	r.mu.Lock()
+	server := r.server
+	r.mu.Unlock()
+	server.Stop()
+}
+
+// Fault makes a call fail as the function says; nil mends it.
+func (r *Runtime) Fault(call string, fault func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.faults[call] = fault
+}
+
+// Pullable adds an image to those that can be pulled.
+func (r *Runtime) Pullable(image string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pullable[image] = true
+}
+
+// OnExec answers commands that are run in containers.
+func (r *Runtime) OnExec(f func(command []string) (string, int32)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.exec = f
+}
+
+// Calls counts the calls of a name so far.
+func (r *Runtime) Calls(name string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, c := range r.calls {
+		if c == name {
+			n++
+		}
+	}
+	return n
+}
+
+// Exit ends the running container of the name in the pod with the code. It returns
+// whether there was one.
+func (r *Runtime) Exit(pod, name string, code int32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, c := range r.containers {
+		if c.config.Metadata.Name == name && r.sandboxes[c.sandbox].config.Metadata.Name == pod && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			r.exit(id, c, code)
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Runtime) exit(id string, c *container, code int32) {
+	c.state, c.finished, c.code, c.reason = runtimeapi.ContainerState_CONTAINER_EXITED, r.now(), code, "Completed"
+	if code != 0 {
+		c.reason = "Error"
+	}
+	r.tell(id, c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+}
+
+func (r *Runtime) tell(id, sandboxID string, kind runtimeapi.ContainerEventType) {
+	s := r.sandboxes[sandboxID]
+	if s == nil {
+		return
+	}
+	e := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: r.now().UnixNano(), PodSandboxStatus: &runtimeapi.PodSandboxStatus{Id: sandboxID, Metadata: s.config.Metadata}}
+	for l := range r.listeners {
+		select {
+		case l <- e:
+		default: // a slow listener has its relist
+		}
+	}
+}
+
+// GetContainerEvents implements the runtime service.
+func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
+	events := make(chan *runtimeapi.ContainerEventResponse, 256)
+	r.mu.Lock()
+	r.listeners[events] = true
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.listeners, events)
+		r.mu.Unlock()
+	}()
+	for {
+		select {
+		case <-stream.Context().Done():
+			return nil
+		case e := <-events:
+			if err := stream.Send(e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (r *Runtime) id(kind string) string {
+	r.next++
+	return fmt.Sprintf("%s-%d", kind, r.next)
+}
+
+func notFound(what, id string) error {
+	return status.Errorf(codes.NotFound, "%s %q: not found", what, id)
+}
+
+// Version implements the runtime service.
+func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "fake", RuntimeVersion: "1.0", RuntimeApiVersion: "v1"}, nil
+}
+
+// Status implements the runtime service.
+func (r *Runtime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+		{Type: runtimeapi.RuntimeReady, Status: true}, {Type: runtimeapi.NetworkReady, Status: true},
+	}}}, nil
+}
