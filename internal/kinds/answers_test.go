@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	sigsjson "sigs.k8s.io/json"
 
 	"github.com/mortise-dev/mortise/internal/kinds/networking"
@@ -110,8 +112,18 @@ func create(t *testing.T, d *resource.Descriptor, version, namespace, body strin
 	if d.Namespaced {
 		obj.SetNamespace(namespace)
 	}
-	obj.SetUID(types.UID("00000000-0000-0000-0000-000000000001"))
-	obj.SetCreationTimestamp(metav1.Unix(1700000000, 0))
+	if d.Create == nil {
+		obj.SetUID(types.UID("00000000-0000-0000-0000-000000000001"))
+		obj.SetCreationTimestamp(metav1.Unix(1700000000, 0))
+	}
+	if d.Create != nil {
+		who := &user.DefaultInfo{Name: "admin", UID: "1", Groups: []string{user.SystemPrivilegedGroup}}
+		out, err := d.Create(request.WithUser(ctx, who), nobody{}, obj, &metav1.CreateOptions{})
+		if err == nil {
+			out.GetObjectKind().SetGroupVersionKind(d.HubGroupVersionKind())
+		}
+		return out, err
+	}
 	if d.Strategy.Allocate != nil {
 		done, err := d.Strategy.Allocate(ctx, nobody{}, obj, nil, false)
 		if err != nil {

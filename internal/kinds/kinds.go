@@ -11,6 +11,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/admissionregistration"
 	"github.com/mortise-dev/mortise/internal/kinds/apiregistration"
 	"github.com/mortise-dev/mortise/internal/kinds/apps"
+	"github.com/mortise-dev/mortise/internal/kinds/authentication"
+	"github.com/mortise-dev/mortise/internal/kinds/authorization"
 	"github.com/mortise-dev/mortise/internal/kinds/autoscaling"
 	"github.com/mortise-dev/mortise/internal/kinds/batch"
 	"github.com/mortise-dev/mortise/internal/kinds/certificates"
@@ -34,12 +36,23 @@ import (
 type Options struct {
 	// ServiceCIDR are the ranges of cluster IPs, one for each IP family, the preferred first; none: 10.96.0.0/16.
 	ServiceCIDR []netip.Prefix
+	// Authorize and Rules answer access reviews; nil: the group system:masters may do everything, nobody else anything.
+	Authorize authorization.Authorize
+	Rules     authorization.Rules
+	// Verify answers token reviews; nil: no token is known.
+	Verify authentication.Verify
 }
 
 // All makes the descriptors of all built-in kinds. A second call makes others that share nothing with the first's.
 func All(o Options) []*resource.Descriptor {
 	if len(o.ServiceCIDR) == 0 {
 		o.ServiceCIDR = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	}
+	if o.Authorize == nil {
+		o.Authorize = authorization.Administrators
+	}
+	if o.Rules == nil {
+		o.Rules = authorization.AdministratorRules
 	}
 	return []*resource.Descriptor{
 		core.Binding(),
@@ -66,6 +79,12 @@ func All(o Options) []*resource.Descriptor {
 		admissionregistration.ValidatingAdmissionPolicyBinding(),
 		admissionregistration.ValidatingWebhookConfiguration(),
 		apiregistration.APIService(),
+		authentication.SelfSubjectReview(),
+		authentication.TokenReview(o.Verify),
+		authorization.LocalSubjectAccessReview(o.Authorize),
+		authorization.SelfSubjectAccessReview(o.Authorize),
+		authorization.SelfSubjectRulesReview(o.Rules),
+		authorization.SubjectAccessReview(o.Authorize),
 		apps.ControllerRevision(),
 		apps.DaemonSet(),
 		apps.Deployment(),

@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package authentication
+
+import (
+	"context"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/mortise-dev/mortise/internal/kinds/kind"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Verify finds out whose token it is, and for which of the audiences it is good; no audiences: the API server's own. A nil
+// user without an error is a token that nobody knows.
+type Verify func(ctx context.Context, token string, audiences []string) (user.Info, []string, error)
+
+// TokenReview describes the question of whose a token is. Without verify every token is unknown.
+func TokenReview(verify Verify) *resource.Descriptor {
+	return kind.Describe[authenticationv1.TokenReview](resource.Descriptor{
+		Group:    "authentication.k8s.io",
+		Resource: "tokenreviews",
+		Kind:     "TokenReview",
+		Verbs:    []string{"create"},
+		Create: func(ctx context.Context, _ resource.Backend, obj resource.Object, _ *metav1.CreateOptions) (resource.Object, error) {
+			r, ok := obj.(*authenticationv1.TokenReview)
+			if !ok {
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenReview: %T", obj))
+			}
+			if r.Spec.Token == "" {
+				return nil, apierrors.NewBadRequest("token is required for TokenReview in authentication")
+			}
+			r.Status = authenticationv1.TokenReviewStatus{}
+			if verify == nil {
+				return r, nil
+			}
+			u, audiences, err := verify(ctx, r.Spec.Token, r.Spec.Audiences)
+			if err != nil {
+				r.Status.Error = err.Error()
+			}
+			if u != nil && err == nil {
+				r.Status.Authenticated, r.Status.User, r.Status.Audiences = true, info(u), audiences
+			}
+			return r, nil
+		},
+	})
+}

@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/kubernetes/pkg/apis/authorization"
+	"k8s.io/kubernetes/pkg/apis/authorization/validation"
+)
+
+// SubjectAccessReview validates questions about what someone may do.
+func SubjectAccessReview(ctx context.Context, r *authorizationv1.SubjectAccessReview) field.ErrorList {
+	return declared{}.run(ctx, r, nil, validation.ValidateSubjectAccessReview(internal[authorization.SubjectAccessReview](r)))
+}
+
+// SelfSubjectAccessReview validates questions about what the asker may do.
+func SelfSubjectAccessReview(ctx context.Context, r *authorizationv1.SelfSubjectAccessReview) field.ErrorList {
+	return declared{}.run(ctx, r, nil, validation.ValidateSelfSubjectAccessReview(internal[authorization.SelfSubjectAccessReview](r)))
+}
+
+// LocalSubjectAccessReview validates questions about what someone may do in one namespace.
+func LocalSubjectAccessReview(ctx context.Context, r *authorizationv1.LocalSubjectAccessReview) field.ErrorList {
+	return declared{}.run(ctx, r, nil, validation.ValidateLocalSubjectAccessReview(internal[authorization.LocalSubjectAccessReview](r)))
+}
