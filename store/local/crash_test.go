@@ -21,7 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/store/storetest"
 )
 
-var crashRuns = flag.Int("crash.runs", 6, "runs of the crash simulation")
+var crashRuns = flag.Int("crash.runs", 4, "runs of the crash simulation")
 
 // run is one life of a store on a disk that loses power at any moment. It remembers every revision that was begun, and
 // which were acknowledged.

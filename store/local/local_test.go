@@ -29,7 +29,7 @@ func small(_ testing.TB, clock alarm.Clock) storetest.Open {
 }
 
 func TestEngine(t *testing.T) {
-	storetest.Run(t, onDisk, storetest.Features{Durable: true, Clock: true})
+	storetest.Run(t, onDisk, storetest.Features{Durable: true, Clock: true, Checks: 10}) // the disk is slow, see below
 }
 
 func TestEngineSmallSegments(t *testing.T) {

@@ -241,7 +241,7 @@ func TestReadersBeside(t *testing.T) {
 					return
 				default:
 				}
-				for _, revision := range []int64{0, max(1, d.Revision()-5)} {
+				for _, revision := range []int64{0, max(2, d.Revision()-5)} {
 					page, failed := d.Range(ctx, store.Range{Prefix: "/r/x/", Revision: revision})
 					if errors.Is(failed, store.ErrCompacted) {
 						continue

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -49,6 +50,13 @@ var modelPrefixes = []string{"", "/", "/r/", "/r/a/", "/r/a/1", "/r/b", "/s", "z
 func testModel(t *testing.T, factory Factory, features Features) {
 	if err := flag.Set("rapid.nofailfile", "true"); err != nil { // the seed that is printed is enough
 		t.Fatal(err)
+	}
+	if features.Checks > 0 {
+		before := flag.Lookup("rapid.checks").Value.String()
+		if err := flag.Set("rapid.checks", strconv.Itoa(features.Checks)); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = flag.Set("rapid.checks", before) }()
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{open: factory(t, NewClock()), compacted: 1, states: []map[string]modelRecord{nil, {}}}

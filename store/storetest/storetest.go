@@ -42,6 +42,7 @@ type Factory func(tb testing.TB, clock alarm.Clock) Open
 type Features struct {
 	Durable bool // what was committed is there after Close and Open
 	Clock   bool // it goes by the clock that the factory is given
+	Checks  int  // random sequences that the model checker tries; default: -rapid.checks
 }
 
 // Run runs all tests.
