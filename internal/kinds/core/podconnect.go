@@ -4,10 +4,12 @@
 package core
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -89,13 +91,13 @@ func connectCommand(ctx context.Context, b resource.Backend, verb, namespace, na
 	}
 	location.Path = strings.Join([]string{"", verb, pod.Namespace, pod.Name, container}, "/")
 	location.RawQuery = q.Encode()
-	return translator.NewTranslatingHandler(
+	return hijackable(translator.NewTranslatingHandler(
 		upgrade(location, transport),
 		translator.NewStreamTranslatorHandler(location, transport, 0, translator.Options{
 			Stdin: q.Has("input"), Stdout: q.Has("output"), Stderr: q.Has("error"), Tty: q.Has("tty"),
 		}),
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol,
-	), nil
+	)), nil
 }
 
 func connectPortForward(ctx context.Context, b resource.Backend, namespace, name string, opts runtime.Object, _ string) (http.Handler, error) {
@@ -116,13 +118,36 @@ func connectPortForward(ctx context.Context, b resource.Backend, namespace, name
 		location.RawQuery = url.Values{"port": {strings.Join(ports, ",")}}.Encode()
 	}
 	handler := upgrade(location, transport)
-	return translator.NewTranslatingHandler(handler, translator.NewTunnelingHandler(handler), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
+	return hijackable(translator.NewTranslatingHandler(
+		handler, translator.NewTunnelingHandler(handler), wsstream.IsWebSocketRequestWithTunnelingProtocol)), nil
 }
 
 // upgrade proxies a connection that the client must want upgraded.
 func upgrade(location *url.URL, transport http.RoundTripper) http.Handler {
 	return proxy.NewUpgradeAwareHandler(location, transport, false, true, statusResponder{})
 }
+
+// hijackable lets a handler take the connection over through whatever the stages before have wrapped the writer in: the
+// proxies ask for an http.Hijacker, and do not look below.
+func hijackable(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, can := w.(http.Hijacker); !can {
+			w = hijacker{w, http.NewResponseController(w)}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+type hijacker struct {
+	http.ResponseWriter
+	c *http.ResponseController
+}
+
+// Hijack implements http.Hijacker.
+func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) { return h.c.Hijack() }
+
+// Unwrap lets http.ResponseController reach the connection.
+func (h hijacker) Unwrap() http.ResponseWriter { return h.ResponseWriter }
 
 func getPod(ctx context.Context, b resource.Backend, namespace, name string) (*corev1.Pod, error) {
 	obj, err := b.Get(ctx, podResource, namespace, name)

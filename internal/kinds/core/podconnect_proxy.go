@@ -55,10 +55,10 @@ func proxySubresource(kind string, where locate) resource.Subresource {
 				if transport == nil {
 					transport = ordinary
 				}
-				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				return hijackable(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					location.Path = utilnet.JoinPreservingTrailingSlash(location.Path, behind(r.URL.Path, name, path))
 					proxy.NewUpgradeAwareHandler(location, transport, true, false, statusResponder{}).ServeHTTP(w, r)
-				}), nil
+				})), nil
 			},
 		},
 	}

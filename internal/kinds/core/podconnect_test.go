@@ -148,6 +148,14 @@ func connectPod(name, node string, containers ...string) *corev1.Pod {
 	return p
 }
 
+// plain is a writer as a pipeline's stages leave it: http.ResponseController sees through it, a type assertion does not.
+type plain struct{ w http.ResponseWriter }
+
+func (p plain) Header() http.Header         { return p.w.Header() }
+func (p plain) Write(b []byte) (int, error) { return p.w.Write(b) }
+func (p plain) WriteHeader(code int)        { p.w.WriteHeader(code) }
+func (p plain) Unwrap() http.ResponseWriter { return p.w }
+
 // serveConnect is an API server that knows these subresources only.
 func serveConnect(t *testing.T) (*connectBackend, string) {
 	b := &connectBackend{agent: newAgent(t), objects: map[string]resource.Object{
@@ -184,7 +192,7 @@ func serveConnect(t *testing.T) (*connectBackend, string) {
 			writeStatus(w, err)
 			return
 		}
-		h.ServeHTTP(w, r)
+		h.ServeHTTP(plain{w}, r)
 	}))
 	t.Cleanup(srv.Close)
 	return b, srv.URL
