@@ -39,6 +39,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
+	"github.com/mortise-dev/mortise/internal/apiserver/review"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -126,7 +127,8 @@ func New(o Options) (*Server, error) {
 	}
 	if m := o.Material; m != nil {
 		s.tokens = &authenticate.Tokens{Key: m.ServiceAccount, Now: o.Now}
-		s.authn = append(s.authn, &authenticate.Certificate{Roots: m.CA.Pool(), Now: o.Now}, s.tokens)
+		// tokens come first, so that a wrong one is refused also beside a certificate
+		s.authn = append(s.authn, s.tokens, &authenticate.Certificate{Roots: m.CA.Pool(), Now: o.Now})
 		vo.Tokens = func(_ context.Context, c resource.TokenClaims) (string, metav1Time, error) { return s.tokens.Issue(c) }
 		vo.Nodes = &http.Transport{
 			TLSClientConfig:   &tls.Config{RootCAs: m.CA.Pool(), Certificates: []tls.Certificate{m.KubeletClient.TLS()}, MinVersion: tls.VersionTLS12},
@@ -141,6 +143,15 @@ func New(o Options) (*Server, error) {
 	kinds := o.Kinds
 	if !slices.ContainsFunc(kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == definitions }) {
 		kinds = append(slices.Clone(kinds), crd.Definitions())
+	}
+	ro := review.Options{Authorizer: s.authz, Now: o.Now}
+	if s.tokens != nil {
+		ro.Verify = s.tokens.Verify
+	}
+	for _, d := range review.Kinds(ro) {
+		if !slices.ContainsFunc(kinds, func(k *resource.Descriptor) bool { return k.GroupResource() == d.GroupResource() }) {
+			kinds = append(slices.Clip(kinds), d)
+		}
 	}
 	builtIn := make(map[schema.GroupResource]bool, len(kinds))
 	for _, d := range kinds {

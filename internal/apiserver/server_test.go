@@ -65,7 +65,9 @@ func pods() *resource.Descriptor {
 			}
 			return true
 		}},
-		Fields:     func(obj resource.Object) fields.Set { return fields.Set{"spec.nodeName": obj.(*corev1.Pod).Spec.NodeName} },
+		Fields: func(obj resource.Object) fields.Set {
+			return fields.Set{"spec.nodeName": obj.(*corev1.Pod).Spec.NodeName}
+		},
 		FieldNames: []string{"spec.nodeName"},
 	}
 }

@@ -240,12 +240,12 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 	q.user, _ = request.UserFrom(r.Context())
 	q.warn = &warnings{header: w.Header()}
 	q.ctx = r.Context()
-	if v := q.ver(); v.Deprecation != "" && q.sub == nil {
-		q.warn.AddWarning("", v.Deprecation)
-	}
 	verb := q.verb()
 	if verb == nil {
 		return status.Route(http.StatusMethodNotAllowed, "")
+	}
+	if v := q.ver(); v.Deprecation != "" && q.sub == nil {
+		q.warn.AddWarning("", v.Deprecation)
 	}
 	return verb(q)
 }

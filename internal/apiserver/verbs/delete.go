@@ -31,6 +31,7 @@ func deleteOne(q *req) error {
 	if err != nil {
 		return err
 	}
+	q.warnDelete(opts)
 	ctx, cancel := q.writing()
 	defer cancel()
 	f, gone, err := q.delete(ctx, q.deletion(q.ns, q.name, opts))
@@ -49,6 +50,15 @@ func deleteOne(q *req) error {
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess,
 		Details: &metav1.StatusDetails{Name: f.Hub.GetName(), Group: q.kind.Group, Kind: q.kind.Resource, UID: f.Hub.GetUID()},
 	}, "v1", "Status")
+}
+
+// warnDelete warns where a kind has something to say to those who leave the fate of dependents open.
+//
+//nolint:staticcheck // orphanDependents is deprecated and still honoured
+func (q *req) warnDelete(opts *metav1.DeleteOptions) {
+	if st := &q.kind.Strategy; opts.PropagationPolicy == nil && opts.OrphanDependents == nil {
+		q.warn.AddWarning("", st.DeleteWarning)
+	}
 }
 
 // deletion prepares a deletion, with admission.
@@ -159,6 +169,12 @@ func (a *API) deleteOnce(ctx context.Context, d *deletion, rec *store.Record) (*
 	pending := len(finalizers) > 0 || st.Finalizers != nil && len(st.Finalizers(obj)) > 0
 	switch {
 	case graceful && (*opts.GracePeriodSeconds > 0 || pending):
+	case pending && st.BeginDelete != nil && cur.Hub.GetDeletionTimestamp() == nil:
+		// kinds whose deletion is a state of their own say when it began, and nothing of grace
+		now := metav1.NewTime(a.Now()).Rfc3339Copy()
+		obj.SetDeletionTimestamp(&now)
+	case pending && st.BeginDelete != nil:
+		return cur, false, nil
 	case pending:
 		a.mark(obj)
 	default:
@@ -185,7 +201,7 @@ func (a *API) preconditions(k *Kind, obj resource.Object, opts *metav1.DeleteOpt
 	if p == nil {
 		return nil
 	}
-	gr := schema.GroupResource{Group: k.Group, Resource: k.Descriptor.Kind}
+	gr := schema.GroupResource{Group: k.HubGroup, Resource: k.Descriptor.Kind}
 	if p.UID != nil && *p.UID != obj.GetUID() {
 		return apierrors.NewConflict(gr, obj.GetName(),
 			fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, obj.GetUID()))

@@ -33,6 +33,7 @@ func deleteCollection(q *req) error {
 	if err != nil {
 		return err
 	}
+	q.warnDelete(opts)
 	l, err := q.find(q.ctx, q.kind, q.ns, s)
 	if err != nil {
 		return err

@@ -406,5 +406,5 @@ func ttlOf(k *Kind, obj resource.Object) time.Duration {
 }
 
 func invalid(k *Kind, name string, errs field.ErrorList) error {
-	return apierrors.NewInvalid(schema.GroupKind{Group: k.Group, Kind: k.Descriptor.Kind}, name, errs)
+	return apierrors.NewInvalid(schema.GroupKind{Group: k.HubGroup, Kind: k.Descriptor.Kind}, name, errs)
 }

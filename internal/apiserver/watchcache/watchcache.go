@@ -19,7 +19,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -46,6 +48,8 @@ type Kind struct {
 	Root string
 	// Unstructured is true for kinds whose objects are maps.
 	Unstructured bool
+	// HubGroup is the group whose Go types the hub is of; it differs from the group for events.k8s.io, whose hub is core's.
+	HubGroup string
 	// Feed is the kind's stream of changes.
 	Feed *Feed
 
@@ -55,8 +59,13 @@ type Kind struct {
 // NewKind puts a descriptor to work.
 func NewKind(d *resource.Descriptor, s Storage, v *Views, lifetime *Lifetime) *Kind {
 	k := &Kind{Descriptor: d, Root: "/registry/" + d.Prefix + "/", views: v}
+	k.HubGroup = d.Group
 	if hub := d.Hub(); hub != nil && hub.New != nil {
-		_, k.Unstructured = hub.New().(*unstructured.Unstructured)
+		obj := hub.New()
+		_, k.Unstructured = obj.(*unstructured.Unstructured)
+		if strings.HasPrefix(reflect.TypeOf(obj).Elem().PkgPath(), "k8s.io/api/core/") {
+			k.HubGroup = ""
+		}
 	}
 	k.Feed = &Feed{kind: k, storage: s, lifetime: lifetime, capacity: defaultCapacity}
 	return k
