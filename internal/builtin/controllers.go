@@ -5,10 +5,12 @@ package builtin
 
 import (
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/cronjob"
 	"github.com/mortise-dev/mortise/internal/controllers/deployment"
 	"github.com/mortise-dev/mortise/internal/controllers/endpoints"
 	"github.com/mortise-dev/mortise/internal/controllers/endpointslice"
 	"github.com/mortise-dev/mortise/internal/controllers/garbagecollector"
+	"github.com/mortise-dev/mortise/internal/controllers/job"
 	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
 	"github.com/mortise-dev/mortise/internal/controllers/namespace"
 	"github.com/mortise-dev/mortise/internal/controllers/nodeipam"
@@ -20,10 +22,12 @@ import (
 // Controllers are the control loops there are.
 func Controllers() []controllers.Controller {
 	return []controllers.Controller{
+		cronjob.Controller(),
 		deployment.Controller(),
 		endpoints.Controller(),
 		endpointslice.Controller(),
 		garbagecollector.Controller(),
+		job.Controller(),
 		kubernetesservice.Controller(),
 		namespace.Controller(),
 		nodeipam.Controller(),

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -128,7 +129,7 @@ func (a *api) update(gvr schema.GroupVersionResource, namespace, subresource str
 		o.SetGeneration(before.GetGeneration() + 1)
 	}
 	o.SetResourceVersion(before.GetResourceVersion())
-	if reflect.DeepEqual(obj, old) {
+	if equality.Semantic.DeepEqual(obj, old) {
 		return obj, nil
 	}
 	o.SetResourceVersion(a.next())

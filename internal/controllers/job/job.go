@@ -65,6 +65,7 @@ type controller struct {
 	pods         corelisters.PodLister
 	podIndex     cache.Indexer
 	expectations *workload.Expectations
+	writes       *workload.Writes
 	queue        *controllers.Queue[types.NamespacedName]
 	orphans      *controllers.Queue[types.NamespacedName]
 
@@ -76,7 +77,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	jobs, pods := d.Informers.Batch().V1().Jobs(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, control: workload.Control{Client: d.Client, Recorder: d.Recorder}, recorder: d.Recorder, clock: d.Clock,
-		jobs: jobs.Lister(), pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock),
+		jobs: jobs.Lister(), pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock), writes: workload.NewWrites(),
 		queue:   controllers.NewQueue[types.NamespacedName](d, "job", 5),
 		orphans: controllers.NewQueue[types.NamespacedName](d, "job-orphans", 1),
 	}
@@ -230,11 +231,12 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	j, err := c.jobs.Jobs(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
 		c.expectations.Forget(key)
+		c.writes.Forget(key)
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get job: %w", err)
 	}
-	if foreign(j) {
+	if foreign(j) || !c.writes.Shown(j) {
 		return nil
 	}
 	if ended(j) {
@@ -282,9 +284,11 @@ func (c *controller) execute(ctx context.Context, j *batchv1.Job, out decision) 
 	if !equality.Semantic.DeepEqual(j.Status, out.status) {
 		update := j.DeepCopy()
 		update.Status = out.status
-		if _, err := c.client.BatchV1().Jobs(j.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{}); err != nil {
+		now, err := c.client.BatchV1().Jobs(j.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
+		if err != nil {
 			return errors.Join(failure, fmt.Errorf("update status: %w", err))
 		}
+		c.writes.Note(now)
 	}
 	for _, e := range out.events {
 		c.recorder.Event(j, e.level, e.reason, e.message)

@@ -299,7 +299,9 @@ func (p *planner) finish(end *batchv1.JobCondition) {
 			ready++
 		}
 	}
-	p.s.Active = int32(len(p.active) - len(p.out.delete) + len(p.out.create))
+	if p.settled { // else the cache lacks pods that the status knows of
+		p.s.Active = int32(len(p.active) - len(p.out.delete) + len(p.out.create))
+	}
 	p.s.Ready = &ready
 	going := p.terminating + int32(len(p.out.delete))
 	p.s.Terminating = &going

@@ -4,9 +4,11 @@
 package workload
 
 import (
+	"strconv"
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 )
@@ -89,4 +91,54 @@ func (e *Expectations) Forget(owner types.NamespacedName) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.of, owner)
+}
+
+// Writes remember, for each owner, the last version of it that this controller wrote, so that a decision is not made from
+// an older one that the cache still shows. A job whose status said "this pod is counted" a moment ago would otherwise
+// look, from its former version and the pod's newest, as if the pod had never been.
+type Writes struct {
+	mu sync.Mutex
+	at map[types.NamespacedName]written
+}
+
+type written struct {
+	uid     types.UID
+	version uint64
+}
+
+// NewWrites makes an empty set.
+func NewWrites() *Writes { return &Writes{at: map[types.NamespacedName]written{}} }
+
+// Note remembers what a write returned.
+func (w *Writes) Note(o metav1.Object) {
+	version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}] = written{o.GetUID(), version}
+}
+
+// Shown tells whether the cached object is at least as new as the last write. When not, its event is on the way.
+func (w *Writes) Shown(o metav1.Object) bool {
+	key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, ok := w.at[key]
+	if !ok || last.uid != o.GetUID() {
+		return true
+	}
+	if version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64); err == nil && version < last.version {
+		return false
+	}
+	delete(w.at, key)
+	return true
+}
+
+// Forget drops what is remembered of an owner that is gone.
+func (w *Writes) Forget(owner types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.at, owner)
 }

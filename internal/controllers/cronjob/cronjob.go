@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cronjob makes Jobs by the clock.
+//
+// Every sync decides anew from the CronJob, its Jobs and the time ([decide] in plan.go; the calendar in schedule.go): which
+// outcomes to note, which old jobs to delete, whether a start is due. Then it sleeps until the next start, by putting its
+// key back with a delay. A job's name comes from the minute it is due, so a start can be tried twice but not made twice.
+package cronjob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/batch/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
+)
+
+var kind = batchv1.SchemeGroupVersion.WithKind("CronJob")
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	crons, jobs := batchv1.SchemeGroupVersion.WithResource("cronjobs"), batchv1.SchemeGroupVersion.WithResource("jobs")
+	return controllers.Controller{
+		Name:    "cronjob-controller",
+		Inputs:  []schema.GroupVersionResource{crons, jobs},
+		Outputs: []schema.GroupVersionResource{crons, jobs},
+		New:     build,
+	}
+}
+
+type controller struct {
+	client   kubernetes.Interface
+	recorder record.EventRecorder
+	clock    clock.PassiveClock
+	crons    listers.CronJobLister
+	jobs     listers.JobLister
+	queue    *controllers.Queue[types.NamespacedName]
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	crons, jobs := d.Informers.Batch().V1().CronJobs(), d.Informers.Batch().V1().Jobs()
+	c := &controller{
+		client: d.Client, recorder: d.Recorder, clock: d.Clock, crons: crons.Lister(), jobs: jobs.Lister(),
+		queue: controllers.NewQueue[types.NamespacedName](d, "cronjob", 5),
+	}
+	wake := func(j *batchv1.Job) {
+		if ref := metav1.GetControllerOfNoCopy(j); ref != nil && ref.Kind == kind.Kind {
+			c.queue.Add(types.NamespacedName{Namespace: j.Namespace, Name: ref.Name})
+		}
+	}
+	err := errors.Join(
+		controllers.Subscribe(d, crons.Informer(), controllers.OnAny(func(cj *batchv1.CronJob) { c.queue.Add(controllers.Key(cj)) })),
+		controllers.Subscribe(d, jobs.Informer(), controllers.OnAny(wake)),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+}
+
+func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
+	cj, err := c.crons.CronJobs(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get cron job: %w", err)
+	}
+	all, err := c.jobs.Jobs(key.Namespace).List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list jobs: %w", err)
+	}
+	in := observed{cron: cj, now: c.clock.Now()}
+	for _, j := range all {
+		if workload.Controlled(j, cj) {
+			in.jobs = append(in.jobs, j)
+		}
+	}
+	// A job that was made a moment ago may be in the status and not yet in the cache, and the reverse.
+	if in, err = c.refresh(ctx, in); err != nil {
+		return err
+	}
+	out := decide(in)
+	if out.again > 0 {
+		c.queue.AddAfter(key, out.again)
+	}
+	return c.execute(ctx, in.cron, out)
+}
+
+// refresh looks past the cache where it contradicts itself, so that what is merely late is not taken for missing.
+func (c *controller) refresh(ctx context.Context, in observed) (observed, error) {
+	there := map[types.UID]bool{}
+	strange := false
+	for _, j := range in.jobs {
+		there[j.UID] = true
+		d := decision{status: in.cron.Status}
+		strange = strange || ended(j) == "" && !d.active(j.UID)
+	}
+	for _, ref := range in.cron.Status.Active {
+		if there[ref.UID] {
+			continue
+		}
+		j, err := c.client.BatchV1().Jobs(in.cron.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err == nil && j.UID == ref.UID {
+			in.jobs = append(in.jobs, j)
+		} else if err != nil && !apierrors.IsNotFound(err) {
+			return in, fmt.Errorf("get job: %w", err)
+		}
+	}
+	if strange {
+		fresh, err := c.client.BatchV1().CronJobs(in.cron.Namespace).Get(ctx, in.cron.Name, metav1.GetOptions{})
+		if err != nil {
+			return in, fmt.Errorf("get cron job: %w", err)
+		}
+		if fresh.UID == in.cron.UID {
+			in.cron = fresh
+		}
+	}
+	return in, nil
+}
+
+func (c *controller) execute(ctx context.Context, cj *batchv1.CronJob, out decision) error {
+	api := c.client.BatchV1().Jobs(cj.Namespace)
+	for _, e := range out.events {
+		c.recorder.Event(cj, e.level, e.reason, e.message)
+	}
+	var errs []error
+	background := metav1.DeletePropagationBackground
+	for _, j := range out.delete {
+		err := api.Delete(ctx, j.Name, metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: metav1.NewUIDPreconditions(string(j.UID))})
+		if err != nil && !apierrors.IsNotFound(err) {
+			c.recorder.Eventf(cj, corev1.EventTypeWarning, "FailedDelete", "Deleted job: %v", err)
+			errs = append(errs, fmt.Errorf("delete job: %w", err))
+			continue
+		}
+		out.forget(j.UID)
+		c.recorder.Eventf(cj, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted job %v", j.Name)
+	}
+	if out.create != nil {
+		if len(errs) > 0 {
+			return errors.Join(errs...) // those that are to be replaced must go first
+		}
+		if err := c.create(ctx, cj, &out); err != nil {
+			return err
+		}
+	}
+	if !equality.Semantic.DeepEqual(cj.Status, out.status) {
+		update := cj.DeepCopy()
+		update.Status = out.status
+		if _, err := c.client.BatchV1().CronJobs(cj.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{}); err != nil {
+			errs = append(errs, fmt.Errorf("update status: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// create makes the job that is due and adds it to the status. One that is there already was made by an earlier sync,
+// which could not write it down.
+func (c *controller) create(ctx context.Context, cj *batchv1.CronJob, out *decision) error {
+	api := c.client.BatchV1().Jobs(cj.Namespace)
+	made, err := api.Create(ctx, out.create, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		if made, err = api.Get(ctx, out.create.Name, metav1.GetOptions{}); err != nil {
+			return fmt.Errorf("get job: %w", err)
+		}
+		if !workload.Controlled(made, cj) {
+			out.status.LastScheduleTime = cj.Status.LastScheduleTime
+			return nil
+		}
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return err
+	case err != nil:
+		c.recorder.Eventf(cj, corev1.EventTypeWarning, "FailedCreate", "Error creating job: %v", err)
+		return fmt.Errorf("create job: %w", err)
+	default:
+		c.recorder.Eventf(cj, corev1.EventTypeNormal, "SuccessfulCreate", "Created job %v", made.Name)
+	}
+	if !out.active(made.UID) && ended(made) == "" {
+		out.status.Active = append(out.status.Active, corev1.ObjectReference{
+			Kind: "Job", APIVersion: batchv1.SchemeGroupVersion.String(), Namespace: made.Namespace, Name: made.Name, UID: made.UID,
+			ResourceVersion: made.ResourceVersion,
+		})
+	}
+	return nil
+}
