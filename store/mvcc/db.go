@@ -56,6 +56,7 @@ type DB struct {
 	bytes    int64 // of staged live records
 	events   []store.Event
 	expiries expiries
+	stale    int // how many of expiries are not live any more
 
 	// Publisher's.
 	publishing sync.Mutex
@@ -110,7 +111,7 @@ func New(revision int64, options Options) *DB {
 func (d *DB) Load(r *store.Record) {
 	d.staged.Load(r.Key, r)
 	d.bytes += size(r)
-	d.expiries.add(r)
+	d.expect(r, nil)
 }
 
 // Stage checks the ops against all that is staged, and stages them. The error is a [*store.ConflictError], or one of
@@ -223,8 +224,8 @@ func (d *DB) Replay(revision int64, events []store.Event) {
 			e.Previous, _ = d.staged.Set(e.Key, e.Record)
 			e.Record.Revision, e.Record.Created = revision, revision
 			d.bytes += size(e.Record)
-			d.expiries.add(e.Record)
 		}
+		d.expect(e.Record, e.Previous)
 		if e.Previous != nil {
 			d.bytes -= size(e.Previous)
 			if e.Record != nil {
@@ -246,8 +247,8 @@ func (d *DB) apply(e store.Event) {
 	} else {
 		d.staged.Set(e.Key, e.Record)
 		d.bytes += size(e.Record)
-		d.expiries.add(e.Record)
 	}
+	d.expect(e.Record, e.Previous)
 	d.events = append(d.events, e)
 }
 
@@ -265,8 +266,9 @@ func (d *DB) Seal() *Group {
 func (d *DB) Rollback() {
 	h := d.head.Load()
 	d.staged, d.revision, d.bytes, d.events, d.expiries = copyOf(h.index), h.revision, h.bytes, nil, nil
+	d.stale = 0
 	d.staged.Scan(func(_ string, r *store.Record) bool {
-		d.expiries.add(r)
+		d.expect(r, nil)
 		return true
 	})
 }

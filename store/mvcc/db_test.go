@@ -204,6 +204,23 @@ func TestViews(t *testing.T) {
 	}
 }
 
+// TestReplacedExpiries updates keys that expire late: the records that were replaced are not kept until then.
+func TestReplacedExpiries(t *testing.T) {
+	d := New(1, Options{HistoryRevisions: 1})
+	for i := range 10_000 {
+		commit(t, d, epoch, store.Op{Key: fmt.Sprint(i % 100), Value: []byte("x"), Expect: store.Any, TTL: time.Hour})
+	}
+	if n := len(d.expiries); n > 400 {
+		t.Errorf("%d records wait for their expiry, 100 are live", n)
+	}
+	if c := d.StageExpired(epoch.Add(time.Hour)); len(c.Events) != 100 {
+		t.Errorf("%d keys expire, want 100", len(c.Events))
+	}
+	if n := len(d.expiries); n > 0 && !d.NextExpiry().IsZero() {
+		t.Errorf("%d records are left", n)
+	}
+}
+
 // TestManyBuckets makes more prefixes than there are buckets.
 func TestManyBuckets(t *testing.T) {
 	ctx := context.Background()

@@ -5,6 +5,7 @@ package mvcc
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 
 	"github.com/mortise-dev/mortise/store"
@@ -13,13 +14,27 @@ import (
 const expireAtOnce = 256 // keys that one transaction expires
 
 // expiries is the records with an expiry, soonest first. Records that were replaced or deleted meanwhile stay until
-// their time comes and are passed over then.
+// their time comes, or until they are the most.
 type expiries []*store.Record
 
-func (e *expiries) add(r *store.Record) {
-	if !r.Expires.IsZero() {
-		heap.Push(e, r)
+// expect adds a record that has an expiry, and counts one that was replaced or deleted.
+func (d *DB) expect(r, replaced *store.Record) {
+	if r != nil && !r.Expires.IsZero() {
+		heap.Push(&d.expiries, r)
 	}
+	if replaced == nil || replaced.Expires.IsZero() {
+		return
+	}
+	const few = 64
+	if d.stale++; d.stale < few || d.stale < len(d.expiries)/2 {
+		return
+	}
+	d.stale = 0
+	d.expiries = slices.DeleteFunc(d.expiries, func(r *store.Record) bool {
+		current, _ := d.staged.Get(r.Key)
+		return current != r
+	})
+	heap.Init(&d.expiries)
 }
 
 // Len, Less, Swap, Push and Pop implement [heap.Interface].
@@ -47,6 +62,7 @@ func (d *DB) NextExpiry() time.Time {
 			return r.Expires
 		}
 		heap.Pop(&d.expiries)
+		d.stale--
 	}
 	return time.Time{}
 }
@@ -61,6 +77,7 @@ func (d *DB) StageExpired(now time.Time) Change {
 			break
 		}
 		r := heap.Pop(&d.expiries).(*store.Record)
+		d.stale-- // apply counts it
 		d.apply(store.Event{Revision: d.revision + 1, Key: r.Key, Previous: r})
 	}
 	if len(d.events) == first {

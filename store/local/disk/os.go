@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/mortise-dev/mortise/store"
@@ -18,8 +19,30 @@ type OS struct{}
 
 var _ FS = OS{}
 
-// MkdirAll implements [FS].
-func (OS) MkdirAll(dir string) error { return os.MkdirAll(dir, 0o700) }
+// MkdirAll implements [FS]. What it makes is durable: were a directory lost with the power, all in it would be.
+func (d OS) MkdirAll(dir string) error {
+	info, err := os.Stat(dir)
+	if err == nil {
+		if !info.IsDir() {
+			return &os.PathError{Op: "mkdir", Path: dir, Err: syscall.ENOTDIR}
+		}
+		return nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	parent := filepath.Dir(dir)
+	if parent == dir {
+		return err
+	}
+	if err := d.MkdirAll(parent); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return d.SyncDir(parent)
+}
 
 // List implements [FS].
 func (OS) List(dir string) ([]string, error) {
