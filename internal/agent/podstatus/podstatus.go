@@ -11,6 +11,7 @@
 package podstatus
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -89,6 +90,10 @@ func Make(in Input) corev1.PodStatus {
 		out.Phase, out.Reason, out.Message = corev1.PodFailed, in.Reason, in.Message
 	case ended(old.Phase):
 		out.Phase, out.Reason, out.Message = old.Phase, old.Reason, old.Message
+	}
+	if ended(out.Phase) && !ended(old.Phase) && len(state.Running()) > 0 {
+		// It is as good as over, but others count on an ended pod to have nothing running.
+		out.Phase, out.Reason, out.Message = cmp.Or(old.Phase, corev1.PodPending), old.Reason, old.Message
 	}
 	conditions(in, state, &out)
 	return out

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func binaries(t *testing.T, names ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestInstall(t *testing.T) {
+	bin := binaries(t, plugins...)
+	dir := filepath.Join(t.TempDir(), "net.d")
+	o := Options{Dir: dir, BinDirs: []string{"/nowhere", bin}, PodCIDRs: []string{"10.1.2.3/24"}}
+	path, ours, err := Install(o)
+	if err != nil || !ours || path != filepath.Join(dir, FileName) {
+		t.Fatalf("%s, %v, %v", path, ours, err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(text), `"subnet": "10.1.2.0/24"`) {
+		t.Errorf("%v: %s", err, text)
+	}
+	o.PodCIDRs = []string{"10.9.0.0/24", "fd00::/64"}
+	if _, _, err := Install(o); err != nil {
+		t.Fatal(err)
+	}
+	text, err = os.ReadFile(path)
+	if err != nil || !strings.Contains(string(text), "10.9.0.0/24") || !strings.Contains(string(text), "::/0") {
+		t.Errorf("not changed with the range: %v: %s", err, text)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+func TestInstallLeavesOthersAlone(t *testing.T) {
+	dir := t.TempDir()
+	other := filepath.Join(dir, "99-theirs.conf")
+	if err := os.WriteFile(other, []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	path, ours, err := Install(Options{Dir: dir, PodCIDRs: []string{"10.0.0.0/24"}})
+	if err != nil || ours || path != other {
+		t.Errorf("%s, %v, %v", path, ours, err)
+	}
+}
+
+func TestInstallNamesWhatIsMissing(t *testing.T) {
+	_, _, err := Install(Options{Dir: t.TempDir(), BinDirs: []string{binaries(t, "bridge", "host-local", "loopback")}, PodCIDRs: []string{"10.0.0.0/24"}})
+	if err == nil || !strings.Contains(err.Error(), `"portmap"`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func FuzzConflist(f *testing.F) {
+	f.Add("10.0.0.0/8")
+	f.Fuzz(func(t *testing.T, cidr string) {
+		if text, err := Conflist(Options{PodCIDRs: []string{cidr}}); err == nil && !strings.Contains(string(text), "subnet") {
+			t.Errorf("no subnet in %s", text)
+		}
+	})
+}

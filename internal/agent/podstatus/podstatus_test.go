@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podstatus
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden statuses")
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
+
+// TestStatuses compares statuses with testdata/NAME.yaml. Each status must also be a fixed
+// point: made again from itself, it is the same.
+func TestStatuses(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	pod := func(policy corev1.RestartPolicy, change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Generation: 1}}
+		p.Spec.RestartPolicy = policy
+		p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at(-5))}}
+		if change != nil {
+			change(p)
+		}
+		return p
+	}
+	ready := podstate.Sandbox{ID: "s0", Ready: true, Networked: true, IPs: []string{"fd00::2", "10.0.0.2"}}
+	lost := podstate.Sandbox{ID: "s0", Networked: true}
+	runs := func(name string, restarts int32) podstate.Container {
+		return podstate.Container{ID: "id-" + name, Name: name, SandboxID: "s0", State: podstate.Running, Started: at(1), Image: "i", ImageRef: "sha256:1", Note: podstate.Note{RestartCount: restarts}}
+	}
+	ended := func(name string, code int32, restarts int32) podstate.Container {
+		c := runs(name, restarts)
+		c.ID = "old-" + name
+		c.State, c.Finished, c.ExitCode, c.Reason = podstate.Exited, at(2), code, "Completed"
+		if code != 0 {
+			c.Reason = "Error"
+		}
+		return c
+	}
+	state := func(s podstate.Sandbox, c ...podstate.Container) *podstate.Pod {
+		return &podstate.Pod{UID: "u", Sandboxes: []podstate.Sandbox{s}, Containers: c}
+	}
+	init := func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "i"}} }
+	sidecar := func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "s", Image: "i", RestartPolicy: &always}}
+	}
+	for name, in := range map[string]Input{
+		"new":                {Pod: pod("Always", nil)},
+		"creating-with-init": {Pod: pod("Always", init), State: state(ready)},
+		"init-running":       {Pod: pod("Always", init), State: state(ready, runs("i", 0))},
+		"init-failed-never":  {Pod: pod("Never", init), State: state(ready, ended("i", 1, 0))},
+		"running":            {Pod: pod("Always", nil), State: state(ready, runs("c", 0))},
+		"running-not-ready":  {Pod: pod("Always", nil), State: state(ready, runs("c", 0)), Ready: func(*podstate.Container) bool { return false }},
+		"running-gate": {Pod: pod("Always", func(p *corev1.Pod) {
+			p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "x/y"}}
+		}), State: state(ready, runs("c", 0))},
+		"restarted": {Pod: pod("Always", nil), State: state(ready, runs("c", 1), ended("c", 1, 0))},
+		"backing-off": {Pod: pod("Always", nil), State: state(ready, ended("c", 1, 0)), Waiting: map[string]corev1.ContainerStateWaiting{
+			"c": {Reason: "CrashLoopBackOff", Message: "back-off"}}},
+		"pull-error": {Pod: pod("Always", nil), State: state(ready), Waiting: map[string]corev1.ContainerStateWaiting{"c": {Reason: "ErrImagePull", Message: "no"}}},
+		"succeeded":  {Pod: pod("Never", nil), State: state(lost, ended("c", 0, 0))},
+		"failed":     {Pod: pod("Never", nil), State: state(lost, ended("c", 2, 0))},
+		"deadline":   {Pod: pod("Always", nil), State: state(ready, runs("c", 0)), Terminal: true, Reason: "DeadlineExceeded", Message: "late"},
+		"deleted": {Pod: pod("Always", func(p *corev1.Pod) {
+			now := metav1.NewTime(at(0))
+			p.DeletionTimestamp = &now
+		}), State: state(lost, ended("c", 137, 0)), Terminal: true},
+		"sidecar-running":     {Pod: pod("Always", sidecar), State: state(ready, runs("c", 0), runs("s", 0))},
+		"sidecar-not-started": {Pod: pod("Always", sidecar), State: state(ready, runs("s", 0)), Started: func(*podstate.Container) bool { return false }},
+		"host-network":        {Pod: pod("Always", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), State: state(podstate.Sandbox{ID: "s0", Ready: true, HostNetwork: true}, runs("c", 0))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			yes := func(*podstate.Container) bool { return true }
+			in.HostIPs, in.Scheme, in.Now = []string{"192.168.0.1"}, "containerd", metav1.NewTime(at(10))
+			if in.Started == nil {
+				in.Started = yes
+			}
+			if in.Ready == nil {
+				in.Ready = yes
+			}
+			got := Make(in)
+			text, err := yaml.Marshal(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", name+".yaml")
+			if *update {
+				if err := os.WriteFile(path, text, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(text)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			again := in
+			again.Pod = in.Pod.DeepCopy()
+			again.Pod.Status = got
+			again.Now = metav1.NewTime(at(99))
+			if second := Make(again); !Equal(got, second) {
+				t.Errorf("not a fixed point:\n%s", cmp.Diff(got, second))
+			}
+		})
+	}
+}
+
+func TestEndIsRemembered(t *testing.T) {
+	p := &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c"}}}}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "x://1", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "x://1", Message: "last words"}}}}
+	no := func(*podstate.Container) bool { return false }
+	got := Make(Input{Pod: p, Scheme: "x", Started: no, Ready: no, State: &podstate.Pod{Containers: []podstate.Container{{ID: "1", Name: "c", State: podstate.Exited}}}})
+	if m := got.ContainerStatuses[0].State.Terminated.Message; m != "last words" {
+		t.Errorf("message %q: its file is gone, but it was read once", m)
+	}
+}
+
+func TestQOS(t *testing.T) {
+	for text, want := range map[string]corev1.PodQOSClass{
+		"{}": corev1.PodQOSBestEffort,
+		"{containers: [{resources: {requests: {cpu: 1}}}]}":                                             corev1.PodQOSBurstable,
+		"{containers: [{resources: {limits: {cpu: 1, memory: 1Gi}}}]}":                                  corev1.PodQOSGuaranteed,
+		"{containers: [{resources: {limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Gi}}}]}": corev1.PodQOSGuaranteed,
+		"{containers: [{resources: {limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 500m}}}]}":           corev1.PodQOSBurstable,
+		"{containers: [{resources: {limits: {cpu: 1, memory: 1Gi}}}, {name: b}]}":                       corev1.PodQOSBurstable,
+		"{initContainers: [{name: i}], containers: [{resources: {limits: {cpu: 1, memory: 1Gi}}}]}":     corev1.PodQOSBurstable,
+		"{containers: [{resources: {limits: {nvidia.com/gpu: 1}}}]}":                                    corev1.PodQOSBestEffort,
+	} {
+		var p corev1.Pod
+		if err := yaml.UnmarshalStrict([]byte(strings.ReplaceAll(text, "\t", " ")), &p.Spec); err != nil {
+			t.Fatal(err)
+		}
+		if got := QOS(&p); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}

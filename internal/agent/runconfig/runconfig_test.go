@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runconfig
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mortise-dev/mortise/internal/agent/environ"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden configurations")
+
+var node = Node{
+	LogDir: "/var/log/pods", ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local",
+	HostServers: []string{"1.1.1.1"}, HostSearches: []string{"example.org"}, HostOptions: []string{"rotate"}, MemoryBytes: 8 << 30, LowestOOMScore: -1000, CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS,
+}
+
+// TestConfigurations turns testdata/NAME.pod.yaml into NAME.cri.yaml: the sandbox's and each
+// container's configuration.
+func TestConfigurations(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.pod.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no pods: %v", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pod corev1.Pod
+		if err := yaml.UnmarshalStrict(text, &pod); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		out := write(t, func() (proto.Message, error) { return node.Sandbox(&pod, 1) })
+		for i := range pod.Spec.Containers {
+			out += "---\n" + write(t, func() (proto.Message, error) {
+				return node.Container(ContainerInput{Pod: &pod, Container: &pod.Spec.Containers[i], ImageRef: "sha256:1", RestartCount: 2, ImageUser: new(int64(0)), Env: []environ.Var{{Name: "A", Value: "x"}}})
+			})
+		}
+		out += "---\n" + node.Hosts(&pod, []string{"10.0.0.1"}, "127.0.0.1 host\n")
+		golden := file[:len(file)-len(".pod.yaml")] + ".cri.yaml"
+		if *update {
+			if err := os.WriteFile(golden, []byte(out), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), out); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", file, diff)
+		}
+	}
+}
+
+func write(t *testing.T, make func() (proto.Message, error)) string {
+	t.Helper()
+	m, err := make()
+	if err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	// Protobuf's own JSON varies its spaces on purpose; YAML does not.
+	text, err := protojson.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := yaml.JSONToYAML(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func TestSystemdCgroups(t *testing.T) {
+	n := Node{CgroupDriver: runtimeapi.CgroupDriver_SYSTEMD}
+	pod := &corev1.Pod{}
+	pod.UID = "a-b"
+	if got, want := n.CgroupParent(pod), "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-poda_b.slice"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestParseResolvConf(t *testing.T) {
+	servers, searches, options := ParseResolvConf("# x\nnameserver 1.1.1.1 # y\nnameserver ::1\nsearch a.b. c\noptions ndots:2 rotate\nsortlist\n")
+	if diff := cmp.Diff([][]string{{"1.1.1.1", "::1"}, {"a.b", "c"}, {"ndots:2", "rotate"}}, [][]string{servers, searches, options}); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func FuzzParseResolvConf(f *testing.F) {
+	f.Add("nameserver 1.1.1.1\nsearch . a\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		servers, searches, options := ParseResolvConf(text)
+		for _, list := range [][]string{servers, searches, options} {
+			for _, word := range list {
+				if word == "" {
+					t.Errorf("an empty word in %q", text)
+				}
+			}
+		}
+	})
+}
