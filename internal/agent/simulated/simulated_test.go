@@ -232,9 +232,9 @@ func TestPodEnds(t *testing.T) {
 	}{
 		{"job", job, map[time.Duration]string{0: "Running c:running:0:true", 2 * time.Second: "Succeeded c:exit 0:0:false"}},
 		{"bare", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever },
-			map[time.Duration]string{time.Hour: "Running c:running:0:true"}},
+			map[time.Duration]string{2 * time.Minute: "Running c:running:0:true"}},
 		{"always", func(p *corev1.Pod) { p.Annotations = map[string]string{AnnotationRunFor: "1s"} },
-			map[time.Duration]string{time.Hour: "Running c:running:0:true"}},
+			map[time.Duration]string{2 * time.Minute: "Running c:running:0:true"}},
 		{"annotated", func(p *corev1.Pod) {
 			p.Spec.RestartPolicy = corev1.RestartPolicyNever
 			p.Annotations = map[string]string{AnnotationRunFor: "1m", AnnotationExitCode: "3"}
