@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -157,32 +156,6 @@ func (m *Manager) kind(d *resource.Descriptor) *kind {
 		m.kinds[p] = k
 	}
 	return k
-}
-
-// resets are the fields that a path does not write whatever the client sends, and that therefore nobody owns through it.
-func resets(d *resource.Descriptor, subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
-	var paths []fieldpath.Path
-	switch subresource {
-	case "":
-		if d.Subresource("status") != nil {
-			paths = append(paths, fieldpath.MakePathOrDie("status"))
-		}
-	case "status":
-		paths = append(paths, fieldpath.MakePathOrDie("spec"))
-		if custom(d) {
-			paths = append(paths, fieldpath.MakePathOrDie("metadata"))
-		} else {
-			paths = append(paths, fieldpath.MakePathOrDie("metadata", "deletionTimestamp"), fieldpath.MakePathOrDie("metadata", "ownerReferences"))
-		}
-	}
-	if len(paths) == 0 {
-		return nil
-	}
-	out := map[fieldpath.APIVersion]*fieldpath.Set{}
-	for _, v := range d.Versions {
-		out[fieldpath.APIVersion(schema.GroupVersion{Group: d.Group, Version: v.Name}.String())] = fieldpath.NewSet(paths...)
-	}
-	return fieldpath.NewExcludeFilterSetMap(out)
 }
 
 // untime takes the time from the entry that a first write through scale made: upstream keeps the times of the parent alone.

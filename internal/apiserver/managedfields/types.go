@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	clientgoapply "k8s.io/client-go/applyconfigurations"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/kube-openapi/pkg/validation/spec"
+	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
+	"k8s.io/kube-openapi/pkg/common"
+	openapispec "k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 	"github.com/mortise-dev/mortise/resource"
@@ -25,7 +27,8 @@ import (
 type types struct {
 	builtIn     func() managedfields.TypeConverter
 	definitions func() managedfields.TypeConverter
-	meta        func() map[string]*spec.Schema // models of metav1, for kinds from definitions
+	services    func() (managedfields.TypeConverter, error)
+	meta        func() map[string]*openapispec.Schema // models of metav1, for kinds from definitions
 }
 
 func newTypes() *types {
@@ -37,7 +40,8 @@ func newTypes() *types {
 			_ = v1.AddToScheme(s)
 			return apiextensionsapply.NewTypeConverter(s)
 		}),
-		meta: sync.OnceValue(metaModels),
+		services: sync.OnceValues(apiServices),
+		meta:     sync.OnceValue(func() map[string]*openapispec.Schema { return models(openapi.GetOpenAPIDefinitions, metaPrefix) }),
 	}
 }
 
@@ -48,6 +52,8 @@ func (t *types) of(d *resource.Descriptor) (managedfields.TypeConverter, error) 
 		return t.custom(d)
 	case d.Group == v1.GroupName:
 		return t.definitions(), nil
+	case d.Group == apiregistration:
+		return t.services()
 	case scheme.Scheme.Recognizes(d.GroupVersionKind(d.Storage)):
 		return t.builtIn(), nil
 	}
@@ -56,7 +62,7 @@ func (t *types) of(d *resource.Descriptor) (managedfields.TypeConverter, error) 
 
 // custom makes the types of a kind from its schema.
 func (t *types) custom(d *resource.Descriptor) (managedfields.TypeConverter, error) {
-	models := map[string]*spec.Schema{}
+	models := map[string]*openapispec.Schema{}
 	for name, s := range t.meta() {
 		models[name] = s
 	}
@@ -76,19 +82,46 @@ func (t *types) custom(d *resource.Descriptor) (managedfields.TypeConverter, err
 	return c, nil
 }
 
-// metaModels are ObjectMeta and what it refers to.
-func metaModels() map[string]*spec.Schema {
-	const prefix = "io.k8s.apimachinery.pkg.apis.meta.v1."
-	out := map[string]*spec.Schema{}
-	for name, def := range openapi.GetOpenAPIDefinitions(func(path string) spec.Ref {
-		return spec.MustCreateRef("#/components/schemas/" + path)
-	}) {
-		if short, ok := strings.CutPrefix(name, prefix); ok {
+const (
+	metaPrefix      = "io.k8s.apimachinery.pkg.apis.meta.v1."
+	apiregistration = "apiregistration.k8s.io"
+	servicePrefix   = "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1."
+)
+
+// apiServices are the types of APIService, which client-go does not know.
+func apiServices() (managedfields.TypeConverter, error) {
+	all := models(aggregatoropenapi.GetOpenAPIDefinitions, metaPrefix, servicePrefix)
+	if s := all[servicePrefix+"APIService"]; s != nil {
+		s.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": apiregistration, "version": "v1", "kind": "APIService"}})
+	}
+	c, err := managedfields.NewTypeConverter(all, false)
+	if err != nil {
+		return nil, fmt.Errorf("read schema of %s: %w", apiregistration, err)
+	}
+	return c, nil
+}
+
+// models are the generated schemas whose names begin with one of the prefixes; of metav1 those that objects' metadata refers to.
+func models(definitions func(common.ReferenceCallback) map[string]common.OpenAPIDefinition, prefixes ...string) map[string]*openapispec.Schema {
+	out := map[string]*openapispec.Schema{}
+	for name, def := range definitions(func(path string) openapispec.Ref { return openapispec.MustCreateRef("#/components/schemas/" + path) }) {
+		for _, prefix := range prefixes {
+			short, ok := strings.CutPrefix(name, prefix)
+			if !ok {
+				continue
+			}
 			switch short {
 			case "ObjectMeta", "OwnerReference", "ManagedFieldsEntry", "FieldsV1", "Time":
-				s := def.Schema
-				out[name] = &s
+			default:
+				if prefix == metaPrefix {
+					continue
+				}
 			}
+			if short == "APIServiceList" {
+				continue
+			}
+			s := def.Schema
+			out[name] = &s
 		}
 	}
 	return out
