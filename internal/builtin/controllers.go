@@ -14,6 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
 	"github.com/mortise-dev/mortise/internal/controllers/namespace"
 	"github.com/mortise-dev/mortise/internal/controllers/nodeipam"
+	"github.com/mortise-dev/mortise/internal/controllers/nodelifecycle"
 	"github.com/mortise-dev/mortise/internal/controllers/replicaset"
 	"github.com/mortise-dev/mortise/internal/controllers/rootca"
 	"github.com/mortise-dev/mortise/internal/controllers/serviceaccount"
@@ -31,6 +32,7 @@ func Controllers() []controllers.Controller {
 		kubernetesservice.Controller(),
 		namespace.Controller(),
 		nodeipam.Controller(),
+		nodelifecycle.Controller(),
 		replicaset.Controller(),
 		rootca.Controller(),
 		serviceaccount.Controller(),

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -154,7 +155,12 @@ func (a *api) patch(action clienttesting.PatchActionImpl) (runtime.Object, error
 	if err != nil {
 		return nil, err
 	}
-	after, err := strategicpatch.StrategicMergePatch(before, action.GetPatch(), old)
+	var after []byte
+	if action.GetPatchType() == types.MergePatchType {
+		after, err = jsonpatch.MergePatch(before, action.GetPatch())
+	} else {
+		after, err = strategicpatch.StrategicMergePatch(before, action.GetPatch(), old)
+	}
 	if err != nil {
 		return nil, err
 	}

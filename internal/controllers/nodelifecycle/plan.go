@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodelifecycle
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// How long a node may be silent: one that has reported before, and one that never has.
+const (
+	grace        = 50 * time.Second
+	startupGrace = 60 * time.Second
+)
+
+func condition(conditions []corev1.NodeCondition, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range conditions {
+		if conditions[i].Type == kind {
+			return &conditions[i]
+		}
+	}
+	return nil
+}
+
+// deadline is when a node that was last heard of at heard counts as lost.
+func deadline(node *corev1.Node, heard time.Time) time.Time {
+	if condition(node.Status.Conditions, corev1.NodeReady) == nil {
+		return heard.Add(startupGrace)
+	}
+	return heard.Add(grace)
+}
+
+// silenced are a node's conditions once nothing is known of it any more.
+func silenced(node *corev1.Node, now time.Time) []corev1.NodeCondition {
+	conditions := slices.Clone(node.Status.Conditions)
+	for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		c := condition(conditions, kind)
+		switch {
+		case c == nil:
+			conditions = append(conditions, corev1.NodeCondition{
+				Type: kind, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated", Message: "Kubelet never posted node status.",
+				LastHeartbeatTime: node.CreationTimestamp, LastTransitionTime: metav1.NewTime(now),
+			})
+		case c.Status != corev1.ConditionUnknown:
+			c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status."
+			c.LastTransitionTime = metav1.NewTime(now)
+		}
+	}
+	return conditions
+}
+
+// byCondition are the taints that conditions ask for.
+var byCondition = []struct {
+	kind   corev1.NodeConditionType
+	status corev1.ConditionStatus
+	key    string
+}{
+	{corev1.NodeReady, corev1.ConditionFalse, corev1.TaintNodeNotReady},
+	{corev1.NodeReady, corev1.ConditionUnknown, corev1.TaintNodeUnreachable},
+	{corev1.NodeMemoryPressure, corev1.ConditionTrue, corev1.TaintNodeMemoryPressure},
+	{corev1.NodeDiskPressure, corev1.ConditionTrue, corev1.TaintNodeDiskPressure},
+	{corev1.NodeNetworkUnavailable, corev1.ConditionTrue, corev1.TaintNodeNetworkUnavailable},
+	{corev1.NodePIDPressure, corev1.ConditionTrue, corev1.TaintNodePIDPressure},
+}
+
+// taints are a node's taints after those of its conditions have been set right: NoSchedule for each, and NoExecute for a
+// node that is not ready or cannot be reached. Those of others stay as they are.
+func taints(node *corev1.Node, now time.Time) []corev1.Taint {
+	type id struct {
+		key    string
+		effect corev1.TaintEffect
+	}
+	want, ours := map[id]bool{}, map[id]bool{}
+	var order []id
+	add := func(key string, effect corev1.TaintEffect, wanted bool) {
+		ours[id{key, effect}] = true
+		if wanted && !want[id{key, effect}] {
+			want[id{key, effect}] = true
+			order = append(order, id{key, effect})
+		}
+	}
+	for _, t := range byCondition {
+		c := condition(node.Status.Conditions, t.kind)
+		met := c != nil && c.Status == t.status
+		add(t.key, corev1.TaintEffectNoSchedule, met)
+		if t.kind == corev1.NodeReady {
+			add(t.key, corev1.TaintEffectNoExecute, met)
+		}
+	}
+	// A node that has never said that it is ready keeps what it was registered with.
+	if condition(node.Status.Conditions, corev1.NodeReady) == nil {
+		delete(ours, id{corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule})
+	}
+	add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule, node.Spec.Unschedulable)
+	var result []corev1.Taint
+	for _, t := range node.Spec.Taints {
+		k := id{t.Key, t.Effect}
+		if !ours[k] || want[k] {
+			result = append(result, t)
+			delete(want, k)
+		}
+	}
+	for _, k := range order {
+		if want[k] {
+			at := metav1.NewTime(now)
+			result = append(result, corev1.Taint{Key: k.key, Effect: k.effect, TimeAdded: &at})
+		}
+	}
+	return result
+}
