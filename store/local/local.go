@@ -130,7 +130,7 @@ func (e *Engine) recover() error {
 		}
 	}
 	to := &rebuilder{options: e.options.Options}
-	found, err := replay(fs, e.dir, id, false, to)
+	found, err := rebuild(fs, e.dir, id, to)
 	if err != nil {
 		return err
 	}
@@ -186,6 +186,13 @@ type rebuilder struct {
 	unsealed  int
 	compacted int64
 	last      time.Time
+}
+
+// rebuild replays a directory into a rebuilder.
+func rebuild(fs disk.FS, dir string, id identity, to *rebuilder) (recovered, error) {
+	p := newPipe(to)
+	defer p.close()
+	return replay(fs, dir, id, false, p)
 }
 
 const replayGroup = 32 << 10 // transactions that are published together

@@ -74,7 +74,7 @@ func offline(ctx context.Context, dir string, options Options, use func(*rebuild
 		return err
 	}
 	b := &rebuilder{options: o.Options}
-	found, err := replay(o.Disk, dir, id, false, b)
+	found, err := rebuild(o.Disk, dir, id, b)
 	if err == nil {
 		b.finish(o.Clock.Now())
 		err = ctx.Err()
