@@ -78,6 +78,9 @@ func (c *controller) sync(ctx context.Context) error {
 	if err := c.service(ctx); err != nil {
 		return fmt.Errorf("publish service: %w", err)
 	}
+	if c.cluster.AdvertiseAddress.IsLoopback() {
+		return nil // no pod could reach it there, and endpoints may not say so
+	}
 	if err := c.endpoints(ctx); err != nil {
 		return fmt.Errorf("publish endpoints: %w", err)
 	}
