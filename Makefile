@@ -3,7 +3,6 @@ GO      ?= go
 TAGS    := grpcnotrace
 LDFLAGS := -s -w
 BIN     := bin/mortise
-export CGO_ENABLED ?= 0
 
 .PHONY: help up build test race lint gen check bench soak fuzz FORCE
 .DEFAULT_GOAL := help
@@ -12,7 +11,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/mortise
-	$(GO) build -tags $(TAGS) -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/mortise
+	$(GO) build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/mortise
 
 up: build ## build, install what is missing, start a cluster, print what to type next
 	@./scripts/up
