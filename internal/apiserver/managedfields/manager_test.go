@@ -33,8 +33,9 @@ func pods() *resource.Descriptor {
 // events has a hub that is of another group.
 func events() *resource.Descriptor {
 	return &resource.Descriptor{
-		Group: "events.k8s.io", Resource: "events", Kind: "Event", Storage: "v1", Namespaced: true,
-		Versions: []resource.Version{{
+		Group: "events.k8s.io", Resource: "events", Kind: "Event", Storage: "core", Namespaced: true,
+		HubKind: corev1.SchemeGroupVersion.WithKind("Event"),
+		Versions: []resource.Version{{Name: "core", Unserved: true, New: func() resource.Object { return &corev1.Event{} }}, {
 			Name: "v1", New: func() resource.Object { return &eventsv1.Event{} },
 			ToHub: func(o resource.Object) (resource.Object, error) {
 				e := o.(*eventsv1.Event)

@@ -5,6 +5,7 @@ package managedfields
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -54,7 +55,7 @@ func (t *types) of(d *resource.Descriptor) (managedfields.TypeConverter, error) 
 		return t.definitions(), nil
 	case d.Group == apiregistration:
 		return t.services()
-	case scheme.Scheme.Recognizes(d.GroupVersionKind(d.Storage)):
+	case slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return scheme.Scheme.Recognizes(d.GroupVersionKind(v.Name)) }):
 		return t.builtIn(), nil
 	}
 	return managedfields.NewDeducedTypeConverter(), nil
