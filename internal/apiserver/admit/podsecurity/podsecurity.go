@@ -95,7 +95,7 @@ func (p *plugin) pod(ctx context.Context, b resource.Backend, a *admit.Attribute
 	levels, errs, err := p.levels(ctx, b, a)
 	if err != nil {
 		a.Annotate(api.AuditAnnotationPrefix+"error", fmt.Sprintf("failed to lookup namespace %q: %v", a.Namespace, err))
-		return apierrors.NewInternalError(fmt.Errorf("failed to lookup namespace %q", a.Namespace)) //nolint:forbidigo // upstream's wording
+		return apierrors.NewInternalError(fmt.Errorf("failed to lookup namespace %q", a.Namespace)) // upstream's words
 	}
 	if len(errs) == 0 && levels.FullyPrivileged() {
 		a.Annotate(api.AuditAnnotationPrefix+api.EnforcedPolicyAnnotationKey, p.defaults.Enforce.String())
