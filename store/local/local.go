@@ -275,6 +275,8 @@ func (e *Engine) Close() error {
 		e.db.Close()
 		if e.failed == nil {
 			err = e.wal.finish()
+		} else {
+			e.wal.abandon()
 		}
 		if err = errors.Join(err, e.lock.Close()); err != nil {
 			err = fmt.Errorf("close store: %w", err)

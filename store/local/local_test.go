@@ -36,4 +36,5 @@ func TestEngineSmallSegments(t *testing.T) {
 	storetest.Run(t, small, storetest.Features{Durable: true, Clock: true})
 }
 
+// BenchmarkEngine holds, as Commit/writers=256, the budget of the engine alone.
 func BenchmarkEngine(b *testing.B) { storetest.Bench(b, onDisk) }

@@ -206,6 +206,14 @@ func (w *wal) finish() error {
 	return nil
 }
 
+// abandon closes the newest segment as it is, after a failure.
+func (w *wal) abandon() {
+	if w.file != nil {
+		_ = w.file.Close() // what it holds is in doubt already
+		w.file = nil
+	}
+}
+
 // resume opens the newest segment for appending after its last valid frame; what follows that is made zero.
 func (w *wal) resume() error {
 	s := w.current()
