@@ -88,6 +88,11 @@ func arrange(ctx context.Context, o Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if os.Geteuid() == 0 {
+		if err := removeIdleBridge(); err != nil {
+			return "", err
+		}
+	}
 	if Answers(ctx, d.socket) == nil {
 		return d.socket, nil
 	}

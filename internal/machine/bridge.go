@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+)
+
+// bridge is the pods' network on this machine, as the node's CNI configuration names it.
+const bridge = "mortise0"
+
+// removeIdleBridge removes a bridge that no pod is plugged into. The CNI plug-in makes it anew with the next pod; but it
+// refuses one that is there with another address, as after a change of the pod network.
+func removeIdleBridge() error {
+	link, err := netlink.LinkByName(bridge)
+	var absent netlink.LinkNotFoundError
+	if errors.As(err, &absent) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for bridge %s: %w", bridge, err)
+	}
+	all, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list network links: %w", err)
+	}
+	for _, l := range all {
+		if l.Attrs().MasterIndex == link.Attrs().Index {
+			return nil
+		}
+	}
+	if err := netlink.LinkDel(link); err != nil && !errors.As(err, &absent) {
+		return fmt.Errorf("remove bridge %s: %w", bridge, err)
+	}
+	return nil
+}
