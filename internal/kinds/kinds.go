@@ -56,6 +56,7 @@ func All(o Options) []*resource.Descriptor {
 	}
 	return []*resource.Descriptor{
 		core.Binding(),
+		core.ComponentStatus(),
 		core.ConfigMap(),
 		core.Endpoints(),
 		core.Event(),

@@ -18,7 +18,7 @@ import (
 // DaemonSet describes daemon sets, with the subresource status.
 func DaemonSet() *resource.Descriptor {
 	check := upstream.DaemonSet()
-	return kind.Describe[appsv1.DaemonSet](resource.Descriptor{
+	d := kind.Describe[appsv1.DaemonSet](resource.Descriptor{
 		Group:      "apps",
 		Resource:   "daemonsets",
 		Kind:       "DaemonSet",
@@ -57,6 +57,15 @@ func DaemonSet() *resource.Descriptor {
 			kind.Status(func(ds, old *appsv1.DaemonSet) { ds.Spec = old.Spec }, check.Status),
 		},
 	})
+	v1 := &d.Versions[0]
+	fill := v1.Default
+	v1.Default = func(obj resource.Object) {
+		fill(obj)
+		if ds, ok := obj.(*appsv1.DaemonSet); ok {
+			setTemplateGeneration(ds, templateGeneration(ds))
+		}
+	}
+	return d
 }
 
 // templateGeneration counts the changes of a daemon set's template. It has no field in this version, but an annotation.

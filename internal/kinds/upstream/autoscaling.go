@@ -15,7 +15,7 @@ import (
 
 // Scale validates the scale subresource of any kind.
 func Scale() UpdateCheck {
-	return updated(onlyNew(validation.ValidateScale))
+	return updated(onlyNew(validation.ValidateScale), "scale")
 }
 
 // HorizontalPodAutoscaler validates autoscalers.
