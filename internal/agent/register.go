@@ -99,7 +99,9 @@ func (n *node) object(old *corev1.Node) *corev1.Node {
 		KernelVersion: n.machine.kernel, OSImage: n.machine.osImage,
 		ContainerRuntimeVersion: n.cri.Name + "://" + strings.TrimPrefix(n.cri.Version, "v"),
 		KubeletVersion:          version.Get().GitVersion, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
-		Swap: &corev1.NodeSwapStatus{Capacity: &n.machine.swap},
+	}
+	if n.machine.swap > 0 { // a capacity of nothing is refused
+		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &n.machine.swap}
 	}
 	n.setConditions(s)
 	return node
