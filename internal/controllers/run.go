@@ -66,6 +66,7 @@ func clients(config *rest.Config) (*Deps, error) {
 	if config.QPS == 0 && config.RateLimiter == nil {
 		config.QPS = -1 // the server's own flow control is the limit
 	}
+	config.WarningHandler = rest.NoWarnings{} // what a controller writes it writes on purpose
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)

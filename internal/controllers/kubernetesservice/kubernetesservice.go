@@ -79,6 +79,9 @@ func (c *controller) sync(ctx context.Context) error {
 		return fmt.Errorf("publish service: %w", err)
 	}
 	if c.cluster.AdvertiseAddress.IsLoopback() {
+		return nil // no pod could reach it, and the API refuses it as an endpoint
+	}
+	if c.cluster.AdvertiseAddress.IsLoopback() {
 		return nil // no pod could reach it there, and endpoints may not say so
 	}
 	if err := c.endpoints(ctx); err != nil {
