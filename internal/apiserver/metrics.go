@@ -4,6 +4,8 @@
 package apiserver
 
 import (
+	"bufio"
+	"net"
 	"net/http"
 	"strconv"
 	"sync"
@@ -136,6 +138,15 @@ func (w *recorder) Write(p []byte) (int, error) {
 
 // Flush sends what is buffered.
 func (w *recorder) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+// Hijack takes the connection over, for protocols that upgrade it.
+func (w *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil && w.code == 0 {
+		w.code = http.StatusSwitchingProtocols
+	}
+	return c, rw, err
+}
 
 func (w *recorder) status() int {
 	if w.code == 0 {

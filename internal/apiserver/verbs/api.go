@@ -107,6 +107,9 @@ func (a *API) Add(ds ...*resource.Descriptor) {
 	a.edit(func(t *kindTable) {
 		for _, d := range ds {
 			k := watchcache.NewKind(d, a.Store, a.views, a.lifetime)
+			if old := t.byGroup[d.Group][d.Resource]; old != nil {
+				old.Feed.Stop() // its watchers come again, and are served by the new one
+			}
 			if t.byGroup[d.Group] == nil {
 				t.byGroup[d.Group] = map[string]*Kind{}
 			}

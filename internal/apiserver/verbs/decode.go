@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +32,9 @@ import (
 // schemeName is what kube-apiserver calls the scheme that a kind is not registered in.
 const schemeName = "pkg/runtime/scheme.go:111"
 
+// bodyTimeout is how long a client may take to send a body.
+const bodyTimeout = time.Minute
+
 // body reads the request's body within the bound.
 func (q *req) body() ([]byte, error) {
 	if q.r.Body == nil || q.r.Body == http.NoBody {
@@ -39,6 +43,8 @@ func (q *req) body() ([]byte, error) {
 	if q.r.ContentLength > q.MaxBody {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
 	}
+	// a body that trickles in must not hold a request for ever; in-process bodies have no deadline
+	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	var buf bytes.Buffer
 	if n := q.r.ContentLength; n > 0 {
 		buf.Grow(int(n) + bytes.MinRead)

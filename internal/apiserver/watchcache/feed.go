@@ -90,6 +90,9 @@ func (f *Feed) Start() error {
 	if t := f.tail.Load(); t != nil && t.err.Load() == nil {
 		return nil
 	}
+	if f.stopped {
+		return store.ErrClosed
+	}
 	at := f.storage.Revision()
 	ctx, stop := context.WithCancel(f.lifetime.Context)
 	w, err := f.storage.Watch(ctx, f.kind.Root, at)
@@ -248,6 +251,7 @@ func (c *Cursor) catchUp(ctx context.Context) ([]Event, int64, error) {
 func (f *Feed) Stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.stopped = true
 	if f.stop != nil {
 		f.stop()
 	}

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/memory"
+)
+
+func benchServer(b *testing.B) *kubernetes.Clientset {
+	b.Helper()
+	engine := store.New(memory.Open(memory.Options{}))
+	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps()}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		s.end()
+		s.lifetime.Group.Wait()
+		if err := engine.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return kubernetes.NewForConfigOrDie(protobuf(s.Config(&user.DefaultInfo{Name: "a", Groups: []string{user.SystemPrivilegedGroup}})))
+}
+
+func kilobyte(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": strings.Repeat("x", 1000)}}
+}
+
+// BenchmarkCreate is a client's create and all that the server does for it, in one process.
+func BenchmarkCreate(b *testing.B) {
+	c := benchServer(b).CoreV1().ConfigMaps("ns")
+	var n atomic.Int64
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := c.Create(b.Context(), kilobyte(fmt.Sprint("c-", n.Add(1))), metav1.CreateOptions{}); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+// BenchmarkGet reads one object again and again.
+func BenchmarkGet(b *testing.B) {
+	c := benchServer(b).CoreV1().ConfigMaps("ns")
+	if _, err := c.Create(b.Context(), kilobyte("a"), metav1.CreateOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	b.ResetTimer()
+	for b.Loop() {
+		if _, err := c.Get(b.Context(), "a", metav1.GetOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkList reads 1,000 objects of a kilobyte.
+func BenchmarkList(b *testing.B) {
+	c := benchServer(b).CoreV1().ConfigMaps("ns")
+	for i := range 1000 {
+		if _, err := c.Create(b.Context(), kilobyte(fmt.Sprint("c-", i)), metav1.CreateOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ResetTimer()
+	for b.Loop() {
+		l, err := c.List(b.Context(), metav1.ListOptions{})
+		if err != nil || len(l.Items) != 1000 {
+			b.Fatal(len(l.Items), err)
+		}
+	}
+}
