@@ -53,11 +53,12 @@ type Options struct {
 	RootDir string // /var/lib/kubelet
 	LogDir  string // /var/log/pods
 
-	// CNI configuration is installed in CNIConfDir (/etc/cni/net.d) where none exists, from the
-	// node's podCIDR or, if the API server gives none, from PodCIDR. "-" installs nothing.
+	// CNI configuration is installed in CNIConfDir (/etc/cni/net.d) where none exists, for PodCIDR
+	// or, where that is empty, for the podCIDR that the Node is given. "-" installs nothing.
 	CNIConfDir string
 	CNIBinDirs []string // /opt/cni/bin, /usr/lib/cni
 	CNIDataDir string   // of host-local's leases; the plug-in's own default
+	CNIBridge  string   // mortise0
 	PodCIDR    string
 
 	ClusterDNS    []string
@@ -147,7 +148,8 @@ type node struct {
 
 	containerBackoff, imageBackoff *backoff.Table
 
-	port int32 // of the node's API
+	port      int32    // of the node's API
+	installed []string // the ranges of the CNI configuration; the heartbeat's own
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
@@ -282,7 +284,7 @@ func (n *node) installCNI(cidrs ...string) error {
 	if n.CNIConfDir == "-" {
 		return nil
 	}
-	path, ours, err := cni.Install(cni.Options{Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, PodCIDRs: cidrs, DataDir: n.CNIDataDir})
+	path, ours, err := cni.Install(cni.Options{Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, PodCIDRs: cidrs, DataDir: n.CNIDataDir, Bridge: n.CNIBridge})
 	if err != nil {
 		return fmt.Errorf("install CNI configuration: %w", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -50,9 +51,16 @@ func realRuntime(t *testing.T) (socket, dir string) {
 // TestEndToEnd runs pods as real containers. One containerd serves all of it.
 func TestEndToEnd(t *testing.T) {
 	socket, dir := realRuntime(t)
+	t.Cleanup(func() {
+		if link, err := netlink.LinkByName("mortise-test0"); err == nil {
+			if err := netlink.LinkDel(link); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	c := newCluster(t, Options{
 		NodeName: "n1", RuntimeEndpoint: socket, RootDir: filepath.Join(dir, "kubelet"), LogDir: filepath.Join(dir, "pods"),
-		CNIConfDir: filepath.Join(dir, "cni"), CNIDataDir: filepath.Join(dir, "networks"), PodCIDR: "10.213.0.0/24",
+		CNIConfDir: filepath.Join(dir, "cni"), CNIDataDir: filepath.Join(dir, "networks"), PodCIDR: "10.213.0.0/24", CNIBridge: "mortise-test0",
 	})
 
 	t.Run("web", func(t *testing.T) {

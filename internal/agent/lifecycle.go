@@ -232,8 +232,8 @@ func logTail(path string) string {
 	return out[max(len(out)-maxLogMessage, 0):]
 }
 
-// sweepLogs removes the logs of pods that are no more.
-func (n *node) sweepLogs(known map[types.UID]bool) error {
+// sweepLogs removes the logs of a pod of which only the UID is known.
+func (n *node) sweepLogs(uid types.UID) error {
 	entries, err := os.ReadDir(n.LogDir)
 	if err != nil {
 		return fmt.Errorf("list logs: %w", err)
@@ -241,11 +241,9 @@ func (n *node) sweepLogs(known map[types.UID]bool) error {
 	var failed []error
 	for _, e := range entries {
 		// Namespace, name and UID hold no underscore.
-		parts := strings.Split(e.Name(), "_")
-		if len(parts) != 3 || known[types.UID(parts[2])] {
-			continue
+		if parts := strings.Split(e.Name(), "_"); len(parts) == 3 && parts[2] == string(uid) {
+			failed = append(failed, os.RemoveAll(filepath.Join(n.LogDir, e.Name())))
 		}
-		failed = append(failed, os.RemoveAll(filepath.Join(n.LogDir, e.Name())))
 	}
 	return errors.Join(failed...)
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -209,16 +210,20 @@ func (n *node) register(ctx context.Context) error {
 	return n.renewLease(ctx)
 }
 
-// network installs the pod network that the API server has given to the node.
+// network installs the pod network that the API server has given to the node, if it has
+// none of its own.
 func (n *node) network(node *corev1.Node) error {
+	if n.PodCIDR != "" {
+		return nil
+	}
 	cidrs := node.Spec.PodCIDRs
 	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
 		cidrs = []string{node.Spec.PodCIDR}
 	}
-	if len(cidrs) == 0 || len(cidrs) == 1 && cidrs[0] == n.PodCIDR {
+	if len(cidrs) == 0 || slices.Equal(cidrs, n.installed) {
 		return nil
 	}
-	n.PodCIDR = cidrs[0]
+	n.installed = cidrs
 	return n.installCNI(cidrs...)
 }
 

@@ -335,8 +335,9 @@ func (n *node) collectGarbage(ctx context.Context) error {
 	}
 }
 
-// sweep removes directories of pods that no worker knows: they are left from a time when
-// the node was not looking.
+// sweep removes directories and logs of pods that no worker knows: they are left from a time
+// when the node was not looking. The directory of logs may be shared with other nodes on the
+// machine; only logs of pods that had a directory of ours are removed.
 func (n *node) sweep(ctx context.Context) error {
 	n.mu.Lock()
 	synced := n.synced
@@ -355,8 +356,8 @@ func (n *node) sweep(ctx context.Context) error {
 	var failed []error
 	for _, e := range entries {
 		if uid := types.UID(e.Name()); !known[uid] {
-			failed = append(failed, n.tearDown(ctx, uid))
+			failed = append(failed, n.tearDown(ctx, uid), n.sweepLogs(uid))
 		}
 	}
-	return errors.Join(append(failed, n.sweepLogs(known))...)
+	return errors.Join(failed...)
 }

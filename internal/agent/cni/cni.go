@@ -10,6 +10,7 @@ package cni
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,8 +26,8 @@ import (
 // exists only alone.
 const FileName = "10-mortise.conflist"
 
-// Bridge is the network device that pods are plugged into.
-const Bridge = "mortise0"
+// DefaultBridge is the network device that pods are plugged into.
+const DefaultBridge = "mortise0"
 
 // Options say where and what.
 type Options struct {
@@ -35,6 +36,7 @@ type Options struct {
 	PodCIDRs []string // one a family
 	// DataDir is where host-local keeps its leases; /var/lib/cni/networks if empty.
 	DataDir string
+	Bridge  string // DefaultBridge if empty
 	MTU     int
 }
 
@@ -118,7 +120,10 @@ func Conflist(o Options) ([]byte, error) {
 		ipam["dataDir"] = o.DataDir
 	}
 	bridge := object{
-		"type": "bridge", "bridge": Bridge, "isGateway": true, "ipMasq": true, "hairpinMode": true, "promiscMode": false, "ipam": ipam,
+		"type": "bridge", "bridge": cmp.Or(o.Bridge, DefaultBridge), "isGateway": true, "ipMasq": true,
+		// The bridge outlives the range that it was made for.
+		"forceAddress": true,
+		"hairpinMode":  true, "promiscMode": false, "ipam": ipam,
 	}
 	if o.MTU > 0 {
 		bridge["mtu"] = o.MTU
