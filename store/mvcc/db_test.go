@@ -171,6 +171,36 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestHalfPublished reads between the steps of a publication, when events are in the history that the head has not
+// reached: nobody sees them.
+func TestHalfPublished(t *testing.T) {
+	ctx := context.Background()
+	d := New(1, Options{})
+	commit(t, d, epoch, put("/r/x/a", "1"))
+	w, err := d.Watch(ctx, "/r/x/", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Stage(epoch, []store.Op{put("/r/x/a", "2")}); err != nil {
+		t.Fatal(err)
+	}
+	g := d.Seal()
+	d.history.append(g.events, d.touched)
+	if b, err := w.Next(ctx); err != nil || len(b.Events) != 1 || b.Revision != 2 {
+		t.Errorf("%+v, %v", b, err)
+	}
+	if b, ok, err := w.read(); ok || err != nil {
+		t.Errorf("%+v, %v", b, err)
+	}
+	if _, err := d.Watch(ctx, "/r/x/", 3); !errors.Is(err, store.ErrFuture) {
+		t.Errorf("watch after a revision that is not published: %v", err)
+	}
+	d.head.Store(g.head)
+	if b, err := w.Next(ctx); err != nil || len(b.Events) != 1 || b.Revision != 3 {
+		t.Errorf("%+v, %v", b, err)
+	}
+}
+
 // TestIdleWatcher has a watcher wait under one prefix while another's history is compacted: it has missed nothing.
 func TestIdleWatcher(t *testing.T) {
 	ctx := context.Background()

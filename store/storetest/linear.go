@@ -84,7 +84,18 @@ func linearModel(first int64) porcupine.Model {
 
 // testLinearizable has clients race over few keys, and looks for an order of their calls that explains all answers.
 func testLinearizable(t *testing.T, f *fixture) {
-	const clients, calls = 4, 80
+	const rounds = 8
+	for range rounds {
+		for key := range linearKeys {
+			must[int64](t)(f.Delete(f.ctx, linearKey(key), store.Any))
+		}
+		race(t, f)
+	}
+}
+
+func race(t *testing.T, f *fixture) {
+	t.Helper()
+	const clients, calls = 4, 60
 	var (
 		mu      sync.Mutex
 		history []porcupine.Operation
@@ -147,9 +158,10 @@ func linearChoice(r *rand.Rand, known [linearKeys]int64) linearInput {
 	return in
 }
 
+func linearKey(key int) string { return fmt.Sprintf("/linear/keys/%d", key) }
+
 func linearCall(ctx context.Context, s *store.Store, in linearInput) (linearOutput, error) {
 	out := linearOutput{conflict: -1}
-	name := func(key int) string { return fmt.Sprintf("/linear/keys/%d", key) }
 	switch {
 	case in.all:
 		page, err := s.List(ctx, "/linear/keys/")
@@ -162,7 +174,7 @@ func linearCall(ctx context.Context, s *store.Store, in linearInput) (linearOutp
 		}
 		return out, nil
 	case !in.commit:
-		r, revision, err := s.Get(ctx, name(in.key))
+		r, revision, err := s.Get(ctx, linearKey(in.key))
 		if err != nil {
 			return out, err
 		}
@@ -174,7 +186,7 @@ func linearCall(ctx context.Context, s *store.Store, in linearInput) (linearOutp
 	}
 	var ops []store.Op
 	for _, op := range in.ops {
-		o := store.Op{Key: name(op.key), Expect: op.expect}
+		o := store.Op{Key: linearKey(op.key), Expect: op.expect}
 		if !op.delete {
 			o.Value = []byte("v")
 		}

@@ -68,6 +68,7 @@ func Run(t *testing.T, factory Factory, features Features) {
 		{"Unique", "", testUnique},
 		{"Atomic", "", testAtomic},
 		{"Reliable", "", testReliable},
+		{"ReliableWakes", "", testWakes},
 		{"Resumable", "", testResumable},
 		{"ResumableAfterRestart", missing(features.Durable, "durable"), testResumableAfterRestart},
 		{"Bookmarkable", "", testBookmarkable},

@@ -233,6 +233,25 @@ func testUnique(t *testing.T, f *fixture) {
 }
 
 func testAtomic(t *testing.T, f *fixture) {
+	// A long backlog of transactions of three, so that no engine can give it in one batch by chance alone.
+	before, backlog := f.Revision(), int64(300)
+	w := f.watch(t, "/backlog/", before)
+	for i := range backlog {
+		var ops []store.Op
+		for j := range 3 {
+			ops = append(ops, store.Op{Key: fmt.Sprintf("/backlog/keys/%d", j), Value: fmt.Append(nil, i), Expect: store.Any})
+		}
+		if _, _, err := f.Commit(f.ctx, ops...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for seen := before; seen < before+backlog; {
+		b := next(t, w)
+		if want := 3 * (b.Revision - seen); int64(len(b.Events)) != want {
+			t.Fatalf("atomic: batch (%d, %d] has %d events, want %d", seen, b.Revision, len(b.Events), want)
+		}
+		seen = b.Revision
+	}
 	for _, o := range observe(t, f) {
 		want := map[int64]int{}
 		for _, c := range o.want {
@@ -270,6 +289,47 @@ func testReliable(t *testing.T, f *fixture) {
 		slices.SortFunc(o.want, byKey)
 		if diff := cmp.Diff(o.want, have); diff != "" {
 			t.Errorf("reliable: %v (-want +have):\n%s", o, diff)
+		}
+	}
+}
+
+// testWakes has watchers wait for each commit, with nothing else to wake them.
+func testWakes(t *testing.T, f *fixture) {
+	const rounds = 100
+	prefixes := []string{"", "/r/", "/r/pods/", "/r/pods/a/"}
+	seen := make(chan string)
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	ctx, cancel := context.WithTimeout(f.ctx, patience)
+	defer cancel()
+	for _, prefix := range prefixes {
+		w := f.watch(t, prefix, f.Revision())
+		watches.Go(func() {
+			for range rounds {
+				b, err := w.Next(ctx)
+				for err == nil && len(b.Events) == 0 {
+					b, err = w.Next(ctx)
+				}
+				if err != nil {
+					t.Errorf("reliable: watch of %q: %v", prefix, err)
+					cancel()
+					return
+				}
+				select {
+				case seen <- prefix:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	for i := range rounds {
+		must[*store.Record](t)(f.Update(f.ctx, "/r/pods/a/1", store.Any, fmt.Append(nil, i), 0))
+		for range prefixes {
+			select {
+			case <-seen:
+			case <-ctx.Done():
+				return
+			}
 		}
 	}
 }
