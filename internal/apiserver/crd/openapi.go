@@ -86,6 +86,15 @@ func KeepsUnknown(d *resource.Descriptor, version string) bool {
 	return v != nil && v.keep
 }
 
+// ReplicasPath is the path of the field that a version's scale subresource sets; nil if it has none.
+func ReplicasPath(d *resource.Descriptor, version string) []string {
+	v := versionOf(d, version)
+	if v == nil || v.scale() == nil {
+		return nil
+	}
+	return splitPath(v.scale().SpecReplicasPath)
+}
+
 func versionOf(d *resource.Descriptor, name string) *version {
 	c, ok := d.Codec.(codec)
 	if !ok {

@@ -6,7 +6,6 @@ package managedfields
 import (
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"weak"
 
@@ -22,6 +21,7 @@ import (
 type Manager struct {
 	log   *slog.Logger
 	types *types
+	scale func() (*managedfields.FieldManager, error)
 
 	mu sync.RWMutex
 	// of each descriptor that was asked for, weakly: a definition's descriptor goes with it.
@@ -43,7 +43,7 @@ func New(log *slog.Logger) *Manager {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{log: log, types: newTypes(), kinds: map[weak.Pointer[resource.Descriptor]]*kind{}}
+	return &Manager{log: log, types: newTypes(), scale: sync.OnceValues(newScale), kinds: map[weak.Pointer[resource.Descriptor]]*kind{}}
 }
 
 // Warm makes what is needed for built-in kinds, so that the first write does not wait for it.
@@ -52,27 +52,32 @@ func (m *Manager) Warm() { m.types.builtIn() }
 // Update records in obj which of its fields manager changed, compared with live, which is nil when obj is being created. Both are hub
 // objects; obj is changed and returned. When that is impossible, obj keeps live's entries.
 func (m *Manager) Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object, error) {
-	f, c, err := m.of(d, version, subresource)
-	if err != nil {
-		return nil, err
-	}
-	before, err := c.live(live)
-	if err != nil {
-		return nil, err
-	}
 	var was []metav1.ManagedFieldsEntry
 	if live != nil {
 		was = live.GetManagedFields()
 	}
-	if _, err := f.Update(before, obj, manager); err != nil {
+	if err := m.update(d, version, subresource, live, obj, manager); err != nil {
 		m.log.Error("keep managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
 		obj.SetManagedFields(was)
 		return obj, nil
 	}
-	if subresource == "scale" {
-		untime(obj, was, manager)
-	}
 	return obj, nil
+}
+
+func (m *Manager) update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) error {
+	if s := d.Subresource(subresource); s != nil && s.View != nil && s.GroupVersionKind == scaleKind && live != nil {
+		return m.updateScale(d, version, s.View, live, obj, manager)
+	}
+	f, c, err := m.of(d, version, subresource)
+	if err != nil {
+		return err
+	}
+	before, err := c.live(live)
+	if err != nil {
+		return err
+	}
+	_, err = f.Update(before, obj, manager)
+	return err
 }
 
 // Apply merges a configuration into live, nil when it is to be created, and returns a new hub object. A conflict is an API status error,
@@ -156,26 +161,4 @@ func (m *Manager) kind(d *resource.Descriptor) *kind {
 		m.kinds[p] = k
 	}
 	return k
-}
-
-// untime takes the time from the entry that a first write through scale made: upstream keeps the times of the parent alone.
-func untime(obj resource.Object, was []metav1.ManagedFieldsEntry, manager string) {
-	same := func(e metav1.ManagedFieldsEntry) bool {
-		return e.Manager == manager && e.Operation == metav1.ManagedFieldsOperationUpdate && e.Subresource == "scale"
-	}
-	for _, e := range was {
-		if same(e) {
-			return
-		}
-	}
-	entries := slices.Clone(obj.GetManagedFields())
-	for i, e := range entries {
-		if same(e) { // entries without a time come first of those of their operation
-			e.Time = nil
-			first := slices.IndexFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return e.Operation == metav1.ManagedFieldsOperationUpdate })
-			entries = slices.Insert(slices.Delete(entries, i, i+1), first, e)
-			break
-		}
-	}
-	obj.SetManagedFields(entries)
 }

@@ -6,6 +6,7 @@ package managedfields
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -248,7 +249,7 @@ func TestApplyRefusesUnknownFields(t *testing.T) {
 }
 
 func TestCustomKind(t *testing.T) {
-	m, d := New(nil), crontabs(t)
+	m, d := New(slog.New(slog.NewTextHandler(t.Output(), nil))), crontabs(t)
 	const gv = "stable.example.com/v1"
 	live := cr(t, `{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {replicas: 1, parts: [{key: a, val: xx}]}, status: {replicas: 1}}`)
 	if _, err := m.Update(d, "v1", "", nil, live, "author"); err != nil {
