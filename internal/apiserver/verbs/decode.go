@@ -44,7 +44,9 @@ func (q *req) body() ([]byte, error) {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
 	}
 	// a body that trickles in must not hold a request for ever; in-process bodies have no deadline
-	_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(bodyTimeout))
+	conn := http.NewResponseController(q.w)
+	_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout))
+	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
 	var buf bytes.Buffer
 	if n := q.r.ContentLength; n > 0 {
 		buf.Grow(int(n) + bytes.MinRead)

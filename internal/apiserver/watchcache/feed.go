@@ -73,11 +73,12 @@ type Feed struct {
 	lifetime *Lifetime
 	capacity int64
 
-	mu   sync.Mutex
-	stop context.CancelFunc
-	head atomic.Pointer[node]
-	tail atomic.Pointer[node]
-	seen atomic.Int64 // revision up to which all changes are in the list
+	mu      sync.Mutex
+	stop    context.CancelFunc
+	stopped bool
+	head    atomic.Pointer[node]
+	tail    atomic.Pointer[node]
+	seen    atomic.Int64 // revision up to which all changes are in the list
 }
 
 // Start makes sure that the feed runs.
