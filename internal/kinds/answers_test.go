@@ -44,18 +44,7 @@ func TestAnswers(t *testing.T) {
 	for _, d := range All(Options{}) {
 		kinds[d.GroupResource()] = d
 	}
-	f, err := os.Open("testdata/answers.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var a answer
-		if err := json.Unmarshal(lines.Bytes(), &a); err != nil {
-			t.Fatal(err)
-		}
+	for _, a := range answers(t) {
 		t.Run(a.ID, func(t *testing.T) {
 			gvr, namespace := split(a.Path)
 			d := kinds[gvr.GroupResource()]
@@ -84,9 +73,30 @@ func TestAnswers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// answers reads the recordings.
+func answers(t *testing.T) []answer {
+	t.Helper()
+	f, err := os.Open("testdata/answers.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	var out []answer
+	for lines.Scan() {
+		var a answer
+		if err := json.Unmarshal(lines.Bytes(), &a); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, a)
+	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
 	}
+	return out
 }
 
 // admission are resources that built-in admission plug-ins complete: their objects are compared where those are tested.
