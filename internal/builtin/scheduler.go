@@ -6,11 +6,13 @@ package builtin
 import (
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/defaultbinder"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/imagelocality"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/interpodaffinity"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodeaffinity"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodename"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodeports"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/noderesources"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodeunschedulable"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/podtopologyspread"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/prioritysort"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/schedulinggates"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/tainttoleration"
@@ -28,6 +30,8 @@ func SchedulerPlugins() profile.Registry {
 		{Name: nodeaffinity.Name, New: nodeaffinity.New, Weight: 2},
 		{Name: nodeports.Name, New: nodeports.New},
 		{Name: noderesources.FitName, New: noderesources.NewFit, Weight: 1},
+		{Name: podtopologyspread.Name, New: podtopologyspread.New, Weight: 2},
+		{Name: interpodaffinity.Name, New: interpodaffinity.New, Weight: 2},
 		{Name: noderesources.BalancedName, New: noderesources.NewBalanced, Weight: 1},
 		{Name: imagelocality.Name, New: imagelocality.New, Weight: 1},
 		{Name: defaultbinder.Name, New: defaultbinder.New},

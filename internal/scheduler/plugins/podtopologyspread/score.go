@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podtopologyspread
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// scoreState is what ranks nodes.
+type scoreState struct {
+	all     []constraint
+	domains []map[string]int32 // pods of each domain that has a feasible node; nil for hosts
+	hosts   [][]int32          // pods of each node, for constraints over hosts
+	slot    func(name string) (int, bool)
+	weight  []float64
+	ignored map[string]bool
+}
+
+// Clone shares the state: nothing changes it.
+func (s *scoreState) Clone() fwk.StateData { return s }
+
+// PreScore counts the domains of the ScheduleAnyway constraints, or the system's.
+func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, feasible []fwk.NodeInfo) *fwk.Status {
+	all, err := constraints(pod, pod.Spec.TopologySpreadConstraints, corev1.ScheduleAnyway)
+	if err != nil {
+		return fwk.AsStatus(fmt.Errorf("obtaining pod's soft topology spread constraints: %w", err))
+	}
+	own := len(pod.Spec.TopologySpreadConstraints) > 0
+	if !own {
+		all = p.owners.constraints(pod)
+	}
+	if len(all) == 0 || len(feasible) == 0 {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
+	if err != nil {
+		return fwk.AsStatus(fmt.Errorf("getting all nodes: %w", err))
+	}
+	s := &scoreState{all: all, domains: make([]map[string]int32, len(all)), hosts: make([][]int32, len(all)), weight: make([]float64, len(all)), ignored: map[string]bool{}}
+	// A constraint of the pod's own counts only nodes that have all the labels.
+	for _, n := range feasible {
+		if own && !hasAll(n.Node(), all) {
+			s.ignored[n.Node().Name] = true
+		}
+	}
+	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
+	for i := range all {
+		c := &all[i]
+		counts := p.matching(nodes, pod.Namespace, c.selector)
+		if c.key == corev1.LabelHostname {
+			s.hosts[i] = append([]int32(nil), counts...)
+			s.weight[i] = math.Log(float64(len(feasible)-len(s.ignored)) + 2)
+			continue
+		}
+		s.domains[i] = map[string]int32{}
+		for _, n := range feasible {
+			if v, ok := n.Node().Labels[c.key]; ok && !s.ignored[n.Node().Name] {
+				s.domains[i][v] = 0
+			}
+		}
+		s.weight[i] = math.Log(float64(len(s.domains[i])) + 2)
+		for k, n := range nodes {
+			if counts[k] == 0 {
+				continue
+			}
+			node := n.Node()
+			if _, there := s.domains[i][node.Labels[c.key]]; there && (!own || hasAll(node, all)) && c.counts(pod, node, affinity) {
+				s.domains[i][node.Labels[c.key]] += counts[k]
+			}
+		}
+	}
+	s.slot = slots(p.handle.SnapshotSharedLister(), nodes)
+	state.Write(scoreKey, s)
+	return nil
+}
+
+// slots says which of the nodes has a name. A snapshot knows.
+func slots(l fwk.SharedLister, nodes []fwk.NodeInfo) func(string) (int, bool) {
+	if s, ok := l.(interface{ Slot(name string) (int, bool) }); ok {
+		return s.Slot
+	}
+	m := make(map[string]int, len(nodes))
+	for k, n := range nodes {
+		m[n.Node().Name] = k
+	}
+	return func(name string) (int, bool) {
+		k, ok := m[name]
+		return k, ok
+	}
+}
+
+// Score adds up what the node's domains hold; less is better.
+func (p *plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n fwk.NodeInfo) (int64, *fwk.Status) {
+	s, st := read[*scoreState](state, scoreKey)
+	if st != nil {
+		return 0, st
+	}
+	node := n.Node()
+	if s.ignored[node.Name] {
+		return 0, nil
+	}
+	score := 0.0
+	for i := range s.all {
+		value, ok := node.Labels[s.all[i].key]
+		if !ok {
+			continue
+		}
+		count := s.domains[i][value]
+		if s.hosts[i] != nil {
+			slot, _ := s.slot(node.Name)
+			count = s.hosts[i][slot]
+		}
+		score += float64(count)*s.weight[i] + float64(s.all[i].maxSkew-1)
+	}
+	return int64(math.Round(score)), nil
+}
+
+// ScoreExtensions turn few pods into a high score.
+func (p *plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
+
+// NormalizeScore scales to 0..100, the emptiest domains best.
+func (p *plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, scores fwk.NodeScoreList) *fwk.Status {
+	s, st := read[*scoreState](state, scoreKey)
+	if st != nil {
+		return st
+	}
+	least, most := int64(math.MaxInt64), int64(0)
+	for _, n := range scores {
+		if !s.ignored[n.Name] {
+			least, most = min(least, n.Score), max(most, n.Score)
+		}
+	}
+	for i := range scores {
+		switch n := &scores[i]; {
+		case s.ignored[n.Name]:
+			n.Score = 0
+		case most == 0:
+			n.Score = fwk.MaxNodeScore
+		default:
+			n.Score = fwk.MaxNodeScore * (most + least - n.Score) / most
+		}
+	}
+	return nil
+}
+
+// owners find what a pod without constraints of its own belongs to.
+type owners struct {
+	services     corelisters.ServiceLister
+	controllers  corelisters.ReplicationControllerLister
+	replicaSets  appslisters.ReplicaSetLister
+	statefulSets appslisters.StatefulSetLister
+}
+
+func newOwners(h fwk.Handle) *owners {
+	f := h.SharedInformerFactory()
+	if f == nil {
+		return nil
+	}
+	return &owners{
+		services: f.Core().V1().Services().Lister(), controllers: f.Core().V1().ReplicationControllers().Lister(),
+		replicaSets: f.Apps().V1().ReplicaSets().Lister(), statefulSets: f.Apps().V1().StatefulSets().Lister(),
+	}
+}
+
+// constraints are the system's, for pods of a service or a controller.
+func (o *owners) constraints(pod *corev1.Pod) []constraint {
+	if o == nil {
+		return nil
+	}
+	selector := o.selector(pod)
+	if selector.Empty() {
+		return nil
+	}
+	return []constraint{
+		{key: corev1.LabelHostname, maxSkew: 3, minDomains: 1, selector: selector},
+		{key: corev1.LabelTopologyZone, maxSkew: 5, minDomains: 1, selector: selector},
+	}
+}
+
+// selector joins the selectors of the services that select the pod and of its controller.
+func (o *owners) selector(pod *corev1.Pod) labels.Selector {
+	joined := labels.Set{}
+	if all, err := o.services.Services(pod.Namespace).List(labels.Everything()); err == nil {
+		for _, s := range all {
+			if len(s.Spec.Selector) > 0 && labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(pod.Labels)) {
+				joined = labels.Merge(joined, s.Spec.Selector)
+			}
+		}
+	}
+	selector := labels.NewSelector()
+	if len(joined) > 0 {
+		selector = joined.AsSelector()
+	}
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil {
+		return selector
+	}
+	var of *metav1.LabelSelector
+	switch owner.Kind {
+	case "ReplicationController":
+		if c, err := o.controllers.ReplicationControllers(pod.Namespace).Get(owner.Name); err == nil {
+			of = metav1.SetAsLabelSelector(c.Spec.Selector)
+		}
+	case "ReplicaSet":
+		if c, err := o.replicaSets.ReplicaSets(pod.Namespace).Get(owner.Name); err == nil {
+			of = c.Spec.Selector
+		}
+	case "StatefulSet":
+		if c, err := o.statefulSets.StatefulSets(pod.Namespace).Get(owner.Name); err == nil {
+			of = c.Spec.Selector
+		}
+	}
+	if of == nil {
+		return selector
+	}
+	if other, err := metav1.LabelSelectorAsSelector(of); err == nil {
+		if rs, ok := other.Requirements(); ok {
+			selector = selector.Add(rs...)
+		}
+	}
+	return selector
+}
