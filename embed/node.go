@@ -89,10 +89,14 @@ func runNodes(ctx context.Context, p *parts, o *options) error {
 	log := o.log.With("part", "node")
 	if o.node == NodeCRI {
 		api := server.Serve(server.Options{ClientCAs: p.pki.CA.Pool(), Host: server.Host, Logger: log})
+		podCIDR := "" // the one that the controllers give it
+		if o.bare {
+			podCIDR = o.podCIDR.String()
+		}
 		p.client("node", func(ctx context.Context) error {
 			return agent.Run(ctx, agent.Options{
 				NodeName: name, Config: p.as("node:" + name), RuntimeEndpoint: p.criSocket, RootDir: nodeRoot(o),
-				PodCIDR: o.podCIDR.String(), NodeIPs: []string{address.String()},
+				PodCIDR: podCIDR, NodeIPs: []string{address.String()},
 				Listen: net.JoinHostPort(address.String(), "0"), TLS: secure, API: api, Logger: log,
 			})
 		})

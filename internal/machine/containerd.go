@@ -317,7 +317,7 @@ func Destroy(ctx context.Context, dataDir string) error {
 	if Answers(ctx, d.socket) == nil {
 		errs = append(errs, d.removePods(ctx))
 	}
-	errs = append(errs, Stop(ctx, dataDir), unmountBelow(d.dir), removeIdleBridge())
+	errs = append(errs, Stop(ctx, dataDir), unmountBelow(filepath.Dir(d.dir)), removeIdleBridge())
 	return errors.Join(errs...)
 }
 
