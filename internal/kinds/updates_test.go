@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/kinds/kind"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -40,6 +41,18 @@ func TestUpdates(t *testing.T) {
 				}
 			}
 			old.SetResourceVersion("7")
+			data, err := d.Codec.Encode(old)
+			if err != nil {
+				t.Fatal(err)
+			}
+			back, err := d.Codec.Decode(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			back.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
+			if diff := cmp.Diff(plain(t, old), plain(t, back)); diff != "" && !kind.Same(old, back) { // times lose their fractions
+				t.Errorf("stored and read back:\n%s", diff)
+			}
 			paths := map[string]*resource.Strategy{"": &d.Strategy}
 			for _, s := range d.Subresources {
 				if s.Strategy != nil {

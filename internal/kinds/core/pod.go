@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
 	"github.com/mortise-dev/mortise/internal/kinds/podspec"
@@ -35,22 +36,14 @@ func Pod() *resource.Descriptor {
 		},
 		Fields: kind.Fields(podFields),
 		Strategy: resource.Strategy{
-			PrepareCreate: kind.OnCreate(func(pod *corev1.Pod) {
-				pod.Generation = 1
-				pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
-				podspec.DropOff(&pod.Spec, nil)
-				gateScheduling(pod)
-				podspec.MergeLabelKeys(pod)
-				podspec.SyncAppArmor(pod)
-				podspec.DefaultPodResources(pod)
-				pod.Status.QOSClass = podspec.QOSClass(pod)
-			}),
+			PrepareCreate: preparePod,
 			PrepareUpdate: kind.OnUpdate(func(pod, old *corev1.Pod) {
 				pod.Status = old.Status
 				if upstream.Gate("PodLevelResourcesFixDefaulting") && pod.Spec.Resources == nil && old.Spec.Resources != nil {
 					pod.Spec.Resources = old.Spec.Resources.DeepCopy()
 				}
 				podspec.DropOff(&pod.Spec, &old.Spec)
+				podspec.DropInitAnnotations(pod.Annotations)
 				raisePodGeneration(pod, old)
 			}),
 			Validate:       check.Create,
@@ -67,6 +60,25 @@ func Pod() *resource.Descriptor {
 			podStatus(check.Status),
 		}, podConnect()...),
 	})
+}
+
+// preparePod gives a new pod its first status, and fills in what depends on more than one field.
+func preparePod(ctx context.Context, obj resource.Object) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	pod.Generation = 1
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	podspec.DropOff(&pod.Spec, nil)
+	podspec.DropInitAnnotations(pod.Annotations)
+	gateScheduling(pod)
+	podspec.MergeLabelKeys(pod)
+	for _, text := range podspec.SyncAppArmor(pod) {
+		warning.AddWarning(ctx, "", text)
+	}
+	podspec.DefaultPodResources(pod)
+	pod.Status.QOSClass = podspec.QOSClass(pod)
 }
 
 func podFields(pod *corev1.Pod) fields.Set {

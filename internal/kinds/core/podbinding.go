@@ -45,7 +45,7 @@ func Binding() *resource.Descriptor {
 		Verbs:      []string{"create"},
 		Create: func(ctx context.Context, b resource.Backend, obj resource.Object, opts *metav1.CreateOptions) (resource.Object, error) {
 			_, err := bindPod(ctx, b, obj.GetNamespace(), obj.GetName(), obj, opts)
-			return nil, err
+			return obj, err
 		},
 	})
 }
@@ -89,6 +89,7 @@ func bindPod(ctx context.Context, b resource.Backend, namespace, name string, ob
 			pod.Annotations = map[string]string{}
 		}
 		maps.Copy(pod.Annotations, binding.Annotations)
+		podspec.DropInitAnnotations(pod.Annotations)
 		if upstream.Gate("PodTopologyLabelsAdmission") && len(binding.Labels) > 0 {
 			if pod.Labels == nil {
 				pod.Labels = map[string]string{}

@@ -39,14 +39,19 @@ func DropOffTemplate(template, old *corev1.PodTemplateSpec) {
 	if template == nil {
 		return
 	}
-	for _, key := range initAnnotations {
-		delete(template.Annotations, key)
-	}
+	DropInitAnnotations(template.Annotations)
 	if old == nil {
 		DropOff(&template.Spec, nil)
 		return
 	}
 	DropOff(&template.Spec, &old.Spec)
+}
+
+// DropInitAnnotations drops the annotations that once held init containers, and that no one may bring back.
+func DropInitAnnotations(annotations map[string]string) {
+	for _, key := range initAnnotations {
+		delete(annotations, key)
+	}
 }
 
 // initAnnotations once held init containers and their statuses.

@@ -6,8 +6,11 @@
 package podspec
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 )
@@ -80,29 +83,40 @@ func merge(selector *metav1.LabelSelector, keys []string, op metav1.LabelSelecto
 	}
 }
 
-// SyncAppArmor copies AppArmor profiles from the annotations that once held them to the containers' fields.
-func SyncAppArmor(pod *corev1.Pod) {
+// SyncAppArmor copies AppArmor profiles from the annotations that once held them to the containers' fields, and returns
+// warnings of those annotations.
+func SyncAppArmor(pod *corev1.Pod) []string {
 	if pod.Spec.OS != nil && pod.Spec.OS.Name == corev1.Windows {
-		return
+		return nil
 	}
 	var ofPod *corev1.AppArmorProfile
 	if pod.Spec.SecurityContext != nil {
 		ofPod = pod.Spec.SecurityContext.AppArmorProfile
 	}
+	var warnings []string
 	eachContainer(&pod.Spec, func(c *corev1.Container) {
-		annotation, ok := pod.Annotations[corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]
+		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
+		annotation, ok := pod.Annotations[key]
 		if !ok || c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
 			return
 		}
 		profile := appArmorOf(annotation)
-		if profile == nil || len(upstream.AppArmorProfile(profile)) > 0 || same(profile, ofPod) {
+		if profile != nil && len(upstream.AppArmorProfile(profile)) > 0 {
+			profile = nil
+		}
+		if profile != nil && same(profile, ofPod) {
 			return
 		}
-		if c.SecurityContext == nil {
-			c.SecurityContext = &corev1.SecurityContext{}
+		if profile != nil {
+			if c.SecurityContext == nil {
+				c.SecurityContext = &corev1.SecurityContext{}
+			}
+			c.SecurityContext.AppArmorProfile = profile
 		}
-		c.SecurityContext.AppArmorProfile = profile
+		warnings = append(warnings, fmt.Sprintf(`%s: deprecated since v1.30; use the "appArmorProfile" field instead`,
+			field.NewPath("metadata", "annotations").Key(key)))
 	})
+	return warnings
 }
 
 // appArmorOf is the profile that an annotation names, nil if it names none.
