@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
 // need is a program and the Debian package that brings it.
@@ -27,7 +29,7 @@ func needs() []need {
 		{"CNI plug-ins", "containernetworking-plugins", func() bool { return cniBinDir() != "" }},
 		{"iptables", "iptables", program("iptables")},
 		{"nft", "nftables", program("nft")},
-		{"busybox", "busybox-static", program("busybox")},
+		{"a static busybox", "busybox-static", func() bool { return images.Usable() == nil }},
 	}
 }
 
@@ -79,10 +81,10 @@ func install(ctx context.Context, o Options) error {
 	}
 	missing := strings.Join(names, ", ")
 	if o.NoInstall {
-		return fmt.Errorf("prepare machine: missing: %s", missing)
+		return fmt.Errorf("prepare machine: not installed: %s", missing)
 	}
 	if lookPath("apt-get") == "" {
-		return fmt.Errorf("prepare machine: missing: %s, and there is no apt-get to install them with; install them and try again", missing)
+		return fmt.Errorf("prepare machine: not installed: %s, and there is no apt-get to install them with; install them and try again", missing)
 	}
 	return step(o.Progress, "installing "+strings.Join(pkgs, " "), func() error {
 		args := append([]string{"install", "-y", "--no-install-recommends"}, pkgs...)
@@ -98,7 +100,7 @@ func install(ctx context.Context, o Options) error {
 }
 
 func aptGet(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, lookPath("apt-get"), append([]string{"-q"}, args...)...)
+	cmd := exec.CommandContext(ctx, lookPath("apt-get"), append([]string{"-q", "-o", "DPkg::Lock::Timeout=120"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -87,6 +87,18 @@ func TestStepSpeaksOnlyWhenSlow(t *testing.T) {
 	}
 }
 
+func TestErrorsAreOneLine(t *testing.T) {
+	if got := lastLine([]byte("Reading lists\nE: Unable to locate package x\n\n")); got != "E: Unable to locate package x" {
+		t.Errorf("last line %q", got)
+	}
+	if p := lookPath("sh"); !filepath.IsAbs(p) {
+		t.Errorf("sh is at %q", p)
+	}
+	if p := lookPath("no-such-program"); p != "" {
+		t.Errorf("no-such-program is at %q", p)
+	}
+}
+
 func TestMissingSocketIsAnError(t *testing.T) {
 	_, err := Prepare(t.Context(), Options{DataDir: t.TempDir(), Socket: filepath.Join(t.TempDir(), "no.sock")})
 	if err == nil || strings.Contains(err.Error(), "\n") {

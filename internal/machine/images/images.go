@@ -197,18 +197,30 @@ func WriteArchive(w io.Writer, imgs map[string]v1.Image) error {
 	return nil
 }
 
-// machineBusybox reads the machine's static busybox and asks it what it can do.
-func machineBusybox(ctx context.Context) ([]byte, []string, error) {
-	path, err := find("busybox")
-	if err != nil {
-		return nil, nil, err
+// Usable says whether this machine has what the images are made of: a busybox that needs no libraries.
+func Usable() error {
+	_, _, err := staticBusybox()
+	return err
+}
+
+func staticBusybox() (path string, data []byte, err error) {
+	if path, err = find("busybox"); err != nil {
+		return "", nil, err
 	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read busybox: %w", err)
+	if data, err = os.ReadFile(path); err != nil {
+		return "", nil, fmt.Errorf("read busybox: %w", err)
 	}
 	if err := static(data); err != nil {
-		return nil, nil, fmt.Errorf("use %s for images: %w (apt-get install busybox-static)", path, err)
+		return "", nil, fmt.Errorf("use %s for images: %w (apt-get install busybox-static)", path, err)
+	}
+	return path, data, nil
+}
+
+// machineBusybox reads the machine's static busybox and asks it what it can do.
+func machineBusybox(ctx context.Context) ([]byte, []string, error) {
+	path, data, err := staticBusybox()
+	if err != nil {
+		return nil, nil, err
 	}
 	out, err := exec.CommandContext(ctx, path, "--list").Output()
 	if err != nil {

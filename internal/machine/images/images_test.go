@@ -68,6 +68,32 @@ func TestPauseEndsOnTerm(t *testing.T) {
 	}
 }
 
+func TestStaticTellsLibraries(t *testing.T) {
+	if err := static([]byte("#!/bin/sh\n")); err == nil {
+		t.Error("a script is a static program")
+	}
+	data, err := os.ReadFile("/bin/sh")
+	if err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	if f, err := elf.NewFile(bytes.NewReader(data)); err == nil && f.Section(".interp") != nil && static(data) == nil {
+		t.Error("a program with an interpreter is static")
+	}
+}
+
+func FuzzStatic(f *testing.F) {
+	prog, err := pauseProgram("arm64")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(prog)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if static(b) == nil && !bytes.HasPrefix(b, []byte("\x7fELF")) {
+			t.Error("a program that is none is static")
+		}
+	})
+}
+
 func TestBuildIsReproducible(t *testing.T) {
 	var archives [2]bytes.Buffer
 	for i := range archives {
