@@ -11,6 +11,7 @@ package authenticate
 import (
 	"context"
 	"crypto/x509"
+	"encoding/asn1"
 	"errors"
 	"net/http"
 	"sync/atomic"
@@ -97,11 +98,24 @@ func (c *Certificate) Authenticate(r *http.Request) (user.Info, error) {
 		return nil, nil
 	}
 	groups := append(make([]string, 0, len(leaf.Subject.Organization)+1), leaf.Subject.Organization...)
-	who := &user.DefaultInfo{Name: leaf.Subject.CommonName, Groups: append(groups, Authenticated)}
+	who := &user.DefaultInfo{Name: leaf.Subject.CommonName, UID: uid(leaf), Groups: append(groups, Authenticated)}
 	if conn != nil {
 		conn.known.Store(&verified{leaf: leaf, who: who})
 	}
 	return who, nil
+}
+
+// UIDAttribute names the attribute of a certificate's subject that holds the user's uid, as Kubernetes registered it.
+func UIDAttribute() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2} }
+
+func uid(c *x509.Certificate) string {
+	oid := UIDAttribute()
+	for _, n := range c.Subject.Names {
+		if s, ok := n.Value.(string); ok && n.Type.Equal(oid) {
+			return s
+		}
+	}
+	return ""
 }
 
 // Anonymous takes everybody.

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -35,7 +36,13 @@ type Tokens struct {
 	Now func() time.Time
 	// Get reads the objects that a token is bound to; nil: they are not looked at.
 	Get func(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error)
+
+	mu    sync.RWMutex
+	known map[string]*claims // signatures that were verified; times and objects are looked at each time
 }
+
+// maxKnown bounds the memory of verified signatures.
+const maxKnown = 4096
 
 type claims struct {
 	Issuer    string   `json:"iss"`
@@ -169,17 +176,9 @@ func bearer(r *http.Request) string {
 // Verify checks a token for one of the audiences (nil: the server's own), and returns who it is and the audiences that
 // both share.
 func (t *Tokens) Verify(ctx context.Context, token string, audiences []string) (user.Info, []string, error) {
-	parsed, err := jose.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256})
+	c, err := t.signed(token)
 	if err != nil {
-		return nil, nil, ErrUnauthorized
-	}
-	payload, err := parsed.Verify(&t.Key.PublicKey)
-	if err != nil {
-		return nil, nil, ErrUnauthorized
-	}
-	var c claims
-	if err := json.Unmarshal(payload, &c); err != nil {
-		return nil, nil, ErrUnauthorized
+		return nil, nil, err
 	}
 	now := t.Now().Unix()
 	if c.Issuer != Issuer || now >= c.Expires || now < c.NotBefore-10 {
@@ -214,6 +213,35 @@ func (t *Tokens) Verify(ctx context.Context, token string, audiences []string) (
 		Name: c.Subject, UID: c.Private.ServiceAccount.UID, Extra: extra,
 		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + c.Private.Namespace, Authenticated},
 	}, shared, nil
+}
+
+// signed is what a token says, if this server signed it.
+func (t *Tokens) signed(token string) (*claims, error) {
+	t.mu.RLock()
+	c := t.known[token]
+	t.mu.RUnlock()
+	if c != nil {
+		return c, nil
+	}
+	parsed, err := jose.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256})
+	if err != nil {
+		return nil, ErrUnauthorized
+	}
+	payload, err := parsed.Verify(&t.Key.PublicKey)
+	if err != nil {
+		return nil, ErrUnauthorized
+	}
+	c = &claims{}
+	if err := json.Unmarshal(payload, c); err != nil {
+		return nil, ErrUnauthorized
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known == nil || len(t.known) >= maxKnown {
+		t.known = make(map[string]*claims)
+	}
+	t.known[token] = c
+	return c, nil
 }
 
 // bound refuses a token whose service account, pod or secret is gone or is another one of the same name.

@@ -26,6 +26,10 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 )
 
 const (
@@ -92,7 +96,7 @@ func LoadOrCreate(dir string, hosts []string, o Options) (*Material, error) {
 	if m.Server, err = k.leaf("apiserver", m.CA, subject{name: "kube-apiserver", hosts: hosts, server: true}); err != nil {
 		return nil, err
 	}
-	if m.Admin, err = k.leaf("admin", m.CA, subject{name: "kubernetes-admin", groups: []string{"system:masters"}}); err != nil {
+	if m.Admin, err = k.leaf("admin", m.CA, subject{name: "kubernetes-admin", groups: []string{"system:masters"}, uid: true}); err != nil {
 		return nil, err
 	}
 	if m.KubeletClient, err = k.leaf("apiserver-kubelet-client", m.CA, subject{name: "kube-apiserver-kubelet-client", groups: []string{"system:masters"}}); err != nil {
@@ -121,6 +125,7 @@ type subject struct {
 	name           string
 	groups, hosts  []string
 	server, client bool
+	uid            bool // draw one
 }
 
 type keeper struct {
@@ -210,6 +215,9 @@ func sign(ca *Pair, s subject, now time.Time) (*Pair, error) {
 		return nil, err
 	}
 	t.Subject.Organization = s.groups
+	if s.uid {
+		t.Subject.ExtraNames = []pkix.AttributeTypeAndValue{{Type: authenticate.UIDAttribute(), Value: string(uuid.NewUUID())}}
+	}
 	t.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
 	if s.server {
 		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
