@@ -160,6 +160,7 @@ type node struct {
 	changed chan struct{} // the node's condition may have changed
 
 	pullFailures map[string]failure
+	images       []corev1.ContainerImage
 }
 
 // Run registers the node and makes its pods real, until ctx is done. Pods go on running

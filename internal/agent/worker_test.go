@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ type noMounts struct{}
 func (noMounts) Tmpfs(string, int64) error         { return nil }
 func (noMounts) Unmount(string) error              { return nil }
 func (noMounts) Bind(string, string) error         { return nil }
+func (noMounts) Below(string) ([]string, error)    { return nil, nil }
 func (noMounts) IsMountPoint(string) (bool, error) { return false, nil }
 
 // tellingClock is a fake clock that says which waits begin.
@@ -305,4 +307,54 @@ func TestReadinessAndLiveness(t *testing.T) {
 	c.await("p", "ready", isReady)
 	set("live", 1)
 	c.await("p", "started again", func(p *corev1.Pod) bool { return p.Status.ContainerStatuses[0].RestartCount > 0 })
+}
+
+func TestNodeIsRegistered(t *testing.T) {
+	fake := &tellingClock{clocktesting.NewFakeClock(time.Now().Truncate(time.Second)), make(chan time.Duration, 1024)}
+	c, _ := newFake(t, fake)
+	node, err := c.client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conditions := map[corev1.NodeConditionType]corev1.ConditionStatus{}
+	for _, c := range node.Status.Conditions {
+		conditions[c.Type] = c.Status
+	}
+	want := map[corev1.NodeConditionType]corev1.ConditionStatus{
+		corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse, corev1.NodeDiskPressure: corev1.ConditionFalse, corev1.NodePIDPressure: corev1.ConditionFalse,
+	}
+	for kind, status := range want {
+		if kind == corev1.NodeReady && conditions[kind] != status || conditions[kind] == "" {
+			t.Errorf("condition %s is %q, want %s", kind, conditions[kind], status)
+		}
+	}
+	if node.Labels[corev1.LabelHostname] != "n1" || node.Status.NodeInfo.ContainerRuntimeVersion != "fake://1.0" || len(node.Status.Images) != 1 || node.Status.Addresses[0].Address != "192.168.1.5" {
+		t.Errorf("node: %+v", node)
+	}
+
+	w, err := c.client.CoordinationV1().Leases("kube-node-lease").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	begin := fake.Now()
+	if !fake.HasWaiters() {
+		t.Fatal("nobody waits")
+	}
+	fake.Step(10 * time.Second)
+	limit := time.After(20 * time.Second)
+	for {
+		select {
+		case e := <-w.ResultChan():
+			lease := e.Object.(*coordinationv1.Lease)
+			if *lease.Spec.HolderIdentity != "n1" || *lease.Spec.LeaseDurationSeconds != 40 {
+				t.Errorf("lease: %+v", lease.Spec)
+			}
+			if lease.Spec.RenewTime.Sub(begin) == 10*time.Second {
+				return
+			}
+		case <-limit:
+			t.Fatal("the lease is not renewed")
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -63,4 +64,30 @@ func (System) IsMountPoint(dir string) (bool, error) {
 		return false, os.NewSyscallError("lstat", err)
 	}
 	return own.Dev != parent.Dev, nil
+}
+
+// Below reads the kernel's list.
+func (System) Below(dir string) ([]string, error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("read mounts: %w", err)
+	}
+	return below(string(text), dir), nil
+}
+
+// below picks the mount points under a directory from the text of mountinfo, where the fifth
+// word of a line is the mount point, with spaces and the like as octal escapes.
+func below(mountinfo, dir string) []string {
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	var out []string
+	for line := range strings.Lines(mountinfo) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			continue
+		}
+		if path := unescape.Replace(fields[4]); strings.HasPrefix(path, dir+"/") {
+			out = append(out, path)
+		}
+	}
+	return out
 }

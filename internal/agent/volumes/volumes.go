@@ -26,7 +26,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -50,6 +49,8 @@ type Mounter interface {
 	// Bind mounts a file or directory, given as an open path, on the target.
 	Bind(source, target string) error
 	IsMountPoint(dir string) (bool, error)
+	// Below lists what is mounted below a directory, outer mounts before inner ones.
+	Below(dir string) ([]string, error)
 }
 
 // Manager makes the volumes of all pods. Calls for different pods may be concurrent,
@@ -163,13 +164,12 @@ func (m *Manager) write(pod *corev1.Pod, v *corev1.Volume, plugin string, memory
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make volume directory: %w", err)
 	}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		return fmt.Errorf("open volume directory: %w", err)
-	}
 	if memory {
 		if err := m.tmpfs(dir, 0); err != nil {
 			return err
 		}
+	} else if err := os.Chmod(dir, 0o777); err != nil {
+		return fmt.Errorf("open volume directory: %w", err)
 	}
 	var group *int64
 	if pod.Spec.SecurityContext != nil {
@@ -318,30 +318,7 @@ func checkHostPath(h *corev1.HostPathVolumeSource) error {
 // node's own (hostPath) are never in it.
 func (m *Manager) TearDown(uid types.UID) error {
 	dir := m.PodDir(uid)
-	var mounts []string
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		deep := strings.Count(strings.TrimPrefix(path, dir), "/") > 5
-		if path == dir || d.Type()&fs.ModeSymlink != 0 || deep {
-			return nil
-		}
-		mounted, err := m.Mounter.IsMountPoint(path)
-		if err != nil {
-			return err
-		}
-		if mounted {
-			mounts = append(mounts, path)
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-		}
-		return nil
-	})
+	mounts, err := m.Mounter.Below(dir)
 	if err != nil {
 		return fmt.Errorf("look for mounts of pod %s: %w", uid, err)
 	}
@@ -349,6 +326,10 @@ func (m *Manager) TearDown(uid types.UID) error {
 		if err := m.Mounter.Unmount(path); err != nil {
 			return fmt.Errorf("unmount %s: %w", path, err)
 		}
+	}
+	// Removing what lies under a mount that is still there would remove somebody's data.
+	if mounts, err = m.Mounter.Below(dir); err != nil || len(mounts) > 0 {
+		return fmt.Errorf("still mounted below %s: %q, %w", dir, mounts, err)
 	}
 	m.tokens.forget(uid)
 	if err := os.RemoveAll(dir); err != nil {

@@ -112,6 +112,35 @@ func (m mounts) Bind(source, target string) error {
 }
 func (m mounts) IsMountPoint(dir string) (bool, error) { _, ok := m[dir]; return ok, nil }
 
+func (m mounts) Below(dir string) ([]string, error) {
+	var out []string
+	for path := range m {
+		if strings.HasPrefix(path, dir+"/") {
+			out = append(out, path)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func FuzzBelow(f *testing.F) {
+	f.Add("36 35 98:0 / /a/b\\040c rw - ext3 /dev/root rw\n37 35 98:0 / /ab rw - x y z\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, path := range below(text, "/a") {
+			if !strings.HasPrefix(path, "/a/") {
+				t.Errorf("%q is not below /a", path)
+			}
+		}
+	})
+}
+
+func TestBelow(t *testing.T) {
+	got := below("36 35 98:0 / /a/b\\040c rw - ext3 /dev/root rw\n37 35 98:0 / /ab rw - x y z\n38 35 98:0 / /a rw - x y z\n", "/a")
+	if diff := cmp.Diff([]string{"/a/b c"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 type sources struct {
 	tokens int
 	fail   bool

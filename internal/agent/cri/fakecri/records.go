@@ -215,3 +215,14 @@ func (r *Runtime) PullImage(_ context.Context, request *runtimeapi.PullImageRequ
 func (r *Runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	return &runtimeapi.ImageFsInfoResponse{}, nil
 }
+
+// ListImages implements the image service.
+func (r *Runtime) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := &runtimeapi.ListImagesResponse{}
+	for name := range r.images {
+		out.Images = append(out.Images, &runtimeapi.Image{Id: "sha256:" + name, RepoTags: []string{name}, Size: 42})
+	}
+	return out, nil
+}
