@@ -119,7 +119,7 @@ func (r *reservation) address(family corev1.IPFamily, asked string) (string, err
 			}
 		}
 	}
-	return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP: %w", errFull))
+	return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP: %w", errFull)) // upstream's words
 }
 
 // take reserves this address.
@@ -312,7 +312,7 @@ func (r *reservation) newPorts() error {
 		if asked == 0 {
 			port, err := r.anyPort()
 			if err != nil {
-				return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
+				return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err)) // upstream's words
 			}
 			p.NodePort = port
 		} else {
@@ -348,7 +348,7 @@ func (r *reservation) changePorts(old *corev1.Service) error {
 		case p.NodePort == 0:
 			port, err := r.anyPort()
 			if err != nil {
-				return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
+				return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err)) // upstream's words
 			}
 			p.NodePort = port
 		case !slices.Contains(had, p.NodePort) && !slices.Contains(reserved, p.NodePort):
@@ -376,13 +376,13 @@ func (r *reservation) changePorts(old *corev1.Service) error {
 func (r *reservation) healthPort() error {
 	if asked := r.svc.Spec.HealthCheckNodePort; asked != 0 {
 		if err := r.port(asked); err != nil {
-			return apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", asked, err))
+			return apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", asked, err)) // upstream's words
 		}
 		return nil
 	}
 	port, err := r.anyPort()
 	if err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a HealthCheck NodePort %v: %w", port, err))
+		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a HealthCheck NodePort %v: %w", port, err)) // upstream's words
 	}
 	r.svc.Spec.HealthCheckNodePort = port
 	return nil
