@@ -6,6 +6,7 @@ package builtin
 import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/cronjob"
+	"github.com/mortise-dev/mortise/internal/controllers/daemonset"
 	"github.com/mortise-dev/mortise/internal/controllers/deployment"
 	"github.com/mortise-dev/mortise/internal/controllers/endpoints"
 	"github.com/mortise-dev/mortise/internal/controllers/endpointslice"
@@ -15,15 +16,19 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/namespace"
 	"github.com/mortise-dev/mortise/internal/controllers/nodeipam"
 	"github.com/mortise-dev/mortise/internal/controllers/nodelifecycle"
+	"github.com/mortise-dev/mortise/internal/controllers/podgc"
 	"github.com/mortise-dev/mortise/internal/controllers/replicaset"
 	"github.com/mortise-dev/mortise/internal/controllers/rootca"
 	"github.com/mortise-dev/mortise/internal/controllers/serviceaccount"
+	"github.com/mortise-dev/mortise/internal/controllers/tainteviction"
+	"github.com/mortise-dev/mortise/internal/controllers/ttlafterfinished"
 )
 
 // Controllers are the control loops there are.
 func Controllers() []controllers.Controller {
 	return []controllers.Controller{
 		cronjob.Controller(),
+		daemonset.Controller(),
 		deployment.Controller(),
 		endpoints.Controller(),
 		endpointslice.Controller(),
@@ -33,8 +38,11 @@ func Controllers() []controllers.Controller {
 		namespace.Controller(),
 		nodeipam.Controller(),
 		nodelifecycle.Controller(),
+		podgc.Controller(),
 		replicaset.Controller(),
 		rootca.Controller(),
 		serviceaccount.Controller(),
+		tainteviction.Controller(),
+		ttlafterfinished.Controller(),
 	}
 }

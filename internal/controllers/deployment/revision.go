@@ -4,9 +4,7 @@
 package deployment
 
 import (
-	"encoding/binary"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"strconv"
 	"strings"
@@ -15,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/dump"
-	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 // Annotations by which kubectl and others read a rollout.
@@ -52,18 +50,6 @@ func withoutHash(t *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 	t.Labels = maps.Clone(t.Labels)
 	delete(t.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
 	return t
-}
-
-// templateHash is the pod-template-hash: FNV-1a over the template's dump and, once hashes have collided, their number.
-func templateHash(t *corev1.PodTemplateSpec, collisions *int32) string {
-	h := fnv.New32a()
-	fmt.Fprintf(h, "%v", dump.ForHash(*t))
-	if collisions != nil {
-		b := make([]byte, 8)
-		binary.LittleEndian.PutUint32(b, uint32(*collisions))
-		h.Write(b)
-	}
-	return rand.SafeEncodeString(strconv.FormatUint(uint64(h.Sum32()), 10))
 }
 
 // revision reads the revision of a replica set; 0 when it has none.
@@ -113,7 +99,7 @@ func (p *planner) setRevision(r string) {
 // makeNew makes the replica set for the deployment's template.
 func (p *planner) makeNew(revision int64) {
 	template := p.d.Spec.Template.DeepCopy()
-	hash := templateHash(template, p.d.Status.CollisionCount)
+	hash := workload.TemplateHash(template, p.d.Status.CollisionCount)
 	template.Labels = maps.Clone(template.Labels)
 	if template.Labels == nil {
 		template.Labels = map[string]string{}

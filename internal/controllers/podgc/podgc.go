@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podgc removes pods that no node will ever finish with: those of nodes that are gone, those that were deleted
+// before they had a node, and the oldest finished ones when there are too many.
+package podgc
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
+)
+
+const (
+	threshold  = 12500            // finished pods that are kept
+	quarantine = 40 * time.Second // before a node that is gone is believed to be
+)
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	nodes, pods := corev1.SchemeGroupVersion.WithResource("nodes"), corev1.SchemeGroupVersion.WithResource("pods")
+	return controllers.Controller{
+		Name:    "pod-garbage-collector-controller",
+		Inputs:  []schema.GroupVersionResource{nodes, pods},
+		Outputs: []schema.GroupVersionResource{pods},
+		New:     build,
+	}
+}
+
+// sweep is the one key of the queue: the whole is looked at together.
+const sweep = "sweep"
+
+type controller struct {
+	client kubernetes.Interface
+	clock  clock.PassiveClock
+	nodes  listers.NodeLister
+	pods   listers.PodLister
+	queue  *controllers.Queue[string]
+	missed map[string]time.Time // nodes that pods name and that do not exist, since when; the worker's own
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	nodes, pods := d.Informers.Core().V1().Nodes(), d.Informers.Core().V1().Pods()
+	c := &controller{
+		client: d.Client, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Lister(),
+		queue: controllers.NewQueue[string](d, "pod-garbage-collector", 1), missed: map[string]time.Time{},
+	}
+	err := errors.Join(
+		controllers.Subscribe(d, nodes.Informer(), controllers.Handler[*corev1.Node]{Delete: func(*corev1.Node) { c.queue.Add(sweep) }}),
+		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
+			Add: func(pod *corev1.Pod) {
+				if _, err := c.nodes.Get(pod.Spec.NodeName); pod.Spec.NodeName != "" && apierrors.IsNotFound(err) {
+					c.queue.Add(sweep)
+				}
+			},
+			Update: func(before, now *corev1.Pod) {
+				unbound := now.DeletionTimestamp != nil && now.Spec.NodeName == ""
+				if unbound || workload.Finished(now) && !workload.Finished(before) {
+					c.queue.AddAfter(sweep, time.Second) // many finish together
+				}
+			},
+		}),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error {
+		c.queue.Add(sweep)
+		return c.queue.Run(ctx, c.sync)
+	}), err
+}
+
+func (c *controller) sync(ctx context.Context, _ string) error {
+	pods, err := c.pods.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	now := c.clock.Now()
+	var errs []error
+	absent := map[string]bool{}
+	var finished []*corev1.Pod
+	for _, pod := range pods {
+		name := pod.Spec.NodeName
+		switch {
+		case name == "" && pod.DeletionTimestamp != nil:
+			errs = append(errs, c.remove(ctx, pod, nil))
+			continue
+		case name != "" && !absent[name]:
+			if _, err := c.nodes.Get(name); apierrors.IsNotFound(err) {
+				absent[name] = true
+			}
+		}
+		if workload.Finished(pod) && pod.DeletionTimestamp == nil {
+			finished = append(finished, pod)
+		}
+	}
+	for name := range c.missed {
+		if !absent[name] {
+			delete(c.missed, name)
+		}
+	}
+	for name := range absent {
+		since, ok := c.missed[name]
+		if !ok {
+			since, c.missed[name] = now, now
+		}
+		if left := since.Add(quarantine).Sub(now); left > 0 {
+			c.queue.AddAfter(sweep, left)
+			continue
+		}
+		if _, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			errs = append(errs, err)
+			continue
+		}
+		for _, pod := range pods {
+			if pod.Spec.NodeName == name {
+				errs = append(errs, c.remove(ctx, pod, &corev1.PodCondition{
+					Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC",
+					Message: "PodGC: node no longer exists", LastTransitionTime: metav1.NewTime(now),
+				}))
+			}
+		}
+	}
+	if over := len(finished) - threshold; over > 0 {
+		slices.SortFunc(finished, func(a, b *corev1.Pod) int {
+			return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+		})
+		for _, pod := range finished[:over] {
+			errs = append(errs, c.remove(ctx, pod, nil))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// remove deletes a pod without grace, marking it failed first if it had not ended, with why.
+func (c *controller) remove(ctx context.Context, pod *corev1.Pod, why *corev1.PodCondition) error {
+	api := c.client.CoreV1().Pods(pod.Namespace)
+	if !workload.Finished(pod) {
+		status := map[string]any{"phase": corev1.PodFailed}
+		if why != nil {
+			status["conditions"] = []corev1.PodCondition{*why}
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+		if err != nil {
+			return fmt.Errorf("encode patch: %w", err)
+		}
+		if _, err := api.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("patch pod: %w", err)
+		}
+	}
+	now := int64(0)
+	err := api.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
