@@ -9,8 +9,8 @@
 // written in.
 //
 // The rules are those of k8s.io/apimachinery/pkg/util/managedfields, which needs to know the shape of each kind. Of built-in
-// kinds it comes with client-go; parsing it takes some 100 ms, and is done once, on first use or in [Manager.Warm]. Of kinds from
-// definitions it comes from their schema. What was made for a descriptor is kept as long as the descriptor is.
+// kinds it comes from client-go, made quick to read at go generate time (see gen), and is read once, on first use or in
+// [Manager.Warm]. Of kinds from definitions it comes from their schema. What was made for a descriptor is kept as long as the descriptor is.
 //
 // A Manager is safe for concurrent use.
 package managedfields

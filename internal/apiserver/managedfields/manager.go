@@ -47,7 +47,10 @@ func New(log *slog.Logger) *Manager {
 }
 
 // Warm makes what is needed for built-in kinds, so that the first write does not wait for it.
-func (m *Manager) Warm() { m.types.builtIn() }
+func (m *Manager) Warm() error {
+	_, err := m.types.builtIn()
+	return err
+}
 
 // Update records in obj which of its fields manager changed, compared with live, which is nil when obj is being created. Both are hub
 // objects; obj is changed and returned. When that is impossible, obj keeps live's entries.

@@ -360,7 +360,9 @@ func FuzzApplyTwice(f *testing.F) {
 
 func BenchmarkCreatePod(b *testing.B) {
 	m, d := New(nil), pods()
-	m.Warm()
+	if err := m.Warm(); err != nil {
+		b.Fatal(err)
+	}
 	for b.Loop() {
 		if _, err := m.Update(d, "v1", "", nil, pod("u"), "x"); err != nil {
 			b.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	clientgoapply "k8s.io/client-go/applyconfigurations"
 	"k8s.io/client-go/kubernetes/scheme"
 	aggregatoropenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/kube-openapi/pkg/common"
@@ -26,7 +25,7 @@ import (
 
 // types knows the shapes of kinds: which lists are sets or maps, which objects are atomic.
 type types struct {
-	builtIn     func() managedfields.TypeConverter
+	builtIn     func() (managedfields.TypeConverter, error)
 	definitions func() managedfields.TypeConverter
 	services    func() (managedfields.TypeConverter, error)
 	meta        func() map[string]*openapispec.Schema // models of metav1, for kinds from definitions
@@ -34,7 +33,7 @@ type types struct {
 
 func newTypes() *types {
 	return &types{
-		builtIn: sync.OnceValue(func() managedfields.TypeConverter { return clientgoapply.NewTypeConverter(scheme.Scheme) }),
+		builtIn: sync.OnceValues(builtInTypes),
 		definitions: sync.OnceValue(func() managedfields.TypeConverter {
 			s := runtime.NewScheme()
 			// Registering types that are no strangers to the scheme cannot fail.
@@ -56,7 +55,7 @@ func (t *types) of(d *resource.Descriptor) (managedfields.TypeConverter, error) 
 	case d.Group == apiregistration:
 		return t.services()
 	case slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return scheme.Scheme.Recognizes(d.GroupVersionKind(v.Name)) }):
-		return t.builtIn(), nil
+		return t.builtIn()
 	}
 	return managedfields.NewDeducedTypeConverter(), nil
 }

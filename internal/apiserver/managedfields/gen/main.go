@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Gen writes z_shapes.json.gz: the shapes of the built-in kinds, which the client-go module carries as YAML in a Go string, in the form
+// that package managedfields reads (its type shape, which the types here must suit).
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/structured-merge-diff/v6/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+)
+
+func main() {
+	log.SetFlags(0)
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run() error {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/client-go").Output()
+	if err != nil {
+		return fmt.Errorf("find module: %w", err)
+	}
+	yaml, err := schemaYAML(filepath.Join(strings.TrimSpace(string(out)), "applyconfigurations", "internal", "internal.go"))
+	if err != nil {
+		return err
+	}
+	p, err := typed.NewParser(typed.YAMLObject(yaml))
+	if err != nil {
+		return fmt.Errorf("parse shapes: %w", err)
+	}
+	var all []map[string]any
+	for _, t := range p.Schema.Types {
+		all = append(all, map[string]any{"n": t.Name, "a": atom(t.Atom)})
+	}
+	b, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	var z bytes.Buffer
+	w, err := gzip.NewWriterLevel(&z, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile("z_shapes.json.gz", z.Bytes(), 0o644)
+}
+
+// schemaYAML finds the string in the source file.
+func schemaYAML(file string) (string, error) {
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		return "", fmt.Errorf("parse source: %w", err)
+	}
+	var found string
+	ast.Inspect(f, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok && v.Names[0].Name == "schemaYAML" {
+			ast.Inspect(v, func(n ast.Node) bool {
+				if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+					if s, err := strconv.Unquote(l.Value); err == nil {
+						found += s
+					}
+				}
+				return true
+			})
+		}
+		return true
+	})
+	if found == "" {
+		return "", fmt.Errorf("no schema in %s", file)
+	}
+	return found, nil
+}
+
+func atom(a schema.Atom) map[string]any {
+	out := map[string]any{}
+	if a.Scalar != nil {
+		out["s"] = *a.Scalar
+	}
+	if l := a.List; l != nil {
+		m := map[string]any{"e": ref(l.ElementType)}
+		put(m, "r", string(l.ElementRelationship))
+		if len(l.Keys) > 0 {
+			m["k"] = l.Keys
+		}
+		out["l"] = m
+	}
+	if o := a.Map; o != nil {
+		m := map[string]any{"e": ref(o.ElementType)}
+		put(m, "r", string(o.ElementRelationship))
+		var fields []map[string]any
+		for _, f := range o.Fields {
+			field := map[string]any{"n": f.Name, "t": ref(f.Type)}
+			if f.Default != nil {
+				field["d"] = plain(f.Default)
+			}
+			fields = append(fields, field)
+		}
+		if fields != nil {
+			m["f"] = fields
+		}
+		if len(o.Unions) > 0 {
+			m["u"] = o.Unions
+		}
+		out["m"] = m
+	}
+	return out
+}
+
+func ref(r schema.TypeRef) map[string]any {
+	out := map[string]any{}
+	if r.NamedType != nil {
+		out["n"] = *r.NamedType
+	}
+	if a := atom(r.Inlined); len(a) > 0 {
+		out["i"] = a
+	}
+	if r.ElementRelationship != nil {
+		out["r"] = *r.ElementRelationship
+	}
+	if r.Nullable {
+		out["z"] = true
+	}
+	return out
+}
+
+func put(m map[string]any, key, value string) {
+	if value != "" {
+		m[key] = value
+	}
+}
+
+// plain makes what YAML decoded fit for JSON.
+func plain(v any) any {
+	switch v := v.(type) {
+	case map[any]any:
+		out := map[string]any{}
+		for k, x := range v {
+			out[fmt.Sprint(k)] = plain(x)
+		}
+		return out
+	case []any:
+		for i := range v {
+			v[i] = plain(v[i])
+		}
+	}
+	return v
+}
