@@ -5,6 +5,7 @@ package builtin
 
 import (
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/defaultbinder"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/defaultpreemption"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/imagelocality"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/interpodaffinity"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodeaffinity"
@@ -32,6 +33,7 @@ func SchedulerPlugins() profile.Registry {
 		{Name: noderesources.FitName, New: noderesources.NewFit, Weight: 1},
 		{Name: podtopologyspread.Name, New: podtopologyspread.New, Weight: 2},
 		{Name: interpodaffinity.Name, New: interpodaffinity.New, Weight: 2},
+		{Name: defaultpreemption.Name, New: defaultpreemption.New},
 		{Name: noderesources.BalancedName, New: noderesources.NewBalanced, Weight: 1},
 		{Name: imagelocality.Name, New: imagelocality.New, Weight: 1},
 		{Name: defaultbinder.Name, New: defaultbinder.New},

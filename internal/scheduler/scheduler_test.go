@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -151,6 +152,29 @@ func TestRoomThatAPodLeavesIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitPod(t, c, "second", on("a"))
+}
+
+func TestImportantPodsMakeRoom(t *testing.T) {
+	_, c := cluster(t)
+	addNode(t, c, "a", "2")
+	if _, err := c.SchedulingV1().PriorityClasses().Create(t.Context(), &schedulingv1.PriorityClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 100,
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	none := int64(0)
+	lowly := func(s *corev1.PodSpec) { s.TerminationGracePeriodSeconds = &none }
+	addPod(t, c, "bystander", "500m", lowly)
+	addPod(t, c, "victim", "1500m", lowly)
+	awaitPod(t, c, "bystander", on("a"))
+	awaitPod(t, c, "victim", on("a"))
+	addPod(t, c, "important", "1500m", func(s *corev1.PodSpec) { s.PriorityClassName = "high" })
+	pod := awaitPod(t, c, "important", on("a"))
+	if pod.Status.NominatedNodeName != "" && pod.Status.NominatedNodeName != "a" {
+		t.Errorf("nominated to %s", pod.Status.NominatedNodeName)
+	}
+	awaitEvent(t, c, "victim", "Preempted", "on node a")
+	awaitPod(t, c, "bystander", on("a"))
 }
 
 // picky is a plug-in as others write them: it knows nothing but the framework module.
