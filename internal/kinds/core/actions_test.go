@@ -345,3 +345,30 @@ func TestGrace(t *testing.T) {
 		})
 	}
 }
+
+// TestAllocationTogether has many services ask at once: none gets another's address or port.
+func TestAllocationTogether(t *testing.T) {
+	b := shelfOf(map[string]resource.Object{})
+	a := newAllocator([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/25")})
+	services := make([]*corev1.Service, 100)
+	var all sync.WaitGroup
+	for i := range services {
+		services[i] = service(fmt.Sprint("s", i), func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeNodePort })
+		all.Go(func() {
+			done, err := a.allocate(context.Background(), b, services[i], nil, false)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			done(true)
+		})
+	}
+	all.Wait()
+	ips, ports := map[string]bool{}, map[int32]bool{}
+	for _, s := range services {
+		ips[s.Spec.ClusterIP], ports[s.Spec.Ports[0].NodePort] = true, true
+	}
+	if len(ips) != len(services) || len(ports) != len(services) {
+		t.Errorf("%d services have %d addresses and %d ports", len(services), len(ips), len(ports))
+	}
+}
