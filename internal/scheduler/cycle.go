@@ -18,6 +18,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
+	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
 )
@@ -193,8 +194,11 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 			return
 		}
 	} else {
-		a.queue.Failed(ctx, a.item, pod)
-		a.queue.AddNominatedPod(klog.Logger{}, a.item.PodInfo, nominate)
+		a.queue.Failed(ctx, a.item, pod) // the item is the queue's from here on
+		if a.queue.AnyNominated() || nominate.Mode() == fwk.ModeOverride && nominate.NominatedNodeName != "" {
+			info, _ := nodeinfo.NewPodInfo(pod)
+			a.queue.AddNominatedPod(klog.Logger{}, info, nominate)
+		}
 	}
 	message := err.Error()
 	a.event(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", shorten(message))
