@@ -4,14 +4,20 @@
 package apiserver
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/mortise-dev/mortise/resource"
@@ -83,4 +89,56 @@ func BenchmarkList(b *testing.B) {
 			b.Fatal(len(l.Items), err)
 		}
 	}
+}
+
+// sink is a client that only counts events.
+type sink struct {
+	header http.Header
+	events *atomic.Int64
+	ready  chan struct{}
+	once   sync.Once
+}
+
+func (w *sink) Header() http.Header { return w.header }
+func (w *sink) WriteHeader(int)     {}
+func (w *sink) Write(p []byte) (int, error) {
+	w.events.Add(int64(bytes.Count(p, []byte{'\n'})))
+	return len(p), nil
+}
+func (w *sink) Flush() { w.once.Do(func() { close(w.ready) }) }
+
+// BenchmarkWatchFanOut is one write and its event to 200 watchers.
+func BenchmarkWatchFanOut(b *testing.B) {
+	engine := store.New(memory.Open(memory.Options{}))
+	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps()}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	who := &user.DefaultInfo{Name: "a", Groups: []string{user.SystemPrivilegedGroup}}
+	ctx, cancel := context.WithCancel(request.WithUser(b.Context(), who))
+	var watchers sync.WaitGroup
+	defer func() {
+		cancel()
+		watchers.Wait()
+		s.end()
+		s.lifetime.Group.Wait()
+		if err := engine.Close(); err != nil {
+			b.Error(err)
+		}
+	}()
+	var events atomic.Int64
+	for range 200 {
+		w := &sink{header: http.Header{}, events: &events, ready: make(chan struct{})}
+		r := httptest.NewRequest("GET", "/api/v1/namespaces/ns/configmaps?watch=1&resourceVersion=1", nil).WithContext(ctx)
+		watchers.Go(func() { s.Handler().ServeHTTP(w, r) })
+		<-w.ready
+	}
+	c := kubernetes.NewForConfigOrDie(protobuf(s.Config(who))).CoreV1().ConfigMaps("ns")
+	b.ResetTimer()
+	for i := 0; b.Loop(); i++ {
+		if _, err := c.Create(ctx, kilobyte(fmt.Sprint("c-", i)), metav1.CreateOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(events.Load())/b.Elapsed().Seconds(), "events/s")
 }

@@ -72,6 +72,7 @@ type Feed struct {
 	storage  Storage
 	lifetime *Lifetime
 	capacity int64
+	lag      int64
 
 	mu      sync.Mutex
 	stop    context.CancelFunc
@@ -205,7 +206,7 @@ func (c *Cursor) Next(ctx context.Context) ([]Event, int64, error) {
 		}
 		return nil, c.after, nil
 	}
-	if t := c.feed.tail.Load(); t.count-n.count > maxLag {
+	if t := c.feed.tail.Load(); t.count-n.count > c.feed.lag {
 		return nil, c.after, ErrExpired
 	}
 	c.at = n

@@ -67,7 +67,7 @@ func NewKind(d *resource.Descriptor, s Storage, v *Views, lifetime *Lifetime) *K
 			k.HubGroup = ""
 		}
 	}
-	k.Feed = &Feed{kind: k, storage: s, lifetime: lifetime, capacity: defaultCapacity}
+	k.Feed = &Feed{kind: k, storage: s, lifetime: lifetime, capacity: defaultCapacity, lag: maxLag}
 	return k
 }
 

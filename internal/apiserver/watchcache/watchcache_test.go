@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package watchcache
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/memory"
+)
+
+type codec struct{}
+
+func (codec) Encode(obj resource.Object) ([]byte, error) { return json.Marshal(obj) }
+func (codec) Decode(data []byte) (resource.Object, error) {
+	c := &corev1.ConfigMap{}
+	return c, json.Unmarshal(data, c)
+}
+
+type fixture struct {
+	*Kind
+	store *store.Store
+}
+
+func newFixture(t *testing.T, viewBytes int64) *fixture {
+	t.Helper()
+	s := store.New(memory.Open(memory.Options{}))
+	ctx, cancel := context.WithCancel(context.Background())
+	life := &Lifetime{Context: ctx}
+	t.Cleanup(func() {
+		cancel()
+		life.Group.Wait()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	d := &resource.Descriptor{
+		Resource: "configmaps", Kind: "ConfigMap", Namespaced: true, Prefix: "configmaps", Storage: "v1", Codec: codec{},
+		Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.ConfigMap{} }}},
+	}
+	return &fixture{Kind: NewKind(d, s, NewViews(viewBytes), life), store: s}
+}
+
+func (f *fixture) put(t *testing.T, name string) *store.Record {
+	t.Helper()
+	b, err := codec{}.Encode(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := f.store.Update(t.Context(), f.Key("ns", name), store.Any, b, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// read takes n events from a cursor.
+func read(t *testing.T, c *Cursor, n int) []string {
+	t.Helper()
+	var got []string
+	for len(got) < n {
+		select {
+		case <-c.Ready():
+		case <-t.Context().Done():
+			t.Fatalf("after %v no more came", got)
+		}
+		events, _, err := c.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range events {
+			got = append(got, fmt.Sprint(events[i].Revision))
+		}
+	}
+	return got
+}
+
+func TestCursorsBeginAnywhere(t *testing.T) {
+	f := newFixture(t, 1<<20)
+	f.Feed.capacity = 3
+	f.put(t, "before")
+	if err := f.Feed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	live, err := f.Feed.Cursor(t.Context(), f.store.Revision())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer live.Close()
+	for i := range 8 {
+		f.put(t, fmt.Sprint("n", i))
+	}
+	read(t, live, 8) // the feed has them all
+	for after := int64(1); after <= f.store.Revision(); after++ {
+		c, err := f.Feed.Cursor(t.Context(), after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := int(f.store.Revision() - after)
+		got := read(t, c, want)
+		if len(got) != want || want > 0 && got[0] != fmt.Sprint(after+1) {
+			t.Errorf("after %d: %v", after, got)
+		}
+		c.Close()
+	}
+}
+
+func TestSlowCursorIsEnded(t *testing.T) {
+	f := newFixture(t, 1<<20)
+	f.Feed.lag = 2
+	slow, err := f.Feed.Cursor(t.Context(), f.store.Revision())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	quick, err := f.Feed.Cursor(t.Context(), f.store.Revision())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer quick.Close()
+	for i := range 5 {
+		f.put(t, fmt.Sprint("n", i))
+		read(t, quick, 1)
+	}
+	if _, _, err := slow.Next(t.Context()); !errors.Is(err, ErrExpired) {
+		t.Errorf("slow cursor: %v", err)
+	}
+}
+
+func TestStoppedFeedEndsItsCursors(t *testing.T) {
+	f := newFixture(t, 1<<20)
+	c, err := f.Feed.Cursor(t.Context(), f.store.Revision())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	f.Feed.Stop()
+	<-c.Ready()
+	if _, _, err := c.Next(t.Context()); err == nil {
+		t.Error("a cursor went on after its feed had stopped")
+	}
+	if _, err := f.Feed.Cursor(t.Context(), f.store.Revision()); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("a stopped feed started: %v", err)
+	}
+}
+
+func TestViewsAreBounded(t *testing.T) {
+	f := newFixture(t, 8<<10)
+	var records []*store.Record
+	for i := range 50 {
+		r := f.put(t, fmt.Sprint("n", i))
+		forms, err := f.Forms(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := forms.Bytes(0, JSON); err != nil {
+			t.Fatal(err)
+		}
+		records = append(records, r)
+	}
+	kept := 0
+	for _, r := range records {
+		if r.View() != nil {
+			kept++
+		}
+	}
+	if kept == 0 || kept > 8 {
+		t.Errorf("%d views are kept in 8 KiB", kept)
+	}
+	if records[0].View() != nil {
+		t.Error("the oldest view is still there")
+	}
+	again, err := f.Forms(records[0])
+	if err != nil || again.Hub.GetName() != "n0" || again.Hub.GetResourceVersion() != fmt.Sprint(records[0].Revision) {
+		t.Errorf("a dropped view came back as %v, %v", again, err)
+	}
+}
