@@ -222,7 +222,12 @@ func (s *Server) Kinds() []*resource.Descriptor {
 func (s *Server) relist() {
 	s.discovered.Lock()
 	defer s.discovered.Unlock()
-	s.discovered.kinds = s.api.Kinds()
+	kinds := s.api.Kinds()
+	if s.crds != nil { // kinds of definitions come last, in the order in which they came
+		custom := s.crds.Descriptors()
+		slices.SortStableFunc(kinds, func(a, b *resource.Descriptor) int { return slices.Index(custom, a) - slices.Index(custom, b) })
+	}
+	s.discovered.kinds = kinds
 }
 
 // Definitions are the custom resource definitions that are served.
