@@ -119,6 +119,7 @@ type scope struct {
 	subscriptions []subscription
 	late          []subscription
 	awaited       []cache.SharedIndexInformer
+	stops         []func()
 	fail          func(error)
 }
 
@@ -134,11 +135,14 @@ func panicError(what string, v any, stack []byte) error {
 	return fmt.Errorf("%s: %w: %v\n%s", what, errPanic, v, stack)
 }
 
-// close removes the subscriptions.
+// close removes the subscriptions and stops the queues.
 func (s *scope) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
+	for _, stop := range s.stops {
+		stop()
+	}
 	for _, sub := range append(s.subscriptions, s.late...) {
 		errs = append(errs, sub.informer.RemoveEventHandler(sub.handle))
 	}

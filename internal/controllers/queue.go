@@ -31,7 +31,7 @@ type Queue[K comparable] struct {
 // NewQueue makes the queue of a controller. With several queues in one controller, name tells them apart. Failed keys
 // come back after 5 ms, doubling up to 1000 s, and no more than ten of them a second over all, after a burst of a hundred.
 func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
-	return &Queue[K]{
+	q := &Queue[K]{
 		work: workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[K](),
 			workqueue.TypedRateLimitingQueueConfig[K]{Clock: d.Clock}),
 		clock:   d.Clock,
@@ -39,6 +39,10 @@ func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
 		metrics: d.Metrics.queue(name),
 		workers: workers,
 	}
+	d.scope.mu.Lock()
+	defer d.scope.mu.Unlock()
+	d.scope.stops = append(d.scope.stops, q.work.ShutDown) // also when it is never run
+	return q
 }
 
 // Add puts a key in.
