@@ -92,10 +92,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		ReadHeaderTimeout: 30 * time.Second,
 		ErrorLog:          slog.NewLogLogger(s.o.Logger.Handler(), slog.LevelDebug),
 	}
-	stop := context.AfterFunc(ctx, func() {
-		srv.Close()
-		s.closed.closeAll()
-	})
+	defer s.closed.closeAll()
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	err := srv.Serve(listener)
 	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {

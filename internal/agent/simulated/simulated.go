@@ -193,11 +193,8 @@ func (f *fleet) run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() {
-		f.podQueue.ShutDown()
-		f.due.ShutDown()
-	})
-	defer stop()
+	defer f.podQueue.ShutDown() // ends the workers, for whom the wait above is
+	defer f.due.ShutDown()
 	wg.Go(func() { informer.Informer().RunWithContext(ctx) })
 
 	var registered sync.WaitGroup
