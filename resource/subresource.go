@@ -38,6 +38,8 @@ type View struct {
 	// Get makes the view of a parent. Set writes a validated view into a parent, which is the caller's own; its error is a
 	// *field.ErrorList's aggregate or an API status.
 	Get func(parent Object) (Object, error)
+	// Edit makes the view that a write starts from, where that can be made of a parent that has no view to be shown; nil: Get.
+	Edit func(parent Object) (Object, error)
 	Set func(view, parent Object) error
 	// Strategy validates the view; only Validate and ValidateUpdate are used.
 	Strategy Strategy

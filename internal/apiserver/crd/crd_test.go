@@ -232,6 +232,17 @@ func TestScale(t *testing.T) {
 	if s.Spec.Replicas != 3 || s.Status.Replicas != 2 || s.Status.Selector != "a=b" {
 		t.Errorf("scale %+v", s)
 	}
+	none := object(t, []byte(`{"metadata":{"name":"g"},"spec":{}}`))
+	if _, err := view.Get(none); !apierrors.IsInternalError(err) {
+		t.Errorf("get without replicas: %v", err)
+	}
+	begun, err := view.Edit(none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := view.Set(begun, none); !apierrors.IsBadRequest(err) {
+		t.Errorf("set of nothing: %v", err)
+	}
 	s.Spec.Replicas = 7
 	if err := view.Set(s, u); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ package crd
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -37,19 +38,32 @@ func splitPath(p string) []string { return strings.Split(strings.TrimPrefix(p, "
 func (s scale) view() *resource.View {
 	return &resource.View{
 		New: func() resource.Object { return &autoscalingv1.Scale{} },
-		Get: s.get,
+		Get: func(parent resource.Object) (resource.Object, error) {
+			return s.make(parent, func() (int64, error) {
+				return 0, apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.specPath))
+			})
+		},
+		Edit: func(parent resource.Object) (resource.Object, error) {
+			return s.make(parent, func() (int64, error) { return unset, nil })
+		},
 		Set: s.set,
 	}
 }
 
-func (s scale) get(parent resource.Object) (resource.Object, error) {
+// unset is the number of replicas of an object that does not say it, for a write to replace.
+const unset = math.MinInt32
+
+// make makes the view; absent gives the replicas of an object that does not say them.
+func (s scale) make(parent resource.Object, absent func() (int64, error)) (resource.Object, error) {
 	u := parent.(*unstructured.Unstructured)
 	replicas, found, err := unstructured.NestedInt64(u.Object, s.spec...)
 	if err != nil {
 		return nil, err
 	}
 	if !found {
-		return nil, apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.specPath))
+		if replicas, err = absent(); err != nil {
+			return nil, err
+		}
 	}
 	observed, _, err := unstructured.NestedInt64(u.Object, s.status...)
 	if err != nil {
@@ -74,6 +88,9 @@ func (s scale) get(parent resource.Object) (resource.Object, error) {
 
 func (s scale) set(view, parent resource.Object) error {
 	v, u := view.(*autoscalingv1.Scale), parent.(*unstructured.Unstructured)
+	if v.Spec.Replicas == unset {
+		return apierrors.NewBadRequest(fmt.Sprintf("the spec replicas field %q cannot be empty", s.specPath))
+	}
 	if err := unstructured.SetNestedField(u.Object, int64(v.Spec.Replicas), s.spec...); err != nil {
 		return fmt.Errorf("set replicas: %w", err)
 	}

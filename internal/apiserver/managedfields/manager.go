@@ -60,7 +60,8 @@ func (m *Manager) Update(d *resource.Descriptor, version, subresource string, li
 		was = live.GetManagedFields()
 	}
 	if err := m.update(d, version, subresource, live, obj, manager); err != nil {
-		m.log.Error("keep managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
+		// Most often the object is not valid either, and the client will hear of it.
+		m.log.Debug("keep managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
 		obj.SetManagedFields(was)
 		return obj, nil
 	}

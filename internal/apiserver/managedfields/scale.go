@@ -32,7 +32,11 @@ func (m *Manager) updateScale(d *resource.Descriptor, version string, view *reso
 		paths[schema.GroupVersion{Group: d.Group, Version: v.Name}.String()] = replicas(d, v.Name)
 	}
 	handler := managedfields.NewScaleHandler(live.GetManagedFields(), schema.GroupVersion{Group: d.Group, Version: version}, paths)
-	before, err := view.Get(live)
+	begin := view.Get
+	if view.Edit != nil {
+		begin = view.Edit
+	}
+	before, err := begin(live)
 	if err != nil {
 		return fmt.Errorf("make scale: %w", err)
 	}

@@ -205,11 +205,15 @@ func (q *req) alterView(c *alteration, managerName string, edit func(old resourc
 	ctx, cancel := q.writing()
 	defer cancel()
 	view := q.sub.View
+	begin := view.Get
+	if view.Edit != nil {
+		begin = view.Edit
+	}
 	c.strategy = &q.kind.Strategy
 	validate := c.validate
 	c.validate = nil
 	c.make = func(ctx context.Context, old *watchcache.Forms) (resource.Object, error) {
-		was, err := view.Get(old.Hub)
+		was, err := begin(old.Hub)
 		if err != nil {
 			return nil, err
 		}
