@@ -217,6 +217,7 @@ func Run(ctx context.Context, options Options) error {
 	group.Go(func() error { return n.heartbeat(ctx) })
 	group.Go(func() error { return n.watchRuntime(ctx) })
 	group.Go(func() error { return n.collectGarbage(ctx) })
+	group.Go(func() error { return n.rotateLogs(ctx) })
 	if listener != nil {
 		group.Go(func() error { return o.API(ctx, n, listener) })
 	}

@@ -9,16 +9,18 @@
 //	agent.go      Options and Run: what is started, and in which order it stops
 //	node.go       the contract that the node's HTTP API (package server) is built on
 //	register.go   the Node object, its conditions and its lease
-//	hooks.go      THE ordered table of what is done to a pod before it has a sandbox
-//	worker.go     one goroutine a pod; level-driven: look at the runtime, decide, act
-//	decide/       the decision as a pure function of spec and runtime state
-//	podstatus/    the status as a pure function of spec, runtime state and probes
-//	act.go        carrying a decision out: sandboxes, images, containers
+//	watch.go      what wakes workers: the runtime's events and, as safety, listing it
+//	worker.go     one goroutine a pod; level-driven: look at everything, decide, act
+//	hooks.go      THE ordered table of what is done for a pod before it has a sandbox
+//	act.go        carrying a decision out: sandboxes and containers; images.go, lifecycle.go
 //	terminate.go  preStop, grace, removal
+//	status.go     writing what came of it to the API server
+//	serve.go      logs, exec and the like, for the node's API
 //
-// Under it are packages that know nothing of workers: cri (the runtime's client),
-// labels (the state that lives in the runtime, in kubelet's words), volumes,
-// environ, probe, images, cni and logs.
+// Under it are packages that know nothing of workers. Pure: podstate (what the runtime
+// knows, and kubelet's words for it), decide (the next step), podstatus (the status),
+// environ (variables), runconfig (what the runtime is asked for), backoff. With effects:
+// cri (the runtime's client), volumes, probe, cni.
 //
 // The truth about what runs is in the runtime, never in this process: a restart of
 // Mortise reads it back and leaves what runs alone.

@@ -33,7 +33,7 @@ func realRuntime(t *testing.T) (socket, dir string) {
 		t.Skip("SKIPPED: real containers need root")
 	}
 	dir = t.TempDir()
-	socket, err := machine.Prepare(t.Context(), machine.Options{DataDir: dir, Private: true, NoInstall: true, CNIConfDir: filepath.Join(dir, "cni"), Progress: t.Output()})
+	socket, err := machine.Prepare(t.Context(), machineOptions(t, dir))
 	if err != nil && strings.Contains(err.Error(), "not installed") {
 		t.Skipf("SKIPPED: %v; make up installs it", err)
 	}
@@ -46,6 +46,10 @@ func realRuntime(t *testing.T) (socket, dir string) {
 		t.Fatal(err)
 	}
 	return socket, dir
+}
+
+func machineOptions(t *testing.T, dir string) machine.Options {
+	return machine.Options{DataDir: dir, Private: true, NoInstall: true, CNIConfDir: filepath.Join(dir, "cni"), Progress: t.Output()}
 }
 
 // TestEndToEnd runs pods as real containers. One containerd serves all of it.
@@ -232,6 +236,24 @@ func TestEndToEnd(t *testing.T) {
 		c.await("web", "restarted", func(p *corev1.Pod) bool { return isReady(p) && p.Status.ContainerStatuses[0].RestartCount == 1 })
 	})
 
+	t.Run("containerd is killed", func(t *testing.T) {
+		before := c.await("vol", "ready", isReady)
+		pid, err := machine.PID(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kill(t, strconv.Itoa(pid))
+		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "after"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Command: sh("sleep 3600")}}}})
+		if _, err := machine.Prepare(t.Context(), machineOptions(t, dir)); err != nil {
+			t.Fatal(err)
+		}
+		c.await("after", "ready", isReady)
+		after := c.await("vol", "ready", isReady)
+		if before.Status.ContainerStatuses[0].ContainerID != after.Status.ContainerStatuses[0].ContainerID {
+			t.Error("the container was started again")
+		}
+	})
+
 	t.Run("delete", func(t *testing.T) {
 		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -254,6 +276,15 @@ func TestEndToEnd(t *testing.T) {
 			entries, err := os.ReadDir(path)
 			if err != nil || len(entries) > 0 {
 				t.Errorf("%s: %v, %v", path, entries, err)
+			}
+		}
+		leases, err := os.ReadDir(filepath.Join(dir, "networks", "mortise"))
+		if err != nil {
+			t.Error(err)
+		}
+		for _, l := range leases {
+			if strings.HasPrefix(l.Name(), "10.") {
+				t.Errorf("address %s is left", l.Name())
 			}
 		}
 		mounts, err := os.ReadFile("/proc/mounts")

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
+
+// followWait is how long an object's first state is waited for.
+const followWait = 10 * time.Second
 
 // objects holds the ConfigMaps and Secrets that the node's pods refer to, each followed
 // by a watch of its own, for as long as a pod refers to it. A node never lists Secrets that
@@ -139,6 +143,9 @@ func get[T any](ctx context.Context, o *objects, key objectKey, ask func() (*T, 
 	if e == nil {
 		return ask()
 	}
+	// An object that cannot be followed (forbidden, say) must not hold its pod for ever.
+	ctx, cancel := context.WithTimeout(ctx, followWait)
+	defer cancel()
 	if !cache.WaitForCacheSync(ctx.Done(), e.informer.HasSynced) {
 		return nil, fmt.Errorf("wait for %s %s/%s: %w", key.kind, key.namespace, key.name, context.Cause(ctx))
 	}

@@ -62,7 +62,7 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, de
 	w.counted = false
 	n.mu.Unlock()
 	if !deleted {
-		return idle
+		return ended // nothing of it changes any more
 	}
 	if err := w.remove(ctx, pod); err != nil {
 		return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)

@@ -165,6 +165,7 @@ func (w *worker) run(ctx context.Context) {
 const (
 	again = time.Duration(0)
 	idle  = 60 * time.Second // contents of volumes are looked at again at least so often
+	ended = time.Hour        // for a pod that is over
 )
 
 // round looks at everything once and does the next step.
