@@ -14,7 +14,6 @@ import (
 	"crypto/sha512"
 	"encoding/json"
 	"fmt"
-	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,9 +42,9 @@ type index struct {
 var preview = regexp.MustCompile(`^v\d+(alpha|beta)\d+$`)
 
 func main() {
-	log.SetFlags(0)
 	if err := run(); err != nil {
-		log.Fatal(err)
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 }
 
