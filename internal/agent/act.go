@@ -68,7 +68,7 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 		return failed(err.Error())
 	}
 	if _, err := n.cri.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
-		return failed("rpc error: " + rpcText(err))
+		return failed(err.Error())
 	}
 	return again
 }

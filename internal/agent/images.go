@@ -82,11 +82,11 @@ func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, s
 		if ctx.Err() != nil {
 			return nil, retrySoon, &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
 		}
-		n.containerEvent(pod, c, corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %v", c.Image, rpcText(err)))
+		n.containerEvent(pod, c, corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %v", c.Image, err))
 		now := n.Clock.Now()
 		n.imageBackoff.Next(key, now)
 		until, _ := n.imageBackoff.Until(key, now)
-		message := rpcText(err)
+		message := err.Error()
 		n.noteFailure(key, until, "ErrImagePull: "+message)
 		return nil, retrySoon, &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: message}
 	}
@@ -102,15 +102,6 @@ func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, s
 	took := n.Clock.Since(start).Truncate(time.Millisecond)
 	n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", c.Image, took, took, image.Size))
 	return image, 0, nil
-}
-
-// rpcText is an error as the messages of pods show it.
-func rpcText(err error) string {
-	text := err.Error()
-	if i := strings.Index(text, "rpc error: "); i > 0 {
-		text = text[i:]
-	}
-	return strings.TrimPrefix(text, "rpc error: ")
 }
 
 // failure is the last failure to pull an image.
@@ -221,7 +212,7 @@ func (n *node) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, err
 	}
 	class, err := n.client.NodeV1().RuntimeClasses().Get(ctx, *pod.Spec.RuntimeClassName, metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("Failed to create sandbox for pod %q: %w", describe(pod), err) //nolint:staticcheck // the event's text is kubelet's
+		return "", fmt.Errorf("Failed to create sandbox for pod %q: %w", describe(pod), err) // upstream's words
 	}
 	return class.Handler, nil
 }

@@ -81,7 +81,7 @@ func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxC
 		if pod.Spec.SetHostnameAsFQDN != nil && *pod.Spec.SetHostnameAsFQDN && domain != "" {
 			out.Hostname = host + "." + domain
 			if len(out.Hostname) > 64 {
-				return nil, fmt.Errorf("failed to construct FQDN from Pod hostname and cluster domain, FQDN %s is too long (64 characters is the max, %d characters requested)", out.Hostname, len(out.Hostname))
+				return nil, fmt.Errorf("failed to construct FQDN from Pod hostname and cluster domain, FQDN %s is too long (64 characters is the max, %d characters requested)", out.Hostname, len(out.Hostname)) // upstream's words
 			}
 		}
 	}

@@ -132,7 +132,7 @@ func (m *Manager) projectedFiles(ctx context.Context, pod *corev1.Pod, v *corev1
 func (m *Manager) tokenFile(ctx context.Context, pod *corev1.Pod, source *corev1.ServiceAccountTokenProjection, mode *int32) (map[string]File, error) {
 	token, err := m.token(ctx, pod, source)
 	if err != nil {
-		return nil, fmt.Errorf("failed to fetch token: %w", err)
+		return nil, fmt.Errorf("fetch token: %w", err)
 	}
 	file := File{Data: []byte(token), Mode: modeOr(nil, mode)}
 	if user := soleUser(pod); user != nil {

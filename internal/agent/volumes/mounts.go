@@ -110,7 +110,7 @@ func (m *Manager) subPath(pod *corev1.Pod, container *corev1.Container, index in
 		info, err = root.Stat(sub)
 	}
 	if err != nil {
-		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", name, container.Name, err)
+		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", name, container.Name, err) // upstream's words
 	}
 	opened, err := root.Open(sub)
 	if err != nil {
