@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -130,6 +131,9 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 		r.publish(nil, old.descriptor)
 		return r.reconsider(old.def.Spec.Group), nil
 	}
+	if old != nil && older(def, old.def) {
+		return nil, nil // two commits told of out of their order
+	}
 	now := r.opts.Now()
 	is := accept(def, r.others(def), now)
 	entry := &defined{def: withStatus(def, is)}
@@ -169,6 +173,16 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 		work = append(work, r.reconsider(def.Spec.Group)...)
 	}
 	return work, nil
+}
+
+// older says whether a is of an earlier revision of the store than b.
+func older(a, b *v1.CustomResourceDefinition) bool {
+	x, err := strconv.ParseInt(a.ResourceVersion, 10, 64)
+	if err != nil {
+		return false
+	}
+	y, err := strconv.ParseInt(b.ResourceVersion, 10, 64)
+	return err == nil && x < y
 }
 
 // others are the names of the group that other definitions have.

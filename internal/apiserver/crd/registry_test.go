@@ -159,6 +159,20 @@ func TestNamesConflict(t *testing.T) {
 	}
 }
 
+func TestOlderStatesAreIgnored(t *testing.T) {
+	b := newBackend(Options{})
+	newer := definition(t, "gadget")
+	newer.ResourceVersion, newer.Generation = "7", 2
+	b.put(t, newer)
+	d := b.r.Descriptors()[0]
+	late := definition(t, "gadget")
+	late.ResourceVersion = "5"
+	b.put(t, late)
+	if b.r.Descriptors()[0] != d {
+		t.Error("an older state replaced a newer one")
+	}
+}
+
 func TestBuiltInIsNotServed(t *testing.T) {
 	b := newBackend(Options{BuiltIn: func(gr schema.GroupResource) bool { return gr.Resource == "gadgets" }})
 	b.put(t, definition(t, "gadget"))
