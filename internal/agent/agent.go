@@ -116,7 +116,11 @@ func (o Options) withDefaults() (Options, error) {
 		o.Mounter = volumes.System{}
 	}
 	if o.Client == nil {
-		client, err := kubernetes.NewForConfig(o.Config)
+		config := rest.CopyConfig(o.Config)
+		if config.QPS == 0 {
+			config.QPS, config.Burst = 50, 100 // kubelet's
+		}
+		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
 			return o, fmt.Errorf("make client: %w", err)
 		}
