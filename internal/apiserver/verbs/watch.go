@@ -404,10 +404,9 @@ func (w *watching) flush() error {
 		if _, err := w.w.Write(w.buf); err != nil {
 			return err
 		}
-		if cap(w.buf) > 256<<10 {
-			w.buf = nil
+		if w.buf = w.buf[:0]; cap(w.buf) > 16<<10 {
+			w.buf = nil // an idle watch holds little
 		}
-		w.buf = w.buf[:0]
 	}
 	return w.out.Flush()
 }
