@@ -88,7 +88,7 @@ type scheduler struct {
 }
 
 func run(ctx context.Context, o Options, config *rest.Config, client kubernetes.Interface) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagers))
 	podInformer := factory.InformerFor(&corev1.Pod{}, livePods)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
 	defer broadcaster.Shutdown()
@@ -143,6 +143,14 @@ func livePods(client kubernetes.Interface, resync time.Duration) toolscache.Shar
 	return coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, resync, indexers, func(o *metav1.ListOptions) {
 		o.FieldSelector = selector
 	})
+}
+
+// withoutManagers drops what nobody here reads and is much of an object.
+func withoutManagers(obj any) (any, error) {
+	if o, ok := obj.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	return obj, nil
 }
 
 func (s *scheduler) loop(ctx context.Context) {

@@ -102,6 +102,14 @@ func condition(p *corev1.Pod) corev1.PodCondition {
 	return corev1.PodCondition{}
 }
 
+// refused waits for the message: at first the node's not-ready taint may still be seen.
+func refused(message string) func(*corev1.Pod) bool {
+	return func(p *corev1.Pod) bool {
+		c := condition(p)
+		return c.Status == corev1.ConditionFalse && strings.HasPrefix(c.Message, message)
+	}
+}
+
 func awaitEvent(t *testing.T, c kubernetes.Interface, pod, reason, note string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -130,9 +138,8 @@ func TestUnschedulablePodsSayWhyAndComeBack(t *testing.T) {
 	_, c := cluster(t)
 	addNode(t, c, "small", "1")
 	addPod(t, c, "big", "3", nil)
-	pod := awaitPod(t, c, "big", func(p *corev1.Pod) bool { return condition(p).Status == corev1.ConditionFalse })
-	got := condition(pod)
-	if got.Reason != corev1.PodReasonUnschedulable || !strings.HasPrefix(got.Message, "0/1 nodes are available: 1 Insufficient cpu.") {
+	pod := awaitPod(t, c, "big", refused("0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."))
+	if got := condition(pod); got.Reason != corev1.PodReasonUnschedulable {
 		t.Errorf("PodScheduled is %+v", got)
 	}
 	awaitEvent(t, c, "big", "FailedScheduling", "0/1 nodes are available: 1 Insufficient cpu.")
@@ -225,10 +232,7 @@ func TestSecondSchedulerWithAPluginOfItsOwn(t *testing.T) {
 	})
 	addNode(t, c, "plain", "8")
 	addPod(t, c, "p", "1", func(s *corev1.PodSpec) { s.SchedulerName = "choosy" })
-	pod := awaitPod(t, c, "p", func(p *corev1.Pod) bool { return condition(p).Status == corev1.ConditionFalse })
-	if got := condition(pod).Message; !strings.HasPrefix(got, "0/1 nodes are available: 1 node(s) were not nice.") {
-		t.Errorf("message is %q", got)
-	}
+	awaitPod(t, c, "p", refused("0/1 nodes are available: 1 node(s) were not nice."))
 	addNode(t, c, "nice", "1")
 	awaitPod(t, c, "p", on("nice"))
 }

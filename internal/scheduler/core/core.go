@@ -46,6 +46,9 @@ type Core struct {
 	next    int // where the next search begins
 	kept    map[string]*verdicts
 	clock   uint64 // counts decisions, to tell which verdicts were used last
+	table   profile.ScoreTable
+	found   []fwk.NodeInfo // memory of the last search
+	slots   []int
 }
 
 // New makes a core.
@@ -89,11 +92,10 @@ func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapsh
 	if q.kept != nil {
 		kept = q
 	}
-	table, st := p.Score(ctx, state, pod, q.feasible, kept)
-	if !st.IsSuccess() {
+	if st := p.Score(ctx, state, pod, q.feasible, kept, &c.table); !st.IsSuccess() {
 		return d, st.AsError()
 	}
-	d.Node = q.feasible[c.draw(table.Total)].Node().Name
+	d.Node = q.feasible[c.draw(c.table.Total)].Node().Name
 	return d, nil
 }
 
@@ -179,8 +181,10 @@ func (q *search) run(ctx context.Context) error {
 	}
 	q.absent = fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 	enough := q.core.enough(len(nodes))
-	q.feasible = make([]fwk.NodeInfo, 0, enough)
-	q.slots = make([]int, 0, enough)
+	if cap(q.core.found) < enough {
+		q.core.found, q.core.slots = make([]fwk.NodeInfo, enough), make([]int, enough)
+	}
+	q.feasible, q.slots = q.core.found[:0], q.core.slots[:0]
 	asked := 0
 	for slot := q.core.next % len(nodes); asked < len(nodes) && len(q.feasible) < enough; asked++ {
 		if err := q.ask(ctx, slot, others); err != nil {

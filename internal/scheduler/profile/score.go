@@ -41,8 +41,8 @@ type RawScores interface {
 
 // RunScorePlugins scores all nodes by all scorers.
 func (p *Profile) RunScorePlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo) ([]framework.NodePluginScores, *framework.Status) {
-	table, s := p.Score(ctx, state, pod, nodes, nil)
-	if !s.IsSuccess() {
+	var table ScoreTable
+	if s := p.Score(ctx, state, pod, nodes, nil, &table); !s.IsSuccess() {
 		return nil, s
 	}
 	out := make([]framework.NodePluginScores, len(nodes))
@@ -56,10 +56,32 @@ func (p *Profile) RunScorePlugins(ctx context.Context, state framework.CycleStat
 	return out, nil
 }
 
-// ScoreTable is the scores of nodes, a column a plug-in.
+// ScoreTable is the scores of nodes, a column a plug-in. The zero value is ready; one that is filled again uses its memory
+// again.
 type ScoreTable struct {
 	Columns []ScoreColumn
 	Total   []int64
+
+	list framework.NodeScoreList
+}
+
+// column appends a column for n nodes.
+func (t *ScoreTable) column(plugin string, n int) *ScoreColumn {
+	if len(t.Columns) < cap(t.Columns) {
+		t.Columns = t.Columns[:len(t.Columns)+1]
+	} else {
+		t.Columns = append(t.Columns, ScoreColumn{})
+	}
+	col := &t.Columns[len(t.Columns)-1]
+	col.Plugin, col.Raw, col.Weighted = plugin, resize(col.Raw, n), resize(col.Weighted, n)
+	return col
+}
+
+func resize(s []int64, n int) []int64 {
+	if cap(s) < n {
+		return make([]int64, n)
+	}
+	return s[:n]
 }
 
 // ScoreColumn is one plug-in's scores.
@@ -69,59 +91,63 @@ type ScoreColumn struct {
 }
 
 // Score fills a table. Raw scores of node-local scorers are taken from kept where they are there, and kept.
-func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, kept RawScores) (*ScoreTable, *framework.Status) {
+func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, kept RawScores, table *ScoreTable) *framework.Status {
 	skip := state.GetSkipScorePlugins()
-	table := &ScoreTable{Total: make([]int64, len(nodes)), Columns: make([]ScoreColumn, 0, len(p.score))}
-	var list framework.NodeScoreList
+	table.Columns, table.Total = table.Columns[:0], resize(table.Total, len(nodes))
+	clear(table.Total)
 	for k := range p.score {
 		x := &p.score[k]
 		if len(skip) > 0 && skip.Has(x.Name()) {
 			continue
 		}
-		col := ScoreColumn{Plugin: x.Name(), Raw: make([]int64, len(nodes))}
-		for i, n := range nodes {
-			if x.local && kept != nil {
-				if raw, found := kept.Raw(i, k); found {
-					col.Raw[i] = raw
-					continue
-				}
-			}
-			raw, s := x.Score(ctx, state, pod, n)
-			if !s.IsSuccess() {
-				return nil, framework.AsStatus(fmt.Errorf("running Score plugin %q: %w", x.Name(), s.AsError())).WithPlugin(x.Name())
-			}
-			col.Raw[i] = raw
-			if x.local && kept != nil {
-				kept.Keep(i, k, raw)
-			}
+		col := table.column(x.Name(), len(nodes))
+		if s := x.raw(ctx, state, pod, nodes, k, kept, col.Raw); !s.IsSuccess() {
+			return s
 		}
-		col.Weighted = col.Raw
+		copy(col.Weighted, col.Raw)
 		if e := x.ScoreExtensions(); e != nil {
-			list = list[:0]
+			table.list = table.list[:0]
 			for i, n := range nodes {
-				list = append(list, framework.NodeScore{Name: n.Node().Name, Score: col.Raw[i]})
+				table.list = append(table.list, framework.NodeScore{Name: n.Node().Name, Score: col.Raw[i]})
 			}
-			if s := e.NormalizeScore(ctx, state, pod, list); !s.IsSuccess() {
-				return nil, framework.AsStatus(fmt.Errorf("running NormalizeScore plugin %q: %w", x.Name(), s.AsError()))
+			if s := e.NormalizeScore(ctx, state, pod, table.list); !s.IsSuccess() {
+				return framework.AsStatus(fmt.Errorf("running NormalizeScore plugin %q: %w", x.Name(), s.AsError()))
 			}
-			col.Weighted = make([]int64, len(nodes))
-			for i := range list {
-				col.Weighted[i] = list[i].Score
+			for i := range table.list {
+				col.Weighted[i] = table.list[i].Score
 			}
-		} else {
-			col.Weighted = append([]int64(nil), col.Raw...)
 		}
 		for i, score := range col.Weighted {
 			if score < framework.MinNodeScore || score > framework.MaxNodeScore {
-				return nil, framework.AsStatus(fmt.Errorf("plugin %q returns an invalid score %v, it should in the range of [%v, %v] after normalizing",
+				return framework.AsStatus(fmt.Errorf("plugin %q returns an invalid score %v, it should in the range of [%v, %v] after normalizing",
 					x.Name(), score, framework.MinNodeScore, framework.MaxNodeScore))
 			}
 			col.Weighted[i] = score * x.weight
 			table.Total[i] += col.Weighted[i]
 		}
-		table.Columns = append(table.Columns, col)
 	}
-	return table, nil
+	return nil
+}
+
+func (x *scorer) raw(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, index int, kept RawScores, out []int64) *framework.Status {
+	keep := x.local && kept != nil
+	for i, n := range nodes {
+		if keep {
+			if score, found := kept.Raw(i, index); found {
+				out[i] = score
+				continue
+			}
+		}
+		score, s := x.Score(ctx, state, pod, n)
+		if !s.IsSuccess() {
+			return framework.AsStatus(fmt.Errorf("running Score plugin %q: %w", x.Name(), s.AsError())).WithPlugin(x.Name())
+		}
+		out[i] = score
+		if keep {
+			kept.Keep(i, index, score)
+		}
+	}
+	return nil
 }
 
 // Scorers is how many scorers there are; the indices of [RawScores] are below it.

@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cache_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/cache"
+	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
+)
+
+func node(name, zone string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
+}
+
+func pod(name, node string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{
+		NodeName: node, Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("1")}}}},
+	}}
+}
+
+// see is the snapshot brought up to date: nodes in their order, with the cores requested of each.
+func see(c *cache.Cache, s *cache.Snapshot) (names []string, cores []int64) {
+	c.Update(s)
+	for _, n := range s.Nodes() {
+		names = append(names, n.Node().Name)
+		cores = append(cores, n.GetRequested().GetMilliCPU()/1000)
+	}
+	return names, cores
+}
+
+func TestZonesTakeTurns(t *testing.T) {
+	c, s := cache.New(), cache.NewSnapshot()
+	for _, n := range []*corev1.Node{node("a1", "a"), node("a2", "a"), node("a3", "a"), node("b1", "b")} {
+		c.SetNode(n)
+	}
+	names, _ := see(c, s)
+	if d := cmp.Diff([]string{"a1", "b1", "a2", "a3"}, names); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestAssumedPodsAreConfirmedOrForgotten(t *testing.T) {
+	c, s := cache.New(), cache.NewSnapshot()
+	c.SetNode(node("a", ""))
+	for _, name := range []string{"kept", "lost"} {
+		info, err := nodeinfo.NewPodInfo(pod(name, "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Assume(info); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Assume(info); err == nil {
+			t.Errorf("%s was assumed twice", name)
+		}
+	}
+	if _, cores := see(c, s); cores[0] != 2 {
+		t.Errorf("%d cores are taken while both are assumed, want 2", cores[0])
+	}
+	c.SetPod(pod("kept", "a"))
+	c.Forget(pod("kept", "a")) // too late: it is bound
+	c.Forget(pod("lost", "a"))
+	if _, cores := see(c, s); cores[0] != 1 || c.IsAssumed("kept") {
+		t.Errorf("%d cores are taken, want 1, and none assumed", cores[0])
+	}
+	c.RemovePod("kept")
+	if _, cores := see(c, s); cores[0] != 0 {
+		t.Errorf("%d cores are taken, want 0", cores[0])
+	}
+}
+
+func TestPodsMayBeToldOfBeforeAndAfterTheirNode(t *testing.T) {
+	c, s := cache.New(), cache.NewSnapshot()
+	c.SetPod(pod("early", "a"))
+	if names, _ := see(c, s); len(names) != 0 {
+		t.Errorf("nodes %v are listed before they are told of", names)
+	}
+	c.SetNode(node("a", ""))
+	if _, cores := see(c, s); cores[0] != 1 {
+		t.Errorf("%d cores are taken, want 1", cores[0])
+	}
+	c.RemoveNode("a")
+	if names, _ := see(c, s); len(names) != 0 {
+		t.Errorf("nodes %v are listed, want none", names)
+	}
+	c.RemovePod("early")
+	if nodes, pods := c.Counts(); nodes != 0 || pods != 0 {
+		t.Errorf("%d nodes and %d pods are known, want none", nodes, pods)
+	}
+}
+
+func TestUpdateCopiesOnlyWhatChanged(t *testing.T) {
+	c, s := cache.New(), cache.NewSnapshot()
+	c.SetNode(node("a", ""))
+	c.SetNode(node("b", ""))
+	see(c, s)
+	a, b, epoch := s.Nodes()[0], s.Nodes()[1], s.Epoch()
+	c.SetPod(pod("p", "b"))
+	see(c, s)
+	if s.Nodes()[0] != a || s.Nodes()[1] == b || s.Epoch() != epoch {
+		t.Error("want node b copied, and neither a nor the epoch touched")
+	}
+	if b.GetRequested().GetMilliCPU() != 0 {
+		t.Error("a node that was handed out was changed")
+	}
+}
