@@ -399,7 +399,9 @@ func (w *watching) flush() error {
 		return nil
 	}
 	w.pending = false
-	_ = w.out.SetWriteDeadline(time.Now().Add(writeTimeout)) // in-process answers have no deadline
+	// In-process answers have no deadline. An HTTP/2 stream is reset when one passes, written to or not: none is left behind.
+	_ = w.out.SetWriteDeadline(time.Now().Add(writeTimeout))
+	defer func() { _ = w.out.SetWriteDeadline(time.Time{}) }()
 	if len(w.buf) > 0 {
 		if _, err := w.w.Write(w.buf); err != nil {
 			return err
