@@ -69,7 +69,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	core := d.Informers.Core().V1()
 	published := d.Informers.Discovery().V1().EndpointSlices()
 	c := &controller{
-		log: logr.FromSlogHandler(d.Logger.Handler()), recorder: d.Recorder,
+		log: logr.FromSlogHandler(d.Logger.Handler()).V(4), recorder: d.Recorder,
 		services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: published.Lister(),
 		tracker: util.NewEndpointSliceTracker(), times: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
 		queue: controllers.NewQueue[types.NamespacedName](d, "endpointslice", 5),
