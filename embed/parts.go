@@ -30,6 +30,7 @@ type parts struct {
 	api        *apiserver.Server
 	admin      *rest.Config
 	kubeconfig []byte
+	settled    chan struct{}
 	nodeText   string // what the ready line says of the node
 	criSocket  string
 

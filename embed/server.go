@@ -76,6 +76,7 @@ func (s *Server) Start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	s.parts.settled = make(chan struct{})
 	s.parts.context, s.parts.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -108,6 +109,9 @@ func (s *Server) Wait() error {
 	}
 	return s.Stop()
 }
+
+// Settled is closed when the controllers have filled their caches and only wait for work; at once where none run.
+func (s *Server) Settled() <-chan struct{} { return s.parts.settled }
 
 // Config is an administrator's client configuration, over TLS.
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.parts.admin) }

@@ -132,7 +132,7 @@ func openStore(_ context.Context, p *parts, o *options) error {
 func makeServer(_ context.Context, p *parts, o *options) (err error) {
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     append(builtin.Kinds(o.serviceCIDR), o.extensions.Kinds...),
+		Kinds:     append(builtin.Kinds(o.serviceCIDR, p.verify), o.extensions.Kinds...),
 		Admission: append(builtin.Admission(), o.extensions.Admission...),
 		Material:  p.pki,
 		Version:   version.Get(),
@@ -143,6 +143,11 @@ func makeServer(_ context.Context, p *parts, o *options) (err error) {
 	}
 	p.server.context, p.server.cancel = context.WithCancel(context.WithoutCancel(p.context))
 	return nil
+}
+
+// verify is what a token review asks: it is only called once there is a server.
+func (p *parts) verify(ctx context.Context, token string, audiences []string) (user.Info, []string, error) {
+	return p.api.Tokens().Verify(ctx, token, audiences)
 }
 
 func serve(_ context.Context, p *parts, _ *options) error {
@@ -161,6 +166,7 @@ func (p *parts) as(component string) *rest.Config {
 
 func runControllers(_ context.Context, p *parts, o *options) error {
 	if o.bare {
+		close(p.settled)
 		return nil
 	}
 	advertise, err := netip.ParseAddr(o.host)
@@ -169,7 +175,7 @@ func runControllers(_ context.Context, p *parts, o *options) error {
 	}
 	p.client("controllers", func(ctx context.Context) error {
 		return controllers.Run(ctx, append(builtin.Controllers(), o.extensions.Controllers...), p.as("kube-controller-manager"), controllers.Options{
-			Selection: o.controllers, Logger: o.log.With("part", "controllers"),
+			Selection: o.controllers, Logger: o.log.With("part", "controllers"), Ready: func() { close(p.settled) },
 			Cluster: controllers.Cluster{
 				RootCA: p.pki.CA.CertPEM, PodCIDRs: []netip.Prefix{o.podCIDR}, ServiceCIDR: o.serviceCIDR,
 				AdvertiseAddress: advertise, AdvertisePort: p.port(),

@@ -29,6 +29,9 @@ func TestFirstHour(t *testing.T) {
 			t.Errorf("apply says %q", line)
 		}
 	}
+	if out := p.kubectl("apply", "-f", "../examples/crontab/"); out != "crontab.stable.example.com/my-new-cron-object created\n" {
+		t.Errorf("apply of a custom resource says %q", out)
+	}
 	c := p.client()
 	awaitPods(t, c, "app=web", 20*time.Second, allReady(3))
 	awaitPods(t, c, "tier=frontend", 20*time.Second, allReady(3))

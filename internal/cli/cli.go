@@ -28,6 +28,8 @@ type Program struct {
 type Cluster interface {
 	// Ready describes the running cluster for the ready line.
 	Ready() (url, kubeconfig, node string)
+	// Settled is closed when everything has come up and only waits for work.
+	Settled() <-chan struct{}
 	// Wait blocks until a part of the cluster ends by itself, and says why; nil after Stop.
 	Wait() error
 	// Stop ends it cleanly: all state on disk, pods left running.

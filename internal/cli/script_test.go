@@ -34,8 +34,9 @@ type ended struct{ o UpOptions }
 func (e ended) Ready() (url, kubeconfig, node string) {
 	return "https://" + e.o.Listen, e.o.Kubeconfig, e.o.Node
 }
-func (ended) Wait() error { return errors.New("run controllers: ended") }
-func (ended) Stop() error { return nil }
+func (ended) Settled() <-chan struct{} { return nil }
+func (ended) Wait() error              { return errors.New("run controllers: ended") }
+func (ended) Stop() error              { return nil }
 
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{Dir: "testdata/script"})

@@ -71,6 +71,15 @@ func runUp(ctx context.Context, p Program, args []string) int {
 	url, kubeconfig, node := cluster.Ready()
 	fmt.Fprintf(p.Err, "mortise: ready in %d ms, %s, kubeconfig %s, node: %s\n", time.Since(o.Started).Milliseconds(), url, kubeconfig, node)
 
+	go func() {
+		select {
+		case <-cluster.Settled():
+			if err := trimMemory(); err != nil {
+				o.Logger.Warn("memory is not given back", "error", err)
+			}
+		case <-ctx.Done():
+		}
+	}()
 	ended := make(chan error, 1)
 	go func() { ended <- cluster.Wait() }()
 	select {
