@@ -30,14 +30,14 @@ import (
 type api struct {
 	tracker clienttesting.ObjectTracker
 	clock   clock.PassiveClock
-	wrote   func(line string, fields []string)
+	wrote   func(line string, before, after runtime.Object)
 
 	mu      sync.Mutex
 	counter int
 	names   map[string]int
 }
 
-func newAPI(c *fake.Clientset, clock clock.PassiveClock, wrote func(string, []string)) *api {
+func newAPI(c *fake.Clientset, clock clock.PassiveClock, wrote func(string, runtime.Object, runtime.Object)) *api {
 	a := &api{tracker: c.Tracker(), clock: clock, wrote: wrote, names: map[string]int{}}
 	c.PrependReactor("create", "*", a.react)
 	c.PrependReactor("update", "*", a.react)
@@ -168,7 +168,7 @@ func (a *api) patch(action clienttesting.PatchActionImpl) (runtime.Object, error
 	if err := json.Unmarshal(after, obj); err != nil {
 		return nil, err
 	}
-	return a.update(action.GetResource(), action.GetNamespace(), action.GetSubresource(), obj, false)
+	return a.update(action.GetResource(), action.GetNamespace(), action.GetSubresource(), obj, true)
 }
 
 func (a *api) remove(gvr schema.GroupVersionResource, namespace, name string) error {
@@ -199,7 +199,7 @@ func (a *api) remove(gvr schema.GroupVersionResource, namespace, name string) er
 // tell adds a write to the transcript.
 func (a *api) tell(verb string, gvr schema.GroupVersionResource, before, after runtime.Object) {
 	if event, ok := after.(*corev1.Event); ok {
-		a.wrote(fmt.Sprintf("event %s %s %s %s: %s", event.Source.Component, event.Type, event.Reason, event.InvolvedObject.Name, event.Message), nil)
+		a.wrote(fmt.Sprintf("event %s %s %s %s: %s", event.Source.Component, event.Type, event.Reason, event.InvolvedObject.Name, event.Message), nil, nil)
 		return
 	}
 	o, err := meta.Accessor(after)
@@ -210,11 +210,10 @@ func (a *api) tell(verb string, gvr schema.GroupVersionResource, before, after r
 	if o.GetNamespace() != "" {
 		name = o.GetNamespace() + "/" + name
 	}
-	var fields []string
-	if verb != "delete" || before != nil {
-		fields = difference(before, after)
+	if verb == "delete" && before == nil {
+		after = nil
 	}
-	a.wrote(fmt.Sprintf("%s %s %s", verb, gvr.Resource, name), fields)
+	a.wrote(fmt.Sprintf("%s %s %s", verb, gvr.Resource, name), before, after)
 }
 
 // keep copies a field of a struct from old.

@@ -230,7 +230,7 @@ func (s *scene) apply(doc string) error {
 
 func (s *scene) mute() func() {
 	wrote := s.api.wrote
-	s.api.wrote = func(string, []string) {}
+	s.api.wrote = func(string, runtime.Object, runtime.Object) {}
 	return func() { s.api.wrote = wrote }
 }
 

@@ -20,15 +20,24 @@ type transcript struct {
 	entries []entry
 }
 
+// entry is one write; objects only where fields are to be shown.
 type entry struct {
-	line   string
-	fields []string
+	line          string
+	before, after runtime.Object
 }
 
-func (t *transcript) add(line string, fields []string) {
+// add appends a write. Several updates of one object are shown as one, in the place of the last: how many there are
+// depends on how many events a controller happens to see at once.
+func (t *transcript) add(line string, before, after runtime.Object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.entries = append(t.entries, entry{line, fields})
+	if strings.HasPrefix(line, "update") {
+		if i := slices.IndexFunc(t.entries, func(e entry) bool { return e.line == line }); i >= 0 {
+			before = t.entries[i].before
+			t.entries = slices.Delete(t.entries, i, i+1)
+		}
+	}
+	t.entries = append(t.entries, entry{line, before, after})
 }
 
 // take returns what was collected since the last call. Writes come in their order, but for neighbours of one verb and
@@ -58,8 +67,14 @@ func (t *transcript) take() string {
 	sort.Strings(events)
 	var b strings.Builder
 	for _, e := range writes {
+		var fields []string
+		if e.after != nil {
+			if fields = difference(e.before, e.after); len(fields) == 0 && e.before != nil {
+				continue // there and back again
+			}
+		}
 		fmt.Fprintln(&b, e.line)
-		for _, f := range e.fields {
+		for _, f := range fields {
 			fmt.Fprintln(&b, "  "+f)
 		}
 	}

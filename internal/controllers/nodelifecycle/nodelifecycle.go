@@ -176,7 +176,7 @@ func (c *controller) unready(ctx context.Context, node string, now time.Time) er
 			continue
 		}
 		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"uid": pod.UID},
+			"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
 			"status": map[string]any{"conditions": []map[string]any{{
 				"type": corev1.PodReady, "status": corev1.ConditionFalse, "lastTransitionTime": metav1.NewTime(now),
 			}}},
@@ -187,7 +187,7 @@ func (c *controller) unready(ctx context.Context, node string, now time.Time) er
 		_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		if err == nil {
 			c.recorder.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
-		} else if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		} else if !apierrors.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("patch pod: %w", err))
 		}
 	}

@@ -50,7 +50,7 @@ func Victims(pods, neighbours []*corev1.Pod, n int, now time.Time) []*corev1.Pod
 		if c := moreRestarts(a, b); c != 0 {
 			return c
 		}
-		return younger(a.CreationTimestamp, b.CreationTimestamp, a, b, now)
+		return cmp.Or(younger(a.CreationTimestamp, b.CreationTimestamp, a, b, now), cmp.Compare(a.UID, b.UID))
 	})
 	return sorted[:n]
 }
@@ -70,7 +70,7 @@ func SortForDeletion(pods []*corev1.Pod) {
 		if c := moreRestarts(a, b); c != 0 {
 			return c
 		}
-		return exactlyYounger(a.CreationTimestamp, b.CreationTimestamp)
+		return cmp.Or(exactlyYounger(a.CreationTimestamp, b.CreationTimestamp), cmp.Compare(a.UID, b.UID))
 	})
 }
 
