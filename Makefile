@@ -3,6 +3,8 @@ GO      ?= go
 TAGS    := grpcnotrace
 LDFLAGS := -s -w
 BIN     := bin/mortise
+# One static binary; tests are built the same way, so that nothing is compiled twice.
+export CGO_ENABLED ?= 0
 
 .PHONY: help up build test race lint gen check bench soak fuzz FORCE
 .DEFAULT_GOAL := help

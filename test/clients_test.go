@@ -157,8 +157,10 @@ func TestInformer(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	factory.StartWithContext(t.Context())
+	ctx, stop := context.WithCancel(t.Context())
+	factory.StartWithContext(ctx)
 	defer factory.Shutdown()
+	defer stop()
 	for i := n / 2; i < n; i++ {
 		makeConfigMap(t, c.CoreV1().ConfigMaps("default").Create, i)
 	}

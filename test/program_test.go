@@ -29,6 +29,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	builtIn = dir
 	path := filepath.Join(dir, "mortise")
 	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", path, "../cmd/mortise")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -38,10 +39,13 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
+// builtIn is the folder that binary made, empty if no test asked for it.
+var builtIn string
+
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if path, err := binary(); err == nil && len(os.Args) > 0 {
-		os.RemoveAll(filepath.Dir(path))
+	if builtIn != "" {
+		os.RemoveAll(builtIn)
 	}
 	os.Exit(code)
 }

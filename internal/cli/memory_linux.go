@@ -5,6 +5,7 @@ package cli
 
 import (
 	"bytes"
+	"debug/elf"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -22,6 +23,9 @@ func trimMemory() error {
 	if err != nil {
 		return fmt.Errorf("find binary: %w", err)
 	}
+	if fixed, err := needsNoLoader(self); err != nil || !fixed {
+		return err
+	}
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return fmt.Errorf("read memory map: %w", err)
@@ -36,6 +40,22 @@ func trimMemory() error {
 		}
 	}
 	return nil
+}
+
+// needsNoLoader says whether a binary is static and at a fixed address. Of others, parts that cannot be written now were
+// written by the loader before (relocations), and dropping those would lose them.
+func needsNoLoader(path string) (bool, error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return false, fmt.Errorf("read binary: %w", err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC || p.Type == elf.PT_GNU_RELRO {
+			return false, nil
+		}
+	}
+	return f.Type == elf.ET_EXEC, nil
 }
 
 // unwrittenPart reads a line of /proc/PID/maps (proc(5)), and says whether it is a part of the file that is mapped
