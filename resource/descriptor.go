@@ -179,6 +179,4 @@ type Strategy struct {
 	// ReturnDeleted makes a DELETE that took the object away answer with the object instead of a Status (pods, services,
 	// namespaces, service accounts, volumes …).
 	ReturnDeleted bool
-	// DeleteWarning is sent to clients whose delete options leave open what happens to dependents (jobs).
-	DeleteWarning string
 }

@@ -53,7 +53,7 @@ func controllers() *resource.Descriptor {
 				return errs
 			},
 			GarbageCollection: metav1.DeletePropagationOrphan,
-			DeleteWarning:     "dependents stay",
+			WarnDelete:        func(*metav1.DeleteOptions) []string { return []string{"dependents stay"} },
 		},
 		Subresources: []resource.Subresource{
 			{Name: "status", Verbs: []string{"get", "update", "patch"}, Strategy: &resource.Strategy{

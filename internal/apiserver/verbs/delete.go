@@ -52,12 +52,12 @@ func deleteOne(q *req) error {
 	}, "v1", "Status")
 }
 
-// warnDelete warns where a kind has something to say to those who leave the fate of dependents open.
-//
-//nolint:staticcheck // orphanDependents is deprecated and still honoured
+// warnDelete says what the kind has to say of the client's options.
 func (q *req) warnDelete(opts *metav1.DeleteOptions) {
-	if st := &q.kind.Strategy; opts.PropagationPolicy == nil && opts.OrphanDependents == nil {
-		q.warn.AddWarning("", st.DeleteWarning)
+	if warn := q.kind.Strategy.WarnDelete; warn != nil {
+		for _, text := range warn(opts) {
+			q.warn.AddWarning("", text)
+		}
 	}
 }
 

@@ -133,7 +133,7 @@ func (q *req) listOptions() (*selection, error) {
 			return nil, badRequest(err)
 		}
 	}
-	if err := s.parse(q.kind); err != nil {
+	if err := s.parse(q.kind, q.ver().FieldLabel); err != nil {
 		return nil, err
 	}
 	if q.name != "" {
@@ -147,8 +147,9 @@ func (q *req) listOptions() (*selection, error) {
 	return s, nil
 }
 
-// parse reads the selectors and checks the options.
-func (s *selection) parse(k *Kind) error {
+// parse reads the selectors and checks the options. Label is what the version has to say of a field selector's labels; nil
+// where the kind's own list of names decides.
+func (s *selection) parse(k *Kind, label func(label, value string) (string, string, error)) error {
 	if s.LabelSelector != "" {
 		l, err := labels.Parse(s.LabelSelector)
 		if err != nil {
@@ -177,6 +178,12 @@ func (s *selection) parse(k *Kind) error {
 	}
 	if fs == nil || fs.Empty() {
 		return nil
+	}
+	if label != nil {
+		var err error
+		if fs, err = fs.Transform(label); err != nil {
+			return badRequest(err)
+		}
 	}
 	for _, r := range fs.Requirements() {
 		if !selectable(k, r.Field) {
