@@ -156,7 +156,7 @@ func get[T any](ctx context.Context, o *objects, key objectKey, ask func() (*T, 
 	if !ok {
 		return nil, apierrors.NewNotFound(corev1.Resource(key.kind), key.name)
 	}
-	return obj.(any).(*T), nil
+	return obj.(*T), nil
 }
 
 // ConfigMap returns one ConfigMap; it must not be changed.

@@ -190,7 +190,7 @@ func (r *run) recover(t *testing.T, c crash) {
 		return
 	}
 	revision := engine.Revision()
-	want, begun := r.states[revision]
+	_, begun := r.states[revision]
 	if revision < c.acked || revision > c.acked+1 || !begun {
 		fail("revision %d, acknowledged %d", revision, c.acked)
 	}
@@ -199,7 +199,7 @@ func (r *run) recover(t *testing.T, c crash) {
 	}
 	for at := engine.Compacted(); at <= revision; at++ {
 		page, err := engine.Range(ctx, store.Range{Revision: at})
-		want = r.states[at]
+		want := r.states[at]
 		if err != nil || len(page.Records) != len(want) {
 			fail("revision %d: %d keys, want %d, %v", at, len(page.Records), len(want), err)
 			continue

@@ -185,7 +185,6 @@ type rebuilder struct {
 	db        *mvcc.DB
 	unsealed  int
 	compacted int64
-	last      time.Time
 }
 
 // rebuild replays a directory into a rebuilder.

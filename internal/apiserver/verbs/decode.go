@@ -112,7 +112,7 @@ func (q *req) decoder() *decoder {
 
 // decode reads a body. Strict errors are what fieldValidation is about: the object is whole in spite of them.
 func (d *decoder) decode(body []byte, media, validation string) (obj resource.Object, strict []error, err error) {
-	said := d.gvk
+	var said schema.GroupVersionKind
 	if media == mediaProtobuf {
 		obj, said, err = d.protobuf(body)
 	} else {

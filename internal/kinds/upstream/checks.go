@@ -83,9 +83,6 @@ func onlyNew[I any](f func(obj *I) field.ErrorList) func(obj, old *I) field.Erro
 	return func(obj, _ *I) field.ErrorList { return f(obj) }
 }
 
-// none accepts everything; declarative validation still runs beside it.
-func none[I any](*I) field.ErrorList { return nil }
-
 // noneUpdated accepts every update.
 func noneUpdated[I any](_, _ *I) field.ErrorList { return nil }
 
