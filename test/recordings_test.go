@@ -25,7 +25,7 @@ import (
 
 // sameAnswers is how many of the recorded answers are the same today. It only ever rises: a change that lowers it broke
 // something, one that raises it raises this number too.
-const sameAnswers = 1801
+const sameAnswers = 1806
 
 // recordings is what kube-apiserver 1.37.1 answered; it lies beside the checkout.
 const recordings = "../../shared/recordings/upstream-1.37.1.jsonl"
