@@ -39,7 +39,7 @@ bench: build ## measure every budget of the design on this machine
 	$(GO) run -tags $(TAGS) ./bench -binary $(BIN)
 
 soak: build ## hours: all verbs mixed with kill -9, then a check of the history
-	$(GO) test -tags $(TAGS) -timeout 4h -run Soak -soak 1h ./test/...
+	$(GO) test -tags $(TAGS) -timeout 4h -run Soak -v ./test -soak 1h
 
 fuzz: ## every fuzz target for FUZZTIME (10s) each
 	./scripts/fuzz $(or $(FUZZTIME),10s)
