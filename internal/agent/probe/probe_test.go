@@ -151,6 +151,7 @@ func TestThresholds(t *testing.T) {
 		}
 		timer := time.NewTimer(30*time.Second + time.Millisecond)
 		<-timer.C
+		synctest.Wait()
 		want := []string{"4 true false ", "11 true true ", "16 true false ", "22 true false liveness"}
 		if strings.Join(changes, "|") != strings.Join(want, "|") {
 			t.Errorf("changes %q, want %q", changes, want)
