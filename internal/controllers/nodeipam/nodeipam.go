@@ -142,7 +142,7 @@ func (c *controller) sync(ctx context.Context, name string) error {
 			"CIDRNotAvailable", "Node %s status is now: %s", name, "CIDRNotAvailable")
 		return nil // a node that goes wakes this one
 	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"podCIDR": given[0], "podCIDRs": given}, "metadata": map[string]any{"uid": node.UID}})
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"podCIDR": given[0], "podCIDRs": given}, "metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}})
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
@@ -151,6 +151,9 @@ func (c *controller) sync(ctx context.Context, name string) error {
 		// Whether it was written is not known for every error; the node's next state tells.
 		if !apierrors.IsServerTimeout(err) && !apierrors.IsTimeout(err) {
 			c.each(given, func(p *pool, prefix netip.Prefix) { p.release(prefix, name) })
+		}
+		if apierrors.IsConflict(err) {
+			return nil // the node has moved on, perhaps by our own last patch; its newer state wakes this one
 		}
 		return fmt.Errorf("patch node: %w", err)
 	}

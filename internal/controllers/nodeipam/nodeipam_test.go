@@ -5,7 +5,17 @@ package nodeipam
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/controllertest"
@@ -43,5 +53,31 @@ func TestPool(t *testing.T) {
 	}
 	if _, err := newPool(netip.MustParsePrefix("10.0.0.0/24"), 16); err == nil {
 		t.Fatal("a mask wider than the range was accepted")
+	}
+}
+
+// TestStaleNode: a node that has moved on since the cache saw it is left for its newer state, and costs no subnet.
+func TestStaleNode(t *testing.T) {
+	p, err := newPool(netip.MustParsePrefix("10.244.0.0/16"), 24)
+	if err != nil {
+		t.Fatal(err)
+	}
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	if err := indexer.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "7"}}); err != nil {
+		t.Fatal(err)
+	}
+	client := fake.NewClientset()
+	client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if patch := string(a.(clienttesting.PatchAction).GetPatch()); !strings.Contains(patch, `"resourceVersion":"7"`) {
+			t.Errorf("the patch %s has no precondition", patch)
+		}
+		return true, nil, apierrors.NewConflict(corev1.Resource("nodes"), "n", nil)
+	})
+	c := &controller{client: client, nodes: corelisters.NewNodeLister(indexer), pools: []*pool{p}}
+	if err := c.sync(t.Context(), "n"); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.taken) != 0 {
+		t.Errorf("after the conflict %v is taken, want nothing", p.taken)
 	}
 }
