@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 )
 
 // format is what the file "format" of a data directory says. A directory that says otherwise is left as it is.
@@ -64,7 +66,7 @@ func openDataDir(path string) (_ *dataDir, err error) {
 		return nil, fmt.Errorf("data directory %s is in use by another process", path)
 	}
 	if have == nil {
-		if err := writeFile(filepath.Join(path, "format"), []byte(format), 0o600); err != nil {
+		if err := serving.WriteFile(filepath.Join(path, "format"), []byte(format)); err != nil {
 			return nil, fmt.Errorf("write format of data directory: %w", err)
 		}
 	}
@@ -90,30 +92,4 @@ func (d *dataDir) close() error {
 		return nil
 	}
 	return d.lock.Close()
-}
-
-// writeFile replaces a file so that after a crash it holds either the old bytes or the new.
-func writeFile(path string, data []byte, mode fs.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -201,7 +201,7 @@ func writeKubeconfig(_ context.Context, p *parts, o *options) error {
 	if o.kubeconfig == "" {
 		return nil
 	}
-	if err := writeFile(o.kubeconfig, p.kubeconfig, 0o600); err != nil {
+	if err := serving.WriteFile(o.kubeconfig, p.kubeconfig); err != nil {
 		return fmt.Errorf("write kubeconfig: %w", err)
 	}
 	return nil
