@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -94,6 +95,7 @@ type Media int
 const (
 	JSON Media = iota
 	Protobuf
+	CBOR
 	mediaCount
 )
 
@@ -193,7 +195,7 @@ func (k *Kind) Versioned(version int, hub resource.Object) (resource.Object, err
 }
 
 // Bytes is the object in a version and medium, without the kind and version that a typed object's place in a list
-// implies: JSON of a typed object begins with its metadata, protobuf is the bare message.
+// implies: JSON of a typed object begins with its metadata, protobuf is the bare message, CBOR is a map without a tag.
 func (f *Forms) Bytes(version int, m Media) ([]byte, error) {
 	slot := &f.encodings[version*int(mediaCount)+int(m)]
 	if b := slot.Load(); b != nil {
@@ -216,14 +218,19 @@ func (f *Forms) Bytes(version int, m Media) ([]byte, error) {
 
 // EncodeBare encodes an object as it stands in a list.
 func EncodeBare(obj runtime.Object, m Media) ([]byte, error) {
-	if m == Protobuf {
+	u, free := obj.(*unstructured.Unstructured)
+	switch {
+	case m == Protobuf:
 		p, ok := obj.(interface{ Marshal() ([]byte, error) })
 		if !ok {
 			return nil, fmt.Errorf("encode %T: it has no protobuf form", obj)
 		}
 		return p.Marshal()
-	}
-	if u, ok := obj.(*unstructured.Unstructured); ok {
+	case m == CBOR && free:
+		return cbor.Marshal(u.Object)
+	case m == CBOR:
+		return cbor.Marshal(obj)
+	case free:
 		return json.Marshal(u.Object)
 	}
 	return json.Marshal(obj)
