@@ -14,14 +14,15 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/store"
 )
 
@@ -103,7 +104,7 @@ func Write(w http.ResponseWriter, r *http.Request, err error) int {
 		h.Set("Retry-After", "1")
 	}
 	h.Set("Cache-Control", "no-cache, private")
-	body, media := encode(s, r.Header.Get("Accept"))
+	body, media := encode(s, r)
 	h.Set("Content-Type", media)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
@@ -113,25 +114,37 @@ func Write(w http.ResponseWriter, r *http.Request, err error) int {
 	return code
 }
 
-func encode(s *metav1.Status, accept string) ([]byte, string) {
-	first, _, _ := strings.Cut(accept, ",")
-	first, _, _ = strings.Cut(first, ";")
-	switch strings.TrimSpace(first) {
-	case "application/vnd.kubernetes.protobuf":
+// encode gives a status in the form that the client accepts; for one that accepts none, as indented JSON.
+func encode(s *metav1.Status, r *http.Request) ([]byte, string) {
+	accept := r.Header.Get("Accept")
+	f, ok := negotiate.Parse(accept).Choose(accept, &negotiate.Offer{Media: negotiate.Types(negotiate.SpeaksCBOR(r.Context()))})
+	switch f.Media {
+	case negotiate.Protobuf:
 		if raw, err := s.Marshal(); err == nil {
 			u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "Status"}, Raw: raw}
 			if b, err := u.Marshal(); err == nil {
-				return append([]byte("k8s\x00"), b...), "application/vnd.kubernetes.protobuf"
+				return append([]byte("k8s\x00"), b...), f.Media
 			}
 		}
-	case "application/yaml":
+	case negotiate.YAML:
 		if b, err := yaml.Marshal(s); err == nil {
-			return b, "application/yaml"
+			return b, f.Media
 		}
+	case negotiate.CBOR:
+		if b, err := cbor.Marshal(s); err == nil {
+			return append([]byte("\xd9\xd9\xf7"), b...), f.Media
+		}
+	}
+	if !ok || f.Pretty || negotiate.Pretty(r) {
+		b, err := json.MarshalIndent(s, "", "  ")
+		if err != nil {
+			panic(fmt.Sprintf("encode status: %v", err)) // a Status is always JSON
+		}
+		return b, negotiate.JSON
 	}
 	b, err := json.Marshal(s)
 	if err != nil {
 		panic(fmt.Sprintf("encode status: %v", err)) // a Status is always JSON
 	}
-	return append(b, '\n'), "application/json"
+	return append(b, '\n'), negotiate.JSON
 }

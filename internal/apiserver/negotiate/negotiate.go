@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package negotiate says in which form an answer goes out and in which form a body came in, from a request's headers.
+//
+// kube-apiserver looks at Accept twice. Its router compares the literal media types with those that a route produces
+// ([Routed]); a handler then picks a form by the clauses' order, quality and parameters ([Clauses.Choose]), against what its
+// endpoint offers ([Offer]). Errors are offered without transformations; who accepts none of their forms gets indented JSON.
+//
+// Worked example: "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", which kubectl sends. A list of pods is
+// a Table, by the first clause. A 404 is plain JSON, by the second: a Status has no columns.
+//
+// # Concurrency
+//
+// A [Cache] is used by many goroutines; what it returns is shared and read-only.
+package negotiate
+
+import (
+	"context"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/munnerz/goautoneg"
+)
+
+// The media types of objects and of streams of them.
+const (
+	JSON     = "application/json"
+	YAML     = "application/yaml"
+	Protobuf = "application/vnd.kubernetes.protobuf"
+	CBOR     = "application/cbor"
+	// CBORSequence is the type of a stream of CBOR items: a watch.
+	CBORSequence = "application/cbor-seq"
+)
+
+// Types are the media types that this server speaks, in order of preference.
+func Types(cbor bool) []string {
+	if cbor {
+		return withCBOR
+	}
+	return withoutCBOR
+}
+
+var (
+	withoutCBOR = []string{JSON, YAML, Protobuf}
+	withCBOR    = []string{JSON, YAML, Protobuf, CBOR}
+)
+
+// Streams are the media types in which watches are sent.
+func Streams(cbor bool) []string {
+	s := []string{JSON + ";stream=watch", Protobuf + ";stream=watch"}
+	if cbor {
+		s = append(s, CBORSequence)
+	}
+	return s
+}
+
+type cborKey struct{}
+
+// WithCBOR marks a request's context as one of a server that speaks CBOR.
+func WithCBOR(ctx context.Context) context.Context { return context.WithValue(ctx, cborKey{}, true) }
+
+// SpeaksCBOR says whether the server that got the request speaks CBOR.
+func SpeaksCBOR(ctx context.Context) bool { return ctx.Value(cborKey{}) != nil }
+
+// Target is the form that a client asks an object to be turned into, by the as, g and v parameters.
+type Target struct{ Kind, Group, Version string }
+
+// Form is what a request's Accept header comes to.
+type Form struct {
+	Media  string
+	Target *Target // nil: the object as it is
+	Pretty bool    // by the clause's parameter; see also [Pretty]
+}
+
+// Offer is what an endpoint can give.
+type Offer struct {
+	Media []string // in order of preference
+	// Plain are the media in which objects go as they are; nil: all. CRs have no protobuf form, but their metadata has.
+	Plain []string
+	// Transforms says that Table and PartialObjectMetadata may be asked for, NoTable that Table may not.
+	Transforms, NoTable bool
+	// ServerVersion is the only value that the sv parameter may have.
+	ServerVersion string
+}
+
+// Clauses are those of an Accept header, best first.
+type Clauses []goautoneg.Accept
+
+// Parse reads an Accept header.
+func Parse(header string) Clauses { return Clauses(goautoneg.ParseAccept(header)) }
+
+// Choose picks the first clause that the offer meets; without clauses in an empty header, the first media type.
+func (cs Clauses) Choose(header string, o *Offer) (Form, bool) {
+	if header == "" {
+		return Form{Media: o.Media[0]}, true
+	}
+	for i := range cs {
+		c := &cs[i]
+		for _, m := range o.Media {
+			if !matches(c, m) {
+				continue
+			}
+			if f, ok := o.form(c.Params, m); ok {
+				return f, true
+			}
+		}
+	}
+	return Form{}, false
+}
+
+func matches(c *goautoneg.Accept, media string) bool {
+	if c.SubType == "*" {
+		return c.Type == "*" || c.Type == "application"
+	}
+	sub, ok := strings.CutPrefix(media, "application/")
+	return ok && c.Type == "application" && c.SubType == sub
+}
+
+func (o *Offer) form(params map[string]string, media string) (Form, bool) {
+	f := Form{Media: media}
+	for k, v := range params {
+		switch k {
+		case "as", "g", "v":
+			if f.Target == nil {
+				f.Target = &Target{}
+			}
+			switch k {
+			case "as":
+				f.Target.Kind = v
+			case "g":
+				f.Target.Group = v
+			case "v":
+				f.Target.Version = v
+			}
+		case "stream":
+			if v != "" && (v != "watch" || media == YAML) {
+				return f, false
+			}
+		case "sv":
+			if v != "" && v != o.ServerVersion {
+				return f, false
+			}
+		case "pretty":
+			f.Pretty = v == "1"
+		}
+	}
+	return f, o.gives(f.Target, media)
+}
+
+func (o *Offer) gives(t *Target, media string) bool {
+	if t == nil {
+		return o.Plain == nil || slices.Contains(o.Plain, media)
+	}
+	if !o.Transforms || t.Group != "meta.k8s.io" || t.Version != "v1" && t.Version != "v1beta1" {
+		return false
+	}
+	switch t.Kind {
+	case "Table":
+		return !o.NoTable && (media == JSON || media == YAML)
+	case "PartialObjectMetadata", "PartialObjectMetadataList":
+		return true
+	}
+	return false
+}
+
+// Routed says whether a router whose route produces these media types takes a request with this Accept header.
+func Routed(header string, produces []string) bool {
+	if header == "" {
+		return true
+	}
+	for part := range strings.SplitSeq(header, ",") {
+		m, _, _ := strings.Cut(part, ";")
+		if m = strings.Trim(m, " "); m == "*/*" || slices.Contains(produces, m) {
+			return true
+		}
+	}
+	return false
+}
+
+// Pretty says whether JSON is to be indented: the query asks for it, or a person seems to read it.
+func Pretty(r *http.Request) bool {
+	if r.URL != nil && strings.Contains(r.URL.RawQuery, "pretty") {
+		if p := r.URL.Query().Get("pretty"); p != "" {
+			yes, err := strconv.ParseBool(p)
+			return err == nil && yes
+		}
+	}
+	agent := r.UserAgent()
+	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
+}
+
+// Body is the medium of a request's body by its Content-Type, one of accepted; without the header, the first.
+func Body(contentType string, accepted []string) (string, bool) {
+	if contentType == "" || contentType == accepted[0] {
+		return accepted[0], true
+	}
+	m, _, err := mime.ParseMediaType(contentType)
+	return m, err == nil && slices.Contains(accepted, m)
+}
+
+// AcceptsGzip says whether a client takes compressed answers. As in kube-apiserver, gzip with a quality does not count.
+func AcceptsGzip(r *http.Request) bool {
+	header := r.Header.Get("Accept-Encoding")
+	for header != "" {
+		var token string
+		if token, header, _ = strings.Cut(header, ","); strings.TrimSpace(token) == "gzip" {
+			return true
+		}
+	}
+	return false
+}
+
+// Cache remembers parsed headers; clients send few different ones. Its zero value is ready.
+type Cache struct {
+	mu sync.RWMutex
+	m  map[string]Clauses
+}
+
+const (
+	maxCached       = 256
+	longestRemember = 512
+)
+
+// Clauses are those of an Accept header.
+func (c *Cache) Clauses(header string) Clauses {
+	c.mu.RLock()
+	cs, ok := c.m[header]
+	c.mu.RUnlock()
+	if ok || header == "" {
+		return cs
+	}
+	cs = Parse(header)
+	if len(header) > longestRemember {
+		return cs
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil {
+		c.m = map[string]Clauses{}
+	}
+	if len(c.m) < maxCached {
+		c.m[strings.Clone(header)] = cs
+	}
+	return cs
+}
