@@ -261,3 +261,87 @@ func FuzzAccept(f *testing.F) {
 		}
 	})
 }
+
+// TestLegacyGroupOrder orders the groups of CRDs in /apis by their smallest VERSION.GROUP, in the aggregated document by name.
+func TestLegacyGroupOrder(t *testing.T) {
+	list := []*resource.Descriptor{
+		customKind("aaa.example.com", "zebras", "v1"),
+		customKind("docs.example.com", "widgets", "v1", "foo"),
+	}
+	h := New(func() []*resource.Descriptor { return list })
+	for _, c := range []struct {
+		accept string
+		want   []string
+	}{
+		{"application/json", []string{"docs.example.com", "aaa.example.com"}},
+		{acceptAggregated, []string{"aaa.example.com", "docs.example.com"}},
+	} {
+		r := httptest.NewRequest("GET", "/apis", nil)
+		r.Header.Set("Accept", c.accept)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		var got struct {
+			Groups []struct{ Name string }
+			Items  []struct{ Metadata struct{ Name string } }
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, g := range got.Groups {
+			names = append(names, g.Name)
+		}
+		for _, g := range got.Items {
+			names = append(names, g.Metadata.Name)
+		}
+		if diff := cmp.Diff(c.want, names); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.accept, diff)
+		}
+	}
+}
+
+func customKind(group, name string, versions ...string) *resource.Descriptor {
+	d := &resource.Descriptor{Group: group, Resource: name, Kind: name, Storage: versions[0]}
+	for _, v := range versions {
+		d.Versions = append(d.Versions, resource.Version{Name: v, New: func() resource.Object { return &unstructured.Unstructured{} }})
+	}
+	return d
+}
+
+// TestRoutesAndHandlers tells the paths that are routes, with a router's words, from those that are plain handlers.
+func TestRoutesAndHandlers(t *testing.T) {
+	list := append(descriptors(t), customKind("docs.example.com", "widgets", "v1"))
+	h := New(func() []*resource.Descriptor { return list })
+	const router, plain = "406: Not Acceptable\n\nAvailable representations: " + offered, "only the following media types are accepted: " + offered
+	for _, c := range []struct {
+		method, path, accept string
+		code                 int
+		message              string
+	}{
+		{"POST", "/api/v1", "", 405, "the server does not allow this method on the requested resource"},
+		{"POST", "/apis", "", 200, ""},
+		{"PUT", "/apis/apps", "", 200, ""},
+		{"POST", "/apis/apps/v1", "", 405, "the server does not allow this method on the requested resource"},
+		{"POST", "/apis/docs.example.com/v1", "", 200, ""},
+		{"GET", "/api", "text/html", 406, router},
+		{"GET", "/api/v1", "application/*", 406, router},
+		{"GET", "/api/v1", "application/json;as=Table;v=v1;g=meta.k8s.io", 406, plain},
+		{"GET", "/apis/apps/v1", "application/cbor", 406, router},
+		{"GET", "/apis/docs.example.com/v1", "application/cbor", 406, plain},
+		{"GET", "/apis", "text/html", 406, plain},
+		{"GET", "/apis/", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", 406, plain},
+		{"GET", "/api/v2", "", 404, "the server could not find the requested resource"},
+		{"GET", "/apis/apps/v2", "", 404, "the server could not find the requested resource"},
+		{"GET", "/apis/docs.example.com/v2", "", 404, ""},
+	} {
+		r := httptest.NewRequest(c.method, c.path, nil)
+		r.Header.Set("Accept", c.accept)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		var got metav1.Status
+		_ = json.Unmarshal(w.Body.Bytes(), &got) // plain text has no message
+		if w.Code != c.code || got.Message != c.message {
+			t.Errorf("%s %s (%s): %d %q, want %d %q", c.method, c.path, c.accept, w.Code, got.Message, c.code, c.message)
+		}
+	}
+}

@@ -73,7 +73,7 @@ func build(list []*resource.Descriptor) (*documents, error) {
 		return cmp.Or(cmp.Compare(groupPriority(b), groupPriority(a)), cmp.Compare(a, b))
 	})
 
-	all := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
+	legacy := map[string]metav1.APIGroup{}
 	var aggregated, core apidiscoveryv2.APIGroupDiscoveryList
 	aggregated.Items, core.Items = []apidiscoveryv2.APIGroupDiscovery{}, []apidiscoveryv2.APIGroupDiscovery{}
 	for _, name := range names {
@@ -112,10 +112,16 @@ func build(list []*resource.Descriptor) (*documents, error) {
 			continue
 		}
 		g.PreferredVersion = g.Versions[0]
-		all.Groups = append(all.Groups, g)
+		legacy[name] = g
 		aggregated.Items = append(aggregated.Items, ag)
 		g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
 		docs.group[name] = newDocument(&g)
+	}
+	all := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
+	for _, name := range legacyOrder(names, versions) {
+		if g, ok := legacy[name]; ok {
+			all.Groups = append(all.Groups, g)
+		}
 	}
 	docs.groups = newDocument(&all)
 	var err error
@@ -150,6 +156,20 @@ func order(group string, isCustom bool, versions []string) {
 	slices.SortFunc(versions, func(a, b string) int {
 		return cmp.Or(cmp.Compare(priority(b), priority(a)), version.CompareKubeAwareVersionStrings(b, a))
 	})
+}
+
+// legacyOrder is that of the groups in /apis: of equal priority, the one whose first VERSION.GROUP comes first. (The aggregated
+// document goes by the groups' names.)
+func legacyOrder(groups []string, versions map[string][]string) []string {
+	first := make(map[string]string, len(groups))
+	for _, g := range groups {
+		first[g] = slices.Min(versions[g]) + "." + g
+	}
+	groups = slices.Clone(groups)
+	slices.SortFunc(groups, func(a, b string) int {
+		return cmp.Or(cmp.Compare(groupPriority(b), groupPriority(a)), cmp.Compare(first[a], first[b]))
+	})
+	return groups
 }
 
 // custom says whether a kind comes from a CRD.

@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -33,31 +34,41 @@ func New(list func() []*resource.Descriptor) *Handler { return &Handler{list: li
 // SetServerAddress sets the host:port that /api tells clients; unset, it is where the request came in.
 func (h *Handler) SetServerAddress(hostPort string) { h.address.Store(&hostPort) }
 
-// ServeHTTP answers GET on /api, /apis and the paths below that name groups and versions.
+// ServeHTTP answers on /api, /apis and the paths below that name groups and versions.
+//
+// As with kube-apiserver, there are two ways to one of these paths: /api, /api/v1 and the versions of built-in groups are routes,
+// which take GET alone and refuse media types by a router's words; /apis, the groups, and the versions of custom groups
+// are plain handlers.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	docs, err := h.documents()
 	if err != nil {
-		writeStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, err.Error())
+		status.Write(w, r, err)
 		return
 	}
-	path := strings.TrimSuffix(r.URL.Path, "/")
+	path := strings.TrimRight(r.URL.Path, "/")
 	doc, aggregated := docs.find(path)
-	if path == "/api" {
+	switch {
+	case path == "/api":
 		doc = newDocument(h.legacyRoot(r))
+	case r.URL.Path != path: // /apis/ has no aggregated form
+		aggregated = nil
 	}
 	if doc == nil {
-		docs.notFound(w, path)
+		docs.notFound(w, r, path)
 		return
 	}
-	if r.Method != http.MethodGet {
-		writeStatus(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
-			"the server does not allow this method on the requested resource")
+	routed := !docs.plain(path)
+	if routed && r.Method != http.MethodGet {
+		status.Write(w, r, status.Route(http.StatusMethodNotAllowed, ""))
 		return
 	}
 	f, ok := negotiate(r, aggregated != nil)
-	if !ok {
-		writeStatus(w, http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
-			"only the following media types are accepted: "+strings.Join([]string{mediaJSON, mediaYAML, mediaProtobuf}, ", "))
+	switch {
+	case routed && !f.aggregated && !produces(r.Header.Get("Accept")):
+		status.Write(w, r, status.Route(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+offered))
+		return
+	case !ok:
+		status.Write(w, r, status.Media(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "only the following media types are accepted: "+offered))
 		return
 	}
 	if f.aggregated {
@@ -72,7 +83,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := doc.encode(f)
 	if err != nil {
-		writeStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, err.Error())
+		status.Write(w, r, err)
 		return
 	}
 	w.Header().Set("Content-Type", f.contentType())
@@ -126,19 +137,27 @@ func (d *documents) find(path string) (doc, aggregated *document) {
 	return d.group[name], nil
 }
 
-// notFound tells of a version that a built-in group does not have with a Status, of all else as plain text.
-func (d *documents) notFound(w http.ResponseWriter, path string) {
+// plain says whether a path with a document is no route.
+func (d *documents) plain(path string) bool {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
-	builtIn := len(parts) > 2 && parts[0] == "apis" && d.group[parts[1]] != nil && !d.custom[parts[1]]
+	switch {
+	case parts[0] != "apis":
+		return false
+	case len(parts) < 3:
+		return true
+	}
+	return d.custom[parts[1]]
+}
+
+// notFound tells of a version that a built-in group does not have with a Status, of all else as plain text.
+func (d *documents) notFound(w http.ResponseWriter, r *http.Request, path string) {
+	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	builtIn := parts[0] == "api" || len(parts) > 2 && d.group[parts[1]] != nil && !d.custom[parts[1]]
 	if builtIn {
-		writeStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+		status.Write(w, r, status.Route(http.StatusNotFound, ""))
 		return
 	}
-	h := w.Header()
-	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(http.StatusNotFound)
-	_, _ = w.Write([]byte("404 page not found\n"))
+	http.Error(w, "404 page not found", http.StatusNotFound)
 }
 
 func (h *Handler) legacyRoot(r *http.Request) *metav1.APIVersions {
@@ -153,22 +172,4 @@ func (h *Handler) legacyRoot(r *http.Request) *metav1.APIVersions {
 		Versions:                   []string{"v1"},
 		ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: address}},
 	}
-}
-
-func writeStatus(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
-	s := &metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
-	}
-	if code == http.StatusNotFound || code == http.StatusMethodNotAllowed {
-		s.Details = &metav1.StatusDetails{}
-	}
-	body, err := newDocument(s).json()
-	if err != nil {
-		http.Error(w, message, code)
-		return
-	}
-	w.Header().Set("Content-Type", mediaJSON)
-	w.WriteHeader(code)
-	_, _ = w.Write(body)
 }

@@ -15,7 +15,25 @@ const (
 	mediaJSON     = "application/json"
 	mediaYAML     = "application/yaml"
 	mediaProtobuf = "application/vnd.kubernetes.protobuf"
+
+	offered = mediaJSON + ", " + mediaYAML + ", " + mediaProtobuf
 )
+
+// produces says whether a router finds one of the offered media types in an Accept header; it knows no parameters and no
+// wildcards but */*.
+func produces(header string) bool {
+	if header == "" {
+		return true
+	}
+	for clause := range strings.SplitSeq(header, ",") {
+		media, _, _ := strings.Cut(clause, ";")
+		switch strings.TrimSpace(media) {
+		case "*/*", mediaJSON, mediaYAML, mediaProtobuf:
+			return true
+		}
+	}
+	return false
+}
 
 // format is how an answer is encoded.
 type format struct {
