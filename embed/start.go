@@ -16,9 +16,12 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/controllers"
@@ -130,9 +133,11 @@ func openStore(_ context.Context, p *parts, o *options) error {
 }
 
 func makeServer(_ context.Context, p *parts, o *options) (err error) {
+	roles := &rbac.Index{}
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     append(builtin.Kinds(o.serviceCIDR, p.verify), o.extensions.Kinds...),
+		Kinds:     append(builtin.Kinds(o.serviceCIDR, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles}), o.extensions.Kinds...),
+		Roles:     roles,
 		Admission: append(builtin.Admission(), o.extensions.Admission...),
 		Material:  p.pki,
 		Version:   version.Get(),
@@ -148,6 +153,11 @@ func makeServer(_ context.Context, p *parts, o *options) (err error) {
 // verify is what a token review asks: it is only called once there is a server.
 func (p *parts) verify(ctx context.Context, token string, audiences []string) (user.Info, []string, error) {
 	return p.api.Tokens().Verify(ctx, token, audiences)
+}
+
+// authorize is what an access review asks: it is only called once there is a server.
+func (p *parts) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorize.Standard(p.api.Authorizer())(ctx, a)
 }
 
 func serve(_ context.Context, p *parts, _ *options) error {

@@ -149,6 +149,9 @@ type Columns interface {
 // The generic part is done by the server before and after: metadata (uid, creationTimestamp, name generation, deletion
 // fields kept), the generic validation of metadata, resourceVersion preconditions.
 type Strategy struct {
+	// Authorize may refuse a write for who asks for it, beyond what the request's own authorization has allowed (roles that
+	// would give more than the asker has). old is nil on create. It runs first, and its error is answered.
+	Authorize func(ctx context.Context, obj, old Object) error
 	// PrepareCreate drops what a client may not set (status), sets generation.
 	PrepareCreate func(ctx context.Context, obj Object)
 	// PrepareUpdate keeps what a client may not change, and raises generation where spec changed.

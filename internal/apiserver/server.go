@@ -35,11 +35,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
-	"github.com/mortise-dev/mortise/internal/apiserver/review"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -58,9 +58,12 @@ type Options struct {
 	Log      *slog.Logger
 	Now      func() time.Time
 
-	// Authenticators come before anonymity, Authorizers after the administrators.
+	// Authenticators come before anonymity, Authorizers after the administrators and before roles.
 	Authenticators []authenticate.Authenticator
 	Authorizers    []authorize.Authorizer
+	// Roles is what roles and bindings come to: the server keeps it true to the store. Kinds may hold it, to refuse those who
+	// would give others more than they have. Nil: one of the server's own.
+	Roles *rbac.Index
 	// Paths are further handlers, by path; one that ends in a slash takes all below it.
 	Paths map[string]http.Handler
 	// Fields keeps managedFields; nil: the built-in one.
@@ -115,15 +118,18 @@ func New(o Options) (*Server, error) {
 	if o.Fields == nil {
 		o.Fields = managedfields.New(o.Log)
 	}
+	if o.Roles == nil {
+		o.Roles = &rbac.Index{}
+	}
 	s := &Server{opts: o, ready: make(chan struct{}), metrics: newMetrics()}
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
 	s.limiter.MaxReads, s.limiter.MaxWrites = o.MaxReads, o.MaxWrites
-	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), authorize.Open{})
+	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), o.Roles, authorize.Open{})
 
 	vo := verbs.Options{
 		Store: o.Store, Admission: o.Admission, Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
-		Committed: s.committed, Watched: []schema.GroupResource{definitions},
+		Committed: s.committed, Watched: append(rbac.Kinds(), definitions),
 	}
 	if m := o.Material; m != nil {
 		s.tokens = &authenticate.Tokens{Key: m.ServiceAccount, Now: o.Now}
@@ -144,15 +150,6 @@ func New(o Options) (*Server, error) {
 	if !slices.ContainsFunc(kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == definitions }) {
 		kinds = append(slices.Clone(kinds), crd.Definitions())
 	}
-	ro := review.Options{Authorizer: s.authz, Now: o.Now}
-	if s.tokens != nil {
-		ro.Verify = s.tokens.Verify
-	}
-	for _, d := range review.Kinds(ro) {
-		if !slices.ContainsFunc(kinds, func(k *resource.Descriptor) bool { return k.GroupResource() == d.GroupResource() }) {
-			kinds = append(slices.Clip(kinds), d)
-		}
-	}
 	builtIn := make(map[schema.GroupResource]bool, len(kinds))
 	for _, d := range kinds {
 		builtIn[d.GroupResource()] = true
@@ -166,6 +163,12 @@ func New(o Options) (*Server, error) {
 		end()
 		return nil, err
 	}
+	if builtIn[rbac.Roles] {
+		if err := o.Roles.Load(ctx, s.api.Backend()); err != nil {
+			end()
+			return nil, fmt.Errorf("load roles: %w", err)
+		}
+	}
 	s.handler = s.pipeline(s.paths())
 	close(s.ready)
 	return s, nil
@@ -178,14 +181,17 @@ func (s *Server) loadDefinitions(ctx context.Context) error {
 		return fmt.Errorf("list custom resource definitions: %w", err)
 	}
 	for _, obj := range stored {
-		if err := s.committed(ctx, b, definitions, obj.GetName(), obj); err != nil {
+		if err := s.committed(ctx, b, definitions, "", obj.GetName(), obj); err != nil {
 			s.opts.Log.ErrorContext(ctx, "serve a stored custom resource definition", "name", obj.GetName(), "error", err)
 		}
 	}
 	return nil
 }
 
-func (s *Server) committed(ctx context.Context, b resource.Backend, _ schema.GroupResource, name string, obj resource.Object) error {
+func (s *Server) committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string, obj resource.Object) error {
+	if r.Group == rbac.Roles.Group {
+		return s.opts.Roles.Committed(ctx, b, r, namespace, name)
+	}
 	def, _ := obj.(*apiextensionsv1.CustomResourceDefinition)
 	return s.crds.Committed(ctx, b, name, def)
 }

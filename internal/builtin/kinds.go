@@ -6,13 +6,26 @@ package builtin
 import (
 	"net/netip"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 	"github.com/mortise-dev/mortise/internal/kinds"
 	"github.com/mortise-dev/mortise/internal/kinds/authentication"
+	"github.com/mortise-dev/mortise/internal/kinds/authorization"
+	rbackinds "github.com/mortise-dev/mortise/internal/kinds/rbac"
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Kinds are the kinds that are served from the start. The list itself stands in internal/kinds, a line a kind. Verify is
-// who says what a token review answers.
-func Kinds(serviceCIDR netip.Prefix, verify authentication.Verify) []*resource.Descriptor {
-	return kinds.All(kinds.Options{ServiceCIDR: []netip.Prefix{serviceCIDR}, Verify: verify})
+// Access is who answers the kinds that ask about users.
+type Access struct {
+	Verify    authentication.Verify   // token reviews
+	Authorize authorization.Authorize // access reviews
+	Roles     *rbac.Index             // rules reviews, and what users may give to others
+}
+
+// Kinds are the kinds that are served from the start. The list itself stands in internal/kinds, a line a kind.
+func Kinds(serviceCIDR netip.Prefix, a Access) []*resource.Descriptor {
+	return kinds.All(kinds.Options{
+		ServiceCIDR: []netip.Prefix{serviceCIDR},
+		Verify:      a.Verify, Authorize: a.Authorize, Rules: a.Roles.Review,
+		Roles: rbackinds.Authority{Authorize: a.Authorize, RulesFor: a.Roles.RulesFor, RulesOf: a.Roles.RulesOf},
+	})
 }

@@ -39,6 +39,8 @@ type Options struct {
 	// Authorize and Rules answer access reviews; nil: the group system:masters may do everything, nobody else anything.
 	Authorize authorization.Authorize
 	Rules     authorization.Rules
+	// Roles bounds what users may give to others by roles and bindings; zero: nothing bounds it.
+	Roles rbac.Authority
 	// Verify answers token reviews; nil: no token is known.
 	Verify authentication.Verify
 }
@@ -109,10 +111,10 @@ func All(o Options) []*resource.Descriptor {
 		networking.ServiceCIDR(),
 		node.RuntimeClass(),
 		policy.PodDisruptionBudget(),
-		rbac.ClusterRole(),
-		rbac.ClusterRoleBinding(),
-		rbac.Role(),
-		rbac.RoleBinding(),
+		rbac.ClusterRole(o.Roles),
+		rbac.ClusterRoleBinding(o.Roles),
+		rbac.Role(o.Roles),
+		rbac.RoleBinding(o.Roles),
 		devices.DeviceClass(),
 		devices.DeviceTaintRule(),
 		devices.ResourceClaim(),

@@ -5,7 +5,7 @@
 //
 // An [Authorizer] allows, denies, or has no opinion; [Chain] asks in order, and what nobody allows is forbidden.
 // [Administrators] and [Open] are the two that every server has: system:masters may all, and everybody may ask for health
-// and version. Role-based authorization joins the chain between them.
+// and version. Roles (package rbac) stand between them.
 package authorize
 
 import (
@@ -53,6 +53,13 @@ func (f Func) Authorize(ctx context.Context, a *Attributes) (Decision, string, e
 	return f(ctx, a)
 }
 
+// Named is an authorizer whose reasons for not allowing are shown behind its name.
+type Named interface {
+	Authorizer
+	// Name is as in an AuthorizationConfiguration: "rbac", "node".
+	Name() string
+}
+
 // Chain asks in order.
 type Chain []Authorizer
 
@@ -64,6 +71,9 @@ func (c Chain) Authorize(ctx context.Context, a *Attributes) (Decision, string, 
 		d, reason, err := z.Authorize(ctx, a)
 		if err != nil {
 			errs = append(errs, err.Error())
+		}
+		if n, ok := z.(Named); ok && reason != "" && d == NoOpinion {
+			reason = n.Name() + ": " + reason
 		}
 		if reason != "" {
 			reasons = append(reasons, reason)

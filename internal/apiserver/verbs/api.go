@@ -63,7 +63,7 @@ type Options struct {
 	MaxBody int64
 	// Committed is called after each commit of a stored object, before the request is answered; obj is nil when it is gone.
 	// It is asked only for resources that Watched names.
-	Committed func(ctx context.Context, b resource.Backend, r schema.GroupResource, name string, obj resource.Object) error
+	Committed func(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string, obj resource.Object) error
 	Watched   []schema.GroupResource
 	// Tokens and Nodes serve the backend's IssueToken and Node.
 	Tokens func(ctx context.Context, c resource.TokenClaims) (string, metav1.Time, error)
@@ -169,11 +169,11 @@ func (a *API) Kinds() []*resource.Descriptor {
 func (a *API) Kind(r schema.GroupResource) *Kind { return a.kinds.Load().byGroup[r.Group][r.Resource] }
 
 // committed tells who must know of a commit before it is answered. The commit stands whatever they say.
-func (a *API) committed(ctx context.Context, k *Kind, name string, obj resource.Object) {
+func (a *API) committed(ctx context.Context, k *Kind, namespace, name string, obj resource.Object) {
 	if a.Committed == nil || !slices.Contains(a.Watched, k.GroupResource()) {
 		return
 	}
-	if err := a.Committed(ctx, &Backend{a}, k.GroupResource(), name, obj); err != nil {
+	if err := a.Committed(ctx, &Backend{a}, k.GroupResource(), namespace, name, obj); err != nil {
 		a.Log.ErrorContext(ctx, "follow a commit", "resource", k.GroupResource(), "name", name, "error", err)
 	}
 }

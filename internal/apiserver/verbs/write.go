@@ -70,6 +70,11 @@ func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object)
 	k, st := c.kind, c.strategy
 	obj.SetCreationTimestamp(metav1.NewTime(a.Now()).Rfc3339Copy())
 	obj.SetUID(uuid.NewUUID())
+	if st.Authorize != nil {
+		if err := st.Authorize(ctx, obj, nil); err != nil {
+			return nil, err
+		}
+	}
 	done, err := a.allocate(ctx, st, obj, nil, c.dryRun)
 	if err != nil {
 		return nil, err
@@ -126,7 +131,7 @@ func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object)
 	committed = true
 	f, err := k.Forms(rec)
 	if err == nil {
-		a.committed(ctx, k, obj.GetName(), f.Hub)
+		a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), f.Hub)
 	}
 	return f, err
 }
@@ -237,6 +242,11 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 	if err != nil {
 		return nil, err
 	}
+	if st.Authorize != nil {
+		if err := st.Authorize(ctx, obj, cur.Hub); err != nil {
+			return nil, err
+		}
+	}
 	if rv := obj.GetResourceVersion(); rv == "" || rv == "0" {
 		if st.Conditional || k.Strategy.Conditional {
 			return nil, apierrors.NewInvalid(schema.GroupKind{Group: k.Group, Kind: k.Resource}, c.name,
@@ -298,7 +308,7 @@ func (a *API) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watc
 	}
 	f, err := k.Forms(now)
 	if err == nil {
-		a.committed(ctx, k, obj.GetName(), f.Hub)
+		a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), f.Hub)
 	}
 	return f, err
 }
@@ -381,7 +391,7 @@ func (a *API) remove(ctx context.Context, k *Kind, rec *store.Record, obj resour
 	if _, err := a.Store.Delete(ctx, rec.Key, rec.Revision); err != nil {
 		return err
 	}
-	a.committed(ctx, k, obj.GetName(), nil)
+	a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), nil)
 	if k.Strategy.Allocate != nil {
 		done, err := k.Strategy.Allocate(ctx, &Backend{a}, nil, obj, false)
 		if err != nil {

@@ -5,6 +5,8 @@
 package rbac
 
 import (
+	"context"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
@@ -13,7 +15,7 @@ import (
 )
 
 // Role describes roles.
-func Role() *resource.Descriptor {
+func Role(a Authority) *resource.Descriptor {
 	check := upstream.Role()
 	return kind.Describe[rbacv1.Role](resource.Descriptor{
 		Group:      "rbac.authorization.k8s.io",
@@ -21,6 +23,9 @@ func Role() *resource.Descriptor {
 		Kind:       "Role",
 		Namespaced: true,
 		Strategy: resource.Strategy{
+			Authorize: func(ctx context.Context, obj, old resource.Object) error {
+				return a.role(ctx, "roles", obj, old, obj.(*rbacv1.Role).Rules, false)
+			},
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
 			CreateOnUpdate: true,

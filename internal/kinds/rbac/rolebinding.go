@@ -4,6 +4,8 @@
 package rbac
 
 import (
+	"context"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
@@ -12,7 +14,7 @@ import (
 )
 
 // RoleBinding describes role bindings.
-func RoleBinding() *resource.Descriptor {
+func RoleBinding(a Authority) *resource.Descriptor {
 	check := upstream.RoleBinding()
 	return kind.Describe[rbacv1.RoleBinding](resource.Descriptor{
 		Group:      "rbac.authorization.k8s.io",
@@ -20,6 +22,9 @@ func RoleBinding() *resource.Descriptor {
 		Kind:       "RoleBinding",
 		Namespaced: true,
 		Strategy: resource.Strategy{
+			Authorize: func(ctx context.Context, obj, old resource.Object) error {
+				return a.binding(ctx, "rolebindings", obj, old, obj.(*rbacv1.RoleBinding).RoleRef)
+			},
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
 			CreateOnUpdate: true,
