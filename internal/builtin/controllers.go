@@ -5,6 +5,7 @@ package builtin
 
 import (
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/clusterroleaggregation"
 	"github.com/mortise-dev/mortise/internal/controllers/cronjob"
 	"github.com/mortise-dev/mortise/internal/controllers/daemonset"
 	"github.com/mortise-dev/mortise/internal/controllers/deployment"
@@ -27,6 +28,7 @@ import (
 // Controllers are the control loops there are.
 func Controllers() []controllers.Controller {
 	return []controllers.Controller{
+		clusterroleaggregation.Controller(),
 		cronjob.Controller(),
 		daemonset.Controller(),
 		deployment.Controller(),

@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clusterroleaggregation gathers the rules of cluster roles that have an aggregation rule from the roles that it
+// selects, so that an extension can add to admin, edit and view by labelling a role of its own.
+package clusterroleaggregation
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	applyrbacv1 "k8s.io/client-go/applyconfigurations/rbac/v1"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/rbac/v1"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// manager is whose the gathered rules are.
+const manager = "clusterrole-aggregation-controller"
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	roles := []schema.GroupVersionResource{rbacv1.SchemeGroupVersion.WithResource("clusterroles")}
+	return controllers.Controller{Name: "clusterrole-aggregation-controller", Inputs: roles, Outputs: roles, New: build}
+}
+
+type controller struct {
+	client kubernetes.Interface
+	roles  listers.ClusterRoleLister
+	queue  *controllers.Queue[string]
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	roles := d.Informers.Rbac().V1().ClusterRoles()
+	c := &controller{client: d.Client, roles: roles.Lister(), queue: controllers.NewQueue[string](d, "ClusterRoleAggregator", 5)}
+	// Which role selects which is not known without trying: each change concerns all that aggregate.
+	return c, controllers.Subscribe(d, roles.Informer(), controllers.Handler[*rbacv1.ClusterRole]{
+		Add:    func(r *rbacv1.ClusterRole) { c.changed(nil, r) },
+		Update: c.changed,
+		Delete: func(r *rbacv1.ClusterRole) { c.changed(r, nil) },
+	})
+}
+
+func (c *controller) changed(old, now *rbacv1.ClusterRole) {
+	if old != nil && now != nil && equality.Semantic.DeepEqual(old.Rules, now.Rules) && equality.Semantic.DeepEqual(old.Labels, now.Labels) &&
+		equality.Semantic.DeepEqual(old.AggregationRule, now.AggregationRule) {
+		return
+	}
+	all, err := c.roles.List(labels.Everything())
+	if err != nil {
+		panic(fmt.Errorf("a lister of everything cannot err: %w", err))
+	}
+	for _, r := range all {
+		if r.AggregationRule != nil {
+			c.queue.Add(r.Name)
+		}
+	}
+}
+
+// Run works until ctx ends.
+func (c *controller) Run(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }
+
+func (c *controller) sync(ctx context.Context, name string) error {
+	role, err := c.roles.Get(name)
+	if apierrors.IsNotFound(err) || err == nil && role.AggregationRule == nil {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get cluster role: %w", err)
+	}
+	all, err := c.roles.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list cluster roles: %w", err)
+	}
+	rules, err := gather(role, all)
+	if err != nil {
+		return fmt.Errorf("aggregate cluster role %s: %w", name, err)
+	}
+	if equality.Semantic.DeepEqual(rules, role.Rules) {
+		return nil
+	}
+	apply := applyrbacv1.ClusterRole(name)
+	for i := range rules {
+		r := &rules[i]
+		apply.WithRules(&applyrbacv1.PolicyRuleApplyConfiguration{
+			Verbs: r.Verbs, APIGroups: r.APIGroups, Resources: r.Resources, ResourceNames: r.ResourceNames, NonResourceURLs: r.NonResourceURLs,
+		})
+	}
+	_, err = c.client.RbacV1().ClusterRoles().Apply(ctx, apply, metav1.ApplyOptions{FieldManager: manager, Force: true})
+	return err
+}
+
+// gather lists the rules of the roles that role's selectors select: selector by selector, by name, each rule once.
+func gather(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
+	all = slices.SortedFunc(slices.Values(all), func(a, b *rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
+	rules := []rbacv1.PolicyRule{}
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range all {
+			if r.Name == role.Name || !selector.Matches(labels.Set(r.Labels)) {
+				continue
+			}
+			for _, rule := range r.Rules {
+				if !slices.ContainsFunc(rules, func(have rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(have, rule) }) {
+					rules = append(rules, rule)
+				}
+			}
+		}
+	}
+	return rules, nil
+}
