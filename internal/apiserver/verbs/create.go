@@ -25,7 +25,7 @@ const requestTimeoutSeconds = 34
 
 // create stores a new object.
 func create(q *req) error {
-	if err := q.negotiate(false); err != nil {
+	if err := q.negotiate(); err != nil {
 		return err
 	}
 	if _, err := q.inputMedia(q.ver().Protobuf); err != nil {

@@ -24,7 +24,7 @@ import (
 
 // deleteOne begins or ends the deletion of an object.
 func deleteOne(q *req) error {
-	if err := q.negotiate(false); err != nil {
+	if err := q.negotiate(); err != nil {
 		return err
 	}
 	opts, err := q.deleteOptions()

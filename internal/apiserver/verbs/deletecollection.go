@@ -22,7 +22,7 @@ import (
 
 // deleteCollection deletes what a list would find, and answers with that list.
 func deleteCollection(q *req) error {
-	if err := q.negotiate(false); err != nil {
+	if err := q.negotiate(); err != nil {
 		return err
 	}
 	s, err := q.listOptions()

@@ -15,7 +15,7 @@ import (
 
 // get answers with one object, at the newest revision.
 func get(q *req) error {
-	if err := q.negotiate(false); err != nil {
+	if err := q.negotiate(); err != nil {
 		return err
 	}
 	f, err := q.read()

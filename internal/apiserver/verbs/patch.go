@@ -64,7 +64,7 @@ func (q *req) readPatch() (*patching, error) {
 		}
 		return nil, unsupportedMedia(ts)
 	}
-	if err := q.negotiate(false); err != nil {
+	if err := q.negotiate(); err != nil {
 		return nil, err
 	}
 	body, err := q.body()

@@ -5,95 +5,23 @@ package verbs
 
 import (
 	"bytes"
-	"compress/gzip"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// gzipFrom is the size from which an answer is compressed for clients that accept it.
-const gzipFrom = 128 << 10
-
-// whole is an object's bytes as the body of an answer, from its bare form.
-func whole(f *watchcache.Forms, version int, media string) ([]byte, error) {
-	k := f.Kind
-	gvk := k.GroupVersionKind(k.Versions[version].Name)
-	if media == mediaProtobuf {
-		raw, err := f.Bytes(version, watchcache.Protobuf)
-		if err != nil {
-			return nil, err
-		}
-		return envelope(gvk.GroupVersion().String(), gvk.Kind, raw), nil
-	}
-	raw, err := f.Bytes(version, watchcache.JSON)
-	if err != nil {
-		return nil, err
-	}
-	return append(named(k.Unstructured, gvk.GroupVersion().String(), gvk.Kind, raw), '\n'), nil
-}
-
-// named is bare JSON with the kind and version that a typed object's bare form lacks; the slice is the caller's own.
-func named(unstructured bool, apiVersion, kind string, raw []byte) []byte {
-	b := make([]byte, 0, len(raw)+len(kind)+len(apiVersion)+32)
-	if unstructured {
-		return append(b, raw...)
-	}
-	b = append(b, `{"kind":"`...)
-	b = append(b, kind...)
-	b = append(b, `","apiVersion":"`...)
-	b = append(b, apiVersion...)
-	b = append(b, '"')
-	if len(raw) > 2 {
-		b = append(b, ',')
-	}
-	return append(b, raw[1:]...)
-}
-
-// envelope is a protobuf message as a body: the magic bytes and a runtime.Unknown.
-func envelope(apiVersion, kind string, raw []byte) []byte {
-	b := appendEnvelope(make([]byte, 0, len(raw)+len(apiVersion)+len(kind)+32), apiVersion, kind, len(raw))
-	return appendEnvelopeEnd(append(b, raw...))
-}
-
-// appendEnvelope appends what comes before the raw message, appendEnvelopeEnd what comes after it.
-func appendEnvelope(b []byte, apiVersion, kind string, size int) []byte {
-	b = append(b, protobufMagic...)
-	b = append(b, 0x0a)
-	b = binary.AppendUvarint(b, uint64(uvarintLen(len(apiVersion))+uvarintLen(len(kind))+2+len(apiVersion)+len(kind)))
-	b = append(b, 0x0a)
-	b = binary.AppendUvarint(b, uint64(len(apiVersion)))
-	b = append(b, apiVersion...)
-	b = append(b, 0x12)
-	b = binary.AppendUvarint(b, uint64(len(kind)))
-	b = append(b, kind...)
-	b = append(b, 0x12)
-	return binary.AppendUvarint(b, uint64(size))
-}
-
-func appendEnvelopeEnd(b []byte) []byte { return append(b, 0x1a, 0x00, 0x22, 0x00) }
-
-func uvarintLen(n int) int {
-	l := 1
-	for n >= 0x80 {
-		n >>= 7
-		l++
-	}
-	return l
-}
-
-// object answers with one object.
+// respond answers with one object.
 func (q *req) respond(code int, f *watchcache.Forms) error {
 	if q.accept.target != nil {
 		return q.respondAs(code, false, []*watchcache.Forms{f}, metav1.ListMeta{ResourceVersion: f.Hub.GetResourceVersion()})
@@ -128,7 +56,8 @@ func (q *req) respondOther(code int, obj runtime.Object, apiVersion, kind string
 			return q.encode(code, t)
 		}
 	}
-	if q.accept.media == mediaProtobuf {
+	switch q.accept.media {
+	case mediaProtobuf:
 		if _, ok := obj.(interface{ Marshal() ([]byte, error) }); ok {
 			raw, err := watchcache.EncodeBare(obj, watchcache.Protobuf)
 			if err != nil {
@@ -146,9 +75,16 @@ func (q *req) respondOther(code int, obj runtime.Object, apiVersion, kind string
 	return q.encode(code, obj)
 }
 
-// encode answers with something that has only a JSON form.
+// encode answers with something that has no kept bytes.
 func (q *req) encode(code int, v any) error {
-	if q.accept.media == mediaProtobuf {
+	switch q.accept.media {
+	case mediaCBOR:
+		b, err := encodeCBOR(v)
+		if err != nil {
+			return fmt.Errorf("encode answer: %w", err)
+		}
+		return q.write(code, mediaCBOR, b)
+	case mediaProtobuf:
 		if m, ok := v.(interface {
 			runtime.Object
 			Marshal() ([]byte, error)
@@ -181,7 +117,7 @@ func (q *req) writeJSON(code int, b []byte) error {
 		return q.write(code, mediaYAML, y)
 	case q.accept.pretty:
 		var out bytes.Buffer
-		if err := json.Indent(&out, b, "", "  "); err != nil {
+		if err := json.Indent(&out, bytes.TrimRight(b, "\n"), "", "  "); err != nil {
 			return fmt.Errorf("indent answer: %w", err)
 		}
 		b = out.Bytes()
@@ -195,24 +131,15 @@ func (q *req) headers(media string) {
 	h["Cache-Control"] = []string{"no-cache, private"}
 }
 
-func (q *req) gzips() bool { return strings.Contains(q.r.Header.Get("Accept-Encoding"), "gzip") }
-
 // write sends the answer's bytes. What a client that went away does not read is no error of the server.
 func (q *req) write(code int, media string, b []byte) error {
-	q.headers(media)
-	if len(b) >= gzipFrom && q.gzips() {
-		h := q.w.Header()
-		h.Set("Content-Encoding", "gzip")
-		h.Add("Vary", "Accept-Encoding")
-		q.w.WriteHeader(code)
-		z, err := gzip.NewWriterLevel(q.w, gzip.BestSpeed)
-		if err != nil {
-			return fmt.Errorf("compress answer: %w", err)
-		}
-		_, _ = z.Write(b)
-		_ = z.Close()
-		return nil
+	if len(b) > gzipFrom && negotiate.AcceptsGzip(q.r) {
+		return q.stream(code, media, func(w *answer) error {
+			_, err := w.Write(b)
+			return err
+		})
 	}
+	q.headers(media)
 	q.w.Header()["Content-Length"] = []string{strconv.Itoa(len(b))}
 	q.w.WriteHeader(code)
 	_, _ = q.w.Write(b)

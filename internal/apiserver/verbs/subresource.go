@@ -62,7 +62,7 @@ func (q *req) belowDecoder(empty func() resource.Object, fill func(resource.Obje
 
 // createBelow acts on the parent: binding, eviction, token.
 func createBelow(q *req) error {
-	if err := q.negotiate(false); err != nil {
+	if err := q.negotiate(); err != nil {
 		return err
 	}
 	opts, err := q.createOptions()
@@ -118,7 +118,7 @@ func (q *req) respondView(code int, parent resource.Object) error {
 }
 
 func getView(q *req) error {
-	if err := q.negotiate(false); err != nil {
+	if err := q.negotiate(); err != nil {
 		return err
 	}
 	f, err := q.read()
@@ -129,7 +129,7 @@ func getView(q *req) error {
 }
 
 func updateView(q *req) error {
-	if err := q.negotiate(false); err != nil {
+	if err := q.negotiate(); err != nil {
 		return err
 	}
 	opts, err := q.updateOptions()

@@ -18,7 +18,7 @@ import (
 // update replaces an object, or creates it where the kind allows that. With a subresource that has its own strategy it
 // replaces that part.
 func update(q *req) error {
-	if err := q.negotiate(false); err != nil {
+	if err := q.negotiate(); err != nil {
 		return err
 	}
 	opts, err := q.updateOptions()

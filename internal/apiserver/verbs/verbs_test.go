@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
@@ -32,7 +33,8 @@ func testKind() *Kind {
 }
 
 func testRequest(method, target string) *req {
-	return &req{API: &API{Options: Options{MaxBody: 3 << 20}}, w: httptest.NewRecorder(), r: httptest.NewRequest(method, target, nil),
+	r := httptest.NewRequest(method, target, nil)
+	return &req{API: &API{Options: Options{MaxBody: 3 << 20}}, w: httptest.NewRecorder(), r: r, ctx: r.Context(), info: requestinfo.Parse(r),
 		kind: testKind(), warn: &warnings{header: http.Header{}}, name: "x", ns: "ns"}
 }
 
@@ -104,7 +106,7 @@ func TestNegotiate(t *testing.T) {
 	} {
 		q := testRequest("GET", "/api/v1/namespaces/ns/configmaps/x")
 		q.r.Header.Set("Accept", header)
-		if err := q.negotiate(false); err != nil {
+		if err := q.negotiate(); err != nil {
 			t.Errorf("%q: %v", header, err)
 			continue
 		}
@@ -230,10 +232,12 @@ func FuzzAccept(f *testing.F) {
 	f.Fuzz(func(t *testing.T, accept, content string) {
 		q := testRequest("GET", "/api/v1/namespaces/ns/configmaps")
 		q.r.Header["Accept"], q.r.Header["Content-Type"] = []string{accept}, []string{content}
-		for _, watching := range []bool{false, true} {
-			if err := q.negotiate(watching); err != nil && status.Of(err).Code != http.StatusNotAcceptable {
-				t.Fatalf("%q: %v", accept, err)
-			}
+		err := q.negotiate()
+		if err == nil {
+			err = q.negotiateStream()
+		}
+		if err != nil && status.Of(err).Code != http.StatusNotAcceptable {
+			t.Fatalf("%q: %v", accept, err)
 		}
 		if _, err := q.inputMedia(true); err != nil && status.Of(err).Code != http.StatusUnsupportedMediaType {
 			t.Fatalf("%q: %v", content, err)

@@ -4,26 +4,19 @@
 package verbs
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
-
 	"github.com/mortise-dev/mortise/store"
 )
 
@@ -35,7 +28,7 @@ const (
 
 // watch answers with changes as they come.
 func watch(q *req) error {
-	if err := q.negotiate(true); err != nil {
+	if err := q.negotiate(); err != nil {
 		return err
 	}
 	s, err := q.listOptions()
@@ -43,7 +36,7 @@ func watch(q *req) error {
 		return err
 	}
 	timeout := time.Duration(float64(minWatch) * (1 + rand.Float64()))
-	if s.TimeoutSeconds != nil && *s.TimeoutSeconds > 0 {
+	if s.TimeoutSeconds != nil && *s.TimeoutSeconds != 0 {
 		timeout = time.Duration(*s.TimeoutSeconds) * time.Second
 	}
 	w := &watching{req: q, s: s, under: q.kind.Under(q.ns)}
@@ -60,8 +53,18 @@ func watch(q *req) error {
 		return err
 	}
 	defer cursor.Close()
+	if err := q.negotiateStream(); err != nil {
+		return err
+	}
 	w.deadline = timeout
-	return w.run(cursor, initial)
+	if wsstream.IsWebSocketRequest(q.r) {
+		w.overWebSocket(func(gone <-chan struct{}) { w.run(cursor, initial, gone) })
+		return nil
+	}
+	if w.overHTTP() == nil {
+		w.run(cursor, initial, nil)
+	}
+	return nil
 }
 
 // watching is one client's watch.
@@ -73,10 +76,8 @@ type watching struct {
 	table    *table.Converter
 	deadline time.Duration
 
-	out     *http.ResponseController
-	buf     []byte
-	pending bool
-	told    int64 // revision of the last bookmark
+	eventStream
+	told int64 // revision of the last bookmark
 }
 
 // begin finds where the watch starts, and the objects that it is told of first; initial is nil when there are none to tell.
@@ -127,22 +128,11 @@ func expiredWatch(want, oldest int64) error {
 	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", want, oldest))
 }
 
-func (w *watching) run(c *watchcache.Cursor, initial *found) error {
-	media := w.accept.media
-	if media == mediaProtobuf {
-		media += ";stream=watch"
-	}
-	w.headers(media)
-	w.w.Header().Set("Transfer-Encoding", "chunked")
-	w.w.WriteHeader(http.StatusOK)
-	w.out = http.NewResponseController(w.w)
-	w.pending = true
-	if err := w.flush(); err != nil {
-		return nil
-	}
+// run tells what comes, until the watch's time is over, the client is gone, or it cannot be told more.
+func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{}) {
 	if initial != nil {
 		if err := w.tellInitial(initial); err != nil {
-			return nil
+			return
 		}
 	}
 	end := time.NewTimer(w.deadline)
@@ -156,20 +146,22 @@ func (w *watching) run(c *watchcache.Cursor, initial *found) error {
 	for {
 		select {
 		case <-w.ctx.Done():
-			return nil
+			return
+		case <-gone:
+			return
 		case <-w.lifetime.Context.Done():
-			return nil
+			return
 		case <-end.C:
-			return nil
+			return
 		case <-bookmarks:
 			if seen := c.Seen(); seen > w.told {
 				if w.bookmark(seen, false) != nil || w.flush() != nil {
-					return nil
+					return
 				}
 			}
 		case <-c.Ready():
 			if !w.drain(c) {
-				return nil
+				return
 			}
 		}
 	}
@@ -268,119 +260,6 @@ func (w *watching) event(e *watchcache.Event) error {
 	return w.tell(what, f)
 }
 
-// tell appends an event to what will be flushed.
-func (w *watching) tell(what string, f *watchcache.Forms) error {
-	if w.accept.target != nil {
-		v, err := w.form(f)
-		if err != nil {
-			return err
-		}
-		return w.frame(what, v)
-	}
-	gv := w.kind.GroupVersionKind(w.ver().Name).GroupVersion().String()
-	if w.accept.media == mediaProtobuf {
-		raw, err := f.Bytes(w.version, watchcache.Protobuf)
-		if err != nil {
-			return err
-		}
-		w.protobufFrame(what, envelope(gv, w.kind.Descriptor.Kind, raw))
-		return nil
-	}
-	raw, err := f.Bytes(w.version, watchcache.JSON)
-	if err != nil {
-		return err
-	}
-	w.buf = append(w.buf, `{"type":"`...)
-	w.buf = append(w.buf, what...)
-	w.buf = append(w.buf, `","object":`...)
-	if w.kind.Unstructured {
-		w.buf = append(w.buf, raw...)
-	} else {
-		w.buf = append(w.buf, `{"kind":"`...)
-		w.buf = append(w.buf, w.kind.Descriptor.Kind...)
-		w.buf = append(w.buf, `","apiVersion":"`...)
-		w.buf = append(w.buf, gv...)
-		w.buf = append(w.buf, `",`...)
-		w.buf = append(w.buf, raw[1:]...)
-	}
-	w.buf = append(w.buf, "}\n"...)
-	w.pending = true
-	return nil
-}
-
-func (w *watching) form(f *watchcache.Forms) (runtime.Object, error) {
-	if w.accept.target.Kind == "Table" {
-		return w.table.Event(f.Hub)
-	}
-	t := *w.accept.target
-	t.Kind = "PartialObjectMetadata"
-	return table.Partial(t, f.Hub), nil
-}
-
-// frame appends an event with an object that has no kept bytes.
-func (w *watching) frame(what string, obj runtime.Object) error {
-	if w.accept.media == mediaProtobuf {
-		m, ok := obj.(interface{ Marshal() ([]byte, error) })
-		if !ok {
-			return fmt.Errorf("encode %T: it has no protobuf form", obj)
-		}
-		raw, err := m.Marshal()
-		if err != nil {
-			return fmt.Errorf("encode event: %w", err)
-		}
-		av, kind := obj.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
-		w.protobufFrame(what, envelope(av, kind, raw))
-		return nil
-	}
-	b, err := json.Marshal(obj)
-	if err != nil {
-		return fmt.Errorf("encode event: %w", err)
-	}
-	w.buf = append(w.buf, `{"type":"`...)
-	w.buf = append(w.buf, what...)
-	w.buf = append(w.buf, `","object":`...)
-	w.buf = append(w.buf, bytes.TrimRight(b, "\n")...)
-	w.buf = append(w.buf, "}\n"...)
-	w.pending = true
-	return nil
-}
-
-// protobufFrame appends a length and a metav1.WatchEvent whose object is given.
-func (w *watching) protobufFrame(what string, object []byte) {
-	inner := 1 + uvarintLen(len(object)) + len(object)
-	size := 1 + uvarintLen(len(what)) + len(what) + 1 + uvarintLen(inner) + inner
-	b := binary.BigEndian.AppendUint32(w.buf, uint32(size))
-	b = binary.AppendUvarint(append(b, 0x0a), uint64(len(what)))
-	b = append(b, what...)
-	b = binary.AppendUvarint(append(b, 0x12), uint64(inner))
-	b = binary.AppendUvarint(append(b, 0x0a), uint64(len(object)))
-	w.buf = append(b, object...)
-	w.pending = true
-}
-
-// bookmark tells how far the client has seen.
-func (w *watching) bookmark(at int64, initialEnd bool) error {
-	obj := w.ver().New()
-	obj.SetResourceVersion(strconv.FormatInt(at, 10))
-	if initialEnd {
-		obj.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-	}
-	gvk := w.kind.GroupVersionKind(w.ver().Name)
-	obj.GetObjectKind().SetGroupVersionKind(gvk)
-	w.told = at
-	var tell runtime.Object = obj
-	if w.accept.target != nil {
-		v, err := w.form(w.kind.NewForms(obj))
-		if err != nil {
-			return err
-		}
-		tell = v
-	} else if _, ok := obj.(interface{ Marshal() ([]byte, error) }); !ok && w.accept.media == mediaProtobuf {
-		return fmt.Errorf("encode %T: it has no protobuf form", obj)
-	}
-	return w.frame("BOOKMARK", tell)
-}
-
 // fail tells why the watch ends.
 func (w *watching) fail(err error) {
 	switch {
@@ -392,23 +271,4 @@ func (w *watching) fail(err error) {
 	if w.frame("ERROR", status.Of(err)) == nil {
 		_ = w.flush() // the connection ends either way
 	}
-}
-
-func (w *watching) flush() error {
-	if !w.pending {
-		return nil
-	}
-	w.pending = false
-	// In-process answers have no deadline. An HTTP/2 stream is reset when one passes, written to or not: none is left behind.
-	_ = w.out.SetWriteDeadline(time.Now().Add(writeTimeout))
-	defer func() { _ = w.out.SetWriteDeadline(time.Time{}) }()
-	if len(w.buf) > 0 {
-		if _, err := w.w.Write(w.buf); err != nil {
-			return err
-		}
-		if w.buf = w.buf[:0]; cap(w.buf) > 16<<10 {
-			w.buf = nil // an idle watch holds little
-		}
-	}
-	return w.out.Flush()
 }

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
+)
+
+const (
+	gzipFrom = 128 << 10 // the size above which an answer is compressed for clients that accept it
+	sendFrom = 32 << 10  // how much of an answer is gathered before it is sent
+)
+
+// answer sends an answer as it is made. It holds the beginning back, so that an answer that ends within it has a length and
+// an error in it is still a clean one. What is longer than gzipFrom is compressed for a client that accepts it.
+type answer struct {
+	*req
+	code  int
+	media string
+	gzips bool
+	buf   []byte // not sent yet; its maker may append to it and then calls spill
+	limit int    // of buf
+	// out is where it is sent; nil: nothing was sent yet.
+	out  io.Writer
+	conn *http.ResponseController
+}
+
+// stream sends an answer while make writes it. An error before anything was sent is returned; one in the middle ends the
+// connection, so that no client takes what it got for whole.
+func (q *req) stream(code int, media string, make func(*answer) error) error {
+	w := &answer{req: q, code: code, media: media, gzips: negotiate.AcceptsGzip(q.r), limit: sendFrom}
+	if w.gzips {
+		w.limit = gzipFrom
+	}
+	err := make(w)
+	if err == nil {
+		err = w.end()
+	}
+	if z, ok := w.out.(*gzip.Writer); ok {
+		q.accepts.unzip(z)
+	}
+	if err != nil && w.out != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return err
+}
+
+// Write gathers p, and sends what is gathered when that is enough.
+func (w *answer) Write(p []byte) (int, error) {
+	if len(w.buf)+len(p) <= w.limit {
+		w.buf = append(w.buf, p...)
+		return len(p), nil
+	}
+	if err := w.begin(); err != nil {
+		return 0, err
+	}
+	if err := w.send(w.buf); err != nil {
+		return 0, err
+	}
+	w.buf = w.buf[:0]
+	return len(p), w.send(p)
+}
+
+// spill sends what is gathered when that is enough.
+func (w *answer) spill() error {
+	if len(w.buf) <= w.limit {
+		return nil
+	}
+	if err := w.begin(); err != nil {
+		return err
+	}
+	b := w.buf
+	w.buf = w.buf[:0]
+	return w.send(b)
+}
+
+// begin sends the headers of an answer whose length is not known.
+func (w *answer) begin() error {
+	if w.out != nil {
+		return nil
+	}
+	if w.gzips {
+		h := w.w.Header()
+		h.Set("Content-Encoding", "gzip")
+		h.Add("Vary", "Accept-Encoding")
+		z, err := w.accepts.zipper(w.w)
+		if err != nil {
+			return fmt.Errorf("compress answer: %w", err)
+		}
+		w.out = z
+	} else {
+		w.out = w.w
+	}
+	w.limit = sendFrom
+	w.conn = http.NewResponseController(w.w)
+	w.headers(w.media)
+	w.w.WriteHeader(w.code)
+	return nil
+}
+
+// send writes to a client that is there and keeps reading. In-process answers have no deadline.
+func (w *answer) send(b []byte) error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	_ = w.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	_, err := w.out.Write(b)
+	return err
+}
+
+func (w *answer) end() error {
+	if w.out == nil {
+		w.headers(w.media)
+		w.w.Header()["Content-Length"] = []string{strconv.Itoa(len(w.buf))}
+		w.w.WriteHeader(w.code)
+		_, _ = w.w.Write(w.buf) // a client that went away needs no answer
+		return nil
+	}
+	if err := w.send(w.buf); err != nil {
+		return err
+	}
+	if z, ok := w.out.(*gzip.Writer); ok {
+		if err := z.Close(); err != nil {
+			return err
+		}
+	}
+	_ = w.conn.SetWriteDeadline(time.Time{})
+	return nil
+}
+
+// acceptCache remembers Accept headers, and keeps compressors, which are large, for those that come.
+type acceptCache struct {
+	negotiate.Cache
+	zips sync.Pool // of *gzip.Writer
+}
+
+// zipper is a compressor that writes to w.
+func (c *acceptCache) zipper(w io.Writer) (*gzip.Writer, error) {
+	if z, ok := c.zips.Get().(*gzip.Writer); ok {
+		z.Reset(w)
+		return z, nil
+	}
+	return gzip.NewWriterLevel(w, gzip.BestSpeed)
+}
+
+// unzip keeps a compressor that is not used any more.
+func (c *acceptCache) unzip(z *gzip.Writer) {
+	z.Reset(io.Discard)
+	c.zips.Put(z)
+}

@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"encoding/binary"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+)
+
+// whole is an object's bytes as the body of an answer, from its bare form.
+func whole(f *watchcache.Forms, version int, media string) ([]byte, error) {
+	k := f.Kind
+	gvk := k.GroupVersionKind(k.Versions[version].Name)
+	if media == mediaProtobuf {
+		raw, err := f.Bytes(version, watchcache.Protobuf)
+		if err != nil {
+			return nil, err
+		}
+		return envelope(gvk.GroupVersion().String(), gvk.Kind, raw), nil
+	}
+	if media == mediaCBOR {
+		raw, err := f.Bytes(version, watchcache.CBOR)
+		if err != nil {
+			return nil, err
+		}
+		return appendCBOR(make([]byte, 0, len(raw)+len(gvk.Kind)+len(gvk.Group)+len(gvk.Version)+32), k.Unstructured, gvk.GroupVersion().String(), gvk.Kind, raw)
+	}
+	raw, err := f.Bytes(version, watchcache.JSON)
+	if err != nil {
+		return nil, err
+	}
+	return append(named(k.Unstructured, gvk.GroupVersion().String(), gvk.Kind, raw), '\n'), nil
+}
+
+// named is bare JSON with the kind and version that a typed object's bare form lacks; the slice is the caller's own.
+func named(unstructured bool, apiVersion, kind string, raw []byte) []byte {
+	b := make([]byte, 0, len(raw)+len(kind)+len(apiVersion)+32)
+	if unstructured {
+		return append(b, raw...)
+	}
+	b = append(b, `{"kind":"`...)
+	b = append(b, kind...)
+	b = append(b, `","apiVersion":"`...)
+	b = append(b, apiVersion...)
+	b = append(b, '"')
+	if len(raw) > 2 {
+		b = append(b, ',')
+	}
+	return append(b, raw[1:]...)
+}
+
+// envelope is a protobuf message as a body: the magic bytes and a runtime.Unknown.
+func envelope(apiVersion, kind string, raw []byte) []byte {
+	b := appendEnvelope(make([]byte, 0, envelopeLen(apiVersion, kind, len(raw))), apiVersion, kind, len(raw))
+	return appendEnvelopeEnd(append(b, raw...))
+}
+
+// envelopeLen is the size of a message of that many bytes in its envelope.
+func envelopeLen(apiVersion, kind string, size int) int {
+	names := 2 + uvarintLen(len(apiVersion)) + len(apiVersion) + uvarintLen(len(kind)) + len(kind)
+	return len(protobufMagic) + 1 + uvarintLen(names) + names + 1 + uvarintLen(size) + size + 4
+}
+
+// appendEnvelope appends what comes before the raw message, appendEnvelopeEnd what comes after it.
+func appendEnvelope(b []byte, apiVersion, kind string, size int) []byte {
+	b = append(b, protobufMagic...)
+	b = append(b, 0x0a)
+	b = binary.AppendUvarint(b, uint64(uvarintLen(len(apiVersion))+uvarintLen(len(kind))+2+len(apiVersion)+len(kind)))
+	b = append(b, 0x0a)
+	b = binary.AppendUvarint(b, uint64(len(apiVersion)))
+	b = append(b, apiVersion...)
+	b = append(b, 0x12)
+	b = binary.AppendUvarint(b, uint64(len(kind)))
+	b = append(b, kind...)
+	b = append(b, 0x12)
+	return binary.AppendUvarint(b, uint64(size))
+}
+
+func appendEnvelopeEnd(b []byte) []byte { return append(b, 0x1a, 0x00, 0x22, 0x00) }
+
+func uvarintLen(n int) int {
+	l := 1
+	for n >= 0x80 {
+		n >>= 7
+		l++
+	}
+	return l
+}

@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/table"
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// respondList answers with a list, spliced from the bytes of its items as it is sent: no more of it is in memory at a time
+// than the client is about to take.
+func (q *req) respondList(code int, l *found) error {
+	a := q.accept
+	if a.target != nil && !(a.target.Kind == "PartialObjectMetadataList" && a.media == mediaJSON && !a.pretty) {
+		forms := make([]*watchcache.Forms, len(l.records))
+		for i, r := range l.records {
+			f, err := q.kind.Forms(r)
+			if err != nil {
+				return err
+			}
+			forms[i] = f
+		}
+		return q.respondAs(code, true, forms, l.meta)
+	}
+	switch {
+	case a.target != nil:
+		return q.stream(code, mediaJSON, func(w *answer) error { return q.partialList(w, l) })
+	case a.media == mediaProtobuf:
+		return q.stream(code, mediaProtobuf, func(w *answer) error { return q.protobufList(w, l) })
+	case a.media == mediaCBOR:
+		return q.stream(code, mediaCBOR, func(w *answer) error { return q.cborList(w, l) })
+	case a.media == mediaYAML || a.pretty:
+		var buf writerBuffer
+		if err := q.jsonList(&buf, l); err != nil {
+			return err
+		}
+		return q.writeJSON(code, buf.b)
+	}
+	return q.stream(code, mediaJSON, func(w *answer) error { return q.jsonList(w, l) })
+}
+
+type writerBuffer struct{ b []byte }
+
+func (w *writerBuffer) Write(p []byte) (int, error) {
+	w.b = append(w.b, p...)
+	return len(p), nil
+}
+
+func (q *req) item(r *store.Record, m watchcache.Media) ([]byte, error) {
+	f, err := q.kind.Forms(r)
+	if err != nil {
+		return nil, err
+	}
+	return f.Bytes(q.version, m)
+}
+
+func (q *req) jsonList(w io.Writer, l *found) error {
+	gv := q.kind.GroupVersionKind(q.ver().Name).GroupVersion()
+	var meta any = l.meta
+	if q.kind.Unstructured {
+		meta = customListMeta(l.meta)
+	}
+	return jsonItems(w, gv.String(), q.kind.ListKind, meta, len(l.records), func(i int) ([]byte, error) {
+		return q.item(l.records[i], watchcache.JSON)
+	})
+}
+
+// partialList is a list of its objects' metadata.
+func (q *req) partialList(w io.Writer, l *found) error {
+	t := *q.accept.target
+	one := t
+	one.Kind = "PartialObjectMetadata"
+	return jsonItems(w, t.GroupVersion(), t.Kind, l.meta, len(l.records), func(i int) ([]byte, error) {
+		f, err := q.kind.Forms(l.records[i])
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(table.Partial(one, f.Hub))
+	})
+}
+
+// jsonItems writes a list of n items.
+func jsonItems(w io.Writer, apiVersion, kind string, meta any, n int, item func(i int) ([]byte, error)) error {
+	m, err := json.Marshal(meta)
+	if err != nil {
+		return fmt.Errorf("encode list metadata: %w", err)
+	}
+	if _, err := fmt.Fprintf(w, `{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`, kind, apiVersion, m); err != nil {
+		return err
+	}
+	comma := []byte{','}
+	for i := range n {
+		b, err := item(i)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			if _, err := w.Write(comma); err != nil {
+				return err
+			}
+		}
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+	}
+	_, err = io.WriteString(w, "]}\n")
+	return err
+}
+
+// stamp is a record's protobuf form without decoding it, where the version asked for is the stored one.
+func (q *req) stamp(r *store.Record, scratch []byte) (resource.Stamped, bool) {
+	if v := q.ver(); v.FromHub != nil || q.kind.Unstructured || !v.Protobuf {
+		return resource.Stamped{}, false
+	}
+	return resource.Stamp(r.Value, strconv.AppendInt(scratch[:0], r.Revision, 10))
+}
+
+// protobufList goes through the items twice, since a message begins with its size. What is stored is sent as it is, with the
+// resource version put in; items that need conversion are kept by their forms as far as those are bounded, and else made
+// again.
+func (q *req) protobufList(w *answer, l *found) error {
+	meta, err := l.meta.Marshal()
+	if err != nil {
+		return fmt.Errorf("encode list metadata: %w", err)
+	}
+	var scratch [20]byte
+	size := 1 + uvarintLen(len(meta)) + len(meta)
+	for _, r := range l.records {
+		n := 0
+		if s, ok := q.stamp(r, scratch[:]); ok {
+			n = s.Size()
+		} else {
+			b, err := q.item(r, watchcache.Protobuf)
+			if err != nil {
+				return err
+			}
+			n = len(b)
+		}
+		size += 1 + uvarintLen(n) + n
+	}
+	gv := q.kind.GroupVersionKind(q.ver().Name).GroupVersion()
+	w.buf = appendEnvelope(w.buf, gv.String(), q.kind.ListKind, size)
+	w.buf = append(binary.AppendUvarint(append(w.buf, 0x0a), uint64(len(meta))), meta...)
+	for _, r := range l.records {
+		if s, ok := q.stamp(r, scratch[:]); ok {
+			w.buf = s.Append(binary.AppendUvarint(append(w.buf, 0x12), uint64(s.Size())))
+		} else {
+			b, err := q.item(r, watchcache.Protobuf)
+			if err != nil {
+				return err
+			}
+			w.buf = append(binary.AppendUvarint(append(w.buf, 0x12), uint64(len(b))), b...)
+		}
+		if err := w.spill(); err != nil {
+			return err
+		}
+	}
+	w.buf = appendEnvelopeEnd(w.buf)
+	return nil
+}

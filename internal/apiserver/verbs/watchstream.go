@@ -1,0 +1,313 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"net/http"
+	"strconv"
+	"time"
+
+	"golang.org/x/net/websocket"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
+	"github.com/mortise-dev/mortise/internal/apiserver/table"
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+)
+
+const (
+	maxFromWatcher = 64 << 10 // bytes of a message that a client of a WebSocket may send, none of which is read
+	zipEventsFrom  = 4 << 10  // bytes of events that are worth compressing
+)
+
+// eventStream is the way to one watcher: events are appended to it, and sent when it is flushed.
+type eventStream struct {
+	buf     []byte
+	pending bool
+	out     http.ResponseWriter
+	conn    *http.ResponseController
+	zips    *acceptCache // set when the client takes it compressed
+	// ws takes the events as messages, which end at ends; nil: they go out over HTTP, one after the other.
+	ws   *websocket.Conn
+	ends []int
+}
+
+// overHTTP begins the answer. A client that asks for the whole state with the changes gets it compressed, if it accepts that.
+func (w *watching) overHTTP() error {
+	media := w.accept.media
+	switch media {
+	case mediaProtobuf:
+		media += ";stream=watch"
+	case mediaCBOR:
+		media = negotiate.CBORSequence
+	}
+	w.headers(media)
+	h := w.w.Header()
+	h.Set("Transfer-Encoding", "chunked")
+	if w.wholeState() && negotiate.AcceptsGzip(w.r) {
+		h.Set("Content-Encoding", "gzip")
+		h.Add("Vary", "Accept-Encoding")
+		w.zips = &w.accepts
+	}
+	w.w.WriteHeader(http.StatusOK)
+	w.out, w.conn = w.w, http.NewResponseController(w.w)
+	w.pending = true
+	return w.flush()
+}
+
+// wholeState says whether the watch begins with all objects and a bookmark after them.
+func (w *watching) wholeState() bool {
+	return w.s.SendInitialEvents != nil && *w.s.SendInitialEvents && w.s.AllowWatchBookmarks
+}
+
+// overWebSocket upgrades the connection and calls run with a channel that is closed when the client is gone. Each event is
+// a message: of text where the medium is text, else binary. A request that is no proper handshake is refused.
+func (w *watching) overWebSocket(run func(gone <-chan struct{})) {
+	websocket.Handler(func(ws *websocket.Conn) {
+		ws.MaxPayloadBytes = maxFromWatcher
+		if w.accept.media != mediaJSON {
+			ws.PayloadType = websocket.BinaryFrame
+		}
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			var data []byte
+			for websocket.Message.Receive(ws, &data) == nil {
+			}
+		}()
+		w.ws = ws
+		run(gone)
+		_ = ws.Close() // the client is told, if it is there
+		<-gone
+	}).ServeHTTP(w.w, w.r)
+}
+
+// tell appends an event with an object's kept bytes.
+func (w *watching) tell(what string, f *watchcache.Forms) error {
+	if w.accept.target != nil {
+		v, err := w.form(f)
+		if err != nil {
+			return err
+		}
+		return w.frame(what, v)
+	}
+	gv := w.kind.GroupVersionKind(w.ver().Name).GroupVersion().String()
+	switch w.accept.media {
+	case mediaProtobuf:
+		raw, err := f.Bytes(w.version, watchcache.Protobuf)
+		if err != nil {
+			return err
+		}
+		w.protobufEvent(what, gv, w.kind.Descriptor.Kind, raw)
+		return nil
+	case mediaCBOR:
+		raw, err := f.Bytes(w.version, watchcache.CBOR)
+		if err != nil {
+			return err
+		}
+		b, err := appendCBOR(appendCBOREvent(w.buf, what), w.kind.Unstructured, gv, w.kind.Descriptor.Kind, raw)
+		if err != nil {
+			return err
+		}
+		w.took(b)
+		return nil
+	}
+	raw, err := f.Bytes(w.version, watchcache.JSON)
+	if err != nil {
+		return err
+	}
+	b := appendJSONEvent(w.buf, what)
+	if w.kind.Unstructured {
+		b = append(b, raw...)
+	} else {
+		b = append(b, `{"kind":"`...)
+		b = append(b, w.kind.Descriptor.Kind...)
+		b = append(b, `","apiVersion":"`...)
+		b = append(b, gv...)
+		b = append(b, `",`...)
+		b = append(b, raw[1:]...)
+	}
+	w.took(append(b, "}\n"...))
+	return nil
+}
+
+func appendJSONEvent(b []byte, what string) []byte {
+	b = append(b, `{"type":"`...)
+	b = append(b, what...)
+	return append(b, `","object":`...)
+}
+
+// took takes the buffer back, to which a whole event was appended.
+func (s *eventStream) took(b []byte) {
+	s.buf, s.pending = b, true
+	if s.ws != nil {
+		s.ends = append(s.ends, len(b))
+	}
+}
+
+func (w *watching) form(f *watchcache.Forms) (runtime.Object, error) {
+	if w.accept.target.Kind == "Table" {
+		return w.table.Event(f.Hub)
+	}
+	t := *w.accept.target
+	t.Kind = "PartialObjectMetadata"
+	return table.Partial(t, f.Hub), nil
+}
+
+// frame appends an event with an object that has no kept bytes.
+func (w *watching) frame(what string, obj runtime.Object) error {
+	switch w.accept.media {
+	case mediaProtobuf:
+		m, ok := obj.(interface{ Marshal() ([]byte, error) })
+		if !ok {
+			return fmt.Errorf("encode %T: it has no protobuf form", obj)
+		}
+		raw, err := m.Marshal()
+		if err != nil {
+			return fmt.Errorf("encode event: %w", err)
+		}
+		av, kind := obj.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
+		w.protobufEvent(what, av, kind, raw)
+		return nil
+	case mediaCBOR:
+		b, err := encodeCBOR(obj)
+		if err != nil {
+			return fmt.Errorf("encode event: %w", err)
+		}
+		w.took(append(appendCBOREvent(w.buf, what), b...))
+		return nil
+	}
+	b, err := json.Marshal(obj)
+	if err != nil {
+		return fmt.Errorf("encode event: %w", err)
+	}
+	w.took(append(append(appendJSONEvent(w.buf, what), bytes.TrimRight(b, "\n")...), "}\n"...))
+	return nil
+}
+
+// protobufEvent appends a metav1.WatchEvent whose object is the given message in its envelope. Over HTTP its length stands
+// before it.
+func (w *watching) protobufEvent(what, apiVersion, kind string, raw []byte) {
+	object := envelopeLen(apiVersion, kind, len(raw))
+	inner := 1 + uvarintLen(object) + object
+	size := 1 + uvarintLen(len(what)) + len(what) + 1 + uvarintLen(inner) + inner
+	b := w.buf
+	if w.ws == nil {
+		b = binary.BigEndian.AppendUint32(b, uint32(size))
+	}
+	b = binary.AppendUvarint(append(b, 0x0a), uint64(len(what)))
+	b = append(b, what...)
+	b = binary.AppendUvarint(append(b, 0x12), uint64(inner))
+	b = binary.AppendUvarint(append(b, 0x0a), uint64(object))
+	w.took(appendEnvelopeEnd(append(appendEnvelope(b, apiVersion, kind, len(raw)), raw...)))
+}
+
+// bookmark tells how far the client has seen.
+func (w *watching) bookmark(at int64, initialEnd bool) error {
+	obj := w.ver().New()
+	obj.SetResourceVersion(strconv.FormatInt(at, 10))
+	if initialEnd {
+		obj.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	gvk := w.kind.GroupVersionKind(w.ver().Name)
+	obj.GetObjectKind().SetGroupVersionKind(gvk)
+	w.told = at
+	var tell runtime.Object = obj
+	if w.accept.target != nil {
+		v, err := w.form(w.kind.NewForms(obj))
+		if err != nil {
+			return err
+		}
+		tell = v
+	} else if _, ok := obj.(interface{ Marshal() ([]byte, error) }); !ok && w.accept.media == mediaProtobuf {
+		return fmt.Errorf("encode %T: it has no protobuf form", obj)
+	}
+	return w.frame("BOOKMARK", tell)
+}
+
+// flush sends what was appended.
+func (s *eventStream) flush() error {
+	if !s.pending {
+		return nil
+	}
+	s.pending = false
+	var err error
+	if s.ws != nil {
+		err = s.messages()
+	} else {
+		err = s.chunk()
+	}
+	if s.buf, s.ends = s.buf[:0], s.ends[:0]; cap(s.buf) > 16<<10 {
+		s.buf, s.ends = nil, nil // an idle watch holds little
+	}
+	return err
+}
+
+func (s *eventStream) chunk() error {
+	// In-process answers have no deadline. An HTTP/2 stream is reset when one passes, written to or not: none is left behind.
+	_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	defer func() { _ = s.conn.SetWriteDeadline(time.Time{}) }()
+	if len(s.buf) > 0 {
+		if err := s.write(s.buf); err != nil {
+			return err
+		}
+	}
+	return s.conn.Flush()
+}
+
+// write sends bytes as they are, or as a gzip member of their own, so that a watch holds no compressor while it is idle.
+// Few bytes are not worth the work: their member has them as they are.
+func (s *eventStream) write(b []byte) error {
+	switch {
+	case s.zips == nil:
+		_, err := s.out.Write(b)
+		return err
+	case len(b) < zipEventsFrom:
+		_, err := s.out.Write(appendStored(make([]byte, 0, len(b)+storedOverhead), b))
+		return err
+	}
+	z, err := s.zips.zipper(s.out)
+	if err != nil {
+		return err
+	}
+	if _, err := z.Write(b); err != nil {
+		return err
+	}
+	defer s.zips.unzip(z)
+	return z.Close()
+}
+
+const storedOverhead = 10 + 5 + 8
+
+// appendStored appends a gzip member (RFC 1952) of one block that is not compressed. b is shorter than 64 KiB.
+func appendStored(to, b []byte) []byte {
+	to = append(to, 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff, 1)
+	to = binary.LittleEndian.AppendUint16(to, uint16(len(b)))
+	to = binary.LittleEndian.AppendUint16(to, ^uint16(len(b)))
+	to = append(to, b...)
+	to = binary.LittleEndian.AppendUint32(to, crc32.ChecksumIEEE(b))
+	return binary.LittleEndian.AppendUint32(to, uint32(len(b)))
+}
+
+// messages sends each event as a message of its own.
+func (s *eventStream) messages() error {
+	defer func() { _ = s.ws.SetWriteDeadline(time.Time{}) }()
+	from := 0
+	for _, end := range s.ends {
+		if err := s.ws.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			return err
+		}
+		if _, err := s.ws.Write(s.buf[from:end]); err != nil {
+			return err
+		}
+		from = end
+	}
+	return nil
+}
