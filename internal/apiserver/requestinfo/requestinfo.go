@@ -14,6 +14,7 @@
 package requestinfo
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -25,7 +26,7 @@ import (
 // Info is what a request asks for.
 type Info = request.RequestInfo
 
-// Parse reads a request. It never fails: what is not a resource's path is a non-resource request.
+// Parse reads a request. It never fails: what is not a resource's path is a non-resource request. See [Check].
 func Parse(r *http.Request) *Info {
 	path := r.URL.Path
 	i := &Info{Path: path, Verb: strings.ToLower(r.Method)}
@@ -57,13 +58,13 @@ func Parse(r *http.Request) *Info {
 	}
 	i.IsResourceRequest = true
 
+	viaPath := false
 	switch rest[0] {
-	case "watch": // the deprecated form /watch/…
+	case "watch", "proxy": // the deprecated form /watch/…, and one that is gone
 		if len(rest) < 2 {
-			i.IsResourceRequest = false
 			return i
 		}
-		i.Verb = "watch"
+		i.Verb, viaPath = rest[0], true
 		rest = rest[1:]
 	default:
 		switch r.Method {
@@ -95,11 +96,26 @@ func Parse(r *http.Request) *Info {
 	if len(rest) > 1 {
 		i.Name = rest[1]
 	}
-	if len(rest) > 2 {
+	if len(rest) > 2 && i.Verb != "proxy" {
 		i.Subresource = rest[2]
 	}
 	collection(i, r.URL)
+	if !viaPath && r.URL.RawQuery != "" {
+		switch i.Verb {
+		case "list", "watch", "deletecollection": // what selectors narrow, an authorizer may allow
+			q := r.URL.Query()
+			i.FieldSelector, i.LabelSelector = q.Get("fieldSelector"), q.Get("labelSelector")
+		}
+	}
 	return i
+}
+
+// Check refuses the one form of path that [Parse] cannot read: a special verb with nothing behind it.
+func Check(i *Info, u *url.URL) error {
+	if i.IsResourceRequest && i.Resource == "" {
+		return fmt.Errorf("unable to determine kind and namespace from url, %v", u)
+	}
+	return nil
 }
 
 // collection finds the verbs of requests without a name in the path.
@@ -112,7 +128,6 @@ func collection(i *Info, u *url.URL) {
 				i.Verb = "watch"
 			}
 			if s := q.Get("fieldSelector"); s != "" {
-				i.FieldSelector = s
 				// a selector on one name is authorized as that name
 				if sel, err := fields.ParseSelector(s); err == nil {
 					if name, ok := sel.RequiresExactMatch("metadata.name"); ok && validSegment(name) {
@@ -120,15 +135,11 @@ func collection(i *Info, u *url.URL) {
 					}
 				}
 			}
-			i.LabelSelector = q.Get("labelSelector")
 		}
 		return
 	}
 	if i.Name == "" && i.Verb == "delete" {
 		i.Verb = "deletecollection"
-	}
-	if i.Verb == "get" && i.Subresource == "" && u.RawQuery != "" && truth(u.Query(), "watch") {
-		i.Verb = "watch"
 	}
 }
 

@@ -28,6 +28,9 @@ func TestParse(t *testing.T) {
 		{"DELETE", "/apis/apps/v1/namespaces/ns/deployments", "deletecollection apis apps v1 ns deployments  "},
 		{"DELETE", "/api/v1/nodes/n", "delete api  v1  nodes  n"},
 		{"GET", "/api/v1/watch/namespaces/ns/pods", "watch api  v1 ns pods  "},
+		{"POST", "/api/v1/watch/namespaces/ns/pods", "watch api  v1 ns pods  "},
+		{"GET", "/api/v1/namespaces/ns/pods/p?watch=1", "get api  v1 ns pods  p"},
+		{"GET", "/api/v1/proxy/nodes/n/x", "proxy api  v1  nodes  n"},
 		{"GET", "/apis/apps", "get apis apps     "},
 		{"GET", "/apis/apps/v1", "get apis apps v1    "},
 		{"GET", "/healthz", "get       "},
@@ -37,6 +40,22 @@ func TestParse(t *testing.T) {
 		got := strings.Join([]string{i.Verb, i.APIPrefix, i.APIGroup, i.APIVersion, i.Namespace, i.Resource, i.Subresource, i.Name}, " ")
 		if got != c.want {
 			t.Errorf("%s %s:\n got %q\nwant %q", c.method, c.url, got, c.want)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for path, want := range map[string]string{
+		"/api/v1/watch": "unable to determine kind and namespace from url, /api/v1/watch", "/apis/apps/v1/proxy/": "unable to determine kind and namespace from url, /apis/apps/v1/proxy/",
+		"/api/v1/watch/pods": "", "/api/v1": "", "/watch": "",
+	} {
+		r := httptest.NewRequest("GET", path, nil)
+		got := ""
+		if err := Check(Parse(r), r.URL); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", path, got, want)
 		}
 	}
 }
@@ -51,7 +70,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		i := Parse(&http.Request{Method: method, URL: u})
-		if i.IsResourceRequest && (i.Resource == "" && len(i.Parts) == 0 || i.APIPrefix == "") {
+		if i.IsResourceRequest && Check(i, u) == nil && (i.Resource == "" && len(i.Parts) == 0 || i.APIPrefix == "") {
 			t.Errorf("%q: a resource request without a resource: %+v", raw, i)
 		}
 		if !i.IsResourceRequest && i.Resource != "" {

@@ -215,6 +215,9 @@ func (a *API) Serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 	}
 }
 
+// Teller is an [http.ResponseWriter] that wants to know when a kind and a verb have been found for its request.
+type Teller interface{ Routed(deprecated bool) }
+
 func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) error {
 	k := a.kinds.Load().byGroup[info.APIGroup][info.Resource]
 	if k == nil {
@@ -247,6 +250,9 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 	if verb == nil {
 		return status.Route(http.StatusMethodNotAllowed, "")
 	}
+	if t, ok := w.(Teller); ok {
+		t.Routed(q.ver().Deprecation != "")
+	}
 	if v := q.ver(); v.Deprecation != "" && q.sub == nil {
 		q.warn.AddWarning("", v.Deprecation)
 	}
@@ -256,6 +262,9 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 // verb is the function for the request's method and path, nil when there is none.
 func (q *req) verb() func(*req) error {
 	if q.kind.Namespaced && q.ns == "" && (q.name != "" || q.info.Verb != "list" && q.info.Verb != "watch") {
+		return nil
+	}
+	if q.info.Verb == "proxy" || q.info.Verb == "watch" && q.r.Method != http.MethodGet {
 		return nil
 	}
 	if q.sub != nil {

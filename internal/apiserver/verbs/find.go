@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,31 +25,37 @@ const page = 500
 // limit; else the newest, which is no older than anything a client can have seen.
 func (a *API) find(ctx context.Context, k *Kind, ns string, s *selection) (*found, error) {
 	r := store.Range{Prefix: k.Under(ns)}
-	want, err := revision(s.ResourceVersion)
-	if err != nil {
-		return nil, err
-	}
 	limit := int(max(s.Limit, 0))
-	switch {
-	case s.Continue != "":
-		if want != 0 {
-			return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
-		}
+	if s.ResourceVersion == "0" {
+		limit = 0 // what any revision may answer is answered whole
+	}
+	if s.Continue != "" {
+		var err error
 		if r.After, r.Revision, err = decodeContinue(s.Continue, r.Prefix); err != nil {
 			return nil, err
 		}
-		r.Revision = max(r.Revision, 0)
-	case want > 0 && (s.ResourceVersionMatch == metav1.ResourceVersionMatchExact || s.ResourceVersionMatch == "" && limit > 0):
-		r.Revision = want
-	case want > 0:
-		if now := a.Store.Revision(); want > now {
-			return nil, status.TooLarge(want, now)
+		if s.ResourceVersion != "" && s.ResourceVersion != "0" {
+			return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 		}
-	case s.ResourceVersion == "0":
-		limit = 0 // what any revision may answer is answered whole
-	}
-	if s.name != "" && s.Continue == "" && r.Revision == 0 && (ns != "" || !k.Namespaced) {
-		return a.findOne(ctx, k, ns, s)
+		r.Revision = max(r.Revision, 0)
+	} else {
+		want, err := revision(s.ResourceVersion)
+		if err != nil {
+			return nil, apierrors.NewBadRequest("invalid resource version: " + err.Error())
+		}
+		one := s.name != "" && (ns != "" || !k.Namespaced)
+		switch {
+		case want == 0:
+		case s.ResourceVersionMatch == metav1.ResourceVersionMatchExact || s.ResourceVersionMatch == "" && limit > 0 && !one:
+			r.Revision = want
+		default:
+			if now := a.Store.Revision(); want > now {
+				return nil, status.TooLarge(want, now)
+			}
+		}
+		if one && r.Revision == 0 {
+			return a.findOne(ctx, k, ns, s)
+		}
 	}
 	l := &found{}
 	if s.all() && s.name == "" {
@@ -75,7 +82,7 @@ func (a *API) find(ctx context.Context, k *Kind, ns string, s *selection) (*foun
 			if limit > 0 && len(l.records) == limit {
 				rest := int64(len(p.Records)-i-1) + p.Remaining
 				if rest > 0 {
-					l.meta.Continue = encodeContinue(rec.Key, r.Prefix, p.Revision)
+					l.meta.Continue = encodeContinue("/"+strings.TrimPrefix(rec.Key, r.Prefix)+"\x00", p.Revision)
 					if s.all() {
 						l.meta.RemainingItemCount = &rest
 					}
@@ -124,7 +131,7 @@ func (a *API) listError(err error, s *selection, r store.Range) error {
 	switch {
 	case errors.Is(err, store.ErrCompacted):
 		if s.Continue != "" {
-			return status.Expired(encodeContinue(r.After, r.Prefix, -1))
+			return status.Expired(encodeContinue(strings.TrimPrefix(r.After, r.Prefix)+"\x00", -1))
 		}
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
 	case errors.Is(err, store.ErrFuture):

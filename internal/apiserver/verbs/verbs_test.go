@@ -4,11 +4,14 @@
 package verbs
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -186,21 +189,56 @@ func FuzzPatch(f *testing.F) {
 }
 
 func FuzzContinue(f *testing.F) {
-	f.Add(encodeContinue("/registry/pods/ns/a", "/registry/pods/", 5))
+	for _, start := range []string{"/ns/a\x00", "ns/a\x00", "ns/a", "/", "\x00", "../x"} {
+		f.Add(encodeContinue(start, 5))
+	}
 	f.Add("zzz")
 	f.Fuzz(func(t *testing.T, token string) {
 		after, rv, err := decodeContinue(token, "/registry/pods/")
 		if err != nil {
 			return
 		}
-		if !strings.HasPrefix(after, "/registry/pods/") {
+		if after == "" {
+			return
+		}
+		start, ok := strings.CutPrefix(after, "/registry/pods/")
+		if !ok {
 			t.Fatalf("%q leads out of the prefix: %q", token, after)
 		}
-		again, rv2, err := decodeContinue(encodeContinue(after, "/registry/pods/", rv), "/registry/pods/")
+		if !utf8.ValidString(start) {
+			return
+		}
+		again, rv2, err := decodeContinue(encodeContinue("/"+start+"\x00", rv), "/registry/pods/")
 		if err != nil || again != after || rv2 != rv {
 			t.Fatalf("%q does not come back: %q %d %v", token, again, rv2, err)
 		}
 	})
+}
+
+func TestContinue(t *testing.T) {
+	token := func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
+	const bad = "invalid continue token: continue key is not valid: "
+	for said, want := range map[string]string{
+		`{"v":"meta.k8s.io/v1","rv":5,"start":"/a\u0000"}`: "p/a 5",
+		`{"v":"meta.k8s.io/v1","rv":-1,"start":"a\u0000"}`: "p/a -1",
+		`{"v":"meta.k8s.io/v1","rv":5,"start":"a"}`:        "p/`\xff 5", // the key itself comes
+		`{"v":"meta.k8s.io/v1","rv":5,"start":"/"}`:        " 5",
+		`{"v":"meta.k8s.io/v1","rv":5,"start":"../x"}`:     bad + "../x",
+		`{"v":"meta.k8s.io/v1","rv":5,"start":"a//x"}`:     bad + "a//x",
+		`{"v":"meta.k8s.io/v1","rv":5}`:                    bad + "encoded start key empty (version meta.k8s.io/v1)",
+		`{"v":"meta.k8s.io/v1","start":"a"}`:               bad + "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+		`{"v":"meta.k8s.io/v2","rv":5,"start":"a"}`:        bad + "server does not recognize this encoded version meta.k8s.io/v2",
+		`[]`: bad + "json: cannot unmarshal array into Go value of type storage.continueToken",
+	} {
+		after, rv, err := decodeContinue(token(said), "p/")
+		got := fmt.Sprint(after, " ", rv)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s:\n got %q\nwant %q", said, got, want)
+		}
+	}
 }
 
 func FuzzQuery(f *testing.F) {

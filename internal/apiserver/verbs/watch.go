@@ -49,10 +49,14 @@ func watch(q *req) error {
 		}
 	}
 	cursor, initial, err := w.begin()
-	if err != nil {
+	switch {
+	case apierrors.IsResourceExpired(err), apierrors.IsTimeout(err):
+		w.refused = err // the watch begins, and says so
+	case err != nil:
 		return err
+	default:
+		defer cursor.Close()
 	}
-	defer cursor.Close()
 	if err := q.negotiateStream(); err != nil {
 		return err
 	}
@@ -75,6 +79,7 @@ type watching struct {
 	key      string // the only key of interest; empty: all under the prefix
 	table    *table.Converter
 	deadline time.Duration
+	refused  error // why it ends before it has begun; nil: it goes on
 
 	eventStream
 	told int64 // revision of the last bookmark
@@ -130,6 +135,13 @@ func expiredWatch(want, oldest int64) error {
 
 // run tells what comes, until the watch's time is over, the client is gone, or it cannot be told more.
 func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{}) {
+	if w.refused != nil {
+		w.fail(w.refused)
+		return
+	}
+	if w.deadline < 0 {
+		return
+	}
 	if initial != nil {
 		if err := w.tellInitial(initial); err != nil {
 			return
