@@ -15,7 +15,8 @@ type Point string
 
 // The points that this release calls. The catalogue grows a row with each point that comes to life.
 const (
-	ContainerRuntime Point = "cri"
+	ContainerRuntime  Point = "cri"
+	ConversionWebhook Point = "conversion-webhook"
 )
 
 // Description is one row of the catalogue.
@@ -29,6 +30,7 @@ type Description struct {
 // Points is the catalogue, in the order in which a user meets them.
 func Points() []Description {
 	return []Description{
+		{ConversionWebhook, "CRD conversion webhook", "apiextensions.k8s.io ConversionReview v1, v1beta1 over HTTPS", "spec.conversion.webhook of a CustomResourceDefinition"},
 		{ContainerRuntime, "container runtime", "CRI runtime.v1 over a unix socket", "mortise up --cri-socket PATH"},
 	}
 }

@@ -107,6 +107,9 @@ type Version struct {
 	// ToHub and FromHub convert; nil when this version is the hub. They may return their argument changed, so the caller
 	// gives them an object that is its own.
 	ToHub, FromHub func(obj Object) (Object, error)
+	// Foresee, when set, does the work of FromHub for many objects at once, so that FromHub of each is cheap afterwards: a
+	// conversion webhook is called once for a list. The objects are shared.
+	Foresee func(ctx context.Context, hubs []Object) error
 	// Coerce refuses, as a decoder into a Go struct would, an object whose metadata has the wrong shape; nil for typed
 	// objects, whose decoder does it. Called after decoding a request, before Prune; its error is a bad request.
 	Coerce func(obj Object) error

@@ -31,7 +31,10 @@ import (
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
@@ -64,6 +67,8 @@ type Options struct {
 	// Roles is what roles and bindings come to: the server keeps it true to the store. Kinds may hold it, to refuse those who
 	// would give others more than they have. Nil: one of the server's own.
 	Roles *rbac.Index
+	// Ledger makes the calls to webhooks; nil: one of the server's own.
+	Ledger *extension.Ledger
 	// Paths are further handlers, by path; one that ends in a slash takes all below it.
 	Paths map[string]http.Handler
 	// Fields keeps managedFields; nil: the built-in one.
@@ -118,6 +123,9 @@ func New(o Options) (*Server, error) {
 	if o.Fields == nil {
 		o.Fields = managedfields.New(o.Log)
 	}
+	if o.Ledger == nil {
+		o.Ledger = extension.NewLedger(clock.RealClock{})
+	}
 	if o.Roles == nil {
 		o.Roles = &rbac.Index{}
 	}
@@ -155,9 +163,14 @@ func New(o Options) (*Server, error) {
 		builtIn[d.GroupResource()] = true
 	}
 	s.AddKinds(kinds...)
+	caller, err := webhook.New(o.Ledger, webhook.Endpoints{Context: ctx, Backend: func() resource.Backend { return s.api.Backend() }})
+	if err != nil {
+		end()
+		return nil, fmt.Errorf("make API server: %w", err)
+	}
 	s.crds = crd.NewRegistry(crd.Options{
 		BuiltIn: func(r schema.GroupResource) bool { return builtIn[r] }, Logger: o.Log, Now: o.Now,
-		Changed: func(added, removed []*resource.Descriptor) { s.ChangeKinds(added, removed) },
+		Changed: func(added, removed []*resource.Descriptor) { s.ChangeKinds(added, removed) }, Caller: caller,
 	})
 	if err := s.loadDefinitions(ctx); err != nil {
 		end()

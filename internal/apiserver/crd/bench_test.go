@@ -17,7 +17,7 @@ func BenchmarkCompile(b *testing.B) {
 	def := definition(b, "gadget")
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Compile(def); err != nil {
+		if _, err := Compile(def, nil); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -28,7 +28,7 @@ func BenchmarkFirstCreate(b *testing.B) {
 	def := definition(b, "gadget")
 	body := []byte(`{"apiVersion":"dlg.example.com/v1","kind":"Gadget","metadata":{"name":"g"},"spec":{"size":3}}`)
 	for b.Loop() {
-		d, err := Compile(def)
+		d, err := Compile(def, nil)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func BenchmarkMemory(b *testing.B) {
 		defs := make([]*v1.CustomResourceDefinition, 0, n)
 		for range n {
 			defs = append(defs, def.DeepCopy())
-			d, err := Compile(defs[len(defs)-1])
+			d, err := Compile(defs[len(defs)-1], nil)
 			if err != nil {
 				b.Fatal(err)
 			}

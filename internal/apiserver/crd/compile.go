@@ -30,11 +30,13 @@ type kind struct {
 	namespaced  bool
 	hub         *version
 	versions    map[string]*version
+	conversion  *conversion // nil: versions differ in apiVersion alone
 }
 
 // Compile makes the descriptor of a valid definition. Names are the accepted ones, those of the spec where none are accepted
-// yet. Of a definition that is being deleted the descriptor refuses creation.
-func Compile(def *v1.CustomResourceDefinition) (*resource.Descriptor, error) {
+// yet. Of a definition that is being deleted the descriptor refuses creation. A conversion webhook is called by call; nil:
+// its versions cannot be converted.
+func Compile(def *v1.CustomResourceDefinition, call Caller) (*resource.Descriptor, error) {
 	names := def.Status.AcceptedNames
 	if names.Plural == "" || names.Kind == "" {
 		names = def.Spec.Names
@@ -45,6 +47,7 @@ func Compile(def *v1.CustomResourceDefinition) (*resource.Descriptor, error) {
 	}
 	k := &kind{
 		group: def.Spec.Group, name: names.Kind, namespaced: def.Spec.Scope == v1.NamespaceScoped, versions: map[string]*version{},
+		conversion: newConversion(def, call),
 	}
 	for i := range def.Spec.Versions {
 		dv := &def.Spec.Versions[i]
@@ -129,18 +132,26 @@ func (k *kind) asked(ctx context.Context) *version {
 	return k.hub
 }
 
-// in returns a hub object as a version has it. What it returns shares everything with obj and is only to be read.
-func (k *kind) in(v *version, obj resource.Object) *unstructured.Unstructured {
+// in returns a hub object as a version has it. What it returns may share everything with obj and is only to be read.
+func (k *kind) in(ctx context.Context, v *version, obj resource.Object) (*unstructured.Unstructured, error) {
 	u := obj.(*unstructured.Unstructured)
-	if v == k.hub || v.convert != nil {
-		return u
+	if v == k.hub {
+		return u, nil
+	}
+	if k.conversion != nil {
+		all, err := k.conversion.memoized(ctx, []*unstructured.Unstructured{u}, k.group+"/"+v.name)
+		if err != nil {
+			return nil, err
+		}
+		v.prune(all[0])
+		return all[0], nil
 	}
 	shallow := make(map[string]any, len(u.Object))
 	for key, value := range u.Object {
 		shallow[key] = value
 	}
 	shallow["apiVersion"] = k.group + "/" + v.name
-	return &unstructured.Unstructured{Object: shallow}
+	return &unstructured.Unstructured{Object: shallow}, nil
 }
 
 func (k *kind) fields(obj resource.Object) fields.Set {

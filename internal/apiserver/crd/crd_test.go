@@ -43,7 +43,7 @@ func definition(t testing.TB, name string) *v1.CustomResourceDefinition {
 
 func compile(t testing.TB, name string) *resource.Descriptor {
 	t.Helper()
-	d, err := Compile(definition(t, name))
+	d, err := Compile(definition(t, name), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,8 @@ type Options struct {
 	// Changed is called after each change of [Registry.Descriptors], with what came and what went. A changed kind is in both.
 	// Calls are in the order of the changes, one at a time.
 	Changed func(added, removed []*resource.Descriptor)
+	// Caller calls conversion webhooks; nil: definitions that have one cannot convert.
+	Caller Caller
 	// Logger takes what goes wrong outside of a request.
 	Logger *slog.Logger
 	// Now is the time of conditions; nil is time.Now.
@@ -143,7 +145,7 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 		if old != nil && old.descriptor != nil && sameKind(old.def, entry.def) {
 			entry.descriptor = old.descriptor // a change of status or labels: nothing to compile
 		} else {
-			d, err := Compile(entry.def)
+			d, err := Compile(entry.def, r.opts.Caller)
 			if err != nil {
 				return nil, err
 			}

@@ -265,7 +265,7 @@ func TestDefinitionStrategy(t *testing.T) {
 	if diff := cmp.Diff(d.Spec, got.(*v1.CustomResourceDefinition).Spec); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := Compile(&v1.CustomResourceDefinition{}); err == nil || errors.Unwrap(err) == nil {
+	if _, err := Compile(&v1.CustomResourceDefinition{}, nil); err == nil || errors.Unwrap(err) == nil {
 		t.Errorf("compiling nothing: %v", err)
 	}
 }

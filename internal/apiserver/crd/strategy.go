@@ -94,7 +94,10 @@ func (k *kind) validate(ctx context.Context, obj resource.Object) field.ErrorLis
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
-	u := k.in(v, obj)
+	u, err := k.in(ctx, v, obj)
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
 	errs := v.validateType(u)
 	if len(errs) == 0 {
 		errs = append(errs, k.validateMeta(ctx, u, nil)...)
@@ -113,7 +116,14 @@ func (k *kind) validateUpdate(ctx context.Context, obj, old resource.Object) fie
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
-	u, o := k.in(v, obj), k.in(v, old)
+	u, err := k.in(ctx, v, obj)
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	o, err := k.in(ctx, v, old)
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
 	pair := common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: v.structural})
 	errs := v.validateType(u)
 	if len(errs) == 0 {
@@ -133,7 +143,14 @@ func (k *kind) validateStatus(ctx context.Context, obj, old resource.Object) fie
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
-	u, o := k.in(v, obj), k.in(v, old)
+	u, err := k.in(ctx, v, obj)
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	o, err := k.in(ctx, v, old)
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
 	pair := common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: v.structural})
 	errs := v.validateType(u)
 	if len(errs) == 0 {

@@ -4,6 +4,7 @@
 package crd
 
 import (
+	"context"
 	"fmt"
 	"sort"
 	"sync"
@@ -37,9 +38,6 @@ type version struct {
 	selectable []selectable
 	// sameAsHub: the schema is the hub's, so that conversion has nothing to prune.
 	sameAsHub bool
-	// convert is nil: versions differ in apiVersion alone (strategy None). Otherwise it tells why there is no other way.
-	convert error
-
 	// validators are made on the first write.
 	validators func() (*validators, error)
 }
@@ -53,9 +51,6 @@ func newVersion(k *kind, def *v1.CustomResourceDefinition, dv *v1.CustomResource
 	v := &version{k: k, name: dv.Name, served: dv.Served, def: dv, keep: def.Spec.PreserveUnknownFields}
 	if dv.Deprecated {
 		v.warning = deprecation(def, dv)
-	}
-	if c := def.Spec.Conversion; c != nil && c.Strategy == v1.WebhookConverter {
-		v.convert = fmt.Errorf("conversion webhook for %s is not callable", k.gvk(dv.Name))
 	}
 	props, err := internalSchema(dv)
 	if err != nil {
@@ -153,24 +148,42 @@ func (v *version) descriptor() resource.Version {
 	if v != v.k.hub {
 		out.ToHub = func(obj resource.Object) (resource.Object, error) { return v.converted(obj, v.k.hub) }
 		out.FromHub = func(obj resource.Object) (resource.Object, error) { return v.converted(obj, v) }
+		if v.k.conversion != nil {
+			out.Foresee = func(ctx context.Context, hubs []resource.Object) error { return v.foresee(ctx, hubs) }
+		}
 	}
 	return out
 }
 
 // converted changes obj to the version to, and drops what that does not know.
 func (v *version) converted(obj resource.Object, to *version) (resource.Object, error) {
-	if v.convert != nil {
-		return nil, v.convert
-	}
 	u := obj.(*unstructured.Unstructured)
 	if u.Object == nil {
 		u.Object = map[string]any{}
+	}
+	if c := v.k.conversion; c != nil {
+		all, err := c.memoized(context.Background(), []*unstructured.Unstructured{u}, v.k.group+"/"+to.name) // upstream, too, waits for it whatever becomes of the request
+		if err != nil {
+			return nil, err
+		}
+		to.prune(all[0])
+		return all[0], nil
 	}
 	u.Object["apiVersion"] = v.k.group + "/" + to.name
 	if !v.sameAsHub {
 		to.pruneFields(u.Object, structuralschema.UnknownFieldPathOptions{})
 	}
 	return u, nil
+}
+
+// foresee has hub objects converted to the version in one call, so that FromHub finds them done.
+func (v *version) foresee(ctx context.Context, hubs []resource.Object) error {
+	objs := make([]*unstructured.Unstructured, len(hubs))
+	for i, o := range hubs {
+		objs[i] = o.(*unstructured.Unstructured)
+	}
+	_, err := v.k.conversion.memoized(ctx, objs, v.k.group+"/"+v.name)
+	return err
 }
 
 func (v *version) setDefaults(obj resource.Object) {

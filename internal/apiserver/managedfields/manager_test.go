@@ -84,7 +84,7 @@ func crontabs(t testing.TB) *resource.Descriptor {
 	if err := yaml.UnmarshalStrict([]byte(crontab), def); err != nil {
 		t.Fatal(err)
 	}
-	d, err := crd.Compile(def)
+	d, err := crd.Compile(def, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

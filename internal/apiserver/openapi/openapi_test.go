@@ -37,7 +37,7 @@ func gadgets(t testing.TB) []*resource.Descriptor {
 		if err := json.Unmarshal([]byte(j), def); err != nil {
 			t.Fatal(err)
 		}
-		d, err := crd.Compile(def)
+		d, err := crd.Compile(def, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package webhook calls extensions that are HTTPS servers: one POST, one JSON object in, another out.
+//
+// A [Caller] keeps a client for each [Target] (its address, authority and credentials), as kube-apiserver does: a service is
+// reached at one of its ready endpoints under the name NAME.NAMESPACE.svc, a URL as it stands; the certificate is checked
+// against the target's CA bundle, or the machine's roots where there is none. Every call goes through the extension ledger.
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/util/webhook"
+
+	"github.com/mortise-dev/mortise/extension"
+)
+
+// Target is where a webhook listens and whom it trusts.
+type Target = webhook.ClientConfig
+
+// Service is a target inside the cluster.
+type Service = webhook.ClientConfigService
+
+// Resolver finds the address of a service's port: https://host:port.
+type Resolver interface {
+	ResolveEndpoint(namespace, name string, port int32) (*url.URL, error)
+}
+
+// Caller calls webhooks. It may be used by many goroutines at once.
+type Caller struct {
+	ledger  *extension.Ledger
+	clients webhook.ClientManager
+}
+
+// New returns a caller that books its calls in l. A nil r knows no services.
+func New(l *extension.Ledger, r Resolver) (*Caller, error) {
+	clients, err := webhook.NewClientManager(
+		[]schema.GroupVersion{apiextensionsv1.SchemeGroupVersion, apiextensionsv1beta1.SchemeGroupVersion},
+		apiextensionsv1.AddToScheme, apiextensionsv1beta1.AddToScheme,
+	)
+	if err != nil {
+		return nil, fmt.Errorf("make webhook clients: %w", err)
+	}
+	auth, err := webhook.NewDefaultAuthenticationInfoResolver("")
+	if err != nil {
+		return nil, fmt.Errorf("make webhook clients: %w", err)
+	}
+	clients.SetAuthenticationInfoResolver(auth)
+	clients.SetServiceResolver(webhook.NewDefaultServiceResolver())
+	if r != nil {
+		clients.SetServiceResolver(r)
+	}
+	return &Caller{ledger: l, clients: clients}, nil
+}
+
+// Call posts request to the target and decodes the answer into the object into. The error is that of the call alone, since
+// each point has its own words for which webhook failed; while the breaker is open it wraps [extension.ErrOpen].
+func (c *Caller) Call(ctx context.Context, ref extension.Ref, p extension.Policy, t Target, request, into runtime.Object) error {
+	var own error
+	err := c.ledger.Call(ctx, ref, p, func(ctx context.Context) error {
+		client, err := c.clients.HookClient(t)
+		if err == nil {
+			err = client.Post().Body(request).Do(ctx).Into(into)
+		}
+		own = err
+		return err
+	})
+	if own != nil {
+		return own
+	}
+	return err
+}
