@@ -4,153 +4,149 @@
 package apiserver
 
 import (
-	"bufio"
-	"net"
+	"context"
 	"net/http"
-	"strconv"
-	"sync"
+	"slices"
+	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/store"
 )
 
-// metrics are the server's own, under the names that kube-apiserver gives them.
-type metrics struct {
-	registry *prometheus.Registry
-	total    *prometheus.CounterVec
-	duration *prometheus.HistogramVec
-	series   sync.Map // seriesKey → *series
-}
-
-type seriesKey struct {
-	verb, group, version, resource, subresource, scope string
-	code                                               int
-}
-
-// series is what one kind of request counts into, looked up once.
-type series struct {
-	total    prometheus.Counter
-	duration prometheus.Observer
-}
-
-func newMetrics() *metrics {
-	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "apiserver_request_total", Help: "Requests answered, by verb, resource and code.",
-		}, []string{"verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component", "code"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "apiserver_request_duration_seconds", Help: "How long answers took, in seconds; watches are not counted.",
-			Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.5, 2, 3, 5, 10, 15, 20, 30, 60},
-		}, []string{"verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"}),
-	}
-	m.registry.MustRegister(m.total, m.duration, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
-}
-
-func (m *metrics) observe(i *requestinfo.Info, code int, took time.Duration) {
-	k := seriesKey{verb: verbLabel(i), code: code}
-	if i.IsResourceRequest {
-		// what is not served counts as one, so that paths that clients make up make no series
-		if code != http.StatusNotFound || i.Name != "" {
-			k.group, k.version, k.resource, k.subresource = i.APIGroup, i.APIVersion, i.Resource, i.Subresource
-		}
-		switch {
-		case i.Name != "":
-			k.scope = "resource"
-		case i.Namespace != "":
-			k.scope = "namespace"
-		default:
-			k.scope = "cluster"
-		}
-	}
-	v, ok := m.series.Load(k)
+// observe counts a request that was answered. As upstream, those count that a kind's verb answered, and a few paths; what was
+// refused before that, or is not served at all, does not.
+func (s *Server) observe(info *requestinfo.Info, r *http.Request, w *recorder, took time.Duration) {
+	k, ok := label(info, r, w)
 	if !ok {
-		v, _ = m.series.LoadOrStore(k, &series{
-			total:    m.total.WithLabelValues(k.verb, "", k.group, k.version, k.resource, k.subresource, k.scope, "apiserver", strconv.Itoa(code)),
-			duration: m.duration.WithLabelValues(k.verb, "", k.group, k.version, k.resource, k.subresource, k.scope, "apiserver"),
-		})
+		return
 	}
-	s := v.(*series)
-	s.total.Inc()
-	if k.verb != "WATCH" && k.verb != "CONNECT" {
-		s.duration.Observe(took.Seconds())
+	s.metrics.Request(k, took, w.bytes)
+	if w.deprecated {
+		s.metrics.Deprecated(k.Group, k.Version, k.Resource, k.Subresource)
 	}
 }
 
-func verbLabel(i *requestinfo.Info) string {
-	switch i.Verb {
-	case "get":
-		if longRunning(i) {
-			return "CONNECT"
+// label is what a request is counted by.
+func label(info *requestinfo.Info, r *http.Request, w *recorder) (k meter.Request, ok bool) {
+	if w.routed {
+		k = resourceLabel(info, r)
+	} else if k, ok = pathLabel(r, w); !ok {
+		return k, false
+	}
+	k.Code = w.status()
+	return k, true
+}
+
+// resourceLabel is that of a request for a resource.
+func resourceLabel(info *requestinfo.Info, r *http.Request) meter.Request {
+	k := meter.Request{
+		Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource, Subresource: info.Subresource,
+		Scope: "cluster", Component: meter.Component,
+	}
+	switch {
+	case info.Name != "" || info.Verb == "create":
+		k.Scope = "resource"
+	case info.Namespace != "":
+		k.Scope = "namespace"
+	}
+	switch {
+	case info.Verb == "watch":
+		k.Verb = "WATCH"
+	case longRunning(info):
+		k.Verb = "CONNECT"
+	case r.Method == http.MethodPatch && r.Header.Get("Content-Type") == "application/apply-patch+yaml":
+		k.Verb = "APPLY"
+	default:
+		k.Verb = method(r, k.Scope)
+	}
+	if strings.Contains(r.URL.RawQuery, "dryRun") {
+		asked := r.URL.Query()["dryRun"]
+		if len(metav1validation.ValidateDryRun(nil, asked)) > 0 {
+			k.DryRun = "invalid"
+		} else {
+			slices.Sort(asked)
+			k.DryRun = strings.Join(slices.Compact(asked), ",")
+		}
+	}
+	return k
+}
+
+// droppedLabel is that of a request that was refused before its kind was looked for; what clients make up has none.
+func (s *Server) droppedLabel(info *requestinfo.Info, r *http.Request) meter.Request {
+	k := s.api.Kind(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
+	if !info.IsResourceRequest || k == nil || k.Version(info.APIVersion) == nil || info.Subresource != "" && k.Subresource(info.Subresource) == nil {
+		return meter.Request{Verb: method(r, ""), Component: meter.Component}
+	}
+	return resourceLabel(info, r)
+}
+
+func method(r *http.Request, scope string) string {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		if scope == "cluster" || scope == "namespace" {
+			return "LIST"
 		}
 		return "GET"
-	case "list":
-		return "LIST"
-	case "watch":
-		return "WATCH"
-	case "create", "post":
-		return "POST"
-	case "update", "put":
-		return "PUT"
-	case "patch":
-		return "PATCH"
-	case "delete":
-		return "DELETE"
-	case "deletecollection":
-		return "DELETECOLLECTION"
+	case http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
+		return r.Method
 	}
 	return "other"
 }
 
-func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
-}
-
-// recorder remembers the code of an answer.
-type recorder struct {
-	http.ResponseWriter
-	code int
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// WriteHeader sends the code.
-func (w *recorder) WriteHeader(code int) {
-	if w.code == 0 {
-		w.code = code
+// pathLabel is that of one of the paths that are counted.
+func pathLabel(r *http.Request, w *recorder) (meter.Request, bool) {
+	k := meter.Request{Verb: method(r, "")}
+	switch path := r.URL.Path; path {
+	case "/healthz", "/livez", "/readyz":
+		k.Subresource = path
+	case "/openapi/v3":
+		k.Subresource = "openapi/v3"
+	case "/flagz", "/statusz":
+		k.Component, k.Resource = meter.Component, path[1:]
+		if _, v, ok := strings.Cut(w.Header().Get("Content-Type"), ";g=config.k8s.io;v="); ok {
+			k.Group = "config.k8s.io"
+			k.Version, _, _ = strings.Cut(v, ";")
+		}
+		w.deprecated = k.Version == "v1alpha1"
+	case "/api", "/apis":
+		k.Component, k.Subresource = meter.Component, path[1:]
+		return k, strings.HasSuffix(w.Header().Get("Content-Type"), "as=APIGroupDiscoveryList") || w.code == http.StatusNotModified
+	default:
+		k.Subresource = "openapi/v3/"
+		return k, strings.HasPrefix(path, "/openapi/v3/") && w.status() != http.StatusNotFound
 	}
-	w.ResponseWriter.WriteHeader(code)
+	return k, true
 }
 
-// Write sends a part of the body.
-func (w *recorder) Write(p []byte) (int, error) {
-	if w.code == 0 {
-		w.code = http.StatusOK
+// sources are what the metrics read when somebody asks for them.
+func (s *Server) sources() meter.Sources {
+	return meter.Sources{
+		Version:  s.opts.Version,
+		Inflight: func() (int64, int64) { return s.limiter.Peaks(time.Now()) },
+		Objects:  s.countObjects,
+		Storage:  func() int64 { return s.opts.Store.Size().Disk },
+		Health:   s.health.Results,
 	}
-	return w.ResponseWriter.Write(p)
 }
 
-// Flush sends what is buffered.
-func (w *recorder) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
-
-// Hijack takes the connection over, for protocols that upgrade it.
-func (w *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	c, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
-	if err == nil && w.code == 0 {
-		w.code = http.StatusSwitchingProtocols
+// countObjects counts the stored objects of each kind, without reading them.
+func (s *Server) countObjects(tell func(r schema.GroupResource, n int64)) {
+	ctx, cancel := context.WithTimeout(s.lifetime.Context, storeWait)
+	defer cancel()
+	for _, d := range s.Kinds() {
+		k := s.api.Kind(d.GroupResource())
+		if k == nil || k.Root == "" {
+			continue
+		}
+		page, err := s.opts.Store.Range(ctx, store.Range{Prefix: k.Root, Limit: 1})
+		if err != nil {
+			continue // an answer without this count is better than none
+		}
+		tell(d.GroupResource(), int64(len(page.Records))+page.Remaining)
 	}
-	return c, rw, err
-}
-
-func (w *recorder) status() int {
-	if w.code == 0 {
-		return http.StatusOK
-	}
-	return w.code
 }

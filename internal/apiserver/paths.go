@@ -4,45 +4,27 @@
 package apiserver
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-jose/go-jose/v4"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/openapi"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
 // paths is the dispatch at the pipeline's end: resources to their verbs, everything else by its path.
 func (s *Server) paths() http.Handler {
 	found := s.discovery()
-	documents := openapi.New(s.Kinds, s.opts.Log)
-	mux := map[string]http.Handler{
-		"/openapi/v2": documents, "/openapi/v3": documents, "/openapi/v3/": documents,
-		"/version": http.HandlerFunc(s.version), "/version/": http.HandlerFunc(s.version),
-		"/metrics":             s.metrics.handler(),
-		"/debug/pprof/":        http.HandlerFunc(pprof.Index),
-		"/debug/pprof/cmdline": http.HandlerFunc(pprof.Cmdline),
-		"/debug/pprof/profile": http.HandlerFunc(pprof.Profile),
-		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
-		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
-	}
-	for _, root := range []string{"/healthz", "/livez", "/readyz"} {
-		mux[root], mux[root+"/"] = http.HandlerFunc(s.health), http.HandlerFunc(s.health)
-	}
-	if s.tokens != nil {
-		mux["/.well-known/openid-configuration"] = http.HandlerFunc(s.issuer)
-		mux["/openid/v1/jwks"] = http.HandlerFunc(s.keys)
-	}
-	for p, h := range s.opts.Paths {
-		mux[p] = h
-	}
+	mux := s.mux()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, _ := request.RequestInfoFrom(r.Context())
 		if info.IsResourceRequest {
@@ -63,11 +45,60 @@ func (s *Server) paths() http.Handler {
 			return
 		}
 		if path == "/" || path == "/index.html" {
-			s.index(w, mux)
+			writeJSON(w, map[string][]string{"paths": s.listed(mux)})
 			return
 		}
 		http.Error(w, "404 page not found", http.StatusNotFound)
 	})
+}
+
+// mux are the handlers of the paths that are neither resources nor discovery, by path; one that ends in a slash takes all below it.
+func (s *Server) mux() map[string]http.Handler {
+	documents := openapi.New(s.Kinds, s.opts.Log)
+	flags := http.HandlerFunc(s.debugFlags)
+	mux := map[string]http.Handler{
+		"/openapi/v2": documents, "/openapi/v3": documents, "/openapi/v3/": documents,
+		"/metrics": http.HandlerFunc(s.metrics.Metrics), "/metrics/slis": http.HandlerFunc(s.metrics.SLIs),
+		"/debug/pprof":         http.RedirectHandler("/debug/pprof/", http.StatusFound),
+		"/debug/pprof/":        http.HandlerFunc(pprof.Index),
+		"/debug/pprof/profile": http.HandlerFunc(pprof.Profile),
+		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
+		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
+		"/debug/flags":         flags, "/debug/flags/": flags,
+	}
+	routes(mux, "/version", negotiate.JSON, s.version)
+	if s.tokens != nil {
+		routes(mux, "/.well-known/openid-configuration", negotiate.JSON, s.issuer)
+		routes(mux, "/openid/v1/jwks", mediaKeySet, s.keys)
+	}
+	for _, p := range s.health.Paths() {
+		mux[p] = s.health
+	}
+	pages := s.pages(mux)
+	mux["/statusz"], mux["/flagz"], mux["/configz"] = http.HandlerFunc(pages.Statusz), http.HandlerFunc(pages.Flagz), http.HandlerFunc(pages.Configz)
+	for p, h := range s.opts.Paths {
+		mux[p] = h
+	}
+	return mux
+}
+
+const mediaKeySet = "application/jwk-set+json"
+
+// routes puts a route that takes GET alone and produces one media type at a path, with a slash at its end or without.
+func routes(mux map[string]http.Handler, path, produces string, serve http.HandlerFunc) {
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.TrimRight(r.URL.Path, "/") != path:
+			status.Write(w, r, status.Route(http.StatusNotFound, ""))
+		case r.Method != http.MethodGet:
+			status.Write(w, r, status.Route(http.StatusMethodNotAllowed, ""))
+		case !negotiate.Routed(r.Header.Get("Accept"), []string{produces}):
+			status.Write(w, r, status.Route(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+produces))
+		default:
+			serve(w, r)
+		}
+	})
+	mux[path], mux[path+"/"] = h, h
 }
 
 // lookup finds the handler of a path: its own, or that of the longest path with a slash at its end above it.
@@ -85,144 +116,80 @@ func lookup(mux map[string]http.Handler, path string) http.Handler {
 	return nil
 }
 
-// index lists the paths there are.
-func (s *Server) index(w http.ResponseWriter, mux map[string]http.Handler) {
-	paths := []string{"/api", "/apis"}
-	seen := map[string]bool{}
+// listed are the paths there are, those for debugging left out.
+func (s *Server) listed(mux map[string]http.Handler) []string {
+	paths := []string{"/api", "/apis", "/apis/"}
 	for _, d := range s.Kinds() {
 		for _, v := range d.Versions {
-			if v.Unserved {
-				continue
-			}
-			add := []string{"/apis/" + d.Group, "/apis/" + d.Group + "/" + v.Name}
-			if d.Group == "" {
-				add = []string{"/api/" + v.Name}
-			}
-			for _, p := range add {
-				if !seen[p] {
-					seen[p] = true
-					paths = append(paths, p)
-				}
+			switch {
+			case v.Unserved:
+			case d.Group == "":
+				paths = append(paths, "/api/"+v.Name)
+			default:
+				paths = append(paths, "/apis/"+d.Group, "/apis/"+d.Group+"/"+v.Name)
 			}
 		}
 	}
 	for p := range mux {
-		if p = strings.TrimSuffix(p, "/"); !seen[p] && !strings.HasPrefix(p, "/debug/pprof/") {
-			seen[p] = true
+		if (!strings.HasSuffix(p, "/") || mux[strings.TrimSuffix(p, "/")] == nil || p == "/openapi/v3/") && !strings.HasPrefix(p, "/debug/") {
 			paths = append(paths, p)
 		}
 	}
 	slices.Sort(paths)
-	writeJSON(w, map[string][]string{"paths": paths})
+	return slices.Compact(paths)
 }
 
+// writeJSON sends a value as people read it.
 func writeJSON(w http.ResponseWriter, v any) {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", negotiate.JSON)
 	_, _ = w.Write(b) // a client that went away needs no answer
 }
 
 func (s *Server) version(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.opts.Version) }
 
 // issuer and keys are what those need who verify service-account tokens themselves.
-func (s *Server) issuer(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, map[string]any{
-		"issuer": authenticate.Issuer, "jwks_uri": authenticate.Issuer + "/openid/v1/jwks", "response_types_supported": []string{"id_token"},
-		"subject_types_supported": []string{"public"}, "id_token_signing_alg_values_supported": []string{"ES256"},
-	})
+func (s *Server) issuer(w http.ResponseWriter, r *http.Request) {
+	s.publish(w, r, negotiate.JSON, struct {
+		Issuer     string   `json:"issuer"`
+		Keys       string   `json:"jwks_uri"`
+		Responses  []string `json:"response_types_supported"`
+		Subjects   []string `json:"subject_types_supported"`
+		Algorithms []string `json:"id_token_signing_alg_values_supported"`
+	}{authenticate.Issuer, "https://" + address(r) + "/openid/v1/jwks", []string{"id_token"}, []string{"public"}, []string{"ES256"}})
 }
 
-func (s *Server) keys(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) keys(w http.ResponseWriter, r *http.Request) {
 	pub := &s.tokens.Key.PublicKey
 	id, err := authenticate.KeyID(pub)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		status.Write(w, r, err)
 		return
 	}
-	writeJSON(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: pub, KeyID: id, Algorithm: "ES256", Use: "sig"}}})
+	s.publish(w, r, mediaKeySet, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: pub, KeyID: id, Algorithm: "ES256", Use: "sig"}}})
 }
 
-// check is one part of the server's health.
-type check struct {
-	name string
-	run  func() error
-}
-
-func (s *Server) checks(root string) []check {
-	ok := func() error { return nil }
-	cs := []check{{"ping", ok}, {"log", ok}, {"etcd", s.storeHealth}}
-	if root == "/readyz" {
-		cs = append(cs, check{"informer-sync", ok}, check{"shutdown", func() error {
-			if s.lifetime.Context.Err() != nil {
-				return fmt.Errorf("process is shutting down")
-			}
-			return nil
-		}})
-	}
-	return cs
-}
-
-func (s *Server) storeHealth() error {
-	_, _, err := s.opts.Store.Get(s.lifetime.Context, "/registry/health")
-	return err
-}
-
-// health answers /healthz, /livez and /readyz, and one check below them.
-func (s *Server) health(w http.ResponseWriter, r *http.Request) {
-	root, one, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	checks := s.checks("/" + root)
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Cache-Control", "no-cache, private")
-	if one != "" {
-		i := slices.IndexFunc(checks, func(c check) bool { return c.name == one })
-		if i < 0 {
-			http.Error(w, "404 page not found", http.StatusNotFound)
-			return
-		}
-		checks = checks[i : i+1]
-	}
-	q := r.URL.Query()
-	exclude := q["exclude"]
-	var out bytes.Buffer
-	failed := false
-	for _, c := range checks {
-		if i := slices.Index(exclude, c.name); i >= 0 {
-			exclude = slices.Delete(slices.Clone(exclude), i, i+1)
-			fmt.Fprintf(&out, "[+]%s excluded: ok\n", c.name)
-			continue
-		}
-		if err := c.run(); err != nil {
-			failed = true
-			fmt.Fprintf(&out, "[-]%s failed: reason withheld\n", c.name)
-			s.opts.Log.WarnContext(r.Context(), "health check", "name", c.name, "error", err)
-			continue
-		}
-		fmt.Fprintf(&out, "[+]%s ok\n", c.name)
-	}
-	if len(exclude) > 0 {
-		fmt.Fprintf(&out, "warn: some health checks cannot be excluded: no matches for %s\n", quoted(exclude))
-	}
-	if failed {
-		http.Error(w, out.String()+root+" check failed", http.StatusInternalServerError)
+// publish sends a document that may be cached for a while.
+func (s *Server) publish(w http.ResponseWriter, r *http.Request, media string, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		status.Write(w, r, err)
 		return
 	}
-	if _, verbose := q["verbose"]; !verbose || one != "" {
-		_, _ = w.Write([]byte("ok"))
-		return
-	}
-	fmt.Fprintf(&out, "%s check passed\n", root)
-	_, _ = w.Write(out.Bytes())
+	w.Header().Set("Content-Type", media)
+	w.Header().Set("Cache-Control", "public, max-age=3600")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+	_, _ = w.Write(b) // a client that went away needs no answer
 }
 
-func quoted(names []string) string {
-	qs := make([]string, len(names))
-	for i, n := range names {
-		qs[i] = fmt.Sprintf("%q", n)
+// address is where a request came in, as HOST:PORT.
+func address(r *http.Request) string {
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		return local.String()
 	}
-	return strings.Join(qs, ", ")
+	return r.Host
 }

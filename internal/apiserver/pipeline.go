@@ -5,8 +5,10 @@ package apiserver
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,6 +40,8 @@ func stages() []stage {
 	}
 }
 
+var uncached = []string{"no-cache, private"}
+
 // pipeline folds the stages around the innermost handler. Around them all come the count of requests, their latency, and
 // the answer to a panic, so that no stage carries bookkeeping.
 func (s *Server) pipeline(inner http.Handler) http.Handler {
@@ -50,12 +54,16 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		info := requestinfo.Parse(r)
-		rec := &recorder{ResponseWriter: w}
+		rec := &recorder{ResponseWriter: w, server: s, info: info, request: r}
+		w.Header()["Cache-Control"] = uncached // unless the handler says otherwise
 		defer func() {
 			if p := recover(); p != nil {
 				s.panicked(rec, r, p)
 			}
-			s.metrics.observe(info, rec.status(), time.Since(begun))
+			if rec.left != nil {
+				rec.left()
+			}
+			s.observe(info, r, rec, time.Since(begun))
 		}()
 		h.ServeHTTP(rec, r.WithContext(request.WithRequestInfo(r.Context(), info)))
 	})
@@ -80,8 +88,17 @@ func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 		status.Write(w, r, apierrors.NewBadRequest("the path must begin with a slash"))
 		return
 	}
+	info, _ := request.RequestInfoFrom(r.Context())
+	if err := requestinfo.Check(info, r.URL); err != nil {
+		text := fmt.Sprintf("Internal Server Error: %q: failed to create RequestInfo: %v", r.RequestURI, err) // upstream's words
+		http.Error(w, markup.Replace(text), http.StatusInternalServerError)
+		return
+	}
 	next.ServeHTTP(w, r)
 }
+
+// markup keeps what a client said in a path from being read as HTML.
+var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
 // authenticateStage finds who asks. In-process clients come with their user.
 func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -121,16 +138,16 @@ func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next ht
 func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	info, _ := request.RequestInfoFrom(r.Context())
 	who, _ := request.UserFrom(r.Context())
-	if info.Verb == "watch" || longRunning(info) || administrator(who) {
+	if info.Verb == "watch" || longRunning(info) {
 		next.ServeHTTP(w, r)
 		return
 	}
-	leave := s.limiter.Enter(r.Method)
-	if leave == nil {
+	if !s.limiter.Enter(r.Method, administrator(who), time.Now()) {
+		s.metrics.Dropped(s.droppedLabel(info, r))
 		status.Write(w, r, apierrors.NewTooManyRequests("Too many requests, please try again later.", 1))
 		return
 	}
-	defer leave()
+	defer s.limiter.Leave(r.Method)
 	next.ServeHTTP(w, r)
 }
 

@@ -24,6 +24,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -42,7 +43,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
+	"github.com/mortise-dev/mortise/internal/apiserver/health"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
+	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -71,6 +74,11 @@ type Options struct {
 	Ledger *extension.Ledger
 	// Paths are further handlers, by path; one that ends in a slash takes all below it.
 	Paths map[string]http.Handler
+	// Checks are further parts of the server's health.
+	Checks []health.Check
+	// Flags and Config are what /flagz and /configz tell: how the process was started, and the configuration by component.
+	Flags  map[string]string
+	Config map[string]any
 	// Fields keeps managedFields; nil: the built-in one.
 	Fields verbs.FieldManager
 	// MaxReads and MaxWrites bound the requests under way; 0: 400 and 200.
@@ -89,7 +97,10 @@ type Server struct {
 	limiter  flowcontrol.Limiter
 	tokens   *authenticate.Tokens
 	crds     *crd.Registry
-	metrics  *metrics
+	metrics  *meter.Meter
+	health   *health.Handler
+	started  time.Time
+	leaving  atomic.Bool // the server was told to end
 	lifetime *watchcache.Lifetime
 	end      context.CancelFunc
 	ready    chan struct{}
@@ -129,14 +140,16 @@ func New(o Options) (*Server, error) {
 	if o.Roles == nil {
 		o.Roles = &rbac.Index{}
 	}
-	s := &Server{opts: o, ready: make(chan struct{}), metrics: newMetrics()}
+	s := &Server{opts: o, ready: make(chan struct{}), started: o.Now()}
+	s.health = health.New(o.Log, s.checks()...)
+	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
 	s.limiter.MaxReads, s.limiter.MaxWrites = o.MaxReads, o.MaxWrites
 	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), o.Roles, authorize.Open{})
 
 	vo := verbs.Options{
-		Store: o.Store, Admission: o.Admission, Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
+		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
 		Committed: s.committed, Watched: append(rbac.Kinds(), definitions),
 	}
 	if m := o.Material; m != nil {

@@ -3,31 +3,69 @@
 
 // Package flowcontrol bounds what is under way at once, so that load ends in 429 and not in a dead server.
 //
-// [Limiter] holds two bounds, for requests that read and for those that write; watches and streams are not counted, nor
-// are administrators, who must be able to mend an overloaded server.
+// [Limiter] holds two bounds, for requests that read and for those that write. Watches and streams do not pass it, since they
+// last; administrators are counted but never refused, since they must be able to mend an overloaded server.
 package flowcontrol
 
 import (
 	"net/http"
 	"sync/atomic"
+	"time"
 )
 
 // Limiter counts requests under way. A bound of 0 is none.
 type Limiter struct {
 	MaxReads, MaxWrites int64
 
-	reads, writes atomic.Int64
+	reads, writes counter
 }
 
-// Enter counts a request in, and returns how to count it out; nil when there is no room.
-func (l *Limiter) Enter(method string) (leave func()) {
-	n, bound := &l.writes, l.MaxWrites
+// counter is how many requests there are, and how many there were at once in the second of the last one's coming.
+type counter struct {
+	now  atomic.Int64
+	peak atomic.Int64 // the second, and in its lower bits the count
+}
+
+const countBits = 24
+
+func (l *Limiter) of(method string) (*counter, int64) {
 	if method == http.MethodGet || method == http.MethodHead {
-		n, bound = &l.reads, l.MaxReads
+		return &l.reads, l.MaxReads
 	}
-	if now := n.Add(1); bound > 0 && now > bound {
-		n.Add(-1)
-		return nil
+	return &l.writes, l.MaxWrites
+}
+
+// Enter counts a request in; false: there is no room. Who was let in calls Leave.
+func (l *Limiter) Enter(method string, exempt bool, now time.Time) bool {
+	c, bound := l.of(method)
+	n := c.now.Add(1)
+	if bound > 0 && n > bound && !exempt {
+		c.now.Add(-1)
+		return false
 	}
-	return func() { n.Add(-1) }
+	second := now.Unix() << countBits
+	for {
+		p := c.peak.Load()
+		if p >= second+n || c.peak.CompareAndSwap(p, second+n) {
+			return true
+		}
+	}
+}
+
+// Leave counts a request out.
+func (l *Limiter) Leave(method string) {
+	c, _ := l.of(method)
+	c.now.Add(-1)
+}
+
+// Peaks are the most requests that were under way at once in the last second.
+func (l *Limiter) Peaks(now time.Time) (reads, writes int64) {
+	return l.reads.at(now), l.writes.at(now)
+}
+
+func (c *counter) at(now time.Time) int64 {
+	if p := c.peak.Load(); p>>countBits >= now.Unix()-1 {
+		return max(p&(1<<countBits-1), c.now.Load())
+	}
+	return c.now.Load()
 }

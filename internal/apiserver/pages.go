@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/zpages"
+)
+
+// pages are what the server tells of itself.
+func (s *Server) pages(mux map[string]http.Handler) *zpages.Component {
+	version, _, _ := strings.Cut(strings.TrimPrefix(s.opts.Version.GitVersion, "v"), "+")
+	return &zpages.Component{
+		Name: "apiserver", Started: s.started, Now: s.opts.Now,
+		GoVersion: s.opts.Version.GoVersion, BinaryVersion: version,
+		EmulationVersion: s.opts.Version.EmulationMajor + "." + s.opts.Version.EmulationMinor,
+		Paths:            func() []string { return s.listed(mux) },
+		Flags:            func() map[string]string { return s.opts.Flags },
+		Config: func() map[string]any {
+			if s.opts.Config == nil {
+				return map[string]any{}
+			}
+			return s.opts.Config
+		},
+	}
+}
+
+// debugFlags lists the flags that can be changed while the server runs, and changes the one there is: v, how much the libraries
+// of Kubernetes log.
+func (s *Server) debugFlags(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/debug/flags/v" {
+		_, _ = io.WriteString(w, "<html>\n<head>\n<title>/debug/flags/</title>\n</head>\n<body>\n/debug/flags/<br>\n<br>\nflags:<br>\n<table>\n<tr>v<br>\n</table>\n<br>\nfull flags configurable<br>\n</body>\n</html>\n")
+		return
+	}
+	code, text := http.StatusNotAcceptable, "unsupported http method"
+	if r.Method == http.MethodPut {
+		code, text = setVerbosity(r.Body)
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = fmt.Fprintln(w, text)
+}
+
+func setVerbosity(body io.Reader) (code int, text string) {
+	b, err := io.ReadAll(io.LimitReader(body, 100))
+	if err != nil {
+		return http.StatusBadRequest, "error reading request body: " + err.Error()
+	}
+	var level klog.Level
+	if _, err := strconv.ParseUint(string(b), 10, 32); err != nil {
+		return http.StatusBadRequest, err.Error()
+	} else if err := level.Set(string(b)); err != nil {
+		return http.StatusBadRequest, err.Error()
+	}
+	return http.StatusOK, "successfully set klog.logging.verbosity to " + string(b) // upstream's words
+}

@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+)
+
+// recorder remembers of an answer what is counted: its code, its size, and whether a kind's verb gave it.
+type recorder struct {
+	http.ResponseWriter
+	server  *Server
+	info    *requestinfo.Info
+	request *http.Request
+
+	code       int
+	bytes      int64
+	routed     bool
+	deprecated bool
+	left       func() // counts a request that lasts out again; nil for others
+}
+
+// Routed is called when a kind and a verb have been found for the request.
+func (w *recorder) Routed(deprecated bool) {
+	w.routed, w.deprecated = true, deprecated
+	if w.info.Verb == "watch" || longRunning(w.info) {
+		w.left = w.server.metrics.Long(resourceLabel(w.info, w.request))
+	}
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader sends the code.
+func (w *recorder) WriteHeader(code int) {
+	if w.code == 0 {
+		w.code = code
+	}
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// Write sends a part of the body.
+func (w *recorder) Write(p []byte) (int, error) {
+	if w.code == 0 {
+		w.code = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Flush sends what is buffered.
+func (w *recorder) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+// Hijack takes the connection over, for protocols that upgrade it.
+func (w *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil && w.code == 0 {
+		w.code = http.StatusSwitchingProtocols
+	}
+	return c, rw, err
+}
+
+func (w *recorder) status() int {
+	if w.code == 0 {
+		return http.StatusOK
+	}
+	return w.code
+}
