@@ -27,5 +27,6 @@ func main() {
 			}
 			return s, nil
 		},
+		Judge: judge,
 	}))
 }

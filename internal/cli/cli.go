@@ -22,6 +22,8 @@ type Program struct {
 	Out, Err io.Writer
 	// Start starts a cluster and returns when it is ready.
 	Start func(ctx context.Context, o UpOptions) (Cluster, error)
+	// Judge judges definitions offline.
+	Judge Judge
 }
 
 // Cluster is a running cluster, as `up` sees it.
@@ -59,6 +61,7 @@ func verbs() []verb {
 		{"up", "[flags]", "start a cluster in the foreground", runUp},
 		{"kubectl", "ARGS...", "the whole of kubectl", runKubectl},
 		{"machine", "prepare", "install and start what a real node needs: containerd, CNI plug-ins, images", runMachine},
+		{"crd", "check FILE...", "judge CustomResourceDefinitions as a server would, without one", runCRD},
 		{"store", "check|backup|restore", "look after a data directory that is not in use", runStore},
 		{"version", "[-o json]", "print the version", runVersion},
 	}

@@ -6,7 +6,9 @@ package cli
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -16,9 +18,31 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"mortise": func() {
-			os.Exit(Main(context.Background(), os.Args[1:], Program{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Start: startNothing}))
+			os.Exit(Main(context.Background(), os.Args[1:], Program{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Start: startNothing, Judge: judgeByName}))
 		},
 	})
+}
+
+// judgeByName finds in a file what the file's text says.
+func judgeByName(_ context.Context, file, older io.Reader) ([]Judgement, error) {
+	b, err := io.ReadAll(file)
+	if err != nil {
+		return nil, err
+	}
+	j := Judgement{Name: "things.example.com", Findings: []Finding{}}
+	switch text := strings.TrimSpace(string(b)); text {
+	case "none":
+		return nil, nil
+	case "broken":
+		return nil, errors.New("read document 1: broken")
+	case "good":
+	default:
+		j.Findings = append(j.Findings, Finding{Level: text, Path: "spec", Message: "found"})
+	}
+	if older != nil {
+		j.Findings = append(j.Findings, Finding{Level: "breaking", Message: "the field is gone"})
+	}
+	return []Judgement{j}, nil
 }
 
 // startNothing ends by itself at once, or refuses where the script says so.
