@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
@@ -36,6 +37,8 @@ type index struct {
 	// Definitions and Paths are where, in the uncompressed v2 JSON, those objects end: the offsets of their closing braces.
 	Definitions int `json:"definitions"`
 	Paths       int `json:"paths"`
+	// Parameters are the names of the parameters that operations of v2 share, by their JSON with sorted keys.
+	Parameters map[string]string `json:"parameters"`
 }
 
 // preview is a version that is not served by default.
@@ -53,7 +56,12 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("find module: %w", err)
 	}
-	dir := filepath.Join(strings.TrimSpace(string(out)), "api", "openapi-spec")
+	module := strings.TrimSpace(string(out))
+	dir := filepath.Join(module, "api", "openapi-spec")
+	es, err := readEnums(module)
+	if err != nil {
+		return err
+	}
 	if err := os.RemoveAll("z_data"); err != nil {
 		return err
 	}
@@ -61,11 +69,11 @@ func run() error {
 		return err
 	}
 	ix := index{V3: map[string]entry{}}
-	served, err := v3(dir, &ix)
+	served, err := v3(dir, es, &ix)
 	if err != nil {
 		return err
 	}
-	if err := v2(dir, served, &ix); err != nil {
+	if err := v2(dir, es, served, &ix); err != nil {
 		return err
 	}
 	if err := shared(dir); err != nil {
@@ -79,7 +87,7 @@ func run() error {
 }
 
 // v3 writes a document a group version, and returns the paths' prefixes that are served.
-func v3(dir string, ix *index) (map[string]bool, error) {
+func v3(dir string, es enums, ix *index) (map[string]bool, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "v3", "*.json"))
 	if err != nil {
 		return nil, err
@@ -94,7 +102,8 @@ func v3(dir string, ix *index) (map[string]bool, error) {
 	for _, f := range files {
 		p := pathOf(f)
 		isGroup := strings.HasPrefix(p, "apis/") && strings.Count(p, "/") == 1
-		if strings.HasPrefix(p, "apis/") && preview.MatchString(filepath.Base(p)) || isGroup && !groups[p] {
+		if p == "logs" || // only with --enable-logs-handler
+			strings.HasPrefix(p, "apis/") && preview.MatchString(filepath.Base(p)) || isGroup && !groups[p] {
 			continue
 		}
 		served[p] = true
@@ -102,15 +111,15 @@ func v3(dir string, ix *index) (map[string]bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		var doc bytes.Buffer
-		if err := json.Compact(&doc, raw); err != nil {
-			return nil, fmt.Errorf("compact %s: %w", f, err)
+		doc, err := serveV3(raw, es)
+		if err != nil {
+			return nil, fmt.Errorf("make %s: %w", f, err)
 		}
-		parsed, err := openapi_v3.ParseDocument(doc.Bytes())
+		parsed, err := openapi_v3.ParseDocument(doc)
 		if err != nil {
 			return nil, fmt.Errorf("parse %s: %w", f, err)
 		}
-		e, err := write("v3_"+strings.ReplaceAll(p, "/", "_"), doc.Bytes(), parsed)
+		e, err := write("v3_"+strings.ReplaceAll(p, "/", "_"), doc, parsed)
 		if err != nil {
 			return nil, err
 		}
@@ -126,77 +135,73 @@ func pathOf(file string) string {
 }
 
 // v2 writes the one document of all groups.
-func v2(dir string, served map[string]bool, ix *index) error {
+func v2(dir string, es enums, served map[string]bool, ix *index) error {
 	raw, err := os.ReadFile(filepath.Join(dir, "swagger.json"))
 	if err != nil {
 		return err
 	}
-	var doc map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &doc); err != nil {
-		return fmt.Errorf("parse swagger: %w", err)
+	doc, err := serveV2(raw, es, func(p string) bool { return isServed(p, served) })
+	if err != nil {
+		return fmt.Errorf("make swagger: %w", err)
 	}
-	var paths, definitions map[string]json.RawMessage
-	if err := json.Unmarshal(doc["paths"], &paths); err != nil {
-		return fmt.Errorf("parse paths: %w", err)
-	}
-	if err := json.Unmarshal(doc["definitions"], &definitions); err != nil {
-		return fmt.Errorf("parse definitions: %w", err)
-	}
-	var kept [][]byte
-	for p, v := range paths {
-		if !isServed(p, served) {
-			delete(paths, p)
-			continue
-		}
-		kept = append(kept, v)
-	}
-	// Definitions are kept that something served refers to.
-	ref := regexp.MustCompile(`"#/definitions/([^"]+)"`)
-	wanted := map[string]bool{}
-	for len(kept) > 0 {
-		last := kept[len(kept)-1]
-		kept = kept[:len(kept)-1]
-		for _, m := range ref.FindAllSubmatch(last, -1) {
-			if name := string(m[1]); !wanted[name] {
-				wanted[name] = true
-				kept = append(kept, definitions[name])
-			}
+	parts := map[string][]byte{}
+	for name, v := range map[string]any{"paths": doc.Paths, "definitions": doc.Definitions} {
+		if parts[name], err = plain(v); err != nil {
+			return err
 		}
 	}
-	for name := range definitions {
-		if !wanted[name] {
-			delete(definitions, name)
-		}
-	}
-	d, err := json.Marshal(definitions)
+	b, err := plain(doc)
 	if err != nil {
 		return err
 	}
-	p, err := json.Marshal(paths)
-	if err != nil {
+	if ix.Paths, err = end(b, "paths", parts["paths"]); err != nil {
 		return err
 	}
-	delete(doc, "definitions")
-	delete(doc, "paths")
-	rest, err := json.Marshal(doc)
-	if err != nil {
+	if ix.Definitions, err = end(b, "definitions", parts["definitions"]); err != nil {
 		return err
 	}
-	var b bytes.Buffer
-	b.WriteString(`{"definitions":`)
-	b.Write(d)
-	ix.Definitions = b.Len() - 1
-	b.WriteString(`,"paths":`)
-	b.Write(p)
-	ix.Paths = b.Len() - 1
-	b.WriteByte(',')
-	b.Write(rest[1:])
-	parsed, err := openapi_v2.ParseDocument(b.Bytes())
+	ix.Parameters = map[string]string{}
+	for name, p := range doc.Parameters {
+		v, err := json.Marshal(p)
+		if err != nil {
+			return err
+		}
+		ix.Parameters[canonical(v)] = name
+	}
+	parsed, err := openapi_v2.ParseDocument(b)
 	if err != nil {
 		return fmt.Errorf("parse swagger: %w", err)
 	}
-	ix.V2, err = write("v2", b.Bytes(), parsed)
+	ix.V2, err = write("v2", b, parsed)
 	return err
+}
+
+// plain is JSON that leaves <, > and & as they are, as kube-apiserver writes v2 but not v3.
+func plain(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
+// end is where an object of a document ends: the offset of its closing brace.
+func end(doc []byte, name string, object []byte) (int, error) {
+	i := bytes.Index(doc, append([]byte(strconv.Quote(name)+":"), object...))
+	if i < 0 {
+		return 0, fmt.Errorf("%s not found in document", name)
+	}
+	return i + len(name) + 3 + len(object) - 1, nil
+}
+
+// canonical is JSON with sorted keys.
+func canonical(b []byte) string {
+	var v any
+	if err := json.Unmarshal(b, &v); err != nil {
+		panic(err) // it was just marshalled
+	}
+	b, _ = json.Marshal(v)
+	return string(b)
 }
 
 func isServed(p string, served map[string]bool) bool {
@@ -213,7 +218,7 @@ func isServed(p string, served map[string]bool) bool {
 			return false
 		}
 	}
-	return !strings.HasPrefix(p, "/apis/")
+	return !strings.HasPrefix(p, "/apis/") && !strings.HasPrefix(p, "/logs/")
 }
 
 // write stores a document in both forms; its hash is that of the JSON.
@@ -223,27 +228,37 @@ func write(name string, doc []byte, parsed proto.Message) (entry, error) {
 		return entry{}, fmt.Errorf("encode %s: %w", name, err)
 	}
 	for suffix, data := range map[string][]byte{".json.gz": doc, ".pb.gz": pb} {
-		var b bytes.Buffer
-		z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+		packed, err := compress(data)
 		if err != nil {
 			return entry{}, err
 		}
-		if _, err := z.Write(data); err != nil {
-			return entry{}, err
-		}
-		if err := z.Close(); err != nil {
-			return entry{}, err
-		}
-		if err := os.WriteFile(filepath.Join("z_data", name+suffix), b.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join("z_data", name+suffix), packed, 0o644); err != nil {
 			return entry{}, err
 		}
 	}
 	return entry{File: name, Hash: fmt.Sprintf("%X", sha512.Sum512(doc))}, nil
 }
 
+func compress(b []byte) ([]byte, error) {
+	var out bytes.Buffer
+	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := z.Write(b); err != nil {
+		return nil, err
+	}
+	err = z.Close()
+	return out.Bytes(), err
+}
+
 // shared writes the v3 schemas that the documents of custom kinds refer to.
 func shared(dir string) error {
-	raw, err := os.ReadFile(filepath.Join(dir, "v3", "apis__apps__v1_openapi.json"))
+	z, err := os.ReadFile("z_data/v3_apis_apps_v1.json.gz")
+	if err != nil {
+		return err
+	}
+	r, err := gzip.NewReader(bytes.NewReader(z))
 	if err != nil {
 		return err
 	}
@@ -252,7 +267,7 @@ func shared(dir string) error {
 			Schemas map[string]json.RawMessage
 		}
 	}
-	if err := json.Unmarshal(raw, &doc); err != nil {
+	if err := json.NewDecoder(r).Decode(&doc); err != nil {
 		return fmt.Errorf("parse apps/v1: %w", err)
 	}
 	out := map[string]json.RawMessage{}
@@ -272,18 +287,11 @@ func shared(dir string) error {
 	if err != nil {
 		return err
 	}
-	var z bytes.Buffer
-	w, err := gzip.NewWriterLevel(&z, gzip.BestCompression)
+	packed, err := compress(b)
 	if err != nil {
 		return err
 	}
-	if _, err := w.Write(b); err != nil {
-		return err
-	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	return os.WriteFile("z_data/shared.json.gz", z.Bytes(), 0o644)
+	return os.WriteFile("z_data/shared.json.gz", packed, 0o644)
 }
 
 // deleteOptions gives DeleteOptions the group versions that client-go knows, as kube-apiserver does in documents of custom kinds.
