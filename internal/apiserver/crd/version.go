@@ -149,6 +149,7 @@ func (v *version) descriptor() resource.Version {
 		out.ToHub = func(obj resource.Object) (resource.Object, error) { return v.converted(obj, v.k.hub) }
 		out.FromHub = func(obj resource.Object) (resource.Object, error) { return v.converted(obj, v) }
 		if v.k.conversion != nil {
+			out.Columns = convertedColumns{v.columns, v}
 			out.Foresee = func(ctx context.Context, hubs []resource.Object) error { return v.foresee(ctx, hubs) }
 		}
 	}
@@ -174,6 +175,21 @@ func (v *version) converted(obj resource.Object, to *version) (resource.Object, 
 		to.pruneFields(u.Object, structuralschema.UnknownFieldPathOptions{})
 	}
 	return u, nil
+}
+
+// convertedColumns reads its cells from objects in the version, which differ from hub objects in more than its name.
+type convertedColumns struct {
+	resource.Columns
+	v *version
+}
+
+// Cells are those of the hub object's form in the version.
+func (c convertedColumns) Cells(obj resource.Object) ([]any, error) {
+	u, err := c.v.k.in(context.Background(), c.v, obj) // most often foreseen, so that nobody is called
+	if err != nil {
+		return nil, err
+	}
+	return c.Columns.Cells(u)
 }
 
 // foresee has hub objects converted to the version in one call, so that FromHub finds them done.

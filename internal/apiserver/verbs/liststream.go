@@ -20,6 +20,9 @@ import (
 // than the client is about to take.
 func (q *req) respondList(code int, l *found) error {
 	a := q.accept
+	if err := q.foresee(l.records); err != nil {
+		return err
+	}
 	if a.target != nil && !(a.target.Kind == "PartialObjectMetadataList" && a.media == mediaJSON && !a.pretty) {
 		forms := make([]*watchcache.Forms, len(l.records))
 		for i, r := range l.records {
@@ -46,6 +49,34 @@ func (q *req) respondList(code int, l *found) error {
 		return q.writeJSON(code, buf.b)
 	}
 	return q.stream(code, mediaJSON, func(w *answer) error { return q.jsonList(w, l) })
+}
+
+// foreseen is how many objects a version is asked to convert at once.
+const foreseen = 500
+
+// foresee has the records converted to the version of the request before anything is sent, many at once where the version
+// can do that. Metadata is the same in all versions.
+func (q *req) foresee(records []*store.Record) error {
+	f := q.ver().Foresee
+	if f == nil || q.accept.target != nil && q.accept.target.Kind != "Table" {
+		return nil
+	}
+	for len(records) > 0 {
+		n := min(foreseen, len(records))
+		hubs := make([]resource.Object, n)
+		for i, r := range records[:n] {
+			forms, err := q.kind.Forms(r)
+			if err != nil {
+				return err
+			}
+			hubs[i] = forms.Hub
+		}
+		if err := f(q.ctx, hubs); err != nil {
+			return err
+		}
+		records = records[n:]
+	}
+	return nil
 }
 
 type writerBuffer struct{ b []byte }
@@ -94,7 +125,11 @@ func jsonItems(w io.Writer, apiVersion, kind string, meta any, n int, item func(
 	if err != nil {
 		return fmt.Errorf("encode list metadata: %w", err)
 	}
-	if _, err := fmt.Fprintf(w, `{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`, kind, apiVersion, m); err != nil {
+	head, tail := fmt.Sprintf(`{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`, kind, apiVersion, m), "]}\n"
+	if _, free := meta.(map[string]any); free { // an object without a Go type has its fields in the order of their names
+		head, tail = fmt.Sprintf(`{"apiVersion":%q,"items":[`, apiVersion), fmt.Sprintf(`],"kind":%q,"metadata":%s}`+"\n", kind, m)
+	}
+	if _, err := io.WriteString(w, head); err != nil {
 		return err
 	}
 	comma := []byte{','}
@@ -112,7 +147,7 @@ func jsonItems(w io.Writer, apiVersion, kind string, meta any, n int, item func(
 			return err
 		}
 	}
-	_, err = io.WriteString(w, "]}\n")
+	_, err = io.WriteString(w, tail)
 	return err
 }
 

@@ -1,0 +1,337 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/mortise-dev/mortise/embed/embedtest"
+)
+
+// renamer is a conversion webhook, as its authors write them: spec.size of v1 is spec.height of v2.
+type renamer struct {
+	*httptest.Server
+	calls  atomic.Int64
+	refuse atomic.Bool
+	held   chan struct{} // answers wait until it is closed; nil: they don't
+}
+
+func (r *renamer) start(t *testing.T, l net.Listener) {
+	r.Server = httptest.NewUnstartedServer(r)
+	if l != nil {
+		r.Listener.Close()
+		r.Listener = l
+	}
+	r.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+	r.StartTLS()
+	t.Cleanup(r.Close)
+}
+
+func (r *renamer) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	r.calls.Add(1)
+	if r.held != nil {
+		select {
+		case <-r.held:
+		case <-q.Context().Done():
+			return
+		}
+	}
+	var review struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Request    *struct {
+			UID               string           `json:"uid"`
+			DesiredAPIVersion string           `json:"desiredAPIVersion"`
+			Objects           []map[string]any `json:"objects"`
+		} `json:"request,omitempty"`
+		Response map[string]any `json:"response,omitempty"`
+	}
+	if err := json.NewDecoder(q.Body).Decode(&review); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	result := map[string]any{"status": "Success"}
+	if r.refuse.Load() {
+		result = map[string]any{"status": "Failure", "message": "no tall things today"}
+	}
+	for _, o := range review.Request.Objects {
+		from, to := "size", "height"
+		if strings.HasSuffix(review.Request.DesiredAPIVersion, "/v1") {
+			from, to = to, from
+		}
+		if spec, ok := o["spec"].(map[string]any); ok && spec[from] != nil {
+			spec[to] = spec[from]
+			delete(spec, from)
+		}
+		o["apiVersion"] = review.Request.DesiredAPIVersion
+	}
+	review.Response = map[string]any{"uid": review.Request.UID, "result": result, "convertedObjects": review.Request.Objects}
+	review.Request = nil
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(review)
+}
+
+// boxDefinition has v1 (stored) and v2, converted by client.
+func boxDefinition(client map[string]any) *unstructured.Unstructured {
+	version := func(name, field string, storage bool) map[string]any {
+		return map[string]any{
+			"name": name, "served": true, "storage": storage,
+			"additionalPrinterColumns": []any{map[string]any{"name": "Tall", "type": "integer", "jsonPath": ".spec." + field}},
+			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
+				"spec": map[string]any{"type": "object", "properties": map[string]any{
+					field: map[string]any{"type": "integer", "maximum": int64(10)}, "note": map[string]any{"type": "string"},
+				}},
+			}}},
+		}
+	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "boxes.example.com"},
+		"spec": map[string]any{
+			"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "boxes", "singular": "box", "kind": "Box", "listKind": "BoxList"},
+			"versions": []any{version("v1", "size", true), version("v2", "height", false)},
+			"conversion": map[string]any{"strategy": "Webhook", "webhook": map[string]any{
+				"clientConfig": client, "conversionReviewVersions": []any{"v1"},
+			}},
+		},
+	}}
+}
+
+func namedBox(version, name, field string, value int64) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/" + version, "kind": "Box", "metadata": map[string]any{"name": name, "namespace": "default"}, "spec": map[string]any{field: value},
+	}}
+}
+
+func height(t *testing.T, o *unstructured.Unstructured, field string) int64 {
+	t.Helper()
+	n, ok, err := unstructured.NestedInt64(o.Object, "spec", field)
+	if !ok || err != nil {
+		t.Fatalf("spec.%s of %v: %v", field, o.Object, err)
+	}
+	return n
+}
+
+// TestConversionWebhook uses both versions of a definition in every way while its webhook works, refuses, is gone and is
+// back: only what needs the webhook fails, and says whose fault it is.
+func TestConversionWebhook(t *testing.T) {
+	cluster := embedtest.New(t)
+	ctx := t.Context()
+	hook := &renamer{}
+	hook.start(t, nil)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
+	d := dynamic.NewForConfigOrDie(cluster.Config())
+	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	if _, err := d.Resource(crds).Create(ctx, boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	v1 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
+	v2 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "boxes"}).Namespace("default")
+
+	if _, err := v1.Create(ctx, namedBox("v1", "a", "size", 1), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w, err := v2.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	b, err := v2.Create(ctx, namedBox("v2", "b", "height", 2), metav1.CreateOptions{})
+	if err != nil || height(t, b, "height") != 2 {
+		t.Fatal(b, err)
+	}
+	if got, err := v1.Get(ctx, "b", metav1.GetOptions{}); err != nil || height(t, got, "size") != 2 {
+		t.Fatal(got, err)
+	}
+	if _, err := v2.Create(ctx, namedBox("v2", "c", "height", 11), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.height") {
+		t.Errorf("an invalid object of v2: %v", err)
+	}
+	got, err := v2.Patch(ctx, "a", types.MergePatchType, []byte(`{"spec":{"height":5}}`), metav1.PatchOptions{})
+	if err != nil || height(t, got, "height") != 5 {
+		t.Fatal(got, err)
+	}
+	apply := namedBox("v2", "a", "height", 6)
+	if _, err := v2.Apply(ctx, "a", apply, metav1.ApplyOptions{FieldManager: "applier"}); !apierrors.IsConflict(err) {
+		t.Errorf("apply of another's field: %v", err)
+	}
+	got, err = v2.Apply(ctx, "a", apply, metav1.ApplyOptions{FieldManager: "applier", Force: true})
+	if err != nil || height(t, got, "height") != 6 {
+		t.Fatal(got, err)
+	}
+	if again, err := v2.Apply(ctx, "a", apply, metav1.ApplyOptions{FieldManager: "applier"}); err != nil || again.GetResourceVersion() != got.GetResourceVersion() {
+		t.Errorf("apply again: %v, %v", again, err)
+	}
+	var seen []string
+	for len(seen) < 4 {
+		e, ok := <-w.ResultChan()
+		if !ok {
+			t.Fatal("the watch ended")
+		}
+		o := e.Object.(*unstructured.Unstructured)
+		seen = append(seen, fmt.Sprintf("%s %s %d", e.Type, o.GetName(), height(t, o, "height")))
+	}
+	if diff := cmp.Diff([]string{"ADDED a 1", "ADDED b 2", "MODIFIED a 5", "MODIFIED a 6"}, seen); diff != "" {
+		t.Error(diff)
+	}
+	table := func(version string) (cells []any) {
+		raw, err := cluster.Client().CoreV1().RESTClient().Get().AbsPath("/apis/example.com", version, "namespaces/default/boxes").
+			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)
+		var tab metav1.Table
+		if e := json.Unmarshal(raw, &tab); err != nil || e != nil {
+			t.Fatal(string(raw), err, e)
+		}
+		for _, r := range tab.Rows {
+			cells = append(cells, r.Cells[1])
+		}
+		return cells
+	}
+	if diff := cmp.Diff(table("v1"), table("v2")); diff != "" || len(table("v2")) != 2 {
+		t.Errorf("columns: %s", diff)
+	}
+
+	fails := func(when string, words ...string) {
+		t.Helper()
+		// a new object, so that nobody remembers how it was converted
+		name := strings.ReplaceAll(when, " ", "-")
+		if _, err := v1.Create(ctx, namedBox("v1", name, "size", 1), metav1.CreateOptions{}); err != nil {
+			t.Fatalf("%s: the stored version does not need the webhook: %v", when, err)
+		}
+		for verb, do := range map[string]func() error{
+			"get":  func() error { _, err := v2.Get(ctx, name, metav1.GetOptions{}); return err },
+			"list": func() error { _, err := v2.List(ctx, metav1.ListOptions{}); return err },
+			"create": func() error {
+				_, err := v2.Create(ctx, namedBox("v2", name+"-2", "height", 1), metav1.CreateOptions{})
+				return err
+			},
+		} {
+			err := do()
+			for _, word := range append(words, "conversion webhook for example.com/v", "CustomResourceDefinition boxes.example.com") {
+				if err == nil || !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), word) {
+					t.Errorf("%s: %s: %v, want %q in it", when, verb, err, word)
+				}
+			}
+		}
+		if l, err := v1.List(ctx, metav1.ListOptions{}); err != nil || len(l.Items) < 3 {
+			t.Errorf("%s: the stored version: %v", when, err)
+		}
+		if got, err := v2.Get(ctx, "b", metav1.GetOptions{}); err != nil || height(t, got, "height") != 2 {
+			t.Errorf("%s: an object that was converted before: %v", when, err)
+		}
+		if _, err := cluster.Client().CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{}); err != nil {
+			t.Errorf("%s: other kinds: %v", when, err)
+		}
+		if err := v1.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("%s: delete: %v", when, err)
+		}
+	}
+	hook.refuse.Store(true)
+	fails("it refuses", "no tall things today")
+	hook.refuse.Store(false)
+	address := hook.Listener.Addr().String()
+	hook.Close()
+	fails("it is gone", "connection refused", address)
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook.start(t, l)
+	list, err := v2.List(ctx, metav1.ListOptions{})
+	if err != nil || len(list.Items) != 2 {
+		t.Fatalf("it is back: %v, %v", list, err)
+	}
+}
+
+// TestConversionWebhookIsAskedOnce lists many objects twice and watches them: one call for all of it.
+func TestConversionWebhookIsAskedOnce(t *testing.T) {
+	cluster := embedtest.New(t)
+	ctx := t.Context()
+	hook := &renamer{}
+	hook.start(t, nil)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
+	d := dynamic.NewForConfigOrDie(cluster.Config())
+	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	if _, err := d.Resource(crds).Create(ctx, boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	v1 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
+	v2 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "boxes"}).Namespace("default")
+	for i := range 300 {
+		if _, err := v1.Create(ctx, namedBox("v1", fmt.Sprint("b", i), "size", int64(i%10)), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := hook.calls.Load()
+	for range 2 {
+		l, err := v2.List(ctx, metav1.ListOptions{})
+		if err != nil || len(l.Items) != 300 {
+			t.Fatal(len(l.Items), err)
+		}
+	}
+	w, err := v2.Watch(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	for range 300 {
+		if e := <-w.ResultChan(); e.Type != watch.Added {
+			t.Fatal(e)
+		}
+	}
+	if n := hook.calls.Load() - before; n != 1 {
+		t.Errorf("%d calls for two lists and a watch of 300 objects, want 1", n)
+	}
+}
+
+// TestConversionWebhookIsSlow ends a request whose client has gone, whatever the webhook does.
+func TestConversionWebhookIsSlow(t *testing.T) {
+	cluster := embedtest.New(t)
+	hook := &renamer{held: make(chan struct{})}
+	hook.start(t, nil)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
+	d := dynamic.NewForConfigOrDie(cluster.Config())
+	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	if _, err := d.Resource(crds).Create(t.Context(), boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	boxes := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}
+	if _, err := d.Resource(boxes).Namespace("default").Create(t.Context(), namedBox("v1", "a", "size", 1), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	boxesV2 := schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "boxes"}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.Resource(boxesV2).Namespace("default").List(ctx, metav1.ListOptions{})
+		ended <- err
+	}()
+	if _, err := d.Resource(boxes).Namespace("default").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("the list came back without its webhook")
+	}
+	close(hook.held)
+	if l, err := d.Resource(boxesV2).Namespace("default").List(t.Context(), metav1.ListOptions{}); err != nil || len(l.Items) != 1 {
+		t.Errorf("afterwards: %v, %v", l, err)
+	}
+}
