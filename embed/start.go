@@ -136,7 +136,7 @@ func makeServer(_ context.Context, p *parts, o *options) (err error) {
 	roles := &rbac.Index{}
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     append(builtin.Kinds(o.serviceCIDR, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles}), o.extensions.Kinds...),
+		Kinds:     append(builtin.Kinds(o.serviceCIDR, !o.bare, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles}), o.extensions.Kinds...),
 		Roles:     roles,
 		Admission: append(builtin.Admission(), o.extensions.Admission...),
 		Material:  p.pki,

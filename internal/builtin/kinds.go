@@ -21,11 +21,13 @@ type Access struct {
 	Roles     *rbac.Index             // rules reviews, and what users may give to others
 }
 
-// Kinds are the kinds that are served from the start. The list itself stands in internal/kinds, a line a kind.
-func Kinds(serviceCIDR netip.Prefix, a Access) []*resource.Descriptor {
+// Kinds are the kinds that are served from the start. The list itself stands in internal/kinds, a line a kind. privileged
+// says whether pods may have privileged containers.
+func Kinds(serviceCIDR netip.Prefix, privileged bool, a Access) []*resource.Descriptor {
 	return kinds.All(kinds.Options{
-		ServiceCIDR: []netip.Prefix{serviceCIDR},
-		Verify:      a.Verify, Authorize: a.Authorize, Rules: a.Roles.Review,
+		ServiceCIDR:     []netip.Prefix{serviceCIDR},
+		AllowPrivileged: privileged,
+		Verify:          a.Verify, Authorize: a.Authorize, Rules: a.Roles.Review,
 		Roles: rbackinds.Authority{Authorize: a.Authorize, RulesFor: a.Roles.RulesFor, RulesOf: a.Roles.RulesOf},
 	})
 }

@@ -7,6 +7,7 @@ package kinds
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/mortise-dev/mortise/internal/kinds/admissionregistration"
 	"github.com/mortise-dev/mortise/internal/kinds/apiregistration"
@@ -36,6 +37,8 @@ import (
 type Options struct {
 	// ServiceCIDR are the ranges of cluster IPs, one for each IP family, the preferred first; none: 10.96.0.0/16.
 	ServiceCIDR []netip.Prefix
+	// AllowPrivileged lets pods have privileged containers.
+	AllowPrivileged bool
 	// Authorize and Rules answer access reviews; nil: the group system:masters may do everything, nobody else anything.
 	Authorize authorization.Authorize
 	Rules     authorization.Rules
@@ -56,7 +59,7 @@ func All(o Options) []*resource.Descriptor {
 	if o.Rules == nil {
 		o.Rules = authorization.AdministratorRules
 	}
-	return []*resource.Descriptor{
+	all := []*resource.Descriptor{
 		core.Binding(),
 		core.ComponentStatus(),
 		core.ConfigMap(),
@@ -129,4 +132,12 @@ func All(o Options) []*resource.Descriptor {
 		storage.VolumeAttributesClass(),
 		storagemigration.StorageVersionMigration(),
 	}
+	if o.AllowPrivileged {
+		for _, d := range all {
+			if slices.Contains(runsPods, d.Kind) {
+				allowPrivileged(d)
+			}
+		}
+	}
+	return all
 }

@@ -5,9 +5,11 @@ package table
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -103,8 +105,24 @@ func (c *Converter) object(hub resource.Object) (runtime.RawExtension, error) {
 // Partial is the metadata of an object, in the form that the target's version has.
 func Partial(t Target, hub metav1.Object) *metav1.PartialObjectMetadata {
 	p := meta.AsPartialObjectMetadata(hub)
+	if key := inPlaceOfField(hub); key != "" && p.Annotations[key] != "" {
+		p.Annotations = maps.Clone(p.Annotations)
+		delete(p.Annotations, key)
+	}
 	p.TypeMeta = metav1.TypeMeta{APIVersion: t.GroupVersion(), Kind: "PartialObjectMetadata"}
 	return p
+}
+
+// inPlaceOfField is the annotation in which a kind's served version says what it has no field for. It is no metadata, so
+// forms of the metadata alone go without; "" for most kinds.
+func inPlaceOfField(hub metav1.Object) string {
+	switch hub.(type) {
+	case *appsv1.DaemonSet:
+		return appsv1.DeprecatedTemplateGeneration
+	case *appsv1.Deployment:
+		return appsv1.DeprecatedRollbackTo
+	}
+	return ""
 }
 
 // PartialList is the metadata of a list's objects.

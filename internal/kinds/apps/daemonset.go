@@ -54,16 +54,19 @@ func DaemonSet() *resource.Descriptor {
 			}),
 		},
 		Subresources: []resource.Subresource{
-			kind.Status(func(ds, old *appsv1.DaemonSet) { ds.Spec = old.Spec }, check.Status),
+			kind.Status(func(ds, old *appsv1.DaemonSet) {
+				ds.Spec = old.Spec
+				setTemplateGeneration(ds, templateGeneration(old))
+			}, check.Status),
 		},
 	})
-	v1 := &d.Versions[0]
-	fill := v1.Default
-	v1.Default = func(obj resource.Object) {
-		fill(obj)
-		if ds, ok := obj.(*appsv1.DaemonSet); ok {
-			setTemplateGeneration(ds, templateGeneration(ds))
+	d = kind.Settle(d, func(ds *appsv1.DaemonSet) { setTemplateGeneration(ds, templateGeneration(ds)) })
+	d.Hub().Coerce = func(obj resource.Object) error {
+		if text, ok := obj.GetAnnotations()[appsv1.DeprecatedTemplateGeneration]; ok {
+			_, err := strconv.ParseInt(text, 10, 64)
+			return err
 		}
+		return nil
 	}
 	return d
 }

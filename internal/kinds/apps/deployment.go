@@ -5,6 +5,9 @@
 package apps
 
 import (
+	"fmt"
+	"strconv"
+
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -17,7 +20,7 @@ import (
 // Deployment describes deployments, with the subresources scale and status.
 func Deployment() *resource.Descriptor {
 	check := upstream.Deployment()
-	return kind.Describe[appsv1.Deployment](resource.Descriptor{
+	d := kind.Settle(kind.Describe[appsv1.Deployment](resource.Descriptor{
 		Group:      "apps",
 		Resource:   "deployments",
 		Kind:       "Deployment",
@@ -62,5 +65,24 @@ func Deployment() *resource.Descriptor {
 				}
 			}, check.Status),
 		},
+	}), func(d *appsv1.Deployment) {
+		if revision, ok := d.Annotations[appsv1.DeprecatedRollbackTo]; ok {
+			if n, err := strconv.ParseInt(revision, 10, 64); err == nil {
+				d.Annotations[appsv1.DeprecatedRollbackTo] = strconv.FormatInt(n, 10)
+			} else {
+				delete(d.Annotations, appsv1.DeprecatedRollbackTo) // it is empty
+			}
+		}
 	})
+	d.Hub().Coerce = func(obj resource.Object) error {
+		revision := obj.GetAnnotations()[appsv1.DeprecatedRollbackTo]
+		if revision == "" {
+			return nil
+		}
+		if _, err := strconv.ParseInt(revision, 10, 64); err != nil {
+			return fmt.Errorf("failed to parse annotation[%s]=%s as int64: %w", appsv1.DeprecatedRollbackTo, revision, err) // upstream's words
+		}
+		return nil
+	}
+	return d
 }

@@ -16,7 +16,7 @@ import (
 // StatefulSet describes stateful sets, with the subresources scale and status.
 func StatefulSet() *resource.Descriptor {
 	check := upstream.StatefulSet()
-	return kind.Describe[appsv1.StatefulSet](resource.Descriptor{
+	return kind.Settle(kind.Describe[appsv1.StatefulSet](resource.Descriptor{
 		Group:      "apps",
 		Resource:   "statefulsets",
 		Kind:       "StatefulSet",
@@ -49,6 +49,10 @@ func StatefulSet() *resource.Descriptor {
 			}, func(s *appsv1.StatefulSet) **int32 { return &s.Spec.Replicas }),
 			kind.Status(func(s, old *appsv1.StatefulSet) { s.Spec = old.Spec }, check.Status),
 		},
+	}), func(s *appsv1.StatefulSet) {
+		for i := range s.Spec.VolumeClaimTemplates {
+			s.Spec.VolumeClaimTemplates[i].APIVersion, s.Spec.VolumeClaimTemplates[i].Kind = "v1", "PersistentVolumeClaim"
+		}
 	})
 }
 

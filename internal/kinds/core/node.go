@@ -19,7 +19,7 @@ import (
 // Node describes nodes, with the subresources proxy and status. Their keys lie under "minions", as nodes once were called.
 func Node() *resource.Descriptor {
 	check := upstream.Node()
-	return kind.Describe[corev1.Node](resource.Descriptor{
+	return kind.Settle(kind.Describe[corev1.Node](resource.Descriptor{
 		Resource:   "nodes",
 		Kind:       "Node",
 		ShortNames: []string{"no"},
@@ -57,6 +57,15 @@ func Node() *resource.Descriptor {
 				}
 			}, check.Status),
 		},
+	}), func(n *corev1.Node) {
+		// podCIDR is the first of podCIDRs. Where both are given and differ, the older field counts.
+		spec := &n.Spec
+		switch {
+		case spec.PodCIDR != "" && (len(spec.PodCIDRs) == 0 || spec.PodCIDRs[0] != spec.PodCIDR):
+			spec.PodCIDRs = []string{spec.PodCIDR}
+		case len(spec.PodCIDRs) > 0:
+			spec.PodCIDR = spec.PodCIDRs[0]
+		}
 	})
 }
 

@@ -49,13 +49,15 @@ func ReplicationController() *resource.Descriptor {
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
 			Warn: kind.Warn(func(rc, old *corev1.ReplicationController) []string {
-				var warnings []string
+				path := field.NewPath("spec", "template")
 				if old == nil {
-					warnings = kind.LabelNameWarning(rc.Name)
-				} else if rc.Generation == old.Generation {
+					return append(kind.LabelNameWarning(rc.Name), podspec.TemplateWarnings(path, rc.Spec.Template)...)
+				}
+				if rc.Generation == old.Generation {
 					return nil
 				}
-				return append(warnings, podspec.TemplateWarnings(field.NewPath("spec", "template"), rc.Spec.Template)...)
+				// Of the template that goes, not of the one that comes: so upstream has it, and clients hear it.
+				return podspec.TemplateWarnings(path, old.Spec.Template)
 			}),
 			GarbageCollection: metav1.DeletePropagationOrphan,
 		},

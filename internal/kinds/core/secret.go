@@ -17,7 +17,7 @@ import (
 // Secret describes secrets.
 func Secret() *resource.Descriptor {
 	check := upstream.Secret()
-	return kind.Describe[corev1.Secret](resource.Descriptor{
+	return kind.Settle(kind.Describe[corev1.Secret](resource.Descriptor{
 		Resource:   "secrets",
 		Kind:       "Secret",
 		Namespaced: true,
@@ -43,5 +43,14 @@ func Secret() *resource.Descriptor {
 				return nil
 			}),
 		},
+	}), func(s *corev1.Secret) {
+		// stringData is for writing alone, and stronger than data.
+		if len(s.StringData) > 0 && s.Data == nil {
+			s.Data = make(map[string][]byte, len(s.StringData))
+		}
+		for k, v := range s.StringData {
+			s.Data[k] = []byte(v)
+		}
+		s.StringData = nil
 	})
 }

@@ -63,7 +63,7 @@ func Describe[T any, P pointer[T]](d resource.Descriptor) *resource.Descriptor {
 
 // withoutColumns are the kinds that kubectl shows with name and age only.
 var withoutColumns = map[string]bool{
-	"ClusterRole": true, "LimitRange": true, "Role": true,
+	"ClusterRole": true, "CSIStorageCapacity": true, "LimitRange": true, "Role": true,
 	"LocalSubjectAccessReview": true, "SelfSubjectAccessReview": true, "SelfSubjectReview": true,
 	"SelfSubjectRulesReview": true, "SubjectAccessReview": true, "TokenReview": true, "Binding": true,
 }
@@ -80,6 +80,21 @@ func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version 
 		Protobuf:  true,
 		Strategic: true,
 	}
+}
+
+// Settle runs f after the defaults of d's version v1, on requests and on what they make of an object: it brings fields
+// into line that say the same thing twice, or that are only ever written and kept elsewhere. It must change nothing on a
+// second run.
+func Settle[T any](d *resource.Descriptor, f func(obj *T)) *resource.Descriptor {
+	v := d.Hub()
+	fill := v.Default
+	v.Default = func(obj resource.Object) {
+		fill(obj)
+		if o, ok := any(obj).(*T); ok {
+			f(o)
+		}
+	}
+	return d
 }
 
 // OnCreate adapts a function on the kind's own type for PrepareCreate.
