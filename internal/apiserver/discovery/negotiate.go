@@ -76,6 +76,9 @@ func accept(header string, aggregates bool) (format, bool) {
 		default:
 			continue
 		}
+		if stream := clause.Params["stream"]; clause.Params["sv"] != "" || stream != "" && (stream != "watch" || f.mediaType == mediaYAML) {
+			continue
+		}
 		as, g, v := clause.Params["as"], clause.Params["g"], clause.Params["v"]
 		switch {
 		case as == "" && g == "" && v == "":

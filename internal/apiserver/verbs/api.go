@@ -219,11 +219,18 @@ func (a *API) Serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 type Teller interface{ Routed(deprecated bool) }
 
 func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) error {
-	k := a.kinds.Load().byGroup[info.APIGroup][info.Resource]
+	group := a.kinds.Load().byGroup[info.APIGroup]
+	k := group[info.Resource]
 	if k == nil {
+		if custom(group) {
+			return noPage(w)
+		}
 		return NotFound()
 	}
 	version := slices.IndexFunc(k.Versions, func(v resource.Version) bool { return v.Name == info.APIVersion })
+	if k.Unstructured {
+		return a.serveCustom(w, r, info, k, version)
+	}
 	if version < 0 || k.Versions[version].Unserved || !k.Namespaced && info.Namespace != "" && k.Descriptor.Resource != "namespaces" {
 		return NotFound()
 	}
@@ -243,14 +250,19 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 			return NotFound()
 		}
 	}
-	q.user, _ = request.UserFrom(r.Context())
-	q.warn = &warnings{header: w.Header()}
-	q.ctx = r.Context()
 	verb := q.verb()
 	if verb == nil {
 		return status.Route(http.StatusMethodNotAllowed, "")
 	}
-	if t, ok := w.(Teller); ok {
+	return q.run(verb)
+}
+
+// run answers by the verb that was found.
+func (q *req) run(verb func(*req) error) error {
+	q.user, _ = request.UserFrom(q.r.Context())
+	q.warn = &warnings{header: q.w.Header()}
+	q.ctx = q.r.Context()
+	if t, ok := q.w.(Teller); ok {
 		t.Routed(q.ver().Deprecation != "")
 	}
 	if v := q.ver(); v.Deprecation != "" && q.sub == nil {

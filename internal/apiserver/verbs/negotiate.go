@@ -43,6 +43,9 @@ func (q *req) types() []string { return negotiate.Types(negotiate.SpeaksCBOR(q.c
 // produces are the media types that kube-apiserver's route for the request has.
 func (q *req) produces() []string {
 	ts := q.types()
+	if q.sub != nil && q.sub.Connect != nil {
+		return append([]string{"text/plain"}, ts...)
+	}
 	if q.name == "" && q.r.Method == http.MethodGet || q.info.Verb == "watch" {
 		return append(slices.Clip(ts), negotiate.Streams(len(ts) > 3)...)
 	}
@@ -62,10 +65,10 @@ func (q *req) negotiate() error {
 	}
 	if !q.kind.Unstructured {
 		if produces := q.produces(); !negotiate.Routed(header, produces) {
-			return status.Route(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(produces, ", "))
+			return notRouted(produces)
 		}
 	}
-	o := negotiate.Offer{Media: q.types(), Transforms: true, ServerVersion: "v1"}
+	o := negotiate.Offer{Media: q.types(), Transforms: true, NoTable: q.noTable(), ServerVersion: "v1"}
 	if q.kind.Unstructured || !q.ver().Protobuf {
 		o.Plain = slices.DeleteFunc(slices.Clone(o.Media), func(m string) bool { return m == mediaProtobuf })
 	}
@@ -79,6 +82,25 @@ func (q *req) negotiate() error {
 	}
 	q.accept = a
 	return nil
+}
+
+// noTable says that upstream has no columns for what is answered, not even name and age.
+func (q *req) noTable() bool {
+	s := q.sub
+	switch {
+	case s == nil:
+		return q.kind.Create != nil
+	case q.kind.Unstructured:
+		return false
+	case s.View != nil:
+		return false
+	}
+	return s.Name != "status" || slices.Contains([]string{"apiextensions.k8s.io", "apiregistration.k8s.io", "resource.k8s.io"}, q.kind.Group)
+}
+
+// notRouted is the answer of a router that has no route for what the client accepts.
+func notRouted(produces []string) error {
+	return status.Route(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(produces, ", "))
 }
 
 // negotiateStream refuses the media that have no form as a stream.

@@ -6,10 +6,13 @@ package verbs
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
@@ -44,11 +47,27 @@ func (q *req) respond(code int, f *watchcache.Forms) error {
 // respondOther answers with an object that is not of the path's kind: a Status, a scale, a review.
 func (q *req) respondOther(code int, obj runtime.Object, apiVersion, kind string) error {
 	if q.accept.target != nil {
+		if _, ok := obj.(*metav1.Status); !ok {
+			pkg, _, _ := strings.Cut(apiVersion, "/")
+			if q.kind.Unstructured {
+				pkg = "v1"
+			}
+			if err := q.accept.target.Check(false, "*"+pkg+"."+kind); err != nil {
+				return err
+			}
+		}
 		if r, ok := obj.(resource.Object); ok && q.accept.target.Kind == "PartialObjectMetadata" {
 			return q.encode(code, table.Partial(*q.accept.target, r))
 		}
 		if r, ok := obj.(resource.Object); ok && q.accept.target.Kind == "Table" {
 			c := &table.Converter{Target: *q.accept.target}
+			if _, ok := r.(*autoscalingv1.Scale); ok {
+				c.Columns = table.Scale{Custom: q.kind.Unstructured}
+			}
+			var err error
+			if c.Options, err = table.ParseOptions(q.r.URL.Query()); err != nil {
+				return err
+			}
 			t, err := c.One(r)
 			if err != nil {
 				return err
@@ -146,17 +165,29 @@ func (q *req) write(code int, media string, b []byte) error {
 	return nil
 }
 
+// goType is what upstream calls the unversioned Go type of an object or list, in messages.
+func goType(k *Kind, list bool) string {
+	t := "*unstructured.Unstructured"
+	if !k.Unstructured {
+		pkg, _, _ := strings.Cut(k.HubGroupVersionKind().Group, ".")
+		if pkg == "" || pkg == "events" {
+			pkg = "core"
+		}
+		t = "*" + pkg + "." + k.Descriptor.Kind
+	}
+	if list {
+		t += "List"
+	}
+	return t
+}
+
 // respondAs answers with a Table or with PartialObjectMetadata(List).
 func (q *req) respondAs(code int, list bool, forms []*watchcache.Forms, meta metav1.ListMeta) error {
 	t := *q.accept.target
-	goType := "*v1." + q.kind.Descriptor.Kind
-	if q.kind.Unstructured {
-		goType = "*unstructured.Unstructured"
+	if !list && q.kind.Unstructured && t.Kind == "PartialObjectMetadataList" {
+		return errors.New("content is not a list") // upstream's words
 	}
-	if list {
-		goType += "List"
-	}
-	if err := t.Check(list, goType); err != nil {
+	if err := t.Check(list, goType(q.kind, list)); err != nil {
 		return err
 	}
 	if t.Kind == "Table" {

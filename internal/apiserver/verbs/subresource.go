@@ -257,6 +257,11 @@ func (q *req) alterView(c *alteration, managerName string, edit func(old resourc
 // connect hands the request to a handler that streams.
 func connect(q *req) error {
 	s := q.sub.Connect
+	if q.sub.Name == "log" { // the others stream whatever the client says that it takes
+		if err := q.negotiate(); err != nil {
+			return err
+		}
+	}
 	query := q.r.URL.Query()
 	opts, err := s.Options(query)
 	if err != nil {

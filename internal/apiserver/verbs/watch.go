@@ -277,7 +277,7 @@ func (w *watching) fail(err error) {
 	switch {
 	case errors.Is(err, store.ErrCompacted), errors.Is(err, watchcache.ErrExpired):
 		err = expiredWatch(w.told, w.Store.Compacted())
-	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrClosed):
+	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrClosed), errors.Is(err, errNoForm):
 		return // the server or the client ends: no error of the watch
 	}
 	if w.frame("ERROR", status.Of(err)) == nil {

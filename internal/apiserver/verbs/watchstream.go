@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"net/http"
@@ -152,13 +153,17 @@ func (s *eventStream) took(b []byte) {
 	}
 }
 
+// errNoForm ends a watch, without a word as in kube-apiserver, whose objects do not have the form that was asked for.
+var errNoForm = errors.New("an object has no form as a list")
+
 func (w *watching) form(f *watchcache.Forms) (runtime.Object, error) {
-	if w.accept.target.Kind == "Table" {
+	switch w.accept.target.Kind {
+	case "Table":
 		return w.table.Event(f.Hub)
+	case "PartialObjectMetadataList":
+		return nil, errNoForm
 	}
-	t := *w.accept.target
-	t.Kind = "PartialObjectMetadata"
-	return table.Partial(t, f.Hub), nil
+	return table.Partial(*w.accept.target, f.Hub), nil
 }
 
 // frame appends an event with an object that has no kept bytes.
