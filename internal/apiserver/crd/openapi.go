@@ -53,11 +53,30 @@ func SchemaV2(d *resource.Descriptor, version string) *spec.Schema {
 	// Beside unknown fields no others are told, or clients would refuse the unknown ones.
 	if v.structural != nil && !v.structural.XPreserveUnknownFields && !v.keep {
 		s = openapiv2.ToStructuralOpenAPIV2(v.structural.DeepCopy().Unfold()).ToKubeOpenAPI()
+		stripDefaults(s)
 		addMeta(s, true)
 		embed(s, true)
 	}
 	s.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": d.Group, "version": version, "kind": d.Kind}})
 	return s
+}
+
+// stripDefaults takes out what fields default to: v2 does not tell of custom kinds.
+func stripDefaults(s *spec.Schema) {
+	if s == nil {
+		return
+	}
+	s.Default = nil
+	for name, p := range s.Properties {
+		stripDefaults(&p)
+		s.Properties[name] = p
+	}
+	if s.Items != nil {
+		stripDefaults(s.Items.Schema)
+	}
+	if s.AdditionalProperties != nil {
+		stripDefaults(s.AdditionalProperties.Schema)
+	}
 }
 
 func addMeta(s *spec.Schema, v2 bool) {

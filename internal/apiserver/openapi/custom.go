@@ -12,7 +12,10 @@ import (
 
 	openapi_v3 "github.com/google/gnostic-models/openapiv3"
 	"google.golang.org/protobuf/proto"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 	"github.com/mortise-dev/mortise/resource"
@@ -100,7 +103,77 @@ func makeCustom(s *static, version string, kinds []*resource.Descriptor) ([]byte
 	if err != nil {
 		return nil, fmt.Errorf("encode document: %w", err)
 	}
+	if b, err = inOrder(b); err != nil {
+		return nil, err
+	}
 	return deflate(b)
+}
+
+// inOrder writes a v3 document in the order of fields in which kube-apiserver writes it, so that hashes are the same too.
+func inOrder(b []byte) ([]byte, error) {
+	var doc spec3.OpenAPI
+	if err := json.Unmarshal(b, &doc); err != nil {
+		return nil, fmt.Errorf("parse document: %w", err)
+	}
+	for _, p := range doc.Paths.Paths {
+		for _, op := range []*spec3.Operation{p.Get, p.Put, p.Post, p.Delete, p.Patch} {
+			if op == nil {
+				continue
+			}
+			if gvk, ok := op.Extensions[kindExtension].(map[string]any); ok {
+				op.Extensions[kindExtension] = gvkInOrder{gvk["group"], gvk["version"], gvk["kind"]}
+			}
+		}
+	}
+	for _, s := range doc.Components.Schemas {
+		if err := rulesInOrder(s); err != nil {
+			return nil, err
+		}
+	}
+	b, err := json.Marshal(&doc)
+	if err != nil {
+		return nil, fmt.Errorf("encode document: %w", err)
+	}
+	return b, nil
+}
+
+// rulesInOrder does it for the validation rules of a schema and of all below it.
+func rulesInOrder(s *spec.Schema) error {
+	const key = "x-kubernetes-validations"
+	if raw, ok := s.Extensions[key]; ok {
+		b, err := json.Marshal(raw)
+		if err != nil {
+			return fmt.Errorf("encode validation rules: %w", err)
+		}
+		var rules []apiextensionsv1.ValidationRule
+		if err := json.Unmarshal(b, &rules); err != nil {
+			return fmt.Errorf("parse validation rules: %w", err)
+		}
+		s.Extensions[key] = rules
+	}
+	for name, p := range s.Properties {
+		if err := rulesInOrder(&p); err != nil {
+			return err
+		}
+		s.Properties[name] = p
+	}
+	if a := s.AdditionalProperties; a != nil && a.Schema != nil {
+		if err := rulesInOrder(a.Schema); err != nil {
+			return err
+		}
+	}
+	if s.Items != nil && s.Items.Schema != nil {
+		return rulesInOrder(s.Items.Schema)
+	}
+	return nil
+}
+
+const kindExtension = "x-kubernetes-group-version-kind"
+
+type gvkInOrder struct {
+	Group   any `json:"group"`
+	Version any `json:"version"`
+	Kind    any `json:"kind"`
 }
 
 // references finds the names after a prefix in JSON.

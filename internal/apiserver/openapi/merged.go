@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
@@ -19,12 +20,12 @@ import (
 
 const definitionRef = "#/definitions/"
 
-// mergedV2 is the v2 document with the definitions of custom kinds added to the embedded one. Neither form is parsed for that: the JSON of the
-// new definitions is put in before the closing brace of the old ones; of the protobuf form the new message is appended to
-// the old one, which is how protobuf merges messages.
+// mergedV2 is the v2 document with the paths and definitions of custom kinds added to the embedded one. Neither form is parsed for
+// that: the JSON of what is new is put in before the closing braces of the old objects; of the protobuf form the new message is
+// appended to the old one, which is how protobuf merges messages.
 func mergedV2(s *static, kinds []*resource.Descriptor) *document {
 	old := embedded(s.V2.File, s.V2.Hash)
-	added := sync.OnceValues(func() ([]byte, error) { return definitions(kinds) })
+	added := sync.OnceValues(func() (*addition, error) { return additions(s, kinds) })
 	made := sync.OnceValues(func() ([]byte, error) {
 		b, err := unzip(old.json)
 		if err != nil {
@@ -34,15 +35,21 @@ func mergedV2(s *static, kinds []*resource.Descriptor) *document {
 		if err != nil {
 			return nil, err
 		}
-		if len(b) <= s.Definitions || b[s.Definitions] != '}' {
-			return nil, errors.New("embedded v2 document does not suit its index")
+		out := make([]byte, 0, len(b)+len(more.paths)+len(more.definitions))
+		from := 0
+		for _, part := range []struct {
+			end  int
+			more []byte
+		}{{s.Paths, more.paths}, {s.Definitions, more.definitions}} {
+			if part.end < from || len(b) <= part.end || b[part.end] != '}' {
+				return nil, errors.New("embedded v2 document does not suit its index")
+			}
+			out = append(out, b[from:part.end]...)
+			out = append(out, ',')
+			out = append(out, part.more[1:len(part.more)-1]...)
+			from = part.end
 		}
-		out := make([]byte, 0, len(b)+len(more))
-		out = append(out, b[:s.Definitions]...)
-		out = append(out, ',')
-		out = append(out, more[1:len(more)-1]...)
-		out = append(out, b[s.Definitions:]...)
-		return deflate(out)
+		return deflate(append(out, b[from:]...))
 	})
 	return &document{
 		hash: sync.OnceValues(func() (string, error) {
@@ -50,7 +57,7 @@ func mergedV2(s *static, kinds []*resource.Descriptor) *document {
 			if err != nil {
 				return "", err
 			}
-			return fmt.Sprintf("%X", sha512.Sum512(append([]byte(s.V2.Hash), more...))), nil
+			return fmt.Sprintf("%X", sha512.Sum512(slices.Concat([]byte(s.V2.Hash), more.paths, more.definitions))), nil
 		}),
 		json: made,
 		protobuf: sync.OnceValues(func() ([]byte, error) {
@@ -62,11 +69,12 @@ func mergedV2(s *static, kinds []*resource.Descriptor) *document {
 			if err != nil {
 				return nil, err
 			}
-			doc, err := openapi_v2.ParseDocument([]byte(`{"swagger":"2.0","info":{"title":"Kubernetes","version":"v1"},"paths":{},"definitions":` + string(more) + `}`))
+			doc, err := openapi_v2.ParseDocument(slices.Concat([]byte(`{"swagger":"2.0","info":{"title":"Kubernetes","version":"v1"},"paths":`),
+				more.paths, []byte(`,"definitions":`), more.definitions, []byte("}")))
 			if err != nil {
 				return nil, fmt.Errorf("parse definitions: %w", err)
 			}
-			part, err := proto.Marshal(&openapi_v2.Document{Definitions: doc.Definitions})
+			part, err := proto.Marshal(&openapi_v2.Document{Paths: doc.Paths, Definitions: doc.Definitions})
 			if err != nil {
 				return nil, fmt.Errorf("encode definitions: %w", err)
 			}
@@ -83,21 +91,35 @@ func unzip(get func() ([]byte, error)) ([]byte, error) {
 	return inflate(z)
 }
 
-// definitions is the JSON object of the v2 schemas of kinds.
-func definitions(kinds []*resource.Descriptor) ([]byte, error) {
-	out := map[string]any{}
+// addition is what custom kinds add to the v2 document: JSON objects.
+type addition struct{ paths, definitions []byte }
+
+func additions(s *static, kinds []*resource.Descriptor) (*addition, error) {
+	models, paths := map[string]any{}, map[string]any{}
 	for _, d := range kinds {
 		for _, v := range d.Versions {
 			if v.Unserved {
 				continue
 			}
-			out[crd.ModelName(d.Group, v.Name, d.Kind)] = crd.SchemaV2(d, v.Name)
-			out[crd.ModelName(d.Group, v.Name, d.ListKind)] = listSchema(d, v.Name, definitionRef)
+			object, list := crd.SchemaV2(d, v.Name), listSchema(d, v.Name, definitionRef)
+			if fields := crd.SelectableFields(d, v.Name); fields != nil {
+				object.AddExtension("x-kubernetes-selectable-fields", fields)
+				list["x-kubernetes-selectable-fields"] = fields
+			}
+			models[crd.ModelName(d.Group, v.Name, d.Kind)], models[crd.ModelName(d.Group, v.Name, d.ListKind)] = object, list
+			routes(d, v.Name, paths)
 		}
 	}
-	b, err := json.Marshal(out)
+	paths, err := asV2(paths, s.Parameters)
 	if err != nil {
+		return nil, err
+	}
+	a := &addition{}
+	if a.paths, err = json.Marshal(paths); err != nil {
+		return nil, fmt.Errorf("encode paths: %w", err)
+	}
+	if a.definitions, err = json.Marshal(models); err != nil {
 		return nil, fmt.Errorf("encode definitions: %w", err)
 	}
-	return b, nil
+	return a, nil
 }

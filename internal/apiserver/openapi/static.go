@@ -22,6 +22,8 @@ type static struct {
 	V2 struct{ File, Hash string }
 	// Definitions and Paths are where, in the JSON of V2, the objects of these names end.
 	Definitions, Paths int
+	// Parameters are the names of those that operations of v2 share, by their JSON with sorted keys.
+	Parameters map[string]string
 
 	// schemas are those that documents of custom kinds share, by name.
 	schemas func() (map[string]json.RawMessage, error)
