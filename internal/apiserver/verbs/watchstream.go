@@ -286,17 +286,22 @@ func (s *eventStream) write(b []byte) error {
 		return err
 	}
 	defer s.zips.unzip(z)
+	if err := z.Flush(); err != nil {
+		return err
+	}
 	return z.Close()
 }
 
-const storedOverhead = 10 + 5 + 8
+const storedOverhead = 10 + 5 + 5 + 5 + 8
 
-// appendStored appends a gzip member (RFC 1952) of one block that is not compressed. b is shorter than 64 KiB.
+// appendStored appends a gzip member (RFC 1952) of one block that is not compressed. b is shorter than 64 KiB. An empty
+// block before the last one makes decoders give out what they have: Go's would first wait for the next member.
 func appendStored(to, b []byte) []byte {
-	to = append(to, 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff, 1)
+	to = append(to, 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff, 0)
 	to = binary.LittleEndian.AppendUint16(to, uint16(len(b)))
 	to = binary.LittleEndian.AppendUint16(to, ^uint16(len(b)))
 	to = append(to, b...)
+	to = append(to, 0, 0, 0, 0xff, 0xff, 1, 0, 0, 0xff, 0xff)
 	to = binary.LittleEndian.AppendUint32(to, crc32.ChecksumIEEE(b))
 	return binary.LittleEndian.AppendUint32(to, uint32(len(b)))
 }
