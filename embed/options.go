@@ -23,10 +23,14 @@ type options struct {
 	podCIDR, serviceCIDR       netip.Prefix
 	controllers                []string
 	bare                       bool // neither controllers nor scheduler nor node
+	cbor                       bool
 	extensions                 Extensions
 	log                        *slog.Logger
 	started                    time.Time
 }
+
+// cborGate is the feature gate that lets clients speak CBOR.
+const cborGate = "CBORServingAndStorage"
 
 // settle fills in and checks what the caller wrote, before anything is touched.
 func (s *Server) settle() (*options, error) {
@@ -68,6 +72,12 @@ func (s *Server) settle() (*options, error) {
 		return nil, fmt.Errorf("node cri needs a data directory")
 	case o.nodes < 1:
 		return nil, fmt.Errorf("%d nodes: want one at least", o.nodes)
+	}
+	for name, on := range s.FeatureGates {
+		if name != cborGate {
+			return nil, fmt.Errorf("feature gate %q: want %s", name, cborGate)
+		}
+		o.cbor = on
 	}
 	var err error
 	if o.host, o.port, err = net.SplitHostPort(cmp.Or(s.Listen, "127.0.0.1:0")); err != nil {

@@ -56,6 +56,9 @@ type Server struct {
 	// Controllers selects by name: "*" all, "none", "a" this one, "-b" not that one; nil: all.
 	// "none" leaves a bare API server, without scheduler and node.
 	Controllers []string
+	// FeatureGates are upstream's feature gates that differ from their defaults, by name. There is one: CBORServingAndStorage
+	// lets clients speak CBOR; nil: all at their defaults. Objects are stored as ever.
+	FeatureGates map[string]bool
 	// Extensions are what third parties plug in as Go code.
 	Extensions Extensions
 	// Logger is told what goes on; nil: nobody is.

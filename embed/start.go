@@ -141,6 +141,7 @@ func makeServer(_ context.Context, p *parts, o *options) (err error) {
 		Admission: append(builtin.Admission(), o.extensions.Admission...),
 		Material:  p.pki,
 		Version:   version.Get(),
+		CBOR:      o.cbor,
 		Log:       o.log.With("part", "apiserver"),
 	})
 	if err != nil {

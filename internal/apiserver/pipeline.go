@@ -18,6 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/impersonate"
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
@@ -65,7 +66,11 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 			}
 			s.observe(info, r, rec, time.Since(begun))
 		}()
-		h.ServeHTTP(rec, r.WithContext(request.WithRequestInfo(r.Context(), info)))
+		ctx := request.WithRequestInfo(r.Context(), info)
+		if s.opts.CBOR {
+			ctx = negotiate.WithCBOR(ctx)
+		}
+		h.ServeHTTP(rec, r.WithContext(ctx))
 	})
 }
 

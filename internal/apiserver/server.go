@@ -83,6 +83,8 @@ type Options struct {
 	Fields verbs.FieldManager
 	// MaxReads and MaxWrites bound the requests under way; 0: 400 and 200.
 	MaxReads, MaxWrites int64
+	// CBOR lets clients speak CBOR, as upstream's feature gate CBORServingAndStorage does. Objects are stored as ever.
+	CBOR bool
 	// ViewBytes bounds what decoded objects and their encodings take; 0: 32 MiB.
 	ViewBytes int64
 }

@@ -45,6 +45,7 @@ type UpOptions struct {
 	Nodes                              int
 	CRISocket, PodCIDR, ServiceCIDR    string
 	Controllers                        []string
+	FeatureGates                       map[string]bool
 	Logger                             *slog.Logger
 	Started                            time.Time // when the process began, for the ready line
 }

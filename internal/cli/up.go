@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -101,6 +102,7 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 	f.SetOutput(p.Err)
 	f.SortFlags = false
 	var controllers, level string
+	var gates map[string]string
 	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where all state is kept")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:6443", "HOST:PORT that the API answers on; port 0 picks a free one")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "where the administrator's kubeconfig is written (default DATA-DIR/kubeconfig)")
@@ -111,6 +113,7 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 	f.StringVar(&o.PodCIDR, "pod-cidr", "10.244.0.0/16", "addresses of pods; each node gets a part")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "addresses of services")
 	f.StringVar(&controllers, "controllers", "*", "'*', none, or a list: a,b or *,-b")
+	f.StringToStringVar(&gates, "feature-gates", nil, "upstream's feature gates that differ from their defaults: CBORServingAndStorage=true")
 	f.StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	f.Usage = func() {
 		fmt.Fprintf(p.Err, "Usage: mortise up [flags]\n\nStarts a cluster in the foreground. SIGTERM or Ctrl-C stops it; pods are left running.\n\n%s", f.FlagUsages())
@@ -150,6 +153,16 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 	}
 	if len(o.Controllers) == 0 {
 		return wrong("--controllers is empty: want '*', none, or names")
+	}
+	for name, value := range gates {
+		on, err := strconv.ParseBool(value)
+		if err != nil {
+			return wrong("--feature-gates %s=%s: want true or false", name, value)
+		}
+		if o.FeatureGates == nil {
+			o.FeatureGates = map[string]bool{}
+		}
+		o.FeatureGates[name] = on
 	}
 	var err error
 	if o.DataDir, err = filepath.Abs(o.DataDir); err != nil {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"slices"
 	"strings"
@@ -25,6 +24,7 @@ import (
 
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -65,19 +65,15 @@ func (q *req) body() ([]byte, error) {
 }
 
 // inputMedia is the medium of the request's body.
-func (q *req) inputMedia(protobuf bool) (string, error) {
-	offers := []string{mediaJSON, mediaYAML, mediaProtobuf}
-	if !protobuf {
-		offers = offers[:2]
-	}
+func (q *req) inputMedia(bool) (string, error) {
 	ct := q.r.Header.Get("Content-Type")
 	if ct == "" || ct == mediaJSON {
 		return mediaJSON, nil
 	}
-	if m, _, err := mime.ParseMediaType(ct); err == nil && slices.Contains(offers, m) {
+	if m, ok := negotiate.Body(ct, q.types()); ok {
 		return m, nil
 	}
-	return "", unsupportedMedia(offers)
+	return "", unsupportedMedia(q.types())
 }
 
 func unsupportedMedia(accepted []string) error {
@@ -113,9 +109,12 @@ func (q *req) decoder() *decoder {
 // decode reads a body. Strict errors are what fieldValidation is about: the object is whole in spite of them.
 func (d *decoder) decode(body []byte, media, validation string) (obj resource.Object, strict []error, err error) {
 	var said schema.GroupVersionKind
-	if media == mediaProtobuf {
+	switch media {
+	case mediaProtobuf:
 		obj, said, err = d.protobuf(body)
-	} else {
+	case mediaCBOR:
+		obj, said, strict, err = d.cbor(body, validation != metav1.FieldValidationIgnore)
+	default:
 		if media == mediaYAML {
 			var dup error
 			if validation != metav1.FieldValidationIgnore {

@@ -26,6 +26,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
@@ -52,7 +53,11 @@ func (q *req) patchTypes() []string {
 	if q.ver().Strategic {
 		ts = append(ts, string(types.StrategicMergePatchType))
 	}
-	return append(ts, string(types.ApplyYAMLPatchType))
+	ts = append(ts, string(types.ApplyYAMLPatchType))
+	if negotiate.SpeaksCBOR(q.ctx) {
+		ts = append(ts, string(types.ApplyCBORPatchType))
+	}
+	return ts
 }
 
 // readPatch reads and checks what a PATCH says.
@@ -81,6 +86,12 @@ func (q *req) readPatch() (*patching, error) {
 		return nil, err
 	}
 	o.TypeMeta = metaKind("PatchOptions")
+	if ct == string(types.ApplyCBORPatchType) { // it says nothing that YAML cannot say
+		if body, err = cborToJSON(body); err != nil {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
+		}
+		ct = string(types.ApplyYAMLPatchType)
+	}
 	p := &patching{req: q, kind: types.PatchType(ct), bytes: body, opts: o, validation: directive(o.FieldValidation), dec: q.decoder(), toHub: q.toHub, strategic: q.ver().Strategic}
 	if p.kind == types.ApplyYAMLPatchType {
 		if _, err := yaml.YAMLToJSON(body); err != nil {

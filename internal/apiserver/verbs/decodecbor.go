@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"encoding/json"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// cbor decodes a body in CBOR. A map that has a key twice is no CBOR, whatever the client wants of validation.
+func (d *decoder) cbor(body []byte, strictly bool) (resource.Object, schema.GroupVersionKind, []error, error) {
+	empty := d.empty()
+	out, actual, err := cbor.NewSerializer(cborTypes{d}, cborTypes{d}, cbor.Strict(strictly)).Decode(body, &d.gvk, empty)
+	var said schema.GroupVersionKind
+	if actual != nil {
+		said = *actual
+	}
+	var strict []error
+	if err != nil {
+		more, ok := runtime.AsStrictDecodingError(err)
+		if !ok || out == nil {
+			if said.Kind != "" && said.Kind != d.gvk.Kind {
+				if err := d.wrongKind(said, body); err != nil {
+					return nil, said, nil, err
+				}
+			}
+			return nil, said, nil, d.refuse(err, said, body)
+		}
+		strict = more.Errors()
+	}
+	if said.Kind != d.gvk.Kind || said.Group != d.gvk.Group {
+		if err := d.wrongKind(said, body); err != nil {
+			return nil, said, nil, err
+		}
+	}
+	obj, ok := out.(resource.Object)
+	if !ok {
+		return nil, said, nil, d.refuse(runtime.NewNotRegisteredErrForKind(schemeName, said), said, body)
+	}
+	return d.finish(obj, said, strict, strictly)
+}
+
+// cborTypes tells upstream's decoder that the path's object is of every kind that the body may say.
+type cborTypes struct{ d *decoder }
+
+// ObjectKinds implements runtime.ObjectTyper.
+func (t cborTypes) ObjectKinds(runtime.Object) ([]schema.GroupVersionKind, bool, error) {
+	kinds := []schema.GroupVersionKind{t.d.gvk}
+	for _, gv := range t.d.others {
+		kinds = append(kinds, gv.WithKind(t.d.gvk.Kind))
+	}
+	return kinds, false, nil
+}
+
+// Recognizes implements runtime.ObjectTyper.
+func (t cborTypes) Recognizes(gvk schema.GroupVersionKind) bool { return gvk == t.d.gvk }
+
+// New implements runtime.ObjectCreater. The version of an object of the right kind is refused later, in words of its own.
+func (t cborTypes) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
+	if gvk.Kind == t.d.gvk.Kind && gvk.Group == t.d.gvk.Group {
+		return t.d.empty(), nil
+	}
+	return nil, runtime.NewNotRegisteredErrForKind(schemeName, gvk)
+}
+
+// cborToJSON is a value's JSON.
+func cborToJSON(body []byte) ([]byte, error) {
+	var v any
+	if err := direct.Unmarshal(body, &v); err != nil {
+		return nil, err
+	}
+	return json.Marshal(v)
+}
