@@ -53,7 +53,7 @@ func Describe[T any, P pointer[T]](d resource.Descriptor) *resource.Descriptor {
 		}
 	}
 	if d.Codec == nil {
-		d.Codec = resource.ProtobufCodec(gvk, d.Hub().New)
+		d.Codec = completing{resource.ProtobufCodec(gvk, d.Hub().New), &d}
 	}
 	if d.Strategy.GarbageCollection == "" {
 		d.Strategy.GarbageCollection = metav1.DeletePropagationBackground
@@ -82,9 +82,8 @@ func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version 
 	}
 }
 
-// Settle runs f after the defaults of d's version v1, on requests and on what they make of an object: it brings fields
-// into line that say the same thing twice, or that are only ever written and kept elsewhere. It must change nothing on a
-// second run.
+// Settle runs f after the defaults, on what clients send and on what is read from the store: it brings fields into line
+// that say the same thing twice, or that are only ever written and kept elsewhere. It must change nothing on a second run.
 func Settle[T any](d *resource.Descriptor, f func(obj *T)) *resource.Descriptor {
 	v := d.Hub()
 	fill := v.Default
@@ -95,6 +94,23 @@ func Settle[T any](d *resource.Descriptor, f func(obj *T)) *resource.Descriptor 
 		}
 	}
 	return d
+}
+
+// completing is a codec that gives stored objects the defaults of fields that they lack: those that a later version of
+// Kubernetes brought, and those that were given as empty, which the stored form cannot tell from absent.
+type completing struct {
+	resource.Codec
+	d *resource.Descriptor
+}
+
+// Decode implements [resource.Codec].
+func (c completing) Decode(data []byte) (resource.Object, error) {
+	obj, err := c.Codec.Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	c.d.Hub().Default(obj)
+	return obj, nil
 }
 
 // OnCreate adapts a function on the kind's own type for PrepareCreate.
