@@ -5,9 +5,7 @@ package openapi
 
 import (
 	"bytes"
-	"crypto/sha512"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -155,13 +153,8 @@ func (d *documents) makeIndex() ([]byte, error) {
 
 func relative(p, hash string) string { return "/openapi/v3/" + p + "?hash=" + url.QueryEscape(hash) }
 
-// ServeHTTP answers GET and HEAD.
+// ServeHTTP answers every method alike, as kube-apiserver does.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
-		return
-	}
 	docs, err := h.documents()
 	if err == nil {
 		err = docs.serve(w, r, h.now())
@@ -173,24 +166,23 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *documents) serve(w http.ResponseWriter, r *http.Request, now time.Time) error {
-	p := strings.TrimSuffix(r.URL.Path, "/")
-	switch p {
+	switch r.URL.Path {
 	case "/openapi/v3":
 		index, err := d.index()
 		if err != nil {
 			return err
 		}
-		w.Header().Set("Etag", strconv.Quote(fmt.Sprintf("%X", sha512.Sum512(index))))
-		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8") // as kube-apiserver calls it, and without a tag
 		http.ServeContent(w, r, "", d.since, bytes.NewReader(index))
 		return nil
 	case "/openapi/v2":
+		w.Header().Add("Vary", "Accept-Encoding")
 		return d.send(w, r, d.v2, "v2@v1.0", nil)
 	}
-	name := strings.TrimPrefix(p, "/openapi/v3/")
+	name := strings.TrimPrefix(r.URL.Path, "/openapi/v3/")
 	doc := d.v3[name]
 	if doc == nil {
-		http.NotFound(w, r)
+		w.WriteHeader(http.StatusNotFound)
 		return nil
 	}
 	return d.send(w, r, doc, "v3@v1.0", func(hash string) bool {
@@ -221,6 +213,7 @@ func (d *documents) send(w http.ResponseWriter, r *http.Request, doc *document, 
 		return err
 	}
 	w.Header().Set("Etag", strconv.Quote(hash))
+	w.Header().Set("Content-Type", contentType)
 	if cache != nil && !cache(hash) {
 		return nil
 	}
@@ -232,10 +225,11 @@ func (d *documents) send(w http.ResponseWriter, r *http.Request, doc *document, 
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", contentType)
 	if acceptsGzip(r) {
 		w.Header().Set("Content-Encoding", "gzip")
-		w.Header().Add("Vary", "Accept-Encoding")
+		if len(w.Header()["Vary"]) < 2 {
+			w.Header().Add("Vary", "Accept-Encoding")
+		}
 	} else if body, err = inflate(body); err != nil {
 		return err
 	}
