@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/rest"
@@ -136,7 +138,7 @@ func makeServer(_ context.Context, p *parts, o *options) (err error) {
 	roles := &rbac.Index{}
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     append(builtin.Kinds(o.serviceCIDR, !o.bare, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles}), o.extensions.Kinds...),
+		Kinds:     append(builtin.Kinds(o.serviceCIDR, !o.bare, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles, Namespaces: p.namespace}), o.extensions.Kinds...),
 		Roles:     roles,
 		Admission: append(builtin.Admission(), o.extensions.Admission...),
 		Material:  p.pki,
@@ -159,6 +161,15 @@ func (p *parts) verify(ctx context.Context, token string, audiences []string) (u
 // authorize is what an access review asks: it is only called once there is a server.
 func (p *parts) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	return authorize.Standard(p.api.Authorizer())(ctx, a)
+}
+
+// namespace finds a namespace: it is only called once there is a server.
+func (p *parts) namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	obj, err := p.api.Backend().Get(ctx, schema.GroupResource{Resource: "namespaces"}, "", name)
+	if err != nil {
+		return nil, err
+	}
+	return obj.(*corev1.Namespace), nil
 }
 
 func serve(_ context.Context, p *parts, _ *options) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds"
 	"github.com/mortise-dev/mortise/internal/kinds/authentication"
 	"github.com/mortise-dev/mortise/internal/kinds/authorization"
+	"github.com/mortise-dev/mortise/internal/kinds/devices"
 	rbackinds "github.com/mortise-dev/mortise/internal/kinds/rbac"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -19,6 +20,8 @@ type Access struct {
 	Verify    authentication.Verify   // token reviews
 	Authorize authorization.Authorize // access reviews
 	Roles     *rbac.Index             // rules reviews, and what users may give to others
+	// Namespaces finds those in which administrators may claim devices.
+	Namespaces devices.Namespaces
 }
 
 // Kinds are the kinds that are served from the start. The list itself stands in internal/kinds, a line a kind. privileged
@@ -28,6 +31,7 @@ func Kinds(serviceCIDR netip.Prefix, privileged bool, a Access) []*resource.Desc
 		ServiceCIDR:     []netip.Prefix{serviceCIDR},
 		AllowPrivileged: privileged,
 		Verify:          a.Verify, Authorize: a.Authorize, Rules: a.Roles.Review,
-		Roles: rbackinds.Authority{Authorize: a.Authorize, RulesFor: a.Roles.RulesFor, RulesOf: a.Roles.RulesOf},
+		Roles:      rbackinds.Authority{Authorize: a.Authorize, RulesFor: a.Roles.RulesFor, RulesOf: a.Roles.RulesOf},
+		Namespaces: a.Namespaces,
 	})
 }

@@ -46,6 +46,8 @@ type Options struct {
 	Roles rbac.Authority
 	// Verify answers token reviews; nil: no token is known.
 	Verify authentication.Verify
+	// Namespaces finds those in which administrators may claim devices; nil: none.
+	Namespaces devices.Namespaces
 }
 
 // All makes the descriptors of all built-in kinds. A second call makes others that share nothing with the first's.
@@ -120,8 +122,8 @@ func All(o Options) []*resource.Descriptor {
 		rbac.RoleBinding(o.Roles),
 		devices.DeviceClass(),
 		devices.DeviceTaintRule(),
-		devices.ResourceClaim(),
-		devices.ResourceClaimTemplate(),
+		devices.ResourceClaim(o.Namespaces),
+		devices.ResourceClaimTemplate(o.Namespaces),
 		devices.ResourceSlice(),
 		scheduling.PriorityClass(),
 		storage.CSIDriver(),

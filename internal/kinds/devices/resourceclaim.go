@@ -12,7 +12,7 @@ import (
 )
 
 // ResourceClaim describes resource claims, with the subresource status.
-func ResourceClaim() *resource.Descriptor {
+func ResourceClaim(find Namespaces) *resource.Descriptor {
 	check := upstream.ResourceClaim()
 	return kind.Describe[resourcev1.ResourceClaim](resource.Descriptor{
 		Group:      "resource.k8s.io",
@@ -28,7 +28,9 @@ func ResourceClaim() *resource.Descriptor {
 				r.Status = old.Status
 				dropDerived(&r.Spec, &old.Spec)
 			}),
-			Validate:       check.Create,
+			Validate: find.newClaim(check.Create, func(obj resource.Object) *resourcev1.ResourceClaimSpec {
+				return &obj.(*resourcev1.ResourceClaim).Spec
+			}),
 			ValidateUpdate: check.Update,
 			ReturnDeleted:  true,
 		},
@@ -36,8 +38,9 @@ func ResourceClaim() *resource.Descriptor {
 			kind.Status(func(r, old *resourcev1.ResourceClaim) {
 				r.Spec = old.Spec
 				kind.KeepMeta(&r.ObjectMeta, &old.ObjectMeta)
+				dropSkipped(r, old, upstream.Gate("DRAOptionalNodeOperations"))
 				keepAllocated(r, old)
-			}, check.Status),
+			}, find.newStatus(check.Status)),
 		},
 	})
 }

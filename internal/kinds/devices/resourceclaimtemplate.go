@@ -12,7 +12,7 @@ import (
 )
 
 // ResourceClaimTemplate describes templates of resource claims.
-func ResourceClaimTemplate() *resource.Descriptor {
+func ResourceClaimTemplate(find Namespaces) *resource.Descriptor {
 	check := upstream.ResourceClaimTemplate()
 	return kind.Describe[resourcev1.ResourceClaimTemplate](resource.Descriptor{
 		Group:      "resource.k8s.io",
@@ -26,7 +26,9 @@ func ResourceClaimTemplate() *resource.Descriptor {
 			PrepareUpdate: kind.OnUpdate(func(r, old *resourcev1.ResourceClaimTemplate) {
 				dropDerived(&r.Spec.Spec, &old.Spec.Spec)
 			}),
-			Validate:       check.Create,
+			Validate: find.newClaim(check.Create, func(obj resource.Object) *resourcev1.ResourceClaimSpec {
+				return &obj.(*resourcev1.ResourceClaimTemplate).Spec.Spec
+			}),
 			ValidateUpdate: check.Update,
 			ReturnDeleted:  true,
 		},
