@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate"
 	genericvalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,7 +112,7 @@ func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object)
 		if rec != nil {
 			return nil, apierrors.NewAlreadyExists(k.GroupResource(), obj.GetName())
 		}
-		return k.NewForms(obj), nil
+		return k.Unstored(key, obj)
 	}
 	if obj.GetResourceVersion() != "" {
 		return nil, errors.New("resourceVersion should not be set on objects to be created")
@@ -334,7 +335,7 @@ func (a *API) beforeUpdate(ctx context.Context, k *Kind, st *resource.Strategy, 
 	errs := genericvalidation.ValidateObjectMetaAccessor(obj, k.Namespaced, pathSegment, meta)
 	errs = append(errs, genericvalidation.ValidateObjectMetaAccessorUpdate(obj, old, meta)...)
 	if st.ValidateUpdate != nil {
-		errs = append(errs, st.ValidateUpdate(ctx, obj, old)...)
+		errs = together(ctx, errs, st.ValidateUpdate(ctx, obj, old), k.Strategy.Undeclared)
 	}
 	if len(errs) > 0 {
 		return invalid(k, obj.GetName(), errs)
@@ -345,6 +346,27 @@ func (a *API) beforeUpdate(ctx context.Context, k *Kind, st *resource.Strategy, 
 		}
 	}
 	return nil
+}
+
+// together joins what is wrong with any object's metadata and what a kind found. Nothing is said twice: what the kind's
+// declared rules say wins over the same from outside of them, and what comes first over what comes later. Kinds without
+// declared rules repeat themselves.
+func together(ctx context.Context, common, own field.ErrorList, undeclared bool) field.ErrorList {
+	if undeclared || len(common) == 0 {
+		return append(common, own...)
+	}
+	errs := validate.FilterCoveredHandwrittenErrors(ctx, common.MarkFromImperative(), own, true)
+	said := make(map[string]bool, len(errs))
+	for _, e := range errs {
+		said[e.Error()] = true
+	}
+	for _, e := range own {
+		if !said[e.Error()] {
+			said[e.Error()] = true
+			errs = append(errs, e)
+		}
+	}
+	return errs
 }
 
 // keepTimes gives managed-field entries that say the same as before their old time, so that writing what is there is no change.
