@@ -162,6 +162,8 @@ type Strategy struct {
 	// Validate and ValidateUpdate are the whole validation, metadata included, as the upstream kind's functions are.
 	Validate       func(ctx context.Context, obj Object) field.ErrorList
 	ValidateUpdate func(ctx context.Context, obj, old Object) field.ErrorList
+	// Undeclared says that the kind has no declared validation, whose way of joining errors says nothing twice.
+	Undeclared bool
 	// Warn returns warnings for the client; old is nil on create.
 	Warn func(ctx context.Context, obj, old Object) []string
 	// WarnDelete returns warnings for a client that deletes, by its options; nil: none.

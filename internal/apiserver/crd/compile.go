@@ -71,6 +71,7 @@ func Compile(def *v1.CustomResourceDefinition, call Caller) (*resource.Descripto
 		Storage: storage, Prefix: k.group + "/" + names.Plural, Codec: codec{k},
 		Verbs: []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"},
 		Strategy: resource.Strategy{
+			Undeclared:    true,
 			PrepareCreate: k.prepareCreate, PrepareUpdate: k.prepareUpdate,
 			Validate: k.validate, ValidateUpdate: k.validateUpdate, Warn: warnFinalizers,
 			GarbageCollection: metav1.DeletePropagationBackground, Conditional: true,

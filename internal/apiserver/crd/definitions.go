@@ -49,7 +49,7 @@ func Definitions() *resource.Descriptor {
 			PrepareCreate: prepareDefinition, PrepareUpdate: prepareDefinitionUpdate,
 			Validate: validateDefinition, ValidateUpdate: validateDefinitionUpdate, Warn: warnDefinition,
 			Finalizers: pendingCleanup, BeginDelete: beginCleanup,
-			GarbageCollection: metav1.DeletePropagationBackground, Conditional: true,
+			GarbageCollection: metav1.DeletePropagationBackground, Conditional: true, Undeclared: true,
 		},
 		Subresources: []resource.Subresource{{
 			Name: "status", Verbs: []string{"get", "patch", "update"},

@@ -32,7 +32,7 @@ func resetPaths(d *resource.Descriptor, subresource string) []fieldpath.Path {
 		switch {
 		case requests:
 			return fields("spec", "status")
-		case d.Subresource("status") == nil || d.Resource == "servicecidrs":
+		case d.Subresource("status") == nil:
 			return nil
 		}
 		return fields("status")

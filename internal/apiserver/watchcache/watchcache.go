@@ -118,6 +118,21 @@ func (k *Kind) NewForms(hub resource.Object) *Forms {
 	return &Forms{Kind: k, Hub: hub, encodings: make([]atomic.Pointer[[]byte], int(mediaCount)*len(k.Versions))}
 }
 
+// Unstored is what obj would be if it were stored and read again, without a revision. Codecs do not keep every difference
+// (between an empty list and none).
+func (k *Kind) Unstored(key string, obj resource.Object) (*Forms, error) {
+	data, err := k.Codec.Encode(obj)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", key, err)
+	}
+	rv := obj.GetResourceVersion()
+	if obj, err = k.Decode(&store.Record{Key: key, Value: data}); err != nil {
+		return nil, err
+	}
+	obj.SetResourceVersion(rv)
+	return k.NewForms(obj), nil
+}
+
 // Attach keeps the forms of the object that a record was made from on the record.
 func (k *Kind) Attach(r *store.Record, hub resource.Object) *Forms {
 	f := k.NewForms(hub)

@@ -48,6 +48,7 @@ func APIService() *resource.Descriptor {
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
 			Conditional:    true,
+			Undeclared:     true,
 		},
 		Subresources: []resource.Subresource{status},
 	})

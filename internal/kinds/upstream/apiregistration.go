@@ -13,20 +13,18 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// APIService validates the registration of an API server.
+// APIService validates the registration of an API server. The kind has no declared rules.
 func APIService() Checks {
-	update := func(f func(context.Context, *apiregistration.APIService, *apiregistration.APIService) field.ErrorList, sub ...string) UpdateCheck {
+	update := func(f func(context.Context, *apiregistration.APIService, *apiregistration.APIService) field.ErrorList) UpdateCheck {
 		return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
-			errs := f(ctx, internal[apiregistration.APIService](obj), internal[apiregistration.APIService](old))
-			return declared{}.run(ctx, obj, old, errs, sub...)
+			return f(ctx, internal[apiregistration.APIService](obj), internal[apiregistration.APIService](old))
 		}
 	}
 	return Checks{
 		Create: func(ctx context.Context, obj resource.Object) field.ErrorList {
-			errs := validation.ValidateAPIService(ctx, internal[apiregistration.APIService](obj))
-			return declared{}.run(ctx, obj, nil, errs)
+			return validation.ValidateAPIService(ctx, internal[apiregistration.APIService](obj))
 		},
 		Update: update(validation.ValidateAPIServiceUpdate),
-		Status: update(validation.ValidateAPIServiceStatusUpdate, "status"),
+		Status: update(validation.ValidateAPIServiceStatusUpdate),
 	}
 }
