@@ -92,6 +92,9 @@ func hubOf(v *resource.Version) resource.Object {
 func (c *converter) to(obj runtime.Object, gv schema.GroupVersion) (runtime.Object, error) {
 	target := c.d.Version(gv.Version)
 	if target == nil || gv.Group != c.d.Group {
+		if custom(c.d) { // not as one that is not registered: such an entry spoils them all
+			return nil, fmt.Errorf("convert %s to %s: not a version of it", c.d.Kind, gv)
+		}
 		return nil, runtime.NewNotRegisteredErrForKind("managed fields", gv.WithKind(c.d.Kind))
 	}
 	if u, ok := obj.(*unstructured.Unstructured); ok && !custom(c.d) {

@@ -110,7 +110,7 @@ func (b *Backend) Update(ctx context.Context, r schema.GroupResource, namespace,
 		var f *watchcache.Forms
 		if finished(k, obj, cur.Hub) {
 			if !dryRun {
-				err = b.api.remove(ctx, k, rec, cur.Hub)
+				_, err = b.api.remove(ctx, k, rec, cur.Hub)
 			}
 			f = k.NewForms(obj)
 		} else {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,7 +35,20 @@ func deleteOne(q *req) error {
 	q.warnDelete(opts)
 	ctx, cancel := q.writing()
 	defer cancel()
-	f, gone, err := q.delete(ctx, q.deletion(q.ns, q.name, opts))
+	d := q.deletion(q.ns, q.name, opts)
+	if unsafely(opts) {
+		if err := q.mayDeleteUnsafely(ctx); err != nil {
+			return err
+		}
+		if err := q.deleteUnreadable(ctx, d); err != nil {
+			return err
+		}
+		return q.respondOther(http.StatusOK, &metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusOK,
+			Details: &metav1.StatusDetails{Name: q.name, Kind: q.kind.Descriptor.Kind},
+		}, "v1", "Status")
+	}
+	f, gone, err := q.delete(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -63,20 +77,25 @@ func (q *req) warnDelete(opts *metav1.DeleteOptions) {
 
 // deletion prepares a deletion, with admission.
 func (q *req) deletion(ns, name string, opts *metav1.DeleteOptions) *deletion {
-	return &deletion{kind: q.kind, ns: ns, name: name, opts: opts, validate: func(ctx context.Context, old resource.Object) error {
-		if len(q.Admission) == 0 {
-			return nil
-		}
+	d := &deletion{kind: q.kind, ns: ns, name: name, opts: opts}
+	if len(q.Admission) == 0 {
+		return d
+	}
+	d.validate = func(ctx context.Context, old resource.Object) error {
 		at := q.attributes(admit.Delete, nil, old, opts, len(opts.DryRun) > 0)
 		at.Namespace, at.Name = ns, name
 		if q.kind.Resource == "namespaces" && q.kind.Group == "" {
 			at.Namespace = name
 		}
+		if d.collection {
+			at.Name = ""
+		}
 		if err := q.Admission.Mutate(ctx, &Backend{q.API}, at); err != nil {
 			return err
 		}
 		return q.Admission.Validate(ctx, &Backend{q.API}, at)
-	}}
+	}
+	return d
 }
 
 // deleteOptions come as a body or, without one, as a query.
@@ -99,7 +118,6 @@ func (q *req) deleteOptions() (*metav1.DeleteOptions, error) {
 			return nil, badRequest(err)
 		}
 	}
-	o.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
 	if err := invalidOptions("DeleteOptions", validation.ValidateDeleteOptions(o)); err != nil {
 		return nil, err
 	}
@@ -114,6 +132,8 @@ type deletion struct {
 	kind     *Kind
 	ns, name string
 	opts     *metav1.DeleteOptions
+	// collection: admission is asked about the collection and is told no name.
+	collection bool
 	validate func(ctx context.Context, old resource.Object) error // admission; nil: none
 }
 
@@ -150,6 +170,15 @@ func (a *API) deleteOnce(ctx context.Context, d *deletion, rec *store.Record) (*
 	if err := a.preconditions(k, cur.Hub, opts); err != nil {
 		return nil, false, err
 	}
+	if st.BeginDelete != nil {
+		if cur.Hub.GetDeletionTimestamp() == nil {
+			f, err := a.beginDelete(ctx, d, rec, cur, opts)
+			return f, false, err
+		}
+		if len(st.Finalizers(cur.Hub)) > 0 {
+			return cur, false, nil
+		}
+	}
 	obj := own(cur)
 	graceful, err := a.grace(ctx, st, obj, opts)
 	if errors.Is(err, errDeleting) {
@@ -166,34 +195,63 @@ func (a *API) deleteOnce(ctx context.Context, d *deletion, rec *store.Record) (*
 	if !slices.Equal(finalizers, obj.GetFinalizers()) {
 		obj.SetFinalizers(finalizers)
 	}
-	pending := len(finalizers) > 0 || st.Finalizers != nil && len(st.Finalizers(obj)) > 0
+	pending := len(finalizers) > 0
 	switch {
 	case graceful && (*opts.GracePeriodSeconds > 0 || pending):
-	case pending && st.BeginDelete != nil && cur.Hub.GetDeletionTimestamp() == nil:
-		// kinds whose deletion is a state of their own say when it began, and nothing of grace
-		now := metav1.NewTime(a.Now()).Rfc3339Copy()
-		obj.SetDeletionTimestamp(&now)
-	case pending && st.BeginDelete != nil:
-		return cur, false, nil
 	case pending:
 		a.mark(obj)
 	default:
-		if dryRun {
-			return cur, true, nil
-		}
-		if err := a.remove(ctx, k, rec, cur.Hub); err != nil {
-			return nil, false, err
-		}
-		if graceful {
-			return k.NewForms(obj), true, nil
-		}
-		return cur, true, nil
+		f, err := a.deleteNow(ctx, k, rec, cur, obj, graceful, dryRun)
+		return f, true, err
 	}
-	if cur.Hub.GetDeletionTimestamp() == nil && st.BeginDelete != nil {
-		st.BeginDelete(obj)
-	}
-	f, err := a.replace(ctx, k, rec, cur, obj, dryRun)
+	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, dryRun)
 	return f, false, err
+}
+
+// deleteNow takes an object away that nothing holds back, and returns what it last was. Of a graceful kind it is told first
+// that its grace is over: watchers see that as a change of its own.
+func (a *API) deleteNow(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, graceful, dryRun bool) (*watchcache.Forms, error) {
+	if graceful {
+		var err error
+		if rec, cur, err = a.replaceRecord(ctx, k, rec, cur, obj, dryRun); err != nil {
+			return nil, err
+		}
+	}
+	if dryRun {
+		return cur, nil
+	}
+	at, err := a.remove(ctx, k, rec, cur.Hub)
+	if err != nil || !k.Strategy.ReturnDeleted {
+		return cur, err
+	}
+	last := own(cur)
+	last.SetResourceVersion(strconv.FormatInt(at, 10))
+	return k.NewForms(last), nil
+}
+
+// beginDelete marks an object whose deletion is a state of its own (namespaces, definitions): the mark says when it began, and
+// nothing of grace.
+func (a *API) beginDelete(ctx context.Context, d *deletion, rec *store.Record, cur *watchcache.Forms, opts *metav1.DeleteOptions) (*watchcache.Forms, error) {
+	if d.validate != nil {
+		if err := d.validate(ctx, cur.Hub); err != nil {
+			return nil, err
+		}
+	}
+	obj := own(cur)
+	now := metav1.NewTime(a.Now()).Rfc3339Copy()
+	obj.SetDeletionTimestamp(&now)
+	st := &d.kind.Strategy
+	if d.kind.Group == "" {
+		//nolint:staticcheck // orphanDependents is deprecated and still honoured
+		if o := opts.OrphanDependents; o != nil && !*o {
+			foreground := metav1.DeletePropagationForeground
+			opts.OrphanDependents, opts.PropagationPolicy = nil, &foreground
+		}
+		obj.SetFinalizers(withPropagation(st, obj.GetFinalizers(), opts))
+	}
+	st.BeginDelete(obj)
+	_, f, err := a.replaceRecord(ctx, d.kind, rec, cur, obj, len(opts.DryRun) > 0)
+	return f, err
 }
 
 func (a *API) preconditions(k *Kind, obj resource.Object, opts *metav1.DeleteOptions) error {
@@ -202,13 +260,21 @@ func (a *API) preconditions(k *Kind, obj resource.Object, opts *metav1.DeleteOpt
 		return nil
 	}
 	gr := schema.GroupResource{Group: k.HubGroup, Resource: k.Descriptor.Kind}
+	uid, rv := "the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated",
+		"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified"
+	if k.Strategy.BeginDelete != nil {
+		gr = k.GroupResource()
+		begin := "Precondition"
+		if k.Group != "" {
+			begin = "precondition"
+		}
+		uid, rv = begin+" failed: UID in precondition: %s, UID in object meta: %s", begin+" failed: ResourceVersion in precondition: %s, ResourceVersion in object meta: %s" // upstream's words
+	}
 	if p.UID != nil && *p.UID != obj.GetUID() {
-		return apierrors.NewConflict(gr, obj.GetName(),
-			fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, obj.GetUID()))
+		return apierrors.NewConflict(gr, obj.GetName(), fmt.Errorf(uid, *p.UID, obj.GetUID()))
 	}
 	if p.ResourceVersion != nil && *p.ResourceVersion != obj.GetResourceVersion() {
-		return apierrors.NewConflict(gr, obj.GetName(),
-			fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, obj.GetResourceVersion()))
+		return apierrors.NewConflict(gr, obj.GetName(), fmt.Errorf(rv, *p.ResourceVersion, obj.GetResourceVersion()))
 	}
 	return nil
 }

@@ -114,9 +114,10 @@ func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object)
 		}
 		return k.Unstored(key, obj)
 	}
-	if obj.GetResourceVersion() != "" {
+	if rv, err := revision(obj.GetResourceVersion()); err == nil && rv != 0 {
 		return nil, errors.New("resourceVersion should not be set on objects to be created")
 	}
+	obj.SetResourceVersion("")
 	data, err := k.Codec.Encode(obj)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", key, err)
@@ -255,7 +256,7 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 		}
 		obj.SetResourceVersion(cur.Hub.GetResourceVersion())
 	} else if want, err := revision(rv); err != nil {
-		return nil, err
+		return nil, errors.Unwrap(err)
 	} else if want != rec.Revision {
 		return nil, apierrors.NewConflict(k.GroupResource(), c.name, errors.New(optimisticLock))
 	}
@@ -276,7 +277,7 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 	}
 	if finished(k, obj, cur.Hub) {
 		if !c.dryRun {
-			if err := a.remove(ctx, k, rec, cur.Hub); err != nil {
+			if _, err := a.remove(ctx, k, rec, cur.Hub); err != nil {
 				return nil, err
 			}
 		}
@@ -290,28 +291,37 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 
 // replace stores obj in the place of rec, unless it says the same.
 func (a *API) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, dryRun bool) (*watchcache.Forms, error) {
+	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, dryRun)
+	return f, err
+}
+
+// replaceRecord is replace, with the record that is stored afterwards.
+func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, dryRun bool) (*store.Record, *watchcache.Forms, error) {
 	rv := obj.GetResourceVersion()
 	obj.SetResourceVersion("")
 	data, err := k.Codec.Encode(obj)
 	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", rec.Key, err)
+		return nil, nil, fmt.Errorf("encode %s: %w", rec.Key, err)
 	}
 	if bytes.Equal(data, rec.Value) {
-		return cur, nil
+		return rec, cur, nil
 	}
 	if dryRun {
+		if obj, err = k.Decode(&store.Record{Key: rec.Key, Value: data, Revision: rec.Revision}); err != nil {
+			return nil, nil, err
+		}
 		obj.SetResourceVersion(rv)
-		return k.NewForms(obj), nil
+		return rec, k.NewForms(obj), nil
 	}
 	now, err := a.Store.Update(ctx, rec.Key, rec.Revision, data, ttlOf(k, obj))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	f, err := k.Forms(now)
 	if err == nil {
 		a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), f.Hub)
 	}
-	return f, err
+	return now, f, err
 }
 
 func (a *API) beforeUpdate(ctx context.Context, k *Kind, st *resource.Strategy, obj, old resource.Object) error {
@@ -322,6 +332,7 @@ func (a *API) beforeUpdate(ctx context.Context, k *Kind, st *resource.Strategy, 
 	if obj.GetUID() == "" {
 		obj.SetUID(old.GetUID())
 	}
+	obj.SetSelfLink("")
 	if t := old.GetCreationTimestamp(); !t.IsZero() {
 		obj.SetCreationTimestamp(t)
 	}
@@ -409,9 +420,9 @@ func finished(k *Kind, obj, old resource.Object) bool {
 }
 
 // remove deletes a record, and releases what the object held.
-func (a *API) remove(ctx context.Context, k *Kind, rec *store.Record, obj resource.Object) error {
-	if _, err := a.Store.Delete(ctx, rec.Key, rec.Revision); err != nil {
-		return err
+func (a *API) remove(ctx context.Context, k *Kind, rec *store.Record, obj resource.Object) (revision int64, err error) {
+	if revision, err = a.Store.Delete(ctx, rec.Key, rec.Revision); err != nil {
+		return 0, err
 	}
 	a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), nil)
 	if k.Strategy.Allocate != nil {
@@ -422,12 +433,16 @@ func (a *API) remove(ctx context.Context, k *Kind, rec *store.Record, obj resour
 			done(true)
 		}
 	}
-	return nil
+	return revision, nil
 }
 
 func precondition(key, what, want, is string) error {
-	return fmt.Errorf("StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: %s in precondition: %s, %s in object meta: %s",
-		key, what, want, what, is)
+	return invalidObject(key, fmt.Sprintf("Precondition failed: %s in precondition: %s, %s in object meta: %s", what, want, what, is))
+}
+
+// invalidObject is how a store that is not our own words what it refuses.
+func invalidObject(key, what string) error {
+	return fmt.Errorf("StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: %s", key, what)
 }
 
 func ttlOf(k *Kind, obj resource.Object) time.Duration {
