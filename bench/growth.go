@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	few       = 1000 // objects at the beginning of growth
+	flat      = 1.3  // what may be called no growth, with the noise of a loaded machine
+	idleTold  = 40   // writes that idle watchers are told of
+	fewWrites = 300  // writes that one watcher is told of
+)
+
+// costs is what requests cost with so many objects stored.
+type costs struct {
+	get, create  result
+	watch        float64 // milliseconds from write to event, p50
+	list, listed float64 // milliseconds for all objects, and per object in µs
+}
+
+// growth stores few objects and then many, and measures the same requests both times; then many watchers on them.
+func growth(ctx context.Context, b *bench, t *target, add adder) error {
+	base, err := stored(ctx, t, few)
+	if err != nil {
+		return err
+	}
+	var serial atomic.Int64
+	small, err := cost(ctx, b, t, base, few, &serial)
+	if err != nil {
+		return err
+	}
+	before, err := t.collected(ctx)
+	if err != nil {
+		return err
+	}
+	made := serial.Load()
+	if err := fill(ctx, t, base, few, b.objects); err != nil {
+		return err
+	}
+	after, err := t.collected(ctx)
+	if err != nil {
+		return err
+	}
+	add(fmt.Sprintf("memory per object of 1 KB, %s stored", number(float64(b.objects))),
+		value{unit: "KB", number: (after - before) / float64(b.objects-few) / 1024})
+	large, err := cost(ctx, b, t, base, b.objects, &serial)
+	if err != nil {
+		return err
+	}
+	grown := func(what string, from, to float64, unit string) {
+		add(fmt.Sprintf("%s, %s → %s objects stored", what, number(few), number(float64(b.objects))),
+			value{text: fmt.Sprintf("%s → %s %s", number(from), number(to), unit)}, value{name: "growth", unit: "×", number: to / from, bound: atMost(flat)})
+	}
+	grown("CPU of a GET", small.get.cpu, large.get.cpu, "ms")
+	grown("CPU of a create", small.create.cpu, large.create.cpu, "ms")
+	grown("write → one watcher, p50", small.watch, large.watch, "ms")
+	grown("LIST per object", small.listed, large.listed, "µs")
+	add(fmt.Sprintf("LIST of %s objects of 1 KB", number(float64(b.objects)+float64(made))), value{unit: "ms", number: large.list})
+	return crowds(ctx, b, t, add, base)
+}
+
+func cost(ctx context.Context, b *bench, t *target, base string, n int, serial *atomic.Int64) (c costs, err error) {
+	name := some(base, n)
+	if c.get, err = loop(ctx, t, 16, b.length(), func(ctx context.Context, client *http.Client) error {
+		return expect(ctx, client, http.StatusOK, "GET", name(), "", "")
+	}); err != nil {
+		return c, err
+	}
+	before := serial.Load()
+	client, err := t.client(2)
+	if err != nil {
+		return c, err
+	}
+	defer client.CloseIdleConnections()
+	r, err := listing(ctx, t, min(b.length(), 3*time.Second), base, "application/json", "identity")
+	if err != nil {
+		return c, err
+	}
+	c.list, c.listed = r.p50, r.p50*1000/float64(int64(n)+before)
+	one, err := gather(ctx, client, base, 1)
+	if err != nil {
+		return c, err
+	}
+	all, err := latencies(ctx, t, one, base, fewWrites)
+	one.close()
+	if err != nil {
+		return c, err
+	}
+	c.watch = quantile(all, 50)
+	c.create, err = loop(ctx, t, 16, b.length(), func(ctx context.Context, client *http.Client) error {
+		return expect(ctx, client, http.StatusCreated, "POST", base, "application/json", configMap(fmt.Sprint("g-", serial.Add(1)), kilobyte))
+	})
+	return c, err
+}
+
+// crowds is many idle watchers, over shared connections and with one each: what one takes, and how long the last one waits
+// for a write.
+func crowds(ctx context.Context, b *bench, t *target, add adder, base string) error {
+	for _, m := range []struct {
+		what   string
+		client func() (*http.Client, error)
+		limit  float64
+	}{
+		{"HTTP/2, shared connections", t.streams, 32},
+		{"a connection each", func() (*http.Client, error) { return t.client(b.watchers + 1) }, 64},
+	} {
+		client, err := m.client()
+		if err != nil {
+			return err
+		}
+		before, err := t.collected(ctx)
+		if err != nil {
+			return err
+		}
+		c, err := gather(ctx, client, base, b.watchers)
+		if err != nil {
+			return err
+		}
+		idle, err := t.collected(ctx)
+		if err != nil {
+			c.close()
+			return err
+		}
+		cpu, err := t.cpu()
+		if err != nil {
+			c.close()
+			return err
+		}
+		all, err := latencies(ctx, t, c, base, idleTold)
+		if err != nil {
+			c.close()
+			return err
+		}
+		then, err := t.cpu()
+		if err != nil {
+			c.close()
+			return err
+		}
+		told, err := t.collected(ctx)
+		c.close()
+		client.CloseIdleConnections()
+		if err != nil {
+			return err
+		}
+		per := func(to float64) float64 { return (to - before) / float64(b.watchers) / 1024 }
+		add(fmt.Sprintf("%s watchers on one kind, %s objects, %s: memory per watcher", number(float64(b.watchers)), number(float64(b.objects)), m.what),
+			value{name: "idle", unit: "KB", number: per(idle), bound: atMost(m.limit)}, value{name: "told", unit: "KB", number: per(told), bound: atMost(m.limit)})
+		add("write → the last of them",
+			value{name: "p50", unit: "ms", number: quantile(all, 50)}, value{name: "p99", unit: "ms", number: quantile(all, 99)},
+			value{name: "CPU per event", unit: "µs", number: float64((then - cpu).Microseconds()) / float64(idleTold*b.watchers)})
+	}
+	return nil
+}

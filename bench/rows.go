@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "context"
+
+// adder books a measured line.
+type adder func(what string, values ...value)
+
+// row is one measurement, which may make several lines.
+type row struct {
+	name, what string
+	// args start a server for this row alone; without them it is put to the bare one that rows share.
+	args []string
+	// serve is what can be put to any API server; start is what needs the binary, or no server at all.
+	serve func(ctx context.Context, b *bench, t *target, add adder) error
+	start func(ctx context.Context, b *bench, add adder) error
+}
+
+// rowsInOrder is THE table.
+func rowsInOrder() []row {
+	return []row{
+		{name: "starts", what: "exec → ready", start: starts},
+		{name: "rest", what: "memory and CPU at rest", start: atRest},
+		{name: "create", what: "durable creates with 1, 16 and 128 clients", serve: creates},
+		{name: "get", what: "GET", serve: gets},
+		{name: "update", what: "update (PUT)", serve: updates},
+		{name: "merge", what: "merge patch", serve: merges},
+		{name: "apply", what: "server-side apply, creating and changing", serve: applies},
+		{name: "custom", what: "custom resources: create and GET", serve: customs},
+		{name: "engine", what: "engine alone, 256 writers; opening 100,000 records", start: engine},
+		{name: "list", what: "LIST of 5,000 pods", serve: lists},
+		{name: "fanout", what: "watch events to 200 watchers", serve: fanOut},
+		{name: "crd", what: "CRD: create → first CR accepted", serve: definitions},
+		{name: "crdmemory", what: "memory per CRD", args: bare, serve: definitionMemory},
+		{name: "schedule", what: "pods scheduled a second", start: schedule},
+		{name: "embed", what: "embedtest.New", start: embeds},
+		{name: "growth", what: "cost in objects stored; memory per object; idle watchers", args: bare, serve: growth},
+	}
+}
