@@ -9,6 +9,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/cronjob"
 	"github.com/mortise-dev/mortise/internal/controllers/daemonset"
 	"github.com/mortise-dev/mortise/internal/controllers/deployment"
+	"github.com/mortise-dev/mortise/internal/controllers/disruption"
 	"github.com/mortise-dev/mortise/internal/controllers/endpoints"
 	"github.com/mortise-dev/mortise/internal/controllers/endpointslice"
 	"github.com/mortise-dev/mortise/internal/controllers/garbagecollector"
@@ -32,6 +33,7 @@ func Controllers() []controllers.Controller {
 		cronjob.Controller(),
 		daemonset.Controller(),
 		deployment.Controller(),
+		disruption.Controller(),
 		endpoints.Controller(),
 		endpointslice.Controller(),
 		garbagecollector.Controller(),

@@ -1,0 +1,301 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package disruption counts, for each PodDisruptionBudget, how many of its pods are healthy, how many have to be, and so
+// how many may be evicted. The API server's eviction reads that from the budget's status and takes one off for each that
+// it allows, noting the pod there; this controller crosses it out again once the pod is seen to go, or after two minutes.
+//
+// What the status ought to be is decided in plan.go, without I/O. When it cannot be decided, nothing may be evicted. The
+// status is written with the resourceVersion that was read: an eviction in between makes the write fail and the sync
+// start again.
+package disruption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	listers "k8s.io/client-go/listers/core/v1"
+	policylisters "k8s.io/client-go/listers/policy/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	core, apps := corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion
+	budgets := policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
+	return controllers.Controller{
+		Name:      "disruption-controller",
+		Component: "controllermanager",
+		Inputs: []schema.GroupVersionResource{
+			budgets, core.WithResource("pods"), core.WithResource("replicationcontrollers"),
+			apps.WithResource("replicasets"), apps.WithResource("deployments"), apps.WithResource("statefulsets"),
+		},
+		Outputs: []schema.GroupVersionResource{budgets, core.WithResource("pods")},
+		New:     build,
+	}
+}
+
+type controller struct {
+	client      kubernetes.Interface
+	dynamic     dynamic.Interface
+	mapper      meta.RESTMapper
+	recorder    record.EventRecorder
+	clock       clock.PassiveClock
+	budgets     policylisters.PodDisruptionBudgetLister
+	pods        listers.PodLister
+	replication listers.ReplicationControllerLister
+	sets        appslisters.ReplicaSetLister
+	deployments appslisters.DeploymentLister
+	stateful    appslisters.StatefulSetLister
+	queue       *controllers.Queue[types.NamespacedName] // of budgets
+	targets     *controllers.Queue[types.NamespacedName] // of pods that say that they are to be disrupted
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	pods, budgets := d.Informers.Core().V1().Pods(), d.Informers.Policy().V1().PodDisruptionBudgets()
+	replication, apps := d.Informers.Core().V1().ReplicationControllers(), d.Informers.Apps().V1()
+	c := &controller{
+		client: d.Client, dynamic: d.Dynamic, mapper: d.RESTMapper, recorder: d.Recorder, clock: d.Clock,
+		budgets: budgets.Lister(), pods: pods.Lister(), replication: replication.Lister(),
+		sets: apps.ReplicaSets().Lister(), deployments: apps.Deployments().Lister(), stateful: apps.StatefulSets().Lister(),
+		queue:   controllers.NewQueue[types.NamespacedName](d, "disruption", 1),
+		targets: controllers.NewQueue[types.NamespacedName](d, "stale_pod_disruption", 1),
+	}
+	// A budget follows its pods, as upstream's does: a workload that asks for more or fewer soon has more or fewer.
+	d.Await(replication.Informer())
+	d.Await(apps.ReplicaSets().Informer())
+	d.Await(apps.Deployments().Informer())
+	d.Await(apps.StatefulSets().Informer())
+	err := errors.Join(
+		controllers.Subscribe(d, budgets.Informer(), controllers.OnAny(func(b *policyv1.PodDisruptionBudget) { c.queue.Add(controllers.Key(b)) })),
+		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
+			Add: c.podSeen, Update: func(_, now *corev1.Pod) { c.podSeen(now) }, Delete: c.wake,
+		}),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			defer cancel()
+			ended <- c.targets.Run(ctx, c.clear)
+		}()
+		err := c.queue.Run(ctx, c.sync)
+		cancel()
+		return errors.Join(err, <-ended)
+	}), err
+}
+
+func (c *controller) podSeen(pod *corev1.Pod) {
+	c.wake(pod)
+	if is, wait := stale(pod, c.clock.Now()); is || wait > 0 {
+		c.targets.AddAfter(controllers.Key(pod), wait)
+	}
+}
+
+// wake queues the budget that a pod counts for. There ought to be one at most; more are said to be too many, and the
+// first is taken.
+func (c *controller) wake(pod *corev1.Pod) {
+	if len(pod.Labels) == 0 {
+		return // as upstream
+	}
+	all, err := c.budgets.PodDisruptionBudgets(pod.Namespace).List(labels.Everything())
+	if err != nil {
+		return // a cache's list has none
+	}
+	var first *policyv1.PodDisruptionBudget
+	matches := 0
+	for _, b := range all {
+		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if matches++; first == nil || b.Name < first.Name {
+			first = b
+		}
+	}
+	if first == nil {
+		return
+	}
+	if matches > 1 {
+		c.recorder.Eventf(pod, corev1.EventTypeWarning, "MultiplePodDisruptionBudgets",
+			"Pod %q/%q matches multiple PodDisruptionBudgets.  Chose %q arbitrarily.", pod.Namespace, pod.Name, first.Name)
+	}
+	c.queue.Add(controllers.Key(first))
+}
+
+func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
+	b, err := c.budgets.PodDisruptionBudgets(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	err = c.judge(ctx, b)
+	if err == nil || apierrors.IsConflict(err) {
+		return err
+	}
+	// What cannot be judged must not be disrupted.
+	closed := b.DeepCopy()
+	closed.Status.DisruptionsAllowed = 0
+	meta.SetStatusCondition(&closed.Status.Conditions, metav1.Condition{
+		Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.SyncFailedReason,
+		Message: err.Error(), ObservedGeneration: closed.Status.ObservedGeneration,
+	})
+	return c.write(ctx, b, closed.Status)
+}
+
+// judge works out a budget's status and writes it.
+func (c *controller) judge(ctx context.Context, b *policyv1.PodDisruptionBudget) error {
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	if err != nil {
+		c.recorder.Eventf(b, corev1.EventTypeWarning, "NoPods", "Failed to get pods: %v", err)
+		return err
+	}
+	pods, err := c.pods.Pods(b.Namespace).List(selector)
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	if len(pods) == 0 {
+		c.recorder.Event(b, corev1.EventTypeNormal, "NoPods", "No matching pods found")
+	}
+	v, err := decide(b, pods, func(pod *corev1.Pod) (scale, error) { return c.scaleOf(ctx, pod) }, c.clock.Now())
+	if err != nil {
+		c.recorder.Eventf(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
+		return err
+	}
+	if v.unmanaged {
+		c.recorder.Eventf(b, corev1.EventTypeWarning, "UnmanagedPods", "Pods selected by this PodDisruptionBudget (selector: %v) were found "+
+			"to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result in undefined behavior. "+
+			"To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.", b.Spec.Selector)
+	}
+	for _, pod := range v.overdue {
+		c.recorder.Eventf(pod, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't", b.Namespace, b.Name)
+	}
+	if err := c.write(ctx, b, v.status); err != nil {
+		return err
+	}
+	if v.recheck > 0 {
+		c.queue.AddAfter(controllers.Key(b), v.recheck)
+	}
+	return nil
+}
+
+// write makes status the budget's, unless it is that already.
+func (c *controller) write(ctx context.Context, b *policyv1.PodDisruptionBudget, status policyv1.PodDisruptionBudgetStatus) error {
+	if equality.Semantic.DeepEqual(b.Status, status) {
+		return nil
+	}
+	b = b.DeepCopy()
+	b.Status = status
+	_, err := c.client.PolicyV1().PodDisruptionBudgets(b.Namespace).UpdateStatus(ctx, b, metav1.UpdateOptions{})
+	return err
+}
+
+// scaleOf finds the workload that a pod's controller is, or that controls that in turn: a Deployment counts, not its
+// replica sets. What is no built-in workload is asked for its scale.
+func (c *controller) scaleOf(ctx context.Context, pod *corev1.Pod) (scale, error) {
+	ref := metav1.GetControllerOf(pod)
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return scale{}, err
+	}
+	if found := c.builtIn(pod.Namespace, schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, ref); found != nil {
+		return *found, nil
+	}
+	mapping, err := c.mapper.RESTMapping(schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, gv.Version)
+	if err != nil {
+		return scale{}, err
+	}
+	none := fmt.Errorf("found no controllers for pod %q", pod.Name)
+	answer, err := c.dynamic.Resource(mapping.Resource).Namespace(pod.Namespace).Get(ctx, ref.Name, metav1.GetOptions{}, "scale")
+	switch {
+	case apierrors.IsNotFound(err):
+		if _, err := c.dynamic.Resource(mapping.Resource).Namespace(pod.Namespace).Get(ctx, ref.Name, metav1.GetOptions{}); err == nil {
+			return scale{}, fmt.Errorf("%s does not implement the scale subresource", mapping.Resource.GroupResource())
+		}
+		return scale{}, none
+	case err != nil:
+		return scale{}, err
+	case answer.GetUID() != ref.UID:
+		return scale{}, none
+	}
+	n, _, err := unstructured.NestedInt64(answer.Object, "spec", "replicas")
+	return scale{ref.UID, int32(n)}, err
+}
+
+// builtIn is the scale of a workload whose kind has a cache here; nil if it is not one, or is not there any more.
+func (c *controller) builtIn(namespace string, kind schema.GroupKind, ref *metav1.OwnerReference) *scale {
+	of := func(o metav1.Object, replicas *int32, err error) *scale {
+		if err != nil || o.GetUID() != ref.UID || replicas == nil {
+			return nil
+		}
+		return &scale{ref.UID, *replicas}
+	}
+	switch kind {
+	case schema.GroupKind{Kind: "ReplicationController"}:
+		if o, err := c.replication.ReplicationControllers(namespace).Get(ref.Name); err == nil {
+			return of(o, o.Spec.Replicas, err)
+		}
+	case schema.GroupKind{Group: "apps", Kind: "StatefulSet"}:
+		if o, err := c.stateful.StatefulSets(namespace).Get(ref.Name); err == nil {
+			return of(o, o.Spec.Replicas, err)
+		}
+	case schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}:
+		set, err := c.sets.ReplicaSets(namespace).Get(ref.Name)
+		if err != nil || set.UID != ref.UID {
+			return nil
+		}
+		if up := metav1.GetControllerOfNoCopy(set); up != nil && up.Kind == "Deployment" {
+			if o, err := c.deployments.Deployments(namespace).Get(up.Name); err == nil && o.UID == up.UID && o.Spec.Replicas != nil {
+				return &scale{up.UID, *o.Spec.Replicas}
+			}
+		}
+		return of(set, set.Spec.Replicas, nil)
+	}
+	return nil
+}
+
+// clear takes back a pod's word that it is about to be disrupted, once nothing came of it.
+func (c *controller) clear(ctx context.Context, key types.NamespacedName) error {
+	pod, err := c.pods.Pods(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	now := c.clock.Now()
+	is, wait := stale(pod, now)
+	if wait > 0 {
+		c.targets.AddAfter(key, wait)
+	}
+	if !is {
+		return nil
+	}
+	pod = pod.DeepCopy()
+	for i := range pod.Status.Conditions {
+		if t := &pod.Status.Conditions[i]; t.Type == corev1.DisruptionTarget {
+			*t = corev1.PodCondition{Type: t.Type, Status: corev1.ConditionFalse, ObservedGeneration: t.ObservedGeneration, LastTransitionTime: metav1.NewTime(now)}
+		}
+	}
+	_, err = c.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	return err
+}
