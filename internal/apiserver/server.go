@@ -297,6 +297,7 @@ func (s *Server) Run(ctx context.Context) error {
 		ran = true
 		var g sync.WaitGroup
 		g.Go(func() { s.bookmarks(ctx) })
+		g.Go(func() { s.compact(ctx) })
 		g.Go(func() {
 			if e := s.crds.Run(ctx, s.api.Backend()); e != nil && ctx.Err() == nil {
 				err = fmt.Errorf("run custom resource definitions: %w", e)

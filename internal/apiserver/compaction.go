@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mortise-dev/mortise/store"
+)
+
+// compactInterval is kube-apiserver's default of --etcd-compaction-interval.
+const compactInterval = 5 * time.Minute
+
+// compact forgets history that is older than an interval, once an interval: a client can go back in time by that much for
+// certain, and by twice as much at best. This is part of what the API promises, since lists in pages are told to start anew
+// when their revision has gone; and it bounds memory.
+func (s *Server) compact(ctx context.Context) {
+	t := time.NewTicker(compactInterval)
+	defer t.Stop()
+	before := s.opts.Store.Revision()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		now := s.opts.Store.Revision()
+		if before > s.opts.Store.Compacted() {
+			if err := s.opts.Store.Compact(ctx, before); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrCompacted) {
+				s.opts.Log.ErrorContext(ctx, "forget old history", "revision", before, "error", err)
+			}
+		}
+		before = now
+	}
+}
