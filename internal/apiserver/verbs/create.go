@@ -74,6 +74,10 @@ func create(q *req) error {
 
 // act answers a create of a kind whose objects are not stored.
 func (q *req) act(ctx context.Context, obj resource.Object, opts *metav1.CreateOptions) error {
+	obj, err := q.updateFields(nil, obj, "", opts.FieldManager)
+	if err != nil {
+		return err
+	}
 	at := q.attributes(admit.Create, obj, nil, opts, len(opts.DryRun) > 0)
 	at.Name = obj.GetName()
 	if err := q.mutate(ctx, at); err != nil {

@@ -115,6 +115,7 @@ func (d *decoder) decode(body []byte, media, validation string) (obj resource.Ob
 	case mediaCBOR:
 		obj, said, strict, err = d.cbor(body, validation != metav1.FieldValidationIgnore)
 	default:
+		j := body
 		if media == mediaYAML {
 			var dup error
 			if validation != metav1.FieldValidationIgnore {
@@ -122,14 +123,12 @@ func (d *decoder) decode(body []byte, media, validation string) (obj resource.Ob
 					strict = append(strict, dup)
 				}
 			}
-			j, err := yaml.YAMLToJSON(body)
-			if err != nil {
+			if j, err = yaml.YAMLToJSON(body); err != nil {
 				return nil, nil, d.refuse(fmt.Errorf("couldn't get version/kind; json parse error: %w", err), schema.GroupVersionKind{}, body)
 			}
-			body = j
 		}
 		var more []error
-		obj, said, more, err = d.json(body, validation != metav1.FieldValidationIgnore)
+		obj, said, more, err = d.json(j, body, validation != metav1.FieldValidationIgnore)
 		strict = append(strict, more...)
 	}
 	if err != nil {
@@ -168,7 +167,7 @@ func summary(body []byte) string {
 }
 
 // json decodes the body first and looks at its kind afterwards, since nearly always it is the right one.
-func (d *decoder) json(body []byte, strictly bool) (resource.Object, schema.GroupVersionKind, []error, error) {
+func (d *decoder) json(body, original []byte, strictly bool) (resource.Object, schema.GroupVersionKind, []error, error) {
 	obj := d.empty()
 	var strict []error
 	var err error
@@ -185,21 +184,24 @@ func (d *decoder) json(body []byte, strictly bool) (resource.Object, schema.Grou
 	var said schema.GroupVersionKind
 	if err == nil {
 		said = obj.GetObjectKind().GroupVersionKind()
+		if _, free := obj.(*unstructured.Unstructured); free && said.Kind == "" {
+			return nil, said, nil, d.refuse(runtime.NewMissingKindErr(string(original)), said, original)
+		}
 	}
 	if err != nil || said.Kind != d.gvk.Kind || said.GroupVersion() != d.gvk.GroupVersion() {
 		// the slow way, which tells what is wrong in the words that clients know
 		found, ferr := jsonserializer.DefaultMetaFactory.Interpret(body)
 		if ferr != nil {
-			return nil, said, nil, d.refuse(ferr, schema.GroupVersionKind{}, body)
+			return nil, said, nil, d.refuse(ferr, schema.GroupVersionKind{}, original)
 		}
 		said = withDefaults(*found, d.gvk)
 		if said.Kind != d.gvk.Kind || said.GroupVersion() != d.gvk.GroupVersion() && !slices.Contains(d.others, said.GroupVersion()) {
-			if err := d.wrongKind(said, body); err != nil {
+			if err := d.wrongKind(said, original); err != nil {
 				return nil, said, nil, err
 			}
 		}
 		if err != nil {
-			return nil, said, nil, d.refuse(err, said, body)
+			return nil, said, nil, d.refuse(err, said, original)
 		}
 	}
 	return d.finish(obj, said, strict, strictly)
@@ -339,8 +341,27 @@ func (q *req) toHub(obj resource.Object) (resource.Object, error) {
 	return hub, nil
 }
 
+// strictTexts are the complaints in one error: that of a YAML decoder has one a line.
+func strictTexts(text string) []string {
+	const begin = "yaml: unmarshal errors:\n"
+	rest, ok := strings.CutPrefix(text, begin)
+	if !ok {
+		rest, ok = strings.CutPrefix(text, "error converting YAML to JSON: "+begin)
+	}
+	if !ok {
+		return []string{text}
+	}
+	lines := strings.Split(rest, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return lines
+}
+
 func (q *req) warnStrict(strict []error) {
 	for _, e := range strict {
-		q.warn.AddWarning("", e.Error())
+		for _, text := range strictTexts(e.Error()) {
+			q.warn.AddWarning("", text)
+		}
 	}
 }
