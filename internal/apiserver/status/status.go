@@ -100,9 +100,6 @@ func Write(w http.ResponseWriter, r *http.Request, err error) int {
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
 	}
-	if code == http.StatusTooManyRequests && h.Get("Retry-After") == "" {
-		h.Set("Retry-After", "1")
-	}
 	h.Set("Cache-Control", "no-cache, private")
 	body, media := encode(s, r)
 	h.Set("Content-Type", media)

@@ -7,8 +7,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -160,7 +162,7 @@ func sameName(name string, obj resource.Object) error {
 	}
 }
 
-// dedupOwners removes owner references that say the same owner twice.
+// dedupOwners removes owner references that are the same twice. Different ones of one UID are for validation to judge.
 func (q *req) dedupOwners(obj resource.Object, afterAdmission bool) {
 	refs := obj.GetOwnerReferences()
 	if len(refs) < 2 {
@@ -170,7 +172,7 @@ func (q *req) dedupOwners(obj resource.Object, afterAdmission bool) {
 	kept := make([]metav1.OwnerReference, 0, len(refs))
 	var twice []string
 	for _, r := range refs {
-		if seen[r.UID] {
+		if seen[r.UID] && slices.ContainsFunc(kept, func(k metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(k, r) }) {
 			twice = append(twice, string(r.UID))
 			continue
 		}

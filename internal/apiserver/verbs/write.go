@@ -228,6 +228,7 @@ func (a *API) alterCreate(ctx context.Context, c *alteration) (*watchcache.Forms
 			fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", obj.GetUID()))
 	}
 	wipe(obj)
+	obj.SetResourceVersion("") // one that an update or a patch names is not looked at when there is nothing yet
 	return a.insertNamed(ctx, &creation{kind: c.kind, strategy: &c.kind.Strategy, ns: c.ns, dryRun: c.dryRun, validate: c.validateCreate}, obj)
 }
 
