@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/kubernetes/scheme"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
@@ -89,8 +92,8 @@ type decoder struct {
 	coerce func(resource.Object) error
 	prune  func(resource.Object) []string
 	fill   func(resource.Object)
-	// known says whether a kind exists in the group and version, for the message.
-	known func(schema.GroupVersionKind) bool
+	// served says whether a kind is served, for the message that refuses it; nil: see known.
+	served func(schema.GroupVersionKind) bool
 	// others are further group versions in which the body may come.
 	others []schema.GroupVersion
 }
@@ -99,11 +102,16 @@ func (q *req) decoder() *decoder {
 	v := q.ver()
 	return &decoder{
 		gvk: q.kind.GroupVersionKind(v.Name), empty: v.New, coerce: v.Coerce, prune: v.Prune, fill: v.Default,
-		known: func(gvk schema.GroupVersionKind) bool {
+		served: func(gvk schema.GroupVersionKind) bool {
 			k := q.kinds.Load().byKind[gvk.GroupKind()]
 			return k != nil && k.Version(gvk.Version) != nil
 		},
 	}
+}
+
+// known says whether there is such a kind: one that upstream has, or one that is served.
+func (d *decoder) known(gvk schema.GroupVersionKind) bool {
+	return scheme.Scheme.Recognizes(gvk) || d.served != nil && d.served(gvk)
 }
 
 // decode reads a body. Strict errors are what fieldValidation is about: the object is whole in spite of them.
@@ -124,7 +132,7 @@ func (d *decoder) decode(body []byte, media, validation string) (obj resource.Ob
 				}
 			}
 			if j, err = yaml.YAMLToJSON(body); err != nil {
-				return nil, nil, d.refuse(fmt.Errorf("couldn't get version/kind; json parse error: %w", err), schema.GroupVersionKind{}, body)
+				return nil, nil, d.refuse(err, schema.GroupVersionKind{}, body)
 			}
 		}
 		var more []error
@@ -184,15 +192,18 @@ func (d *decoder) json(body, original []byte, strictly bool) (resource.Object, s
 	var said schema.GroupVersionKind
 	if err == nil {
 		said = obj.GetObjectKind().GroupVersionKind()
-		if _, free := obj.(*unstructured.Unstructured); free && said.Kind == "" {
-			return nil, said, nil, d.refuse(runtime.NewMissingKindErr(string(original)), said, original)
-		}
 	}
 	if err != nil || said.Kind != d.gvk.Kind || said.GroupVersion() != d.gvk.GroupVersion() {
 		// the slow way, which tells what is wrong in the words that clients know
 		found, ferr := jsonserializer.DefaultMetaFactory.Interpret(body)
 		if ferr != nil {
 			return nil, said, nil, d.refuse(ferr, schema.GroupVersionKind{}, original)
+		}
+		if _, free := obj.(*unstructured.Unstructured); free {
+			if said, err = d.freeKind(*found, err, original, strictly); err != nil {
+				return nil, said, nil, err
+			}
+			return d.finish(obj, said, strict, strictly)
 		}
 		said = withDefaults(*found, d.gvk)
 		if said.Kind != d.gvk.Kind || said.GroupVersion() != d.gvk.GroupVersion() && !slices.Contains(d.others, said.GroupVersion()) {
@@ -205,6 +216,31 @@ func (d *decoder) json(body, original []byte, strictly bool) (resource.Object, s
 		}
 	}
 	return d.finish(obj, said, strict, strictly)
+}
+
+// freeKind is the kind that an object without a Go type says, or why it is refused: it must say one, and its version is looked
+// at before its kind.
+func (d *decoder) freeKind(found schema.GroupVersionKind, err error, original []byte, strictly bool) (schema.GroupVersionKind, error) {
+	if err != nil {
+		said := withDefaults(found, d.gvk)
+		return said, d.refuse(err, said, original)
+	}
+	if found.Kind == "" {
+		var said schema.GroupVersionKind
+		if !strictly {
+			said = withDefaults(found, d.gvk)
+		}
+		return said, d.refuse(runtime.NewMissingKindErr(string(original)), said, original)
+	}
+	if found.Kind != d.gvk.Kind && found.GroupVersion() == d.gvk.GroupVersion() {
+		name := ""
+		if m := (metav1.PartialObjectMetadata{}); kjson.UnmarshalCaseSensitivePreserveInts(original, &m) == nil {
+			name = m.Name
+		}
+		return found, apierrors.NewInvalid(found.GroupKind(), name,
+			field.ErrorList{field.Invalid(field.NewPath("kind"), found.Kind, "must be "+d.gvk.Kind)})
+	}
+	return found, nil
 }
 
 func withDefaults(found, defaults schema.GroupVersionKind) schema.GroupVersionKind {
@@ -220,20 +256,20 @@ func withDefaults(found, defaults schema.GroupVersionKind) schema.GroupVersionKi
 	return found
 }
 
+// wrongKind is the refusal of an object of another kind than the path takes; nil where only its version is another, which is
+// refused later.
 func (d *decoder) wrongKind(said schema.GroupVersionKind, body []byte) error {
-	if u, ok := d.empty().(*unstructured.Unstructured); ok && u != nil {
-		if said.Kind != d.gvk.Kind || said.Group != d.gvk.Group {
-			return d.refuse(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName), said, body)
-		}
-		return nil // the version is refused later
+	if !d.known(said) {
+		return d.refuse(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName), said, body)
 	}
-	if d.known != nil && d.known(said) {
-		if said.Kind == d.gvk.Kind && said.Group == d.gvk.Group {
-			return nil
-		}
-		return d.refuse(fmt.Errorf("converting (%s) to (%s): unknown conversion", said.Kind, d.gvk.Kind), said, body)
+	if said.Kind == d.gvk.Kind && said.Group == d.gvk.Group {
+		return nil
 	}
-	return d.refuse(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName), said, body)
+	other := said.Version + "." + said.Kind
+	if obj, err := scheme.Scheme.New(said); err == nil {
+		other = reflect.TypeOf(obj).Elem().String()
+	}
+	return d.refuse(fmt.Errorf("converting (%s) to (%s): unknown conversion", other, internalType(d.gvk)), said, body)
 }
 
 func (d *decoder) finish(obj resource.Object, said schema.GroupVersionKind, strict []error, strictly bool) (resource.Object, schema.GroupVersionKind, []error, error) {
@@ -284,7 +320,12 @@ func (d *decoder) protobuf(body []byte) (resource.Object, schema.GroupVersionKin
 		return nil, said, d.refuse(err, said, body)
 	}
 	raw, ok := bytes.CutPrefix(body, []byte(protobufMagic))
-	if !ok {
+	switch {
+	case len(body) == 0:
+		return refuse(errors.New("empty data"))
+	case ok && len(raw) == 0:
+		return refuse(errors.New("empty body"))
+	case !ok:
 		return refuse(errors.New("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"))
 	}
 	var u runtime.Unknown

@@ -96,17 +96,27 @@ func (q *req) deleteListed(ctx context.Context, records []*store.Record, opts *m
 
 // decodeDeleteOptions reads a body: DeleteOptions of meta.k8s.io/v1, or of any group, as old clients send them.
 func decodeDeleteOptions(body []byte, media string, o *metav1.DeleteOptions) error {
+	own := metav1.SchemeGroupVersion.WithKind("DeleteOptions")
 	var said schema.GroupVersionKind
 	switch media {
+	case mediaCBOR:
+		j, err := cborToJSON(body)
+		if err != nil {
+			return badRequest(err)
+		}
+		return decodeDeleteOptions(j, mediaJSON, o)
 	case mediaProtobuf:
 		var u runtime.Unknown
+		if string(body) == protobufMagic {
+			return badRequest(errors.New("empty body"))
+		}
 		if len(body) < len(protobufMagic) || string(body[:len(protobufMagic)]) != protobufMagic {
 			return badRequest(errors.New("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"))
 		}
 		if err := u.Unmarshal(body[len(protobufMagic):]); err != nil {
 			return badRequest(err)
 		}
-		if said = schema.FromAPIVersionAndKind(u.APIVersion, u.Kind); said.Kind == "" || said.Kind == "DeleteOptions" {
+		if said = withDefaults(schema.FromAPIVersionAndKind(u.APIVersion, u.Kind), own); said.Kind == own.Kind {
 			if err := o.Unmarshal(u.Raw); err != nil {
 				return badRequest(err)
 			}
@@ -124,7 +134,7 @@ func decodeDeleteOptions(body []byte, media string, o *metav1.DeleteOptions) err
 		if err != nil {
 			return badRequest(err)
 		}
-		if said = *found; said.Kind == "" || said.Kind == "DeleteOptions" {
+		if said = withDefaults(*found, own); said.Kind == own.Kind {
 			if _, err := unmarshal(body, o, false); err != nil {
 				return badRequest(err)
 			}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/mergepatch"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
@@ -95,9 +97,11 @@ func (q *req) readPatch() (*patching, error) {
 	}
 	p := &patching{req: q, kind: types.PatchType(ct), bytes: body, opts: o, validation: directive(o.FieldValidation), dec: q.decoder(), toHub: q.toHub, strategic: q.ver().Strategic}
 	if p.kind == types.ApplyYAMLPatchType {
-		if _, err := yaml.YAMLToJSON(body); err != nil {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("error encoding patch: %v", strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")))
+		if _, err := utilyaml.ToJSON(body); err != nil {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("error encoding patch: %v", err))
 		}
+	} else if !json.Valid(body) {
+		return nil, apierrors.NewBadRequest("invalid JSON patch")
 	}
 	return p, nil
 }

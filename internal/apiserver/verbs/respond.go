@@ -15,6 +15,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
@@ -48,11 +49,11 @@ func (q *req) respond(code int, f *watchcache.Forms) error {
 func (q *req) respondOther(code int, obj runtime.Object, apiVersion, kind string) error {
 	if q.accept.target != nil {
 		if _, ok := obj.(*metav1.Status); !ok {
-			pkg, _, _ := strings.Cut(apiVersion, "/")
+			t := internalType(schema.FromAPIVersionAndKind(apiVersion, kind))
 			if q.kind.Unstructured {
-				pkg = "v1"
+				t = "v1." + kind
 			}
-			if err := q.accept.target.Check(false, "*"+pkg+"."+kind); err != nil {
+			if err := q.accept.target.Check(false, "*"+t); err != nil {
 				return err
 			}
 		}
@@ -165,15 +166,20 @@ func (q *req) write(code int, media string, b []byte) error {
 	return nil
 }
 
-// goType is what upstream calls the unversioned Go type of an object or list, in messages.
+// internalType is what upstream calls the unversioned Go type of a kind, in messages.
+func internalType(gvk schema.GroupVersionKind) string {
+	pkg, _, _ := strings.Cut(gvk.Group, ".")
+	if pkg == "" || pkg == "events" {
+		pkg = "core"
+	}
+	return pkg + "." + gvk.Kind
+}
+
+// goType is what upstream calls the Go type of a kind's objects or lists, in messages.
 func goType(k *Kind, list bool) string {
 	t := "*unstructured.Unstructured"
 	if !k.Unstructured {
-		pkg, _, _ := strings.Cut(k.HubGroupVersionKind().Group, ".")
-		if pkg == "" || pkg == "events" {
-			pkg = "core"
-		}
-		t = "*" + pkg + "." + k.Descriptor.Kind
+		t = "*" + internalType(schema.GroupVersionKind{Group: k.HubGroupVersionKind().Group, Kind: k.Descriptor.Kind})
 	}
 	if list {
 		t += "List"
