@@ -83,6 +83,7 @@ type watching struct {
 
 	eventStream
 	told int64 // revision of the last bookmark
+	seen int64 // revision up to which the client has been told
 }
 
 // begin finds where the watch starts, and the objects that it is told of first; initial is nil when there are none to tell.
@@ -182,7 +183,8 @@ func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{
 // drain tells all that is there, and flushes once.
 func (w *watching) drain(c *watchcache.Cursor) bool {
 	for {
-		events, _, err := c.Next(w.ctx)
+		events, seen, err := c.Next(w.ctx)
+		w.seen = seen
 		if err != nil {
 			w.fail(err)
 			return false
@@ -276,7 +278,7 @@ func (w *watching) event(e *watchcache.Event) error {
 func (w *watching) fail(err error) {
 	switch {
 	case errors.Is(err, store.ErrCompacted), errors.Is(err, watchcache.ErrExpired):
-		err = expiredWatch(w.told, w.Store.Compacted())
+		err = expiredWatch(w.seen, w.Store.Compacted())
 	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrClosed), errors.Is(err, errNoForm):
 		return // the server or the client ends: no error of the watch
 	}

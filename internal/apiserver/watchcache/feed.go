@@ -9,17 +9,20 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"weak"
 
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 )
 
 const (
-	defaultCapacity = 1024   // events that a feed keeps for those who resume
-	maxLag          = 100000 // events that a cursor may be behind before its watch is ended
+	defaultCapacity = 1024      // events that a feed keeps for those who resume
+	maxLag          = 100_000   // events that a cursor may be behind before its watch is ended
+	maxLagBytes     = 128 << 20 // of the objects in them
+	milestoneEvents = 1024      // about so many events lie between the nodes where a list may be cut
 )
 
-// ErrExpired is returned to a cursor that history has left behind.
+// ErrExpired is returned to a cursor that is too far behind: its client is too slow.
 var ErrExpired = errors.New("watch is too far behind")
 
 // Lifetime is how long feeds run: until its context ends. Its owner waits for them.
@@ -55,6 +58,7 @@ func (e *Event) Gone(k *Kind) (*Forms, error) {
 type node struct {
 	revision int64
 	count    int64 // of events in the feed up to and with this node
+	bytes    int64 // of the objects in them
 	events   []Event
 	next     atomic.Pointer[node]
 	err      atomic.Pointer[error]
@@ -67,12 +71,19 @@ type node struct {
 // resumes after 12 begins at the second node, and waits on the third's ready channel once it has read that. A watch that
 // resumes after 7 is not reached by the list: it reads an engine watcher until that has passed the list's beginning, and
 // goes on there.
+//
+// A cursor keeps the list alive from its place on. The list is cut behind it when it lags too far, also when its client
+// takes nothing and nobody calls it: what slow clients may hold is bounded for the feed, whatever their number.
 type Feed struct {
 	kind     *Kind
 	storage  Storage
 	lifetime *Lifetime
 	capacity int64
 	lag      int64
+	lagBytes int64
+	space    int64 // events between milestones
+
+	milestones []milestone // the feed's own goroutine's
 
 	mu      sync.Mutex
 	stop    context.CancelFunc
@@ -80,6 +91,37 @@ type Feed struct {
 	head    atomic.Pointer[node]
 	tail    atomic.Pointer[node]
 	seen    atomic.Int64 // revision up to which all changes are in the list
+}
+
+// milestone is a node at which the list is cut once it is too old. It does not keep the node alive.
+type milestone struct {
+	node         weak.Pointer[node]
+	count, bytes int64
+}
+
+// cut is what follows a node that is too old.
+var cut = &node{}
+
+// mark makes a node a milestone if the last one is far enough, and cuts the list at those that nobody may lag behind.
+func (f *Feed) mark(n *node) {
+	if k := len(f.milestones); k == 0 || n.count-f.milestones[k-1].count >= f.space {
+		f.milestones = append(f.milestones, milestone{node: weak.Make(n), count: n.count, bytes: n.bytes})
+	}
+	old := 0
+	for old < len(f.milestones) && f.behind(n, f.milestones[old].count, f.milestones[old].bytes) {
+		if m := f.milestones[old].node.Value(); m != nil && m != n {
+			m.next.Store(cut)
+		}
+		old++
+	}
+	if old > 0 {
+		f.milestones = append(f.milestones[:0], f.milestones[old:]...)
+	}
+}
+
+// behind says whether a place in the list is too far behind its end.
+func (f *Feed) behind(end *node, count, bytes int64) bool {
+	return end.count-count > f.lag || end.bytes-bytes > f.lagBytes && end.count > count+1
 }
 
 // Start makes sure that the feed runs.
@@ -123,17 +165,21 @@ func (f *Feed) run(ctx context.Context, w store.Watcher, tail *node) {
 			return
 		}
 		if len(b.Events) > 0 {
-			n := &node{revision: b.Revision, count: tail.count + int64(len(b.Events)), events: make([]Event, len(b.Events)), ready: make(chan struct{})}
+			n := &node{revision: b.Revision, count: tail.count + int64(len(b.Events)), bytes: tail.bytes, events: make([]Event, len(b.Events)), ready: make(chan struct{})}
 			for i := range b.Events {
 				n.events[i].Event = b.Events[i]
+				if r := b.Events[i].Record; r != nil {
+					n.bytes += int64(len(r.Value))
+				}
 			}
 			tail.next.Store(n)
 			f.tail.Store(n)
 			close(tail.ready)
 			tail = n
-			for h := f.head.Load(); tail.count-h.count > f.capacity && h != tail; h = f.head.Load() {
+			for h := f.head.Load(); h != tail && (tail.count-h.count > f.capacity || f.behind(tail, h.count, h.bytes)); h = f.head.Load() {
 				f.head.Store(h.next.Load())
 			}
+			f.mark(n)
 		}
 		f.seen.Store(b.Revision)
 	}
@@ -154,7 +200,7 @@ func (f *Feed) Cursor(ctx context.Context, after int64) (*Cursor, error) {
 		c.at = t
 	case after >= h.revision:
 		c.at = h
-		for n := h.next.Load(); n != nil && n.revision <= after; n = n.next.Load() {
+		for n := h.next.Load(); n != nil && n != cut && n.revision <= after; n = n.next.Load() {
 			c.at = n
 		}
 	default:
@@ -206,7 +252,7 @@ func (c *Cursor) Next(ctx context.Context) ([]Event, int64, error) {
 		}
 		return nil, c.after, nil
 	}
-	if t := c.feed.tail.Load(); t.count-n.count > c.feed.lag {
+	if n == cut || c.feed.behind(c.feed.tail.Load(), n.count, n.bytes) {
 		return nil, c.after, ErrExpired
 	}
 	c.at = n
@@ -217,6 +263,9 @@ func (c *Cursor) Next(ctx context.Context) ([]Event, int64, error) {
 	c.after = max(c.after, n.revision)
 	return events, c.after, nil
 }
+
+// After is the revision that the last call of [Cursor.Next] told, or that the cursor began after.
+func (c *Cursor) After() int64 { return c.after }
 
 // More is true when the next batch is there already.
 func (c *Cursor) More() bool { return c.behind != nil || c.at.next.Load() != nil }

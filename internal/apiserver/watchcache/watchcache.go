@@ -68,7 +68,7 @@ func NewKind(d *resource.Descriptor, s Storage, v *Views, lifetime *Lifetime) *K
 			k.HubGroup = ""
 		}
 	}
-	k.Feed = &Feed{kind: k, storage: s, lifetime: lifetime, capacity: defaultCapacity, lag: maxLag}
+	k.Feed = &Feed{kind: k, storage: s, lifetime: lifetime, capacity: defaultCapacity, lag: maxLag, lagBytes: maxLagBytes, space: milestoneEvents}
 	return k
 }
 

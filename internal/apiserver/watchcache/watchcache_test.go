@@ -136,6 +136,56 @@ func TestSlowCursorIsEnded(t *testing.T) {
 	}
 }
 
+// TestStuckCursorHoldsLittle has a client that nobody can tell anything: the list behind it is cut, so that it holds the
+// node where it stands and what lies before the next milestone.
+func TestStuckCursorHoldsLittle(t *testing.T) {
+	for name, bound := range map[string]func(*Feed){
+		"events": func(f *Feed) { f.lag, f.space = 10, 2 },
+		"bytes":  func(f *Feed) { f.lagBytes, f.space = 500, 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, 1<<20)
+			bound(f.Feed)
+			after := f.store.Revision()
+			stuck, err := f.Feed.Cursor(t.Context(), after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stuck.Close()
+			quick, err := f.Feed.Cursor(t.Context(), after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer quick.Close()
+			for i := range 50 {
+				f.put(t, fmt.Sprint("n", i))
+				read(t, quick, 1)
+			}
+			f.put(t, "last")
+			read(t, quick, 1) // the feed has cut before it tells of a batch after the next
+			held := 0
+			for n := stuck.at; n != nil && n != cut; n = n.next.Load() {
+				held += len(n.events)
+			}
+			if held > 3 {
+				t.Errorf("a stuck cursor holds %d of 51 events", held)
+			}
+			<-stuck.Ready()
+			if _, _, err := stuck.Next(t.Context()); !errors.Is(err, ErrExpired) || stuck.After() != after {
+				t.Errorf("a stuck cursor after %d: %v", stuck.After(), err)
+			}
+			late, err := f.Feed.Cursor(t.Context(), after) // the engine still knows
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer late.Close()
+			if got := read(t, late, 51); len(got) != 51 {
+				t.Errorf("a watch that resumes got %d events", len(got))
+			}
+		})
+	}
+}
+
 func TestStoppedFeedEndsItsCursors(t *testing.T) {
 	f := newFixture(t, 1<<20)
 	c, err := f.Feed.Cursor(t.Context(), f.store.Revision())
