@@ -147,6 +147,15 @@ func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 		next.ServeHTTP(w, r)
 		return
 	}
+	if !s.underway.enter() {
+		if late(r.URL.Path) {
+			next.ServeHTTP(w, r)
+		} else {
+			refuseLate(w, r)
+		}
+		return
+	}
+	defer s.underway.leave()
 	if !s.limiter.Enter(r.Method, administrator(who), time.Now()) {
 		s.metrics.Dropped(s.droppedLabel(info, r))
 		status.Write(w, r, apierrors.NewTooManyRequests("Too many requests, please try again later.", 1))

@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -103,6 +102,7 @@ type Server struct {
 	health   *health.Handler
 	started  time.Time
 	leaving  atomic.Bool // the server was told to end
+	underway *gate
 	lifetime *watchcache.Lifetime
 	end      context.CancelFunc
 	ready    chan struct{}
@@ -142,7 +142,7 @@ func New(o Options) (*Server, error) {
 	if o.Roles == nil {
 		o.Roles = &rbac.Index{}
 	}
-	s := &Server{opts: o, ready: make(chan struct{}), started: o.Now()}
+	s := &Server{opts: o, ready: make(chan struct{}), started: o.Now(), underway: newGate()}
 	s.health = health.New(o.Log, s.checks()...)
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
@@ -287,6 +287,9 @@ func (s *Server) Config(u user.Info) *rest.Config {
 	return &rest.Config{Host: inProcessHost, Transport: &inProcess{handler: s.handler, user: u}, QPS: -1}
 }
 
+// Leave has /readyz fail from now on, so that nobody sends more: what a server does first that is told to end.
+func (s *Server) Leave() { s.leaving.Store(true) }
+
 // Run does what the server does between requests, until ctx ends; then it ends all watches.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.lifetime.Group.Wait()
@@ -323,47 +326,6 @@ func (s *Server) bookmarks(ctx context.Context) {
 			s.opts.Store.Bookmark()
 		}
 	}
-}
-
-// Serve answers TLS connections on l, and runs the server, until ctx ends. It closes l.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	m := s.opts.Material
-	if m == nil {
-		return errors.New("serve API: no certificates")
-	}
-	srv := &http.Server{
-		Handler:           s.handler,
-		ErrorLog:          slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
-		ReadHeaderTimeout: 32 * time.Second,
-		IdleTimeout:       90 * time.Second,
-		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return authenticate.WithConnection(ctx) },
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 1000, MaxReadFrameSize: 256 << 10, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 4 << 20,
-		},
-		TLSConfig: &tls.Config{
-			Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,
-			ClientAuth: tls.RequestClientCert, ClientCAs: m.CA.Pool(), NextProtos: []string{"h2", "http/1.1"},
-		},
-	}
-	failed := make(chan error, 1)
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
-		err := srv.ServeTLS(l, "", "")
-		if !errors.Is(err, http.ErrServerClosed) {
-			failed <- fmt.Errorf("serve API: %w", err)
-			stop()
-		}
-		close(failed)
-	}()
-	err := s.Run(running)
-	// all watches have ended with Run; ordinary requests get a moment
-	grace, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer done()
-	if srv.Shutdown(grace) != nil {
-		_ = srv.Close()
-	}
-	return errors.Join(err, <-failed)
 }
 
 // discovery makes the handler of the discovery documents.

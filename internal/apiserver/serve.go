@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
+)
+
+// Serve answers TLS connections on l, and runs the server, until ctx ends; then it lets requests finish, and ends watches. It closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	m := s.opts.Material
+	if m == nil {
+		return errors.New("serve API: no certificates")
+	}
+	srv := &http.Server{
+		Handler:           s.handler,
+		ErrorLog:          log.New(&connectionLog{server: s}, "", 0),
+		ReadHeaderTimeout: 32 * time.Second,
+		IdleTimeout:       90 * time.Second,
+		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return authenticate.WithConnection(ctx) },
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 1000, MaxReadFrameSize: 256 << 10, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 4 << 20,
+		},
+		TLSConfig: &tls.Config{
+			Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,
+			ClientAuth: tls.RequestClientCert, ClientCAs: m.CA.Pool(), NextProtos: []string{"h2", "http/1.1"},
+		},
+	}
+	failed := make(chan error, 1)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		err := srv.ServeTLS(l, "", "")
+		if !errors.Is(err, http.ErrServerClosed) {
+			failed <- fmt.Errorf("serve API: %w", err)
+			stop()
+		}
+		close(failed)
+	}()
+	background, end := context.WithCancel(context.WithoutCancel(ctx)) // outlasts ctx until requests are finished
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err = s.Run(background)
+	}()
+	select {
+	case <-running.Done():
+	case <-ended:
+	}
+	s.drain(srv, func() { end(); <-ended })
+	return errors.Join(err, <-failed)
+}
+
+const (
+	finishWait = time.Minute     // for requests that are under way
+	streamWait = 5 * time.Second // for connections whose streams have been ended
+)
+
+// drain ends service as kube-apiserver does: /readyz fails and nobody new is let in; requests that are under way are
+// finished; only then watches and streams end, and with them the connections.
+func (s *Server) drain(srv *http.Server, end func()) {
+	s.Leave()
+	closing := make(chan struct{})
+	grace, done := context.WithTimeout(context.Background(), finishWait+streamWait)
+	defer done()
+	go func() {
+		defer close(closing)
+		_ = srv.Shutdown(grace) // what is still open when it gives up is closed below
+	}()
+	finished := time.NewTimer(finishWait)
+	defer finished.Stop()
+	select {
+	case <-s.underway.close():
+	case <-finished.C:
+	}
+	end()
+	streams := time.NewTimer(streamWait)
+	defer streams.Stop()
+	select {
+	case <-closing:
+	case <-streams.C:
+		done()
+		<-closing
+	}
+	_ = srv.Close()
+}
+
+// gate counts the requests that are under way, watches and streams aside, and lets nobody in once it is closed.
+type gate struct {
+	n       atomic.Int64
+	closed  atomic.Bool
+	once    sync.Once
+	closing chan struct{} // closed when the gate is
+	drained chan struct{} // closed when the gate is, and all have left
+}
+
+func newGate() *gate { return &gate{closing: make(chan struct{}), drained: make(chan struct{})} }
+
+func (g *gate) enter() bool {
+	g.n.Add(1)
+	if !g.closed.Load() {
+		return true
+	}
+	g.leave()
+	return false
+}
+
+func (g *gate) leave() {
+	if g.n.Add(-1) == 0 && g.closed.Load() {
+		g.once.Do(func() { close(g.drained) })
+	}
+}
+
+// close returns what is closed when all have left.
+func (g *gate) close() <-chan struct{} {
+	if g.closed.CompareAndSwap(false, true) {
+		close(g.closing)
+	}
+	if g.n.Load() == 0 {
+		g.once.Do(func() { close(g.drained) })
+	}
+	return g.drained
+}
+
+// late says whether a request is answered also while the server ends.
+func late(path string) bool {
+	for _, p := range []string{"/healthz", "/livez", "/readyz", "/metrics", "/debug/pprof"} {
+		if strings.HasPrefix(path, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// refuseLate answers who comes on an open connection while the server ends.
+func refuseLate(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Retry-After", "1")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	status.Write(w, r, apierrors.NewServiceUnavailable("apiserver is shutting down")) // upstream's words
+}
+
+// connectionLog takes what net/http says of connections: failed handshakes are counted.
+type connectionLog struct{ server *Server }
+
+func (c *connectionLog) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("TLS handshake error")) {
+		c.server.metrics.Handshake()
+	}
+	c.server.opts.Log.Debug(strings.TrimSpace(string(line)))
+	return len(line), nil
+}
