@@ -55,6 +55,7 @@ func TestWorkshop(t *testing.T) {
 		}
 	}
 	installer := func() *action.Install {
+		config, _ := helm(t, ns) // a new one, as each command of Helm's has: it keeps the capabilities that it saw first
 		i := action.NewInstall(config)
 		i.ReleaseName, i.Namespace, i.CreateNamespace = name, ns, true
 		i.WaitStrategy, i.Timeout = kube.StatusWatcherStrategy, limit
