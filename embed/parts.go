@@ -79,6 +79,9 @@ func (p *parts) failure() error {
 
 // end stops what runs, the last started first, and closes what is open.
 func (p *parts) end() error {
+	if p.api != nil {
+		p.api.Leave()
+	}
 	if p.cancel != nil {
 		p.cancel()
 	}
