@@ -6,119 +6,144 @@ package test
 import (
 	"context"
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 )
 
 var (
-	soak = flag.Duration("soak", 0, "how long TestSoak goes on; 0 leaves it out")
+	soak = flag.Duration("soak", 12*time.Second, "how long TestSoak goes on")
 	seed = flag.Uint64("soak.seed", uint64(time.Now().UnixNano()), "what decides TestSoak's choices")
 )
 
-// TestSoak lets writers create, update and delete while the server is killed at random, over and over, and wants after
-// each start just what was acknowledged; what was under way at the kill may be there or not.
+const (
+	soakRegisters = 24  // ConfigMaps that all writers fight for
+	soakWriters   = 8   // who fight for them
+	tailLength    = 40  // lines of history that a failure prints
+	leastWrites   = 50  // acknowledged before a kill
+	mostWrites    = 900 // likewise
+)
+
+// TestSoak mixes all verbs from many clients, kills the server with SIGKILL at random, starts it again on the same data, over
+// and over, and then judges what was said:
+//
+//   - each object's history is linearizable, across the kill too: nothing acknowledged is lost, nothing is done twice;
+//   - resourceVersions are given once, and grow;
+//   - a watch that is resumed, after a kill too, shows each write once, in order, and nothing that was not asked for;
+//   - a list, in whatever pages, is the state of one moment;
+//   - two never create one name, and no two Services have one address or port;
+//   - trial runs leave nothing, status and spec do not overwrite each other, a definition serves as soon as it is made.
+//
+// The seed decides what is tried; what comes of it depends on timing too.
 func TestSoak(t *testing.T) {
-	if *soak == 0 {
-		t.Skip("the soak is left to `make soak` (-soak DURATION)")
-	}
-	t.Logf("-soak.seed %d", *seed)
 	random := rand.New(rand.NewPCG(*seed, 1))
+	s := &soaking{t: t, began: time.Now(), owned: newOwned(), begun: map[string]register{}}
+	s.forget()
 	dir := filepath.Join(t.TempDir(), "data")
-	const writers = 16
-	acked := make([]map[string]string, writers) // by name: the resourceVersion that was acknowledged last
-	for i := range acked {
-		acked[i] = map[string]string{}
-	}
-	rounds, writes := 0, 0
-	for began := time.Now(); time.Since(began) < *soak; rounds++ {
+	for round := 0; time.Since(s.began) < *soak && !t.Failed(); round++ {
 		p := up(t, dir, "--node", "none", "--controllers", "none")
-		verify(t, p.client(), acked)
-		if t.Failed() {
-			t.Fatalf("round %d, seed %d", rounds, *seed)
+		if round == 0 {
+			s.prepare(p)
 		}
-		enough := make(chan struct{}, 1)
-		limit := 50 + random.IntN(2000)
-		var mu sync.Mutex
-		done := 0
-		ctx, stop := context.WithCancel(t.Context())
-		var g sync.WaitGroup
-		for i := range writers {
-			r := rand.New(rand.NewPCG(*seed, uint64(rounds*writers+i+2)))
-			g.Go(func() {
-				for ctx.Err() == nil && write(ctx, p.client(), r, i, acked[i]) {
-					mu.Lock()
-					if done++; done == limit {
-						enough <- struct{}{}
-					}
-					mu.Unlock()
-				}
-			})
+		s.judge(p)
+		if !t.Failed() {
+			s.round(p, uint64(round), leastWrites+random.IntN(mostWrites-leastWrites))
 		}
-		<-enough
 		p.kill()
-		stop()
-		g.Wait()
-		writes += done
+		s.rounds++
 	}
-	t.Logf("%d rounds, %d acknowledged writes", rounds, writes)
+	if !t.Failed() {
+		p := up(t, dir, "--node", "none", "--controllers", "none")
+		s.judge(p)
+		p.stop()
+	}
+	t.Logf("%d rounds, %d acknowledged writes, %d of unknown outcome, %d watch events, %d lists in pages", s.rounds, s.acked.Load(), s.unknown.Load(), s.events, s.listed)
+	if t.Failed() {
+		t.Logf("run again with -soak.seed %d. The end of the history:\n%s", *seed, strings.Join(s.tail(), "\n"))
+	}
 }
 
-// write does one write and books it; false when its outcome is not known, which ends the writer. What it was about is
-// then forgotten.
-func write(ctx context.Context, c kubernetes.Interface, r *rand.Rand, writer int, acked map[string]string) bool {
-	api := c.CoreV1().ConfigMaps("default")
-	name := fmt.Sprintf("w%d-%d", writer, r.IntN(50))
-	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"v": fmt.Sprint(r.Uint64())}}
-	version, there := acked[name]
-	var err error
-	switch {
-	case !there:
-		m, err = api.Create(ctx, m, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // of an outcome that was not known
-			m, err = api.Get(ctx, name, metav1.GetOptions{})
-		}
-	case r.IntN(3) == 0:
-		if err = api.Delete(ctx, name, metav1.DeleteOptions{}); err == nil {
-			delete(acked, name)
-			return true
-		}
-	default:
-		m.ResourceVersion = version
-		m, err = api.Update(ctx, m, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		delete(acked, name)
-		return false
-	}
-	acked[name] = m.ResourceVersion
-	return true
+// soaking is what a soak knows. What is of one round is forgotten when it has been judged.
+type soaking struct {
+	t       *testing.T
+	began   time.Time
+	ids     atomic.Int64
+	acked   atomic.Int64
+	unknown atomic.Int64
+	rounds  int
+	events  int
+	listed  int
+
+	mu      sync.Mutex
+	history []action         // of this round
+	past    map[int64]action // its acknowledged writes, by resourceVersion
+	tried   map[string]bool  // values that a write of it tried to set, and was not refused
+	lists   []listing
+
+	begun   map[string]register // what the round began with
+	floor   int64               // the resourceVersion that this was at
+	watched []seen              // the round's events
+	state   map[string]register // what they come to
+	from    int64               // where the watch goes on
+
+	owned *owned
 }
 
-// verify wants every acknowledged object at its resourceVersion.
-func verify(t *testing.T, c kubernetes.Interface, acked []map[string]string) {
-	t.Helper()
-	list, err := c.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	have := map[string]string{}
-	for _, m := range list.Items {
-		have[m.Name] = m.ResourceVersion
-	}
-	for _, own := range acked {
-		for name, version := range own {
-			if have[name] != version {
-				t.Errorf("%s is at %q, acknowledged at %s", name, have[name], version)
-			}
+// forget begins a round.
+func (s *soaking) forget() {
+	s.history, s.lists, s.watched = nil, nil, nil
+	s.past, s.tried = map[int64]action{}, map[string]bool{}
+}
+
+func (s *soaking) prepare(p *program) {
+	s.t.Helper()
+	for _, name := range []string{"soak", "soak-own"} {
+		if _, err := p.client().CoreV1().Namespaces().Apply(s.t.Context(), corev1ac.Namespace(name), metav1.ApplyOptions{FieldManager: "soak"}); err != nil {
+			s.t.Fatal(err)
 		}
 	}
+}
+
+// round lets clients work until enough is acknowledged.
+func (s *soaking) round(p *program, round uint64, enough int) {
+	ctx, stop := context.WithCancel(s.t.Context())
+	defer stop()
+	begun := s.acked.Load()
+	reached := make(chan struct{})
+	var once sync.Once
+	count := func() {
+		if s.acked.Add(1)-begun >= int64(enough) {
+			once.Do(func() { close(reached) })
+		}
+	}
+	var g sync.WaitGroup
+	random := func(n int) *rand.Rand { return rand.New(rand.NewPCG(*seed, round<<8|uint64(n))) }
+	for i := range soakWriters {
+		r := random(i)
+		g.Go(func() { s.fight(ctx, p.client(), r, count) })
+	}
+	g.Go(func() { s.page(ctx, p.client(), random(100)) })
+	g.Go(func() { s.watch(ctx, p.client(), random(101)) })
+	for i := range 3 {
+		r := random(110 + i)
+		g.Go(func() { s.owned.serve(ctx, s.t, p.client(), r, i, count) })
+	}
+	g.Go(func() { s.owned.roll(ctx, s.t, p.client(), random(120), count) })
+	g.Go(func() { s.owned.sweep(ctx, s.t, p.client(), random(121), count) })
+	g.Go(func() { s.owned.define(ctx, s.t, p, random(122), count) })
+	select {
+	case <-reached:
+	case <-time.After(time.Minute):
+		s.t.Errorf("%d writes were not acknowledged in a minute", enough)
+	}
+	p.kill()
+	stop()
+	g.Wait()
 }
