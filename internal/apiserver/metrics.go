@@ -130,6 +130,7 @@ func (s *Server) sources() meter.Sources {
 		Inflight: func() (int64, int64) { return s.limiter.Peaks(time.Now()) },
 		Objects:  s.countObjects,
 		Storage:  func() int64 { return s.opts.Store.Size().Disk },
+		Watches:  s.countWatched,
 		Health:   s.health.Results,
 	}
 }
@@ -148,5 +149,24 @@ func (s *Server) countObjects(tell func(r schema.GroupResource, n int64)) {
 			continue // an answer without this count is better than none
 		}
 		tell(d.GroupResource(), int64(len(page.Records))+page.Remaining)
+	}
+}
+
+// countWatched tells what the watches of each kind were sent, where there were any.
+func (s *Server) countWatched(tell func(meter.Watched)) {
+	for _, d := range s.Kinds() {
+		k := s.api.Kind(d.GroupResource())
+		if k == nil {
+			continue
+		}
+		for i := range k.Traffic {
+			sent, ended := k.Traffic[i].Total()
+			if sent.Events > 0 || ended > 0 {
+				tell(meter.Watched{
+					GroupVersionResource: d.GroupResource().WithVersion(k.Versions[i].Name),
+					Events:               sent.Events, Bytes: sent.Bytes, Sizes: sent.Sizes[:], Ended: ended,
+				})
+			}
+		}
 	}
 }

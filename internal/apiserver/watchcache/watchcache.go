@@ -53,13 +53,15 @@ type Kind struct {
 	HubGroup string
 	// Feed is the kind's stream of changes.
 	Feed *Feed
+	// Traffic is what watches were sent, by version.
+	Traffic []Traffic
 
 	views *Views
 }
 
 // NewKind puts a descriptor to work.
 func NewKind(d *resource.Descriptor, s Storage, v *Views, lifetime *Lifetime) *Kind {
-	k := &Kind{Descriptor: d, Root: "/registry/" + d.Prefix + "/", views: v}
+	k := &Kind{Descriptor: d, Root: "/registry/" + d.Prefix + "/", views: v, Traffic: make([]Traffic, len(d.Versions))}
 	k.HubGroup = d.Group
 	if hub := d.Hub(); hub != nil && hub.New != nil {
 		obj := hub.New()
