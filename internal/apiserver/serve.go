@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
+	"github.com/mortise-dev/mortise/internal/apiserver/cork"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
@@ -34,20 +35,23 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		ErrorLog:          log.New(&connectionLog{server: s}, "", 0),
 		ReadHeaderTimeout: 32 * time.Second,
 		IdleTimeout:       90 * time.Second,
-		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return authenticate.WithConnection(ctx) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return cork.Context(authenticate.WithConnection(ctx), c)
+		},
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 1000, MaxReadFrameSize: 256 << 10, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 4 << 20,
 		},
 		TLSConfig: &tls.Config{
 			Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,
 			ClientAuth: tls.RequestClientCert, ClientCAs: m.CA.Pool(), NextProtos: []string{"h2", "http/1.1"},
+			DynamicRecordSizingDisabled: true, // small first records are for browsers that show half an answer
 		},
 	}
 	failed := make(chan error, 1)
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		err := srv.ServeTLS(l, "", "")
+		err := srv.ServeTLS(cork.Listen(l), "", "")
 		if !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("serve API: %w", err)
 			stop()

@@ -40,6 +40,7 @@ func watch(q *req) error {
 		timeout = time.Duration(*s.TimeoutSeconds) * time.Second
 	}
 	w := &watching{req: q, s: s, under: q.kind.Under(q.ns)}
+	w.traffic = &q.kind.Traffic[q.version]
 	if s.name != "" && (q.ns != "" || !q.kind.Namespaced) {
 		w.key = q.kind.Key(q.ns, s.name)
 	}
@@ -65,6 +66,7 @@ func watch(q *req) error {
 		w.overWebSocket(func(gone <-chan struct{}) { w.run(cursor, initial, gone) })
 		return nil
 	}
+	defer w.close()
 	if w.overHTTP() == nil {
 		w.run(cursor, initial, nil)
 	}
@@ -278,6 +280,7 @@ func (w *watching) event(e *watchcache.Event) error {
 func (w *watching) fail(err error) {
 	switch {
 	case errors.Is(err, store.ErrCompacted), errors.Is(err, watchcache.ErrExpired):
+		w.traffic.End()
 		err = expiredWatch(w.seen, w.Store.Compacted())
 	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrClosed), errors.Is(err, errNoForm):
 		return // the server or the client ends: no error of the watch

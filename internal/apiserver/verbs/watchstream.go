@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/cork"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -34,10 +36,17 @@ type eventStream struct {
 	pending bool
 	out     http.ResponseWriter
 	conn    *http.ResponseController
+	own     bool         // the connection is this watch's alone, as with HTTP/1.1
+	cork    *cork.Conn   // set when it is, and can be held
+	until   time.Time    // when the write deadline passes that was set last
+	endless bool         // there are no deadlines, as in-process
 	zips    *acceptCache // set when the client takes it compressed
 	// ws takes the events as messages, which end at ends; nil: they go out over HTTP, one after the other.
 	ws   *websocket.Conn
 	ends []int
+	// sent counts what was appended, until a flush tells traffic.
+	sent    watchcache.Sent
+	traffic *watchcache.Traffic
 }
 
 // overHTTP begins the answer. A client that asks for the whole state with the changes gets it compressed, if it accepts that.
@@ -59,6 +68,9 @@ func (w *watching) overHTTP() error {
 	}
 	w.w.WriteHeader(http.StatusOK)
 	w.out, w.conn = w.w, http.NewResponseController(w.w)
+	if w.own = w.r.ProtoMajor == 1; w.own {
+		w.cork = cork.From(w.r.Context())
+	}
 	w.pending = true
 	return w.flush()
 }
@@ -147,6 +159,7 @@ func appendJSONEvent(b []byte, what string) []byte {
 
 // took takes the buffer back, to which a whole event was appended.
 func (s *eventStream) took(b []byte) {
+	s.sent.Note(len(b) - len(s.buf))
 	s.buf, s.pending = b, true
 	if s.ws != nil {
 		s.ends = append(s.ends, len(b))
@@ -243,11 +256,15 @@ func (s *eventStream) flush() error {
 		return nil
 	}
 	s.pending = false
+	s.traffic.Add(&s.sent)
 	var err error
 	if s.ws != nil {
 		err = s.messages()
 	} else {
 		err = s.chunk()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		s.traffic.End()
 	}
 	if s.buf, s.ends = s.buf[:0], s.ends[:0]; cap(s.buf) > 16<<10 {
 		s.buf, s.ends = nil, nil // an idle watch holds little
@@ -256,15 +273,41 @@ func (s *eventStream) flush() error {
 }
 
 func (s *eventStream) chunk() error {
-	// In-process answers have no deadline. An HTTP/2 stream is reset when one passes, written to or not: none is left behind.
-	_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	defer func() { _ = s.conn.SetWriteDeadline(time.Time{}) }()
+	s.begin()
+	s.cork.Hold()
+	var err error
 	if len(s.buf) > 0 {
-		if err := s.write(s.buf); err != nil {
-			return err
-		}
+		err = s.write(s.buf)
 	}
-	return s.conn.Flush()
+	if err == nil {
+		err = s.conn.Flush()
+	}
+	if e := s.cork.Release(); err == nil {
+		err = e
+	}
+	if !s.own {
+		s.close()
+	}
+	return err
+}
+
+// begin gives the client until writeTimeout, or nearly that, to take what is written next.
+func (s *eventStream) begin() {
+	now := time.Now()
+	if s.endless || s.until.Sub(now) > writeTimeout*3/4 {
+		return
+	}
+	s.until = now.Add(writeTimeout)
+	s.endless = errors.Is(s.conn.SetWriteDeadline(s.until), http.ErrNotSupported)
+}
+
+// close leaves no deadline behind: an HTTP/2 stream is reset when one passes, written to or not, and a connection may serve
+// further requests.
+func (s *eventStream) close() {
+	if s.conn != nil && !s.endless {
+		_ = s.conn.SetWriteDeadline(time.Time{})
+		s.until = time.Time{}
+	}
 }
 
 // write sends bytes as they are, or as a gzip member of their own, so that a watch holds no compressor while it is idle.

@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// raw is a plain HTTP client of the server, over HTTP/2 or with a connection for each request.
+func raw(t *testing.T, f *fixture, http2 bool) *http.Client {
+	t.Helper()
+	config, err := rest.TLSConfigFor(f.tls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: http2, DisableCompression: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// watchRaw begins a watch after a revision and returns its body.
+func watchRaw(ctx context.Context, client *http.Client, f *fixture, rv string) (io.ReadCloser, error) {
+	r, err := http.NewRequestWithContext(ctx, "GET", f.tls.Host+"/api/v1/namespaces/ns/configmaps?watch=1&resourceVersion="+rv, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, errors.Join(fmt.Errorf("status %d", response.StatusCode), response.Body.Close())
+	}
+	return response.Body, nil
+}
+
+// told is a line of a watch.
+type told struct {
+	Type   string
+	Object struct {
+		Kind     string
+		Metadata struct{ Name, ResourceVersion string }
+		Code     int
+		Reason   string
+		Message  string
+	}
+}
+
+// used is the memory of this process, client and server, after a collection.
+func used() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}
+
+// TestThousandWatchers lets a thousand clients watch one kind: all see the same changes in the same order, an idle one
+// takes little memory, and all end with the server, leaving nothing behind.
+func TestThousandWatchers(t *testing.T) {
+	const watchers, writes = 1000, 10
+	f := start(t)
+	c := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1().ConfigMaps("ns")
+	first, err := c.Create(t.Context(), kilobyte("first"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := raw(t, f, true)
+	before, goroutines := used(), runtime.NumGoroutine()
+	var begun, seen, ended sync.WaitGroup
+	begun.Add(watchers)
+	seen.Add(watchers)
+	for i := range watchers {
+		ended.Go(func() {
+			body, err := watchRaw(context.Background(), client, f, first.ResourceVersion)
+			begun.Done()
+			if err != nil {
+				t.Error("begin watch:", err)
+				seen.Done()
+				return
+			}
+			defer body.Close()
+			lines := bufio.NewReaderSize(body, 2<<10)
+			for n := range writes {
+				var e told
+				line, err := lines.ReadBytes('\n')
+				if err == nil {
+					err = json.Unmarshal(line, &e)
+				}
+				if err != nil || e.Type != "ADDED" || e.Object.Metadata.Name != fmt.Sprint("n-", n) {
+					t.Errorf("watcher %d, event %d: %.100s, %v", i, n, line, err)
+					break
+				}
+			}
+			seen.Done()
+			if rest, err := io.ReadAll(lines); err != nil || len(rest) > 0 {
+				t.Errorf("watcher %d ended with %.100q, %v", i, rest, err)
+			}
+		})
+	}
+	begun.Wait()
+	if each := (used() - before) / watchers; each > 128<<10 {
+		t.Errorf("an idle watch takes %d bytes of client and server", each)
+	}
+	for n := range writes {
+		if _, err := c.Create(t.Context(), kilobyte(fmt.Sprint("n-", n)), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen.Wait()
+	f.end() // the server ends its watches
+	ended.Wait()
+	client.CloseIdleConnections()
+	if n := runtime.NumGoroutine(); n > goroutines+100 {
+		t.Errorf("%d goroutines are left, there were %d", n, goroutines)
+	}
+}
+
+// TestStuckWatcher has one client that does not read while others do: nobody waits for it, neither writers nor watchers,
+// and when it reads again it is told that it was too slow.
+func TestStuckWatcher(t *testing.T) {
+	const others, writes = 3, 160
+	f := start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1().ConfigMaps("ns")
+	first, err := c.Create(ctx, kilobyte("first"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+		t.Run(name, func(t *testing.T) {
+			stuck, err := watchRaw(ctx, raw(t, f, http2), f, first.ResourceVersion)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stuck.Close()
+			client := raw(t, f, http2)
+			var seen sync.WaitGroup
+			for range others {
+				body, err := watchRaw(ctx, client, f, first.ResourceVersion)
+				if err != nil {
+					t.Fatal(err)
+				}
+				seen.Go(func() {
+					defer body.Close()
+					lines := bufio.NewScanner(body)
+					lines.Buffer(nil, 2<<20)
+					for n := range writes {
+						if !lines.Scan() || !strings.HasPrefix(lines.Text(), `{"type":"`) || strings.HasPrefix(lines.Text(), `{"type":"ERROR"`) {
+							t.Errorf("a client that reads, event %d: %.100s, %v", n, lines.Text(), lines.Err())
+							return
+						}
+					}
+				})
+			}
+			large := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "large-" + strings.ToLower(name[5:6])}}
+			for n := range writes {
+				large.Data = map[string]string{"k": fmt.Sprint(n, strings.Repeat("x", 900<<10))}
+				var err error
+				if n == 0 {
+					_, err = c.Create(ctx, large, metav1.CreateOptions{})
+				} else {
+					_, err = c.Update(ctx, large, metav1.UpdateOptions{})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			seen.Wait()
+			var last told
+			lines, events := bufio.NewScanner(stuck), 0
+			lines.Buffer(nil, 2<<20)
+			for lines.Scan() {
+				last = told{}
+				if err := json.Unmarshal(lines.Bytes(), &last); err != nil {
+					t.Fatal(err)
+				}
+				events++
+			}
+			if lines.Err() != nil || last.Type != "ERROR" || last.Object.Code != http.StatusGone || last.Object.Reason != string(metav1.StatusReasonExpired) {
+				t.Errorf("a client that did not read got %d events, the last %+v, and %v", events, last, lines.Err())
+			}
+			if events >= writes {
+				t.Errorf("a client that did not read got all %d events", events)
+			}
+			list, err := c.List(ctx, metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			first.ResourceVersion = list.ResourceVersion
+		})
+	}
+}
