@@ -62,7 +62,7 @@ func statusResets(d *resource.Descriptor) []fieldpath.Path {
 	case "admissionregistration.k8s.io/validatingadmissionpolicies", "apiregistration.k8s.io/apiservices",
 		"certificates.k8s.io/podcertificaterequests", "flowcontrol.apiserver.k8s.io/flowschemas",
 		"flowcontrol.apiserver.k8s.io/prioritylevelconfigurations", "networking.k8s.io/servicecidrs",
-		"resource.k8s.io/devicetaintrules", "resource.k8s.io/resourceclaims", "storage.k8s.io/volumeattachments",
+		"resource.k8s.io/devicetaintrules", "resource.k8s.io/resourceclaims", "storage.k8s.io/csinodes", "storage.k8s.io/volumeattachments",
 		"storagemigration.k8s.io/storageversionmigrations":
 		return fields("spec", "metadata")
 	}
