@@ -44,6 +44,7 @@ func Controllers() []controllers.Controller {
 		nodelifecycle.Controller(),
 		podgc.Controller(),
 		replicaset.Controller(),
+		replicaset.ReplicationControllers(),
 		rootca.Controller(),
 		serviceaccount.Controller(),
 		tainteviction.Controller(),

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package replicaset keeps the number of pods that each ReplicaSet asks for.
+// Package replicaset keeps the number of pods that each ReplicaSet asks for, and each ReplicationController, its forebear.
 //
+// Both are one loop: a [source] gives it the objects of either kind as sets (replicasets.go, replicationcontrollers.go).
 // The sync takes hold of the pods that match the selector, compares their number with the wish, creates or deletes the
 // difference, and writes the status. Which pods go is decided in plan.go and workload/rank.go, without I/O. Creations
 // start slowly, and nothing is created or deleted while the cache has yet to show what was done before.
@@ -22,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
@@ -30,85 +30,84 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-var kind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
+// set is an object that asks for a number of pods, in the form of a replica set.
+type set struct {
+	*appsv1.ReplicaSet
+	// owner is the object itself, which events are about.
+	owner workload.Owner
+}
 
-// Controller describes the loop.
-func Controller() controllers.Controller {
-	sets := appsv1.SchemeGroupVersion.WithResource("replicasets")
-	pods := corev1.SchemeGroupVersion.WithResource("pods")
-	return controllers.Controller{
-		Name:      "replicaset-controller",
-		Component: "replicaset-controller",
-		Inputs:    []schema.GroupVersionResource{sets, pods},
-		Outputs:   []schema.GroupVersionResource{sets, pods},
-		New:       build,
-	}
+// source is the objects of one kind.
+type source struct {
+	kind schema.GroupVersionKind
+	// get and list read the cache; list is of a namespace.
+	get  func(namespace, name string) (set, error)
+	list func(namespace string) ([]set, error)
+	// fresh reads the object from the server.
+	fresh func(ctx context.Context, namespace, name string) (metav1.Object, error)
+	// write stores a status.
+	write func(ctx context.Context, s set, status appsv1.ReplicaSetStatus) error
+	// siblings are the sets that have the same controller; nil: there are none.
+	siblings func(ref *metav1.OwnerReference) ([]set, error)
+	// terminating says that the status counts pods that are on their way out.
+	terminating bool
 }
 
 type controller struct {
+	source
 	client       kubernetes.Interface
 	control      workload.Control
 	clock        clock.PassiveClock
-	sets         appslisters.ReplicaSetLister
-	setIndex     cache.Indexer
 	pods         cache.Indexer
 	expectations *workload.Expectations
 	queue        *controllers.Queue[types.NamespacedName]
 }
 
-// byOwner is the index of replica sets by the UID of their controller.
-const byOwner = "controller"
-
-func build(d *controllers.Deps) (controllers.Runner, error) {
-	sets, pods := d.Informers.Apps().V1().ReplicaSets(), d.Informers.Core().V1().Pods()
+// newController makes the loop over a source, which wakes it through changed and gone.
+func newController(d *controllers.Deps, queue string, s source) (*controller, error) {
+	pods := d.Informers.Core().V1().Pods()
 	c := &controller{
+		source:       s,
 		client:       d.Client,
 		control:      workload.Control{Client: d.Client, Recorder: d.Recorder},
 		clock:        d.Clock,
-		sets:         sets.Lister(),
-		setIndex:     sets.Informer().GetIndexer(),
 		pods:         pods.Informer().GetIndexer(),
 		expectations: workload.NewExpectations(d.Clock),
-		queue:        controllers.NewQueue[types.NamespacedName](d, "replicaset", 5),
+		queue:        controllers.NewQueue[types.NamespacedName](d, queue, 5),
 	}
-	err := errors.Join(
+	return c, errors.Join(
 		workload.IndexByController(pods.Informer()),
-		controllers.Index(sets.Informer(), byOwner, func(obj any) ([]string, error) {
-			if rs, ok := obj.(*appsv1.ReplicaSet); ok {
-				if ref := metav1.GetControllerOfNoCopy(rs); ref != nil {
-					return []string{string(ref.UID)}, nil
-				}
-			}
-			return nil, nil
-		}),
-		controllers.Subscribe(d, sets.Informer(), controllers.Handler[*appsv1.ReplicaSet]{
-			Add: func(rs *appsv1.ReplicaSet) { c.queue.Add(controllers.Key(rs)) },
-			Update: func(before, now *appsv1.ReplicaSet) {
-				if before.UID != now.UID {
-					c.expectations.Forget(controllers.Key(now))
-				}
-				c.queue.Add(controllers.Key(now))
-			},
-			Delete: func(rs *appsv1.ReplicaSet) {
-				c.expectations.Forget(controllers.Key(rs))
-				c.queue.Add(controllers.Key(rs))
-			},
-		}),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{Add: c.podAdded, Update: c.podUpdated, Delete: c.podDeleted}),
 	)
-	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// owner finds the replica set that ref speaks of.
+// Run works until ctx ends.
+func (c *controller) Run(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }
+
+// changed takes note of a set; one that was another before has no pods that it waits for.
+func (c *controller) changed(before, now metav1.Object) {
+	if before != nil && before.GetUID() != now.GetUID() {
+		c.expectations.Forget(controllers.Key(now))
+	}
+	c.queue.Add(controllers.Key(now))
+}
+
+// gone takes note of a set that was deleted.
+func (c *controller) gone(was metav1.Object) {
+	c.expectations.Forget(controllers.Key(was))
+	c.queue.Add(controllers.Key(was))
+}
+
+// owner finds the set that ref speaks of.
 func (c *controller) owner(namespace string, ref *metav1.OwnerReference) *appsv1.ReplicaSet {
-	if ref == nil || ref.Kind != kind.Kind {
+	if ref == nil || ref.Kind != c.kind.Kind {
 		return nil
 	}
-	rs, err := c.sets.ReplicaSets(namespace).Get(ref.Name)
-	if err != nil || rs.UID != ref.UID {
+	s, err := c.get(namespace, ref.Name)
+	if err != nil || s.UID != ref.UID {
 		return nil
 	}
-	return rs
+	return s.ReplicaSet
 }
 
 func (c *controller) podAdded(pod *corev1.Pod) {
@@ -160,25 +159,25 @@ func (c *controller) wakeSuitors(pod *corev1.Pod) {
 	if len(pod.Labels) == 0 {
 		return
 	}
-	sets, err := c.sets.ReplicaSets(pod.Namespace).List(labels.Everything())
+	sets, err := c.list(pod.Namespace)
 	if err != nil {
 		return
 	}
 	for _, rs := range sets {
 		selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
 		if err == nil && !selector.Empty() && selector.Matches(labels.Set(pod.Labels)) {
-			c.queue.Add(controllers.Key(rs))
+			c.queue.Add(controllers.Key(rs.ReplicaSet))
 		}
 	}
 }
 
 func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
-	rs, err := c.sets.ReplicaSets(key.Namespace).Get(key.Name)
+	rs, err := c.get(key.Namespace, key.Name)
 	if apierrors.IsNotFound(err) {
 		c.expectations.Forget(key)
 		return nil
 	} else if err != nil {
-		return fmt.Errorf("get replica set: %w", err)
+		return fmt.Errorf("get %s: %w", c.kind.Kind, err)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
 	if err != nil {
@@ -188,28 +187,29 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	if !settled {
 		c.queue.AddAfter(key, wait)
 	}
-	mine, err := workload.ByController(c.pods, rs, true)
+	mine, err := workload.ByController(c.pods, rs.ReplicaSet, true)
 	if err != nil {
 		return err
 	}
-	active, err := c.claim(ctx, rs, selector, workload.Filter(mine, workload.Active))
+	active, err := c.claim(ctx, rs.ReplicaSet, selector, workload.Filter(mine, workload.Active))
 	if err != nil {
 		return err
 	}
 	terminating := workload.Filter(mine, func(p *corev1.Pod) bool {
-		return workload.Terminating(p) && workload.Controlled(p, rs) && selector.Matches(labels.Set(p.Labels))
+		return workload.Terminating(p) && workload.Controlled(p, rs.ReplicaSet) && selector.Matches(labels.Set(p.Labels))
 	})
 
 	now := c.clock.Now()
 	var failure error
 	if settled && rs.DeletionTimestamp == nil {
-		failure = c.execute(ctx, rs, decide(rs, active, c.neighbours(rs, active), now))
+		failure = c.execute(ctx, rs, decide(rs.ReplicaSet, active, c.neighbours(rs.ReplicaSet, active), now))
 	}
-	next := status(rs, active, terminating, failure, now)
+	next := status(rs.ReplicaSet, active, terminating, failure, now)
+	if !c.terminating {
+		next.TerminatingReplicas = nil
+	}
 	if changed(rs.Status, next) {
-		update := rs.DeepCopy()
-		update.Status = next
-		if _, err := c.client.AppsV1().ReplicaSets(rs.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{}); err != nil {
+		if err := c.write(ctx, rs, next); err != nil {
 			return errors.Join(failure, fmt.Errorf("update status: %w", err))
 		}
 	}
@@ -221,10 +221,8 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 
 func (c *controller) claim(ctx context.Context, rs *appsv1.ReplicaSet, selector labels.Selector, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	return workload.Claim[*corev1.Pod]{
-		Owner: rs, Kind: kind, Selector: selector,
-		Fresh: func(ctx context.Context) (metav1.Object, error) {
-			return c.client.AppsV1().ReplicaSets(rs.Namespace).Get(ctx, rs.Name, metav1.GetOptions{})
-		},
+		Owner: rs, Kind: c.kind, Selector: selector,
+		Fresh: func(ctx context.Context) (metav1.Object, error) { return c.fresh(ctx, rs.Namespace, rs.Name) },
 		Patch: workload.PatchPod(c.client),
 	}.Settle(ctx, pods)
 }
@@ -232,32 +230,30 @@ func (c *controller) claim(ctx context.Context, rs *appsv1.ReplicaSet, selector 
 // neighbours are the pods of the replica sets that share rs's owner; only a scale-down asks for them.
 func (c *controller) neighbours(rs *appsv1.ReplicaSet, active []*corev1.Pod) []*corev1.Pod {
 	ref := metav1.GetControllerOfNoCopy(rs)
-	if ref == nil || len(active) <= int(wanted(rs)) {
+	if ref == nil || c.siblings == nil || len(active) <= int(wanted(rs)) {
 		return active
 	}
-	siblings, err := c.setIndex.ByIndex(byOwner, string(ref.UID))
+	siblings, err := c.siblings(ref)
 	if err != nil {
 		return active
 	}
 	var found []*corev1.Pod
 	for _, s := range siblings {
-		if sibling, ok := s.(*appsv1.ReplicaSet); ok {
-			if pods, err := workload.ByController(c.pods, sibling, false); err == nil {
-				found = append(found, pods...)
-			}
+		if pods, err := workload.ByController(c.pods, s.ReplicaSet, false); err == nil {
+			found = append(found, pods...)
 		}
 	}
 	return found
 }
 
 // execute does what was decided.
-func (c *controller) execute(ctx context.Context, rs *appsv1.ReplicaSet, p plan) error {
-	key := controllers.Key(rs)
+func (c *controller) execute(ctx context.Context, rs set, p plan) error {
+	key := controllers.Key(rs.ReplicaSet)
 	switch {
 	case p.create > 0:
 		c.expectations.Expect(key, p.create)
 		tried, err := workload.SlowStart(p.create, func(int) error {
-			_, err := c.control.Create(ctx, rs, workload.PodFromTemplate(&rs.Spec.Template, rs, metav1.NewControllerRef(rs, kind)))
+			_, err := c.control.Create(ctx, rs.owner, workload.PodFromTemplate(&rs.Spec.Template, rs.ReplicaSet, metav1.NewControllerRef(rs.ReplicaSet, c.kind)))
 			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 				return nil // it will all go; an expectation that stays open does no harm
 			}
@@ -274,7 +270,7 @@ func (c *controller) execute(ctx context.Context, rs *appsv1.ReplicaSet, p plan)
 		}
 		c.expectations.Expect(key, 0, uids...)
 		return workload.Concurrently(len(p.delete), 64, func(i int) error {
-			err := c.control.Delete(ctx, rs, p.delete[i].Name)
+			err := c.control.Delete(ctx, rs.owner, p.delete[i].Name)
 			if err == nil {
 				return nil
 			}

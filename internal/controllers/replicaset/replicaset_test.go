@@ -11,5 +11,5 @@ import (
 )
 
 func TestScenarios(t *testing.T) {
-	controllertest.Run(t, "testdata/*.txtar", controllers.Options{}, Controller())
+	controllertest.Run(t, "testdata/*.txtar", controllers.Options{}, Controller(), ReplicationControllers())
 }

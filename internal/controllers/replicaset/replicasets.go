@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package replicaset
+
+import (
+	"context"
+	"errors"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// Controller describes the loop over replica sets.
+func Controller() controllers.Controller {
+	sets := appsv1.SchemeGroupVersion.WithResource("replicasets")
+	pods := corev1.SchemeGroupVersion.WithResource("pods")
+	return controllers.Controller{
+		Name:      "replicaset-controller",
+		Component: "replicaset-controller",
+		Inputs:    []schema.GroupVersionResource{sets, pods},
+		Outputs:   []schema.GroupVersionResource{sets, pods},
+		New:       replicaSets,
+	}
+}
+
+// byOwner is the index of replica sets by the UID of their controller.
+const byOwner = "controller"
+
+func replicaSets(d *controllers.Deps) (controllers.Runner, error) {
+	sets := d.Informers.Apps().V1().ReplicaSets()
+	lister, index := sets.Lister(), sets.Informer().GetIndexer()
+	as := func(rs *appsv1.ReplicaSet) set { return set{rs, rs} }
+	c, err := newController(d, "replicaset", source{
+		kind:        appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
+		terminating: true,
+		get: func(namespace, name string) (set, error) {
+			rs, err := lister.ReplicaSets(namespace).Get(name)
+			return as(rs), err
+		},
+		list: func(namespace string) ([]set, error) {
+			all, err := lister.ReplicaSets(namespace).List(labels.Everything())
+			out := make([]set, len(all))
+			for i, rs := range all {
+				out[i] = as(rs)
+			}
+			return out, err
+		},
+		fresh: func(ctx context.Context, namespace, name string) (metav1.Object, error) {
+			return d.Client.AppsV1().ReplicaSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		},
+		write: func(ctx context.Context, s set, status appsv1.ReplicaSetStatus) error {
+			update := s.ReplicaSet.DeepCopy()
+			update.Status = status
+			_, err := d.Client.AppsV1().ReplicaSets(s.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
+			return err
+		},
+		siblings: func(ref *metav1.OwnerReference) ([]set, error) {
+			all, err := index.ByIndex(byOwner, string(ref.UID))
+			var out []set
+			for _, obj := range all {
+				if rs, ok := obj.(*appsv1.ReplicaSet); ok {
+					out = append(out, as(rs))
+				}
+			}
+			return out, err
+		},
+	})
+	return c, errors.Join(err,
+		controllers.Index(sets.Informer(), byOwner, func(obj any) ([]string, error) {
+			if rs, ok := obj.(*appsv1.ReplicaSet); ok {
+				if ref := metav1.GetControllerOfNoCopy(rs); ref != nil {
+					return []string{string(ref.UID)}, nil
+				}
+			}
+			return nil, nil
+		}),
+		controllers.Subscribe(d, sets.Informer(), controllers.Handler[*appsv1.ReplicaSet]{
+			Add:    func(rs *appsv1.ReplicaSet) { c.changed(nil, rs) },
+			Update: func(before, now *appsv1.ReplicaSet) { c.changed(before, now) },
+			Delete: func(rs *appsv1.ReplicaSet) { c.gone(rs) },
+		}),
+	)
+}
