@@ -21,7 +21,7 @@ import (
 )
 
 // ErrUnauthorized is returned for a credential that is present and wrong.
-var ErrUnauthorized = errors.New("unauthorized")
+var ErrUnauthorized = errors.New("invalid bearer token") // upstream's words
 
 // Groups and users that authentication gives.
 const (
