@@ -138,6 +138,11 @@ func (b *Backend) Create(ctx context.Context, r schema.GroupResource, obj resour
 	if v := k.Hub(); v.Default != nil {
 		v.Default(obj)
 	}
+	if b.api.Fields != nil {
+		if obj, err = b.api.Fields.Update(k.Descriptor, k.Storage, "", nil, obj, "kube-apiserver"); err != nil {
+			return nil, err
+		}
+	}
 	ns := obj.GetNamespace()
 	if !k.Namespaced {
 		ns = ""
