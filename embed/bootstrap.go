@@ -5,27 +5,225 @@ package embed
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/binary"
 	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-helpers/auth/rbac/reconciliation"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
+	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
+	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
+	"github.com/mortise-dev/mortise/resource"
 )
 
-// bootstrap makes the namespaces that kube-apiserver makes, where they are missing.
-func bootstrap(ctx context.Context, p *parts, _ *options) error {
-	namespaces := schema.GroupResource{Resource: "namespaces"}
-	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
-		if _, err := p.api.Backend().Get(ctx, namespaces, "", name); err == nil {
+// makeObjects makes the objects that every cluster has, in one commit, and gives those that were changed while the server
+// was away what they must at least say.
+func makeObjects(ctx context.Context, p *parts, o *options) error {
+	now := time.Now()
+	hostname, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("find the host's name: %w", err)
+	}
+	objects := bootstrap.Objects(bootstrap.Options{
+		ServiceCIDR: []netip.Prefix{o.serviceCIDR}, Served: p.served(), Now: now, Authentication: p.authentication(),
+		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: netip.AddrPortFrom(o.advertise(), uint16(p.port())).String(),
+	})
+	plants := make([]verbs.Planting, len(objects))
+	for i, obj := range objects {
+		plants[i] = verbs.Planting{Resource: obj.Resource, Object: obj.Object, Finish: obj.Finish, Fields: obj.Fields}
+	}
+	found, err := p.api.Plant(ctx, plants)
+	if err != nil {
+		return fmt.Errorf("make what every cluster has: %w", err)
+	}
+	for i, is := range found {
+		if is == nil {
 			continue
-		} else if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("read namespace %s: %w", name, err)
 		}
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}}
-		if _, err := p.api.Backend().Create(ctx, namespaces, ns, false); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("make namespace %s: %w", name, err)
+		if err := p.repair(ctx, objects[i], is); err != nil {
+			o.log.ErrorContext(ctx, "repair an object of the server's own", "resource", objects[i].Resource, "name", is.GetName(), "error", err)
 		}
 	}
 	return nil
+}
+
+// identity is a server's name among those of its store, as upstream makes it of the host's.
+func identity(hostname string) string {
+	var named []byte
+	for _, part := range []string{hostname, "kube-apiserver"} {
+		named = append(binary.BigEndian.AppendUint16(named, uint16(len(part))), part...)
+	}
+	hash := sha256.Sum256(named)
+	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
+}
+
+// authentication is what extension API servers must know.
+func (p *parts) authentication() map[string]string {
+	return map[string]string{
+		"client-ca-file":                     string(p.pki.CA.CertPEM),
+		"requestheader-client-ca-file":       string(p.pki.FrontProxyCA.CertPEM),
+		"requestheader-allowed-names":        `["front-proxy-client"]`,
+		"requestheader-username-headers":     `["X-Remote-User"]`,
+		"requestheader-uid-headers":          `["X-Remote-Uid"]`,
+		"requestheader-group-headers":        `["X-Remote-Group"]`,
+		"requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`,
+	}
+}
+
+// served are the group-versions that the server answers itself, save that of registrations, which is not registered.
+func (p *parts) served() []bootstrap.GroupVersion {
+	var out []bootstrap.GroupVersion
+	seen := map[schema.GroupVersion]bool{{Group: apiregistrationv1.GroupName, Version: "v1"}: true}
+	custom := map[*resource.Descriptor]bool{}
+	for _, d := range p.api.Definitions().Descriptors() {
+		custom[d] = true
+	}
+	for _, d := range p.api.Kinds() {
+		if custom[d] {
+			continue
+		}
+		for _, v := range d.Versions {
+			gv := schema.GroupVersion{Group: d.Group, Version: v.Name}
+			if v.Unserved || seen[gv] {
+				continue
+			}
+			seen[gv] = true
+			group, version := discovery.Priorities(gv)
+			out = append(out, bootstrap.GroupVersion{GroupVersion: gv, GroupPriority: int32(group), VersionPriority: int32(version)})
+		}
+	}
+	return out
+}
+
+// repair gives is what want says and it lacks. Roles and bindings keep what was added to them, and follow unless their
+// annotation forbids it; flow schemas and levels follow where theirs says so.
+func (p *parts) repair(ctx context.Context, want bootstrap.Object, is resource.Object) error {
+	switch w := want.Object.(type) {
+	case *rbacv1.ClusterRole:
+		return p.repairRole(w, is.(*rbacv1.ClusterRole))
+	case *rbacv1.Role:
+		if r := is.(*rbacv1.Role); apiequality.Semantic.DeepEqual(w.Rules, r.Rules) && says(&w.ObjectMeta, r) {
+			return nil
+		}
+		c := p.ownClient()
+		o := reconciliation.ReconcileRoleOptions{
+			Role: reconciliation.RoleRuleOwner{Role: w.DeepCopy()}, Confirm: true,
+			Client: reconciliation.RoleModifier{Client: c.RbacV1(), NamespaceClient: c.CoreV1().Namespaces()},
+		}
+		_, err := o.Run()
+		return err
+	case *rbacv1.ClusterRoleBinding:
+		if b := is.(*rbacv1.ClusterRoleBinding); apiequality.Semantic.DeepEqual(w.Subjects, b.Subjects) && w.RoleRef == b.RoleRef && says(&w.ObjectMeta, b) {
+			return nil
+		}
+		o := reconciliation.ReconcileRoleBindingOptions{
+			RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: w.DeepCopy()}, Confirm: true,
+			Client: reconciliation.ClusterRoleBindingClientAdapter{Client: p.ownClient().RbacV1().ClusterRoleBindings()},
+		}
+		_, err := o.Run()
+		return err
+	case *rbacv1.RoleBinding:
+		if b := is.(*rbacv1.RoleBinding); apiequality.Semantic.DeepEqual(w.Subjects, b.Subjects) && w.RoleRef == b.RoleRef && says(&w.ObjectMeta, b) {
+			return nil
+		}
+		c := p.ownClient()
+		o := reconciliation.ReconcileRoleBindingOptions{
+			RoleBinding: reconciliation.RoleBindingAdapter{RoleBinding: w.DeepCopy()}, Confirm: true,
+			Client: reconciliation.RoleBindingClientAdapter{Client: c.RbacV1(), NamespaceClient: c.CoreV1().Namespaces()},
+		}
+		_, err := o.Run()
+		return err
+	case *flowcontrolv1.FlowSchema:
+		s := is.(*flowcontrolv1.FlowSchema)
+		if !bootstrap.Follows(s) || apiequality.Semantic.DeepEqual(w.Spec, s.Spec) {
+			return nil
+		}
+		s = s.DeepCopy()
+		s.Spec = w.Spec
+		_, err := p.ownClient().FlowcontrolV1().FlowSchemas().Update(ctx, s, metav1.UpdateOptions{FieldManager: bootstrap.Producer})
+		return err
+	case *flowcontrolv1.PriorityLevelConfiguration:
+		l := is.(*flowcontrolv1.PriorityLevelConfiguration)
+		if !bootstrap.Follows(l) || apiequality.Semantic.DeepEqual(w.Spec, l.Spec) {
+			return nil
+		}
+		l = l.DeepCopy()
+		l.Spec = w.Spec
+		_, err := p.ownClient().FlowcontrolV1().PriorityLevelConfigurations().Update(ctx, l, metav1.UpdateOptions{FieldManager: bootstrap.Producer})
+		return err
+	case *corev1.ConfigMap:
+		if want.Object.GetName() != bootstrap.AuthenticationName || apiequality.Semantic.DeepEqual(w.Data, is.(*corev1.ConfigMap).Data) {
+			return nil
+		}
+		m := is.(*corev1.ConfigMap).DeepCopy()
+		m.Data = w.Data
+		_, err := p.ownClient().CoreV1().ConfigMaps(m.Namespace).Update(ctx, m, metav1.UpdateOptions{})
+		return err
+	case *coordinationv1.Lease:
+		l := is.(*coordinationv1.Lease).DeepCopy()
+		l.Labels, l.Annotations, l.Spec = w.Labels, w.Annotations, w.Spec
+		_, err := p.ownClient().CoordinationV1().Leases(l.Namespace).Update(ctx, l, metav1.UpdateOptions{})
+		return err
+	case *apiregistrationv1.APIService:
+		if a := is.(*apiregistrationv1.APIService); apiequality.Semantic.DeepEqual(w.Spec, a.Spec) {
+			return nil
+		}
+		_, err := p.api.Backend().Update(ctx, want.Resource, "", is.GetName(), false, func(obj resource.Object) error {
+			obj.(*apiregistrationv1.APIService).Spec = w.Spec
+			return nil
+		})
+		return err
+	}
+	return nil
+}
+
+func (p *parts) repairRole(w, r *rbacv1.ClusterRole) error {
+	same := apiequality.Semantic.DeepEqual(w.AggregationRule, r.AggregationRule) &&
+		(w.AggregationRule != nil || apiequality.Semantic.DeepEqual(w.Rules, r.Rules)) // those of an aggregate are gathered
+	if same && says(&w.ObjectMeta, r) {
+		return nil
+	}
+	o := reconciliation.ReconcileRoleOptions{
+		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: w.DeepCopy()}, Confirm: true,
+		Client: reconciliation.ClusterRoleModifier{Client: p.ownClient().RbacV1().ClusterRoles()},
+	}
+	_, err := o.Run()
+	return err
+}
+
+// says is true if is has all labels and annotations of want.
+func says(want, is metav1.Object) bool {
+	for key, value := range want.GetLabels() {
+		if is.GetLabels()[key] != value {
+			return false
+		}
+	}
+	for key := range want.GetAnnotations() {
+		if _, ok := is.GetAnnotations()[key]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// ownClient is the server as a client of itself.
+func (p *parts) ownClient() kubernetes.Interface {
+	c := p.as("apiserver")
+	c.UserAgent = "kube-apiserver"
+	return kubernetes.NewForConfigOrDie(c)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
 	"github.com/mortise-dev/mortise/internal/scheduler"
 	"github.com/mortise-dev/mortise/internal/version"
 	"github.com/mortise-dev/mortise/store"
@@ -50,7 +51,7 @@ func starts() []start {
 		{"load certificates", loadCertificates},
 		{"open the store", openStore},
 		{"make the API server", makeServer},
-		{"make what every cluster has", bootstrap},
+		{"make what every cluster has", makeObjects},
 		{"serve", serve},
 		{"run controllers", runControllers},
 		{"run the scheduler", runScheduler},
@@ -187,24 +188,29 @@ func (p *parts) as(component string) *rest.Config {
 }
 
 func runControllers(_ context.Context, p *parts, o *options) error {
-	if o.bare {
-		close(p.settled)
-		return nil
-	}
-	advertise, err := netip.ParseAddr(o.host)
-	if err != nil || advertise.IsUnspecified() {
-		advertise = hostAddress()
+	selection := o.controllers
+	if o.bare { // a server publishes itself, alone too
+		selection = []string{kubernetesservice.Name}
 	}
 	p.client("controllers", func(ctx context.Context) error {
 		return controllers.Run(ctx, append(builtin.Controllers(), o.extensions.Controllers...), p.as("kube-controller-manager"), controllers.Options{
-			Selection: o.controllers, Logger: o.log.With("part", "controllers"), Ready: func() { close(p.settled) },
+			Selection: selection, Logger: o.log.With("part", "controllers"), Ready: func() { close(p.settled) },
 			Cluster: controllers.Cluster{
 				RootCA: p.pki.CA.CertPEM, PodCIDRs: []netip.Prefix{o.podCIDR}, ServiceCIDR: o.serviceCIDR,
-				AdvertiseAddress: advertise, AdvertisePort: p.port(),
+				AdvertiseAddress: o.advertise(), AdvertisePort: p.port(),
 			},
 		})
 	})
 	return nil
+}
+
+// advertise is the address at which others reach the server. No pod does so on loopback.
+func (o *options) advertise() netip.Addr {
+	a, err := netip.ParseAddr(o.host)
+	if err != nil || a.IsUnspecified() || a.IsLoopback() {
+		return hostAddress()
+	}
+	return a
 }
 
 func runScheduler(_ context.Context, p *parts, o *options) error {

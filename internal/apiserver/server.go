@@ -273,6 +273,11 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // Backend is what components may do without going through the pipeline.
 func (s *Server) Backend() resource.Backend { return s.api.Backend() }
 
+// Plant makes, in one commit, those objects that are missing; see [verbs.Backend.Plant].
+func (s *Server) Plant(ctx context.Context, ps []verbs.Planting) ([]resource.Object, error) {
+	return s.api.Backend().Plant(ctx, ps)
+}
+
 // Authorizer decides as the pipeline does.
 func (s *Server) Authorizer() authorize.Authorizer { return s.authz }
 

@@ -3,7 +3,11 @@
 
 package discovery
 
-import "k8s.io/apimachinery/pkg/runtime/schema"
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
 
 // Priorities of groups and versions that are not built in.
 const (
@@ -66,18 +70,40 @@ func groupPriority(group string) int {
 
 // versionPriority orders the versions of a built-in group; of equal ones the order of version names decides.
 func versionPriority(gv schema.GroupVersion) int {
-	if gv.Group == "autoscaling" && gv.Version == "v2" {
+	switch gv.Group + "/" + gv.Version {
+	case "autoscaling/v2":
 		return 30
-	}
-	switch gv.Version {
-	case "v1":
-		return unlistedVersion
-	case "v1beta1", "v1beta2", "v1beta3":
-		return 9 // among themselves by name
-	case "v1alpha1", "v1alpha2", "v1alpha3":
+	case "flowcontrol.apiserver.k8s.io/v1", "resource.k8s.io/v1":
+		return 21
+	case "flowcontrol.apiserver.k8s.io/v1beta3":
+		return 18
+	case "flowcontrol.apiserver.k8s.io/v1beta2", "resource.k8s.io/v1beta2":
+		return 15
+	case "coordination.k8s.io/v1beta1":
+		return 13
+	case "admissionregistration.k8s.io/v1beta1", "coordination.k8s.io/v1alpha2", "discovery.k8s.io/v1beta1", "flowcontrol.apiserver.k8s.io/v1beta1":
+		return 12
+	case "admissionregistration.k8s.io/v1alpha1", "internal.apiserver.k8s.io/v1alpha1", "flowcontrol.apiserver.k8s.io/v1alpha1":
+		return 9
+	case "events.k8s.io/v1beta1":
+		return 5
+	case "scheduling.k8s.io/v1alpha3":
+		return 3
+	case "/v1":
 		return 1
 	}
+	switch {
+	case strings.Contains(gv.Version, "alpha"):
+		return 1
+	case strings.Contains(gv.Version, "beta"):
+		return 9
+	}
 	return unlistedVersion
+}
+
+// Priorities are those of a built-in group and of a version in it, as an APIService has them.
+func Priorities(gv schema.GroupVersion) (group, version int) {
+	return groupPriority(gv.Group), versionPriority(gv)
 }
 
 // storedGroupVersion is the group and version that storageVersionHash is made of. For most kinds it is the hub's; events of both

@@ -28,14 +28,19 @@ import (
 const (
 	name      = "kubernetes"
 	namespace = metav1.NamespaceDefault
+	// manager owns what is written here: upstream's API server writes it itself.
+	manager = "kube-apiserver"
 )
+
+// Name is the loop's, by which it is selected.
+const Name = "kubernetes-service-controller"
 
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	services := corev1.SchemeGroupVersion.WithResource("services")
 	slices := discoveryv1.SchemeGroupVersion.WithResource("endpointslices")
 	return controllers.Controller{
-		Name:    "kubernetes-service-controller",
+		Name:    Name,
 		Inputs:  []schema.GroupVersionResource{services, slices},
 		Outputs: []schema.GroupVersionResource{services, slices, corev1.SchemeGroupVersion.WithResource("endpoints")},
 		New:     build,
@@ -81,9 +86,6 @@ func (c *controller) sync(ctx context.Context) error {
 	if c.cluster.AdvertiseAddress.IsLoopback() {
 		return nil // no pod could reach it, and the API refuses it as an endpoint
 	}
-	if c.cluster.AdvertiseAddress.IsLoopback() {
-		return nil // no pod could reach it there, and endpoints may not say so
-	}
 	if err := c.endpoints(ctx); err != nil {
 		return fmt.Errorf("publish endpoints: %w", err)
 	}
@@ -105,29 +107,23 @@ func (c *controller) service(ctx context.Context) error {
 			return nil
 		}
 		have.Spec.Ports = ports
-		_, err = api.Update(ctx, have, metav1.UpdateOptions{})
+		_, err = api.Update(ctx, have, metav1.UpdateOptions{FieldManager: manager})
 		return err
 	}
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
 	address := ServiceAddress(c.cluster.ServiceCIDR).String()
-	family := corev1.IPv4Protocol
-	if c.cluster.ServiceCIDR.Addr().Is6() {
-		family = corev1.IPv6Protocol
-	}
 	_, err = api.Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"provider": "kubernetes", "component": "apiserver"}},
 		Spec: corev1.ServiceSpec{
 			Ports:           ports,
 			ClusterIP:       address,
-			ClusterIPs:      []string{address},
-			IPFamilies:      []corev1.IPFamily{family},
 			IPFamilyPolicy:  ptr.To(corev1.IPFamilyPolicySingleStack),
 			SessionAffinity: corev1.ServiceAffinityNone,
 			Type:            corev1.ServiceTypeClusterIP,
 		},
-	}, metav1.CreateOptions{})
+	}, metav1.CreateOptions{FieldManager: manager})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -146,13 +142,13 @@ func (c *controller) endpoints(ctx context.Context) error {
 		_, err = api.Create(ctx, &corev1.Endpoints{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}},
 			Subsets:    subsets,
-		}, metav1.CreateOptions{})
+		}, metav1.CreateOptions{FieldManager: manager})
 		return err
 	case err != nil, equality.Semantic.DeepEqual(have.Subsets, subsets):
 		return err
 	}
 	have.Subsets = subsets
-	_, err = api.Update(ctx, have, metav1.UpdateOptions{})
+	_, err = api.Update(ctx, have, metav1.UpdateOptions{FieldManager: manager})
 	return err
 }
 
@@ -173,7 +169,7 @@ func (c *controller) slice(ctx context.Context) error {
 		_, err = api.Create(ctx, &discoveryv1.EndpointSlice{
 			ObjectMeta:  metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 			AddressType: family, Endpoints: endpoints, Ports: ports,
-		}, metav1.CreateOptions{})
+		}, metav1.CreateOptions{FieldManager: manager})
 		return err
 	case err != nil:
 		return err
@@ -183,6 +179,6 @@ func (c *controller) slice(ctx context.Context) error {
 		return nil
 	}
 	have.Endpoints, have.Ports = endpoints, ports
-	_, err = api.Update(ctx, have, metav1.UpdateOptions{})
+	_, err = api.Update(ctx, have, metav1.UpdateOptions{FieldManager: manager})
 	return err
 }

@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// Planting is an object that the server makes for itself where it is missing.
+type Planting struct {
+	Resource schema.GroupResource
+	Object   resource.Object // shared; it is copied
+	// Finish changes the copy after the kind has prepared it; nil: not at all.
+	Finish func(obj resource.Object, now metav1.Time)
+	// Fields are the copy's managed fields; they get the time of the planting.
+	Fields []metav1.ManagedFieldsEntry
+}
+
+// Plant makes, in one commit, those objects that are missing, and returns the stored form of those that are there already,
+// nil for each that it made. Objects are not validated and pass no admission; nothing is allocated for them. Objects of
+// kinds that are not served are left out.
+func (b *Backend) Plant(ctx context.Context, ps []Planting) ([]resource.Object, error) {
+	for {
+		found, err := b.plant(ctx, ps)
+		var conflict *store.ConflictError
+		if errors.As(err, &conflict) && ctx.Err() == nil {
+			continue // another server was faster with one of them
+		}
+		return found, err
+	}
+}
+
+func (b *Backend) plant(ctx context.Context, ps []Planting) ([]resource.Object, error) {
+	a := b.api
+	there := map[string]*store.Record{}
+	var read []schema.GroupResource
+	for _, p := range ps {
+		k := a.Kind(p.Resource)
+		if k == nil || slices.Contains(read, p.Resource) {
+			continue
+		}
+		read = append(read, p.Resource)
+		page, err := a.Store.Range(ctx, store.Range{Prefix: k.Root})
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range page.Records {
+			there[rec.Key] = rec
+		}
+	}
+	now := metav1.NewTime(a.Now()).Rfc3339Copy()
+	found := make([]resource.Object, len(ps))
+	var ops []store.Op
+	var made []int
+	for i, p := range ps {
+		k := a.Kind(p.Resource)
+		if k == nil {
+			continue
+		}
+		key := k.Key(p.Object.GetNamespace(), p.Object.GetName())
+		if rec := there[key]; rec != nil {
+			f, err := k.Forms(rec)
+			if err != nil {
+				return nil, err
+			}
+			found[i] = f.Hub
+			continue
+		}
+		data, err := k.Codec.Encode(p.grown(ctx, k, now))
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", key, err)
+		}
+		ops, made = append(ops, store.Op{Key: key, Value: data}), append(made, i)
+	}
+	if len(ops) == 0 {
+		return found, nil
+	}
+	_, records, err := a.Store.Commit(ctx, ops...)
+	if err != nil {
+		return nil, err
+	}
+	for n, i := range made {
+		k := a.Kind(ps[i].Resource)
+		if a.Committed == nil || !slices.Contains(a.Watched, ps[i].Resource) {
+			continue
+		}
+		f, err := k.Forms(records[n])
+		if err != nil {
+			return nil, err
+		}
+		a.committed(ctx, k, f.Hub.GetNamespace(), f.Hub.GetName(), f.Hub)
+	}
+	return found, nil
+}
+
+// grown is the object as it is stored.
+func (p *Planting) grown(ctx context.Context, k *Kind, now metav1.Time) resource.Object {
+	obj := p.Object.DeepCopyObject().(resource.Object)
+	wipe(obj)
+	if v := k.Hub(); v.Default != nil {
+		v.Default(obj)
+	}
+	obj.SetCreationTimestamp(now)
+	obj.SetUID(uuid.NewUUID())
+	if k.Strategy.PrepareCreate != nil {
+		k.Strategy.PrepareCreate(ctx, obj)
+	}
+	if p.Finish != nil {
+		p.Finish(obj, now)
+	}
+	fields := slices.Clone(p.Fields)
+	for i := range fields {
+		fields[i].Time = &now
+	}
+	obj.SetManagedFields(fields)
+	return obj
+}

@@ -1,0 +1,244 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bootstrap lists the objects that an API server makes for itself when it starts and they are not there:
+// namespaces, roles and bindings, flow schemas and priority levels, priority classes, API services of its own groups, the
+// default range of cluster IPs. [Objects] lists them all; fields.go says who owns which of their fields. Nothing here
+// writes: that is for the server that has them.
+//
+// The list is made once for a process, and its objects are shared: nobody changes them.
+package bootstrap
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Object is one of them.
+type Object struct {
+	Resource schema.GroupResource
+	Object   resource.Object
+	// Finish sets in a copy of Object what a kind does not let its creator set; nil: nothing.
+	Finish func(obj resource.Object, now metav1.Time)
+	// Fields are the copy's managed fields, still without times.
+	Fields []metav1.ManagedFieldsEntry
+}
+
+// Options are what the objects depend on.
+type Options struct {
+	// ServiceCIDR are the ranges of cluster IPs.
+	ServiceCIDR []netip.Prefix
+	// Served are the group-versions that the server itself answers, each with its priorities.
+	Served []GroupVersion
+	// Authentication is what extension API servers must know to tell the server's requests from others: the data of a
+	// ConfigMap in kube-system. None: there is no ConfigMap.
+	Authentication map[string]string
+	// Identity is the server's own, AdvertiseAddress where other servers find it; without them there is no lease.
+	Identity                   string
+	Hostname, AdvertiseAddress string
+	Now                        time.Time
+}
+
+// GroupVersion is a served group-version with the order that it has among the others.
+type GroupVersion struct {
+	schema.GroupVersion
+	GroupPriority, VersionPriority int32
+}
+
+// Who owns the fields of flow schemas and priority levels: Producer what they ask for, Consumer what they find.
+const (
+	Producer = "api-priority-and-fairness-config-producer-v1"
+	Consumer = "api-priority-and-fairness-config-consumer-v1"
+)
+
+// AuthenticationName is the ConfigMap that extension API servers read.
+const AuthenticationName = "extension-apiserver-authentication"
+
+const server = "kube-apiserver"
+
+// Follows says whether a stored flow schema or priority level is to have the spec that the server knows for it: one that
+// must be, or that says so, or that nobody has changed and that does not say.
+func Follows(obj resource.Object) bool {
+	if name := obj.GetName(); name == flowcontrolv1.FlowSchemaNameExempt || name == flowcontrolv1.FlowSchemaNameCatchAll {
+		return true
+	}
+	if says, ok := obj.GetAnnotations()[flowcontrolv1.AutoUpdateAnnotationKey]; ok {
+		return says == "true"
+	}
+	return obj.GetGeneration() == 1
+}
+
+// always are the objects that depend on nothing.
+var always = sync.OnceValue(func() []Object {
+	return slices.Concat(namespaces(), priorities(), roles(), flows())
+})
+
+// Objects lists the objects in the order in which they are to be made.
+func Objects(o Options) []Object {
+	all := slices.Clone(always())
+	if len(o.ServiceCIDR) > 0 {
+		all = append(all, serviceCIDR(o.ServiceCIDR))
+	}
+	for _, gv := range o.Served {
+		all = append(all, APIService(gv, "onstart"))
+	}
+	if len(o.Authentication) > 0 {
+		all = append(all, of("", "configmaps", &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: AuthenticationName},
+			Data:       o.Authentication,
+		}))
+	}
+	if o.Identity != "" {
+		all = append(all, lease(&o))
+	}
+	return append(all, tokenTracking(o.Now))
+}
+
+// LeaseSeconds is for how long after its last word a server is taken to be there.
+const LeaseSeconds = 3600
+
+// lease says that the server is there.
+func lease(o *Options) Object {
+	seconds, holder, now := int32(LeaseSeconds), o.Identity+"_"+string(uuid.NewUUID()), metav1.NewMicroTime(o.Now)
+	l := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceSystem, Name: o.Identity,
+			Labels: map[string]string{"apiserver.kubernetes.io/identity": server, corev1.LabelHostname: o.Hostname},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &now},
+	}
+	if o.AdvertiseAddress != "" {
+		l.Annotations = map[string]string{"kubernetes.io/peer-advertise-address": o.AdvertiseAddress}
+	}
+	return of("coordination.k8s.io", "leases", l)
+}
+
+func of(group, resource string, obj resource.Object) Object {
+	return Object{Resource: schema.GroupResource{Group: group, Resource: resource}, Object: obj, Fields: updated(obj, server)}
+}
+
+func namespaces() []Object {
+	var out []Object
+	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
+		out = append(out, of("", "namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{corev1.LabelMetadataName: name},
+		}}))
+	}
+	return out
+}
+
+func priorities() []Object {
+	var out []Object
+	for _, c := range upstream.SystemPriorityClasses() {
+		out = append(out, of("scheduling.k8s.io", "priorityclasses", c))
+	}
+	return out
+}
+
+func roles() []Object {
+	const group = "rbac.authorization.k8s.io"
+	var out []Object
+	p := upstream.BootstrapPolicy()
+	for i := range p.ClusterRoles {
+		out = append(out, of(group, "clusterroles", &p.ClusterRoles[i]))
+	}
+	for i := range p.ClusterRoleBindings {
+		out = append(out, of(group, "clusterrolebindings", &p.ClusterRoleBindings[i]))
+	}
+	for _, ns := range []string{metav1.NamespacePublic, metav1.NamespaceSystem} {
+		for i := range p.Roles[ns] {
+			out = append(out, of(group, "roles", &p.Roles[ns][i]))
+		}
+		for i := range p.RoleBindings[ns] {
+			out = append(out, of(group, "rolebindings", &p.RoleBindings[ns][i]))
+		}
+	}
+	return out
+}
+
+// flows are the priority levels and flow schemas. They say of themselves that their specs follow the server's.
+func flows() []Object {
+	const group = "flowcontrol.apiserver.k8s.io"
+	follow := func(m *metav1.ObjectMeta) {
+		m.Annotations = map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}
+	}
+	var out []Object
+	for _, l := range slices.Concat(bootstrap.SuggestedPriorityLevelConfigurations, bootstrap.MandatoryPriorityLevelConfigurations) {
+		l = l.DeepCopy()
+		follow(&l.ObjectMeta)
+		out = append(out, Object{Resource: schema.GroupResource{Group: group, Resource: "prioritylevelconfigurations"}, Object: l, Fields: updated(l, Producer)})
+	}
+	for _, s := range slices.Concat(bootstrap.SuggestedFlowSchemas, bootstrap.MandatoryFlowSchemas) {
+		s = s.DeepCopy()
+		follow(&s.ObjectMeta)
+		fields := append([]metav1.ManagedFieldsEntry{applied(s, Consumer, "flowcontrol.apiserver.k8s.io/v1",
+			`{"f:status":{"f:conditions":{"k:{\"type\":\"Dangling\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},"f:status":{},"f:type":{}}}}}`)},
+			updated(s, Producer)...)
+		out = append(out, Object{Resource: schema.GroupResource{Group: group, Resource: "flowschemas"}, Object: s, Fields: fields, Finish: found})
+	}
+	return out
+}
+
+// found says of a flow schema that its priority level exists.
+func found(obj resource.Object, now metav1.Time) {
+	s := obj.(*flowcontrolv1.FlowSchema)
+	s.Status.Conditions = []flowcontrolv1.FlowSchemaCondition{{
+		Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionFalse, LastTransitionTime: now, Reason: "Found",
+		Message: fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q and it exists", s.Spec.PriorityLevelConfiguration.Name),
+	}}
+}
+
+// ServiceCIDRName is the name of the range that the server was started with.
+const ServiceCIDRName = "kubernetes"
+
+func serviceCIDR(ranges []netip.Prefix) Object {
+	s := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: ServiceCIDRName}}
+	for _, r := range ranges {
+		s.Spec.CIDRs = append(s.Spec.CIDRs, r.String())
+	}
+	o := of("networking.k8s.io", "servicecidrs", s)
+	o.Fields = append([]metav1.ManagedFieldsEntry{applied(s, "kubernetes-service-cidr-controller", "networking.k8s.io/v1",
+		`{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:status":{},"f:type":{}}}}}`)}, o.Fields...)
+	o.Finish = func(obj resource.Object, now metav1.Time) {
+		obj.(*networkingv1.ServiceCIDR).Status.Conditions = []metav1.Condition{{
+			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: now,
+			Message: "Kubernetes default Service CIDR is ready",
+		}}
+	}
+	return o
+}
+
+// APIService is the registration of a group-version that the server itself answers. managed is "onstart" for built-in
+// ones, "true" for those of definitions.
+func APIService(gv GroupVersion, managed string) Object {
+	return of("apiregistration.k8s.io", "apiservices", &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group, Labels: map[string]string{"kube-aggregator.kubernetes.io/automanaged": managed}},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: gv.GroupPriority, VersionPriority: gv.VersionPriority,
+		},
+	})
+}
+
+// tokenTracking says since when the server knows which legacy tokens are used.
+func tokenTracking(now time.Time) Object {
+	return of("", "configmaps", &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-apiserver-legacy-service-account-token-tracking"},
+		Data:       map[string]string{"since": now.UTC().Format(time.DateOnly)},
+	})
+}
