@@ -59,6 +59,9 @@ type Connect struct {
 	Options func(q url.Values) (runtime.Object, error)
 	// Handler answers for the one request. path is what follows the subresource in the URL (proxy).
 	Handler func(ctx context.Context, b Backend, namespace, name string, opts runtime.Object, path string) (http.Handler, error)
+	// AsCreate says that whoever connects must be allowed the verb create, by whatever method the request comes: a
+	// WebSocket is opened with GET, and running a command is no reading.
+	AsCreate bool
 }
 
 // Backend is what a kind's own actions may do to the rest of the system. The API server implements it: each call goes

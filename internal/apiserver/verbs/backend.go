@@ -200,8 +200,11 @@ func (b *Backend) Node(ctx context.Context, name string) (*url.URL, http.RoundTr
 	if port == 0 {
 		port = 10250
 	}
-	if host == "" || b.api.Nodes == nil {
-		return nil, nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no address is known for node %q", name))
+	if host == "" {
+		return nil, nil, fmt.Errorf("no preferred addresses found; known addresses: %v", n.Status.Addresses) // upstream's words
+	}
+	if b.api.Nodes == nil {
+		return nil, nil, apierrors.NewServiceUnavailable("this server has no way to its nodes")
 	}
 	return &url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(port))}, b.api.Nodes, nil
 }

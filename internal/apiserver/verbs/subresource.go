@@ -4,9 +4,9 @@
 package verbs
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -14,11 +14,13 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -31,7 +33,10 @@ func (q *req) subresourceVerb() func(*req) error {
 	}[q.r.Method]
 	switch {
 	case s.Connect != nil:
-		if slices.Contains(s.Verbs, verb) || verb == "" && slices.Contains(s.Verbs, "get") && q.r.Method == http.MethodHead {
+		if verb == "" && (q.r.Method == http.MethodHead || q.r.Method == http.MethodOptions) {
+			verb = "update" // what takes all methods, takes these
+		}
+		if slices.Contains(s.Verbs, verb) {
 			return connect
 		}
 		return nil
@@ -57,7 +62,11 @@ func (q *req) below() schema.GroupVersionKind {
 
 func (q *req) belowDecoder(empty func() resource.Object, fill func(resource.Object)) *decoder {
 	gvk := q.below()
-	return &decoder{gvk: gvk, empty: empty, fill: fill, others: []schema.GroupVersion{{Group: q.kind.Group, Version: q.ver().Name}}}
+	d := &decoder{gvk: gvk, empty: empty, fill: fill, mute: q.kind.Unstructured}
+	if gvk.Kind == "Eviction" {
+		d.others = []schema.GroupVersion{{Group: gvk.Group, Version: "v1beta1"}}
+	}
+	return d
 }
 
 // createBelow acts on the parent: binding, eviction, token.
@@ -157,9 +166,21 @@ func updateView(q *req) error {
 	}
 	c := q.alteration(toCreate(opts), opts, len(opts.DryRun) > 0)
 	c.uid = obj.GetUID()
-	return q.alterView(c, opts.FieldManager, func(resource.Object) (resource.Object, error) {
-		return obj.DeepCopyObject().(resource.Object), nil
+	return q.alterView(c, func(was resource.Object) (resource.Object, error) {
+		return q.updateView(was, obj.DeepCopyObject().(resource.Object), opts.FieldManager)
 	})
+}
+
+// scales says whether the view is a Scale, the one kind of view whose fields have managers.
+func (q *req) scales() bool { return q.Fields != nil && q.below() == scaleKind }
+
+var scaleKind = schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
+
+func (q *req) updateView(was, obj resource.Object, managerName string) (resource.Object, error) {
+	if !q.scales() {
+		return obj, nil
+	}
+	return q.Fields.UpdateScale(was, obj, manager(managerName, q.r.UserAgent()))
 }
 
 func patchView(q *req) error {
@@ -167,41 +188,51 @@ func patchView(q *req) error {
 	if err != nil {
 		return err
 	}
-	gvk := q.below()
 	p.dec = q.belowDecoder(q.sub.View.New, nil)
 	update := patchToUpdate(p.opts)
 	c := q.alteration(toCreate(update), update, len(p.opts.DryRun) > 0)
-	return q.alterView(c, p.opts.FieldManager, func(old resource.Object) (resource.Object, error) {
-		kind := p.kind
-		cur := old.DeepCopyObject().(resource.Object)
-		switch kind {
-		case types.StrategicMergePatchType:
-			return p.strategicMerge(cur)
-		case types.ApplyYAMLPatchType:
-			// a view has few fields and no lists: what is applied replaces what it names
-			j, err := yamlToJSON(p.bytes)
-			if err != nil {
-				return nil, err
-			}
-			merge := *p
-			merge.bytes, merge.kind = j, types.MergePatchType
-			p = &merge
-		}
-		cur.GetObjectKind().SetGroupVersionKind(gvk)
-		b, err := json.Marshal(cur)
+	return q.alterView(c, func(was resource.Object) (resource.Object, error) {
+		obj, err := p.applyToView(was)
 		if err != nil {
-			return nil, fmt.Errorf("encode %s: %w", gvk.Kind, err)
+			return nil, err
 		}
-		obj, err := p.onJSON(bytes.TrimSpace(b))
-		if err != nil {
+		if err := sameNamespace(q.ns, obj); err != nil {
 			return nil, err
 		}
 		return obj, sameName(q.name, obj)
 	})
 }
 
+func (p *patching) applyToView(was resource.Object) (resource.Object, error) {
+	var obj resource.Object
+	var err error
+	switch p.kind {
+	case types.ApplyYAMLPatchType:
+		return p.configured(func(u *unstructured.Unstructured, force bool) (resource.Object, error) {
+			if !p.scales() {
+				return nil, unsupportedMedia(p.patchTypes()[:2])
+			}
+			return p.Fields.ApplyScale(was, u, p.opts.FieldManager, force)
+		})
+	case types.StrategicMergePatchType:
+		obj, err = p.strategicMerge(was.DeepCopyObject().(resource.Object))
+	default:
+		cur := was.DeepCopyObject().(resource.Object)
+		cur.GetObjectKind().SetGroupVersionKind(p.below())
+		var b []byte
+		if b, err = json.Marshal(cur); err != nil {
+			return nil, fmt.Errorf("encode %s: %w", p.below().Kind, err)
+		}
+		obj, err = p.onJSON(b)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.updateView(was, obj, p.opts.FieldManager)
+}
+
 // alterView changes the parent through its view.
-func (q *req) alterView(c *alteration, managerName string, edit func(old resource.Object) (resource.Object, error)) error {
+func (q *req) alterView(c *alteration, edit func(was resource.Object) (resource.Object, error)) error {
 	ctx, cancel := q.writing()
 	defer cancel()
 	view := q.sub.View
@@ -216,6 +247,13 @@ func (q *req) alterView(c *alteration, managerName string, edit func(old resourc
 		was, err := begin(old.Hub)
 		if err != nil {
 			return nil, err
+		}
+		if q.scales() {
+			entries, err := q.Fields.ScaleEntries(q.kind.Descriptor, q.ver().Name, old.Hub)
+			if err != nil {
+				return nil, err
+			}
+			was.SetManagedFields(entries)
 		}
 		v, err := edit(was)
 		if err != nil {
@@ -245,7 +283,15 @@ func (q *req) alterView(c *alteration, managerName string, edit func(old resourc
 		if rv := v.GetResourceVersion(); rv != "" {
 			parent.SetResourceVersion(rv)
 		}
-		return q.updateFields(old.Hub, parent, q.sub.Name, managerName)
+		if !q.scales() {
+			return parent, nil
+		}
+		entries, err := q.Fields.ParentEntries(q.kind.Descriptor, q.ver().Name, old.Hub, v.GetManagedFields())
+		if err != nil {
+			return nil, err
+		}
+		parent.SetManagedFields(entries)
+		return parent, nil
 	}
 	f, _, err := q.alter(ctx, c)
 	if err != nil {
@@ -275,6 +321,11 @@ func connect(q *req) error {
 	if err := q.Admission.Validate(ctx, &Backend{q.API}, at); err != nil {
 		return err
 	}
+	if s.AsCreate && q.r.Method != http.MethodPost {
+		if err := q.mayCreate(ctx); err != nil {
+			return err
+		}
+	}
 	path := ""
 	if len(q.info.Parts) > 3 {
 		path = "/" + strings.Join(q.info.Parts[3:], "/")
@@ -288,4 +339,21 @@ func connect(q *req) error {
 	}
 	h.ServeHTTP(q.w, q.r)
 	return nil
+}
+
+// mayCreate asks whether the user may do what the request is about with the verb create.
+func (q *req) mayCreate(ctx context.Context) error {
+	if q.Authorize == nil {
+		return nil
+	}
+	at := &authorize.Attributes{User: q.user, Verb: "create", Group: q.kind.Group, Version: q.ver().Name, Resource: q.kind.Resource,
+		Subresource: q.sub.Name, Namespace: q.ns, Name: q.name, ResourceRequest: true, Path: q.r.URL.Path}
+	d, reason, err := q.Authorize.Authorize(ctx, at)
+	if d == authorize.Allow {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("authorize create of %s/%s: %w", q.kind.Resource, q.sub.Name, err)
+	}
+	return apierrors.NewForbidden(q.kind.GroupResource(), q.name, errors.New(reason))
 }

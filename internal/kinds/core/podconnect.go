@@ -39,11 +39,11 @@ func podConnect() []resource.Subresource {
 	return []resource.Subresource{
 		{
 			Name: "attach", GroupVersionKind: corev1.SchemeGroupVersion.WithKind("PodAttachOptions"), Verbs: []string{"create", "get"},
-			Connect: &resource.Connect{Options: attachOptions, Handler: connectAttach},
+			Connect: &resource.Connect{Options: attachOptions, Handler: connectAttach, AsCreate: true},
 		},
 		{
 			Name: "exec", GroupVersionKind: corev1.SchemeGroupVersion.WithKind("PodExecOptions"), Verbs: []string{"create", "get"},
-			Connect: &resource.Connect{Options: execOptions, Handler: connectExec},
+			Connect: &resource.Connect{Options: execOptions, Handler: connectExec, AsCreate: true},
 		},
 		{
 			Name: "log", Verbs: []string{"get"},
@@ -51,7 +51,7 @@ func podConnect() []resource.Subresource {
 		},
 		{
 			Name: "portforward", GroupVersionKind: corev1.SchemeGroupVersion.WithKind("PodPortForwardOptions"), Verbs: []string{"create", "get"},
-			Connect: &resource.Connect{Options: portForwardOptions, Handler: connectPortForward},
+			Connect: &resource.Connect{Options: portForwardOptions, Handler: connectPortForward, AsCreate: true},
 		},
 		podProxy(),
 	}

@@ -28,20 +28,27 @@ import (
 
 // podProxy, serviceProxy and nodeProxy pass any HTTP request on: to a pod's port, to a ready pod behind a service, to the
 // node's agent or another of its ports. The name in the path may be NAME, NAME:PORT or SCHEME:NAME:PORT.
-func podProxy() resource.Subresource { return proxySubresource("PodProxyOptions", locatePod) }
-
-func serviceProxy() resource.Subresource {
-	return proxySubresource("ServiceProxyOptions", locateService)
+func podProxy() resource.Subresource {
+	return proxySubresource("PodProxyOptions", locatePod, ordinary())
 }
 
-func nodeProxy() resource.Subresource { return proxySubresource("NodeProxyOptions", locateNode) }
+func serviceProxy() resource.Subresource {
+	return proxySubresource("ServiceProxyOptions", locateService, ordinary())
+}
+
+func nodeProxy() resource.Subresource {
+	return proxySubresource("NodeProxyOptions", locateNode, ordinary())
+}
+
+// ordinary is the way to what is addressed by IP and shows its own certificate, which nobody here could check.
+func ordinary() *http.Transport {
+	return &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+}
 
 // locate finds where requests for a name go. A nil transport means the ordinary one.
 type locate func(ctx context.Context, b resource.Backend, namespace, id string) (*url.URL, http.RoundTripper, error)
 
-func proxySubresource(kind string, where locate) resource.Subresource {
-	// What is proxied to is addressed by IP and shows its own certificate, which nobody here could check.
-	ordinary := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+func proxySubresource(kind string, where locate, ordinary http.RoundTripper) resource.Subresource {
 	return resource.Subresource{
 		Name: "proxy", GroupVersionKind: corev1.SchemeGroupVersion.WithKind(kind),
 		Verbs: []string{"create", "delete", "get", "patch", "update"},
@@ -95,6 +102,9 @@ func locatePod(ctx context.Context, b resource.Backend, namespace, id string) (*
 	}
 	if parsed := net.ParseIP(ip); parsed == nil || !parsed.IsGlobalUnicast() {
 		return nil, nil, apierrors.NewBadRequest("address not allowed")
+	}
+	if strings.Trim(port, "0123456789") != "" {
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid pod request %q: %q is no port number", id, port))
 	}
 	host := net.JoinHostPort(ip, port)
 	if port == "" {
@@ -152,7 +162,7 @@ func isPodAddress(ctx context.Context, b resource.Backend, namespace string, e *
 	if err != nil {
 		return false
 	}
-	return slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return slices.Contains(e.Addresses, ip.IP) })
+	return len(e.Addresses) > 0 && slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == e.Addresses[0] })
 }
 
 func locateNode(ctx context.Context, b resource.Backend, _, id string) (*url.URL, http.RoundTripper, error) {
@@ -167,6 +177,9 @@ func locateNode(ctx context.Context, b resource.Backend, _, id string) (*url.URL
 	if port == "" || port == agent.Port() {
 		own := *agent
 		return &own, transport, nil
+	}
+	if ip := net.ParseIP(agent.Hostname()); ip != nil && !ip.IsGlobalUnicast() {
+		return nil, nil, apierrors.NewBadRequest("address not allowed") // of this host's own services
 	}
 	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(agent.Hostname(), port)}, nil, nil
 }

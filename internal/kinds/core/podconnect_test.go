@@ -209,11 +209,16 @@ func get(t *testing.T, u string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return r.StatusCode, statusOr(body)
+}
+
+// statusOr is a body as it is, or what it says as a status.
+func statusOr(body []byte) string {
 	var s metav1.Status
 	if json.Unmarshal(body, &s) == nil && s.Kind == "Status" {
-		return r.StatusCode, fmt.Sprintf("%s: %s", s.Reason, s.Message)
+		return fmt.Sprintf("%s: %s", s.Reason, s.Message)
 	}
-	return r.StatusCode, string(body)
+	return string(body)
 }
 
 func TestPodConnectRefusals(t *testing.T) {
