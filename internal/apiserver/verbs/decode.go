@@ -94,6 +94,8 @@ type decoder struct {
 	fill   func(resource.Object)
 	// served says whether a kind is served, for the message that refuses it; nil: see known.
 	served func(schema.GroupVersionKind) bool
+	// mute refuses everything with the same words, as upstream does for the scales of custom resources.
+	mute bool
 	// others are further group versions in which the body may come.
 	others []schema.GroupVersion
 }
@@ -152,6 +154,9 @@ func (d *decoder) decode(body []byte, media, validation string) (obj resource.Ob
 }
 
 func (d *decoder) refuse(err error, said schema.GroupVersionKind, body []byte) error {
+	if d.mute {
+		return apierrors.NewBadRequest(fmt.Sprintf("no kind is registered for the type v1.%s in scheme %q", d.gvk.Kind, schemeName))
+	}
 	if said.Kind != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", said.Kind, said.Version, d.gvk.Kind, err))
 	}
@@ -207,7 +212,7 @@ func (d *decoder) json(body, original []byte, strictly bool) (resource.Object, s
 		}
 		said = withDefaults(*found, d.gvk)
 		if said.Kind != d.gvk.Kind || said.GroupVersion() != d.gvk.GroupVersion() && !slices.Contains(d.others, said.GroupVersion()) {
-			if err := d.wrongKind(said, original); err != nil {
+			if err := d.wrongKind(said, original, func(o runtime.Object) error { _, err := unmarshal(body, o, false); return err }); err != nil {
 				return nil, said, nil, err
 			}
 		}
@@ -237,10 +242,13 @@ func (d *decoder) freeKind(found schema.GroupVersionKind, err error, original []
 		if m := (metav1.PartialObjectMetadata{}); kjson.UnmarshalCaseSensitivePreserveInts(original, &m) == nil {
 			name = m.Name
 		}
-		return found, apierrors.NewInvalid(found.GroupKind(), name,
-			field.ErrorList{field.Invalid(field.NewPath("kind"), found.Kind, "must be "+d.gvk.Kind)})
+		return found, d.otherKind(found, name)
 	}
 	return found, nil
+}
+
+func (d *decoder) otherKind(said schema.GroupVersionKind, name string) error {
+	return apierrors.NewInvalid(said.GroupKind(), name, field.ErrorList{field.Invalid(field.NewPath("kind"), said.Kind, "must be "+d.gvk.Kind)})
 }
 
 func withDefaults(found, defaults schema.GroupVersionKind) schema.GroupVersionKind {
@@ -258,7 +266,9 @@ func withDefaults(found, defaults schema.GroupVersionKind) schema.GroupVersionKi
 
 // wrongKind is the refusal of an object of another kind than the path takes; nil where only its version is another, which is
 // refused later.
-func (d *decoder) wrongKind(said schema.GroupVersionKind, body []byte) error {
+//
+// Upstream reads the body as what it says it is before it refuses that; unmarshal does so.
+func (d *decoder) wrongKind(said schema.GroupVersionKind, body []byte, unmarshal func(runtime.Object) error) error {
 	if !d.known(said) {
 		return d.refuse(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName), said, body)
 	}
@@ -268,18 +278,27 @@ func (d *decoder) wrongKind(said schema.GroupVersionKind, body []byte) error {
 	other := said.Version + "." + said.Kind
 	if obj, err := scheme.Scheme.New(said); err == nil {
 		other = reflect.TypeOf(obj).Elem().String()
+		if err := unmarshal(obj); err != nil {
+			return d.refuse(err, said, body)
+		}
 	}
 	return d.refuse(fmt.Errorf("converting (%s) to (%s): unknown conversion", other, internalType(d.gvk)), said, body)
 }
 
 func (d *decoder) finish(obj resource.Object, said schema.GroupVersionKind, strict []error, strictly bool) (resource.Object, schema.GroupVersionKind, []error, error) {
-	if u, ok := obj.(*unstructured.Unstructured); ok {
-		if _, isMap := u.Object["metadata"].(map[string]any); !isMap && u.Object["metadata"] != nil {
-			return nil, said, nil, d.refuse(fmt.Errorf("metadata must be an object"), said, nil)
+	u, free := obj.(*unstructured.Unstructured)
+	switch {
+	case !free:
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	case said.GroupVersion() != d.gvk.GroupVersion():
+		return obj, said, strict, nil // it is refused for that
+	default:
+		if m := u.Object["metadata"]; m != nil {
+			if _, ok := m.(map[string]any); !ok {
+				return nil, said, nil, d.refuse(fmt.Errorf("json: cannot unmarshal %s into Go value of type v1.ObjectMeta", jsonWord(m)), said, nil)
+			}
 		}
 		u.SetGroupVersionKind(d.gvk)
-	} else {
-		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	}
 	if d.coerce != nil {
 		if err := d.coerce(obj); err != nil {
@@ -297,6 +316,19 @@ func (d *decoder) finish(obj resource.Object, said schema.GroupVersionKind, stri
 		d.fill(obj)
 	}
 	return obj, said, strict, nil
+}
+
+// jsonWord is what encoding/json calls a value.
+func jsonWord(v any) string {
+	switch v.(type) {
+	case []any:
+		return "array"
+	case string:
+		return "string"
+	case bool:
+		return "bool"
+	}
+	return "number"
 }
 
 func unmarshal(body []byte, into any, strictly bool) ([]error, error) {
@@ -333,17 +365,20 @@ func (d *decoder) protobuf(body []byte) (resource.Object, schema.GroupVersionKin
 		return refuse(err)
 	}
 	said = withDefaults(schema.FromAPIVersionAndKind(u.APIVersion, u.Kind), d.gvk)
-	if said.Kind != d.gvk.Kind || said.Group != d.gvk.Group {
-		if err := d.wrongKind(said, body); err != nil {
+	unmarshal := func(obj runtime.Object) error {
+		m, ok := obj.(unmarshaler)
+		if !ok {
+			return fmt.Errorf("object %T does not implement the protobuf marshalling interface and cannot be decoded", obj)
+		}
+		return m.Unmarshal(u.Raw)
+	}
+	if said.Kind != d.gvk.Kind || said.GroupVersion() != d.gvk.GroupVersion() && !slices.Contains(d.others, said.GroupVersion()) {
+		if err := d.wrongKind(said, body, unmarshal); err != nil {
 			return nil, said, err
 		}
 	}
 	obj := d.empty()
-	m, ok := obj.(unmarshaler)
-	if !ok {
-		return refuse(fmt.Errorf("object %T does not implement the protobuf marshalling interface and cannot be decoded", obj))
-	}
-	if err := m.Unmarshal(u.Raw); err != nil {
+	if err := unmarshal(obj); err != nil {
 		return refuse(err)
 	}
 	if d.fill != nil {

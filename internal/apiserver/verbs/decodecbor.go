@@ -6,6 +6,7 @@ package verbs
 import (
 	"encoding/json"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
@@ -26,8 +27,8 @@ func (d *decoder) cbor(body []byte, strictly bool) (resource.Object, schema.Grou
 	if err != nil {
 		more, ok := runtime.AsStrictDecodingError(err)
 		if !ok || out == nil {
-			if said.Kind != "" && said.Kind != d.gvk.Kind {
-				if err := d.wrongKind(said, body); err != nil {
+			if _, free := empty.(*unstructured.Unstructured); !free && said.Kind != "" && said.Kind != d.gvk.Kind {
+				if err := d.wrongKind(said, body, nothingRead); err != nil {
 					return nil, said, nil, err
 				}
 			}
@@ -35,10 +36,8 @@ func (d *decoder) cbor(body []byte, strictly bool) (resource.Object, schema.Grou
 		}
 		strict = more.Errors()
 	}
-	if said.Kind != d.gvk.Kind || said.Group != d.gvk.Group {
-		if err := d.wrongKind(said, body); err != nil {
-			return nil, said, nil, err
-		}
+	if _, free := empty.(*unstructured.Unstructured); free && said.Kind != d.gvk.Kind && said.GroupVersion() == d.gvk.GroupVersion() {
+		return nil, said, nil, d.otherKind(said, empty.GetName())
 	}
 	obj, ok := out.(resource.Object)
 	if !ok {
@@ -46,6 +45,8 @@ func (d *decoder) cbor(body []byte, strictly bool) (resource.Object, schema.Grou
 	}
 	return d.finish(obj, said, strict, strictly)
 }
+
+func nothingRead(runtime.Object) error { return nil }
 
 // cborTypes tells upstream's decoder that the path's object is of every kind that the body may say.
 type cborTypes struct{ d *decoder }
