@@ -9,6 +9,7 @@ import (
 	"sync"
 	"weak"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -52,21 +53,22 @@ func (m *Manager) Warm() error {
 }
 
 // Update records in obj which of its fields manager changed, compared with live, which is nil when obj is being created. Both are hub
-// objects; obj is changed and returned. When that is impossible, obj has no entries, so that none of them is wrong.
+// objects; obj is changed and returned. When that is impossible, obj keeps live's entries.
 func (m *Manager) Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object, error) {
+	var was []metav1.ManagedFieldsEntry
+	if live != nil {
+		was = live.GetManagedFields()
+	}
 	if err := m.update(d, version, subresource, live, obj, manager); err != nil {
 		// Most often the object is not valid either, and the client will hear of it.
-		m.log.Debug("drop managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
-		obj.SetManagedFields(nil)
+		m.log.Debug("keep managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
+		obj.SetManagedFields(was)
 		return obj, nil
 	}
 	return obj, nil
 }
 
 func (m *Manager) update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) error {
-	if s := d.Subresource(subresource); s != nil && s.View != nil && s.GroupVersionKind == scaleKind && live != nil {
-		return m.updateScale(d, version, s.View, live, obj, manager)
-	}
 	f, c, err := m.of(d, version, subresource)
 	if err != nil {
 		return err

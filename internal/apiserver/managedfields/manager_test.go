@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -277,18 +278,45 @@ func TestCustomKind(t *testing.T) {
 		t.Errorf("parts %v, %v", parts, err)
 	}
 
-	scaled := live.DeepCopy()
-	scaled.Object["spec"].(map[string]any)["replicas"] = int64(5)
-	got, err := m.Update(d, "v1", "scale", live, scaled, "hpa")
+	entries, err := m.ScaleEntries(d, "v1", live)
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, got,
-		"hpa Update "+gv+` scale {"f:spec":{"f:replicas":{}}}`,
-		"author Update "+gv+` {"f:spec":{".":{},"f:parts":{".":{},"k:{\"key\":\"a\"}":{".":{},"f:key":{},"f:val":{}}}}}`)
+	before := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "a", ManagedFields: entries}, Spec: autoscalingv1.ScaleSpec{Replicas: 1}}
+	after := before.DeepCopy()
+	after.Spec.Replicas = 5
+	scaled, err := m.UpdateScale(before, after, "hpa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := func(scale resource.Object) resource.Object {
+		got := live.DeepCopy()
+		entries, err := m.ParentEntries(d, "v1", live, scale.GetManagedFields())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.SetManagedFields(entries)
+		return got
+	}
+	rest := "author Update " + gv + ` {"f:spec":{".":{},"f:parts":{".":{},"k:{\"key\":\"a\"}":{".":{},"f:key":{},"f:val":{}}}}}`
+	got := parent(scaled)
+	equal(t, got, "hpa Update "+gv+` scale {"f:spec":{"f:replicas":{}}}`, rest)
 	if got.GetManagedFields()[0].Time != nil {
 		t.Error("scale's first entry has a time")
 	}
+	// applied, it is another's field until that one is forced
+	scale := cr(t, `{apiVersion: autoscaling/v1, kind: Scale, metadata: {name: a}, spec: {replicas: 7}}`)
+	if _, err := m.ApplyScale(before, scale, "hpa", false); !apierrors.IsConflict(err) {
+		t.Errorf("not a conflict: %v", err)
+	}
+	forced, err := m.ApplyScale(before, scale, "hpa", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, ok := forced.(*autoscalingv1.Scale); !ok || s.Spec.Replicas != 7 {
+		t.Errorf("applied a scale of %+v", forced)
+	}
+	equal(t, parent(forced), "hpa Apply "+gv+` scale {"f:spec":{"f:replicas":{}}}`, rest)
 }
 
 func TestHubOfAnotherGroup(t *testing.T) {

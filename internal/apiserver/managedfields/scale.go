@@ -8,6 +8,8 @@ import (
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -20,43 +22,68 @@ import (
 // scaleKind is what the scale subresource of every kind speaks.
 var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 
-// updateScale records a write through scale. It happens in the terms of the Scale: the owners of the parent's replicas become owners of the Scale's,
-// the write is recorded there, and the result is brought back to the parent.
-func (m *Manager) updateScale(d *resource.Descriptor, version string, view *resource.View, live, obj resource.Object, manager string) error {
-	f, err := m.scale()
+// ScaleEntries are what the entries of a parent say of its scale. A write through scale happens in the terms of the Scale: the
+// owners of the parent's replicas become owners of the Scale's, the write is recorded there by [Manager.UpdateScale] or
+// [Manager.ApplyScale], and [Manager.ParentEntries] brings the result back.
+func (m *Manager) ScaleEntries(d *resource.Descriptor, version string, parent resource.Object) ([]metav1.ManagedFieldsEntry, error) {
+	entries, err := scaleHandler(d, version, parent).ToSubresource()
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("read managed fields: %w", err)
 	}
+	return entries, nil
+}
+
+// ParentEntries are what the entries of a parent become by a write after which its scale has the given ones.
+func (m *Manager) ParentEntries(d *resource.Descriptor, version string, parent resource.Object, scale []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error) {
+	entries, err := scaleHandler(d, version, parent).ToParent(scale)
+	if err != nil {
+		return nil, fmt.Errorf("write managed fields: %w", err)
+	}
+	return entries, nil
+}
+
+func scaleHandler(d *resource.Descriptor, version string, parent resource.Object) *managedfields.ScaleHandler {
 	paths := managedfields.ResourcePathMappings{}
 	for _, v := range d.Versions {
 		paths[schema.GroupVersion{Group: d.Group, Version: v.Name}.String()] = replicas(d, v.Name)
 	}
-	handler := managedfields.NewScaleHandler(live.GetManagedFields(), schema.GroupVersion{Group: d.Group, Version: version}, paths)
-	begin := view.Get
-	if view.Edit != nil {
-		begin = view.Edit
-	}
-	before, err := begin(live)
+	return managedfields.NewScaleHandler(parent.GetManagedFields(), schema.GroupVersion{Group: d.Group, Version: version}, paths)
+}
+
+// UpdateScale records in after which of its fields manager changed, compared with before; see [Manager.Update].
+func (m *Manager) UpdateScale(before, after resource.Object, manager string) (resource.Object, error) {
+	f, err := m.scale()
 	if err != nil {
-		return fmt.Errorf("make scale: %w", err)
+		return nil, err
 	}
-	after, err := view.Get(obj)
-	if err != nil {
-		return fmt.Errorf("make scale: %w", err)
-	}
-	entries, err := handler.ToSubresource()
-	if err != nil {
-		return fmt.Errorf("read managed fields: %w", err)
-	}
-	before.SetManagedFields(entries)
 	if _, err := f.Update(before, after, manager); err != nil {
-		return err
+		m.log.Debug("keep managed fields", "kind", scaleKind.Kind, "name", after.GetName(), "error", err)
+		after.SetManagedFields(before.GetManagedFields())
 	}
-	if entries, err = handler.ToParent(after.GetManagedFields()); err != nil {
-		return fmt.Errorf("write managed fields: %w", err)
+	return after, nil
+}
+
+// ApplyScale merges a configuration of a Scale into before; see [Manager.Apply].
+func (m *Manager) ApplyScale(before resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error) {
+	f, err := m.scale()
+	if err != nil {
+		return nil, err
 	}
-	obj.SetManagedFields(entries)
-	return nil
+	merged, err := f.Apply(before, patch, manager, force)
+	if err != nil {
+		return nil, err
+	}
+	switch o := merged.(type) {
+	case *autoscalingv1.Scale:
+		return o, nil
+	case *unstructured.Unstructured:
+		s := &autoscalingv1.Scale{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, s); err != nil {
+			return nil, fmt.Errorf("convert merged Scale: %w", err)
+		}
+		return s, nil
+	}
+	return nil, fmt.Errorf("apply made a %T", merged)
 }
 
 // replicas is the path of the field that a kind's scale sets; nil: the version has no scale.
@@ -95,6 +122,13 @@ type scaleConverter struct{}
 
 // ConvertToVersion gives a Scale its kind.
 func (scaleConverter) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
+	if u, ok := in.(*unstructured.Unstructured); ok && u.GroupVersionKind() == scaleKind {
+		s := &autoscalingv1.Scale{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, s); err != nil {
+			return nil, fmt.Errorf("convert merged Scale: %w", err)
+		}
+		return s, nil
+	}
 	s, ok := in.(*autoscalingv1.Scale)
 	if !ok {
 		return nil, runtime.NewNotRegisteredErrForKind("managed fields", in.GetObjectKind().GroupVersionKind())

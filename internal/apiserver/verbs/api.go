@@ -47,6 +47,12 @@ type FieldManager interface {
 	Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object, error)
 	// Apply merges a configuration into live (nil on create), and returns a new object.
 	Apply(d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error)
+
+	// The same for a Scale, whose entries are made of its parent's before a write and brought back afterwards.
+	ScaleEntries(d *resource.Descriptor, version string, parent resource.Object) ([]metav1.ManagedFieldsEntry, error)
+	UpdateScale(before, after resource.Object, manager string) (resource.Object, error)
+	ApplyScale(before resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error)
+	ParentEntries(d *resource.Descriptor, version string, parent resource.Object, scale []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error)
 }
 
 // Options of [New].

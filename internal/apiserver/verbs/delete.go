@@ -134,7 +134,7 @@ type deletion struct {
 	opts     *metav1.DeleteOptions
 	// collection: admission is asked about the collection and is told no name.
 	collection bool
-	validate func(ctx context.Context, old resource.Object) error // admission; nil: none
+	validate   func(ctx context.Context, old resource.Object) error // admission; nil: none
 }
 
 // delete deletes an object or begins to; gone says which. It tries again when others change the object meanwhile.

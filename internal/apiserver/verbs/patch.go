@@ -27,7 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
+
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
@@ -132,7 +133,16 @@ func patch(q *req) error {
 // apply makes the patched object from the current one; nil is that there is none.
 func (p *patching) apply(old *watchcache.Forms) (resource.Object, error) {
 	if p.kind == types.ApplyYAMLPatchType {
-		return p.configure(hubOf(old))
+		return p.configured(func(u *unstructured.Unstructured, force bool) (resource.Object, error) {
+			if p.Fields == nil {
+				return nil, unsupportedMedia(p.patchTypes()[:2])
+			}
+			obj, err := p.Fields.Apply(p.req.kind.Descriptor, p.ver().Name, p.subName(), hubOf(old), u, p.opts.FieldManager, force)
+			if err == nil && p.dec.coerce != nil {
+				err = p.dec.coerce(obj)
+			}
+			return obj, err
+		})
 	}
 	if old == nil {
 		return nil, apierrors.NewNotFound(p.gr(), p.name)
@@ -180,9 +190,25 @@ func (p *patching) onJSON(cur []byte) (resource.Object, error) {
 	if err != nil {
 		return nil, bad(err.Error())
 	}
+	if err := p.sayKind(obj, patched); err != nil {
+		if api := apierrors.APIStatus(nil); errors.As(err, &api) {
+			return nil, err
+		}
+		return nil, bad(err.Error())
+	}
+	if !free(obj) && obj.GetObjectKind().GroupVersionKind().Version == "" && obj.GetObjectKind().GroupVersionKind().Kind != "" {
+		// it is then of no version, and none of its fields is known
+		if obj = p.dec.empty(); p.strictly() {
+			if more, err = kjson.UnmarshalStrict(patched, &struct {
+				metav1.TypeMeta `json:",inline"`
+			}{}); err != nil {
+				return nil, bad(err.Error())
+			}
+		}
+	}
 	obj, _, more, err = p.dec.finish(obj, p.dec.gvk, more, p.strictly())
 	if err != nil {
-		return nil, bad(err.Error())
+		return nil, bad(strings.TrimPrefix(err.Error(), fmt.Sprintf("%s in version %q cannot be handled as a %s: ", p.dec.gvk.Kind, p.dec.gvk.Version, p.dec.gvk.Kind)))
 	}
 	if strict = append(strict, more...); len(strict) > 0 {
 		if p.validation == metav1.FieldValidationStrict {
@@ -298,21 +324,18 @@ func (p *patching) strategicMerge(cur resource.Object) (resource.Object, error) 
 	return obj, nil
 }
 
-// configure is server-side apply.
-func (p *patching) configure(live resource.Object) (resource.Object, error) {
-	if p.Fields == nil {
-		return nil, unsupportedMedia(p.patchTypes()[:2])
-	}
+// configured is server-side apply: it reads the configuration and has it applied.
+func (p *patching) configured(apply func(u *unstructured.Unstructured, force bool) (resource.Object, error)) (resource.Object, error) {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
-	if err := yaml.Unmarshal(p.bytes, &u.Object); err != nil {
+	if err := utilyaml.Unmarshal(p.bytes, &u.Object); err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
 	}
-	obj, err := p.Fields.Apply(p.req.kind.Descriptor, p.ver().Name, p.subName(), live, u, p.opts.FieldManager, p.opts.Force != nil && *p.opts.Force)
+	obj, err := apply(u, p.opts.Force != nil && *p.opts.Force)
 	if err != nil {
 		return nil, err
 	}
 	if p.strictly() {
-		if err := yaml.UnmarshalStrict(p.bytes, &map[string]any{}); err != nil {
+		if err := utilyaml.UnmarshalStrict(p.bytes, &map[string]any{}); err != nil {
 			if p.validation == metav1.FieldValidationStrict {
 				return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding patch: %v", err))
 			}
@@ -320,4 +343,54 @@ func (p *patching) configure(live resource.Object) (resource.Object, error) {
 		}
 	}
 	return obj, nil
+}
+
+// free says whether an object has no Go type.
+func free(obj resource.Object) bool {
+	_, ok := obj.(*unstructured.Unstructured)
+	return ok
+}
+
+// sayKind checks the kind and version of what a patch made. What was patched said them, so that they differ only if the
+// patch made them differ.
+func (p *patching) sayKind(obj resource.Object, patched []byte) error {
+	want := p.dec.gvk
+	if obj.GetObjectKind().GroupVersionKind() == want {
+		return nil
+	}
+	found, err := jsonserializer.DefaultMetaFactory.Interpret(patched)
+	if err != nil {
+		return err
+	}
+	if found.Kind == want.Kind && found.GroupVersion() == want.GroupVersion() {
+		return nil
+	}
+	free := free(obj)
+	switch {
+	case free && found.Kind == "":
+		return runtime.NewMissingKindErr(string(patched))
+	case free && found.GroupVersion().Empty():
+		return apierrors.NewInternalError(runtime.NewMissingVersionErr("object has no apiVersion field"))
+	case free:
+		var errs field.ErrorList
+		if found.Kind != want.Kind {
+			errs = append(errs, field.Invalid(field.NewPath("kind"), found.Kind, "must be "+want.Kind))
+		}
+		if found.GroupVersion() != want.GroupVersion() {
+			errs = append(errs, field.Invalid(field.NewPath("apiVersion"), found.GroupVersion().String(), "must be "+want.GroupVersion().String()))
+		}
+		return apierrors.NewInvalid(found.GroupKind(), p.name, errs)
+	case found.GroupVersion().Empty():
+		return nil
+	}
+	said := withDefaults(*found, want)
+	switch {
+	case said == want || slices.Contains(p.dec.others, said.GroupVersion()) && said.Kind == want.Kind:
+		return nil
+	case !p.dec.known(said):
+		return fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName)
+	case said.Kind != want.Kind || said.Group != want.Group:
+		return fmt.Errorf("converting (%s) to (%s): unknown conversion", said.Kind, want.Kind)
+	}
+	return nil
 }
