@@ -59,6 +59,7 @@ func makeObjects(ctx context.Context, p *parts, o *options) error {
 			o.log.ErrorContext(ctx, "repair an object of the server's own", "resource", objects[i].Resource, "name", is.GetName(), "error", err)
 		}
 	}
+	close(p.bootstrapped)
 	return nil
 }
 

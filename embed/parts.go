@@ -31,8 +31,11 @@ type parts struct {
 	admin      *rest.Config
 	kubeconfig []byte
 	settled    chan struct{}
-	nodeText   string // what the ready line says of the node
-	criSocket  string
+
+	bootstrapped chan struct{} // closed when the objects that every cluster has are there
+
+	nodeText  string // what the ready line says of the node
+	criSocket string
 
 	clients sync.WaitGroup // controllers, scheduler, node: what talks to the API
 	server  group          // the API server itself

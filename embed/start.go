@@ -137,6 +137,7 @@ func openStore(_ context.Context, p *parts, o *options) error {
 
 func makeServer(_ context.Context, p *parts, o *options) (err error) {
 	roles := &rbac.Index{}
+	p.bootstrapped = make(chan struct{})
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
 		Kinds:     append(builtin.Kinds(o.serviceCIDR, !o.bare, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles, Namespaces: p.namespace}), o.extensions.Kinds...),
@@ -146,6 +147,10 @@ func makeServer(_ context.Context, p *parts, o *options) (err error) {
 		Version:   version.Get(),
 		CBOR:      o.cbor,
 		Log:       o.log.With("part", "apiserver"),
+
+		Bootstrapped: p.bootstrapped,
+		Flags:        o.flags(),
+		Config:       map[string]any{"mortise": o.configuration()},
 	})
 	if err != nil {
 		return fmt.Errorf("make API server: %w", err)

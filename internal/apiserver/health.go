@@ -16,10 +16,10 @@ import (
 // storeWait is how long the store may take to say that it can be written.
 const storeWait = 2 * time.Second
 
-// checks are the parts of the server's health, in the order in which they are told. Those that other parts of the process
-// bring (Options.Checks) come before the last, which fails as soon as the server is told to end.
-//
-// The names that begin with poststarthook/ are those of kube-apiserver's for work that is done here too; scripts wait for some.
+// checks are the parts of the server's health, in kube-apiserver's order and under its names, for which scripts wait. Its
+// post-start hooks are work that is done here before the server answers: each holds once what it is named after is there.
+// Those that other parts of the process bring (Options.Checks) come before the last, which fails as soon as the server is
+// told to end.
 func (s *Server) checks() []health.Check {
 	ok := func(context.Context) error { return nil }
 	alive := []health.Root{health.Healthz, health.Livez}
@@ -31,15 +31,53 @@ func (s *Server) checks() []health.Check {
 		{Name: "etcd", Run: s.writable},
 		{Name: "etcd-readiness", Run: s.writable, Only: ready},
 		{Name: "informer-sync", Run: s.loaded, Only: ready},
-		{Name: "poststarthook/start-apiserver-admission-initializer", Run: s.loaded},
-		{Name: "poststarthook/generic-apiserver-start-informers", Run: s.loaded},
-		{Name: "poststarthook/start-apiextensions-informers", Run: s.loaded},
-		{Name: "poststarthook/start-apiextensions-controllers", Run: s.loaded},
-		{Name: "poststarthook/crd-informer-synced", Run: s.loaded},
-		{Name: "poststarthook/storage-readiness", Run: s.loaded},
+	}
+	for _, h := range hooks {
+		run := s.loaded
+		if h.objects {
+			run = s.bootstrapped
+		}
+		cs = append(cs, health.Check{Name: h.name, Run: run})
 	}
 	cs = append(cs, s.opts.Checks...)
 	return append(cs, health.Check{Name: "shutdown", Run: s.staying, Only: ready})
+}
+
+// hooks are kube-apiserver's. Those of objects make what every cluster has.
+var hooks = []struct {
+	name    string
+	objects bool
+}{
+	{"poststarthook/start-apiserver-admission-initializer", false},
+	{"poststarthook/generic-apiserver-start-informers", false},
+	{"poststarthook/priority-and-fairness-config-consumer", false},
+	{"poststarthook/priority-and-fairness-filter", false},
+	{"poststarthook/storage-object-count-tracker-hook", false},
+	{"poststarthook/start-apiextensions-informers", false},
+	{"poststarthook/start-apiextensions-controllers", false},
+	{"poststarthook/crd-informer-synced", false},
+	{"poststarthook/start-system-namespaces-controller", true},
+	{"poststarthook/peer-endpoint-reconciler-controller", false},
+	{"poststarthook/start-cluster-authentication-info-controller", true},
+	{"poststarthook/start-kube-apiserver-identity-lease-controller", true},
+	{"poststarthook/start-kube-apiserver-identity-lease-garbage-collector", true},
+	{"poststarthook/storage-readiness", false},
+	{"poststarthook/start-legacy-token-tracking-controller", true},
+	{"poststarthook/start-service-ip-repair-controllers", true},
+	{"poststarthook/rbac/bootstrap-roles", true},
+	{"poststarthook/scheduling/bootstrap-system-priority-classes", true},
+	{"poststarthook/priority-and-fairness-config-producer", true},
+	{"poststarthook/bootstrap-controller", true},
+	{"poststarthook/start-kubernetes-service-cidr-controller", true},
+	{"poststarthook/start-kube-aggregator-informers", false},
+	{"poststarthook/apiservice-status-local-available-controller", true},
+	{"poststarthook/apiservice-status-remote-available-controller", true},
+	{"poststarthook/apiservice-registration-controller", true},
+	{"poststarthook/apiservice-discovery-controller", false},
+	{"poststarthook/kube-apiserver-autoregistration", true},
+	{"autoregister-completion", true},
+	{"poststarthook/apiservice-openapi-controller", false},
+	{"poststarthook/apiservice-openapiv3-controller", false},
 }
 
 // writable asks the store to delete what is not there: a commit that changes nothing, and that a store which cannot be
@@ -62,6 +100,19 @@ func (s *Server) loaded(context.Context) error {
 		return nil
 	default:
 		return errors.New("the server is starting")
+	}
+}
+
+// bootstrapped fails until the objects that every cluster has are there.
+func (s *Server) bootstrapped(ctx context.Context) error {
+	if s.opts.Bootstrapped == nil {
+		return s.loaded(ctx)
+	}
+	select {
+	case <-s.opts.Bootstrapped:
+		return nil
+	default:
+		return errors.New("not finished") // upstream's words
 	}
 }
 

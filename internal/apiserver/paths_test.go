@@ -75,7 +75,7 @@ func TestPaths(t *testing.T) {
 		{"GET", "/flagz", "", 200, "text/plain; charset=utf-8", uncached, "listen=:6443"},
 		{"GET", "/configz", "", 200, "application/json", uncached, "{}"},
 		{"GET", "/metrics", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", uncached, "apiserver_current_inflight_requests"},
-		{"GET", "/metrics/slis", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", uncached, "process_start_time_seconds"},
+		{"GET", "/metrics/slis", "", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", uncached, ""},
 		{"GET", "/debug/pprof", "", 302, "text/html; charset=utf-8", uncached, ""},
 		{"GET", "/debug/pprof/cmdline", "", 404, "text/plain; charset=utf-8", uncached, "Unknown profile"},
 		{"GET", "/debug/flags", "", 200, "text/html; charset=utf-8", uncached, "full flags configurable"},

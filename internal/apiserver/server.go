@@ -73,8 +73,10 @@ type Options struct {
 	Ledger *extension.Ledger
 	// Paths are further handlers, by path; one that ends in a slash takes all below it.
 	Paths map[string]http.Handler
-	// Checks are further parts of the server's health.
-	Checks []health.Check
+	// Checks are further parts of the server's health. Bootstrapped is closed when the objects that every cluster has are
+	// there; nil: with New.
+	Checks       []health.Check
+	Bootstrapped <-chan struct{}
 	// Flags and Config are what /flagz and /configz tell: how the process was started, and the configuration by component.
 	Flags  map[string]string
 	Config map[string]any

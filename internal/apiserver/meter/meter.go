@@ -103,9 +103,7 @@ func New(started time.Time, sources Sources) *Meter {
 	m.resettable = []interface{ Reset() }{m.total, m.duration, m.sli, m.sizes, m.deprecated, m.terminations, m.step, m.controller}
 	m.registry.MustRegister(m.total, m.duration, m.sli, m.sizes, m.running, m.deprecated, m.terminations, m.tls, m.audited, m.auditRefused, m.step, m.controller,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{sources: sources})
-	m.slis.MustRegister(&healthCollector{health: sources.Health}, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "process_start_time_seconds", Help: "[ALPHA] Start time of the process since unix epoch in seconds.",
-	}, func() float64 { return float64(started.Unix()) }))
+	m.slis.MustRegister(&healthCollector{health: sources.Health})
 	return m
 }
 
