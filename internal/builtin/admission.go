@@ -11,6 +11,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultstorageclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaulttolerationseconds"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespacelifecycle"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/podresize"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podsecurity"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podtopologylabels"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/priority"
@@ -40,5 +41,6 @@ func Admission() admit.Chain {
 		runtimeclass.New(),
 		defaultingressclass.New(),
 		podtopologylabels.New(),
+		podresize.New(),
 	}
 }

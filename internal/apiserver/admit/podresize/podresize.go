@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podresize is the PodResizeValidator plug-in: a pod on a node is resized to what that node can hold at most, and
+// only where containers run on Linux.
+package podresize
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	requests "k8s.io/component-helpers/resource"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// New makes the plug-in.
+func New() admit.Plugin { return plugin{} }
+
+type plugin struct{}
+
+func (plugin) Name() string { return "PodResizeValidator" }
+
+// Validate refuses a size that the pod's node cannot hold.
+func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if !a.Is("", "pods", "resize") || a.Operation != admit.Update {
+		return nil
+	}
+	pod, old, ok := admit.ObjectsOf[*corev1.Pod](a)
+	if !ok || old == nil || pod.Spec.NodeName == "" || pod.Generation == old.Generation {
+		return nil
+	}
+	obj, err := b.Get(ctx, schema.GroupResource{Resource: "nodes"}, "", pod.Spec.NodeName)
+	if apierrors.IsNotFound(err) {
+		return admit.Forbidden(a, fmt.Errorf("node %q not found", pod.Spec.NodeName))
+	} else if err != nil {
+		return admit.Forbidden(a, fmt.Errorf("failed to get node %q: %w", pod.Spec.NodeName, err)) // upstream's words
+	}
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	if os, said := node.Labels[corev1.LabelOSStable]; said && os != "linux" {
+		return refused(a, fmt.Errorf("pod resize is only supported on linux nodes, node %q is %q", node.Name, os), "UnsupportedPlatform")
+	}
+	if short := tooMuch(pod, node.Status.Allocatable); len(short) > 0 {
+		return refused(a, errors.New("node didn't have enough allocatable resources: "+strings.Join(short, "; ")), "NodeCapacity")
+	}
+	return nil
+}
+
+// tooMuch says of what the pod asks for more than there is.
+func tooMuch(pod *corev1.Pod, has corev1.ResourceList) []string {
+	var short []string
+	asks := requests.PodRequests(pod, requests.PodResourcesOptions{})
+	if cpu := asks[corev1.ResourceCPU]; cpu.Cmp(*has.Cpu()) > 0 {
+		short = append(short, fmt.Sprintf("cpu, requested: %d, allocatable: %d", cpu.MilliValue(), has.Cpu().MilliValue()))
+	}
+	if memory := asks[corev1.ResourceMemory]; memory.Cmp(*has.Memory()) > 0 {
+		short = append(short, fmt.Sprintf("memory, requested: %d, allocatable: %d", memory.Value(), has.Memory().Value()))
+	}
+	return short
+}
+
+func refused(a *admit.Attributes, reason error, cause metav1.CauseType) error {
+	err := admit.Forbidden(a, reason)
+	var status *apierrors.StatusError
+	if errors.As(err, &status) {
+		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{Type: cause})
+	}
+	return err
+}
