@@ -170,12 +170,17 @@ func (o *Offer) gives(t *Target, media string) bool {
 
 // Routed says whether a router whose route produces these media types takes a request with this Accept header.
 func Routed(header string, produces []string) bool {
-	if header == "" {
-		return true
-	}
+	return header == "" || named(header, "*/*") || named(header, produces...)
+}
+
+// Consumed says whether a router whose route consumes these media types takes a request with this Content-Type header.
+func Consumed(header string, consumes []string) bool { return named(header, consumes...) }
+
+// named says whether a header names one of the types, to the letter.
+func named(header string, types ...string) bool {
 	for part := range strings.SplitSeq(header, ",") {
 		m, _, _ := strings.Cut(part, ";")
-		if m = strings.Trim(m, " "); m == "*/*" || slices.Contains(produces, m) {
+		if slices.Contains(types, strings.Trim(m, " ")) {
 			return true
 		}
 	}

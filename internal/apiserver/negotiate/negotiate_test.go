@@ -75,6 +75,16 @@ func TestRouted(t *testing.T) {
 	}
 }
 
+func TestConsumed(t *testing.T) {
+	for header, want := range map[string]bool{
+		"": false, "*/*": false, "application/json": true, "text/plain, application/json; charset=x": true, "application/json2": false,
+	} {
+		if got := Consumed(header, []string{JSON}); got != want {
+			t.Errorf("%q: got %v, want %v", header, got, want)
+		}
+	}
+}
+
 func TestPretty(t *testing.T) {
 	for _, c := range []struct {
 		query, agent string

@@ -5,7 +5,6 @@ package verbs
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -68,7 +67,7 @@ func (q *req) patchTypes() []string {
 func (q *req) readPatch() (*patching, error) {
 	ct, _, _ := strings.Cut(q.r.Header.Get("Content-Type"), ";")
 	if ts := q.patchTypes(); !slices.Contains(ts, ct) {
-		if !q.kind.Unstructured && !negotiate.Routed(cmp.Or(q.r.Header.Get("Content-Type"), "-"), ts) {
+		if !q.kind.Unstructured && !negotiate.Consumed(q.r.Header.Get("Content-Type"), ts) {
 			return nil, status.Route(http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
 		}
 		return nil, unsupportedMedia(ts)
