@@ -86,7 +86,7 @@ type Options struct {
 	MaxReads, MaxWrites int64
 	// CBOR lets clients speak CBOR, as upstream's feature gate CBORServingAndStorage does. Objects are stored as ever.
 	CBOR bool
-	// ViewBytes bounds what decoded objects and their encodings take; 0: 32 MiB.
+	// ViewBytes bounds what decoded objects and their encodings take; 0: 64 MiB.
 	ViewBytes int64
 }
 

@@ -120,7 +120,11 @@ func (s *selection) picks(k *Kind, rec *store.Record) (bool, error) {
 	if s.all() && s.name == "" {
 		return true, nil
 	}
-	f, err := k.Forms(rec)
+	forms := k.Listed
+	if s.Watch {
+		forms = k.Forms // other watchers want them too
+	}
+	f, err := forms(rec)
 	if err != nil {
 		return false, err
 	}

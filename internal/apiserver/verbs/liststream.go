@@ -20,6 +20,7 @@ import (
 // than the client is about to take.
 func (q *req) respondList(code int, l *found) error {
 	a := q.accept
+	q.kind.Listing()
 	if err := q.foresee(l.records); err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (w *writerBuffer) Write(p []byte) (int, error) {
 }
 
 func (q *req) item(r *store.Record, m watchcache.Media) ([]byte, error) {
-	f, err := q.kind.Forms(r)
+	f, err := q.kind.Listed(r)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +112,7 @@ func (q *req) partialList(w io.Writer, l *found) error {
 	one := t
 	one.Kind = "PartialObjectMetadata"
 	return jsonItems(w, t.GroupVersion(), t.Kind, l.meta, len(l.records), func(i int) ([]byte, error) {
-		f, err := q.kind.Forms(l.records[i])
+		f, err := q.kind.Listed(l.records[i])
 		if err != nil {
 			return nil, err
 		}

@@ -22,7 +22,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -109,6 +108,7 @@ type Forms struct {
 
 	record    *store.Record // nil: kept elsewhere, not counted
 	encodings []atomic.Pointer[[]byte]
+	listed    atomic.Int64 // the last list that it was in
 	fieldSet  atomic.Pointer[fields.Set]
 }
 
@@ -140,9 +140,12 @@ func (k *Kind) Attach(r *store.Record, hub resource.Object) *Forms {
 	f := k.NewForms(hub)
 	f.record = r
 	r.SetView(f)
-	k.views.add(r, int64(2*len(r.Value)+1024))
+	k.views.add(r, formsSize(r))
 	return f
 }
+
+// formsSize is about what a record's decoded object takes.
+func formsSize(r *store.Record) int64 { return int64(2*len(r.Value) + 1024) }
 
 // Forms is the record's decoded and encoded forms, made now if nobody has before.
 func (k *Kind) Forms(r *store.Record) (*Forms, error) {
@@ -154,6 +157,28 @@ func (k *Kind) Forms(r *store.Record) (*Forms, error) {
 		return nil, err
 	}
 	return k.Attach(r, hub), nil
+}
+
+// Listing is told of each list that begins.
+func (k *Kind) Listing() { k.views.lists.Add(1) }
+
+// Listed is the record's forms as [Kind.Forms] gives them, for a list of many. They are kept only if there is room: a list
+// of more than there is room for would drop, each time, what it comes to next, and what others use.
+func (k *Kind) Listed(r *store.Record) (*Forms, error) {
+	if f, ok := r.View().(*Forms); ok && f.Kind == k {
+		f.listed.Store(k.views.lists.Load())
+		return f, nil
+	}
+	hub, err := k.Decode(r)
+	if err != nil {
+		return nil, err
+	}
+	if !k.views.room(formsSize(r)) {
+		return k.NewForms(hub), nil
+	}
+	f := k.Attach(r, hub)
+	f.listed.Store(k.views.lists.Load())
+	return f, nil
 }
 
 // Decode makes a new object from a record, which is the caller's own.
@@ -228,7 +253,7 @@ func (f *Forms) Bytes(version int, m Media) ([]byte, error) {
 	}
 	slot.Store(&b)
 	if f.record != nil {
-		f.Kind.views.add(f.record, int64(len(b)))
+		f.Kind.views.grow(f.record, int64(len(b)))
 	}
 	return b, nil
 }
@@ -251,37 +276,4 @@ func EncodeBare(obj runtime.Object, m Media) ([]byte, error) {
 		return json.Marshal(u.Object)
 	}
 	return json.Marshal(obj)
-}
-
-// Views bounds what the forms on records take together.
-type Views struct {
-	max int64
-
-	mu    sync.Mutex
-	total int64
-	queue []viewEntry
-	first int
-}
-
-// NewViews bounds forms at about max bytes.
-func NewViews(max int64) *Views { return &Views{max: max} }
-
-func (v *Views) add(r *store.Record, size int64) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.queue = append(v.queue, newEntry(r, size))
-	v.total += size
-	for v.total > v.max && v.first < len(v.queue) {
-		e := v.queue[v.first]
-		v.queue[v.first] = viewEntry{}
-		v.first++
-		v.total -= e.size
-		if old := e.record.Value(); old != nil && old != r {
-			old.SetView(nil)
-		}
-	}
-	if v.first > 1024 && v.first*2 > len(v.queue) {
-		v.queue = append([]viewEntry(nil), v.queue[v.first:]...)
-		v.first = 0
-	}
 }

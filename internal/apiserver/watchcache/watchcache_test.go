@@ -234,3 +234,49 @@ func TestViewsAreBounded(t *testing.T) {
 		t.Errorf("a dropped view came back as %v, %v", again, err)
 	}
 }
+
+// TestLargeListsKeepWhatTheyCan lists more than there is room for: each list finds what the first one kept, and another
+// kind's list takes the room over when that is not listed any more.
+func TestLargeListsKeepWhatTheyCan(t *testing.T) {
+	f := newFixture(t, 16<<10)
+	var first, second []*store.Record
+	for i := range 50 {
+		first, second = append(first, f.put(t, fmt.Sprint("a", i))), append(second, f.put(t, fmt.Sprint("b", i)))
+	}
+	list := func(records []*store.Record) (found int) {
+		t.Helper()
+		f.Listing()
+		for i, r := range records {
+			if r.View() != nil {
+				found++
+			}
+			forms, err := f.Listed(r)
+			if err != nil || forms.Hub.GetName() != records[i].Key[len("/registry/configmaps/ns/"):] {
+				t.Fatalf("%s: %v, %v", r.Key, forms, err)
+			}
+			if _, err := forms.Bytes(0, JSON); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return found
+	}
+	list(first)
+	kept := list(first)
+	if kept < 4 || kept > 16 {
+		t.Errorf("a list finds %d objects in 16 KiB", kept)
+	}
+	for range recentLists - 1 {
+		if n := list(first); n != kept {
+			t.Errorf("a list finds %d objects, the one before found %d", n, kept)
+		}
+	}
+	if n := list(second); n != 0 {
+		t.Errorf("a first list finds %d objects", n)
+	}
+	for range recentLists {
+		list(second)
+	}
+	if n := list(second); n < kept/2 {
+		t.Errorf("a list that took over finds %d objects, the other had %d", n, kept)
+	}
+}
