@@ -63,7 +63,7 @@ type Options struct {
 	Authorize authorize.Authorizer // asked when an update would create; nil: it may
 	Log       *slog.Logger
 	Now       func() time.Time
-	// ViewBytes bounds what decoded objects and encodings take; 0: 32 MiB.
+	// ViewBytes bounds what decoded objects and encodings take; 0: 64 MiB.
 	ViewBytes int64
 	// MaxBody bounds a request's body; 0: 3 MiB.
 	MaxBody int64
@@ -95,7 +95,7 @@ type kindTable struct {
 // New makes an API whose feeds run until ctx ends.
 func New(lifetime *watchcache.Lifetime, o Options) *API {
 	if o.ViewBytes == 0 {
-		o.ViewBytes = 32 << 20
+		o.ViewBytes = 64 << 20
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 3 << 20
