@@ -4,6 +4,7 @@
 package crd
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -19,9 +20,13 @@ import (
 // storage version: it is pruned and defaulted by the one that it names, then made a hub object.
 type codec struct{ k *kind }
 
-// Encode returns the object's JSON.
+// Encode returns the JSON of the object in the hub version, whichever it is in.
 func (c codec) Encode(obj resource.Object) ([]byte, error) {
-	b, err := json.Marshal(obj.(*unstructured.Unstructured).Object)
+	u, err := c.k.in(context.Background(), c.k.hub, obj)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(u.Object)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", c.k.name, err)
 	}

@@ -7,19 +7,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiversion "k8s.io/apimachinery/pkg/version"
-	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -31,6 +32,7 @@ type kind struct {
 	hub         *version
 	versions    map[string]*version
 	conversion  *conversion // nil: versions differ in apiVersion alone
+	alike       bool        // all versions have the same schema, so that conversion has nothing to prune
 }
 
 // Compile makes the descriptor of a valid definition. Names are the accepted ones, those of the spec where none are accepted
@@ -61,8 +63,9 @@ func Compile(def *v1.CustomResourceDefinition, call Caller) (*resource.Descripto
 		k.versions[dv.Name] = v
 	}
 	k.hub = k.versions[storage]
+	k.alike = true
 	for _, v := range k.versions {
-		v.sameAsHub = v == k.hub || reflect.DeepEqual(v.structural, k.hub.structural)
+		k.alike = k.alike && reflect.DeepEqual(v.structural, k.hub.structural)
 	}
 
 	d := &resource.Descriptor{
@@ -73,7 +76,7 @@ func Compile(def *v1.CustomResourceDefinition, call Caller) (*resource.Descripto
 		Strategy: resource.Strategy{
 			Undeclared:    true,
 			PrepareCreate: k.prepareCreate, PrepareUpdate: k.prepareUpdate,
-			Validate: k.validate, ValidateUpdate: k.validateUpdate, Warn: warnFinalizers,
+			Match: k.match, Validate: k.validate, ValidateUpdate: k.validateUpdate, Warn: warnFinalizers,
 			GarbageCollection: metav1.DeletePropagationBackground, Conditional: true,
 		},
 	}
@@ -123,36 +126,45 @@ func (k *kind) gvk(version string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: k.group, Version: version, Kind: k.name}
 }
 
-// asked is the version that the request speaks.
-func (k *kind) asked(ctx context.Context) *version {
-	if info, ok := request.RequestInfoFrom(ctx); ok && info.APIGroup == k.group {
-		if v := k.versions[info.APIVersion]; v != nil {
+// of is the version that an object is in.
+func (k *kind) of(obj resource.Object) *version {
+	if gv := obj.GetObjectKind().GroupVersionKind(); gv.Group == k.group {
+		if v := k.versions[gv.Version]; v != nil {
 			return v
 		}
 	}
 	return k.hub
 }
 
-// in returns a hub object as a version has it. What it returns may share everything with obj and is only to be read.
+// match returns old in the version that obj is in.
+func (k *kind) match(ctx context.Context, obj, old resource.Object) (resource.Object, error) {
+	return k.in(ctx, k.of(obj), old)
+}
+
+// in returns an object in a version. What it returns may share everything with obj and is only to be read.
 func (k *kind) in(ctx context.Context, v *version, obj resource.Object) (*unstructured.Unstructured, error) {
 	u := obj.(*unstructured.Unstructured)
-	if v == k.hub {
+	apiVersion := k.group + "/" + v.name
+	if u.GetAPIVersion() == apiVersion {
 		return u, nil
 	}
 	if k.conversion != nil {
-		all, err := k.conversion.memoized(ctx, []*unstructured.Unstructured{u}, k.group+"/"+v.name)
+		all, err := k.conversion.memoized(ctx, []*unstructured.Unstructured{u}, apiVersion)
 		if err != nil {
 			return nil, err
 		}
 		v.prune(all[0])
 		return all[0], nil
 	}
-	shallow := make(map[string]any, len(u.Object))
-	for key, value := range u.Object {
-		shallow[key] = value
+	out := &unstructured.Unstructured{Object: u.Object}
+	if k.alike {
+		out.Object = maps.Clone(u.Object)
+	} else {
+		out = u.DeepCopy()
+		v.pruneFields(out.Object, structuralschema.UnknownFieldPathOptions{})
 	}
-	shallow["apiVersion"] = k.group + "/" + v.name
-	return &unstructured.Unstructured{Object: shallow}, nil
+	out.Object["apiVersion"] = apiVersion
+	return out, nil
 }
 
 func (k *kind) fields(obj resource.Object) fields.Set {

@@ -273,6 +273,42 @@ func TestColumnsAndFields(t *testing.T) {
 	}
 }
 
+// A field may be selected by in the versions that say so, though the kind as a whole knows it.
+func TestSelectableFieldsAreAVersions(t *testing.T) {
+	def := definition(t, "gadget")
+	for i := range def.Spec.Versions {
+		if def.Spec.Versions[i].Name == "v1beta1" {
+			def.Spec.Versions[i].SelectableFields = nil
+		}
+	}
+	d, err := Compile(def, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if label, value, err := d.Version("v1").FieldLabel("spec.mode", "b"); label != "spec.mode" || value != "b" || err != nil {
+		t.Error(label, value, err)
+	}
+	if _, _, err := d.Version("v1beta1").FieldLabel("spec.mode", "b"); err == nil || err.Error() != "field label not supported: spec.mode" {
+		t.Error(err)
+	}
+	if _, _, err := d.Version("v1beta1").FieldLabel("metadata.name", "b"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Looking whether the metadata of objects in the object is well formed does not drop what is unknown in it.
+func TestUnknownFieldsOfEmbeddedObjectsAreNamed(t *testing.T) {
+	d := compile(t, "gadget")
+	v := d.Version("v1")
+	u := object(t, []byte(`{"apiVersion":"dlg.example.com/v1","kind":"Gadget","metadata":{"name":"a"},"spec":{"embed":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","zzz":1}}}}`))
+	if err := v.Coerce(u); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"spec.embed.metadata.zzz"}, v.Prune(u)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestVersionsInOrder(t *testing.T) {
 	d := compile(t, "gadget")
 	if d.Versions[0].Name != "v1" || d.Versions[1].Name != "v1beta1" || d.Hub().Name != "v1" {

@@ -61,10 +61,10 @@ func accept(def *v1.CustomResourceDefinition, others taken, now time.Time) v1.Cu
 	give(want.ListKind, have.ListKind, others.kinds, "ListKindConflict", &got.ListKind)
 	got.Categories = slices.Clone(want.Categories)
 
-	setCondition(&status, named, now)
 	if approval := approval(def); approval != nil {
 		setCondition(&status, *approval, now)
 	}
+	setCondition(&status, named, now)
 	switch {
 	case apihelpers.IsCRDConditionTrue(def, v1.Established):
 	case named.Status == v1.ConditionTrue:

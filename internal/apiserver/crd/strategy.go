@@ -29,17 +29,17 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-func (k *kind) prepareCreate(ctx context.Context, obj resource.Object) {
+func (k *kind) prepareCreate(_ context.Context, obj resource.Object) {
 	u := obj.(*unstructured.Unstructured)
-	if k.asked(ctx).hasStatus() {
+	if k.of(obj).hasStatus() {
 		delete(u.Object, "status")
 	}
 	u.SetGeneration(1)
 }
 
-func (k *kind) prepareUpdate(ctx context.Context, obj, old resource.Object) {
+func (k *kind) prepareUpdate(_ context.Context, obj, old resource.Object) {
 	u, o := obj.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
-	if k.asked(ctx).hasStatus() {
+	if k.of(obj).hasStatus() {
 		if status, ok := o.Object["status"]; ok {
 			u.Object["status"] = runtime.DeepCopyJSONValue(status)
 		} else {
@@ -89,15 +89,12 @@ func (k *kind) prepareStatus(_ context.Context, obj, old resource.Object) {
 }
 
 func (k *kind) validate(ctx context.Context, obj resource.Object) field.ErrorList {
-	v := k.asked(ctx)
+	v := k.of(obj)
 	with, err := v.validators()
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
-	u, err := k.in(ctx, v, obj)
-	if err != nil {
-		return field.ErrorList{field.InternalError(nil, err)}
-	}
+	u := obj.(*unstructured.Unstructured)
 	errs := v.validateType(u)
 	if len(errs) == 0 {
 		errs = append(errs, k.validateMeta(ctx, u, nil)...)
@@ -111,19 +108,12 @@ func (k *kind) validate(ctx context.Context, obj resource.Object) field.ErrorLis
 }
 
 func (k *kind) validateUpdate(ctx context.Context, obj, old resource.Object) field.ErrorList {
-	v := k.asked(ctx)
+	v := k.of(obj)
 	with, err := v.validators()
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
-	u, err := k.in(ctx, v, obj)
-	if err != nil {
-		return field.ErrorList{field.InternalError(nil, err)}
-	}
-	o, err := k.in(ctx, v, old)
-	if err != nil {
-		return field.ErrorList{field.InternalError(nil, err)}
-	}
+	u, o := obj.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
 	pair := common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: v.structural})
 	errs := v.validateType(u)
 	if len(errs) == 0 {
@@ -138,19 +128,12 @@ func (k *kind) validateUpdate(ctx context.Context, obj, old resource.Object) fie
 }
 
 func (k *kind) validateStatus(ctx context.Context, obj, old resource.Object) field.ErrorList {
-	v := k.asked(ctx)
+	v := k.of(obj)
 	with, err := v.validators()
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
-	u, err := k.in(ctx, v, obj)
-	if err != nil {
-		return field.ErrorList{field.InternalError(nil, err)}
-	}
-	o, err := k.in(ctx, v, old)
-	if err != nil {
-		return field.ErrorList{field.InternalError(nil, err)}
-	}
+	u, o := obj.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
 	pair := common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: v.structural})
 	errs := v.validateType(u)
 	if len(errs) == 0 {

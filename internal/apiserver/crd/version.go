@@ -6,6 +6,7 @@ package crd
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sort"
 	"sync"
 
@@ -34,10 +35,9 @@ type version struct {
 	// keep: unknown fields of the whole object are kept (spec.preserveUnknownFields of old definitions).
 	keep       bool
 	structural *structuralschema.Structural
+	embeds     bool // there are whole objects in the schema
 	columns    resource.Columns
 	selectable []selectable
-	// sameAsHub: the schema is the hub's, so that conversion has nothing to prune.
-	sameAsHub bool
 	// validators are made on the first write.
 	validators func() (*validators, error)
 }
@@ -68,6 +68,7 @@ func newVersion(k *kind, def *v1.CustomResourceDefinition, dv *v1.CustomResource
 			}
 		}
 		v.structural = s
+		v.embeds = embeds(s)
 	}
 	if v.columns, err = newColumns(dv.AdditionalPrinterColumns); err != nil {
 		return nil, err
@@ -81,6 +82,17 @@ func newVersion(k *kind, def *v1.CustomResourceDefinition, dv *v1.CustomResource
 	}
 	v.validators = sync.OnceValues(v.newValidators)
 	return v, nil
+}
+
+// embeds is true of a schema with objects in it that have metadata of their own.
+func embeds(s *structuralschema.Structural) bool {
+	found := false
+	visitor := structuralschema.Visitor{Structural: func(s *structuralschema.Structural) bool {
+		found = found || s.XEmbeddedResource
+		return false
+	}}
+	visitor.Visit(s.DeepCopy()) // it may change what it visits
+	return found
 }
 
 // internalSchema converts a version's schema to the form that apiextensions' libraries work on; nil if there is none.
@@ -142,10 +154,12 @@ func (v *version) descriptor() resource.Version {
 		Coerce:      v.coerce,
 		Prune:       func(obj resource.Object) []string { return v.prune(obj.(*unstructured.Unstructured)) },
 		Columns:     v.columns,
+		FieldLabel:  v.fieldLabel,
 		Unserved:    !v.served,
 		Deprecation: v.warning,
 	}
 	if v != v.k.hub {
+		out.Deferred = true
 		out.ToHub = func(obj resource.Object) (resource.Object, error) { return v.converted(obj, v.k.hub) }
 		out.FromHub = func(obj resource.Object) (resource.Object, error) { return v.converted(obj, v) }
 		if v.k.conversion != nil {
@@ -156,11 +170,24 @@ func (v *version) descriptor() resource.Version {
 	return out
 }
 
+// fieldLabel refuses the labels of fields that are selectable in other versions only.
+func (v *version) fieldLabel(label, value string) (string, string, error) {
+	known := label == "metadata.name" || label == "metadata.namespace" && v.k.namespaced ||
+		slices.ContainsFunc(v.selectable, func(f selectable) bool { return f.name == label })
+	if !known {
+		return "", "", fmt.Errorf("field label not supported: %s", label)
+	}
+	return label, value, nil
+}
+
 // converted changes obj to the version to, and drops what that does not know.
 func (v *version) converted(obj resource.Object, to *version) (resource.Object, error) {
 	u := obj.(*unstructured.Unstructured)
 	if u.Object == nil {
 		u.Object = map[string]any{}
+	}
+	if u.GetAPIVersion() == v.k.group+"/"+to.name {
+		return u, nil
 	}
 	if c := v.k.conversion; c != nil {
 		all, err := c.memoized(context.Background(), []*unstructured.Unstructured{u}, v.k.group+"/"+to.name) // upstream, too, waits for it whatever becomes of the request
@@ -171,7 +198,7 @@ func (v *version) converted(obj resource.Object, to *version) (resource.Object, 
 		return all[0], nil
 	}
 	u.Object["apiVersion"] = v.k.group + "/" + to.name
-	if !v.sameAsHub {
+	if !v.k.alike {
 		to.pruneFields(u.Object, structuralschema.UnknownFieldPathOptions{})
 	}
 	return u, nil
@@ -216,10 +243,11 @@ func (v *version) coerce(obj resource.Object) error {
 			return err
 		}
 	}
-	if v.structural == nil {
+	if !v.embeds {
 		return nil
 	}
-	if err, _ := objectmeta.CoerceWithOptions(nil, u.Object, v.structural, false, objectmeta.CoerceOptions{}); err != nil {
+	// Coercing drops what it does not know, of which prune is to tell: hence the copy.
+	if err, _ := objectmeta.CoerceWithOptions(nil, u.DeepCopy().Object, v.structural, false, objectmeta.CoerceOptions{}); err != nil {
 		return err
 	}
 	return nil
