@@ -6,6 +6,7 @@ package apiserver
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -48,14 +49,14 @@ func resourceLabel(info *requestinfo.Info, r *http.Request) meter.Request {
 		Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource, Subresource: info.Subresource,
 		Scope: "cluster", Component: meter.Component,
 	}
-	switch {
-	case info.Name != "" || info.Verb == "create":
+	switch { // by the path: a field selector may give the request a name too
+	case len(info.Parts) > 1 || info.Verb == "create":
 		k.Scope = "resource"
 	case info.Namespace != "":
 		k.Scope = "namespace"
 	}
 	switch {
-	case info.Verb == "watch":
+	case info.Verb == "watch" || r.Method == http.MethodGet && asksWatch(r.URL):
 		k.Verb = "WATCH"
 	case longRunning(info):
 		k.Verb = "CONNECT"
@@ -83,6 +84,15 @@ func (s *Server) droppedLabel(info *requestinfo.Info, r *http.Request) meter.Req
 		return meter.Request{Verb: method(r, ""), Component: meter.Component}
 	}
 	return resourceLabel(info, r)
+}
+
+// asksWatch says whether the query asks for a watch, be it of a path that gives none.
+func asksWatch(u *url.URL) bool {
+	if !strings.Contains(u.RawQuery, "watch") {
+		return false
+	}
+	v := u.Query()["watch"]
+	return len(v) > 0 && v[0] != "0" && !strings.EqualFold(v[0], "false")
 }
 
 func method(r *http.Request, scope string) string {

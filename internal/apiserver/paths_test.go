@@ -146,6 +146,8 @@ func TestWhatIsCounted(t *testing.T) {
 		{"GET", "/api/v1/configmaps", "", ""},
 		{"GET", base + "/a", "", ""},
 		{"GET", base + "/made-up-by-the-client", "", ""},
+		{"GET", base + "/a?watch=1", "", ""}, // a plain read, that upstream counts so
+		{"GET", base + "?watch=1&timeoutSeconds=1&resourceVersion=1000&fieldSelector=metadata.name%3Da&limit=x", "", ""},
 		{"PATCH", base + "/a", `{}`, "application/merge-patch+json"},
 		{"PATCH", base + "/a?fieldManager=x", object, "application/apply-patch+yaml"},
 		{"DELETE", base + "/a", "", ""},
@@ -176,9 +178,11 @@ func TestWhatIsCounted(t *testing.T) {
 		"code=200,dry_run=,resource=configmaps,scope=resource,subresource=,verb=DELETE,version=v1 1",
 		"code=200,dry_run=,resource=configmaps,scope=resource,subresource=,verb=GET,version=v1 1",
 		"code=200,dry_run=,resource=configmaps,scope=resource,subresource=,verb=PATCH,version=v1 1",
+		"code=200,dry_run=,resource=configmaps,scope=resource,subresource=,verb=WATCH,version=v1 1",
 		"code=200,dry_run=,resource=flagz,scope=,subresource=,verb=GET,version= 1",
 		"code=201,dry_run=,resource=configmaps,scope=resource,subresource=,verb=POST,version=v1 1",
 		"code=201,dry_run=All,resource=configmaps,scope=resource,subresource=,verb=POST,version=v1 1",
+		"code=400,dry_run=,resource=configmaps,scope=namespace,subresource=,verb=WATCH,version=v1 1",
 		"code=404,dry_run=,resource=configmaps,scope=resource,subresource=,verb=GET,version=v1 1",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -131,7 +131,7 @@ func (m *Meter) series(k Request) *series {
 	if k.DryRun == "" {
 		s.sli = m.sli.WithLabelValues(k.Verb, k.Group, k.Version, k.Resource, k.Subresource, k.Scope, k.Component)
 	}
-	if k.Verb == "GET" || k.Verb == "LIST" || k.Resource == "" {
+	if k.Verb == "GET" || k.Verb == "LIST" || k.Verb == "WATCH" || k.Resource == "" {
 		s.sizes = m.sizes.WithLabelValues(k.Verb, k.Group, k.Version, k.Resource, k.Subresource, k.Scope, k.Component)
 	}
 	v, _ := all.LoadOrStore(k, s)

@@ -61,3 +61,14 @@ func TestForms(t *testing.T) {
 		}
 	}
 }
+
+func FuzzForm(f *testing.F) {
+	f.Add("application/json;g=config.k8s.io;v=v1beta1;as=Flagz")
+	f.Add("text/plain;q=0.1, */*")
+	f.Fuzz(func(t *testing.T, accept string) {
+		media, version, ok := form(accept, "Flagz")
+		if ok != (media != "") || (media == text) != (ok && version == "") {
+			t.Errorf("%q: %q %q %v", accept, media, version, ok)
+		}
+	})
+}
