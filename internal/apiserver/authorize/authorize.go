@@ -118,9 +118,12 @@ func (Open) Authorize(_ context.Context, a *Attributes) (Decision, string, error
 	return NoOpinion, "", nil
 }
 
+// markup keeps what a client said from being read as HTML.
+var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+
 // Forbidden is the 403 that says what was not allowed.
 func Forbidden(a *Attributes, reason string) error {
-	msg := describe(a)
+	msg := markup.Replace(describe(a))
 	if reason != "" {
 		msg += ": " + reason
 	}

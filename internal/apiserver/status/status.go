@@ -92,6 +92,12 @@ func Media(code int, reason metav1.StatusReason, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message}}
 }
 
+// Refuse is Write for those who may not: what they said is repeated to them, and must not be taken for a page.
+func Refuse(w http.ResponseWriter, r *http.Request, err error) int {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	return Write(w, r, err)
+}
+
 // Write answers with the error's status, and returns the code.
 func Write(w http.ResponseWriter, r *http.Request, err error) int {
 	s := Of(err)
