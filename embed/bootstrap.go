@@ -40,7 +40,7 @@ func makeObjects(ctx context.Context, p *parts, o *options) error {
 		return fmt.Errorf("find the host's name: %w", err)
 	}
 	objects := bootstrap.Objects(bootstrap.Options{
-		ServiceCIDR: []netip.Prefix{o.serviceCIDR}, Served: p.served(), Now: now, Authentication: p.authentication(),
+		ServiceCIDR: o.serviceCIDRs, Served: p.served(), Now: now, Authentication: p.authentication(),
 		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: netip.AddrPortFrom(o.advertise(), uint16(p.port())).String(),
 	})
 	plants := make([]verbs.Planting, len(objects))

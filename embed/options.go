@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -20,7 +21,8 @@ type options struct {
 	node                       NodeMode
 	nodes                      int
 	criSocket                  string
-	podCIDR, serviceCIDR       netip.Prefix
+	podCIDR                    netip.Prefix
+	serviceCIDRs               []netip.Prefix // one, or one of each IP family, the preferred first
 	controllers                []string
 	bare                       bool // neither controllers nor scheduler nor node
 	cbor                       bool
@@ -86,12 +88,30 @@ func (s *Server) settle() (*options, error) {
 	if o.podCIDR, err = netip.ParsePrefix(cmp.Or(s.PodCIDR, "10.244.0.0/16")); err != nil {
 		return nil, fmt.Errorf("pod CIDR: %w", err)
 	}
-	if o.serviceCIDR, err = netip.ParsePrefix(cmp.Or(s.ServiceCIDR, "10.96.0.0/16")); err != nil {
-		return nil, fmt.Errorf("service CIDR: %w", err)
+	o.podCIDR = o.podCIDR.Masked()
+	if o.serviceCIDRs, err = parseServiceCIDRs(cmp.Or(s.ServiceCIDR, "10.96.0.0/16")); err != nil {
+		return nil, err
 	}
-	o.podCIDR, o.serviceCIDR = o.podCIDR.Masked(), o.serviceCIDR.Masked()
-	if o.podCIDR.Overlaps(o.serviceCIDR) {
-		return nil, fmt.Errorf("pod CIDR %s and service CIDR %s overlap", o.podCIDR, o.serviceCIDR)
+	for _, c := range o.serviceCIDRs {
+		if o.podCIDR.Overlaps(c) {
+			return nil, fmt.Errorf("pod CIDR %s and service CIDR %s overlap", o.podCIDR, c)
+		}
 	}
 	return o, nil
+}
+
+// parseServiceCIDRs reads a range, or two of different families.
+func parseServiceCIDRs(text string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for part := range strings.SplitSeq(text, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(part))
+		if err != nil {
+			return nil, fmt.Errorf("service CIDR: %w", err)
+		}
+		out = append(out, p.Masked())
+	}
+	if len(out) > 2 || len(out) == 2 && out[0].Addr().Is4() == out[1].Addr().Is4() {
+		return nil, fmt.Errorf("service CIDR %q: want one range, or one of IPv4 and one of IPv6", text)
+	}
+	return out, nil
 }

@@ -14,7 +14,7 @@ func (o *options) flags() map[string]string {
 	return map[string]string{
 		"data-dir": o.dataDir, "kubeconfig": o.kubeconfig, "store": o.store, "listen": net.JoinHostPort(o.host, o.port),
 		"node": string(o.node), "nodes": strconv.Itoa(o.nodes), "cri-socket": o.criSocket,
-		"pod-cidr": o.podCIDR.String(), "service-cidr": o.serviceCIDR.String(), "controllers": strings.Join(o.controllers, ","),
+		"pod-cidr": o.podCIDR.String(), "service-cidr": o.serviceCIDRs[0].String(), "controllers": strings.Join(o.controllers, ","),
 		"feature-gates": cborGate + "=" + strconv.FormatBool(o.cbor),
 	}
 }
@@ -24,7 +24,7 @@ func (o *options) configuration() map[string]any {
 	return map[string]any{
 		"dataDir": o.dataDir, "kubeconfig": o.kubeconfig, "store": o.store, "listen": net.JoinHostPort(o.host, o.port),
 		"node": o.node, "nodes": o.nodes, "criSocket": o.criSocket,
-		"podCIDR": o.podCIDR.String(), "serviceCIDR": o.serviceCIDR.String(), "controllers": o.controllers,
+		"podCIDR": o.podCIDR.String(), "serviceCIDR": o.serviceCIDRs[0].String(), "controllers": o.controllers,
 		"featureGates": map[string]bool{cborGate: o.cbor},
 	}
 }

@@ -51,7 +51,8 @@ type Server struct {
 	Nodes int
 	// CRISocket is the runtime's socket; empty: containerd's usual place, then the one that `mortise machine prepare` made.
 	CRISocket string
-	// PodCIDR and ServiceCIDR are the address ranges; empty: 10.244.0.0/16 and 10.96.0.0/16.
+	// PodCIDR and ServiceCIDR are the address ranges; empty: 10.244.0.0/16 and 10.96.0.0/16. ServiceCIDR may be two of
+	// different IP families, the preferred first, with a comma between them.
 	PodCIDR, ServiceCIDR string
 	// Controllers selects by name: "*" all, "none", "a" this one, "-b" not that one; nil: all.
 	// "none" leaves a bare API server, without scheduler and node.

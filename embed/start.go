@@ -97,7 +97,7 @@ func openDirectory(_ context.Context, p *parts, o *options) (err error) {
 func loadCertificates(_ context.Context, p *parts, o *options) (err error) {
 	hosts := []string{
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
-		"127.0.0.1", "::1", o.serviceCIDR.Addr().Next().String(),
+		"127.0.0.1", "::1", o.serviceCIDRs[0].Addr().Next().String(),
 	}
 	if ip, err := netip.ParseAddr(o.host); o.host != "" && (err != nil || !ip.IsUnspecified()) {
 		hosts = append(hosts, o.host)
@@ -140,7 +140,7 @@ func makeServer(_ context.Context, p *parts, o *options) (err error) {
 	p.bootstrapped = make(chan struct{})
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     append(builtin.Kinds(o.serviceCIDR, !o.bare, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles, Namespaces: p.namespace}), o.extensions.Kinds...),
+		Kinds:     append(builtin.Kinds(o.serviceCIDRs, !o.bare, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles, Namespaces: p.namespace}), o.extensions.Kinds...),
 		Roles:     roles,
 		Admission: append(builtin.Admission(), o.extensions.Admission...),
 		Material:  p.pki,
@@ -201,7 +201,7 @@ func runControllers(_ context.Context, p *parts, o *options) error {
 		return controllers.Run(ctx, append(builtin.Controllers(), o.extensions.Controllers...), p.as("kube-controller-manager"), controllers.Options{
 			Selection: selection, Logger: o.log.With("part", "controllers"), Ready: func() { close(p.settled) },
 			Cluster: controllers.Cluster{
-				RootCA: p.pki.CA.CertPEM, PodCIDRs: []netip.Prefix{o.podCIDR}, ServiceCIDR: o.serviceCIDR,
+				RootCA: p.pki.CA.CertPEM, PodCIDRs: []netip.Prefix{o.podCIDR}, ServiceCIDR: o.serviceCIDRs[0],
 				AdvertiseAddress: o.advertise(), AdvertisePort: p.port(),
 			},
 		})

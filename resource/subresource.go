@@ -83,6 +83,15 @@ type Backend interface {
 	IssueToken(ctx context.Context, claims TokenClaims) (token string, expires metav1.Time, err error)
 }
 
+// Keeper is what a [Backend] may be besides: it keeps records that are no objects, for what all servers of a store share.
+type Keeper interface {
+	// Record reads the value under a key below the root of all keys ("ranges/servicenodeports"), and its revision; 0 when
+	// there is none.
+	Record(ctx context.Context, key string) (value []byte, revision int64, err error)
+	// SetRecord writes the value in the place of the one of that revision (0: of none), and reports whether that still stood.
+	SetRecord(ctx context.Context, key string, value []byte, revision int64) (bool, error)
+}
+
 // TokenClaims are what a service-account token says of its bearer.
 type TokenClaims struct {
 	Namespace, ServiceAccount, ServiceAccountUID string

@@ -26,9 +26,9 @@ type Access struct {
 
 // Kinds are the kinds that are served from the start. The list itself stands in internal/kinds, a line a kind. privileged
 // says whether pods may have privileged containers.
-func Kinds(serviceCIDR netip.Prefix, privileged bool, a Access) []*resource.Descriptor {
+func Kinds(serviceCIDRs []netip.Prefix, privileged bool, a Access) []*resource.Descriptor {
 	return kinds.All(kinds.Options{
-		ServiceCIDR:     []netip.Prefix{serviceCIDR},
+		ServiceCIDR:     serviceCIDRs,
 		AllowPrivileged: privileged,
 		Verify:          a.Verify, Authorize: a.Authorize, Rules: a.Roles.Review,
 		Roles:      rbackinds.Authority{Authorize: a.Authorize, RulesFor: a.Roles.RulesFor, RulesOf: a.Roles.RulesOf},

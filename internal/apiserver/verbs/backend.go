@@ -25,7 +25,10 @@ import (
 // Backend is what kinds' own actions and admission plug-ins may do to the rest of the system.
 type Backend struct{ api *API }
 
-var _ resource.Backend = (*Backend)(nil)
+var (
+	_ resource.Backend = (*Backend)(nil)
+	_ resource.Keeper  = (*Backend)(nil)
+)
 
 // Backend returns the API's backend.
 func (a *API) Backend() *Backend { return &Backend{a} }
@@ -168,6 +171,33 @@ func (b *Backend) Delete(ctx context.Context, r schema.GroupResource, namespace,
 	}
 	_, _, err = b.api.delete(ctx, &deletion{kind: k, ns: namespace, name: name, opts: opts})
 	return err
+}
+
+// registry is the root of all keys.
+const registry = "/registry/"
+
+// Record implements [resource.Keeper].
+func (b *Backend) Record(ctx context.Context, key string) ([]byte, int64, error) {
+	rec, _, err := b.api.Store.Get(ctx, registry+key)
+	if err != nil || rec == nil {
+		return nil, 0, err
+	}
+	return rec.Value, rec.Revision, nil
+}
+
+// SetRecord implements [resource.Keeper].
+func (b *Backend) SetRecord(ctx context.Context, key string, value []byte, revision int64) (bool, error) {
+	var err error
+	if revision == 0 {
+		_, err = b.api.Store.Create(ctx, registry+key, value, 0)
+	} else {
+		_, err = b.api.Store.Update(ctx, registry+key, revision, value, 0)
+	}
+	var conflict *store.ConflictError
+	if errors.As(err, &conflict) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // IssueToken signs a service-account token.

@@ -32,8 +32,8 @@ func podProxy() resource.Subresource {
 	return proxySubresource("PodProxyOptions", locatePod, ordinary())
 }
 
-func serviceProxy() resource.Subresource {
-	return proxySubresource("ServiceProxyOptions", locateService, ordinary())
+func serviceProxy(preferred corev1.IPFamily) resource.Subresource {
+	return proxySubresource("ServiceProxyOptions", locateService(preferred), ordinary())
 }
 
 func nodeProxy() resource.Subresource {
@@ -113,7 +113,14 @@ func locatePod(ctx context.Context, b resource.Backend, namespace, id string) (*
 	return &url.URL{Scheme: scheme, Host: host}, nil, nil
 }
 
-func locateService(ctx context.Context, b resource.Backend, namespace, id string) (*url.URL, http.RoundTripper, error) {
+// locateService finds a ready endpoint, of the preferred family first.
+func locateService(preferred corev1.IPFamily) locate {
+	return func(ctx context.Context, b resource.Backend, namespace, id string) (*url.URL, http.RoundTripper, error) {
+		return locateEndpoint(ctx, b, namespace, id, preferred)
+	}
+}
+
+func locateEndpoint(ctx context.Context, b resource.Backend, namespace, id string, preferred corev1.IPFamily) (*url.URL, http.RoundTripper, error) {
 	scheme, name, port, valid := utilnet.SplitSchemeNamePort(id)
 	if !valid {
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", id))
@@ -143,7 +150,7 @@ func locateService(ctx context.Context, b resource.Backend, namespace, id string
 			of = append(of, s)
 		}
 	}
-	host, err := endpoints.RandomEndpoint(name, of, port, corev1.IPv4Protocol, func(e *discoveryv1.Endpoint) bool {
+	host, err := endpoints.RandomEndpoint(name, of, port, preferred, func(e *discoveryv1.Endpoint) bool {
 		return isPodAddress(ctx, b, namespace, e)
 	})
 	if err != nil {

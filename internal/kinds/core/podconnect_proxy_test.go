@@ -80,7 +80,7 @@ func serveProxies(t *testing.T) string {
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}}}},
 	}}
 	subs := map[string]*resource.Connect{
-		"pods": proxySubresource("PodProxyOptions", locatePod, way).Connect, "services": proxySubresource("ServiceProxyOptions", locateService, way).Connect,
+		"pods": proxySubresource("PodProxyOptions", locatePod, way).Connect, "services": proxySubresource("ServiceProxyOptions", locateService(corev1.IPv4Protocol), way).Connect,
 		"nodes": proxySubresource("NodeProxyOptions", locateNode, way).Connect,
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -164,7 +164,7 @@ func serveConnect(t *testing.T) (*connectBackend, string) {
 		"pods/homeless": connectPod("homeless", "", "c"),
 		"pods/lost":     connectPod("lost", "gone", "c"),
 	}}
-	subs := map[string]*resource.Connect{"services/proxy": serviceProxy().Connect, "nodes/proxy": nodeProxy().Connect}
+	subs := map[string]*resource.Connect{"services/proxy": serviceProxy(corev1.IPv4Protocol).Connect, "nodes/proxy": nodeProxy().Connect}
 	for _, s := range podConnect() {
 		subs["pods/"+s.Name] = s.Connect
 	}
@@ -350,7 +350,7 @@ func TestServiceProxyChoosesRealPods(t *testing.T) {
 		},
 	}
 	for _, id := range []string{"web:80", "web:http"} {
-		u, _, err := locateService(t.Context(), b, "default", id)
+		u, _, err := locateService(corev1.IPv4Protocol)(t.Context(), b, "default", id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -358,7 +358,7 @@ func TestServiceProxyChoosesRealPods(t *testing.T) {
 			t.Errorf("%s: %s", id, diff)
 		}
 	}
-	if _, _, err := locateService(t.Context(), b, "default", "web:81"); !apierrors.IsServiceUnavailable(err) {
+	if _, _, err := locateService(corev1.IPv4Protocol)(t.Context(), b, "default", "web:81"); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("port 81: %v", err)
 	}
 	u, _, err := locatePod(t.Context(), b, "default", "https:one:443")

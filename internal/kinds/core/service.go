@@ -32,7 +32,7 @@ func Service(ranges []netip.Prefix) *resource.Descriptor {
 		}
 		return warnings
 	})
-	return kind.Describe[corev1.Service](resource.Descriptor{
+	d := kind.Describe[corev1.Service](resource.Descriptor{
 		Resource:   "services",
 		Kind:       "Service",
 		ShortNames: []string{"svc"},
@@ -56,8 +56,56 @@ func Service(ranges []netip.Prefix) *resource.Descriptor {
 			Allocate:       newAllocator(ranges).allocate,
 			CreateOnUpdate: true,
 		},
-		Subresources: []resource.Subresource{serviceProxy(), status},
+		Subresources: []resource.Subresource{serviceProxy(familyOfAddr(ranges[0].Addr())), status},
 	})
+	d.Codec = serviceCodec{d.Codec, familyOfAddr(ranges[0].Addr())}
+	return d
+}
+
+// serviceCodec completes what old services lack when they are read, and hides what they should not have been given.
+type serviceCodec struct {
+	resource.Codec
+	preferred corev1.IPFamily
+}
+
+// Decode implements [resource.Codec].
+func (c serviceCodec) Decode(data []byte) (resource.Object, error) {
+	obj, err := c.Codec.Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	svc, ok := obj.(*corev1.Service)
+	if !ok {
+		return obj, nil
+	}
+	spec := &svc.Spec
+	if !hasClusterIP(svc) {
+		spec.InternalTrafficPolicy = nil
+		return svc, nil
+	}
+	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
+		spec.ClusterIPs = []string{spec.ClusterIP}
+	}
+	if len(spec.IPFamilies) > 0 {
+		return svc, nil
+	}
+	policy := corev1.IPFamilyPolicySingleStack
+	switch {
+	case spec.ClusterIP == corev1.ClusterIPNone && len(spec.Selector) == 0:
+		policy = corev1.IPFamilyPolicyRequireDualStack
+		spec.IPFamilies = []corev1.IPFamily{c.preferred, otherFamily(c.preferred)}
+	case spec.ClusterIP == corev1.ClusterIPNone:
+		spec.IPFamilies = []corev1.IPFamily{c.preferred}
+	default:
+		for _, ip := range spec.ClusterIPs {
+			spec.IPFamilies = append(spec.IPFamilies, familyOf(ip))
+		}
+		if len(spec.ClusterIPs) == 2 {
+			policy = corev1.IPFamilyPolicyRequireDualStack
+		}
+	}
+	spec.IPFamilyPolicy = &policy
+	return svc, nil
 }
 
 // dropForType empties the fields that a service's new type has no use for, where the client did not touch them: they

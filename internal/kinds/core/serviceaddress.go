@@ -21,18 +21,11 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Node ports are given from this range; those below the band only when asked for, or when the rest is used up.
-const (
-	firstPort = 30000
-	lastPort  = 32767
-	portBand  = 86
-)
-
 var (
-	errAllocated     = errors.New("provided IP is already allocated")
-	errFull          = errors.New("range is full")
-	errPortAllocated = errors.New("provided port is already allocated")
+	errAllocated = errors.New("provided IP is already allocated")
+	errFull      = errors.New("range is full")
 
+	addressManager    = "ipallocator.k8s.io"
 	addressesResource = schema.GroupResource{Group: "networking.k8s.io", Resource: "ipaddresses"}
 	rangesResource    = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
 )
@@ -110,48 +103,63 @@ func (r *reservation) address(family corev1.IPFamily, asked string) (string, err
 		if r.dry {
 			return p.Masked().Addr().String(), nil
 		}
-		for ip := range candidates(p) {
-			switch err := r.take(ip, ranges); {
-			case err == nil:
-				return ip.String(), nil
-			case !errors.Is(err, errAllocated):
-				return "", r.invalid(field.Invalid(path, r.svc.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP: %v", err)))
+		// Addresses that this server believes taken come last: another one may have given them back.
+		for _, believed := range [2]bool{false, true} {
+			for ip := range candidates(p) {
+				if r.a.believes(ip) != believed || believed && r.inUse(ip) {
+					continue
+				}
+				switch err := r.take(ip, ranges); {
+				case err == nil:
+					return ip.String(), nil
+				case !errors.Is(err, errAllocated):
+					return "", r.invalid(field.Invalid(path, r.svc.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP: %v", err)))
+				}
 			}
 		}
 	}
-	return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP: %w", errFull)) // upstream's words
+	return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", r.svc.Name, errFull)) // upstream's words
 }
 
-// take reserves this address.
+// take reserves this address: by making its IPAddress, whose name one alone can have, whoever asks on whichever server.
 func (r *reservation) take(ip netip.Addr, ranges []netip.Prefix) error {
-	i := slices.IndexFunc(ranges, func(p netip.Prefix) bool { return p.Contains(ip) })
-	if i < 0 {
-		return errors.New("the provided network does not match the current range")
-	}
-	if first, last := usable(ranges[i]); ip.Less(first) || last.Less(ip) {
-		return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", ip, ranges[i])
+	if !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { f, l := usable(p); return f.Compare(ip) <= 0 && ip.Compare(l) <= 0 }) {
+		return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", ip, ranges[0])
 	}
 	if r.dry {
 		return nil
 	}
 	r.a.mu.Lock()
-	taken := r.a.ips[ip]
+	believed := r.a.ips[ip]
 	r.a.ips[ip] = true
 	r.a.mu.Unlock()
-	if taken {
+	switch stored, err := makeAddress(r.ctx, r.b, ip, r.svc); {
+	case apierrors.IsAlreadyExists(err), err == nil && !stored && believed:
 		return errAllocated
-	}
-	if err := makeAddress(r.ctx, r.b, ip, r.svc); err != nil {
-		if apierrors.IsAlreadyExists(err) {
-			return errAllocated
+	case err != nil:
+		if !believed {
+			r.a.mu.Lock()
+			delete(r.a.ips, ip)
+			r.a.mu.Unlock()
 		}
-		r.a.mu.Lock()
-		delete(r.a.ips, ip)
-		r.a.mu.Unlock()
 		return err
 	}
 	r.took.ips = append(r.took.ips, ip)
 	return nil
+}
+
+// believes reports whether this server has given the address out, or seen it taken.
+func (a *allocator) believes(ip netip.Addr) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ips[ip]
+}
+
+// inUse reports whether the address has its object. Without that kind, all that is believed is so.
+func (r *reservation) inUse(ip netip.Addr) bool {
+	_, err := r.b.Get(r.ctx, addressesResource, "", ip.String())
+	var status apierrors.APIStatus
+	return !apierrors.IsNotFound(err) || errors.As(err, &status) && status.Status().Details.Name == ""
 }
 
 // rangesOf are the ranges of a family: those the cluster began with, and the ServiceCIDRs that are ready.
@@ -266,14 +274,15 @@ func distance(first, last netip.Addr, limit uint64) uint64 {
 	return min(max(high-low+1, 1), limit)
 }
 
-// makeAddress stores the object that stands for an address in use. Servers without that kind go without.
-func makeAddress(ctx context.Context, b resource.Backend, ip netip.Addr, svc *corev1.Service) error {
+// makeAddress stores the object that stands for an address in use, and reports whether it did: servers without that kind
+// go without.
+func makeAddress(ctx context.Context, b resource.Backend, ip netip.Addr, svc *corev1.Service) (bool, error) {
 	_, err := b.Create(ctx, addressesResource, &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: ip.String(),
 			Labels: map[string]string{
 				networkingv1.LabelIPAddressFamily: string(familyOfAddr(ip)),
-				networkingv1.LabelManagedBy:       "ipallocator.k8s.io",
+				networkingv1.LabelManagedBy:       addressManager,
 			},
 		},
 		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{
@@ -281,145 +290,12 @@ func makeAddress(ctx context.Context, b resource.Backend, ip netip.Addr, svc *co
 		}},
 	}, false)
 	if apierrors.IsNotFound(err) {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // dropAddress deletes the object of an address. One that stays behind is found when a service is next given the address.
 func dropAddress(ctx context.Context, b resource.Backend, ip netip.Addr) {
 	_ = b.Delete(ctx, addressesResource, "", ip.String(), &metav1.DeleteOptions{})
-}
-
-// newPorts reserves node ports for a new service. Ports of one number, of several protocols, share one.
-func (r *reservation) newPorts() error {
-	ports := r.svc.Spec.Ports
-	given := map[int32]int32{}
-	for i := range ports {
-		p := &ports[i]
-		if p.NodePort == 0 && !givesPorts(r.svc) {
-			continue
-		}
-		shared := given[p.Port]
-		if shared != 0 && p.NodePort == 0 {
-			p.NodePort = shared
-		}
-		if shared != 0 && p.NodePort == shared {
-			continue
-		}
-		asked := p.NodePort
-		for j := i; j < len(ports) && asked == 0 && shared == 0; j++ {
-			if ports[j].Port == p.Port {
-				asked = ports[j].NodePort
-			}
-		}
-		if asked == 0 {
-			port, err := r.anyPort()
-			if err != nil {
-				return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err)) // upstream's words
-			}
-			p.NodePort = port
-		} else {
-			if err := r.port(asked); err != nil {
-				return r.invalid(field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), asked, err.Error()))
-			}
-			p.NodePort = asked
-		}
-		if shared == 0 {
-			given[p.Port] = p.NodePort
-		}
-	}
-	return nil
-}
-
-// changePorts reserves node ports that the old service does not have, and frees those that only it has.
-func (r *reservation) changePorts(old *corev1.Service) error {
-	had := nodePorts(old)
-	if !typeWithPorts(old) {
-		had = nil
-	}
-	var reserved []int32
-	type key struct {
-		protocol corev1.Protocol
-		port     int32
-	}
-	seen := map[key]bool{}
-	for i := range r.svc.Spec.Ports {
-		p := &r.svc.Spec.Ports[i]
-		switch {
-		case p.NodePort == 0 && !givesPorts(r.svc):
-			continue
-		case p.NodePort == 0:
-			port, err := r.anyPort()
-			if err != nil {
-				return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err)) // upstream's words
-			}
-			p.NodePort = port
-		case !slices.Contains(had, p.NodePort) && !slices.Contains(reserved, p.NodePort):
-			if err := r.port(p.NodePort); err != nil {
-				return r.invalid(field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error()))
-			}
-			reserved = append(reserved, p.NodePort)
-		}
-		k := key{p.Protocol, p.NodePort}
-		if seen[k] {
-			return fmt.Errorf("duplicate nodePort: {%v %v}", p.Protocol, p.NodePort)
-		}
-		seen[k] = true
-	}
-	has := nodePorts(r.svc)
-	for _, port := range had {
-		if !slices.Contains(has, port) {
-			r.free.ports = append(r.free.ports, port)
-		}
-	}
-	return nil
-}
-
-// healthPort reserves the health-check port, the one asked for or any.
-func (r *reservation) healthPort() error {
-	if asked := r.svc.Spec.HealthCheckNodePort; asked != 0 {
-		if err := r.port(asked); err != nil {
-			return apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", asked, err)) // upstream's words
-		}
-		return nil
-	}
-	port, err := r.anyPort()
-	if err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a HealthCheck NodePort %v: %w", port, err)) // upstream's words
-	}
-	r.svc.Spec.HealthCheckNodePort = port
-	return nil
-}
-
-// port reserves this port.
-func (r *reservation) port(port int32) error {
-	if port < firstPort || port > lastPort {
-		return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", firstPort, lastPort)
-	}
-	r.a.mu.Lock()
-	defer r.a.mu.Unlock()
-	if r.a.ports[port] || slices.Contains(r.took.ports, port) {
-		return errPortAllocated
-	}
-	if !r.dry {
-		r.a.ports[port] = true
-	}
-	r.took.ports = append(r.took.ports, port)
-	return nil
-}
-
-// anyPort reserves a port above the band, or in it when there is no other.
-func (r *reservation) anyPort() (int32, error) {
-	for _, part := range [2][2]int32{{firstPort + portBand, lastPort}, {firstPort, firstPort + portBand - 1}} {
-		size := part[1] - part[0] + 1
-		start := rand.Int32N(size)
-		for i := range size {
-			port := part[0] + (start+i)%size
-			if r.port(port) == nil {
-				return port, nil
-			}
-		}
-	}
-	return 0, errFull
 }

@@ -9,8 +9,10 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -19,20 +21,30 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// allocator gives services their cluster IPs and node ports. What it has given out is read from the stored services on
-// first use, so that a restart repairs whatever went wrong before; from then on it is kept in memory, and each address is
-// besides an IPAddress object, whose name only one can have.
+// allocator gives services their cluster IPs and node ports, atomically among all servers of a store: each address is an
+// IPAddress object, whose name one alone can have, and the ports are one record (see [portSet]), written only over the
+// revision that was read. What is kept in memory saves asking for what is known to be taken.
+//
+// On first use it repairs what went wrong before: addresses and ports that a service has but nobody noted are noted,
+// those that are noted but nobody has are given back after [leakAge], since another server may be about to store their
+// service.
 type allocator struct {
 	ranges []netip.Prefix
+	now    func() time.Time
 
 	mu     sync.Mutex
 	loaded bool
 	ips    map[netip.Addr]bool
-	ports  map[int32]bool
+	leaked map[netip.Addr]time.Time // addresses without their service, and when that was seen
+
+	ports portRecord
 }
 
+// leakAge is how long an allocation may be without its service.
+const leakAge = time.Minute
+
 func newAllocator(ranges []netip.Prefix) *allocator {
-	return &allocator{ranges: ranges, ips: map[netip.Addr]bool{}, ports: map[int32]bool{}}
+	return &allocator{ranges: ranges, now: time.Now, ips: map[netip.Addr]bool{}, leaked: map[netip.Addr]time.Time{}}
 }
 
 // reservation is what one write takes, and what it gives back once it is committed.
@@ -44,6 +56,8 @@ type reservation struct {
 	dry  bool
 	took given
 	free given
+	// ports are those in use, while ports are chosen.
+	ports *portSet
 }
 
 // given are addresses and ports.
@@ -57,6 +71,9 @@ func (a *allocator) allocate(ctx context.Context, b resource.Backend, obj, old r
 	svc, _ := obj.(*corev1.Service)
 	before, _ := old.(*corev1.Service)
 	if err := a.load(ctx, b); err != nil {
+		return nil, err
+	}
+	if err := a.reclaim(ctx, b); err != nil {
 		return nil, err
 	}
 	r := &reservation{a: a, ctx: context.WithoutCancel(ctx), b: b, svc: svc, dry: dryRun}
@@ -87,16 +104,18 @@ func (r *reservation) done(committed bool) {
 	if committed {
 		back = r.free
 	}
-	r.a.mu.Lock()
-	for _, ip := range back.ips {
-		delete(r.a.ips, ip)
-	}
-	for _, port := range back.ports {
-		delete(r.a.ports, port)
-	}
-	r.a.mu.Unlock()
 	for _, ip := range back.ips {
 		dropAddress(r.ctx, r.b, ip)
+		r.a.mu.Lock()
+		delete(r.a.ips, ip)
+		r.a.mu.Unlock()
+	}
+	if len(back.ports) > 0 {
+		// What cannot be given back now is found leaked at the next start.
+		_ = r.a.ports.change(r.ctx, r.b, func(set *portSet) error {
+			set.remove(back.ports...)
+			return nil
+		})
 	}
 }
 
@@ -125,7 +144,7 @@ func allIPs(svc *corev1.Service) []string {
 	return svc.Spec.ClusterIPs
 }
 
-// load reads what stored services hold, once.
+// load reads what stored services hold, once, and notes what is not noted.
 func (a *allocator) load(ctx context.Context, b resource.Backend) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,6 +155,7 @@ func (a *allocator) load(ctx context.Context, b resource.Backend) error {
 	if err != nil {
 		return fmt.Errorf("load allocated addresses: %w", err)
 	}
+	var ports portSet
 	for _, obj := range all {
 		svc, ok := obj.(*corev1.Service)
 		if !ok {
@@ -144,16 +164,72 @@ func (a *allocator) load(ctx context.Context, b resource.Backend) error {
 		g := held(svc)
 		for _, ip := range g.ips {
 			a.ips[ip] = true
-			if err := makeAddress(ctx, b, ip, svc); err != nil && !apierrors.IsAlreadyExists(err) {
+			if _, err := makeAddress(ctx, b, ip, svc); err != nil && !apierrors.IsAlreadyExists(err) {
 				return fmt.Errorf("repair address %s: %w", ip, err)
 			}
 		}
-		for _, port := range g.ports {
-			a.ports[port] = true
+		ports.add(g.ports...)
+	}
+	if err := a.ports.load(ctx, b, ports, a.now()); err != nil {
+		return fmt.Errorf("repair node ports: %w", err)
+	}
+	addresses, err := b.List(ctx, addressesResource, "")
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("load allocated addresses: %w", err)
+	}
+	for _, obj := range addresses {
+		ip, err := netip.ParseAddr(obj.GetName())
+		if err == nil && !a.ips[ip] && obj.GetLabels()[networkingv1.LabelManagedBy] == addressManager {
+			a.leaked[ip] = a.now()
 		}
 	}
 	a.loaded = true
 	return nil
+}
+
+// reclaim gives back what had no service when this server started, and has none still.
+func (a *allocator) reclaim(ctx context.Context, b resource.Backend) error {
+	a.mu.Lock()
+	var due []netip.Addr
+	for ip, since := range a.leaked {
+		if a.now().Sub(since) >= leakAge {
+			due = append(due, ip)
+			delete(a.leaked, ip)
+		}
+	}
+	a.mu.Unlock()
+	portsDue := a.ports.leakedBefore(a.now().Add(-leakAge))
+	if len(due) == 0 && len(portsDue) == 0 {
+		return nil
+	}
+	all, err := b.List(ctx, schema.GroupResource{Resource: "services"}, "")
+	if err != nil {
+		return fmt.Errorf("reclaim leaked addresses: %w", err)
+	}
+	ips := map[netip.Addr]bool{}
+	var ports portSet
+	for _, obj := range all {
+		if svc, ok := obj.(*corev1.Service); ok {
+			g := held(svc)
+			for _, ip := range g.ips {
+				ips[ip] = true
+			}
+			ports.add(g.ports...)
+		}
+	}
+	for _, ip := range due {
+		if !ips[ip] {
+			dropAddress(ctx, b, ip)
+		}
+	}
+	portsDue = slices.DeleteFunc(portsDue, ports.has)
+	if len(portsDue) == 0 {
+		return nil
+	}
+	return a.ports.change(ctx, b, func(set *portSet) error {
+		set.remove(portsDue...)
+		return nil
+	})
 }
 
 // create reserves for a new service.
@@ -168,15 +244,18 @@ func (r *reservation) create() error {
 	if err := r.clusterIPs(); err != nil {
 		return err
 	}
-	if typeWithPorts(r.svc) {
+	if !typeWithPorts(r.svc) {
+		return nil
+	}
+	return r.choosePorts(func() error {
 		if err := r.newPorts(); err != nil {
 			return err
 		}
-	}
-	if checksHealth(r.svc) {
-		return r.healthPort()
-	}
-	return nil
+		if checksHealth(r.svc) {
+			return r.healthPort()
+		}
+		return nil
+	})
 }
 
 // update reserves for a service's change, and fills in what the client left out but the old service has.
@@ -192,18 +271,22 @@ func (r *reservation) update(old *corev1.Service) error {
 	if typeWithPorts(old) && !typeWithPorts(r.svc) {
 		r.free.ports = append(r.free.ports, nodePorts(old)...)
 	}
-	if typeWithPorts(r.svc) {
+	had, has := checksHealth(old), checksHealth(r.svc)
+	if had && !has {
+		r.free.ports = append(r.free.ports, old.Spec.HealthCheckNodePort)
+	}
+	if !typeWithPorts(r.svc) {
+		return nil
+	}
+	return r.choosePorts(func() error {
 		if err := r.changePorts(old); err != nil {
 			return err
 		}
-	}
-	switch had, has := checksHealth(old), checksHealth(r.svc); {
-	case !had && has:
-		return r.healthPort()
-	case had && !has:
-		r.free.ports = append(r.free.ports, old.Spec.HealthCheckNodePort)
-	}
-	return nil
+		if !had && has {
+			return r.healthPort()
+		}
+		return nil
+	})
 }
 
 // keep fills in allocated values that the client left out.
