@@ -107,6 +107,9 @@ type Version struct {
 	// ToHub and FromHub convert; nil when this version is the hub. They may return their argument changed, so the caller
 	// gives them an object that is its own.
 	ToHub, FromHub func(obj Object) (Object, error)
+	// Deferred says that a request's object stays in this version until it is encoded to be stored: it is admitted, prepared
+	// and validated as the client wrote it. Codec.Encode takes it in any version, and Strategy.Match gives it its counterpart.
+	Deferred bool
 	// Foresee, when set, does the work of FromHub for many objects at once, so that FromHub of each is cheap afterwards: a
 	// conversion webhook is called once for a list. The objects are shared.
 	Foresee func(ctx context.Context, hubs []Object) error
@@ -152,6 +155,9 @@ type Columns interface {
 // The generic part is done by the server before and after: metadata (uid, creationTimestamp, name generation, deletion
 // fields kept), the generic validation of metadata, resourceVersion preconditions.
 type Strategy struct {
+	// Match brings old, the stored hub object, into the version that obj is in; nil: both are hub objects. It is called before
+	// all others on an update.
+	Match func(ctx context.Context, obj, old Object) (Object, error)
 	// Authorize may refuse a write for who asks for it, beyond what the request's own authorization has allowed (roles that
 	// would give more than the asker has). old is nil on create. It runs first, and its error is answered.
 	Authorize func(ctx context.Context, obj, old Object) error

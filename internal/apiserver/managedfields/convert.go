@@ -52,13 +52,13 @@ func (c *converter) live(obj resource.Object) (resource.Object, error) {
 	return hub, nil
 }
 
-// hub makes the result of an apply a hub object.
+// hub makes the result of an apply what verbs work on: a hub object, unless the version is deferred.
 func (c *converter) hub(obj runtime.Object) (resource.Object, error) {
 	o, ok := obj.(resource.Object)
 	if !ok {
 		return nil, fmt.Errorf("apply made a %T", obj)
 	}
-	if c.v.ToHub != nil && isVersion(c.d, c.v, o) {
+	if c.v.ToHub != nil && !c.v.Deferred && isVersion(c.d, c.v, o) {
 		var err error
 		if o, err = c.v.ToHub(o); err != nil {
 			return nil, fmt.Errorf("convert %s: %w", c.d.Kind, err)

@@ -52,7 +52,7 @@ func (q *req) body() ([]byte, error) {
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
 	var buf bytes.Buffer
 	if n := q.r.ContentLength; n > 0 {
-		buf.Grow(int(n) + bytes.MinRead)
+		buf.Grow(int(min(n, 64<<10)) + bytes.MinRead) // one that is announced and does not come takes no room
 	}
 	if _, err := buf.ReadFrom(io.LimitReader(q.r.Body, q.MaxBody+1)); err != nil {
 		var tooLarge *http.MaxBytesError
@@ -364,6 +364,9 @@ func (d *decoder) protobuf(body []byte) (resource.Object, schema.GroupVersionKin
 	if err := u.Unmarshal(raw); err != nil {
 		return refuse(err)
 	}
+	if err := checkDepth(u.Raw); err != nil {
+		return refuse(err)
+	}
 	said = withDefaults(schema.FromAPIVersionAndKind(u.APIVersion, u.Kind), d.gvk)
 	unmarshal := func(obj runtime.Object) error {
 		m, ok := obj.(unmarshaler)
@@ -407,7 +410,7 @@ func (q *req) object(fieldValidation string) (resource.Object, error) {
 
 func (q *req) toHub(obj resource.Object) (resource.Object, error) {
 	v := q.ver()
-	if v.ToHub == nil {
+	if v.ToHub == nil || v.Deferred {
 		return obj, nil
 	}
 	hub, err := v.ToHub(obj)

@@ -245,8 +245,14 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 	if err != nil {
 		return nil, err
 	}
+	old := cur.Hub
+	if k.Strategy.Match != nil {
+		if old, err = k.Strategy.Match(ctx, obj, old); err != nil {
+			return nil, err
+		}
+	}
 	if st.Authorize != nil {
-		if err := st.Authorize(ctx, obj, cur.Hub); err != nil {
+		if err := st.Authorize(ctx, obj, old); err != nil {
 			return nil, err
 		}
 	}
@@ -261,18 +267,18 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 	} else if want != rec.Revision {
 		return nil, apierrors.NewConflict(k.GroupResource(), c.name, errors.New(optimisticLock))
 	}
-	done, err := a.allocate(ctx, st, obj, cur.Hub, c.dryRun)
+	done, err := a.allocate(ctx, st, obj, old, c.dryRun)
 	if err != nil {
 		return nil, err
 	}
 	committed := false
 	defer func() { done(committed) }()
-	if err := a.beforeUpdate(ctx, k, st, obj, cur.Hub); err != nil {
+	if err := a.beforeUpdate(ctx, k, st, obj, old); err != nil {
 		return nil, err
 	}
-	keepTimes(obj, cur.Hub)
+	keepTimes(obj, old)
 	if c.validate != nil {
-		if err := c.validate(ctx, obj, cur.Hub); err != nil {
+		if err := c.validate(ctx, obj, old); err != nil {
 			return nil, err
 		}
 	}
