@@ -103,6 +103,7 @@ func New(lifetime *watchcache.Lifetime, o Options) *API {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	boundCopies()
 	a := &API{Options: o, views: watchcache.NewViews(o.ViewBytes), lifetime: lifetime}
 	a.kinds.Store(&kindTable{byGroup: map[string]map[string]*Kind{}, byKind: map[schema.GroupKind]*Kind{}})
 	return a
