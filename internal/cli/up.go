@@ -78,6 +78,7 @@ func runUp(ctx context.Context, p Program, args []string) int {
 			if err := trimMemory(); err != nil {
 				o.Logger.Warn("memory is not given back", "error", err)
 			}
+			giveBack(ctx)
 		case <-ctx.Done():
 		}
 	}()
@@ -114,6 +115,8 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "addresses of services; a second range of the other IP family behind a comma")
 	f.StringVar(&controllers, "controllers", "*", "'*', none, or a list: a,b or *,-b")
 	f.StringToStringVar(&gates, "feature-gates", nil, "upstream's feature gates that differ from their defaults: CBORServingAndStorage=true")
+	var config []string
+	f.StringSliceVar(&config, "runtime-config", nil, "APIs to switch on or off: api/beta=true, GROUP/VERSION=false, GROUP/VERSION/RESOURCE=true ...")
 	f.StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	f.Usage = func() {
 		fmt.Fprintf(p.Err, "Usage: mortise up [flags]\n\nStarts a cluster in the foreground. SIGTERM or Ctrl-C stops it; pods are left running.\n\n%s", f.FlagUsages())
@@ -153,6 +156,13 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 	}
 	if len(o.Controllers) == 0 {
 		return wrong("--controllers is empty: want '*', none, or names")
+	}
+	for _, pair := range config {
+		key, value, _ := strings.Cut(pair, "=")
+		if o.RuntimeConfig == nil {
+			o.RuntimeConfig = map[string]string{}
+		}
+		o.RuntimeConfig[strings.TrimSpace(key)] = strings.TrimSpace(value)
 	}
 	for name, value := range gates {
 		on, err := strconv.ParseBool(value)

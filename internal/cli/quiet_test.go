@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+)
+
+func TestMemoryIsGivenBackWhenQuiet(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	freed, ended := make(chan struct{}, 8), make(chan struct{})
+	go func() {
+		defer close(ended)
+		whenQuiet(ctx, time.Millisecond, 0, func() { freed <- struct{}{} })
+	}()
+	for range 2 { // a burst, and one later
+		limit := time.NewTimer(10 * time.Second)
+		for done := false; !done; {
+			runtime.GC()
+			select {
+			case <-freed:
+				done = true
+			case <-time.After(10 * time.Millisecond):
+			case <-limit.C:
+				t.Fatal("memory was not given back after a collection")
+			}
+		}
+	}
+	cancel()
+	<-ended
+}
+
+func TestLittleIsNotGivenBack(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {})
+	defer stop()
+	runtime.GC()
+	whenQuiet(ctx, time.Millisecond, 1<<60, func() { t.Error("memory was given back though little is free") })
+}
