@@ -28,7 +28,7 @@ func (s *Server) paths() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, _ := request.RequestInfoFrom(r.Context())
 		if info.IsResourceRequest {
-			if !s.api.HasGroup(info.APIGroup) {
+			if !s.api.HasGroup(info.APIGroup) || strings.HasPrefix(r.URL.Path, "//") || info.APIPrefix == "apis" && info.APIGroup == "" {
 				http.Error(w, "404 page not found", http.StatusNotFound)
 				return
 			}

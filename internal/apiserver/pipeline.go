@@ -4,6 +4,8 @@
 package apiserver
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -33,6 +35,7 @@ type stage struct {
 func stages() []stage {
 	return []stage{
 		{"request info", requestInfo},
+		{"deadline", deadlineStage},
 		{"authenticate", authenticateStage},
 		{"audit", auditStage},
 		{"impersonate", impersonateStage},
@@ -105,6 +108,41 @@ func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 // markup keeps what a client said in a path from being read as HTML.
 var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
+// maxDeadline bounds the time that a client may give a request.
+const maxDeadline = time.Minute
+
+// deadlineStage gives a request the time that its client gives it. Those that last long by their nature have no such time.
+func deadlineStage(_ *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	info, _ := request.RequestInfoFrom(r.Context())
+	if !strings.Contains(r.URL.RawQuery, "timeout=") || info.Verb == "watch" || longRunning(info) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	said := r.URL.Query().Get("timeout")
+	if said == "" {
+		next.ServeHTTP(w, r)
+		return
+	}
+	timeout, err := time.ParseDuration(said)
+	if err != nil {
+		status.Write(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
+		return
+	}
+	if timeout <= 0 || timeout > maxDeadline {
+		timeout = maxDeadline
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	if ctx.Err() == nil {
+		next.ServeHTTP(w, r.WithContext(ctx))
+		return
+	}
+	late := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).ErrStatus
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(http.StatusGatewayTimeout)
+	_ = json.NewEncoder(w).Encode(&late) // a client that went away needs no answer
+}
+
 // authenticateStage finds who asks. In-process clients come with their user.
 func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if _, ok := request.UserFrom(r.Context()); ok {
@@ -130,7 +168,7 @@ func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next ht
 	from, _ := request.UserFrom(r.Context())
 	who, err := impersonate.As(r, from, s.authz)
 	if err != nil {
-		status.Write(w, r, err)
+		status.Refuse(w, r, err)
 		return
 	}
 	if who != nil {
@@ -198,7 +236,7 @@ func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http
 		if err != nil && reason == "" {
 			reason = err.Error()
 		}
-		status.Write(w, r, authorize.Forbidden(&a, reason))
+		status.Refuse(w, r, authorize.Forbidden(&a, reason))
 		return
 	}
 	next.ServeHTTP(w, r)

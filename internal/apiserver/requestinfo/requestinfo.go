@@ -112,7 +112,7 @@ func Parse(r *http.Request) *Info {
 
 // Check refuses the one form of path that [Parse] cannot read: a special verb with nothing behind it.
 func Check(i *Info, u *url.URL) error {
-	if i.IsResourceRequest && i.Resource == "" {
+	if i.IsResourceRequest && i.Parts == nil {
 		return fmt.Errorf("unable to determine kind and namespace from url, %v", u)
 	}
 	return nil

@@ -16,13 +16,17 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -238,7 +242,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 	if k.Unstructured {
 		return a.serveCustom(w, r, info, k, version)
 	}
-	if version < 0 || k.Versions[version].Unserved || !k.Namespaced && info.Namespace != "" && k.Descriptor.Resource != "namespaces" {
+	if version < 0 || k.Versions[version].Unserved || strayed(k, info) {
 		return NotFound()
 	}
 	q := &req{API: a, w: w, r: r, info: info, kind: k, version: version}
@@ -269,13 +273,35 @@ func (q *req) run(verb func(*req) error) error {
 	q.user, _ = request.UserFrom(q.r.Context())
 	q.warn = &warnings{header: q.w.Header()}
 	q.ctx = q.r.Context()
+	if err := q.route(); err != nil {
+		return err
+	}
 	if t, ok := q.w.(Teller); ok {
 		t.Routed(q.ver().Deprecation != "")
 	}
 	if v := q.ver(); v.Deprecation != "" && q.sub == nil {
 		q.warn.AddWarning("", v.Deprecation)
 	}
+	if q.name != "" {
+		if faults := path.IsValidPathSegmentName(q.name); len(faults) > 0 {
+			return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", q.name, strings.Join(faults, ";")))
+		}
+	}
 	return verb(q)
+}
+
+// strayed says whether a path names a kind in a way that none of its routes has.
+func strayed(k *Kind, info *requestinfo.Info) bool {
+	switch {
+	case info.Verb == "proxy":
+		return true
+	case k.Namespaced:
+		return info.Namespace == "" && len(info.Parts) > 1
+	case info.Namespace == "":
+		return false
+	}
+	own := k.Group == "" && k.Resource == "namespaces" && info.Name == info.Namespace
+	return !own || strings.Contains(info.Path, "/namespaces/"+info.Namespace+"/namespaces")
 }
 
 // verb is the function for the request's method and path, nil when there is none.
@@ -283,7 +309,7 @@ func (q *req) verb() func(*req) error {
 	if q.kind.Namespaced && q.ns == "" && (q.name != "" || q.info.Verb != "list" && q.info.Verb != "watch") {
 		return nil
 	}
-	if q.info.Verb == "proxy" || q.info.Verb == "watch" && q.r.Method != http.MethodGet {
+	if q.info.Verb == "watch" && q.r.Method != http.MethodGet {
 		return nil
 	}
 	if q.sub != nil {

@@ -4,6 +4,8 @@
 package verbs
 
 import (
+	"strings"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,8 +33,11 @@ func (q *req) read() (*watchcache.Forms, error) {
 	if err != nil {
 		return nil, err
 	}
-	if raw := q.r.URL.RawQuery; raw != "" {
-		want, err := revision(q.r.URL.Query().Get("resourceVersion"))
+	if query := q.query(); query != nil {
+		if query.Has("export") && truth(query.Get("export")) {
+			return nil, apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
+		}
+		want, err := revision(query.Get("resourceVersion"))
 		if err != nil {
 			return nil, err
 		}
@@ -53,3 +58,6 @@ func (q *req) record() (*store.Record, int64, error) {
 func setTypeMeta(obj runtime.Object, apiVersion, kind string) {
 	obj.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind))
 }
+
+// truth reads a flag of a query as clients of Kubernetes mean it.
+func truth(value string) bool { return value != "0" && !strings.EqualFold(value, "false") }
