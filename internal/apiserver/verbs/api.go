@@ -263,9 +263,19 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 	}
 	verb := q.verb()
 	if verb == nil {
+		if q.name != "" && q.sub == nil && !q.named() {
+			return NotFound()
+		}
 		return status.Route(http.StatusMethodNotAllowed, "")
 	}
 	return q.run(verb)
+}
+
+// named says whether the kind's objects have paths of their own: those that are not stored have none.
+func (q *req) named() bool {
+	return q.kind.Verbs == nil || slices.ContainsFunc(q.kind.Verbs, func(v string) bool {
+		return v == "get" || v == "update" || v == "patch" || v == "delete"
+	})
 }
 
 // run answers by the verb that was found.

@@ -113,6 +113,9 @@ func (q *req) decoder() *decoder {
 
 // known says whether there is such a kind: one that upstream has, or one that is served.
 func (d *decoder) known(gvk schema.GroupVersionKind) bool {
+	if g := d.gvk.Group; g == "apiextensions.k8s.io" || g == "apiregistration.k8s.io" { // upstream serves these on their own
+		return gvk.GroupVersion() == d.gvk.GroupVersion() && d.served != nil && d.served(gvk)
+	}
 	return scheme.Scheme.Recognizes(gvk) || d.served != nil && d.served(gvk)
 }
 

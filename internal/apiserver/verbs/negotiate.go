@@ -52,7 +52,26 @@ func (q *req) produces() []string {
 	return ts
 }
 
-// negotiate finds what the client accepts. Requests for custom resources pass no router.
+// route refuses what kube-apiserver's router has no route for. Requests for custom resources pass none, and what connects
+// takes everything, save logs.
+func (q *req) route() error {
+	if q.kind.Unstructured || q.sub != nil && q.sub.Connect != nil && q.sub.Name != "log" {
+		return nil
+	}
+	if q.r.Method == http.MethodPatch && !negotiate.Consumed(q.r.Header.Get("Content-Type"), q.patchTypes()) {
+		return status.Route(http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
+	}
+	header := q.r.Header.Get("Accept")
+	if header == "" || header == mediaJSON || header == mediaProtobuf {
+		return nil
+	}
+	if produces := q.produces(); !negotiate.Routed(header, produces) {
+		return status.Route(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(produces, ", "))
+	}
+	return nil
+}
+
+// negotiate finds what the client accepts.
 func (q *req) negotiate() error {
 	header := q.r.Header.Get("Accept")
 	pretty := negotiate.Pretty(q.r)
@@ -62,11 +81,6 @@ func (q *req) negotiate() error {
 	}
 	if header == "" || header == mediaJSON || header == "*/*" {
 		return nil
-	}
-	if !q.kind.Unstructured {
-		if produces := q.produces(); !negotiate.Routed(header, produces) {
-			return notRouted(produces)
-		}
 	}
 	o := negotiate.Offer{Media: q.types(), Transforms: true, NoTable: q.noTable(), ServerVersion: "v1"}
 	if q.kind.Unstructured || !q.ver().Protobuf {
@@ -96,11 +110,6 @@ func (q *req) noTable() bool {
 		return false
 	}
 	return s.Name != "status" || slices.Contains([]string{"apiextensions.k8s.io", "apiregistration.k8s.io", "resource.k8s.io"}, q.kind.Group)
-}
-
-// notRouted is the answer of a router that has no route for what the client accepts.
-func notRouted(produces []string) error {
-	return status.Route(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(produces, ", "))
 }
 
 // negotiateStream refuses the media that have no form as a stream.

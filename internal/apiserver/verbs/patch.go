@@ -30,7 +30,6 @@ import (
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
-	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -67,9 +66,6 @@ func (q *req) patchTypes() []string {
 func (q *req) readPatch() (*patching, error) {
 	ct, _, _ := strings.Cut(q.r.Header.Get("Content-Type"), ";")
 	if ts := q.patchTypes(); !slices.Contains(ts, ct) {
-		if !q.kind.Unstructured && !negotiate.Consumed(q.r.Header.Get("Content-Type"), ts) {
-			return nil, status.Route(http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
-		}
 		return nil, unsupportedMedia(ts)
 	}
 	if err := q.negotiate(); err != nil {
