@@ -48,6 +48,7 @@ type patching struct {
 	toHub      func(resource.Object) (resource.Object, error)
 	strategic  bool
 	warned     bool
+	plain      map[string]any // of a configuration that is written as plain JSON; nil: it is read as YAML
 }
 
 func (q *req) patchTypes() []string {
@@ -93,8 +94,10 @@ func (q *req) readPatch() (*patching, error) {
 	}
 	p := &patching{req: q, kind: types.PatchType(ct), bytes: body, opts: o, validation: directive(o.FieldValidation), dec: q.decoder(), toHub: q.toHub, strategic: q.ver().Strategic}
 	if p.kind == types.ApplyYAMLPatchType {
-		if _, err := utilyaml.ToJSON(body); err != nil {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("error encoding patch: %v", err))
+		if p.plain = plainObject(body); p.plain == nil {
+			if _, err := utilyaml.ToJSON(body); err != nil {
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("error encoding patch: %v", err))
+			}
 		}
 	} else if !json.Valid(body) {
 		return nil, apierrors.NewBadRequest("invalid JSON patch")
@@ -322,14 +325,16 @@ func (p *patching) strategicMerge(cur resource.Object) (resource.Object, error) 
 // configured is server-side apply: it reads the configuration and has it applied.
 func (p *patching) configured(apply func(u *unstructured.Unstructured, force bool) (resource.Object, error)) (resource.Object, error) {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
-	if err := utilyaml.Unmarshal(p.bytes, &u.Object); err != nil {
+	if p.plain != nil {
+		u.Object = runtime.DeepCopyJSON(p.plain) // a conflict has it applied again
+	} else if err := utilyaml.Unmarshal(p.bytes, &u.Object); err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
 	}
 	obj, err := apply(u, p.opts.Force != nil && *p.opts.Force)
 	if err != nil {
 		return nil, err
 	}
-	if p.strictly() {
+	if p.strictly() && p.plain == nil {
 		if err := utilyaml.UnmarshalStrict(p.bytes, &map[string]any{}); err != nil {
 			if p.validation == metav1.FieldValidationStrict {
 				return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding patch: %v", err))
