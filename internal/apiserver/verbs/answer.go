@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/cork"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 )
 
@@ -32,6 +33,7 @@ type answer struct {
 	// out is where it is sent; nil: nothing was sent yet.
 	out  io.Writer
 	conn *http.ResponseController
+	cork *cork.Conn // held from the first byte that is sent to the last
 }
 
 // stream sends an answer while make writes it. An error before anything was sent is returned; one in the middle ends the
@@ -49,6 +51,7 @@ func (q *req) stream(code int, media string, make func(*answer) error) error {
 		q.accepts.unzip(z)
 	}
 	if err != nil && w.out != nil {
+		_ = w.cork.Release() // there is an error already
 		panic(http.ErrAbortHandler)
 	}
 	return err
@@ -102,6 +105,10 @@ func (w *answer) begin() error {
 	}
 	w.limit = sendFrom
 	w.conn = http.NewResponseController(w.w)
+	if w.r.ProtoMajor == 1 {
+		w.cork = cork.From(w.r.Context())
+		w.cork.Hold()
+	}
 	w.headers(w.media)
 	w.w.WriteHeader(w.code)
 	return nil
@@ -132,6 +139,9 @@ func (w *answer) end() error {
 		if err := z.Close(); err != nil {
 			return err
 		}
+	}
+	if err := w.cork.Release(); err != nil {
+		return err
 	}
 	_ = w.conn.SetWriteDeadline(time.Time{})
 	return nil
