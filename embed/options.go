@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/kinds"
 )
 
 // options is a Server's fields, settled: defaults filled in, checked, parsed.
@@ -26,6 +28,7 @@ type options struct {
 	controllers                []string
 	bare                       bool // neither controllers nor scheduler nor node
 	cbor                       bool
+	runtimeConfig              kinds.RuntimeConfig
 	extensions                 Extensions
 	log                        *slog.Logger
 	started                    time.Time
@@ -82,6 +85,9 @@ func (s *Server) settle() (*options, error) {
 		o.cbor = on
 	}
 	var err error
+	if o.runtimeConfig, err = kinds.ParseRuntimeConfig(s.RuntimeConfig); err != nil {
+		return nil, err
+	}
 	if o.host, o.port, err = net.SplitHostPort(cmp.Or(s.Listen, "127.0.0.1:0")); err != nil {
 		return nil, fmt.Errorf("listen %q: want HOST:PORT: %w", s.Listen, err)
 	}

@@ -60,6 +60,9 @@ type Server struct {
 	// FeatureGates are upstream's feature gates that differ from their defaults, by name. There is one: CBORServingAndStorage
 	// lets clients speak CBOR; nil: all at their defaults. Objects are stored as ever.
 	FeatureGates map[string]bool
+	// RuntimeConfig says which group-versions and resources are served, as kube-apiserver's --runtime-config does: "true" or
+	// "false" by api/all, api/ga, api/beta, api/alpha, GROUP/VERSION or GROUP/VERSION/RESOURCE; nil: those that are stable.
+	RuntimeConfig map[string]string
 	// Extensions are what third parties plug in as Go code.
 	Extensions Extensions
 	// Logger is told what goes on; nil: nobody is.

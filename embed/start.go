@@ -140,7 +140,7 @@ func makeServer(_ context.Context, p *parts, o *options) (err error) {
 	p.bootstrapped = make(chan struct{})
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     append(builtin.Kinds(o.serviceCIDRs, !o.bare, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles, Namespaces: p.namespace}), o.extensions.Kinds...),
+		Kinds:     append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles, Namespaces: p.namespace}), o.extensions.Kinds...),
 		Roles:     roles,
 		Admission: append(builtin.Admission(), o.extensions.Admission...),
 		Material:  p.pki,

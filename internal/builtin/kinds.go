@@ -25,11 +25,12 @@ type Access struct {
 }
 
 // Kinds are the kinds that are served from the start. The list itself stands in internal/kinds, a line a kind. privileged
-// says whether pods may have privileged containers.
-func Kinds(serviceCIDRs []netip.Prefix, privileged bool, a Access) []*resource.Descriptor {
+// says whether pods may have privileged containers, config which versions and resources are served.
+func Kinds(serviceCIDRs []netip.Prefix, privileged bool, config kinds.RuntimeConfig, a Access) []*resource.Descriptor {
 	return kinds.All(kinds.Options{
 		ServiceCIDR:     serviceCIDRs,
 		AllowPrivileged: privileged,
+		RuntimeConfig:   config,
 		Verify:          a.Verify, Authorize: a.Authorize, Rules: a.Roles.Review,
 		Roles:      rbackinds.Authority{Authorize: a.Authorize, RulesFor: a.Roles.RulesFor, RulesOf: a.Roles.RulesOf},
 		Namespaces: a.Namespaces,

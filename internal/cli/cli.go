@@ -46,6 +46,7 @@ type UpOptions struct {
 	CRISocket, PodCIDR, ServiceCIDR    string
 	Controllers                        []string
 	FeatureGates                       map[string]bool
+	RuntimeConfig                      map[string]string
 	Logger                             *slog.Logger
 	Started                            time.Time // when the process began, for the ready line
 }

@@ -48,6 +48,8 @@ type Options struct {
 	Verify authentication.Verify
 	// Namespaces finds those in which administrators may claim devices; nil: none.
 	Namespaces devices.Namespaces
+	// RuntimeConfig says which versions and resources are served; zero: those that are stable.
+	RuntimeConfig RuntimeConfig
 }
 
 // All makes the descriptors of all built-in kinds. A second call makes others that share nothing with the first's.
@@ -141,5 +143,5 @@ func All(o Options) []*resource.Descriptor {
 			}
 		}
 	}
-	return all
+	return o.RuntimeConfig.served(all)
 }

@@ -61,8 +61,9 @@ func statusResets(d *resource.Descriptor) []fieldpath.Path {
 		return fields("spec", "metadata.labels")
 	case "admissionregistration.k8s.io/validatingadmissionpolicies", "apiregistration.k8s.io/apiservices",
 		"certificates.k8s.io/podcertificaterequests", "flowcontrol.apiserver.k8s.io/flowschemas",
-		"flowcontrol.apiserver.k8s.io/prioritylevelconfigurations", "networking.k8s.io/servicecidrs",
-		"resource.k8s.io/devicetaintrules", "resource.k8s.io/resourceclaims", "storage.k8s.io/csinodes", "storage.k8s.io/volumeattachments",
+		"flowcontrol.apiserver.k8s.io/prioritylevelconfigurations", "internal.apiserver.k8s.io/storageversions",
+		"networking.k8s.io/servicecidrs", "resource.k8s.io/devicetaintrules", "resource.k8s.io/resourceclaims",
+		"resource.k8s.io/resourcepoolstatusrequests", "storage.k8s.io/csinodes", "storage.k8s.io/volumeattachments",
 		"storagemigration.k8s.io/storageversionmigrations":
 		return fields("spec", "metadata")
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/endpoints/deprecation"
 
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 	"github.com/mortise-dev/mortise/resource"
@@ -111,6 +112,30 @@ func (c completing) Decode(data []byte) (resource.Object, error) {
 	}
 	c.d.Hub().Default(obj)
 	return obj, nil
+}
+
+// Also serves a described kind in a further version, less preferred than those that it has, whose Go type is T.
+func Also[T any, P pointer[T]](d *resource.Descriptor, version string) {
+	gvk := d.GroupVersionKind(version)
+	gk := schema.GroupKind{Group: d.Group, Kind: d.Kind}
+	hub := d.Hub()
+	newHub := hub.New
+	v := Version[T, P](gvk)
+	v.Columns = hub.Columns
+	v.ToHub = func(obj resource.Object) (resource.Object, error) {
+		out := newHub()
+		return out, upstream.Convert(obj, out, gk)
+	}
+	v.FromHub = func(obj resource.Object) (resource.Object, error) {
+		out := P(new(T))
+		return out, upstream.Convert(obj, out, gk)
+	}
+	asked := P(new(T))
+	asked.GetObjectKind().SetGroupVersionKind(gvk)
+	if deprecation.IsDeprecated(asked, 1, 37) {
+		v.Deprecation = deprecation.WarningMessage(asked)
+	}
+	d.Versions = append(d.Versions, v)
 }
 
 // OnCreate adapts a function on the kind's own type for PrepareCreate.

@@ -74,23 +74,30 @@ func (c *columns) Definitions() []metav1.TableColumnDefinition {
 	return h.definitions
 }
 
-// Cells makes one object's row.
+// Cells makes one object's cells.
 func (c *columns) Cells(obj resource.Object) ([]any, error) {
+	row, err := c.Row(obj)
+	return row.Cells, err
+}
+
+// Row makes one object's row, without the object.
+func (c *columns) Row(obj resource.Object) (metav1.TableRow, error) {
 	h, err := c.entry()
 	if err != nil {
-		return nil, err
+		return metav1.TableRow{}, err
 	}
 	in := reflect.New(h.internal)
 	if err := scheme().Convert(obj, in.Interface(), nil); err != nil {
-		return nil, fmt.Errorf("make row of %s: %w", c.gvk.Kind, err)
+		return metav1.TableRow{}, fmt.Errorf("make row of %s: %w", c.gvk.Kind, err)
 	}
 	out := h.rows.Call([]reflect.Value{in, h.options})
 	if err, _ := out[1].Interface().(error); err != nil {
-		return nil, fmt.Errorf("make row of %s: %w", c.gvk.Kind, err)
+		return metav1.TableRow{}, fmt.Errorf("make row of %s: %w", c.gvk.Kind, err)
 	}
 	rows, _ := out[0].Interface().([]metav1.TableRow)
 	if len(rows) != 1 {
-		return nil, fmt.Errorf("make row of %s: %d rows", c.gvk.Kind, len(rows))
+		return metav1.TableRow{}, fmt.Errorf("make row of %s: %d rows", c.gvk.Kind, len(rows))
 	}
-	return rows[0].Cells, nil
+	rows[0].Object = runtime.RawExtension{}
+	return rows[0], nil
 }

@@ -21,14 +21,25 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	admissionregistrationv1 "k8s.io/kubernetes/pkg/apis/admissionregistration/v1"
+	admissionregistrationv1alpha1 "k8s.io/kubernetes/pkg/apis/admissionregistration/v1alpha1"
+	admissionregistrationv1beta1 "k8s.io/kubernetes/pkg/apis/admissionregistration/v1beta1"
+	"k8s.io/kubernetes/pkg/apis/apiserverinternal"
+	apiserverinternalv1alpha1 "k8s.io/kubernetes/pkg/apis/apiserverinternal/v1alpha1"
+	certificatesv1beta1 "k8s.io/kubernetes/pkg/apis/certificates/v1beta1"
+	coordinationv1alpha2 "k8s.io/kubernetes/pkg/apis/coordination/v1alpha2"
+	coordinationv1beta1 "k8s.io/kubernetes/pkg/apis/coordination/v1beta1"
 	"k8s.io/kubernetes/pkg/apis/flowcontrol"
 	flowcontrolv1 "k8s.io/kubernetes/pkg/apis/flowcontrol/v1"
 	"k8s.io/kubernetes/pkg/apis/networking"
 	networkingv1 "k8s.io/kubernetes/pkg/apis/networking/v1"
 	"k8s.io/kubernetes/pkg/apis/node"
 	nodev1 "k8s.io/kubernetes/pkg/apis/node/v1"
+	resourcev1alpha3 "k8s.io/kubernetes/pkg/apis/resource/v1alpha3"
+	resourcev1beta1 "k8s.io/kubernetes/pkg/apis/resource/v1beta1"
+	resourcev1beta2 "k8s.io/kubernetes/pkg/apis/resource/v1beta2"
 	"k8s.io/kubernetes/pkg/apis/storagemigration"
 	storagemigrationv1 "k8s.io/kubernetes/pkg/apis/storagemigration/v1"
+	storagemigrationv1beta1 "k8s.io/kubernetes/pkg/apis/storagemigration/v1beta1"
 )
 
 // scheme is upstream's own, which the column handlers fill with most groups when the program starts, and the groups
@@ -36,12 +47,15 @@ import (
 var scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := legacyscheme.Scheme
 	for _, add := range []func(*runtime.Scheme) error{
-		admissionregistration.AddToScheme, admissionregistrationv1.AddToScheme,
+		admissionregistration.AddToScheme, admissionregistrationv1.AddToScheme, admissionregistrationv1beta1.AddToScheme, admissionregistrationv1alpha1.AddToScheme,
+		apiserverinternal.AddToScheme, apiserverinternalv1alpha1.AddToScheme,
+		certificatesv1beta1.AddToScheme, coordinationv1beta1.AddToScheme, coordinationv1alpha2.AddToScheme,
+		resourcev1beta2.AddToScheme, resourcev1beta1.AddToScheme, resourcev1alpha3.AddToScheme,
 		apiregistration.AddToScheme, apiregistrationv1.AddToScheme,
 		flowcontrol.AddToScheme, flowcontrolv1.AddToScheme,
 		networking.AddToScheme, networkingv1.AddToScheme,
 		node.AddToScheme, nodev1.AddToScheme,
-		storagemigration.AddToScheme, storagemigrationv1.AddToScheme,
+		storagemigration.AddToScheme, storagemigrationv1.AddToScheme, storagemigrationv1beta1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(fmt.Sprintf("upstream: fill scheme: %v", err))
@@ -63,6 +77,21 @@ func convertThrough[I any](in, out runtime.Object) error {
 	internal := new(I)
 	if err := scheme().Convert(in, internal, nil); err != nil {
 		return fmt.Errorf("convert %T: %w", in, err)
+	}
+	if err := scheme().Convert(internal, out, nil); err != nil {
+		return fmt.Errorf("convert to %T: %w", out, err)
+	}
+	return nil
+}
+
+// Convert makes out, of another version of the kind, from obj, through the kind's unversioned form.
+func Convert(obj, out runtime.Object, kind schema.GroupKind) error {
+	internal, err := scheme().New(kind.WithVersion(runtime.APIVersionInternal))
+	if err != nil {
+		return fmt.Errorf("convert %T: %w", obj, err)
+	}
+	if err := scheme().Convert(obj, internal, nil); err != nil {
+		return fmt.Errorf("convert %T: %w", obj, err)
 	}
 	if err := scheme().Convert(internal, out, nil); err != nil {
 		return fmt.Errorf("convert to %T: %w", out, err)
