@@ -150,7 +150,10 @@ func New(o Options) (*Server, error) {
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
 	s.limiter.MaxReads, s.limiter.MaxWrites = o.MaxReads, o.MaxWrites
-	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), o.Roles, authorize.Open{})
+	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), o.Roles)
+	if !slices.ContainsFunc(o.Kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == rbac.Roles }) {
+		s.authz = append(s.authz, authorize.Open{}) // who has no roles cannot say by them who may ask for health
+	}
 
 	vo := verbs.Options{
 		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,

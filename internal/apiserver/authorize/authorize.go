@@ -4,8 +4,8 @@
 // Package authorize decides whether a user may do what a request asks for.
 //
 // An [Authorizer] allows, denies, or has no opinion; [Chain] asks in order, and what nobody allows is forbidden.
-// [Administrators] and [Open] are the two that every server has: system:masters may all, and everybody may ask for health
-// and version. Roles (package rbac) stand between them.
+// [Administrators] is the one that every server has: system:masters may all. Roles (package rbac) follow it; servers
+// without them have [Open], by which everybody may ask for health and version.
 package authorize
 
 import (
@@ -102,18 +102,17 @@ func (Administrators) Authorize(_ context.Context, a *Attributes) (Decision, str
 	return NoOpinion, "", nil
 }
 
-// Open allows everybody to ask for health and version.
+// Open allows everybody to ask for health and version, as the role system:public-info-viewer does where there are roles.
 type Open struct{}
 
 // Authorize allows or has no opinion.
 func (Open) Authorize(_ context.Context, a *Attributes) (Decision, string, error) {
-	if a.ResourceRequest || a.Verb != "get" && a.Verb != "head" {
+	if a.ResourceRequest || a.Verb != "get" {
 		return NoOpinion, "", nil
 	}
-	for _, p := range []string{"/healthz", "/livez", "/readyz", "/version"} {
-		if a.Path == p || strings.HasPrefix(a.Path, p+"/") {
-			return Allow, "", nil
-		}
+	switch a.Path {
+	case "/healthz", "/livez", "/readyz", "/version", "/version/":
+		return Allow, "", nil
 	}
 	return NoOpinion, "", nil
 }
