@@ -289,7 +289,7 @@ func (q *req) run(verb func(*req) error) error {
 	if t, ok := q.w.(Teller); ok {
 		t.Routed(q.ver().Deprecation != "")
 	}
-	if v := q.ver(); v.Deprecation != "" && q.sub == nil {
+	if v := q.ver(); v.Deprecation != "" && (q.sub == nil || q.kind.Unstructured || q.sub.GroupVersionKind.Empty()) {
 		q.warn.AddWarning("", v.Deprecation)
 	}
 	if q.name != "" {
