@@ -71,6 +71,14 @@ var withoutColumns = map[string]bool{
 
 // Version is a served version with the Go type T, without columns and conversions.
 func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version {
+	warning := ""
+	if gvk.Version != "v1" {
+		asked := P(new(T))
+		asked.GetObjectKind().SetGroupVersionKind(gvk)
+		if deprecation.IsDeprecated(asked, 1, 37) {
+			warning = deprecation.WarningMessage(asked)
+		}
+	}
 	return resource.Version{
 		Name:    gvk.Version,
 		New:     func() resource.Object { return P(new(T)) },
@@ -78,8 +86,9 @@ func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version 
 		FieldLabel: func(label, value string) (string, string, error) {
 			return upstream.FieldLabel(gvk, label, value)
 		},
-		Protobuf:  true,
-		Strategic: true,
+		Protobuf:    true,
+		Strategic:   true,
+		Deprecation: warning,
 	}
 }
 
@@ -129,11 +138,6 @@ func Also[T any, P pointer[T]](d *resource.Descriptor, version string) {
 	v.FromHub = func(obj resource.Object) (resource.Object, error) {
 		out := P(new(T))
 		return out, upstream.Convert(obj, out, gk)
-	}
-	asked := P(new(T))
-	asked.GetObjectKind().SetGroupVersionKind(gvk)
-	if deprecation.IsDeprecated(asked, 1, 37) {
-		v.Deprecation = deprecation.WarningMessage(asked)
 	}
 	d.Versions = append(d.Versions, v)
 }

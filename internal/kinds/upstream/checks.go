@@ -7,7 +7,9 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/api/validate"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -39,6 +41,7 @@ func (d declared) run(ctx context.Context, obj, old resource.Object, errs field.
 		options = d.options(obj, old)
 	}
 	var found field.ErrorList
+	obj, old = spoken(ctx, obj), spoken(ctx, old)
 	if old == nil {
 		found = scheme().Validate(ctx, options, obj, subresource...)
 	} else {
@@ -51,6 +54,26 @@ func (d declared) run(ctx context.Context, obj, old resource.Object, errs field.
 	enforced := validate.FilterEnforcedDeclarativeErrors(ctx, found, true)
 	errs = validate.FilterCoveredHandwrittenErrors(ctx, errs, enforced, true, d.rules...)
 	return append(errs, enforced...)
+}
+
+// spoken is obj in the version that the request speaks: declared rules are the version's, and name its fields.
+func spoken(ctx context.Context, obj resource.Object) resource.Object {
+	info, ok := request.RequestInfoFrom(ctx)
+	if !ok || obj == nil {
+		return obj
+	}
+	kinds, _, err := scheme().ObjectKinds(obj)
+	if err != nil || len(kinds) == 0 || kinds[0].Group != info.APIGroup || kinds[0].Version == info.APIVersion {
+		return obj
+	}
+	other, err := scheme().New(schema.GroupVersionKind{Group: info.APIGroup, Version: info.APIVersion, Kind: kinds[0].Kind})
+	if err != nil {
+		return obj // a subresource that speaks for a kind of another group
+	}
+	if err := Convert(obj, other, kinds[0].GroupKind()); err != nil {
+		return obj
+	}
+	return other.(resource.Object)
 }
 
 // created makes a check for creates from a validation function on the unversioned form I.
