@@ -5,6 +5,7 @@ package crd
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sort"
@@ -30,7 +31,8 @@ type version struct {
 	k       *kind
 	name    string
 	served  bool
-	def     *v1.CustomResourceDefinitionVersion // immutable
+	subs    *v1.CustomResourceSubresources
+	schema  []byte // as JSON, for the validators: decoded it takes ten times as much
 	warning string
 	// keep: unknown fields of the whole object are kept (spec.preserveUnknownFields of old definitions).
 	keep       bool
@@ -48,11 +50,15 @@ type validators struct {
 }
 
 func newVersion(k *kind, def *v1.CustomResourceDefinition, dv *v1.CustomResourceDefinitionVersion) (*version, error) {
-	v := &version{k: k, name: dv.Name, served: dv.Served, def: dv, keep: def.Spec.PreserveUnknownFields}
+	v := &version{k: k, name: dv.Name, served: dv.Served, subs: dv.Subresources.DeepCopy(), keep: def.Spec.PreserveUnknownFields}
+	var err error
+	if v.schema, err = json.Marshal(dv.Schema); err != nil {
+		return nil, fmt.Errorf("encode schema: %w", err)
+	}
 	if dv.Deprecated {
 		v.warning = deprecation(def, dv)
 	}
-	props, err := internalSchema(dv)
+	props, err := internalSchema(dv.Schema)
 	if err != nil {
 		return nil, err
 	}
@@ -96,19 +102,23 @@ func embeds(s *structuralschema.Structural) bool {
 }
 
 // internalSchema converts a version's schema to the form that apiextensions' libraries work on; nil if there is none.
-func internalSchema(dv *v1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
-	if dv.Schema == nil || dv.Schema.OpenAPIV3Schema == nil {
+func internalSchema(schema *v1.CustomResourceValidation) (*apiextensions.JSONSchemaProps, error) {
+	if schema == nil || schema.OpenAPIV3Schema == nil {
 		return nil, nil
 	}
 	var out apiextensions.CustomResourceValidation
-	if err := v1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(dv.Schema, &out, nil); err != nil {
+	if err := v1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(schema, &out, nil); err != nil {
 		return nil, fmt.Errorf("convert schema: %w", err)
 	}
 	return out.OpenAPIV3Schema, nil
 }
 
 func (v *version) newValidators() (*validators, error) {
-	props, err := internalSchema(v.def)
+	var schema *v1.CustomResourceValidation
+	if err := json.Unmarshal(v.schema, &schema); err != nil {
+		return nil, fmt.Errorf("decode schema: %w", err)
+	}
+	props, err := internalSchema(schema)
 	if err != nil {
 		return nil, err
 	}
@@ -130,14 +140,14 @@ func (v *version) newValidators() (*validators, error) {
 }
 
 func (v *version) hasStatus() bool {
-	return v.def.Subresources != nil && v.def.Subresources.Status != nil
+	return v.subs != nil && v.subs.Status != nil
 }
 
 func (v *version) scale() *v1.CustomResourceSubresourceScale {
-	if v.def.Subresources == nil {
+	if v.subs == nil {
 		return nil
 	}
-	return v.def.Subresources.Scale
+	return v.subs.Scale
 }
 
 // descriptor is the version as the server sees it.
