@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 // up builds the program, starts it in dir and returns when it says that it is ready.
 func up(dir string) (stop func(), err error) {
 	program := filepath.Join(dir, "mortise")
-	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, "./cmd/mortise")
+	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", program, "./cmd/mortise")
 	build.Dir = filepath.Join("..", "..")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
