@@ -1,7 +1,9 @@
 # Mortise. `make help` lists the targets.
 GO      ?= go
 TAGS    := grpcnotrace
-LDFLAGS := -s -w
+# What `mortise kubectl version` says of itself; the libraries have only a placeholder.
+VERSION := v1.37.1
+LDFLAGS := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37 -X k8s.io/client-go/pkg/version.gitVersion=$(VERSION)
 BIN     := bin/mortise
 # One static binary; tests are built the same way, so that nothing is compiled twice.
 export CGO_ENABLED ?= 0

@@ -23,6 +23,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
+const ldflags = "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1 -X k8s.io/component-base/version.gitMajor=1 " +
+	"-X k8s.io/component-base/version.gitMinor=37 -X k8s.io/client-go/pkg/version.gitVersion=v1.37.1"
+
 // binary builds cmd/mortise once for all tests, as the Makefile builds it.
 var binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "mortise-test-")
@@ -31,7 +34,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	}
 	builtIn = dir
 	path := filepath.Join(dir, "mortise")
-	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", path, "../cmd/mortise")
+	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-ldflags", ldflags, "-o", path, "../cmd/mortise")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
