@@ -289,3 +289,21 @@ func TestApplyToScale(t *testing.T) {
 		{"PATCH", at + "/a/scale?fieldManager=n", "apiVersion: autoscaling/v1\nkind: Scale\nmetadata: {name: b}\n", 400, "does not match the name on the URL"},
 	})
 }
+
+// An object is as large as etcd takes it, and gives up its managed fields for that if it must.
+func TestObjectLimit(t *testing.T) {
+	d := converse(t, widgets())
+	const cr = "/apis/example.com/v1/namespaces/ns/widgets"
+	widget := func(size, fields int) string {
+		long := strings.Repeat("f", fields)
+		return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"v":%q,%q:1}}`, strings.Repeat("x", size), long)
+	}
+	d.run(t, []exchange{
+		{"POST", cr, widget(1600000, 1), 500, `"message":"etcdserver: request is too large","code":500`},
+		{"POST", cr, widget(2200000, 1), 500, "rpc error: code = ResourceExhausted desc = trying to send message larger than max (22"},
+		{"POST", cr + "?dryRun=All", widget(1600000, 1), 201, ""},
+		{"POST", cr, widget(1100000, 300000), 201, ""}, // only without its managed fields
+		{"PATCH", cr + "/a", `{"spec":{"v":"` + strings.Repeat("y", 1700000) + `"}}`, 500, "etcdserver: request is too large"},
+		{"PATCH", cr + "/a", `{"spec":null}`, 200, ""},
+	})
+}

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
@@ -121,12 +122,20 @@ func (q *req) mutate(ctx context.Context, at *admit.Attributes) error {
 	if len(q.Admission) == 0 {
 		return nil
 	}
+	given := at.Object
 	if err := q.Admission.Mutate(ctx, &Backend{q.API}, at); err != nil {
 		return err
 	}
-	if at.Object != nil {
-		q.dedupOwners(at.Object, true)
+	if at.Object == nil {
+		return nil
 	}
+	if given != nil && at.Object != given { // another's work, who may know nothing of managed fields
+		if err := managedfields.ValidateManagedFields(at.Object.GetManagedFields()); err != nil {
+			at.Object.SetManagedFields(given.GetManagedFields())
+			q.warn.AddWarning("", fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: %v", err))
+		}
+	}
+	q.dedupOwners(at.Object, true)
 	return nil
 }
 

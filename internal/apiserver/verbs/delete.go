@@ -204,7 +204,7 @@ func (a *API) deleteOnce(ctx context.Context, d *deletion, rec *store.Record) (*
 		f, err := a.deleteNow(ctx, k, rec, cur, obj, graceful, dryRun)
 		return f, true, err
 	}
-	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, dryRun)
+	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, dryRun, false)
 	return f, false, err
 }
 
@@ -213,7 +213,7 @@ func (a *API) deleteOnce(ctx context.Context, d *deletion, rec *store.Record) (*
 func (a *API) deleteNow(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, graceful, dryRun bool) (*watchcache.Forms, error) {
 	if graceful {
 		var err error
-		if rec, cur, err = a.replaceRecord(ctx, k, rec, cur, obj, dryRun); err != nil {
+		if rec, cur, err = a.replaceRecord(ctx, k, rec, cur, obj, dryRun, false); err != nil {
 			return nil, err
 		}
 	}
@@ -250,7 +250,7 @@ func (a *API) beginDelete(ctx context.Context, d *deletion, rec *store.Record, c
 		obj.SetFinalizers(withPropagation(st, obj.GetFinalizers(), opts))
 	}
 	st.BeginDelete(obj)
-	_, f, err := a.replaceRecord(ctx, d.kind, rec, cur, obj, len(opts.DryRun) > 0)
+	_, f, err := a.replaceRecord(ctx, d.kind, rec, cur, obj, len(opts.DryRun) > 0, false)
 	return f, err
 }
 

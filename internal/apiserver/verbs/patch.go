@@ -115,7 +115,8 @@ func patch(q *req) error {
 	defer cancel()
 	update := patchToUpdate(p.opts)
 	c := q.alteration(toCreate(update), update, len(p.opts.DryRun) > 0)
-	c.allowCreate = p.kind == types.ApplyYAMLPatchType && q.sub == nil
+	c.applied = p.kind == types.ApplyYAMLPatchType
+	c.allowCreate = c.applied && q.sub == nil
 	return q.alterWith(ctx, c, func(_ context.Context, old *watchcache.Forms) (resource.Object, error) {
 		obj, err := p.apply(old)
 		if err != nil {

@@ -191,6 +191,7 @@ func patchView(q *req) error {
 	p.dec = q.belowDecoder(q.sub.View.New, nil)
 	update := patchToUpdate(p.opts)
 	c := q.alteration(toCreate(update), update, len(p.opts.DryRun) > 0)
+	c.applied = p.kind == types.ApplyYAMLPatchType
 	return q.alterView(c, func(was resource.Object) (resource.Object, error) {
 		obj, err := p.applyToView(was)
 		if err != nil {

@@ -41,6 +41,7 @@ type creation struct {
 	strategy *resource.Strategy
 	ns       string
 	dryRun   bool
+	applied  bool // its managed fields are not given up to make room
 	// validate is validating admission; nil: none.
 	validate func(ctx context.Context, obj resource.Object) error
 }
@@ -118,9 +119,9 @@ func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object)
 		return nil, errors.New("resourceVersion should not be set on objects to be created")
 	}
 	obj.SetResourceVersion("")
-	data, err := k.Codec.Encode(obj)
+	data, err := stored{k, key}.encode(obj, 0, !c.applied)
 	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", key, err)
+		return nil, err
 	}
 	rec, err := a.Store.Create(ctx, key, data, ttlOf(k, obj))
 	if err != nil {
@@ -177,6 +178,7 @@ type alteration struct {
 	ns, name string
 	uid      types.UID // that the object must have; empty: any
 	dryRun   bool
+	applied  bool // a configuration: managed fields are not given up to make room
 	// allowCreate lets make be called with nil when the object does not exist.
 	allowCreate bool
 	// make returns the new object, which is its own; old is shared, nil when creating. It is called again after a conflict.
@@ -229,7 +231,7 @@ func (a *API) alterCreate(ctx context.Context, c *alteration) (*watchcache.Forms
 	}
 	wipe(obj)
 	obj.SetResourceVersion("") // one that an update or a patch names is not looked at when there is nothing yet
-	return a.insertNamed(ctx, &creation{kind: c.kind, strategy: &c.kind.Strategy, ns: c.ns, dryRun: c.dryRun, validate: c.validateCreate}, obj)
+	return a.insertNamed(ctx, &creation{kind: c.kind, strategy: &c.kind.Strategy, ns: c.ns, dryRun: c.dryRun, applied: c.applied, validate: c.validateCreate}, obj)
 }
 
 func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (*watchcache.Forms, error) {
@@ -291,19 +293,20 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 		committed = true
 		return k.NewForms(obj), nil
 	}
-	f, err := a.replace(ctx, k, rec, cur, obj, c.dryRun)
+	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, c.dryRun, c.applied)
 	committed = err == nil && !c.dryRun
 	return f, err
 }
 
 // replace stores obj in the place of rec, unless it says the same.
 func (a *API) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, dryRun bool) (*watchcache.Forms, error) {
-	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, dryRun)
+	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, dryRun, false)
 	return f, err
 }
 
-// replaceRecord is replace, with the record that is stored afterwards.
-func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, dryRun bool) (*store.Record, *watchcache.Forms, error) {
+// replaceRecord is replace, with the record that is stored afterwards. Of an applied configuration the managed fields are not given
+// up to make room.
+func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, dryRun, applied bool) (*store.Record, *watchcache.Forms, error) {
 	rv := obj.GetResourceVersion()
 	obj.SetResourceVersion("")
 	data, err := k.Codec.Encode(obj)
@@ -319,6 +322,11 @@ func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur
 		}
 		obj.SetResourceVersion(rv)
 		return rec, k.NewForms(obj), nil
+	}
+	if tooLarge(rec.Key, data, rec.Revision) != nil {
+		if data, err = (stored{k, rec.Key}).encode(obj, rec.Revision, !applied); err != nil {
+			return nil, nil, err
+		}
 	}
 	now, err := a.Store.Update(ctx, rec.Key, rec.Revision, data, ttlOf(k, obj))
 	if err != nil {

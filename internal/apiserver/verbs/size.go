@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// An object may be as large as etcd takes it with its defaults, wherever it is kept: one that is accepted here fits there.
+const (
+	maxStored  = 1536 << 10 // of a transaction in etcd's log
+	maxMessage = 2 << 20    // of the message that brings it
+	// roomy is a value of which it is certain that it fits, without counting.
+	roomy = 1 << 20
+)
+
+// tooLarge refuses a value in the words in which etcd, or the client before it, refuses the transaction that stores it.
+func tooLarge(key string, value []byte, expect int64) error {
+	if len(value) < roomy && len(key) < roomy/8 {
+		return nil
+	}
+	switch n := transactionSize(len(key), len(value), expect); {
+	case n > maxMessage:
+		return fmt.Errorf("rpc error: code = ResourceExhausted desc = trying to send message larger than max (%d vs. %d)", n, maxMessage)
+	case n > maxStored:
+		return errors.New("etcdserver: request is too large")
+	}
+	return nil
+}
+
+// transactionSize is how long etcd's TxnRequest is that puts a value where the key is at a revision, and else gets it.
+func transactionSize(key, value int, expect int64) int {
+	field := func(n int) int { return 1 + uvarintLen(n) + n }
+	n := field(2 + field(key) + 1 + uvarintLen(int(expect)))
+	n += field(field(field(key) + field(value)))
+	if expect > 0 {
+		n += field(field(field(key)))
+	}
+	return n
+}
+
+// encode makes the bytes to be stored of an object. Where they are too many and fields says so, it gives up its managed fields.
+func (k stored) encode(obj resource.Object, expect int64, fields bool) ([]byte, error) {
+	data, err := k.Codec.Encode(obj)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", k.key, err)
+	}
+	err = tooLarge(k.key, data, expect)
+	if err == nil || !fields || len(obj.GetManagedFields()) == 0 {
+		return data, err
+	}
+	obj.SetManagedFields(nil)
+	return k.encode(obj, expect, false)
+}
+
+// stored is the place of one object of a kind.
+type stored struct {
+	*Kind
+	key string
+}
