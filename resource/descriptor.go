@@ -149,6 +149,11 @@ type Columns interface {
 	Cells(obj Object) ([]any, error)
 }
 
+// Rows is what [Columns] may be besides: it makes a row with conditions (a pod that has completed).
+type Rows interface {
+	Row(obj Object) (metav1.TableRow, error)
+}
+
 // Strategy is what a kind does to an object on its way in. Nil functions do nothing. All work on hub objects; obj is the
 // caller's own and may be changed by the Prepare functions; old is shared and must not be. None does I/O.
 //

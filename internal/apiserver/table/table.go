@@ -73,17 +73,23 @@ func (c *Converter) List(hubs []resource.Object, list metav1.ListMeta) (*metav1.
 	t := &metav1.Table{
 		TypeMeta: metav1.TypeMeta{APIVersion: c.Target.GroupVersion(), Kind: "Table"},
 		ListMeta: list,
-		Rows:     make([]metav1.TableRow, len(hubs)),
+	}
+	if len(hubs) > 0 || c.Columns != nil {
+		t.Rows = make([]metav1.TableRow, len(hubs))
 	}
 	if !c.NoHeaders {
 		t.ColumnDefinitions = columns.Definitions()
 	}
 	for i, hub := range hubs {
-		cells, err := columns.Cells(hub)
+		var err error
+		if whole, ok := columns.(resource.Rows); ok {
+			t.Rows[i], err = whole.Row(hub)
+		} else {
+			t.Rows[i].Cells, err = columns.Cells(hub)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("make cells of %q: %w", hub.GetName(), err)
 		}
-		t.Rows[i].Cells = cells
 		if t.Rows[i].Object, err = c.object(hub); err != nil {
 			return nil, err
 		}
@@ -125,12 +131,14 @@ func inPlaceOfField(hub metav1.Object) string {
 	return ""
 }
 
-// PartialList is the metadata of a list's objects.
+// PartialList is the metadata of a list's objects. An empty one has no list, as upstream's.
 func PartialList(t Target, hubs []resource.Object, list metav1.ListMeta) *metav1.PartialObjectMetadataList {
 	l := &metav1.PartialObjectMetadataList{
 		TypeMeta: metav1.TypeMeta{APIVersion: t.GroupVersion(), Kind: "PartialObjectMetadataList"},
 		ListMeta: list,
-		Items:    make([]metav1.PartialObjectMetadata, len(hubs)),
+	}
+	if len(hubs) > 0 {
+		l.Items = make([]metav1.PartialObjectMetadata, len(hubs))
 	}
 	for i, hub := range hubs {
 		l.Items[i] = *Partial(t, hub)

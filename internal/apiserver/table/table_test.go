@@ -91,10 +91,17 @@ func TestEmptyLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if d := cmp.Diff(nil, asJSON(t, table)["rows"]); d != "" {
+		t.Error(d)
+	}
+	conv.Columns = Default{}
+	if table, err = conv.List(nil, metav1.ListMeta{ResourceVersion: "3"}); err != nil {
+		t.Fatal(err)
+	}
 	if d := cmp.Diff([]any{}, asJSON(t, table)["rows"]); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff([]any{}, asJSON(t, PartialList(v1, nil, metav1.ListMeta{}))["items"]); d != "" {
+	if d := cmp.Diff(nil, asJSON(t, PartialList(v1, nil, metav1.ListMeta{}))["items"]); d != "" {
 		t.Error(d)
 	}
 }

@@ -24,7 +24,7 @@ func (q *req) respondList(code int, l *found) error {
 	if err := q.foresee(l.records); err != nil {
 		return err
 	}
-	if a.target != nil && !(a.target.Kind == "PartialObjectMetadataList" && a.media == mediaJSON && !a.pretty) {
+	if a.target != nil && !(a.target.Kind == "PartialObjectMetadataList" && a.media == mediaJSON && !a.pretty && len(l.records) > 0) {
 		forms := make([]*watchcache.Forms, len(l.records))
 		for i, r := range l.records {
 			f, err := q.kind.Forms(r)

@@ -86,7 +86,7 @@ func (c serviceCodec) Decode(data []byte) (resource.Object, error) {
 	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
 		spec.ClusterIPs = []string{spec.ClusterIP}
 	}
-	if len(spec.IPFamilies) > 0 {
+	if len(spec.IPFamilies) > 0 || spec.ClusterIP != corev1.ClusterIPNone && len(spec.ClusterIPs) == 0 {
 		return svc, nil
 	}
 	policy := corev1.IPFamilyPolicySingleStack

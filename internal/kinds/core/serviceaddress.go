@@ -36,10 +36,10 @@ func (r *reservation) clusterIPs() error {
 	if !hasClusterIP(r.svc) || len(spec.ClusterIPs) > 0 && spec.ClusterIPs[0] == corev1.ClusterIPNone {
 		return nil
 	}
+	for len(spec.ClusterIPs) < len(spec.IPFamilies) {
+		spec.ClusterIPs = append(spec.ClusterIPs, "")
+	}
 	for i := range spec.IPFamilies {
-		if i >= len(spec.ClusterIPs) {
-			spec.ClusterIPs = append(spec.ClusterIPs, "")
-		}
 		ip, err := r.address(spec.IPFamilies[i], spec.ClusterIPs[i])
 		if err != nil {
 			return err

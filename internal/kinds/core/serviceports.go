@@ -322,11 +322,14 @@ func (r *reservation) port(port int32) error {
 // upstream's does: no answer is given that another would then contradict.
 func (r *reservation) anyPort() (int32, error) {
 	if r.dry {
-		port := int32(lastPort + 1)
+		last := int32(lastPort + 1)
 		if len(r.took.ports) > 0 {
-			port = slices.Max(r.took.ports)
+			last = max(slices.Max(r.took.ports), 0)
 		}
-		port++
+		port := last + 1
+		for port < 100 && slices.Contains(r.took.ports, port) {
+			port++
+		}
 		r.took.ports = append(r.took.ports, port)
 		return port, nil
 	}

@@ -185,6 +185,12 @@ func volumeUsers(spec *corev1.PodSpec, s *sweep) {
 			items(p.ConfigMap.Items)
 		case p.DownwardAPI != nil:
 			downward(p.DownwardAPI.Items)
+		case p.ServiceAccountToken != nil:
+			gate(s, &p.ServiceAccountToken.User)
+		case p.ClusterTrustBundle != nil:
+			gate(s, &p.ClusterTrustBundle.User)
+		case p.PodCertificate != nil:
+			gate(s, &p.PodCertificate.User)
 		}
 	})
 }
@@ -213,5 +219,8 @@ func eachSource(spec *corev1.PodSpec, f func(p *corev1.VolumeProjection)) {
 func DropOffStatus(status, old *corev1.PodStatus) {
 	if !upstream.Gate("DRANodeAllocatableResources") && old.NodeAllocatableResourceClaimStatuses == nil {
 		status.NodeAllocatableResourceClaimStatuses = nil
+	}
+	if !upstream.Gate("CSIVolumeHealth") && len(old.VolumeHealth) == 0 {
+		status.VolumeHealth = nil
 	}
 }
