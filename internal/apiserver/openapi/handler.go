@@ -49,6 +49,15 @@ type documents struct {
 	v3    map[string]*document
 	index func() ([]byte, error)
 	v2    *document
+	parts map[string]*part // of custom kinds, by path
+}
+
+// part is what the custom kinds of one group version make. It is kept as long as they are the same, so that a new definition costs
+// no more where there are many.
+type part struct {
+	kinds []*resource.Descriptor
+	v3    *document
+	v2    func() (*addition, error)
 }
 
 // documents returns those of the present list.
@@ -67,7 +76,7 @@ func (h *Handler) documents() (*documents, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := assemble(s, list, h.now())
+	d := assemble(s, list, h.now(), h.current.Load())
 	h.current.Store(d)
 	return d, nil
 }
@@ -87,15 +96,12 @@ func sameKinds(a, b []*resource.Descriptor) bool {
 	return !slices.ContainsFunc(b, func(d *resource.Descriptor) bool { return !in[d] })
 }
 
-func assemble(s *static, list []*resource.Descriptor, now time.Time) *documents {
-	d := &documents{from: slices.Clone(list), since: now, v3: map[string]*document{}}
+// assemble makes the documents of a list, with the parts of the one before, if any, that have not changed.
+func assemble(s *static, list []*resource.Descriptor, now time.Time, before *documents) *documents {
+	d := &documents{from: slices.Clone(list), since: now, v3: map[string]*document{}, parts: map[string]*part{}}
 	served, custom := map[string]bool{}, map[string][]*resource.Descriptor{}
-	var all []*resource.Descriptor
 	for _, k := range list {
 		isCustom := len(k.Versions) > 0 && crd.Schema(k, k.Versions[0].Name) != nil
-		if isCustom {
-			all = append(all, k)
-		}
 		for _, v := range k.Versions {
 			p := "apis/" + k.Group + "/" + v.Name
 			switch {
@@ -113,15 +119,23 @@ func assemble(s *static, list []*resource.Descriptor, now time.Time) *documents 
 		}
 	}
 	for p, kinds := range custom {
+		byName(kinds)
+		if before != nil && before.parts[p] != nil && slices.Equal(before.parts[p].kinds, kinds) {
+			d.parts[p] = before.parts[p]
+		} else {
+			version := path.Base(p)
+			d.parts[p] = &part{
+				kinds: kinds, v3: customDocument(s, version, kinds),
+				v2: sync.OnceValues(func() (*addition, error) { return additions(s, version, kinds) }),
+			}
+		}
 		if d.v3[p] == nil {
-			byName(kinds)
-			d.v3[p] = customDocument(s, path.Base(p), kinds)
+			d.v3[p] = d.parts[p].v3
 		}
 	}
-	byName(all)
 	d.v2 = embedded(s.V2.File, s.V2.Hash)
-	if len(all) > 0 {
-		d.v2 = mergedV2(s, all)
+	if len(d.parts) > 0 {
+		d.v2 = mergedV2(s, d.parts)
 	}
 	d.index = sync.OnceValues(d.makeIndex)
 	return d

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -23,9 +24,9 @@ const definitionRef = "#/definitions/"
 // mergedV2 is the v2 document with the paths and definitions of custom kinds added to the embedded one. Neither form is parsed for
 // that: the JSON of what is new is put in before the closing braces of the old objects; of the protobuf form the new message is
 // appended to the old one, which is how protobuf merges messages.
-func mergedV2(s *static, kinds []*resource.Descriptor) *document {
+func mergedV2(s *static, parts map[string]*part) *document {
 	old := embedded(s.V2.File, s.V2.Hash)
-	added := sync.OnceValues(func() (*addition, error) { return additions(s, kinds) })
+	added := sync.OnceValues(func() (*addition, error) { return sum(parts) })
 	made := sync.OnceValues(func() ([]byte, error) {
 		b, err := unzip(old.json)
 		if err != nil {
@@ -94,21 +95,33 @@ func unzip(get func() ([]byte, error)) ([]byte, error) {
 // addition is what custom kinds add to the v2 document: JSON objects.
 type addition struct{ paths, definitions []byte }
 
-func additions(s *static, kinds []*resource.Descriptor) (*addition, error) {
+// sum puts the additions of all parts together, in the order of their paths.
+func sum(parts map[string]*part) (*addition, error) {
+	all := &addition{paths: []byte("{"), definitions: []byte("{")}
+	for _, p := range slices.Sorted(maps.Keys(parts)) {
+		a, err := parts[p].v2()
+		if err != nil {
+			return nil, err
+		}
+		all.paths = append(append(all.paths, a.paths[1:len(a.paths)-1]...), ',')
+		all.definitions = append(append(all.definitions, a.definitions[1:len(a.definitions)-1]...), ',')
+	}
+	// every part has kinds, and every kind paths
+	all.paths[len(all.paths)-1], all.definitions[len(all.definitions)-1] = '}', '}'
+	return all, nil
+}
+
+// additions are those of the kinds of one group version.
+func additions(s *static, version string, kinds []*resource.Descriptor) (*addition, error) {
 	models, paths := map[string]any{}, map[string]any{}
 	for _, d := range kinds {
-		for _, v := range d.Versions {
-			if v.Unserved {
-				continue
-			}
-			object, list := crd.SchemaV2(d, v.Name), listSchema(d, v.Name, definitionRef)
-			if fields := crd.SelectableFields(d, v.Name); fields != nil {
-				object.AddExtension("x-kubernetes-selectable-fields", fields)
-				list["x-kubernetes-selectable-fields"] = fields
-			}
-			models[crd.ModelName(d.Group, v.Name, d.Kind)], models[crd.ModelName(d.Group, v.Name, d.ListKind)] = object, list
-			routes(d, v.Name, paths)
+		object, list := crd.SchemaV2(d, version), listSchema(d, version, definitionRef)
+		if fields := crd.SelectableFields(d, version); fields != nil {
+			object.AddExtension("x-kubernetes-selectable-fields", fields)
+			list["x-kubernetes-selectable-fields"] = fields
 		}
+		models[crd.ModelName(d.Group, version, d.Kind)], models[crd.ModelName(d.Group, version, d.ListKind)] = object, list
+		routes(d, version, paths)
 	}
 	paths, err := asV2(paths, s.Parameters)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -276,5 +277,40 @@ func TestBuiltInDocuments(t *testing.T) {
 	}
 	if seen != len(files) {
 		t.Errorf("%d documents, upstream has %d", len(files), seen)
+	}
+}
+
+// TestPartsAreKept: a new definition leaves the documents of other groups as they are.
+func TestPartsAreKept(t *testing.T) {
+	list := gadgets(t)
+	h := New(func() []*resource.Descriptor { return list }, nil)
+	before, err := h.documents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := &v1.CustomResourceDefinition{}
+	if err := json.Unmarshal([]byte(`{"spec":{"group":"other.example.com","scope":"Cluster","names":{"plural":"things","singular":"thing","kind":"Thing","listKind":"ThingList"},
+		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`), def); err != nil {
+		t.Fatal(err)
+	}
+	other, err := crd.Compile(def, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list = append(slices.Clone(list), other)
+	after, err := h.documents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const gadget, thing = "apis/dlg.example.com/v1", "apis/other.example.com/v1"
+	if after.parts[gadget] != before.parts[gadget] || after.parts[thing] == nil || before.parts[thing] != nil {
+		t.Error("the part of a group that did not change was made anew, or a new group has none")
+	}
+	_, b := get(t, h, "/openapi/v2")
+	defs := decode(t, b)["definitions"].(map[string]any)
+	for _, name := range []string{"com.example.dlg.v1.Gadget", "com.example.other.v1.Thing", "com.example.other.v1.ThingList", "io.k8s.api.core.v1.Pod"} {
+		if defs[name] == nil {
+			t.Errorf("no definition of %s", name)
+		}
 	}
 }
