@@ -22,7 +22,8 @@ type message interface {
 // document is one answer and its encodings, each made when it is first asked for.
 type document struct {
 	content message
-	etag    string // quoted; aggregated documents only
+	// etag is the quoted tag of an aggregated document, made when it is first asked for; nil for others.
+	etag func() (string, error)
 
 	json, protobuf, yaml func() ([]byte, error)
 }

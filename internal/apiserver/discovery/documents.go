@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,7 +41,7 @@ type entry struct {
 	v *resource.Version
 }
 
-func build(list []*resource.Descriptor) (*documents, error) {
+func build(list []*resource.Descriptor) *documents {
 	docs := &documents{
 		from:    slices.Clone(list),
 		group:   map[string]*document{},
@@ -124,25 +125,22 @@ func build(list []*resource.Descriptor) (*documents, error) {
 		}
 	}
 	docs.groups = newDocument(&all)
-	var err error
-	if docs.aggregated, err = newAggregated(&aggregated); err != nil {
-		return nil, err
-	}
-	if docs.core, err = newAggregated(&core); err != nil {
-		return nil, err
-	}
-	return docs, nil
+	docs.aggregated, docs.core = newAggregated(&aggregated), newAggregated(&core)
+	return docs
 }
 
-func newAggregated(list *apidiscoveryv2.APIGroupDiscoveryList) (*document, error) {
-	b, err := json.Marshal(list)
-	if err != nil {
-		return nil, fmt.Errorf("encode aggregated discovery: %w", err)
-	}
+func newAggregated(list *apidiscoveryv2.APIGroupDiscoveryList) *document {
+	untyped := *list // the tag is that of the list without its type
 	list.TypeMeta = metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"}
 	doc := newDocument(list)
-	doc.etag = fmt.Sprintf(`"%X"`, sha512.Sum512(b))
-	return doc, nil
+	doc.etag = sync.OnceValues(func() (string, error) {
+		b, err := json.Marshal(&untyped)
+		if err != nil {
+			return "", fmt.Errorf("encode aggregated discovery: %w", err)
+		}
+		return fmt.Sprintf(`"%X"`, sha512.Sum512(b)), nil
+	})
+	return doc
 }
 
 // order sorts the versions of a group, the preferred one first.

@@ -40,11 +40,7 @@ func (h *Handler) SetServerAddress(hostPort string) { h.address.Store(&hostPort)
 // which take GET alone and refuse media types by a router's words; /apis, the groups, and the versions of custom groups
 // are plain handlers.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	docs, err := h.documents()
-	if err != nil {
-		status.Write(w, r, err)
-		return
-	}
+	docs := h.documents()
 	path := strings.TrimRight(r.URL.Path, "/")
 	doc, aggregated := docs.find(path)
 	switch {
@@ -73,10 +69,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if f.aggregated {
 		doc = aggregated
-		w.Header().Set("ETag", doc.etag)
+		etag, err := doc.etag()
+		if err != nil {
+			status.Write(w, r, err)
+			return
+		}
+		w.Header().Set("ETag", etag)
 		w.Header().Set("Vary", "Accept")
 		w.Header().Set("Cache-Control", "public")
-		if r.Header.Get("If-None-Match") == doc.etag {
+		if r.Header.Get("If-None-Match") == etag {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
@@ -94,23 +95,20 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // documents returns those of the present list, made anew if it has changed.
-func (h *Handler) documents() (*documents, error) {
+func (h *Handler) documents() *documents {
 	list := h.list()
 	if d := h.current.Load(); d != nil && slices.Equal(d.from, list) {
-		return d, nil
+		return d
 	}
 	h.building.Lock()
 	defer h.building.Unlock()
 	list = h.list()
 	if d := h.current.Load(); d != nil && slices.Equal(d.from, list) {
-		return d, nil
+		return d
 	}
-	d, err := build(list)
-	if err != nil {
-		return nil, err
-	}
+	d := build(list)
 	h.current.Store(d)
-	return d, nil
+	return d
 }
 
 // find returns the path's document, and its aggregated form if there is one.
