@@ -146,6 +146,6 @@ func definitionMemory(ctx context.Context, b *bench, t *target, add adder) error
 		return err
 	}
 	add(fmt.Sprintf("memory per CRD (40 fields, one CEL rule, one object written), %d of them", len(took)),
-		value{unit: "KB", number: (after - before) / float64(len(took)) / 1024, bound: atMost(200)})
+		after.per(before, len(took), atMost(200))...)
 	return errors.Join(undoMore(), undo())
 }

@@ -49,7 +49,7 @@ func growth(ctx context.Context, b *bench, t *target, add adder) error {
 		return err
 	}
 	add(fmt.Sprintf("memory per object of 1 KB, %s stored", number(float64(b.objects))),
-		value{unit: "KB", number: (after - before) / float64(b.objects-few) / 1024})
+		after.per(before, b.objects-few, bound{})...)
 	large, err := cost(ctx, b, t, base, b.objects, &serial)
 	if err != nil {
 		return err
@@ -123,38 +123,33 @@ func crowds(ctx context.Context, b *bench, t *target, add adder, base string) er
 		if err != nil {
 			return err
 		}
-		idle, err := t.collected(ctx)
-		if err != nil {
-			c.close()
-			return err
-		}
-		cpu, err := t.cpu()
-		if err != nil {
-			c.close()
-			return err
-		}
-		all, err := latencies(ctx, t, c, base, idleTold)
-		if err != nil {
-			c.close()
-			return err
-		}
-		then, err := t.cpu()
-		if err != nil {
-			c.close()
-			return err
-		}
-		told, err := t.collected(ctx)
+		idle, all, cpu, err := crowded(ctx, t, c, base)
 		c.close()
 		client.CloseIdleConnections()
 		if err != nil {
 			return err
 		}
-		per := func(to float64) float64 { return (to - before) / float64(b.watchers) / 1024 }
-		add(fmt.Sprintf("%s watchers on one kind, %s objects, %s: memory per watcher", number(float64(b.watchers)), number(float64(b.objects)), m.what),
-			value{name: "idle", unit: "KB", number: per(idle), bound: atMost(m.limit)}, value{name: "told", unit: "KB", number: per(told), bound: atMost(m.limit)})
+		add(fmt.Sprintf("%s idle watchers on one kind, %s objects stored, %s: memory per watcher", number(float64(b.watchers)), number(float64(b.objects)), m.what),
+			idle.per(before, b.watchers, atMost(m.limit))...)
 		add("write → the last of them",
 			value{name: "p50", unit: "ms", number: quantile(all, 50)}, value{name: "p99", unit: "ms", number: quantile(all, 99)},
-			value{name: "CPU per event", unit: "µs", number: float64((then - cpu).Microseconds()) / float64(idleTold*b.watchers)})
+			value{name: "CPU per event", unit: "µs", number: float64(cpu.Microseconds()) / float64(idleTold*b.watchers)})
 	}
 	return nil
+}
+
+// crowded is what a crowd makes the server hold, how long its last member waits for each of some writes, and the CPU of those.
+func crowded(ctx context.Context, t *target, c *crowd, base string) (idle held, all []time.Duration, cpu time.Duration, err error) {
+	if idle, err = t.collected(ctx); err != nil {
+		return idle, nil, 0, err
+	}
+	before, err := t.cpu()
+	if err != nil {
+		return idle, nil, 0, err
+	}
+	if all, err = latencies(ctx, t, c, base, idleTold); err != nil {
+		return idle, nil, 0, err
+	}
+	after, err := t.cpu()
+	return idle, all, after - before, err
 }

@@ -127,20 +127,46 @@ func (t *target) memory() (resident, anonymous int64, err error) {
 	return resident, anonymous, nil
 }
 
-// collected is the server's own memory after it has collected its garbage: what its heap profile does before it is made.
-func (t *target) collected(ctx context.Context) (float64, error) {
+// held is what a server holds, in KB.
+type held struct{ live, resident float64 }
+
+// collected is what lives in the server's heap after it has collected its garbage, which it does before it makes a profile
+// of its heap, and what it has from the system after a while in which it could give the rest back.
+func (t *target) collected(ctx context.Context) (held, error) {
 	client, err := t.client(1)
 	if err != nil {
-		return 0, err
+		return held{}, err
 	}
 	defer client.CloseIdleConnections()
 	for range 2 { // what the first finds dead, the second gives back
 		if err := expect(ctx, client, http.StatusOK, "GET", t.config.Host+"/debug/pprof/heap?gc=1", "", ""); err != nil {
-			return 0, fmt.Errorf("collect garbage: %w", err)
+			return held{}, fmt.Errorf("collect garbage: %w", err)
 		}
 	}
+	_, metrics, err := say(ctx, client, "GET", t.config.Host+"/metrics", "", "")
+	if err != nil {
+		return held{}, err
+	}
+	_, rest, _ := strings.Cut(string(metrics), "\ngo_memstats_heap_alloc_bytes ")
+	line, _, _ := strings.Cut(rest, "\n")
+	live, err := strconv.ParseFloat(line, 64)
+	if err != nil {
+		return held{}, fmt.Errorf("read heap's size: %w", err)
+	}
+	// a watch that the server itself ends
+	if err := expect(ctx, client, http.StatusOK, "GET", t.config.Host+"/api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=4", "", ""); err != nil {
+		return held{}, err
+	}
 	_, anonymous, err := t.memory()
-	return float64(anonymous), err
+	return held{live: live / 1024, resident: float64(anonymous) / 1024}, err
+}
+
+// per is what each of n took, since before.
+func (h held) per(before held, n int, limit bound) []value {
+	return []value{
+		{name: "live", unit: "KB", number: (h.live - before.live) / float64(n), bound: limit},
+		{name: "resident", unit: "KB", number: (h.resident - before.resident) / float64(n)},
+	}
 }
 
 // client is an HTTP/1.1 client with a connection for each of n loops: the cheapest there is, so that the server is what
