@@ -140,6 +140,9 @@ func (p *patching) apply(old *watchcache.Forms) (resource.Object, error) {
 			if err == nil && p.dec.coerce != nil {
 				err = p.dec.coerce(obj)
 			}
+			if err == nil && p.dec.prune != nil {
+				p.dec.prune(obj)
+			}
 			return obj, err
 		})
 	}
