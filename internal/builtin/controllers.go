@@ -22,6 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/replicaset"
 	"github.com/mortise-dev/mortise/internal/controllers/rootca"
 	"github.com/mortise-dev/mortise/internal/controllers/serviceaccount"
+	"github.com/mortise-dev/mortise/internal/controllers/servicecidr"
 	"github.com/mortise-dev/mortise/internal/controllers/tainteviction"
 	"github.com/mortise-dev/mortise/internal/controllers/ttlafterfinished"
 )
@@ -47,6 +48,7 @@ func Controllers() []controllers.Controller {
 		replicaset.ReplicationControllers(),
 		rootca.Controller(),
 		serviceaccount.Controller(),
+		servicecidr.Controller(),
 		tainteviction.Controller(),
 		ttlafterfinished.Controller(),
 	}

@@ -37,6 +37,7 @@ func ResourcePoolStatusRequest() *resource.Descriptor {
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
 			Conditional:    true,
+			ReturnDeleted:  true,
 		},
 		Subresources: []resource.Subresource{
 			kind.Status(func(r, old *resourcev1alpha3.ResourcePoolStatusRequest) {

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package servicecidr looks after the ranges of cluster IPs: a range is marked ready, so that services get addresses from
+// it, and one that is deleted stays for as long as an address is in use that no other range has.
+//
+// plan.go decides, from the ranges and addresses alone. An event of an address wakes the ranges that it is in, one of a
+// range those that it overlaps. Upstream waits ten seconds before it lets a range go, for other servers to learn of the
+// deletion; the addresses here are given by what the store says, and nobody waits.
+package servicecidr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/networking/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// manager owns what is written here.
+const manager = "service-cidr-controller"
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	ranges := networkingv1.SchemeGroupVersion.WithResource("servicecidrs")
+	return controllers.Controller{
+		Name:    "service-cidr-controller",
+		Inputs:  []schema.GroupVersionResource{ranges, networkingv1.SchemeGroupVersion.WithResource("ipaddresses")},
+		Outputs: []schema.GroupVersionResource{ranges},
+		New:     build,
+	}
+}
+
+type controller struct {
+	client    kubernetes.Interface
+	ranges    listers.ServiceCIDRLister
+	addresses listers.IPAddressLister
+	queue     *controllers.Queue[string]
+	clock     clock.PassiveClock
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	ranges, addresses := d.Informers.Networking().V1().ServiceCIDRs(), d.Informers.Networking().V1().IPAddresses()
+	c := &controller{
+		client: d.Client, ranges: ranges.Lister(), addresses: addresses.Lister(), clock: d.Clock,
+		queue: controllers.NewQueue[string](d, "service-cidr", 1),
+	}
+	err := errors.Join(
+		controllers.Subscribe(d, ranges.Informer(), controllers.OnAny(func(r *networkingv1.ServiceCIDR) {
+			c.queue.Add(r.Name)
+			c.wake(func(o *networkingv1.ServiceCIDR) bool { return o.DeletionTimestamp != nil && overlap(r, o) })
+		})),
+		controllers.Subscribe(d, addresses.Informer(), controllers.OnAny(func(a *networkingv1.IPAddress) {
+			if ip, ok := given(a); ok {
+				c.wake(func(o *networkingv1.ServiceCIDR) bool { return o.DeletionTimestamp != nil && touches(o, ip) })
+			}
+		})),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+}
+
+// wake queues the ranges that an event may matter to.
+func (c *controller) wake(matters func(*networkingv1.ServiceCIDR) bool) {
+	all, err := c.ranges.List(labels.Everything())
+	if err != nil {
+		return // a lister of a cache has no errors
+	}
+	for _, r := range all {
+		if matters(r) {
+			c.queue.Add(r.Name)
+		}
+	}
+}
+
+// given is the address that an object stands for, if a service has it.
+func given(a *networkingv1.IPAddress) (netip.Addr, bool) {
+	ip, err := netip.ParseAddr(a.Name)
+	return ip, err == nil && a.Labels[networkingv1.LabelManagedBy] == allocator
+}
+
+func (c *controller) sync(ctx context.Context, name string) error {
+	r, err := c.ranges.Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get range: %w", err)
+	}
+	all, err := c.ranges.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list ranges: %w", err)
+	}
+	var used []netip.Addr
+	if r.DeletionTimestamp != nil {
+		objs, err := c.addresses.List(labels.Everything())
+		if err != nil {
+			return fmt.Errorf("list addresses: %w", err)
+		}
+		for _, a := range objs {
+			if ip, ok := given(a); ok {
+				used = append(used, ip)
+			}
+		}
+	}
+	next := decide(r, all, used)
+	if next == release {
+		return c.release(ctx, r)
+	}
+	if r, err = c.hold(ctx, r, next); err != nil || r == nil {
+		return err
+	}
+	want := next.condition(metav1.NewTime(c.clock.Now()))
+	if same(meta.FindStatusCondition(r.Status.Conditions, want.Type), &want) {
+		return nil
+	}
+	r = r.DeepCopy()
+	meta.SetStatusCondition(&r.Status.Conditions, want)
+	_, err = c.client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, r, metav1.UpdateOptions{FieldManager: manager})
+	return gone(err)
+}
+
+// hold keeps a range from being gone before it is released, and returns it as it is then.
+func (c *controller) hold(ctx context.Context, r *networkingv1.ServiceCIDR, next step) (*networkingv1.ServiceCIDR, error) {
+	if next != ready || slices.Contains(r.Finalizers, finalizer) {
+		return r, nil
+	}
+	r = r.DeepCopy()
+	r.Finalizers = append(r.Finalizers, finalizer)
+	r, err := c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{FieldManager: manager})
+	if err != nil {
+		return nil, gone(err)
+	}
+	return r, nil
+}
+
+// release lets a range go.
+func (c *controller) release(ctx context.Context, r *networkingv1.ServiceCIDR) error {
+	if !slices.Contains(r.Finalizers, finalizer) {
+		return nil
+	}
+	r = r.DeepCopy()
+	r.Finalizers = slices.DeleteFunc(r.Finalizers, func(f string) bool { return f == finalizer })
+	_, err := c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{FieldManager: manager})
+	return gone(err)
+}
+
+// gone forgives an error of a write to what is not there any more.
+func gone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
