@@ -71,7 +71,7 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 		}()
 		ctx := request.WithRequestInfo(r.Context(), info)
 		if s.opts.CBOR {
-			ctx = negotiate.WithCBOR(ctx)
+			ctx = negotiate.WithCBOR(ctx, true)
 		}
 		h.ServeHTTP(rec, r.WithContext(ctx))
 	})
@@ -196,7 +196,8 @@ func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 	defer s.underway.leave()
 	if !s.limiter.Enter(r.Method, administrator(who), time.Now()) {
 		s.metrics.Dropped(s.droppedLabel(info, r))
-		status.Write(w, r, apierrors.NewTooManyRequests("Too many requests, please try again later.", 1))
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
 		return
 	}
 	defer s.limiter.Leave(r.Method)

@@ -307,3 +307,20 @@ func TestObjectLimit(t *testing.T) {
 		{"PATCH", cr + "/a", `{"spec":null}`, 200, ""},
 	})
 }
+
+// Who is no administrator waits when there is too much under way.
+func TestTooManyRequests(t *testing.T) {
+	d := converse(t, configMaps())
+	d.limiter.MaxReads = 1
+	if !d.limiter.Enter(http.MethodGet, false, time.Now()) {
+		t.Fatal("no room for one")
+	}
+	r := httptest.NewRequest("GET", "/api/v1/configmaps", nil)
+	r = r.WithContext(request.WithUser(r.Context(), &user.DefaultInfo{Name: "jane"}))
+	w := httptest.NewRecorder()
+	d.Handler().ServeHTTP(w, r)
+	if w.Code != 429 || w.Body.String() != "Too many requests, please try again later.\n" || w.Header().Get("Retry-After") != "1" {
+		t.Errorf("answered %d %q %v", w.Code, w.Body, w.Header())
+	}
+	d.run(t, []exchange{{"GET", "/api/v1/configmaps", "", 200, ""}})
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
 	"sigs.k8s.io/yaml"
 
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
@@ -40,15 +42,20 @@ func deleteCollection(q *req) error {
 			"is not allowed with DELETECOLLECTION, try again after removing the option")})
 	}
 	q.warnDelete(opts)
-	l, err := q.find(q.ctx, q.kind, q.ns, s)
+	ctx, cancel := context.WithTimeout(warning.WithWarningRecorder(q.ctx, q.warn), collectionTimeout)
+	defer cancel()
+	l, err := q.find(ctx, q.kind, q.ns, s)
 	if err != nil {
 		return err
 	}
-	if err := q.deleteListed(q.ctx, l.records, opts); err != nil {
+	if err := q.deleteListed(ctx, l.records, opts); err != nil {
 		return err
 	}
 	return q.respondList(http.StatusOK, l)
 }
+
+// collectionTimeout bounds what the deletion of a collection may take.
+const collectionTimeout = time.Minute
 
 // Few objects are deleted in their order; many by some workers at once, so that their commits share the disk's time.
 const (
@@ -80,18 +87,18 @@ func (q *req) deleteListed(ctx context.Context, records []*store.Record, opts *m
 	if len(rest) == 0 {
 		return nil
 	}
-	workers, ctx := errgroup.WithContext(ctx)
+	workers, working := errgroup.WithContext(ctx)
 	workers.SetLimit(deleteWorkers)
 	for _, rec := range rest {
-		if ctx.Err() != nil {
+		if working.Err() != nil {
 			break
 		}
-		workers.Go(func() error { return one(ctx, rec) })
+		workers.Go(func() error { return one(working, rec) })
 	}
 	if err := workers.Wait(); err != nil {
 		return err
 	}
-	return q.ctx.Err()
+	return ctx.Err()
 }
 
 // decodeDeleteOptions reads a body: DeleteOptions of meta.k8s.io/v1, or of any group, as old clients send them.
