@@ -123,8 +123,12 @@ func (r *reservation) address(family corev1.IPFamily, asked string) (string, err
 
 // take reserves this address: by making its IPAddress, whose name one alone can have, whoever asks on whichever server.
 func (r *reservation) take(ip netip.Addr, ranges []netip.Prefix) error {
-	if !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { f, l := usable(p); return f.Compare(ip) <= 0 && ip.Compare(l) <= 0 }) {
-		return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", ip, ranges[0])
+	i := slices.IndexFunc(ranges, func(p netip.Prefix) bool { return p.Contains(ip) })
+	if i < 0 {
+		return errors.New("the provided network does not match the current range")
+	}
+	if first, last := usable(ranges[i]); ip.Less(first) || last.Less(ip) {
+		return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", ip, ranges[i])
 	}
 	if r.dry {
 		return nil
