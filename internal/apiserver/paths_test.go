@@ -189,3 +189,16 @@ func TestWhatIsCounted(t *testing.T) {
 		t.Errorf("counted (-want +got):\n%s", diff)
 	}
 }
+
+// TestRefusedHaveAnIdentity: the audit identity is told also to those whom authentication refuses.
+func TestRefusedHaveAnIdentity(t *testing.T) {
+	s, _ := bare(t)
+	r := httptest.NewRequest("GET", "/version", nil)
+	r.Header.Set("Authorization", "Bearer wrong")
+	r.Header.Set("Audit-ID", "mine")
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, r)
+	if w.Code != http.StatusUnauthorized || w.Header().Get("Audit-ID") != "mine" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}

@@ -35,9 +35,9 @@ type stage struct {
 func stages() []stage {
 	return []stage{
 		{"request info", requestInfo},
+		{"audit identity", auditIdentity},
 		{"deadline", deadlineStage},
 		{"authenticate", authenticateStage},
-		{"audit", auditStage},
 		{"impersonate", impersonateStage},
 		{"flow control", flowControl},
 		{"authorize", authorizeStage},
@@ -160,7 +160,8 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 	next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
 }
 
-func auditStage(_ *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+// auditIdentity comes before authentication, so that also those who are refused are told it.
+func auditIdentity(_ *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	next.ServeHTTP(w, audit.With(w, r))
 }
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit gives every request an identity: the Audit-ID header, taken from the client when it sends a good one,
-// drawn otherwise, and sent with the answer. Events for audit policies hang on the same identity.
+// Package audit gives every request an identity: the Audit-ID header, taken from the client when it sends one, drawn otherwise,
+// and sent with the answer. Events for audit policies hang on the same identity.
 package audit
 
 import (
@@ -20,7 +20,7 @@ type key struct{}
 // With answers with the request's identity in its context and in the answer's headers.
 func With(w http.ResponseWriter, r *http.Request) *http.Request {
 	id := r.Header.Get(Header)
-	if id == "" || len(id) > 64 {
+	if id == "" {
 		id = string(uuid.NewUUID())
 	}
 	w.Header()[Header] = []string{id}
