@@ -18,7 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 
+	types "github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -250,7 +252,9 @@ func FuzzAccept(f *testing.F) {
 	f.Add(acceptAggregated)
 	f.Add("application/yaml;q=0.1,*/*;q=.0.3;as=")
 	f.Fuzz(func(t *testing.T, header string) {
-		got, ok := accept(header, true)
+		r := httptest.NewRequest(http.MethodGet, "/apis", http.NoBody)
+		r.Header.Set("Accept", header)
+		got, ok := negotiate(r, types.Types(false), true)
 		if !ok && got.aggregated {
 			t.Errorf("%q: refused, and aggregated", header)
 		}
@@ -312,7 +316,8 @@ func customKind(group, name string, versions ...string) *resource.Descriptor {
 func TestRoutesAndHandlers(t *testing.T) {
 	list := append(descriptors(t), customKind("docs.example.com", "widgets", "v1"))
 	h := New(func() []*resource.Descriptor { return list })
-	const router, plain = "406: Not Acceptable\n\nAvailable representations: " + offered, "only the following media types are accepted: " + offered
+	offered := strings.Join(types.Types(false), ", ")
+	router, plain := "406: Not Acceptable\n\nAvailable representations: "+offered, "only the following media types are accepted: "+offered
 	for _, c := range []struct {
 		method, path, accept string
 		code                 int
@@ -342,6 +347,31 @@ func TestRoutesAndHandlers(t *testing.T) {
 		_ = json.Unmarshal(w.Body.Bytes(), &got) // plain text has no message
 		if w.Code != c.code || got.Message != c.message {
 			t.Errorf("%s %s (%s): %d %q, want %d %q", c.method, c.path, c.accept, w.Code, got.Message, c.code, c.message)
+		}
+	}
+}
+
+// TestCBOR tells who speaks CBOR where the server does: all but the versions of groups that came at run time.
+func TestCBOR(t *testing.T) {
+	list := append(descriptors(t), customKind("docs.example.com", "widgets", "v1"))
+	h := New(func() []*resource.Descriptor { return list })
+	for path, want := range map[string]int{"/api": 200, "/api/v1": 200, "/apis": 200, "/apis/apps": 200, "/apis/apps/v1": 200, "/apis/docs.example.com": 200, "/apis/docs.example.com/v1": 406} {
+		r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+		r.Header.Set("Accept", types.CBOR)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r.WithContext(types.WithCBOR(r.Context(), true)))
+		var got map[string]any
+		if w.Code == http.StatusOK {
+			if err := cbor.Unmarshal(w.Body.Bytes(), &got); err != nil || got["kind"] == "" || w.Header().Get("Content-Type") != types.CBOR {
+				t.Errorf("%s: %s %v, error %v", path, w.Header().Get("Content-Type"), got, err)
+			}
+		}
+		if w.Code != want {
+			t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, want)
+		}
+		w = httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != http.StatusNotAcceptable {
+			t.Errorf("%s of a server without CBOR: %d", path, w.Code)
 		}
 	}
 }

@@ -10,7 +10,10 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"sigs.k8s.io/yaml"
+
+	types "github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 )
 
 // message is a document's content: a Kubernetes type with a protobuf form.
@@ -25,7 +28,7 @@ type document struct {
 	// etag is the quoted tag of an aggregated document, made when it is first asked for; nil for others.
 	etag func() (string, error)
 
-	json, protobuf, yaml func() ([]byte, error)
+	json, protobuf, yaml, cbor func() ([]byte, error)
 }
 
 func newDocument(m message) *document {
@@ -35,6 +38,10 @@ func newDocument(m message) *document {
 		return append(b, '\n'), err
 	})
 	d.protobuf = sync.OnceValues(func() ([]byte, error) { return encodeProtobuf(m) })
+	d.cbor = sync.OnceValues(func() ([]byte, error) {
+		b, err := cbor.Marshal(m)
+		return append([]byte("\xd9\xd9\xf7"), b...), err // self-described CBOR: RFC 8949, 3.4.6
+	})
 	d.yaml = sync.OnceValues(func() ([]byte, error) { return yaml.Marshal(m) })
 	return d
 }
@@ -46,6 +53,8 @@ func (d *document) encode(f format) ([]byte, error) {
 		return d.protobuf()
 	case f.mediaType == mediaYAML:
 		return d.yaml()
+	case f.mediaType == types.CBOR:
+		return d.cbor()
 	case f.pretty:
 		b, err := d.json()
 		if err != nil {

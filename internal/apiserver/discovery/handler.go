@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	types "github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -58,9 +59,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status.Write(w, r, status.Route(http.StatusMethodNotAllowed, ""))
 		return
 	}
-	f, ok := negotiate(r, aggregated != nil)
+	if docs.ofCustom(path) { // a handler of its own, which does not speak CBOR
+		r = r.WithContext(types.WithCBOR(r.Context(), false))
+	}
+	media := types.Types(types.SpeaksCBOR(r.Context()))
+	f, ok := negotiate(r, media, aggregated != nil)
+	offered := strings.Join(media, ", ")
 	switch {
-	case routed && !f.aggregated && !produces(r.Header.Get("Accept")):
+	case routed && !f.aggregated && !types.Routed(r.Header.Get("Accept"), media):
 		status.Write(w, r, status.Route(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+offered))
 		return
 	case !ok:
@@ -145,6 +151,12 @@ func (d *documents) plain(path string) bool {
 		return true
 	}
 	return d.custom[parts[1]]
+}
+
+// ofCustom says whether the path is that of a version of a group whose kinds came at run time.
+func (d *documents) ofCustom(path string) bool {
+	group, _, ok := strings.Cut(strings.TrimPrefix(path, "/apis/"), "/")
+	return ok && d.custom[group]
 }
 
 // notFound tells of a version that a built-in group does not have with a Status, of all else as plain text.

@@ -5,35 +5,15 @@ package discovery
 
 import (
 	"net/http"
-	"strconv"
-	"strings"
 
-	"github.com/munnerz/goautoneg"
+	types "github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 )
 
 const (
-	mediaJSON     = "application/json"
-	mediaYAML     = "application/yaml"
-	mediaProtobuf = "application/vnd.kubernetes.protobuf"
-
-	offered = mediaJSON + ", " + mediaYAML + ", " + mediaProtobuf
+	mediaJSON     = types.JSON
+	mediaYAML     = types.YAML
+	mediaProtobuf = types.Protobuf
 )
-
-// produces says whether a router finds one of the offered media types in an Accept header; it knows no parameters and no
-// wildcards but */*.
-func produces(header string) bool {
-	if header == "" {
-		return true
-	}
-	for clause := range strings.SplitSeq(header, ",") {
-		media, _, _ := strings.Cut(clause, ";")
-		switch strings.TrimSpace(media) {
-		case "*/*", mediaJSON, mediaYAML, mediaProtobuf:
-			return true
-		}
-	}
-	return false
-}
 
 // format is how an answer is encoded.
 type format struct {
@@ -52,54 +32,11 @@ func (f format) contentType() string {
 
 // negotiate picks the first clause of the Accept header that the server can meet; not ok: there is none. Clauses that
 // ask for the aggregated form count only where there is one.
-func negotiate(r *http.Request, aggregates bool) (format, bool) {
-	f := format{mediaType: mediaJSON}
+func negotiate(r *http.Request, media []string, aggregates bool) (format, bool) {
 	header := r.Header.Get("Accept")
-	ok := len(header) == 0
+	f, ok := types.Parse(header).Choose(header, &types.Offer{Media: media, Discovery: aggregates})
 	if !ok {
-		f, ok = accept(header, aggregates)
+		f.Media = mediaJSON
 	}
-	f.pretty = f.pretty || pretty(r)
-	return f, ok
-}
-
-func accept(header string, aggregates bool) (format, bool) {
-	for _, clause := range goautoneg.ParseAccept(header) {
-		f := format{pretty: clause.Params["pretty"] == "1"}
-		switch {
-		case clause.Type == "*" && clause.SubType == "*", clause.Type == "application" && (clause.SubType == "*" || clause.SubType == "json"):
-			f.mediaType = mediaJSON
-		case clause.Type == "application" && clause.SubType == "yaml":
-			f.mediaType = mediaYAML
-		case clause.Type == "application" && clause.SubType == "vnd.kubernetes.protobuf":
-			f.mediaType = mediaProtobuf
-		default:
-			continue
-		}
-		if stream := clause.Params["stream"]; clause.Params["sv"] != "" || stream != "" && (stream != "watch" || f.mediaType == mediaYAML) {
-			continue
-		}
-		as, g, v := clause.Params["as"], clause.Params["g"], clause.Params["v"]
-		switch {
-		case as == "" && g == "" && v == "":
-		case aggregates && as == "APIGroupDiscoveryList" && g == "apidiscovery.k8s.io" && v == "v2":
-			f.aggregated = true
-		default:
-			continue
-		}
-		return f, true
-	}
-	return format{mediaType: mediaJSON}, false
-}
-
-// pretty says whether JSON is to be indented: the query asks for it, or a person seems to read it.
-func pretty(r *http.Request) bool {
-	if strings.Contains(r.URL.RawQuery, "pretty") {
-		if p := r.URL.Query().Get("pretty"); p != "" {
-			ok, err := strconv.ParseBool(p)
-			return err == nil && ok
-		}
-	}
-	agent := r.UserAgent()
-	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
+	return format{mediaType: f.Media, pretty: f.Pretty || types.Pretty(r), aggregated: f.Target != nil}, ok
 }

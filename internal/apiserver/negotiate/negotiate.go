@@ -61,11 +61,16 @@ func Streams(cbor bool) []string {
 
 type cborKey struct{}
 
-// WithCBOR marks a request's context as one of a server that speaks CBOR.
-func WithCBOR(ctx context.Context) context.Context { return context.WithValue(ctx, cborKey{}, true) }
+// WithCBOR says in a request's context whether who answers it speaks CBOR; unsaid, nobody does.
+func WithCBOR(ctx context.Context, speaks bool) context.Context {
+	return context.WithValue(ctx, cborKey{}, speaks)
+}
 
-// SpeaksCBOR says whether the server that got the request speaks CBOR.
-func SpeaksCBOR(ctx context.Context) bool { return ctx.Value(cborKey{}) != nil }
+// SpeaksCBOR says whether who answers the request speaks CBOR.
+func SpeaksCBOR(ctx context.Context) bool {
+	speaks, _ := ctx.Value(cborKey{}).(bool)
+	return speaks
+}
 
 // Target is the form that a client asks an object to be turned into, by the as, g and v parameters.
 type Target struct{ Kind, Group, Version string }
@@ -84,6 +89,8 @@ type Offer struct {
 	Plain []string
 	// Transforms says that Table and PartialObjectMetadata may be asked for, NoTable that Table may not.
 	Transforms, NoTable bool
+	// Discovery says that the aggregated form of discovery may be asked for.
+	Discovery bool
 	// ServerVersion is the only value that the sv parameter may have.
 	ServerVersion string
 }
@@ -152,9 +159,15 @@ func (o *Offer) form(params map[string]string, media string) (Form, bool) {
 	return f, o.gives(f.Target, media)
 }
 
+// aggregated is the form of discovery that tells of all groups at once.
+var aggregated = Target{Kind: "APIGroupDiscoveryList", Group: "apidiscovery.k8s.io", Version: "v2"}
+
 func (o *Offer) gives(t *Target, media string) bool {
 	if t == nil {
 		return o.Plain == nil || slices.Contains(o.Plain, media)
+	}
+	if o.Discovery && *t == aggregated {
+		return true
 	}
 	if !o.Transforms || t.Group != "meta.k8s.io" || t.Version != "v1" && t.Version != "v1beta1" {
 		return false
