@@ -103,7 +103,7 @@ func (w *watching) begin() (*watchcache.Cursor, *found, error) {
 		}
 		c, err := w.kind.Feed.Cursor(w.ctx, want)
 		if errors.Is(err, store.ErrCompacted) {
-			return nil, nil, expiredWatch(want, w.Store.Compacted())
+			return nil, nil, w.expired(want)
 		}
 		return c, nil, err
 	}
@@ -132,8 +132,12 @@ func (w *watching) begin() (*watchcache.Cursor, *found, error) {
 	return c, initial, err
 }
 
-func expiredWatch(want, oldest int64) error {
-	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", want, oldest))
+// expired is the 410 of a revision that is no longer known. Events have words of their own: upstream has no cache of them.
+func (w *watching) expired(want int64) error {
+	if w.kind.Resource == "events" {
+		return status.Expired("")
+	}
+	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", want, w.Store.Compacted()))
 }
 
 // run tells what comes, until the watch's time is over, the client is gone, or it cannot be told more.
@@ -281,7 +285,7 @@ func (w *watching) fail(err error) {
 	switch {
 	case errors.Is(err, store.ErrCompacted), errors.Is(err, watchcache.ErrExpired):
 		w.traffic.End()
-		err = expiredWatch(w.seen, w.Store.Compacted())
+		err = w.expired(w.seen)
 	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrClosed), errors.Is(err, errNoForm):
 		return // the server or the client ends: no error of the watch
 	}
