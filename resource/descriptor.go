@@ -50,7 +50,8 @@ type Descriptor struct {
 	// Verbs that the resource itself answers, as discovery lists them; nil: create, delete, deletecollection, get, list,
 	// patch, update, watch.
 	Verbs []string
-	// Create, when set, answers a create without storing anything (TokenReview, SubjectAccessReview, bindings).
+	// Create, when set, answers a create without storing anything (TokenReview, SubjectAccessReview, bindings). A nil object
+	// without an error is answered as a success.
 	Create func(ctx context.Context, b Backend, obj Object, opts *metav1.CreateOptions) (Object, error)
 	// Internal marks kinds whose objects this server must not offer to admission webhooks.
 	Internal bool

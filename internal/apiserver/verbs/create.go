@@ -93,6 +93,9 @@ func (q *req) act(ctx context.Context, obj resource.Object, opts *metav1.CreateO
 	if err != nil {
 		return err
 	}
+	if out == nil {
+		return q.respondOther(http.StatusCreated, &metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated}, "v1", "Status")
+	}
 	return q.respond(http.StatusCreated, q.kind.NewForms(out))
 }
 

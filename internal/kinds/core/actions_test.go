@@ -372,3 +372,39 @@ func TestAllocationTogether(t *testing.T) {
 		t.Errorf("%d services have %d addresses and %d ports", len(services), len(ips), len(ports))
 	}
 }
+
+// TestBindingRefusals are what a binding and an eviction answer beside their success.
+func TestBindingRefusals(t *testing.T) {
+	ctx := context.Background()
+	b := shelfOf(map[string]resource.Object{at(podsResource, "ns", "p"): pod("p", nil)})
+	binding := func(name string, change func(*corev1.Binding)) *corev1.Binding {
+		o := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Target: corev1.ObjectReference{Kind: "Node", Name: "n1"}}
+		if change != nil {
+			change(o)
+		}
+		return o
+	}
+	const stale = "StorageError: invalid object, Code: 4, Key: /registry/pods/ns/p, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: "
+	for _, c := range []struct {
+		obj  *corev1.Binding
+		want string
+	}{
+		{binding("", nil), "Name parameter required."},
+		{binding("p", func(o *corev1.Binding) { o.UID = "u" }), stale + "UID in precondition: u, UID in object meta: uid-1"},
+		{binding("p", func(o *corev1.Binding) { o.ResourceVersion = "4" }), stale + "ResourceVersion in precondition: 4, ResourceVersion in object meta: 5"},
+	} {
+		if _, err := Binding().Create(ctx, b, c.obj, &metav1.CreateOptions{}); err == nil || !strings.HasSuffix(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.want, err)
+		}
+	}
+	if out, err := Binding().Create(ctx, b, binding("p", nil), &metav1.CreateOptions{}); out != nil || err != nil {
+		t.Errorf("a binding is answered as success alone: %v, %v", out, err)
+	}
+	policy := metav1.DeletionPropagation("Nope")
+	evict := podEviction().Create.Do
+	_, err := evict(ctx, b, "ns", "p", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"},
+		DeleteOptions: &metav1.DeleteOptions{PropagationPolicy: &policy}}, &metav1.CreateOptions{})
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), `DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Nope"`) {
+		t.Errorf("an eviction with a bad policy: %v", err)
+	}
+}

@@ -44,8 +44,11 @@ func Binding() *resource.Descriptor {
 		Namespaced: true,
 		Verbs:      []string{"create"},
 		Create: func(ctx context.Context, b resource.Backend, obj resource.Object, opts *metav1.CreateOptions) (resource.Object, error) {
+			if obj.GetName() == "" {
+				return nil, apierrors.NewBadRequest("Name parameter required.")
+			}
 			_, err := bindPod(ctx, b, obj.GetNamespace(), obj.GetName(), obj, opts)
-			return obj, err
+			return nil, err
 		},
 	})
 }
@@ -71,9 +74,9 @@ func bindPod(ctx context.Context, b resource.Backend, namespace, name string, ob
 		case !ok:
 			return apierrors.NewInternalError(fmt.Errorf("bind pod: %T is no pod", obj))
 		case binding.UID != "" && binding.UID != pod.UID:
-			return apierrors.NewConflict(podsResource, name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", binding.UID, pod.UID))
+			return changed(namespace, name, "UID", string(binding.UID), string(pod.UID))
 		case binding.ResourceVersion != "" && binding.ResourceVersion != pod.ResourceVersion:
-			return apierrors.NewConflict(podsResource, name, fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", binding.ResourceVersion, pod.ResourceVersion))
+			return changed(namespace, name, "ResourceVersion", binding.ResourceVersion, pod.ResourceVersion)
 		case pod.DeletionTimestamp != nil:
 			return conflict("pod %s is being deleted, cannot be assigned to a host", pod.Name)
 		case pod.Spec.NodeName != "":
@@ -103,6 +106,13 @@ func bindPod(ctx context.Context, b resource.Backend, namespace, name string, ob
 		return nil, err
 	}
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
+}
+
+// changed refuses to bind another pod than the one that was meant, in the words of upstream's store.
+func changed(namespace, name, what, want, is string) error {
+	return apierrors.NewConflict(podsResource, name, fmt.Errorf(
+		"StorageError: invalid object, Code: 4, Key: /registry/pods/%s/%s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: %s in precondition: %s, %s in object meta: %s",
+		namespace, name, what, want, what, is))
 }
 
 // dryRun reports whether options ask for nothing to be kept.

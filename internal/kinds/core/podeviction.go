@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -83,6 +84,9 @@ func evictPod(ctx context.Context, b resource.Backend, namespace, name string, o
 		if err := spendBudget(ctx, b, pod, dryRun(del.DryRun)); err != nil {
 			return nil, err
 		}
+	}
+	if errs := metav1validation.ValidateDeleteOptions(del); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	if err := markAndDelete(ctx, b, namespace, name, del); err != nil {
 		return nil, err
