@@ -91,7 +91,7 @@ func TestDecodeCBOR(t *testing.T) {
 		{"unknown field, ignored", typed, map[string]any{"zzz": int64(1)}, metav1.FieldValidationIgnore, "", 0},
 		{"other kind", typed, map[string]any{"kind": "Pod", "apiVersion": "v1"}, "", "converting (v1.Pod) to (core.ConfigMap): unknown conversion", 0},
 		{"no such kind", typed, map[string]any{"kind": "Nope", "apiVersion": "v1"}, "", `no kind "Nope" is registered for version "v1"`, 0},
-		{"other version", typed, map[string]any{"kind": "ConfigMap", "apiVersion": "v2"}, "", "the API version in the data (v2) does not match", 0},
+		{"no such version", typed, map[string]any{"kind": "ConfigMap", "apiVersion": "v2"}, "", `no kind "ConfigMap" is registered for version "v2"`, 0},
 		{"wrong type", typed, map[string]any{"metadata": map[string]any{"name": int64(5)}}, "", "cannot be handled as a ConfigMap", 0},
 		{"without a Go type", free, map[string]any{"kind": "ConfigMap", "apiVersion": "v1", "n": int64(1)}, "", "", 0},
 		{"without a Go type or kind", free, map[string]any{"n": int64(1)}, "", "Object 'Kind' is missing", 0},

@@ -106,7 +106,7 @@ func (q *req) decoder() *decoder {
 		gvk: q.kind.GroupVersionKind(v.Name), empty: v.New, coerce: v.Coerce, prune: v.Prune, fill: v.Default,
 		served: func(gvk schema.GroupVersionKind) bool {
 			k := q.kinds.Load().byKind[gvk.GroupKind()]
-			return k != nil && k.Version(gvk.Version) != nil
+			return k != nil && !k.Unstructured && k.Version(gvk.Version) != nil
 		},
 	}
 }

@@ -6,6 +6,7 @@ package verbs
 import (
 	"encoding/json"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,6 +19,7 @@ import (
 // cbor decodes a body in CBOR. A map that has a key twice is no CBOR, whatever the client wants of validation.
 func (d *decoder) cbor(body []byte, strictly bool) (resource.Object, schema.GroupVersionKind, []error, error) {
 	empty := d.empty()
+	_, free := empty.(*unstructured.Unstructured)
 	out, actual, err := cbor.NewSerializer(cborTypes{d}, cborTypes{d}, cbor.Strict(strictly)).Decode(body, &d.gvk, empty)
 	var said schema.GroupVersionKind
 	if actual != nil {
@@ -27,7 +29,7 @@ func (d *decoder) cbor(body []byte, strictly bool) (resource.Object, schema.Grou
 	if err != nil {
 		more, ok := runtime.AsStrictDecodingError(err)
 		if !ok || out == nil {
-			if _, free := empty.(*unstructured.Unstructured); !free && said.Kind != "" && said.Kind != d.gvk.Kind {
+			if !free && said.Kind != "" && said.Kind != d.gvk.Kind {
 				if err := d.wrongKind(said, body, nothingRead); err != nil {
 					return nil, said, nil, err
 				}
@@ -36,14 +38,14 @@ func (d *decoder) cbor(body []byte, strictly bool) (resource.Object, schema.Grou
 		}
 		strict = more.Errors()
 	}
-	if _, free := empty.(*unstructured.Unstructured); free && said.Kind != d.gvk.Kind && said.GroupVersion() == d.gvk.GroupVersion() {
+	if free && said.Kind != d.gvk.Kind && said.GroupVersion() == d.gvk.GroupVersion() {
 		return nil, said, nil, d.otherKind(said, empty.GetName())
 	}
 	obj, ok := out.(resource.Object)
 	if !ok {
 		return nil, said, nil, d.refuse(runtime.NewNotRegisteredErrForKind(schemeName, said), said, body)
 	}
-	return d.finish(obj, said, strict, strictly)
+	return d.finish(obj, said, strict, strictly && !free) // upstream does not look for unknown fields there
 }
 
 func nothingRead(runtime.Object) error { return nil }
@@ -65,17 +67,50 @@ func (t cborTypes) Recognizes(gvk schema.GroupVersionKind) bool { return gvk == 
 
 // New implements runtime.ObjectCreater. The version of an object of the right kind is refused later, in words of its own.
 func (t cborTypes) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
-	if gvk.Kind == t.d.gvk.Kind && gvk.Group == t.d.gvk.Group {
+	if gvk.Kind == t.d.gvk.Kind && gvk.Group == t.d.gvk.Group && t.d.known(gvk) {
 		return t.d.empty(), nil
 	}
 	return nil, runtime.NewNotRegisteredErrForKind(schemeName, gvk)
 }
 
-// cborToJSON is a value's JSON.
+// cborToJSON is an object's JSON.
 func cborToJSON(body []byte) ([]byte, error) {
-	var v any
-	if err := direct.Unmarshal(body, &v); err != nil {
+	var m map[string]any
+	if err := direct.Unmarshal(body, &m); err != nil {
 		return nil, err
 	}
-	return json.Marshal(v)
+	return json.Marshal(m)
+}
+
+// cborDeleteOptions reads DeleteOptions of any group.
+func cborDeleteOptions(body []byte, own schema.GroupVersionKind, o *metav1.DeleteOptions) error {
+	out, said, err := cbor.NewSerializer(deleteTypes{}, deleteTypes{}).Decode(body, &own, o)
+	if err != nil {
+		return badRequest(err)
+	}
+	read, ok := out.(*metav1.DeleteOptions)
+	if !ok {
+		return badRequest(runtime.NewNotRegisteredErrForKind(schemeName, *said))
+	}
+	*o = *read
+	return nil
+}
+
+// deleteTypes tells upstream's decoder of DeleteOptions alone.
+type deleteTypes struct{}
+
+// ObjectKinds implements runtime.ObjectTyper.
+func (deleteTypes) ObjectKinds(runtime.Object) ([]schema.GroupVersionKind, bool, error) {
+	return []schema.GroupVersionKind{metav1.SchemeGroupVersion.WithKind("DeleteOptions")}, false, nil
+}
+
+// Recognizes implements runtime.ObjectTyper.
+func (deleteTypes) Recognizes(gvk schema.GroupVersionKind) bool { return gvk.Kind == "DeleteOptions" }
+
+// New implements runtime.ObjectCreater.
+func (deleteTypes) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
+	if gvk.Kind == "DeleteOptions" {
+		return &metav1.DeleteOptions{}, nil
+	}
+	return nil, runtime.NewNotRegisteredErrForKind(schemeName, gvk)
 }

@@ -107,11 +107,7 @@ func decodeDeleteOptions(body []byte, media string, o *metav1.DeleteOptions) err
 	var said schema.GroupVersionKind
 	switch media {
 	case mediaCBOR:
-		j, err := cborToJSON(body)
-		if err != nil {
-			return badRequest(err)
-		}
-		return decodeDeleteOptions(j, mediaJSON, o)
+		return cborDeleteOptions(body, own, o)
 	case mediaProtobuf:
 		var u runtime.Unknown
 		if string(body) == protobufMagic {
