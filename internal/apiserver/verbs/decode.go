@@ -94,6 +94,8 @@ type decoder struct {
 	fill   func(resource.Object)
 	// served says whether a kind is served, for the message that refuses it; nil: see known.
 	served func(schema.GroupVersionKind) bool
+	// name is that of the path, which an object that is replaced must have; empty: it may have any.
+	name string
 	// mute refuses everything with the same words, as upstream does for the scales of custom resources.
 	mute bool
 	// others are further group versions in which the body may come.
@@ -103,7 +105,7 @@ type decoder struct {
 func (q *req) decoder() *decoder {
 	v := q.ver()
 	return &decoder{
-		gvk: q.kind.GroupVersionKind(v.Name), empty: v.New, coerce: v.Coerce, prune: v.Prune, fill: v.Default,
+		gvk: q.kind.GroupVersionKind(v.Name), name: q.name, empty: v.New, coerce: v.Coerce, prune: v.Prune, fill: v.Default,
 		served: func(gvk schema.GroupVersionKind) bool {
 			k := q.kinds.Load().byKind[gvk.GroupKind()]
 			return k != nil && !k.Unstructured && k.Version(gvk.Version) != nil
@@ -208,7 +210,7 @@ func (d *decoder) json(body, original []byte, strictly bool) (resource.Object, s
 			return nil, said, nil, d.refuse(ferr, schema.GroupVersionKind{}, original)
 		}
 		if _, free := obj.(*unstructured.Unstructured); free {
-			if said, err = d.freeKind(*found, err, original, strictly); err != nil {
+			if said, err = d.freeKind(*found, err, body, original, strictly); err != nil {
 				return nil, said, nil, err
 			}
 			return d.finish(obj, said, strict, strictly)
@@ -228,7 +230,7 @@ func (d *decoder) json(body, original []byte, strictly bool) (resource.Object, s
 
 // freeKind is the kind that an object without a Go type says, or why it is refused: it must say one, and its version is looked
 // at before its kind.
-func (d *decoder) freeKind(found schema.GroupVersionKind, err error, original []byte, strictly bool) (schema.GroupVersionKind, error) {
+func (d *decoder) freeKind(found schema.GroupVersionKind, err error, body, original []byte, strictly bool) (schema.GroupVersionKind, error) {
 	if err != nil {
 		said := withDefaults(found, d.gvk)
 		return said, d.refuse(err, said, original)
@@ -242,7 +244,7 @@ func (d *decoder) freeKind(found schema.GroupVersionKind, err error, original []
 	}
 	if found.Kind != d.gvk.Kind && found.GroupVersion() == d.gvk.GroupVersion() {
 		name := ""
-		if m := (metav1.PartialObjectMetadata{}); kjson.UnmarshalCaseSensitivePreserveInts(original, &m) == nil {
+		if m := (metav1.PartialObjectMetadata{}); kjson.UnmarshalCaseSensitivePreserveInts(body, &m) == nil {
 			name = m.Name
 		}
 		return found, d.otherKind(found, name)
@@ -251,6 +253,11 @@ func (d *decoder) freeKind(found schema.GroupVersionKind, err error, original []
 }
 
 func (d *decoder) otherKind(said schema.GroupVersionKind, name string) error {
+	if d.name != "" {
+		if err := sameName(d.name, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			return err
+		}
+	}
 	return apierrors.NewInvalid(said.GroupKind(), name, field.ErrorList{field.Invalid(field.NewPath("kind"), said.Kind, "must be "+d.gvk.Kind)})
 }
 
