@@ -14,7 +14,10 @@ import (
 // TestRecords has many writers raise one record that is no object: each sees what the last one wrote.
 func TestRecords(t *testing.T) {
 	f := start(t)
-	var k resource.Keeper = f.Backend()
+	k, ok := f.Backend().(resource.Keeper)
+	if !ok {
+		t.Fatal("the server keeps no records")
+	}
 	ctx := t.Context()
 	if value, revision, err := k.Record(ctx, "ranges/x"); value != nil || revision != 0 || err != nil {
 		t.Fatalf("a record that is not there: %q at %d, %v", value, revision, err)
