@@ -39,7 +39,12 @@ func schedule(ctx context.Context, b *bench, add adder) (err error) {
 		return err
 	}
 	if err := many(ctx, &s.target, 16, b.nodes, func(ctx context.Context, client *http.Client, i int) error {
-		return expect(ctx, client, http.StatusCreated, "POST", s.config.Host+"/api/v1/nodes", "application/json", node(fmt.Sprintf("node-%05d", i), i%3))
+		name := fmt.Sprintf("node-%05d", i)
+		if err := expect(ctx, client, http.StatusCreated, "POST", s.config.Host+"/api/v1/nodes", "application/json", node(name, i%3)); err != nil {
+			return err
+		}
+		// a new node is tainted as not ready, until a controller that does not run here finds that it is
+		return expect(ctx, client, http.StatusOK, "PATCH", s.config.Host+"/api/v1/nodes/"+name, "application/merge-patch+json", `{"spec":{"taints":null}}`)
 	}); err != nil {
 		return err
 	}

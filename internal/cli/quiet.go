@@ -5,8 +5,8 @@ package cli
 
 import (
 	"context"
+	"log/slog"
 	"runtime"
-	"runtime/debug"
 	"runtime/metrics"
 	"time"
 )
@@ -22,14 +22,21 @@ const (
 //
 // Worked example: a thousand pods come up, 95 MB live then, and the process stands at 270 MB. Three seconds after the last
 // of the burst it gives back what is free, and stands at 120 MB.
-func giveBack(ctx context.Context) { whenQuiet(ctx, quietAfter, worthwhile, debug.FreeOSMemory) }
+func giveBack(ctx context.Context, log *slog.Logger) {
+	whenQuiet(ctx, quietAfter, worthwhile, func() {
+		if err := trimMemory(); err != nil {
+			log.Warn("memory is not given back", "error", err)
+		}
+	})
+}
 
-// whenQuiet calls free when, after a collection, hardly anything was made for a while, and enough memory is not in use.
+// whenQuiet calls free once when hardly anything was made for a while, and then whenever that is so after a collection and
+// enough memory is not in use.
 func whenQuiet(ctx context.Context, after time.Duration, enough uint64, free func()) {
 	collected := make(chan struct{}, 1)
 	announce(ctx, collected)
-	var quiet <-chan time.Time
-	var garbage uint64 // when quiet began
+	quiet, first := time.After(after), true
+	_, garbage := idle() // when quiet began
 	for {
 		select {
 		case <-ctx.Done():
@@ -43,7 +50,8 @@ func whenQuiet(ctx context.Context, after time.Duration, enough uint64, free fun
 				garbage, quiet = now, time.After(after)
 				continue
 			}
-			if quiet = nil; unused+now >= enough {
+			if quiet = nil; first || unused+now >= enough {
+				first = false
 				free()
 				select { // the collection that this itself made
 				case <-collected:

@@ -34,11 +34,16 @@ func TestMemoryIsGivenBackWhenQuiet(t *testing.T) {
 	<-ended
 }
 
-func TestLittleIsNotGivenBack(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+// TestLittleIsGivenBackOnce has nothing that is worth giving back: what coming up needed goes all the same.
+func TestLittleIsGivenBackOnce(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() {})
-	defer stop()
-	runtime.GC()
-	whenQuiet(ctx, time.Millisecond, 1<<60, func() { t.Error("memory was given back though little is free") })
+	freed := 0
+	whenQuiet(ctx, time.Millisecond, 1<<60, func() {
+		freed++
+		runtime.GC()
+	})
+	if freed != 1 {
+		t.Errorf("memory was given back %d times", freed)
+	}
 }

@@ -78,7 +78,7 @@ func runUp(ctx context.Context, p Program, args []string) int {
 			if err := trimMemory(); err != nil {
 				o.Logger.Warn("memory is not given back", "error", err)
 			}
-			giveBack(ctx)
+			giveBack(ctx, o.Logger)
 		case <-ctx.Done():
 		}
 	}()
