@@ -4,7 +4,11 @@
 package admit
 
 import (
+	"errors"
+	"fmt"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -43,4 +47,15 @@ func ObjectsOf[T resource.Object](a *Attributes) (obj, old T, ok bool) {
 	obj, ok = a.Object.(T)
 	old, _ = a.Old.(T)
 	return obj, old, ok
+}
+
+// CheckName refuses a name that no object can have, as a client does before it asks for one.
+func CheckName(name string) error {
+	if name == "" {
+		return errors.New("resource name may not be empty")
+	}
+	if problems := path.IsValidPathSegmentName(name); len(problems) > 0 {
+		return fmt.Errorf("invalid resource name %q: %v", name, problems)
+	}
+	return nil
 }

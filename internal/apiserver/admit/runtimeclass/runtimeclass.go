@@ -92,6 +92,9 @@ func find(ctx context.Context, b resource.Backend, a *admit.Attributes) (*corev1
 	if pod.Spec.RuntimeClassName == nil {
 		return pod, nil, nil
 	}
+	if err := admit.CheckName(*pod.Spec.RuntimeClassName); err != nil {
+		return nil, nil, err
+	}
 	obj, err := b.Get(ctx, schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}, "", *pod.Spec.RuntimeClassName)
 	if apierrors.IsNotFound(err) {
 		return pod, nil, admit.Forbidden(a, fmt.Errorf("pod rejected: RuntimeClass %q not found", *pod.Spec.RuntimeClassName))

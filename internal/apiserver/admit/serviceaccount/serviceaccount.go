@@ -152,6 +152,9 @@ func find(ctx context.Context, b resource.Backend, a *admit.Attributes, pod *cor
 	}
 	if apierrors.IsNotFound(err) {
 		err = apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccount"}, name)
+		if bad := admit.CheckName(name); bad != nil {
+			err = bad
+		}
 	}
 	if err != nil {
 		// Not wrapped: a 403 of the lookup itself is not this plug-in's answer.
