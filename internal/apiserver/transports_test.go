@@ -227,6 +227,7 @@ func TestListsAreStreamed(t *testing.T) {
 		{"application/vnd.kubernetes.protobuf", "gzip", 1 << 10},
 		{"application/cbor", "", total},
 		{"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "", objects * 200},
+		{"application/json;as=Table;v=v1;g=meta.k8s.io", "", objects * 200},
 	} {
 		t.Run(c.accept+" "+c.encoding, func(t *testing.T) {
 			ask := func(ctx context.Context, w *slow) {

@@ -4,11 +4,14 @@
 package verbs
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -24,7 +27,7 @@ func (q *req) respondList(code int, l *found) error {
 	if err := q.foresee(l.records); err != nil {
 		return err
 	}
-	if a.target != nil && !(a.target.Kind == "PartialObjectMetadataList" && a.media == mediaJSON && !a.pretty && len(l.records) > 0) {
+	if a.target != nil && (a.target.Kind == "PartialObjectMetadata" || a.media != mediaJSON || a.pretty || len(l.records) == 0) {
 		forms := make([]*watchcache.Forms, len(l.records))
 		for i, r := range l.records {
 			f, err := q.kind.Forms(r)
@@ -36,6 +39,12 @@ func (q *req) respondList(code int, l *found) error {
 		return q.respondAs(code, true, forms, l.meta)
 	}
 	switch {
+	case a.target != nil && a.target.Kind == "Table":
+		c, err := q.converter(*a.target)
+		if err != nil {
+			return err
+		}
+		return q.stream(code, mediaJSON, func(w *answer) error { return q.tableList(w, c, l) })
 	case a.target != nil:
 		return q.stream(code, mediaJSON, func(w *answer) error { return q.partialList(w, l) })
 	case a.media == mediaProtobuf:
@@ -118,6 +127,42 @@ func (q *req) partialList(w io.Writer, l *found) error {
 		}
 		return json.Marshal(table.Partial(one, f.Hub))
 	})
+}
+
+// tableList is a table, made and sent row by row. There is a row at least.
+func (q *req) tableList(w io.Writer, c *table.Converter, l *found) error {
+	const closing = "]}"
+	for i, r := range l.records {
+		f, err := q.kind.Forms(r)
+		if err != nil {
+			return err
+		}
+		t, err := c.List([]resource.Object{f.Hub}, l.meta)
+		if err != nil {
+			return err
+		}
+		row, err := json.Marshal(t.Rows[0])
+		if err != nil {
+			return fmt.Errorf("encode row: %w", err)
+		}
+		before := []byte{','}
+		if i == 0 {
+			t.Rows = []metav1.TableRow{}
+			if before, err = json.Marshal(t); err != nil {
+				return fmt.Errorf("encode table: %w", err)
+			}
+			before = bytes.TrimSuffix(before, []byte(closing))
+			c.NoHeaders = true // they are said
+		}
+		if _, err := w.Write(before); err != nil {
+			return err
+		}
+		if _, err := w.Write(row); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, closing+"\n")
+	return err
 }
 
 // jsonItems writes a list of n items.
