@@ -17,6 +17,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,6 +52,27 @@ func makeObjects(ctx context.Context, p *parts, o *options) error {
 	if err != nil {
 		return fmt.Errorf("make what every cluster has: %w", err)
 	}
+	p.repairAll(ctx, o, objects, found)
+	// Roles, registrations and the rest are looked at when a server starts; these whenever somebody changes them.
+	var kept []bootstrap.Object
+	var keep []verbs.Planting
+	for i, obj := range objects {
+		switch obj.Object.(type) {
+		case *flowcontrolv1.FlowSchema, *flowcontrolv1.PriorityLevelConfiguration, *networkingv1.ServiceCIDR:
+			kept, keep = append(kept, obj), append(keep, plants[i])
+		}
+	}
+	p.api.Repair(func(ctx context.Context) error {
+		found, err := p.api.Plant(ctx, keep)
+		p.repairAll(ctx, o, kept, found)
+		return err
+	})
+	close(p.bootstrapped)
+	return nil
+}
+
+// repairAll repairs what was found of the objects.
+func (p *parts) repairAll(ctx context.Context, o *options, objects []bootstrap.Object, found []resource.Object) {
 	for i, is := range found {
 		if is == nil {
 			continue
@@ -59,8 +81,6 @@ func makeObjects(ctx context.Context, p *parts, o *options) error {
 			o.log.ErrorContext(ctx, "repair an object of the server's own", "resource", objects[i].Resource, "name", is.GetName(), "error", err)
 		}
 	}
-	close(p.bootstrapped)
-	return nil
 }
 
 // identity is a server's name among those of its store, as upstream makes it of the host's.

@@ -46,6 +46,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/apiserver/upkeep"
 	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
@@ -100,6 +101,7 @@ type Server struct {
 	limiter  flowcontrol.Limiter
 	tokens   *authenticate.Tokens
 	crds     *crd.Registry
+	keeper   *upkeep.Keeper
 	metrics  *meter.Meter
 	health   *health.Handler
 	started  time.Time
@@ -145,6 +147,7 @@ func New(o Options) (*Server, error) {
 		o.Roles = &rbac.Index{}
 	}
 	s := &Server{opts: o, ready: make(chan struct{}), started: o.Now(), underway: newGate()}
+	s.keeper = upkeep.New(upkeep.Options{Log: o.Log})
 	s.health = health.New(o.Log, s.checks()...)
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
@@ -157,7 +160,7 @@ func New(o Options) (*Server, error) {
 
 	vo := verbs.Options{
 		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
-		Committed: s.committed, Watched: append(rbac.Kinds(), definitions),
+		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds()),
 	}
 	if m := o.Material; m != nil {
 		s.tokens = &authenticate.Tokens{Key: m.ServiceAccount, Now: o.Now}
@@ -225,6 +228,10 @@ func (s *Server) committed(ctx context.Context, b resource.Backend, r schema.Gro
 	if r.Group == rbac.Roles.Group {
 		return s.opts.Roles.Committed(ctx, b, r, namespace, name)
 	}
+	s.keeper.Committed(r, namespace, name, obj)
+	if r != definitions {
+		return nil
+	}
 	def, _ := obj.(*apiextensionsv1.CustomResourceDefinition)
 	return s.crds.Committed(ctx, b, name, def)
 }
@@ -283,6 +290,9 @@ func (s *Server) Plant(ctx context.Context, ps []verbs.Planting) ([]resource.Obj
 	return s.api.Backend().Plant(ctx, ps)
 }
 
+// Repair tells how objects of the start are put right some time after they were changed or deleted.
+func (s *Server) Repair(f func(context.Context) error) { s.keeper.Repair(f) }
+
 // Authorizer decides as the pipeline does.
 func (s *Server) Authorizer() authorize.Authorizer { return s.authz }
 
@@ -310,6 +320,7 @@ func (s *Server) Run(ctx context.Context) error {
 		ran = true
 		var g sync.WaitGroup
 		g.Go(func() { s.bookmarks(ctx) })
+		g.Go(func() { s.keeper.Run(ctx, s.api.Backend()) })
 		g.Go(func() { s.compact(ctx) })
 		g.Go(func() {
 			if e := s.crds.Run(ctx, s.api.Backend()); e != nil && ctx.Err() == nil {

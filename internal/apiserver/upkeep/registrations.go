@@ -1,0 +1,218 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package upkeep
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
+	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Registrations that the server makes are marked so. Those of its own groups it makes when it starts, and leaves them to
+// whoever changes them later; those of definitions follow the definitions.
+const (
+	managed = "kube-aggregator.kubernetes.io/automanaged"
+	follows = "true"
+)
+
+// Priorities of the groups and versions of definitions.
+const (
+	customGroup   = 1000
+	customVersion = 100
+)
+
+// registered notes what a registration says. It wants the lock.
+func (k *Keeper) registered(name string, obj resource.Object) {
+	a, ok := obj.(*apiregistrationv1.APIService)
+	switch {
+	case !ok: // gone: perhaps a definition's
+		delete(k.remote, name)
+		k.add(key{what: definitions})
+	case a.Spec.Service != nil:
+		k.remote[name] = service{a.Spec.Service.Namespace, a.Spec.Service.Name}
+		k.add(key{registrations, name})
+	default:
+		delete(k.remote, name)
+	}
+}
+
+// served wakes the registrations of a service. It wants the lock.
+func (k *Keeper) served(s service) {
+	for name, at := range k.remote {
+		if at == s {
+			k.add(key{registrations, name})
+		}
+	}
+}
+
+// registration says of the registration of another API server whether there is a service behind it. Whether that answers is
+// for those who call it to find out.
+func (k *Keeper) registration(ctx context.Context, b Backend, name string) error {
+	obj, err := b.Get(ctx, registrations, "", name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	a, ok := obj.(*apiregistrationv1.APIService)
+	if !ok {
+		return fmt.Errorf("keep registration: %T is none", obj)
+	}
+	if a.Spec.Service == nil {
+		return nil
+	}
+	want, err := lacking(ctx, b, a.Spec.Service)
+	if err != nil || want == nil {
+		return err
+	}
+	for _, c := range a.Status.Conditions {
+		if c.Type == want.Type && c.Status == want.Status && c.Reason == want.Reason && c.Message == want.Message {
+			return nil
+		}
+	}
+	err = b.UpdateStatus(ctx, registrations, "", name, server, func(obj resource.Object) { setCondition(obj.(*apiregistrationv1.APIService), *want, k.now()) })
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// lacking is the condition of a registration whose service is not there, or has nothing behind it; nil if it has.
+func lacking(ctx context.Context, b resource.Backend, r *apiregistrationv1.ServiceReference) (*apiregistrationv1.APIServiceCondition, error) {
+	refuse := func(reason, format string, a ...any) (*apiregistrationv1.APIServiceCondition, error) {
+		return &apiregistrationv1.APIServiceCondition{
+			Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionFalse, Reason: reason, Message: fmt.Sprintf(format, a...),
+		}, nil
+	}
+	obj, err := b.Get(ctx, services, r.Namespace, r.Name)
+	if apierrors.IsNotFound(err) {
+		return refuse("ServiceNotFound", "service/%s in %q is not present", r.Name, r.Namespace)
+	} else if err != nil {
+		return nil, err
+	}
+	svc, ok := obj.(*corev1.Service)
+	if !ok || svc.Spec.Type != corev1.ServiceTypeClusterIP {
+		return nil, nil
+	}
+	port, name, listens := int32(443), "", false
+	if r.Port != nil {
+		port = *r.Port
+	}
+	for _, p := range svc.Spec.Ports {
+		if p.Port == port {
+			name, listens = p.Name, true
+			break
+		}
+	}
+	if !listens {
+		return refuse("ServicePortError", "service/%s in %q is not listening on port %d", r.Name, r.Namespace, port)
+	}
+	all, err := b.List(ctx, endpointSlices, r.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	found := false
+	for _, obj := range all {
+		s, ok := obj.(*discoveryv1.EndpointSlice)
+		if !ok || s.Labels[discoveryv1.LabelServiceName] != r.Name {
+			continue
+		}
+		found = true
+		if answers(s, name) {
+			return nil, nil
+		}
+	}
+	if !found {
+		return refuse("EndpointsNotFound", "cannot find endpointslices for service/%s in %q", r.Name, r.Namespace)
+	}
+	return refuse("MissingEndpoints", "endpointslices for service/%s in %q have no addresses with port name %q", r.Name, r.Namespace, name)
+}
+
+// answers is true of a slice with a ready address behind a port.
+func answers(s *discoveryv1.EndpointSlice, port string) bool {
+	ready := false
+	for _, e := range s.Endpoints {
+		ready = ready || e.Conditions.Ready == nil || *e.Conditions.Ready
+	}
+	for _, p := range s.Ports {
+		if ready && p.Name != nil && *p.Name == port {
+			return true
+		}
+	}
+	return false
+}
+
+func setCondition(a *apiregistrationv1.APIService, c apiregistrationv1.APIServiceCondition, now metav1.Time) {
+	c.LastTransitionTime = now
+	for i, have := range a.Status.Conditions {
+		if have.Type != c.Type {
+			continue
+		}
+		if have.Status == c.Status {
+			c.LastTransitionTime = have.LastTransitionTime
+		}
+		a.Status.Conditions[i] = c
+		return
+	}
+	a.Status.Conditions = append(a.Status.Conditions, c)
+}
+
+// definitions registers the served versions of all definitions, and takes back what none serves any more.
+func (k *Keeper) definitions(ctx context.Context, b Backend) error {
+	all, err := b.List(ctx, definitions, "")
+	if apierrors.IsNotFound(err) {
+		return nil // a server without definitions
+	} else if err != nil {
+		return err
+	}
+	want := map[string]schema.GroupVersion{}
+	for _, obj := range all {
+		d, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
+		if !ok {
+			continue
+		}
+		for _, v := range d.Spec.Versions {
+			if v.Served {
+				want[v.Name+"."+d.Spec.Group] = schema.GroupVersion{Group: d.Spec.Group, Version: v.Name}
+			}
+		}
+	}
+	have, err := b.List(ctx, registrations, "")
+	if apierrors.IsNotFound(err) {
+		return nil // or without registrations
+	} else if err != nil {
+		return err
+	}
+	for _, obj := range have {
+		name := obj.GetName()
+		if _, ok := want[name]; ok {
+			delete(want, name)
+			continue
+		}
+		if obj.GetLabels()[managed] == follows {
+			if err := b.Delete(ctx, registrations, "", name, nil); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+		}
+	}
+	var plants []verbs.Planting
+	for gv := range maps.Values(want) {
+		o := bootstrap.APIService(bootstrap.GroupVersion{GroupVersion: gv, GroupPriority: customGroup, VersionPriority: customVersion}, follows)
+		plants = append(plants, verbs.Planting{Resource: o.Resource, Object: o.Object, Finish: o.Finish, Fields: o.Fields})
+	}
+	_, err = b.Plant(ctx, plants)
+	return err
+}

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package upkeep does what an API server does, beside answering, to objects that are its own or that it has something to say
+// of: flow schemas learn whether their priority level exists (flows.go), registrations of other API servers whether there is
+// a service behind them, and definitions are registered (registrations.go); objects of the start that are changed or deleted
+// come back.
+//
+// A [Keeper] is told of commits, and works by itself in [Keeper.Run]: nobody waits for it, and a commit costs no more
+// than a look into a map. What it finds out follows from the store alone, so that a restart loses nothing.
+package upkeep
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+const server = "kube-apiserver" // who writes
+
+var (
+	flowSchemas    = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}
+	priorityLevels = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"}
+	registrations  = schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
+	definitions    = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
+	services       = schema.GroupResource{Resource: "services"}
+	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
+	ranges         = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
+)
+
+// Kinds are those whose commits a keeper must be told of.
+func Kinds() []schema.GroupResource {
+	return []schema.GroupResource{flowSchemas, priorityLevels, registrations, definitions, services, endpointSlices, ranges}
+}
+
+// repairAfter is how long an object of the start stays as somebody made it, as with upstream.
+const repairAfter = time.Minute
+
+// Backend is what a keeper needs of the API.
+type Backend interface {
+	resource.Backend
+	UpdateStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, change func(obj resource.Object)) error
+	ApplyStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, status map[string]any) error
+	Plant(ctx context.Context, ps []verbs.Planting) ([]resource.Object, error)
+}
+
+// Options of [New].
+type Options struct {
+	Log   *slog.Logger
+	Clock clock.WithDelayedExecution
+}
+
+// Keeper is one server's.
+type Keeper struct {
+	o Options
+
+	mu     sync.Mutex
+	todo   map[key]bool
+	order  []key
+	wake   chan struct{} // holds one when there is something to do
+	remote map[string]service
+	repair func(context.Context) error // nil: nothing is repaired
+	due    bool                        // a repair is waited for
+}
+
+// key is a piece of work: a flow schema or a registration by name, all definitions, or the repair.
+type key struct {
+	what schema.GroupResource
+	name string
+}
+
+type service struct{ namespace, name string }
+
+// New makes a keeper.
+func New(o Options) *Keeper {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	return &Keeper{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), remote: map[string]service{}}
+}
+
+// Repair tells how objects of the start are put right. It is called before Run.
+func (k *Keeper) Repair(f func(context.Context) error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.repair = f
+}
+
+// Committed is told of each commit of one of [Kinds]; obj is nil when it is gone.
+func (k *Keeper) Committed(r schema.GroupResource, namespace, name string, obj resource.Object) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch r {
+	case flowSchemas:
+		if obj != nil {
+			k.add(key{flowSchemas, name})
+		}
+		k.repairLater()
+	case priorityLevels:
+		k.add(key{priorityLevels, name})
+		k.repairLater()
+	case ranges:
+		if obj == nil {
+			k.repairLater()
+		}
+	case definitions:
+		k.add(key{what: definitions})
+	case registrations:
+		k.registered(name, obj)
+	case services:
+		k.served(service{namespace, name})
+	case endpointSlices:
+		if obj != nil {
+			k.served(service{namespace, obj.GetLabels()["kubernetes.io/service-name"]})
+		}
+	}
+}
+
+func (k *Keeper) repairLater() {
+	if k.repair == nil || k.due {
+		return
+	}
+	k.due = true
+	k.o.Clock.AfterFunc(repairAfter, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.due = false
+		k.add(key{name: "repair"})
+	})
+}
+
+// add wants the lock.
+func (k *Keeper) add(w key) {
+	if k.todo[w] {
+		return
+	}
+	k.todo[w] = true
+	k.order = append(k.order, w)
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run works until ctx ends.
+func (k *Keeper) Run(ctx context.Context, b Backend) {
+	k.mu.Lock()
+	k.add(key{what: definitions})
+	k.mu.Unlock()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.wake:
+		}
+		for ctx.Err() == nil {
+			w, ok := k.next()
+			if !ok {
+				break
+			}
+			if err := k.one(ctx, b, w); err != nil && ctx.Err() == nil {
+				k.o.Log.WarnContext(ctx, "keep objects true", "resource", w.what, "name", w.name, "error", err)
+			}
+		}
+	}
+}
+
+func (k *Keeper) next() (key, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.order) == 0 {
+		return key{}, false
+	}
+	w := k.order[0]
+	k.order = k.order[1:]
+	delete(k.todo, w)
+	return w, true
+}
+
+func (k *Keeper) one(ctx context.Context, b Backend, w key) error {
+	switch w.what {
+	case flowSchemas:
+		return k.flowSchema(ctx, b, w.name)
+	case priorityLevels:
+		return k.priorityLevel(ctx, b, w.name)
+	case registrations:
+		return k.registration(ctx, b, w.name)
+	case definitions:
+		return k.definitions(ctx, b)
+	}
+	k.mu.Lock()
+	repair := k.repair
+	k.mu.Unlock()
+	if repair == nil {
+		return nil
+	}
+	return repair(ctx)
+}
+
+func (k *Keeper) now() metav1.Time { return metav1.NewTime(k.o.Clock.Now()).Rfc3339Copy() }
