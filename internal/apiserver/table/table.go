@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -40,6 +41,12 @@ func ParseOptions(q url.Values) (Options, error) {
 	}
 }
 
+// Orderer is what columns are whose rows come in an order of their own, not by name.
+type Orderer interface {
+	// Order sorts hub objects, in place.
+	Order(objs []resource.Object)
+}
+
 // Converter makes the tables of one request.
 type Converter struct {
 	// Columns of the version that is asked for; nil: [Default].
@@ -69,6 +76,10 @@ func (c *Converter) List(hubs []resource.Object, list metav1.ListMeta) (*metav1.
 	columns := c.Columns
 	if columns == nil {
 		columns = Default{}
+	}
+	if o, ok := columns.(Orderer); ok && len(hubs) > 1 {
+		hubs = slices.Clone(hubs)
+		o.Order(hubs)
 	}
 	t := &metav1.Table{
 		TypeMeta: metav1.TypeMeta{APIVersion: c.Target.GroupVersion(), Kind: "Table"},

@@ -6,6 +6,7 @@ package table
 import (
 	"encoding/json"
 	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -139,3 +140,20 @@ func TestTarget(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Columns may have an order of their own for the rows of a list; the list itself keeps its own.
+func TestRowsInTheColumnsOrder(t *testing.T) {
+	hubs := []resource.Object{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}}
+	c := &Converter{Columns: backwards{Default{}}, Target: v1}
+	table, err := c.List(hubs, metav1.ListMeta{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if table.Rows[0].Cells[0] != "b" || table.Rows[1].Cells[0] != "a" || hubs[0].GetName() != "a" {
+		t.Errorf("rows %v %v, list begins with %s", table.Rows[0].Cells, table.Rows[1].Cells, hubs[0].GetName())
+	}
+}
+
+type backwards struct{ Default }
+
+func (backwards) Order(objs []resource.Object) { slices.Reverse(objs) }

@@ -36,10 +36,10 @@ func ResourceSlice() *resource.Descriptor {
 				r.Generation = 1
 			}),
 			PrepareUpdate: kind.OnUpdate(func(r, old *resourcev1.ResourceSlice) {
-				dropOff(r, old)
-				if !kind.Same(r.Spec, old.Spec) {
+				if !kind.Same(r.Spec, old.Spec) { // also by fields that are dropped, as upstream
 					r.Generation = old.Generation + 1
 				}
+				dropOff(r, old)
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,

@@ -5,6 +5,9 @@
 package flowcontrol
 
 import (
+	"cmp"
+	"slices"
+
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
@@ -15,7 +18,7 @@ import (
 // FlowSchema describes flow schemas, with the subresource status.
 func FlowSchema() *resource.Descriptor {
 	check := upstream.FlowSchema()
-	return kind.Describe[flowcontrolv1.FlowSchema](resource.Descriptor{
+	d := kind.Describe[flowcontrolv1.FlowSchema](resource.Descriptor{
 		Group:    "flowcontrol.apiserver.k8s.io",
 		Resource: "flowschemas",
 		Kind:     "FlowSchema",
@@ -41,5 +44,18 @@ func FlowSchema() *resource.Descriptor {
 				f.ManagedFields = managed
 			}, check.Status),
 		},
+	})
+	d.Versions[0].Columns = inOrder{d.Versions[0].Columns}
+	return d
+}
+
+// inOrder shows flow schemas in the order in which requests are held against them.
+type inOrder struct{ resource.Columns }
+
+// Order sorts by precedence, then by name.
+func (inOrder) Order(objs []resource.Object) {
+	slices.SortStableFunc(objs, func(a, b resource.Object) int {
+		x, y := a.(*flowcontrolv1.FlowSchema), b.(*flowcontrolv1.FlowSchema)
+		return cmp.Or(cmp.Compare(x.Spec.MatchingPrecedence, y.Spec.MatchingPrecedence), cmp.Compare(x.Name, y.Name))
 	})
 }
