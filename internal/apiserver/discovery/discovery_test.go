@@ -4,7 +4,11 @@
 package discovery
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -373,5 +377,37 @@ func TestCBOR(t *testing.T) {
 		if h.ServeHTTP(w, r); w.Code != http.StatusNotAcceptable {
 			t.Errorf("%s of a server without CBOR: %d", path, w.Code)
 		}
+	}
+}
+
+// TestLargeDocumentsAreCompressed for those who take them so.
+func TestLargeDocumentsAreCompressed(t *testing.T) {
+	list := descriptors(t)
+	for i := range 600 {
+		list = append(list, customKind("docs.example.com", fmt.Sprintf("widgets%03d", i), "v1"))
+	}
+	h := New(func() []*resource.Descriptor { return list })
+	ask := func(path, encoding string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("GET", path, nil)
+		r.Header.Set("Accept", acceptAggregated)
+		r.Header.Set("Accept-Encoding", encoding)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}
+	plain := ask("/apis", "")
+	for range 2 { // made, and kept
+		w := ask("/apis", "br, gzip")
+		z, err := gzip.NewReader(w.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(z)
+		if err != nil || !bytes.Equal(b, plain.Body.Bytes()) || w.Header().Get("Content-Encoding") != "gzip" {
+			t.Errorf("%v, %d of %d bytes, %v", err, len(b), plain.Body.Len(), w.Header())
+		}
+	}
+	if w := ask("/api", "gzip"); w.Header().Get("Content-Encoding") != "" {
+		t.Error("a small document is compressed")
 	}
 }

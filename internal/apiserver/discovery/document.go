@@ -5,6 +5,7 @@ package discovery
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -29,6 +30,31 @@ type document struct {
 	etag func() (string, error)
 
 	json, protobuf, yaml, cbor func() ([]byte, error)
+
+	zipped sync.Map // format → []byte: large encodings, compressed
+}
+
+// zipFrom is the size above which an encoding is sent compressed to those who take it so.
+const zipFrom = 128 << 10
+
+// compress returns an encoding of the document compressed.
+func (d *document) compress(f format, body []byte) ([]byte, error) {
+	if z, ok := d.zipped.Load(f); ok {
+		return z.([]byte), nil
+	}
+	var out bytes.Buffer
+	z, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+	if err != nil {
+		return nil, fmt.Errorf("compress document: %w", err)
+	}
+	if _, err := z.Write(body); err != nil {
+		return nil, fmt.Errorf("compress document: %w", err)
+	}
+	if err := z.Close(); err != nil {
+		return nil, fmt.Errorf("compress document: %w", err)
+	}
+	d.zipped.Store(f, out.Bytes())
+	return out.Bytes(), nil
 }
 
 func newDocument(m message) *document {

@@ -93,6 +93,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status.Write(w, r, err)
 		return
 	}
+	if len(body) > zipFrom && types.AcceptsGzip(r) {
+		if body, err = doc.compress(f, body); err != nil {
+			status.Write(w, r, err)
+			return
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Add("Vary", "Accept-Encoding")
+	}
 	w.Header().Set("Content-Type", f.contentType())
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(http.StatusOK)
