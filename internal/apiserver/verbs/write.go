@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,7 +50,11 @@ type creation struct {
 // insert stores a new object. It draws a name if there is only the beginning of one, again if that is taken.
 func (a *API) insert(ctx context.Context, c *creation, obj resource.Object) (*watchcache.Forms, error) {
 	if obj.GetName() != "" || obj.GetGenerateName() == "" {
-		return a.insertNamed(ctx, c, obj)
+		f, err := a.insertNamed(ctx, c, obj)
+		if apierrors.IsAlreadyExists(err) && obj.GetGenerateName() != "" {
+			err = apierrors.NewGenerateNameConflict(c.kind.GroupResource(), obj.GetName(), 1)
+		}
+		return f, err
 	}
 	for attempt := 1; ; attempt++ {
 		o := obj.DeepCopyObject().(resource.Object)
@@ -241,7 +246,11 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 		return nil, err
 	}
 	if c.uid != "" && c.uid != cur.Hub.GetUID() {
-		return nil, apierrors.NewConflict(k.GroupResource(), c.name, precondition(rec.Key, "UID", string(c.uid), string(cur.Hub.GetUID())))
+		key := rec.Key
+		if c.dryRun {
+			key = strings.TrimPrefix(key, "/registry") // upstream's dry runs check above its store
+		}
+		return nil, apierrors.NewConflict(k.GroupResource(), c.name, precondition(key, "UID", string(c.uid), string(cur.Hub.GetUID())))
 	}
 	obj, err := c.make(ctx, cur)
 	if err != nil {
@@ -309,6 +318,9 @@ func (a *API) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watc
 func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, dryRun, applied bool) (*store.Record, *watchcache.Forms, error) {
 	rv := obj.GetResourceVersion()
 	obj.SetResourceVersion("")
+	if !dryRun {
+		obj.SetSelfLink("")
+	}
 	data, err := k.Codec.Encode(obj)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode %s: %w", rec.Key, err)
@@ -347,7 +359,6 @@ func (a *API) beforeUpdate(ctx context.Context, k *Kind, st *resource.Strategy, 
 	if obj.GetUID() == "" {
 		obj.SetUID(old.GetUID())
 	}
-	obj.SetSelfLink("")
 	if t := old.GetCreationTimestamp(); !t.IsZero() {
 		obj.SetCreationTimestamp(t)
 	}
