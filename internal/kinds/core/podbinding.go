@@ -44,9 +44,6 @@ func Binding() *resource.Descriptor {
 		Namespaced: true,
 		Verbs:      []string{"create"},
 		Create: func(ctx context.Context, b resource.Backend, obj resource.Object, opts *metav1.CreateOptions) (resource.Object, error) {
-			if obj.GetName() == "" {
-				return nil, apierrors.NewBadRequest("Name parameter required.")
-			}
 			_, err := bindPod(ctx, b, obj.GetNamespace(), obj.GetName(), obj, opts)
 			return nil, err
 		},
@@ -64,6 +61,9 @@ func bindPod(ctx context.Context, b resource.Backend, namespace, name string, ob
 	}
 	if errs := upstream.PodBinding(binding); len(errs) > 0 {
 		return nil, errs.ToAggregate()
+	}
+	if name == "" {
+		return nil, apierrors.NewBadRequest("Name parameter required.") // upstream's words
 	}
 	conflict := func(format string, args ...any) error {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, name, fmt.Errorf(format, args...))
