@@ -124,7 +124,10 @@ func (r *reservation) address(family corev1.IPFamily, asked string) (string, err
 // take reserves this address: by making its IPAddress, whose name one alone can have, whoever asks on whichever server.
 func (r *reservation) take(ip netip.Addr, ranges []netip.Prefix) error {
 	i := slices.IndexFunc(ranges, func(p netip.Prefix) bool { return p.Contains(ip) })
-	if i < 0 {
+	switch {
+	case i < 0 && r.dry:
+		i = 0 // upstream's dry runs ask one range, whichever the address is of
+	case i < 0:
 		return errors.New("the provided network does not match the current range")
 	}
 	if first, last := usable(ranges[i]); ip.Less(first) || last.Less(ip) {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -210,5 +211,26 @@ func TestDryRunPorts(t *testing.T) {
 	}
 	if left := b.ports(t); len(left) > 0 {
 		t.Errorf("in use after a dry run: %v", left)
+	}
+}
+
+// TestAddressOutOfRange is refused in other words by a dry run, as upstream has it.
+func TestAddressOutOfRange(t *testing.T) {
+	b := newKeepingShelf()
+	a := newAllocator([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")})
+	for _, c := range []struct {
+		ip   string
+		dry  bool
+		want string
+	}{
+		{"1.2.3.4", false, "the provided network does not match the current range"},
+		{"1.2.3.4", true, "the provided IP (1.2.3.4) is not in the valid range. The range of valid IPs is 10.0.0.0/24"},
+		{"10.0.0.255", false, "the provided IP (10.0.0.255) is not in the valid range. The range of valid IPs is 10.0.0.0/24"},
+		{"10.0.0.7", true, ""},
+	} {
+		_, err := a.allocate(context.Background(), b, service("s", func(s *corev1.ServiceSpec) { s.ClusterIP = c.ip }), nil, c.dry)
+		if got := fmt.Sprint(err); c.want == "" && err != nil || !strings.Contains(got, c.want) {
+			t.Errorf("%s, dry run %v: %s", c.ip, c.dry, got)
+		}
 	}
 }
