@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -305,6 +306,20 @@ func TestObjectLimit(t *testing.T) {
 		{"POST", cr, widget(1100000, 300000), 201, ""}, // only without its managed fields
 		{"PATCH", cr + "/a", `{"spec":{"v":"` + strings.Repeat("y", 1700000) + `"}}`, 500, "etcdserver: request is too large"},
 		{"PATCH", cr + "/a", `{"spec":null}`, 200, ""},
+	})
+}
+
+// Bookmarks come once more shortly before a watch ends.
+func TestLastBookmark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := converse(t, configMaps())
+		const at = "/api/v1/namespaces/ns/configmaps"
+		d.say("POST", at, `{"metadata":{"name":"a"}}`)
+		for query, want := range map[string]int{"timeoutSeconds=5": 0, "allowWatchBookmarks=1&timeoutSeconds=5": 1, "allowWatchBookmarks=1&timeoutSeconds=1": 0, "allowWatchBookmarks=1&timeoutSeconds=150": 3} {
+			if got := strings.Count(d.say("GET", at+"?watch=1&resourceVersion=2&"+query, "").Body.String(), `"BOOKMARK"`); got != want {
+				t.Errorf("%s: %d bookmarks, want %d", query, got, want)
+			}
+		}
 	})
 }
 

@@ -127,8 +127,13 @@ func TestWatchOfForgottenRevision(t *testing.T) {
 	if err := f.opts.Store.Compact(ctx, rv+1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Watch(ctx, metav1.ListOptions{ResourceVersion: "2"}); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-		t.Errorf("watch: %v", err)
+	w, err := c.Watch(ctx, metav1.ListOptions{ResourceVersion: "2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if e := next(t, w); e.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(e.Object)) {
+		t.Errorf("watched %v %v", e.Type, e.Object)
 	}
 	_, err = c.List(ctx, metav1.ListOptions{Continue: page.Continue})
 	if !apierrors.IsResourceExpired(err) {

@@ -23,6 +23,7 @@ import (
 const (
 	minWatch         = 30 * time.Minute // a watch without timeoutSeconds lasts this long or up to twice as long
 	bookmarkInterval = time.Minute
+	lastBookmark     = 2 * time.Second  // before the end
 	writeTimeout     = 30 * time.Second // a client that takes no bytes for so long is too slow
 )
 
@@ -84,7 +85,6 @@ type watching struct {
 	refused  error // why it ends before it has begun; nil: it goes on
 
 	eventStream
-	told int64 // revision of the last bookmark
 	seen int64 // revision up to which the client has been told
 }
 
@@ -156,12 +156,14 @@ func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{
 	}
 	end := time.NewTimer(w.deadline)
 	defer end.Stop()
-	var bookmarks <-chan time.Time
-	if w.s.AllowWatchBookmarks {
-		t := time.NewTicker(bookmarkInterval)
-		defer t.Stop()
-		bookmarks = t.C
+	var bookmarks <-chan time.Time // now and then, and once before the end, so that the next watch begins near it
+	var next *time.Timer
+	if first, ok := untilBookmark(w.deadline); ok && w.s.AllowWatchBookmarks {
+		next = time.NewTimer(first)
+		defer next.Stop()
+		bookmarks = next.C
 	}
+	begun := time.Now()
 	for {
 		select {
 		case <-w.ctx.Done():
@@ -173,10 +175,11 @@ func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{
 		case <-end.C:
 			return
 		case <-bookmarks:
-			if seen := c.Seen(); seen > w.told {
-				if w.bookmark(seen, false) != nil || w.flush() != nil {
-					return
-				}
+			if w.bookmark(c.Seen(), false) != nil || w.flush() != nil {
+				return
+			}
+			if again, ok := untilBookmark(w.deadline - time.Since(begun)); ok {
+				next.Reset(again)
 			}
 		case <-c.Ready():
 			if !w.drain(c) {
@@ -184,6 +187,14 @@ func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{
 			}
 		}
 	}
+}
+
+// untilBookmark is how long a watch that has some time left waits for its next bookmark; false: there is none to come.
+func untilBookmark(left time.Duration) (time.Duration, bool) {
+	if left <= lastBookmark {
+		return 0, false
+	}
+	return min(bookmarkInterval, left-lastBookmark), true
 }
 
 // drain tells all that is there, and flushes once.

@@ -236,7 +236,6 @@ func (w *watching) bookmark(at int64, initialEnd bool) error {
 	}
 	gvk := w.kind.GroupVersionKind(w.ver().Name)
 	obj.GetObjectKind().SetGroupVersionKind(gvk)
-	w.told = at
 	var tell runtime.Object = obj
 	if w.accept.target != nil {
 		v, err := w.form(w.kind.NewForms(obj))
