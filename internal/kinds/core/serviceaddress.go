@@ -123,15 +123,15 @@ func (r *reservation) address(family corev1.IPFamily, asked string) (string, err
 
 // take reserves this address: by making its IPAddress, whose name one alone can have, whoever asks on whichever server.
 func (r *reservation) take(ip netip.Addr, ranges []netip.Prefix) error {
-	i := slices.IndexFunc(ranges, func(p netip.Prefix) bool { return p.Contains(ip) })
+	within := slices.ContainsFunc(ranges, func(p netip.Prefix) bool {
+		first, last := usable(p)
+		return !ip.Less(first) && !last.Less(ip)
+	})
 	switch {
-	case i < 0 && r.dry:
-		i = 0 // upstream's dry runs ask one range, whichever the address is of
-	case i < 0:
+	case !within && r.dry: // upstream's dry runs ask one range, whichever the address is of
+		return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", ip, ranges[0])
+	case !within:
 		return errors.New("the provided network does not match the current range")
-	}
-	if first, last := usable(ranges[i]); ip.Less(first) || last.Less(ip) {
-		return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", ip, ranges[i])
 	}
 	if r.dry {
 		return nil

@@ -225,7 +225,8 @@ func TestAddressOutOfRange(t *testing.T) {
 	}{
 		{"1.2.3.4", false, "the provided network does not match the current range"},
 		{"1.2.3.4", true, "the provided IP (1.2.3.4) is not in the valid range. The range of valid IPs is 10.0.0.0/24"},
-		{"10.0.0.255", false, "the provided IP (10.0.0.255) is not in the valid range. The range of valid IPs is 10.0.0.0/24"},
+		{"10.0.0.255", false, "the provided network does not match the current range"},
+		{"10.0.0.0", true, "the provided IP (10.0.0.0) is not in the valid range. The range of valid IPs is 10.0.0.0/24"},
 		{"10.0.0.7", true, ""},
 	} {
 		_, err := a.allocate(context.Background(), b, service("s", func(s *corev1.ServiceSpec) { s.ClusterIP = c.ip }), nil, c.dry)
