@@ -121,3 +121,12 @@ func parseServiceCIDRs(text string) ([]netip.Prefix, error) {
 	}
 	return out, nil
 }
+
+// finishWait is how long requests under way may hold up the end: of a cluster in memory nothing remains that they could
+// matter to, and tests wait for it.
+func (o *options) finishWait() time.Duration {
+	if o.store == "memory" {
+		return 5 * time.Second
+	}
+	return time.Minute
+}

@@ -149,6 +149,7 @@ func makeServer(_ context.Context, p *parts, o *options) (err error) {
 		Log:       o.log.With("part", "apiserver"),
 
 		Bootstrapped: p.bootstrapped,
+		FinishWait:   o.finishWait(),
 		Flags:        o.flags(),
 		Config:       map[string]any{"mortise": o.configuration()},
 	})

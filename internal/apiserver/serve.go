@@ -73,23 +73,21 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return errors.Join(err, <-failed)
 }
 
-const (
-	finishWait = time.Minute     // for requests that are under way
-	streamWait = 5 * time.Second // for connections whose streams have been ended
-)
+// streamWait is for connections whose streams have been ended.
+const streamWait = 5 * time.Second
 
 // drain ends service as kube-apiserver does: /readyz fails and nobody new is let in; requests that are under way are
 // finished; only then watches and streams end, and with them the connections.
 func (s *Server) drain(srv *http.Server, end func()) {
 	s.Leave()
 	closing := make(chan struct{})
-	grace, done := context.WithTimeout(context.Background(), finishWait+streamWait)
+	grace, done := context.WithTimeout(context.Background(), s.opts.FinishWait+streamWait)
 	defer done()
 	go func() {
 		defer close(closing)
 		_ = srv.Shutdown(grace) // what is still open when it gives up is closed below
 	}()
-	finished := time.NewTimer(finishWait)
+	finished := time.NewTimer(s.opts.FinishWait)
 	defer finished.Stop()
 	select {
 	case <-s.underway.close():

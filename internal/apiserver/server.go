@@ -87,6 +87,8 @@ type Options struct {
 	MaxReads, MaxWrites int64
 	// CBOR lets clients speak CBOR, as upstream's feature gate CBORServingAndStorage does. Objects are stored as ever.
 	CBOR bool
+	// FinishWait is how long requests under way may take when the server is told to end; 0: a minute.
+	FinishWait time.Duration
 	// ViewBytes bounds what decoded objects and their encodings take; 0: 64 MiB.
 	ViewBytes int64
 }
@@ -130,6 +132,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.FinishWait == 0 {
+		o.FinishWait = time.Minute
 	}
 	if o.MaxReads == 0 {
 		o.MaxReads = 400
