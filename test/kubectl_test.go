@@ -131,7 +131,7 @@ func (s *session) hold(dialogue string) string {
 
 // say gives bash a command and returns what came of it.
 func (s *session) say(command string) string {
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, "bash", "-c", command)
 	c.Dir = s.dir
@@ -142,7 +142,7 @@ func (s *session) say(command string) string {
 	if err != nil {
 		code := c.ProcessState.ExitCode()
 		if ctx.Err() != nil {
-			text += "(no end after a minute)\n"
+			text += "(no end after two minutes)\n"
 		}
 		text += fmt.Sprintf("[exit %d]\n", code)
 	}
