@@ -22,7 +22,8 @@ import (
 type change struct {
 	Update, Refused, Strategic, Status, Apply map[string]any
 	Stays                                     bool // its finalizers keep it
-	Noisy                                     bool // kube-apiserver itself writes to it, at times of its own
+	Completed                                 bool // the server writes to it once it is there
+	Noisy                                     bool // kube-apiserver writes to it, at times of its own
 	As                                        string
 }
 
@@ -169,6 +170,10 @@ func kindDialogue(subject map[string]any, r *served, c change) []exchange {
 	create := add("create", "POST", collection+"?fieldManager=author", "", subject)
 	if c.As != "" {
 		create.headers = append(create.headers, [2]string{"Impersonate-User", c.As}, [2]string{"Impersonate-Group", "system:masters"})
+	}
+	if c.Completed {
+		w := add("what the server adds", "GET", collection+"?watch=1&resourceVersion={create.rv}&fieldSelector=metadata.name%3D"+name, "", nil)
+		w.until, w.untilCount = "MODIFIED", 1
 	}
 	add("create again", "POST", collection, "", "as create, with\nmetadata: {resourceVersion: null}")
 	add("create without a name", "POST", collection, "", map[string]any{"apiVersion": apiVersion, "kind": subject["kind"], "metadata": map[string]any{}})
