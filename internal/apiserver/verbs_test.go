@@ -316,6 +316,10 @@ func TestLastBookmark(t *testing.T) {
 		const at = "/api/v1/namespaces/ns/configmaps"
 		d.say("POST", at, `{"metadata":{"name":"a"}}`)
 		for query, want := range map[string]int{"timeoutSeconds=5": 0, "allowWatchBookmarks=1&timeoutSeconds=5": 1, "allowWatchBookmarks=1&timeoutSeconds=1": 0, "allowWatchBookmarks=1&timeoutSeconds=150": 3} {
+			go func() { // or there is nothing to tell
+				time.Sleep(500 * time.Millisecond)
+				d.say("POST", at, `{"metadata":{"generateName":"a"}}`)
+			}()
 			if got := strings.Count(d.say("GET", at+"?watch=1&resourceVersion=2&"+query, "").Body.String(), `"BOOKMARK"`); got != want {
 				t.Errorf("%s: %d bookmarks, want %d", query, got, want)
 			}

@@ -156,14 +156,14 @@ func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{
 	}
 	end := time.NewTimer(w.deadline)
 	defer end.Stop()
-	var bookmarks <-chan time.Time // now and then, and once before the end, so that the next watch begins near it
+	var bookmarks <-chan time.Time // of what is new, now and then, and once before the end, so that the next watch begins near it
 	var next *time.Timer
 	if first, ok := untilBookmark(w.deadline); ok && w.s.AllowWatchBookmarks {
 		next = time.NewTimer(first)
 		defer next.Stop()
 		bookmarks = next.C
 	}
-	begun := time.Now()
+	begun, from := time.Now(), c.Seen()
 	for {
 		select {
 		case <-w.ctx.Done():
@@ -175,7 +175,7 @@ func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{
 		case <-end.C:
 			return
 		case <-bookmarks:
-			if w.bookmark(c.Seen(), false) != nil || w.flush() != nil {
+			if seen := c.Seen(); seen > from && (w.bookmark(seen, false) != nil || w.flush() != nil) {
 				return
 			}
 			if again, ok := untilBookmark(w.deadline - time.Since(begun)); ok {
