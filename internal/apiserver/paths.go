@@ -116,7 +116,7 @@ func lookup(mux map[string]http.Handler, path string) http.Handler {
 	return nil
 }
 
-// listed are the paths there are, those for debugging left out.
+// listed are the paths there are, without those for debugging and without /configz, which kube-apiserver has not.
 func (s *Server) listed(mux map[string]http.Handler) []string {
 	paths := []string{"/api", "/apis", "/apis/"}
 	for _, d := range s.Kinds() {
@@ -131,7 +131,7 @@ func (s *Server) listed(mux map[string]http.Handler) []string {
 		}
 	}
 	for p := range mux {
-		if (!strings.HasSuffix(p, "/") || mux[strings.TrimSuffix(p, "/")] == nil || p == "/openapi/v3/") && !strings.HasPrefix(p, "/debug/") {
+		if (!strings.HasSuffix(p, "/") || mux[strings.TrimSuffix(p, "/")] == nil || p == "/openapi/v3/") && !strings.HasPrefix(p, "/debug/") && p != "/configz" {
 			paths = append(paths, p)
 		}
 	}

@@ -98,7 +98,7 @@ func TestPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	short := slices.DeleteFunc(index.Paths, func(p string) bool { return strings.Contains(p, "z/") || strings.HasPrefix(p, "/apis/a") })
-	want := []string{"/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/", "/configz", "/flagz", "/healthz", "/livez", "/metrics",
+	want := []string{"/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/apis/", "/flagz", "/healthz", "/livez", "/metrics",
 		"/metrics/slis", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/openid/v1/jwks", "/readyz", "/statusz", "/version"}
 	if diff := cmp.Diff(want, short); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)
