@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -123,38 +122,4 @@ func (q *req) negotiateStream() error {
 func notAcceptable(types []string) error {
 	return status.Media(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 		"only the following media types are accepted: "+strings.Join(types, ", "))
-}
-
-// warnings are sent as Warning headers, each once.
-type warnings struct {
-	mu     sync.Mutex
-	header http.Header
-	seen   map[string]struct{}
-	total  int
-}
-
-const maxWarnings = 4096
-
-// AddWarning implements k8s.io/apiserver's warning.Recorder.
-func (w *warnings) AddWarning(agent, text string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if text == "" {
-		return
-	}
-	if _, ok := w.seen[text]; ok {
-		return
-	}
-	if w.seen == nil {
-		w.seen = map[string]struct{}{}
-	}
-	w.seen[text] = struct{}{}
-	if w.total += len(text); w.total > maxWarnings {
-		return
-	}
-	h, err := warningHeader(agent, text)
-	if err != nil {
-		return // text that no header can carry
-	}
-	w.header.Add("Warning", h)
 }

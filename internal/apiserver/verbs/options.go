@@ -22,18 +22,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 )
-
-func warningHeader(agent, text string) (string, error) {
-	if agent == "" {
-		agent = "-"
-	}
-	return net.NewWarningHeader(299, agent, text)
-}
 
 func badRequest(err error) error { return apierrors.NewBadRequest(err.Error()) }
 
