@@ -10,9 +10,10 @@ import (
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 )
+
+// consumer owns what flow schemas are told.
+const consumer = "api-priority-and-fairness-config-consumer-v1"
 
 // flowSchema says of a flow schema whether its priority level exists.
 func (k *Keeper) flowSchema(ctx context.Context, b Backend, name string) error {
@@ -41,7 +42,7 @@ func (k *Keeper) flowSchema(ctx context.Context, b Backend, name string) error {
 			return nil
 		}
 	}
-	err = b.ApplyStatus(ctx, flowSchemas, "", name, bootstrap.Consumer, map[string]any{"conditions": []any{map[string]any{
+	err = b.ApplyStatus(ctx, flowSchemas, "", name, consumer, map[string]any{"conditions": []any{map[string]any{
 		"type": string(flowcontrolv1.FlowSchemaConditionDangling), "status": string(status), "reason": reason, "message": message,
 		"lastTransitionTime": k.now().UTC().Format(time.RFC3339),
 	}}})

@@ -6,7 +6,6 @@ package upkeep
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
-	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -208,11 +205,16 @@ func (k *Keeper) definitions(ctx context.Context, b Backend) error {
 			}
 		}
 	}
-	var plants []verbs.Planting
-	for gv := range maps.Values(want) {
-		o := bootstrap.APIService(bootstrap.GroupVersion{GroupVersion: gv, GroupPriority: customGroup, VersionPriority: customVersion}, follows)
-		plants = append(plants, verbs.Planting{Resource: o.Resource, Object: o.Object, Finish: o.Finish, Fields: o.Fields})
+	for name, gv := range want {
+		_, err := b.Create(ctx, registrations, &apiregistrationv1.APIService{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{managed: follows}},
+			Spec: apiregistrationv1.APIServiceSpec{
+				Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: customGroup, VersionPriority: customVersion,
+			},
+		}, false)
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
 	}
-	_, err = b.Plant(ctx, plants)
-	return err
+	return nil
 }

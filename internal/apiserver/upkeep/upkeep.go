@@ -21,7 +21,6 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/utils/clock"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -50,7 +49,6 @@ type Backend interface {
 	resource.Backend
 	UpdateStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, change func(obj resource.Object)) error
 	ApplyStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, status map[string]any) error
-	Plant(ctx context.Context, ps []verbs.Planting) ([]resource.Object, error)
 }
 
 // Options of [New].
