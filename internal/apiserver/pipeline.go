@@ -156,6 +156,9 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 		status.Write(w, r, e)
 		return
 	}
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && r.Header.Get("Authorization") == "" {
+		s.metrics.Certificate(r.TLS.PeerCertificates[0].NotAfter.Sub(s.opts.Now()))
+	}
 	r.Header.Del("Authorization")
 	next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
 }

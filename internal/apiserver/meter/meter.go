@@ -34,6 +34,7 @@ type Meter struct {
 	running, deprecated        *prometheus.GaugeVec
 	terminations               *prometheus.CounterVec
 	tls, audited, auditRefused prometheus.Counter
+	certificates               prometheus.Histogram
 	step, controller           *prometheus.HistogramVec
 	resettable                 []interface{ Reset() }
 
@@ -82,6 +83,11 @@ func New(started time.Time, sources Sources) *Meter {
 		tls: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "apiserver_tls_handshake_errors_total", Help: "[ALPHA] Number of requests dropped with 'TLS handshake error from' error",
 		}),
+		certificates: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "apiserver_client_certificate_expiration_seconds",
+			Help:    "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.",
+			Buckets: []float64{0, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 345600, 604800, 2592000, 7776000, 15552000, 31104000},
+		}),
 		audited: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "apiserver_audit_event_total", Help: "[ALPHA] Counter of audit events generated and sent to the audit backend.",
 		}),
@@ -101,7 +107,7 @@ func New(started time.Time, sources Sources) *Meter {
 	}
 	m.requests.Store(&sync.Map{})
 	m.resettable = []interface{ Reset() }{m.total, m.duration, m.sli, m.sizes, m.deprecated, m.terminations, m.step, m.controller}
-	m.registry.MustRegister(m.total, m.duration, m.sli, m.sizes, m.running, m.deprecated, m.terminations, m.tls, m.audited, m.auditRefused, m.step, m.controller,
+	m.registry.MustRegister(m.total, m.duration, m.sli, m.sizes, m.running, m.deprecated, m.terminations, m.tls, m.certificates, m.audited, m.auditRefused, m.step, m.controller,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{sources: sources})
 	m.slis.MustRegister(&healthCollector{health: sources.Health})
 	return m
@@ -177,6 +183,9 @@ func (m *Meter) Long(k Request) (out func()) {
 
 // Handshake counts a TLS handshake that went wrong.
 func (m *Meter) Handshake() { m.tls.Inc() }
+
+// Certificate notes how long the certificate lives yet by which a client was authenticated.
+func (m *Meter) Certificate(left time.Duration) { m.certificates.Observe(left.Seconds()) }
 
 // Metrics answers /metrics; DELETE forgets what was counted.
 func (m *Meter) Metrics(w http.ResponseWriter, r *http.Request) { m.serve(w, r, m.registry) }

@@ -64,6 +64,7 @@ func sample(t *testing.T) *Meter {
 	m.Request(Request{Verb: "POST", DryRun: "All", Version: "v1", Resource: "pods", Scope: "resource", Component: Component, Code: 201}, time.Millisecond, 500)
 	m.Dropped(Request{Verb: "LIST", Version: "v1", Resource: "pods", Scope: "cluster", Component: Component})
 	m.Deprecated("", "v1", "endpoints", "")
+	m.Certificate(48 * time.Hour)
 	left := m.Long(Request{Verb: "WATCH", Version: "v1", Resource: "pods", Scope: "cluster", Component: Component, Code: 200})
 	m.Long(Request{Verb: "WATCH", Version: "v1", Resource: "pods", Scope: "cluster", Component: Component})
 	left()
@@ -120,6 +121,8 @@ func TestStableMetrics(t *testing.T) {
 		`apiserver_longrunning_requests{component="apiserver",group="",resource="pods",scope="cluster",subresource="",verb="WATCH",version="v1"} 1`,
 		`apiserver_requested_deprecated_apis{group="",removed_release="",resource="endpoints",subresource="",version="v1"} 1`,
 		`apiserver_current_inflight_requests{request_kind="readOnly"} 3`,
+		`apiserver_client_certificate_expiration_seconds_bucket{le="86400"} 0`,
+		`apiserver_client_certificate_expiration_seconds_bucket{le="172800"} 1`,
 		`apiserver_current_inflight_requests{request_kind="mutating"} 1`,
 		`apiserver_resource_objects{group="",resource="pods"} 7`,
 		`apiserver_storage_size_bytes{storage_cluster_id="mortise-0"} 4096`,
