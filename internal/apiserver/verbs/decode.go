@@ -318,7 +318,7 @@ func (d *decoder) finish(obj resource.Object, said schema.GroupVersionKind, stri
 	if d.prune != nil {
 		for _, path := range d.prune(obj) {
 			if strictly {
-				strict = append(strict, fmt.Errorf("unknown field %q", path))
+				strict = append(strict, errors.New(`unknown field "`+path+`"`))
 			}
 		}
 	}
