@@ -132,7 +132,7 @@ func (q *req) writeJSON(code int, b []byte) error {
 	case q.accept.media == mediaYAML:
 		y, err := yaml.JSONToYAML(b)
 		if err != nil {
-			return fmt.Errorf("encode answer as YAML: %w", err)
+			return err // upstream's words: they are the answer
 		}
 		return q.write(code, mediaYAML, y)
 	case q.accept.pretty:
