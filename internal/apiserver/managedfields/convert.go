@@ -49,6 +49,9 @@ func (c *converter) live(obj resource.Object) (resource.Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("convert empty %s: %w", c.d.Kind, err)
 	}
+	if !custom(c.d) { // without what the conversion has filled in, which the writer comes to own
+		hub = reflect.New(reflect.TypeOf(hub).Elem()).Interface().(resource.Object)
+	}
 	return hub, nil
 }
 

@@ -337,6 +337,28 @@ func TestHubOfAnotherGroup(t *testing.T) {
 	}
 }
 
+// TestConversionThatFillsIn has a conversion that fills a field in: who creates the object owns it.
+func TestConversionThatFillsIn(t *testing.T) {
+	m, d := New(nil), events()
+	plain := d.Versions[1].ToHub
+	d.Versions[1].ToHub = func(o resource.Object) (resource.Object, error) {
+		hub, err := plain(o)
+		if e, ok := hub.(*corev1.Event); ok && e.Message == "" {
+			e.Message = "filled in"
+		}
+		return hub, err
+	}
+	hub, err := d.Versions[1].ToHub(&eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "n"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := m.Update(d, "v1", "", nil, hub, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, got, `x Update events.k8s.io/v1 {"f:note":{}}`)
+}
+
 // FuzzApplyTwice proves that applying the same configuration again changes nothing.
 func FuzzApplyTwice(f *testing.F) {
 	m, d := New(nil), crontabs(f)
