@@ -180,6 +180,8 @@ type Strategy struct {
 	Warn func(ctx context.Context, obj, old Object) []string
 	// WarnDelete returns warnings for a client that deletes, by its options; nil: none.
 	WarnDelete func(opts *metav1.DeleteOptions) []string
+	// RefuseDelete says why the object of that name cannot be deleted by itself (as one of a collection it can); nil: it can.
+	RefuseDelete func(name string) error
 	// Allocate reserves what lies outside of the object (cluster IPs, node ports) and writes it into obj; old is nil on
 	// create, obj is nil on delete. It runs before Prepare and Validate, which see what it wrote. Done is called once, with
 	// whether the write was committed; it is nil when nothing was reserved.

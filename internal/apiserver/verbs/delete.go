@@ -33,6 +33,11 @@ func deleteOne(q *req) error {
 		return err
 	}
 	q.warnDelete(opts)
+	if keep := q.kind.Strategy.RefuseDelete; keep != nil {
+		if err := keep(q.name); err != nil {
+			return apierrors.NewForbidden(q.kind.GroupResource(), q.name, err)
+		}
+	}
 	ctx, cancel := q.writing()
 	defer cancel()
 	d := q.deletion(q.ns, q.name, opts)

@@ -27,7 +27,7 @@ func (q *req) respondList(code int, l *found) error {
 	if err := q.foresee(l.records); err != nil {
 		return err
 	}
-	if a.target != nil && (a.target.Kind == "PartialObjectMetadata" || a.media != mediaJSON || a.pretty || len(l.records) == 0) {
+	if a.target != nil && (a.target.Kind == "PartialObjectMetadata" || a.media != mediaJSON || a.pretty || len(l.records) == 0 || ordered(q.ver().Columns)) {
 		forms := make([]*watchcache.Forms, len(l.records))
 		for i, r := range l.records {
 			f, err := q.kind.Forms(r)
@@ -127,6 +127,12 @@ func (q *req) partialList(w io.Writer, l *found) error {
 		}
 		return json.Marshal(table.Partial(one, f.Hub))
 	})
+}
+
+// ordered is true of columns that want to see all rows at once.
+func ordered(c resource.Columns) bool {
+	_, ok := c.(table.Orderer)
+	return ok
 }
 
 // tableList is a table, made and sent row by row. There is a row at least.

@@ -5,6 +5,8 @@
 package scheduling
 
 import (
+	"errors"
+
 	schedulingv1 "k8s.io/api/scheduling/v1"
 
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
@@ -26,6 +28,14 @@ func PriorityClass() *resource.Descriptor {
 			}),
 			Validate:       check.Create,
 			ValidateUpdate: check.Update,
+			RefuseDelete: func(name string) error {
+				for _, c := range upstream.SystemPriorityClasses() {
+					if c.Name == name {
+						return errors.New("this is a system priority class and cannot be deleted")
+					}
+				}
+				return nil
+			},
 		},
 	})
 }
