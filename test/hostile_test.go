@@ -25,6 +25,9 @@ import (
 
 var hostilePeer = flag.String("hostile.peer", "", "a kubeconfig: be hostile to that server, to see what it answers")
 
+// mostTime is how long any answer may take, on a machine that does much else.
+const mostTime = 30 * time.Second
+
 // mostHeap is how much more memory than before may be in use after hostility, that of the clients included.
 const mostHeap = 96 << 20
 
@@ -72,7 +75,7 @@ func (v *victim) stands() {
 	if code, body := v.say(request{method: "GET", path: "/api/v1/namespaces/default/configmaps/there"}); code != http.StatusOK {
 		v.t.Errorf("afterwards a GET is answered %d %s", code, body)
 	}
-	if took := time.Since(begun); took > 5*time.Second {
+	if took := time.Since(begun); took > mostTime {
 		v.t.Errorf("afterwards a GET takes %s", took)
 	}
 	if now := heap(); now > v.before+mostHeap {
@@ -181,7 +184,7 @@ func TestHostileBodies(t *testing.T) {
 			if !slices.Contains(c.want, code) {
 				t.Errorf("answered %d, want %v: %.300s", code, c.want, body)
 			}
-			if took := time.Since(begun); took > 10*time.Second {
+			if took := time.Since(begun); took > mostTime {
 				t.Errorf("took %s", took)
 			}
 			if *hostilePeer != "" {

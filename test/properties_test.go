@@ -39,6 +39,7 @@ const propertySeeds = 3
 type subject struct {
 	object  map[string]any
 	update  map[string]any // a change of it that is allowed
+	grows   bool           // the server writes to it once it is there
 	mapping *meta.RESTMapping
 }
 
@@ -68,7 +69,10 @@ func newProperties(t *testing.T) *properties {
 		t.Fatal(err)
 	}
 	mapper := restmapper.NewDiscoveryRESTMapper(groups)
-	var changes map[string]struct{ Update map[string]any }
+	var changes map[string]struct {
+		Update    map[string]any
+		Completed bool
+	}
 	read(t, "transcripts/changes.yaml", func(data []byte) error { return yaml.Unmarshal(data, &changes) })
 	read(t, "transcripts/kinds.yaml", func(data []byte) error {
 		for _, doc := range bytes.Split(data, []byte("\n---\n")) {
@@ -80,7 +84,8 @@ func newProperties(t *testing.T) *properties {
 			if s.mapping, err = mapper.RESTMapping(gvk.GroupKind(), gvk.Version); err != nil {
 				return err
 			}
-			s.update = changes[s.mapping.Resource.GroupResource().String()].Update
+			change := changes[s.mapping.Resource.GroupResource().String()]
+			s.update, s.grows = change.Update, change.Completed
 			p.subjects = append(p.subjects, s)
 		}
 		return nil
@@ -207,6 +212,9 @@ func TestProperties(t *testing.T) {
 			for n := range uint64(propertySeeds) {
 				r := rand.New(rand.NewPCG(n, 7))
 				made := p.must(request{method: "POST", path: s.path(), body: body(s.random(r))}, http.StatusCreated)
+				if s.grows {
+					made = p.completed(s, made)
+				}
 				p.sameInAllMedia(s, made)
 				p.applyTwice(s, r)
 				p.patches(s, r)
@@ -217,6 +225,26 @@ func TestProperties(t *testing.T) {
 			}
 		})
 	}
+}
+
+// completed waits until the server has written to a new object, and gives what it is then.
+func (p *properties) completed(s subject, made map[string]any) map[string]any {
+	p.t.Helper()
+	query := "?watch=1&fieldSelector=metadata.name%3D" + s.name() + "&resourceVersion=" + made["metadata"].(map[string]any)["resourceVersion"].(string)
+	q, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.config.Host+s.path()+query, http.NoBody)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	response, err := p.client.Do(q)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var e struct{ Object map[string]any }
+	if err := json.NewDecoder(response.Body).Decode(&e); err != nil {
+		p.t.Fatal(err)
+	}
+	return e.Object
 }
 
 // remove deletes the object, whatever holds it.
