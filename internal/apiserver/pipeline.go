@@ -98,6 +98,7 @@ func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 	info, _ := request.RequestInfoFrom(r.Context())
 	if err := requestinfo.Check(info, r.URL); err != nil {
+		w.Header().Del("Cache-Control")
 		text := fmt.Sprintf("Internal Server Error: %q: failed to create RequestInfo: %v", r.RequestURI, err) // upstream's words
 		http.Error(w, markup.Replace(text), http.StatusInternalServerError)
 		return

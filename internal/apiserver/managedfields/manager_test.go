@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -433,4 +434,13 @@ func BenchmarkUpdatePod(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// A request for a token says who wrote what it asks for, and nothing of the answer.
+func TestAnswered(t *testing.T) {
+	seconds := int64(600)
+	empty := func() resource.Object { return &authenticationv1.TokenRequest{} }
+	asked := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"a"}, ExpirationSeconds: &seconds}}
+	got := New(nil).Answered(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"), "token", asked, empty, "m")
+	equal(t, got, `m Update authentication.k8s.io/v1 token {"f:spec":{"f:audiences":{},"f:expirationSeconds":{}}}`)
 }

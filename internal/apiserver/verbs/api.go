@@ -52,6 +52,9 @@ type FieldManager interface {
 	// Apply merges a configuration into live (nil on create), and returns a new object.
 	Apply(d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error)
 
+	// Answered is Update for an object that a POST below another brings and is answered with.
+	Answered(gvk schema.GroupVersionKind, subresource string, obj resource.Object, empty func() resource.Object, manager string) resource.Object
+
 	// The same for a Scale, whose entries are made of its parent's before a write and brought back afterwards.
 	ScaleEntries(d *resource.Descriptor, version string, parent resource.Object) ([]metav1.ManagedFieldsEntry, error)
 	UpdateScale(before, after resource.Object, manager string) (resource.Object, error)

@@ -96,6 +96,9 @@ func createBelow(q *req) error {
 	if err := sameNamespace(q.ns, obj); err != nil {
 		return err
 	}
+	if q.Fields != nil && q.below().Kind == "TokenRequest" { // bindings and evictions are answered with a status
+		obj = q.Fields.Answered(q.below(), q.sub.Name, obj, q.sub.Create.New, manager(opts.FieldManager, q.r.UserAgent()))
+	}
 	at := q.attributes(admit.Create, obj, nil, opts, len(opts.DryRun) > 0)
 	if err := q.mutate(ctx, at); err != nil {
 		return err

@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package managedfields
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Answered records in an object that is answered and not stored, and that its parent knows nothing of, what its writer said in it:
+// the request for a token. New makes an empty one.
+func (m *Manager) Answered(gvk schema.GroupVersionKind, subresource string, obj resource.Object, empty func() resource.Object, manager string) resource.Object {
+	c := oneKind{gvk, empty}
+	f, err := managedfields.NewDefaultFieldManager(managedfields.NewDeducedTypeConverter(), c, c, c, gvk, gvk.GroupVersion(), subresource, nil)
+	if err == nil {
+		_, err = f.Update(empty(), obj, manager)
+	}
+	if err != nil {
+		m.log.Debug("keep managed fields", "kind", gvk.Kind, "name", obj.GetName(), "error", err)
+		obj.SetManagedFields(nil)
+	}
+	return obj
+}
+
+// oneKind knows one kind in one version.
+type oneKind struct {
+	gvk   schema.GroupVersionKind
+	empty func() resource.Object
+}
+
+// ConvertToVersion gives an object its kind.
+func (c oneKind) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
+	o, ok := in.(resource.Object)
+	if !ok {
+		return nil, runtime.NewNotRegisteredErrForKind("managed fields", in.GetObjectKind().GroupVersionKind())
+	}
+	return withKind(o, c.gvk), nil
+}
+
+// Convert is not used by field managers.
+func (oneKind) Convert(in, _, _ any) error { return fmt.Errorf("convert %T: unsupported", in) }
+
+// ConvertFieldLabel is not used by field managers.
+func (oneKind) ConvertFieldLabel(_ schema.GroupVersionKind, label, _ string) (string, string, error) {
+	return "", "", fmt.Errorf("convert field label %q: unsupported", label)
+}
+
+// Default has nothing to fill in: that was done when the object was read.
+func (oneKind) Default(runtime.Object) {}
+
+// New returns an empty object.
+func (c oneKind) New(schema.GroupVersionKind) (runtime.Object, error) { return c.empty(), nil }
