@@ -54,7 +54,7 @@ func TestAnswers(t *testing.T) {
 			if a.Status == 201 && admission[gvr.Resource] {
 				t.Skip("admission changes these on their way in")
 			}
-			got, err := create(t, d, gvr.Version, namespace, a.Body)
+			got, err := create(t, d, gvr.Version, namespace, a.Body, strings.HasPrefix(a.ID, "invalid/"))
 			if a.Status == 422 {
 				var status *apierrors.StatusError
 				if !errors.As(err, &status) {
@@ -102,8 +102,8 @@ func answers(t *testing.T) []answer {
 // admission are resources that built-in admission plug-ins complete: their objects are compared where those are tested.
 var admission = map[string]bool{"nodes": true, "persistentvolumes": true, "pods": true, "volumeattributesclasses": true}
 
-// create does what the server's create does before it stores.
-func create(t *testing.T, d *resource.Descriptor, version, namespace, body string) (resource.Object, error) {
+// create does what the server's create does before it stores. What is invalid on record was a dry run.
+func create(t *testing.T, d *resource.Descriptor, version, namespace, body string, dryRun bool) (resource.Object, error) {
 	t.Helper()
 	ctx := context.Background()
 	v := d.Version(version)
@@ -135,7 +135,7 @@ func create(t *testing.T, d *resource.Descriptor, version, namespace, body strin
 		return out, err
 	}
 	if d.Strategy.Allocate != nil {
-		done, err := d.Strategy.Allocate(ctx, nobody{}, obj, nil, false)
+		done, err := d.Strategy.Allocate(ctx, nobody{}, obj, nil, dryRun)
 		if err != nil {
 			return nil, err
 		}

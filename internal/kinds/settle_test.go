@@ -131,7 +131,7 @@ func TestAllowPrivileged(t *testing.T) {
 			body = strings.NewReplacer("TEMPLATE", `{"metadata":{"labels":{"a":"b"}},"spec":`+pod+`}`, "POD", pod,
 				"ONCE", strings.Replace(pod, "Always", "Never", 1), `{"spec":`, `{"metadata":{"name":"x"},"spec":`).Replace(body)
 			gvr, ns := split(path)
-			_, err := create(t, find(t, all, gvr.Group, gvr.Resource), gvr.Version, ns, body)
+			_, err := create(t, find(t, all, gvr.Group, gvr.Resource), gvr.Version, ns, body, false)
 			if refused := apierrors.IsInvalid(err) && strings.Contains(err.Error(), "privileged: Forbidden: disallowed by cluster policy"); refused == allowed {
 				t.Errorf("%s, allowed %v: %v", gvr.Resource, allowed, err)
 			}

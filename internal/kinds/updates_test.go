@@ -31,7 +31,7 @@ func TestUpdates(t *testing.T) {
 		}
 		done[gvr.GroupResource()] = true
 		t.Run(a.ID, func(t *testing.T) {
-			old, err := create(t, d, gvr.Version, namespace, a.Body)
+			old, err := create(t, d, gvr.Version, namespace, a.Body, false)
 			if err != nil {
 				t.Fatal(err)
 			}
