@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/net/websocket"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/resource"
 )
 
 const (
@@ -229,10 +231,15 @@ func (w *watching) protobufEvent(what, apiVersion, kind string, raw []byte) {
 
 // bookmark tells how far the client has seen.
 func (w *watching) bookmark(at int64, initialEnd bool) error {
-	obj := w.ver().New()
+	obj := blank(w.ver().New())
 	obj.SetResourceVersion(strconv.FormatInt(at, 10))
 	if initialEnd {
-		obj.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		notes := obj.GetAnnotations()
+		if notes == nil {
+			notes = map[string]string{}
+		}
+		notes[metav1.InitialEventsAnnotationKey] = "true"
+		obj.SetAnnotations(notes)
 	}
 	gvk := w.kind.GroupVersionKind(w.ver().Name)
 	obj.GetObjectKind().SetGroupVersionKind(gvk)
@@ -247,6 +254,21 @@ func (w *watching) bookmark(at int64, initialEnd bool) error {
 		return fmt.Errorf("encode %T: it has no protobuf form", obj)
 	}
 	return w.frame("BOOKMARK", tell)
+}
+
+// blank is an empty object as upstream's unversioned one becomes it: what is no pointer there is said here.
+func blank(obj resource.Object) resource.Object {
+	switch o := obj.(type) {
+	case *appsv1.DaemonSet:
+		o.Annotations = map[string]string{appsv1.DeprecatedTemplateGeneration: "0"}
+	case *appsv1.Deployment:
+		o.Spec.Replicas = new(int32)
+	case *appsv1.ReplicaSet:
+		o.Spec.Replicas = new(int32)
+	case *appsv1.StatefulSet:
+		o.Spec.Replicas = new(int32)
+	}
+	return obj
 }
 
 // flush sends what was appended.
