@@ -102,29 +102,56 @@ func (t *target) cpu() (time.Duration, error) {
 // memory is the server's resident memory, and the part of it that is its own and not mapped from the binary, in bytes.
 func (t *target) memory() (resident, anonymous int64, err error) {
 	for _, pid := range t.pids {
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		r, err := status(pid, "VmRSS")
 		if err != nil {
 			return 0, 0, err
 		}
-		for line := range strings.SplitSeq(string(status), "\n") {
-			name, value, _ := strings.Cut(line, ":")
-			var into *int64
-			switch name {
-			case "VmRSS":
-				into = &resident
-			case "RssAnon":
-				into = &anonymous
-			default:
-				continue
-			}
-			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
-			if err != nil {
-				return 0, 0, err
-			}
-			*into += kb << 10
+		a, err := status(pid, "RssAnon")
+		if err != nil {
+			return 0, 0, err
 		}
+		resident, anonymous = resident+r, anonymous+a
 	}
 	return resident, anonymous, nil
+}
+
+// status is a line of /proc/PID/status, in bytes.
+func status(pid int, name string) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), "\n"+name+":")
+	line, _, _ := strings.Cut(rest, "\n")
+	kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(line), " kB"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read %s of process %d: %w", name, pid, err)
+	}
+	return kb << 10, nil
+}
+
+// peak is the most that the server had resident while something was done, and what it had before, in MB.
+func (t *target) peak(do func() error) (before, most float64, err error) {
+	resident, _, err := t.memory()
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, pid := range t.pids { // begins the count of the most anew; proc(5)
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
+			return 0, 0, fmt.Errorf("reset peak: %w", err)
+		}
+	}
+	if err := do(); err != nil {
+		return 0, 0, err
+	}
+	for _, pid := range t.pids {
+		n, err := status(pid, "VmHWM")
+		if err != nil {
+			return 0, 0, err
+		}
+		most += float64(n) / (1 << 20)
+	}
+	return float64(resident) / (1 << 20), most, nil
 }
 
 // held is what a server holds, in KB.
@@ -208,12 +235,12 @@ func (t *target) namespace(ctx context.Context) (string, error) {
 	if err := expect(ctx, client, http.StatusCreated, "POST", t.config.Host+"/api/v1/namespaces", "application/json", fmt.Sprintf(`{"metadata":{"name":%q}}`, name)); err != nil {
 		return "", err
 	}
-	status, answer, err := say(ctx, client, "POST", t.config.Host+"/api/v1/namespaces/"+name+"/serviceaccounts", "application/json", `{"metadata":{"name":"default"}}`)
+	code, answer, err := say(ctx, client, "POST", t.config.Host+"/api/v1/namespaces/"+name+"/serviceaccounts", "application/json", `{"metadata":{"name":"default"}}`)
 	if err != nil {
 		return "", err
 	}
-	if status != http.StatusCreated && status != http.StatusConflict { // a controller may have been faster
-		return "", fmt.Errorf("create service account: status %d: %.300s", status, answer)
+	if code != http.StatusCreated && code != http.StatusConflict { // a controller may have been faster
+		return "", fmt.Errorf("create service account: status %d: %.300s", code, answer)
 	}
 	return name, nil
 }
