@@ -86,27 +86,25 @@ func run() error {
 	return os.WriteFile("z_data/index.json", append(b, '\n'), 0o644)
 }
 
-// v3 writes a document a group version, and returns the paths' prefixes that are served.
+// v3 writes a document a group version, previews too, and returns the paths' prefixes that are served by default.
 func v3(dir string, es enums, ix *index) (map[string]bool, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "v3", "*.json"))
 	if err != nil {
 		return nil, err
 	}
 	served := map[string]bool{}
-	groups := map[string]bool{} // with a served version
 	for _, f := range files {
 		if p := pathOf(f); strings.Count(p, "/") == 2 && !preview.MatchString(filepath.Base(p)) {
-			groups[filepath.Dir(p)] = true
+			served[p], served[filepath.Dir(p)] = true, true
+		} else if !strings.HasPrefix(p, "apis/") && p != "logs" {
+			served[p] = true
 		}
 	}
 	for _, f := range files {
 		p := pathOf(f)
-		isGroup := strings.HasPrefix(p, "apis/") && strings.Count(p, "/") == 1
-		if p == "logs" || // only with --enable-logs-handler
-			strings.HasPrefix(p, "apis/") && preview.MatchString(filepath.Base(p)) || isGroup && !groups[p] {
+		if p == "logs" { // only with --enable-logs-handler
 			continue
 		}
-		served[p] = true
 		raw, err := os.ReadFile(f)
 		if err != nil {
 			return nil, err
