@@ -131,6 +131,16 @@ var gated = []gatedFields{
 				gate(s, &p.HTTPGet.Protocol)
 			}
 		})
+		eachContainer(spec, func(c *corev1.Container) {
+			if c.Lifecycle == nil {
+				return
+			}
+			for _, h := range []*corev1.LifecycleHandler{c.Lifecycle.PostStart, c.Lifecycle.PreStop} {
+				if h != nil && h.HTTPGet != nil {
+					gate(s, &h.HTTPGet.Protocol)
+				}
+			}
+		})
 	}},
 	{"PodCertificateRequest", func(spec *corev1.PodSpec, s *sweep) {
 		eachSource(spec, func(p *corev1.VolumeProjection) { gate(s, &p.PodCertificate) })

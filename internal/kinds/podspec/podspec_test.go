@@ -26,6 +26,12 @@ func TestDropOff(t *testing.T) {
 			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 				Name: "e", Lifecycle: &corev1.Lifecycle{StopSignal: always(corev1.SIGTERM)},
 			}}},
+			InitContainers: []corev1.Container{{Name: "i", Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
+				HTTPGet: &corev1.HTTPGetAction{Protocol: always(corev1.HTTPProtocol("HTTP1"))},
+			}}}},
+			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "p", User: always(int64(-1))}},
+			}}}}},
 			SchedulingGroup: &corev1.PodSchedulingGroup{},
 		}
 	}
@@ -41,6 +47,20 @@ func TestDropOff(t *testing.T) {
 	}
 	if spec.SchedulingGroup != nil {
 		t.Errorf("a new pod keeps %+v", spec.SchedulingGroup)
+	}
+	if p := spec.InitContainers[0].Lifecycle.PreStop.HTTPGet.Protocol; p != nil {
+		t.Errorf("a new pod keeps the protocol %q of a handler", *p)
+	}
+	if u := spec.Volumes[0].Projected.Sources[0].ServiceAccountToken.User; u != nil {
+		t.Errorf("a new pod keeps the user %d of a token", *u)
+	}
+	status := &corev1.PodStatus{VolumeHealth: []corev1.PodVolumeHealth{{Name: "v"}}}
+	DropOffStatus(status, &corev1.PodStatus{VolumeHealth: []corev1.PodVolumeHealth{{Name: "w"}}})
+	if len(status.VolumeHealth) != 1 {
+		t.Error("a status that tells of volumes' health no longer does")
+	}
+	if DropOffStatus(status, &corev1.PodStatus{}); len(status.VolumeHealth) != 0 {
+		t.Errorf("a status keeps %+v", status.VolumeHealth)
 	}
 	kept := with()
 	DropOff(kept, with())
