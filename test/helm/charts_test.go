@@ -22,11 +22,11 @@ type values = map[string]any
 // server-side apply and the three-way patch of Helm 3.
 func TestCharts(t *testing.T) {
 	for _, c := range []struct {
-		name, module, folder  string
-		first, second         values
-		deployment            string
-		changed               func(replicas int32, image string) bool // by the second values
-		serverSide, watchless bool
+		name, module, folder string
+		first, second        values
+		deployment           string
+		changed              func(replicas int32, image string) bool // by the second values
+		serverSide           bool
 	}{
 		{
 			name: "cert-manager", module: "github.com/cert-manager/cert-manager", folder: "deploy/charts/cert-manager",
