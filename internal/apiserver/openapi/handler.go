@@ -49,10 +49,10 @@ type documents struct {
 	v3    map[string]*document
 	index func() ([]byte, error)
 	v2    *document
-	parts map[string]*part // of custom kinds, by path
+	parts map[string]*part // what v2 has beside the default documents, by path
 }
 
-// part is what the custom kinds of one group version make. It is kept as long as they are the same, so that a new definition costs
+// part is what the custom kinds of one group version make, or a preview adds to v2. It is kept as long as they are the same, so that a new definition costs
 // no more where there are many.
 type part struct {
 	kinds []*resource.Descriptor
@@ -118,7 +118,15 @@ func assemble(s *static, list []*resource.Descriptor, now time.Time, before *doc
 			d.v3[p] = embedded(e.File, e.Hash)
 		}
 	}
+	for p, file := range s.V2Parts {
+		if served[p] {
+			d.parts[p] = &part{v2: sync.OnceValues(func() (*addition, error) { return preview(file) })}
+		}
+	}
 	for p, kinds := range custom {
+		if d.parts[p] != nil {
+			continue
+		}
 		byName(kinds)
 		if before != nil && before.parts[p] != nil && slices.Equal(before.parts[p].kinds, kinds) {
 			d.parts[p] = before.parts[p]

@@ -46,8 +46,9 @@ func mergedV2(s *static, parts map[string]*part) *document {
 				return nil, errors.New("embedded v2 document does not suit its index")
 			}
 			out = append(out, b[from:part.end]...)
-			out = append(out, ',')
-			out = append(out, part.more[1:len(part.more)-1]...)
+			if members := part.more[1 : len(part.more)-1]; len(members) > 0 {
+				out = append(append(out, ','), members...)
+			}
 			from = part.end
 		}
 		return deflate(append(out, b[from:]...))
@@ -103,12 +104,19 @@ func sum(parts map[string]*part) (*addition, error) {
 		if err != nil {
 			return nil, err
 		}
-		all.paths = append(append(all.paths, a.paths[1:len(a.paths)-1]...), ',')
-		all.definitions = append(append(all.definitions, a.definitions[1:len(a.definitions)-1]...), ',')
+		all.paths, all.definitions = join(all.paths, a.paths), join(all.definitions, a.definitions)
 	}
-	// every part has kinds, and every kind paths
-	all.paths[len(all.paths)-1], all.definitions[len(all.definitions)-1] = '}', '}'
+	all.paths, all.definitions = append(all.paths, '}'), append(all.definitions, '}')
 	return all, nil
+}
+
+// join appends the members of an object to an object that is not closed yet.
+func join(open, object []byte) []byte {
+	members := object[1 : len(object)-1]
+	if len(members) > 0 && len(open) > 1 {
+		open = append(open, ',')
+	}
+	return append(open, members...)
 }
 
 // additions are those of the kinds of one group version.

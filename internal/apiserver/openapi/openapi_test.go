@@ -318,3 +318,37 @@ func TestPartsAreKept(t *testing.T) {
 		}
 	}
 }
+
+// TestPreviews: versions that are not served by default have documents where they are served, and only there.
+func TestPreviews(t *testing.T) {
+	preview := &resource.Descriptor{Group: "resource.k8s.io", Resource: "resourceslices", Storage: "v1", Versions: []resource.Version{
+		{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }}, {Name: "v1beta2", New: func() resource.Object { return &corev1.Pod{} }}}}
+	const path, model = "/apis/resource.k8s.io/v1beta2/resourceslices", "io.k8s.api.resource.v1beta2.ResourceSlice"
+	for _, c := range []struct {
+		kinds []*resource.Descriptor
+		want  bool
+	}{
+		{[]*resource.Descriptor{builtIn("resource.k8s.io", "resourceslices")}, false},
+		{[]*resource.Descriptor{preview}, true},
+		{append(gadgets(t), preview), true},
+	} {
+		h := New(func() []*resource.Descriptor { return c.kinds }, nil)
+		_, b := get(t, h, "/openapi/v3")
+		_, inIndex := decode(t, b)["paths"].(map[string]any)["apis/resource.k8s.io/v1beta2"]
+		_, b = get(t, h, "/openapi/v2")
+		doc := decode(t, b)
+		_, inPaths := doc["paths"].(map[string]any)[path]
+		_, inModels := doc["definitions"].(map[string]any)[model]
+		if inIndex != c.want || inPaths != c.want || inModels != c.want {
+			t.Errorf("%d kinds: v3 %v, v2 paths %v, definitions %v, want %v", len(c.kinds), inIndex, inPaths, inModels, c.want)
+		}
+		_, b = get(t, h, "/openapi/v2", "Accept", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
+		var message openapi_v2.Document
+		if err := proto.Unmarshal(b, &message); err != nil {
+			t.Fatal(err)
+		}
+		if len(message.Paths.Path) != len(doc["paths"].(map[string]any)) {
+			t.Errorf("%d paths in protobuf, %d in JSON", len(message.Paths.Path), len(doc["paths"].(map[string]any)))
+		}
+	}
+}

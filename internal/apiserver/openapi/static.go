@@ -24,6 +24,8 @@ type static struct {
 	Definitions, Paths int
 	// Parameters are the names of those that operations of v2 share, by their JSON with sorted keys.
 	Parameters map[string]string
+	// V2Parts are the files of what versions that are not served by default add to V2, by their path.
+	V2Parts map[string]string
 
 	// schemas are those that documents of custom kinds share, by name.
 	schemas func() (map[string]json.RawMessage, error)
@@ -54,6 +56,23 @@ func readStatic() (*static, error) {
 		return out, nil
 	})
 	return s, nil
+}
+
+// preview is what a version that is not served by default adds to the v2 document.
+func preview(file string) (*addition, error) {
+	z, err := data.ReadFile("z_data/" + file)
+	if err != nil {
+		return nil, fmt.Errorf("read preview: %w", err)
+	}
+	b, err := inflate(z)
+	if err != nil {
+		return nil, err
+	}
+	var parts struct{ Paths, Definitions json.RawMessage }
+	if err := json.Unmarshal(b, &parts); err != nil {
+		return nil, fmt.Errorf("parse preview: %w", err)
+	}
+	return &addition{paths: parts.Paths, definitions: parts.Definitions}, nil
 }
 
 // embedded is an embedded document.

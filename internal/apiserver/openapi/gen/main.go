@@ -14,16 +14,19 @@ import (
 	"crypto/sha512"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
 	openapi_v3 "github.com/google/gnostic-models/openapiv3"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 type entry struct {
@@ -39,6 +42,8 @@ type index struct {
 	Paths       int `json:"paths"`
 	// Parameters are the names of the parameters that operations of v2 share, by their JSON with sorted keys.
 	Parameters map[string]string `json:"parameters"`
+	// V2Parts are the files of what versions that are not served by default add to V2, by their path.
+	V2Parts map[string]string `json:"v2parts"`
 }
 
 // preview is a version that is not served by default.
@@ -170,8 +175,53 @@ func v2(dir string, es enums, served map[string]bool, ix *index) error {
 	if err != nil {
 		return fmt.Errorf("parse swagger: %w", err)
 	}
-	ix.V2, err = write("v2", b, parsed)
-	return err
+	if ix.V2, err = write("v2", b, parsed); err != nil {
+		return err
+	}
+	return previews(raw, es, doc, ix)
+}
+
+// previews writes what each version that is not served by default adds to the v2 document, and each group of nothing else.
+func previews(raw []byte, es enums, base *spec.Swagger, ix *index) error {
+	ix.V2Parts = map[string]string{}
+	written := map[string]bool{}
+	for _, p := range slices.Sorted(maps.Keys(ix.V3)) {
+		prefix := "/" + p + "/"
+		if !strings.HasPrefix(p, "apis/") {
+			continue
+		}
+		if _, ok := base.Paths.Paths[prefix]; ok {
+			continue
+		}
+		version := strings.Count(p, "/") == 2
+		doc, err := serveV2(raw, es, func(path string) bool { return path == prefix || version && strings.HasPrefix(path, prefix) })
+		if err != nil {
+			return fmt.Errorf("make v2 of %s: %w", p, err)
+		}
+		for name := range base.Definitions {
+			delete(doc.Definitions, name)
+		}
+		for name := range doc.Definitions {
+			if written[name] {
+				return fmt.Errorf("definition %s belongs to two versions", name)
+			}
+			written[name] = true
+		}
+		b, err := plain(map[string]any{"paths": doc.Paths, "definitions": doc.Definitions})
+		if err != nil {
+			return err
+		}
+		packed, err := compress(b)
+		if err != nil {
+			return err
+		}
+		file := "v2_" + strings.ReplaceAll(p, "/", "_") + ".json.gz"
+		if err := os.WriteFile(filepath.Join("z_data", file), packed, 0o644); err != nil {
+			return err
+		}
+		ix.V2Parts[p] = file
+	}
+	return nil
 }
 
 // plain is JSON that leaves <, > and & as they are, as kube-apiserver writes v2 but not v3.
