@@ -124,7 +124,7 @@ func All(o Options) []*resource.Descriptor {
 		rbac.RoleBinding(o.Roles),
 		devices.DeviceClass(),
 		devices.DeviceTaintRule(),
-		devices.ResourceClaim(o.Namespaces),
+		devices.ResourceClaim(o.Namespaces, devices.Authorize(o.Authorize)),
 		devices.ResourceClaimTemplate(o.Namespaces),
 		devices.ResourceSlice(),
 		scheduling.PriorityClass(),

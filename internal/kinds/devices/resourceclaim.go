@@ -12,7 +12,7 @@ import (
 )
 
 // ResourceClaim describes resource claims, with the subresource status.
-func ResourceClaim(find Namespaces) *resource.Descriptor {
+func ResourceClaim(find Namespaces, ask Authorize) *resource.Descriptor {
 	check := upstream.ResourceClaim()
 	return kind.Describe[resourcev1.ResourceClaim](resource.Descriptor{
 		Group:      "resource.k8s.io",
@@ -40,7 +40,7 @@ func ResourceClaim(find Namespaces) *resource.Descriptor {
 				kind.KeepMeta(&r.ObjectMeta, &old.ObjectMeta)
 				dropSkipped(r, old, upstream.Gate("DRAOptionalNodeOperations"))
 				keepAllocated(r, old)
-			}, find.newStatus(check.Status)),
+			}, find.newStatus(ask.parts(check.Status))),
 		},
 	})
 }
