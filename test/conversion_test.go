@@ -15,8 +15,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -333,5 +335,62 @@ func TestConversionWebhookIsSlow(t *testing.T) {
 	close(hook.held)
 	if l, err := d.Resource(boxesV2).Namespace("default").List(t.Context(), metav1.ListOptions{}); err != nil || len(l.Items) != 1 {
 		t.Errorf("afterwards: %v, %v", l, err)
+	}
+}
+
+// TestBrokenConversionHurtsNobodyElse deletes a namespace, and an owner, whose objects are of a definition whose webhook is
+// gone and whose preferred version is not the stored one.
+func TestBrokenConversionHurtsNobodyElse(t *testing.T) {
+	cluster := embedtest.New(t)
+	ctx := t.Context()
+	c, d := cluster.Client(), dynamic.NewForConfigOrDie(cluster.Config())
+	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	if _, err := d.Resource(crds).Create(ctx, boxDefinition(map[string]any{"url": "https://127.0.0.1:1"}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	boxes := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"})
+	owner, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owned := namedBox("v1", "owned", "size", 1)
+	owned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID}})
+	if _, err := boxes.Namespace("default").Create(ctx, owned, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	inside := namedBox("v1", "inside", "size", 1)
+	inside.SetNamespace("going")
+	if _, err := boxes.Namespace("going").Create(ctx, inside, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w, err := boxes.Namespace("default").Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	namespaces, err := c.CoreV1().Namespaces().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=going"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer namespaces.Stop()
+	if err := c.CoreV1().ConfigMaps("default").Delete(ctx, "owner", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CoreV1().Namespaces().Delete(ctx, "going", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.After(30 * time.Second)
+	for what, events := range map[string]<-chan watch.Event{"what the owner owned": w.ResultChan(), "the namespace": namespaces.ResultChan()} {
+		for gone := false; !gone; {
+			select {
+			case e := <-events:
+				gone = e.Type == watch.Deleted
+			case <-limit:
+				t.Fatalf("%s is still there", what)
+			}
+		}
 	}
 }

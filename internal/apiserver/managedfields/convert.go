@@ -36,13 +36,20 @@ func custom(d *resource.Descriptor) bool {
 	return ok
 }
 
-// live is the object before the write: an empty one when there is none.
+// live is the object before the write, in the version of the write if that is deferred: an empty one when there is none.
 func (c *converter) live(obj resource.Object) (resource.Object, error) {
+	if obj != nil && c.v.Deferred {
+		in, err := c.to(obj, schema.GroupVersion{Group: c.d.Group, Version: c.v.Name})
+		if err != nil {
+			return nil, err
+		}
+		return in.(resource.Object), nil
+	}
 	if obj != nil {
 		return obj, nil
 	}
 	empty := c.v.New()
-	if c.v.ToHub == nil {
+	if c.v.ToHub == nil || c.v.Deferred {
 		return empty, nil
 	}
 	hub, err := c.v.ToHub(empty)

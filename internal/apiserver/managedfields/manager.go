@@ -81,7 +81,7 @@ func (m *Manager) update(d *resource.Descriptor, version, subresource string, li
 	return err
 }
 
-// Apply merges a configuration into live, nil when it is to be created, and returns a new hub object. A conflict is an API status error,
+// Apply merges a configuration into live, nil when it is to be created, and returns a new object: of the hub, or of the version if that is deferred. A conflict is an API status error,
 // 409 with a cause for each field.
 func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error) {
 	f, c, err := m.of(d, version, subresource)
@@ -134,6 +134,9 @@ func (m *Manager) of(d *resource.Descriptor, version, subresource string) (*mana
 	}
 	gvk := d.GroupVersionKind(version)
 	hub := schema.GroupVersion{Group: d.Group, Version: d.Storage}
+	if v.Deferred { // what is merged stays in the version that it was applied in
+		hub.Version = version
+	}
 	f, err := make(types, weakly, weakly, weakly, gvk, hub, subresource, resets(d, subresource))
 	if err != nil {
 		return nil, nil, fmt.Errorf("make field manager: %w", err)
