@@ -164,6 +164,10 @@ func TestDeleteOptions(t *testing.T) {
 		{"POST", pod, `{"metadata":{"name":"p","generation":1},"spec":{"containers":[{"name":"c"}]}}`, 201, ""},
 		{"DELETE", pod + "/p?gracePeriodSeconds=0&dryRun=All", "", 200, `"deletionGracePeriodSeconds":0`}, // as it would be marked
 		{"GET", pod + "/p", "", 200, `"generation":1`},
+		{"POST", at, `{"metadata":{"name":"held","finalizers":["a.b/c"]}}`, 201, ""},
+		{"DELETE", at + "/held", "", 200, `"deletionTimestamp"`},
+		{"POST", at, `{"metadata":{"name":"held"}}`, 409, `"message":"object is being deleted: configmaps \"held\" already exists","reason":"AlreadyExists"`},
+		{"POST", at + "?dryRun=All", `{"metadata":{"name":"held"}}`, 409, `object is being deleted: `},
 		{"POST", at, `{"metadata":{"name":"rv","resourceVersion":"7"}}`, 500, "resourceVersion should not be set on objects to be created"},
 		{"POST", at, `{"metadata":{"name":"rv","resourceVersion":"abc"}}`, 201, ""},
 		{"PUT", at + "/rv", `{"metadata":{"name":"rv","resourceVersion":"abc"}}`, 500, `"message":"strconv.ParseUint: parsing \"abc\": invalid syntax"`},
@@ -245,6 +249,21 @@ func TestWatchRefusals(t *testing.T) {
 		{"GET", at + "?watch=1&timeoutSeconds=-1", "", 200, ""},
 		{"GET", at + "?watch=1&resourceVersion=abc", "", 500, ""},
 		{"GET", at + "?limit=1&resourceVersion=2", "", 410, "The resourceVersion for the provided list is too old."},
+	})
+}
+
+// A PUT may create where the kind allows that, but not what it says has been.
+func TestUpdateThatCreates(t *testing.T) {
+	kind := configMaps()
+	kind.Strategy.CreateOnUpdate = true
+	d := converse(t, kind)
+	const at = "/api/v1/namespaces/ns/configmaps/a"
+	d.run(t, []exchange{
+		{"PUT", at, `{"metadata":{"name":"a","uid":"u"}}`, 409, `Precondition failed: UID in precondition: u, UID in object meta: "`},
+		{"PUT", at + "?dryRun=All", `{"metadata":{"name":"a"}}`, 201, ""},
+		{"PUT", at, `{"metadata":{"name":"a","resourceVersion":"7"}}`, 201, ""},
+		{"PUT", at, `{"metadata":{"name":"a","uid":"u"}}`, 409, "Precondition failed: UID in precondition: u, UID in object meta: "},
+		{"PUT", at, `{"metadata":{"name":"a"},"data":{"k":"v"}}`, 200, `"k":"v"`},
 	})
 }
 

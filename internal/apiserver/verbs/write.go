@@ -116,7 +116,7 @@ func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object)
 			return nil, err
 		}
 		if rec != nil {
-			return nil, apierrors.NewAlreadyExists(k.GroupResource(), obj.GetName())
+			return nil, taken(k, obj.GetName(), rec)
 		}
 		return k.Unstored(key, obj)
 	}
@@ -132,7 +132,7 @@ func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object)
 	if err != nil {
 		var conflict *store.ConflictError
 		if errors.As(err, &conflict) {
-			return nil, apierrors.NewAlreadyExists(k.GroupResource(), obj.GetName())
+			return nil, taken(k, obj.GetName(), conflict.Current)
 		}
 		return nil, err
 	}
@@ -142,6 +142,18 @@ func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object)
 		a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), f.Hub)
 	}
 	return f, err
+}
+
+// taken is the 409 of a name that an object has, which may be on its way out.
+func taken(k *Kind, name string, by *store.Record) error {
+	e := apierrors.NewAlreadyExists(k.GroupResource(), name)
+	if by == nil {
+		return e
+	}
+	if f, err := k.Forms(by); err == nil && f.Hub.GetDeletionTimestamp() != nil {
+		e.ErrStatus.Message = "object is being deleted: " + e.ErrStatus.Message
+	}
+	return e
 }
 
 func pathSegment(name string, prefix bool) []string {
@@ -226,6 +238,9 @@ func (a *API) alter(ctx context.Context, c *alteration) (f *watchcache.Forms, cr
 }
 
 func (a *API) alterCreate(ctx context.Context, c *alteration) (*watchcache.Forms, error) {
+	if c.uid != "" {
+		return nil, apierrors.NewConflict(c.kind.GroupResource(), c.name, precondition(c.kind.Key(c.ns, c.name), "UID", string(c.uid), ""))
+	}
 	obj, err := c.make(ctx, nil)
 	if err != nil {
 		return nil, err
