@@ -83,6 +83,13 @@ type Backend interface {
 	IssueToken(ctx context.Context, claims TokenClaims) (token string, expires metav1.Time, err error)
 }
 
+// ServerWriter is what a [Backend] may be besides: it writes down who changed the fields, as for the clients that
+// kube-apiserver has to itself.
+type ServerWriter interface {
+	// UpdateAsServer is Update by way of a subresource ("status"), with the server in the managed fields.
+	UpdateAsServer(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool, change func(obj Object) error) (Object, error)
+}
+
 // Keeper is what a [Backend] may be besides: it keeps records that are no objects, for what all servers of a store share.
 type Keeper interface {
 	// Record reads the value under a key below the root of all keys ("ranges/servicenodeports"), and its revision; 0 when

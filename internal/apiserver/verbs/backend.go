@@ -86,6 +86,16 @@ func (b *Backend) List(ctx context.Context, r schema.GroupResource, namespace st
 
 // Update lets change edit a copy of the newest object and stores it.
 func (b *Backend) Update(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, change func(resource.Object) error) (resource.Object, error) {
+	return b.update(ctx, r, namespace, name, "", dryRun, change)
+}
+
+// UpdateAsServer implements [resource.ServerWriter].
+func (b *Backend) UpdateAsServer(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool, change func(resource.Object) error) (resource.Object, error) {
+	return b.update(ctx, r, namespace, name, sub, dryRun, change)
+}
+
+// update is Update. With a subresource, the server is written down as who changed the fields.
+func (b *Backend) update(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool, change func(resource.Object) error) (resource.Object, error) {
 	k, err := b.kind(r)
 	if err != nil {
 		return nil, err
@@ -109,6 +119,11 @@ func (b *Backend) Update(ctx context.Context, r schema.GroupResource, namespace,
 		obj := own(cur)
 		if err := change(obj); err != nil {
 			return nil, err
+		}
+		if sub != "" && b.api.Fields != nil {
+			if obj, err = b.api.Fields.Update(k.Descriptor, k.Storage, sub, cur.Hub, obj, "kube-apiserver"); err != nil {
+				return nil, err
+			}
 		}
 		var f *watchcache.Forms
 		if finished(k, obj, cur.Hub) {

@@ -408,3 +408,32 @@ func TestBindingRefusals(t *testing.T) {
 		t.Errorf("an eviction with a bad policy: %v", err)
 	}
 }
+
+// booking is a shelf that notes what is written in the server's own name.
+type booking struct {
+	*shelf
+	booked []string
+}
+
+func (b *booking) UpdateAsServer(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool, change func(resource.Object) error) (resource.Object, error) {
+	b.booked = append(b.booked, fmt.Sprintf("%s/%s %s/%s %v", r.Resource, sub, namespace, name, dryRun))
+	return b.Update(ctx, r, namespace, name, dryRun, change)
+}
+
+// TestEvictionIsBooked has an eviction written down in its budget's status as the server's.
+func TestEvictionIsBooked(t *testing.T) {
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b"},
+		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}},
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1}}
+	b := &booking{shelf: shelfOf(map[string]resource.Object{at(podsResource, "ns", "p"): pod("p", nil), at(budgetsResource, "ns", "b"): budget})}
+	if err := spendBudget(context.Background(), b, pod("p", nil), false); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(b.booked); got != "[poddisruptionbudgets/status ns/b false]" {
+		t.Errorf("booked %s", got)
+	}
+	left, err := b.Get(context.Background(), budgetsResource, "ns", "b")
+	if err != nil || left.(*policyv1.PodDisruptionBudget).Status.DisruptionsAllowed != 0 {
+		t.Errorf("left %+v, %v", left, err)
+	}
+}

@@ -114,13 +114,18 @@ func spendBudget(ctx context.Context, b resource.Backend, pod *corev1.Pod, dry b
 			return nil
 		}
 	}
-	_, err = b.Update(ctx, budgetsResource, budget.Namespace, budget.Name, dry, func(obj resource.Object) error {
+	take := func(obj resource.Object) error {
 		budget, ok := obj.(*policyv1.PodDisruptionBudget)
 		if !ok {
 			return apierrors.NewInternalError(fmt.Errorf("spend budget: %T is no budget", obj))
 		}
 		return spend(budget, pod.Name)
-	})
+	}
+	if w, ok := b.(resource.ServerWriter); ok {
+		_, err = w.UpdateAsServer(ctx, budgetsResource, budget.Namespace, budget.Name, "status", dry, take)
+		return err
+	}
+	_, err = b.Update(ctx, budgetsResource, budget.Namespace, budget.Name, dry, take)
 	return err
 }
 
