@@ -67,8 +67,32 @@ func makeObjects(ctx context.Context, p *parts, o *options) error {
 		p.repairAll(ctx, o, kept, found)
 		return err
 	})
+	name := identity(hostname)
+	p.server.Go(func() { p.stay(p.server.context, o, name) })
 	close(p.bootstrapped)
 	return nil
+}
+
+// stay renews the server's lease until ctx ends.
+func (p *parts) stay(ctx context.Context, o *options, lease string) {
+	t := time.NewTicker(bootstrap.LeaseSeconds * time.Second / 6)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+			_, err := p.api.Backend().Update(ctx, leases, metav1.NamespaceSystem, lease, false, func(obj resource.Object) error {
+				renewed := metav1.NewMicroTime(now)
+				obj.(*coordinationv1.Lease).Spec.RenewTime = &renewed
+				return nil
+			})
+			if err != nil && ctx.Err() == nil {
+				o.log.WarnContext(ctx, "renew the server's lease", "name", lease, "error", err)
+			}
+		}
+	}
 }
 
 // repairAll repairs what was found of the objects.
