@@ -78,6 +78,35 @@ func TestSlowClients(t *testing.T) {
 	v.stands()
 }
 
+// TestSlowReaders asks for large lists and does not read them: what waits to be read must not be kept for each. Lists as YAML are
+// made whole, as upstream makes them, and are kept until the client is given up.
+func TestSlowReaders(t *testing.T) {
+	v := newVictim(t)
+	for i := range 180 {
+		m := fmt.Sprintf(`{"metadata":{"name":"large%d"},"data":{"a":%q}}`, i, strings.Repeat("x", 100_000))
+		if code, body := v.say(request{method: "POST", path: "/api/v1/namespaces/default/configmaps", body: strings.NewReader(m)}); code != http.StatusCreated {
+			t.Fatalf("%d %.300s", code, body)
+		}
+	}
+	v.before = heap()
+	token := ""
+	if v.config.BearerToken != "" {
+		token = "Authorization: Bearer " + v.config.BearerToken + "\r\n"
+	}
+	for _, media := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+		for range 100 {
+			conn := v.dial(true)
+			if _, err := fmt.Fprintf(conn, "GET /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\n%sAccept: %s\r\n\r\n", token, media); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(conn, make([]byte, 100)); err != nil { // it has begun
+				t.Fatal(err)
+			}
+		}
+	}
+	v.stands()
+}
+
 // TestHostileHeaders sends heads that are too large in one way or another.
 func TestHostileHeaders(t *testing.T) {
 	v := newVictim(t)
