@@ -40,3 +40,22 @@ func TestNameAndGenerateName(t *testing.T) {
 		}
 	}
 }
+
+// TestScaleOfAnotherGroup puts scales of groups that had their own once: they are known, yet not what the path takes.
+func TestScaleOfAnotherGroup(t *testing.T) {
+	_, config := startControllers(t)
+	c := kubernetes.NewForConfigOrDie(config).CoreV1()
+	if _, err := c.ReplicationControllers("ns").Create(t.Context(), &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for version, want := range map[string]string{
+		"extensions/v1beta1": "the API version in the data (extensions/v1beta1) does not match the expected API version (autoscaling/v1)",
+		"autoscaling/v2":     `no kind "Scale" is registered for version "autoscaling/v2"`,
+	} {
+		body := `{"kind":"Scale","apiVersion":"` + version + `","metadata":{"name":"x"},"spec":{"replicas":2}}`
+		err := c.RESTClient().Put().Namespace("ns").Resource("replicationcontrollers").Name("x").SubResource("scale").Body([]byte(body)).Do(t.Context()).Error()
+		if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+}

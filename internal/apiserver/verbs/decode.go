@@ -43,13 +43,15 @@ func (q *req) body() ([]byte, error) {
 	if q.r.Body == nil || q.r.Body == http.NoBody {
 		return nil, nil
 	}
-	if q.r.ContentLength > q.MaxBody {
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
-	}
 	// a body that trickles in must not hold a request for ever; in-process bodies have no deadline
 	conn := http.NewResponseController(q.w)
 	_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout))
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
+	if q.r.ContentLength > q.MaxBody {
+		// what is within the bound is taken and dropped, so that a client that has said it all reads why it is refused
+		_, _ = io.CopyN(io.Discard, q.r.Body, q.MaxBody+1)
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", q.MaxBody))
+	}
 	var buf bytes.Buffer
 	if n := q.r.ContentLength; n > 0 {
 		buf.Grow(int(min(n, 64<<10)) + bytes.MinRead) // one that is announced and does not come takes no room
@@ -282,7 +284,7 @@ func (d *decoder) wrongKind(said schema.GroupVersionKind, body []byte, unmarshal
 	if !d.known(said) {
 		return d.refuse(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName), said, body)
 	}
-	if said.Kind == d.gvk.Kind && said.Group == d.gvk.Group {
+	if said.Kind == d.gvk.Kind && (said.Group == d.gvk.Group || said.Kind == "Scale") { // scales of all groups are one kind
 		return nil
 	}
 	other := said.Version + "." + said.Kind
