@@ -183,3 +183,17 @@ func TestReplicationControllerWarnings(t *testing.T) {
 		}
 	}
 }
+
+// TestPodFields takes every field that clients may select pods by.
+func TestPodFields(t *testing.T) {
+	d := find(t, All(Options{}), "", "pods")
+	for _, label := range []string{"spec.nodeName", "spec.hostNetwork", "status.phase", "status.podIP", "status.podIPs"} {
+		name, _, err := d.Hub().FieldLabel(label, "x")
+		if err != nil || !slices.Contains(d.FieldNames, name) {
+			t.Errorf("%s is refused: %q, %v", label, name, err)
+		}
+	}
+	if _, _, err := d.Hub().FieldLabel("status.qosClass", "x"); err == nil {
+		t.Error("status.qosClass is taken")
+	}
+}

@@ -33,6 +33,7 @@ func Pod() *resource.Descriptor {
 		FieldNames: []string{
 			"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
 			"status.phase", "status.podIP", "status.nominatedNodeName",
+			"status.podIPs", // taken as upstream takes it, though no pod has a value there
 		},
 		Fields: kind.Fields(podFields),
 		Strategy: resource.Strategy{

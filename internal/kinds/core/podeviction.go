@@ -88,7 +88,9 @@ func evictPod(ctx context.Context, b resource.Backend, namespace, name string, o
 	if errs := metav1validation.ValidateDeleteOptions(del); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
-	if err := markAndDelete(ctx, b, namespace, name, del); err != nil {
+	// The disruption is counted: a client that goes now must not leave it spent on a pod that stays. Nobody would get one
+	// from this budget until its controller gives up on the pod, minutes later.
+	if err := markAndDelete(context.WithoutCancel(ctx), b, namespace, name, del); err != nil {
 		return nil, err
 	}
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
