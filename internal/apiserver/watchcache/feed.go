@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	defaultCapacity = 1024      // events that a feed keeps for those who resume
-	maxLag          = 100_000   // events that a cursor may be behind before its watch is ended
-	maxLagBytes     = 128 << 20 // of the objects in them
-	milestoneEvents = 1024      // about so many events lie between the nodes where a list may be cut
+	defaultCapacity = 1024     // events that a feed keeps for those who resume
+	maxLag          = 100_000  // events that a cursor may be behind before its watch is ended
+	maxLagBytes     = 64 << 20 // of the objects in them
+	milestoneEvents = 1024     // about so many events lie between the nodes where a list may be cut
 )
 
 // ErrExpired is returned to a cursor that is too far behind: its client is too slow.
