@@ -33,7 +33,7 @@ func Pod() *resource.Descriptor {
 		FieldNames: []string{
 			"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
 			"status.phase", "status.podIP", "status.nominatedNodeName",
-			"status.podIPs", // taken as upstream takes it, though no pod has a value there
+			"status.podIPs",
 		},
 		Fields: kind.Fields(podFields),
 		Strategy: resource.Strategy{
@@ -95,6 +95,7 @@ func podFields(pod *corev1.Pod) fields.Set {
 		"spec.hostNetwork":         strconv.FormatBool(pod.Spec.HostNetwork),
 		"status.phase":             string(pod.Status.Phase),
 		"status.podIP":             ip,
+		"status.podIPs":            "", // taken as upstream takes it, though no pod has a value there
 		"status.nominatedNodeName": pod.Status.NominatedNodeName,
 	}
 }
