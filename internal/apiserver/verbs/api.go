@@ -6,8 +6,9 @@
 //
 // [API] holds the kinds and what they stand on. [API.Serve] finds the kind that a path names and hands the request to its
 // verb. A verb reads and checks the request (options.go, decode.go, negotiate.go), then either reads records and splices
-// bytes that exist (respond.go, liststream.go, watchstream.go; answer.go sends what is long as it is made), or passes the object through admission and strategy to the store (write.go). The same
-// write path serves [Backend], which kinds' own actions use.
+// bytes that exist (respond.go, liststream.go, watchstream.go; answer.go sends what is long as it is made), or passes the
+// object through admission and strategy to the store (write.go). The same write path serves [Backend], which kinds' own
+// actions use.
 //
 // # Concurrency
 //
