@@ -43,6 +43,9 @@ const (
 //
 // The seed decides what is tried; what comes of it depends on timing too.
 func TestSoak(t *testing.T) {
+	if _, err := binary(); err != nil { // building it is not part of the time
+		t.Fatal(err)
+	}
 	random := rand.New(rand.NewPCG(*seed, 1))
 	s := &soaking{t: t, began: time.Now(), owned: newOwned(), begun: map[string]register{}}
 	s.forget()
