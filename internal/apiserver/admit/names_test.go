@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admit
+
+import "testing"
+
+// TestCheckName refuses what no object can be called, in a client's words.
+func TestCheckName(t *testing.T) {
+	for name, want := range map[string]string{
+		"a": "", "A.b:c": "", "": "resource name may not be empty", "a/b": `invalid resource name "a/b": [may not contain '/']`,
+		"..": `invalid resource name "..": [may not be '..']`,
+	} {
+		got := ""
+		if err := CheckName(name); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+}
