@@ -31,7 +31,7 @@ func create(q *req) error {
 	if err := q.negotiate(); err != nil {
 		return err
 	}
-	if _, err := q.inputMedia(q.ver().Protobuf); err != nil {
+	if _, err := q.inputMedia(); err != nil {
 		return err
 	}
 	opts, err := q.createOptions()

@@ -70,7 +70,7 @@ func (q *req) body() ([]byte, error) {
 }
 
 // inputMedia is the medium of the request's body.
-func (q *req) inputMedia(bool) (string, error) {
+func (q *req) inputMedia() (string, error) {
 	ct := q.r.Header.Get("Content-Type")
 	if ct == "" || ct == mediaJSON {
 		return mediaJSON, nil
@@ -404,7 +404,7 @@ func (d *decoder) protobuf(body []byte) (resource.Object, schema.GroupVersionKin
 
 // object reads the body as an object of the path's kind, in its hub form.
 func (q *req) object(fieldValidation string) (resource.Object, error) {
-	media, err := q.inputMedia(q.ver().Protobuf)
+	media, err := q.inputMedia()
 	if err != nil {
 		return nil, err
 	}

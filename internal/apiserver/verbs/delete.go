@@ -111,7 +111,7 @@ func (q *req) deleteOptions() (*metav1.DeleteOptions, error) {
 		return nil, err
 	}
 	if len(body) > 0 {
-		media, err := q.inputMedia(true)
+		media, err := q.inputMedia()
 		if err != nil {
 			return nil, err
 		}

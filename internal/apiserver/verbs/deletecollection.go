@@ -146,11 +146,3 @@ func decodeDeleteOptions(body []byte, media string, o *metav1.DeleteOptions) err
 	}
 	return badRequest(fmt.Errorf("no kind %q is registered for version %q in scheme %q", said.Kind, said.GroupVersion(), schemeName))
 }
-
-func yamlToJSON(b []byte) ([]byte, error) {
-	j, err := yaml.YAMLToJSON(b)
-	if err != nil {
-		return nil, badRequest(err)
-	}
-	return j, nil
-}

@@ -78,7 +78,7 @@ func createBelow(q *req) error {
 	if err != nil {
 		return err
 	}
-	media, err := q.inputMedia(true)
+	media, err := q.inputMedia()
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func updateView(q *req) error {
 	if err != nil {
 		return err
 	}
-	media, err := q.inputMedia(true)
+	media, err := q.inputMedia()
 	if err != nil {
 		return err
 	}
