@@ -310,6 +310,25 @@ func TestUnknownFieldsOfEmbeddedObjectsAreNamed(t *testing.T) {
 	}
 }
 
+// The same definition written with other spaces is no change.
+func TestGenerationIsOfMeaning(t *testing.T) {
+	update := Definitions().Strategy.PrepareUpdate
+	for raw, want := range map[string]int64{`{"a": 1}`: 1, `{"a":1}`: 1, `{"a":2}`: 2} {
+		old := definition(t, "gadget")
+		props := old.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
+		spec := props["spec"]
+		spec.Default = &v1.JSON{Raw: []byte(`{"a":1}`)}
+		props["spec"] = spec
+		obj := old.DeepCopy()
+		spec.Default = &v1.JSON{Raw: []byte(raw)}
+		obj.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"] = spec
+		update(t.Context(), obj, old)
+		if obj.Generation != want {
+			t.Errorf("%s: generation %d, want %d", raw, obj.Generation, want)
+		}
+	}
+}
+
 func TestVersionsInOrder(t *testing.T) {
 	d := compile(t, "gadget")
 	if d.Versions[0].Name != "v1" || d.Versions[1].Name != "v1beta1" || d.Hub().Name != "v1" {

@@ -73,10 +73,23 @@ func prepareDefinition(_ context.Context, obj resource.Object) {
 func prepareDefinitionUpdate(_ context.Context, obj, old resource.Object) {
 	d, o := obj.(*v1.CustomResourceDefinition), old.(*v1.CustomResourceDefinition)
 	d.Status = *o.Status.DeepCopy()
-	if !apiequality.Semantic.DeepEqual(o.Spec, d.Spec) {
+	if !sameSpec(d, o) {
 		d.Generation = o.Generation + 1
 	}
 	rememberStored(d)
+}
+
+// sameSpec compares what specs say: defaults and enumerations in schemas are JSON, which may be written in many ways.
+func sameSpec(d, old *v1.CustomResourceDefinition) bool {
+	if apiequality.Semantic.DeepEqual(old.Spec, d.Spec) {
+		return true
+	}
+	x, err := internal(d)
+	if err != nil {
+		return false
+	}
+	y, err := internal(old)
+	return err == nil && apiequality.Semantic.DeepEqual(x.Spec, y.Spec)
 }
 
 // rememberStored adds the storage version to those in which objects may be stored.
