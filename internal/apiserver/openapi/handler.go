@@ -98,6 +98,10 @@ func sameKinds(a, b []*resource.Descriptor) bool {
 
 // assemble makes the documents of a list, with the parts of the one before, if any, that have not changed.
 func assemble(s *static, list []*resource.Descriptor, now time.Time, before *documents) *documents {
+	if before != nil && now.Unix() <= before.since.Unix() {
+		// Clients ask whether something is newer than what they have, by the second: no two states may share one.
+		now = before.since.Add(time.Second)
+	}
 	d := &documents{from: slices.Clone(list), since: now, v3: map[string]*document{}, parts: map[string]*part{}}
 	served, custom := map[string]bool{}, map[string][]*resource.Descriptor{}
 	for _, k := range list {

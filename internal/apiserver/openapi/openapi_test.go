@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
 	openapi_v3 "github.com/google/gnostic-models/openapiv3"
@@ -139,6 +140,22 @@ func TestIndexAndHashes(t *testing.T) {
 	}
 	if r, _ := get(t, h, "/openapi/v3/apis/apps/v1", "Accept", "text/html"); r.StatusCode != http.StatusNotAcceptable {
 		t.Errorf("HTML: %d", r.StatusCode)
+	}
+}
+
+// TestIndexOfTheSameSecond asks anew for an index that has changed within the second in which the client got its own.
+func TestIndexOfTheSameSecond(t *testing.T) {
+	all := gadgets(t)
+	list := all[:1]
+	h := New(func() []*resource.Descriptor { return list }, nil)
+	h.now = func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 600e6, time.UTC) }
+	had, _ := get(t, h, "/openapi/v3")
+	if again, _ := get(t, h, "/openapi/v3", "If-Modified-Since", had.Header.Get("Last-Modified")); again.StatusCode != http.StatusNotModified {
+		t.Errorf("what the client has: %d", again.StatusCode)
+	}
+	list = all
+	if again, _ := get(t, h, "/openapi/v3", "If-Modified-Since", had.Header.Get("Last-Modified")); again.StatusCode != http.StatusOK {
+		t.Errorf("what has changed: %d", again.StatusCode)
 	}
 }
 
