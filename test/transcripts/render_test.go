@@ -36,7 +36,7 @@ var (
 	oldRevisions = regexp.MustCompile(`(too old resource version: \d+) \(\d+\)`)
 	current      = regexp.MustCompile(`(current: |expected: |in record \(|in object meta: )\d+`)
 	quotedRev    = regexp.MustCompile(`(\\?"resourceVersion\\?": ?\\?")\d+`)
-	age          = regexp.MustCompile(`^(\d+(ms|s|m|h|d))+$`)
+	age          = regexp.MustCompile(`^(\d+(ms|s|m|h|d|y))+$`)
 	nodePort     = regexp.MustCompile(`(\d+):3\d{4}/`)
 )
 
