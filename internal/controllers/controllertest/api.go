@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
@@ -43,7 +44,24 @@ func newAPI(c *fake.Clientset, clock clock.PassiveClock, wrote func(string, runt
 	c.PrependReactor("update", "*", a.react)
 	c.PrependReactor("patch", "*", a.react)
 	c.PrependReactor("delete", "*", a.react)
+	c.PrependWatchReactor("*", a.watch)
 	return a
+}
+
+// watch gives each watcher objects of its own, as a connection would: the tracker's are those that it keeps.
+func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) {
+	var opts metav1.ListOptions
+	if w, ok := action.(clienttesting.WatchActionImpl); ok {
+		opts = w.ListOptions
+	}
+	w, err := a.tracker.Watch(action.GetResource(), action.GetNamespace(), opts)
+	if err != nil {
+		return true, nil, err
+	}
+	return true, watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+		e.Object = e.Object.DeepCopyObject()
+		return e, true
+	}), nil
 }
 
 func (a *api) react(action clienttesting.Action) (bool, runtime.Object, error) {
