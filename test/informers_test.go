@@ -228,11 +228,11 @@ func TestPagesAndWatches(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	lw := cache.NewListWatchFromClient(c.CoreV1().RESTClient(), "configmaps", "default", fields.Everything())
-	go func() {
-		_ = maps.Delete(ctx, "m0", metav1.DeleteOptions{})
-	}()
 	if _, err := watchtools.UntilWithSync(ctx, lw, &corev1.ConfigMap{}, nil, func(e watch.Event) (bool, error) {
 		m, ok := e.Object.(*corev1.ConfigMap)
+		if ok && m.Name == "m0" && e.Type == watch.Added { // not before it has been seen
+			return false, maps.Delete(ctx, "m0", metav1.DeleteOptions{})
+		}
 		return ok && m.Name == "m0" && e.Type == watch.Deleted, nil
 	}); err != nil {
 		t.Errorf("wait for the deletion: %v", err)
