@@ -196,16 +196,11 @@ func (v *version) converted(obj resource.Object, to *version) (resource.Object, 
 	if u.Object == nil {
 		u.Object = map[string]any{}
 	}
+	if v.k.conversion != nil { // upstream, too, waits for a webhook whatever becomes of the request
+		return v.k.in(context.Background(), to, u)
+	}
 	if u.GetAPIVersion() == v.k.group+"/"+to.name {
 		return u, nil
-	}
-	if c := v.k.conversion; c != nil {
-		all, err := c.memoized(context.Background(), []*unstructured.Unstructured{u}, v.k.group+"/"+to.name) // upstream, too, waits for it whatever becomes of the request
-		if err != nil {
-			return nil, err
-		}
-		to.prune(all[0])
-		return all[0], nil
 	}
 	u.Object["apiVersion"] = v.k.group + "/" + to.name
 	if !v.k.alike {
