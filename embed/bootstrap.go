@@ -34,7 +34,7 @@ import (
 
 // makeObjects makes the objects that every cluster has, in one commit, and gives those that were changed while the server
 // was away what they must at least say.
-func makeObjects(ctx context.Context, p *parts, o *options) error {
+func makeObjects(ctx context.Context, p *parts, o *settled) error {
 	now := time.Now()
 	hostname, err := os.Hostname()
 	if err != nil {
@@ -74,7 +74,7 @@ func makeObjects(ctx context.Context, p *parts, o *options) error {
 }
 
 // stay renews the server's lease until ctx ends.
-func (p *parts) stay(ctx context.Context, o *options, lease string) {
+func (p *parts) stay(ctx context.Context, o *settled, lease string) {
 	t := time.NewTicker(bootstrap.LeaseSeconds * time.Second / 6)
 	defer t.Stop()
 	for {
@@ -96,7 +96,7 @@ func (p *parts) stay(ctx context.Context, o *options, lease string) {
 }
 
 // repairAll repairs what was found of the objects.
-func (p *parts) repairAll(ctx context.Context, o *options, objects []bootstrap.Object, found []resource.Object) {
+func (p *parts) repairAll(ctx context.Context, o *settled, objects []bootstrap.Object, found []resource.Object) {
 	for i, is := range found {
 		if is == nil {
 			continue

@@ -20,7 +20,7 @@ import (
 )
 
 // findNode decides what runs pods, and says why where it was left to us. Nothing is started yet.
-func findNode(ctx context.Context, p *parts, o *options) error {
+func findNode(ctx context.Context, p *parts, o *settled) error {
 	switch o.node {
 	case NodeNone, NodeSimulated:
 		p.nodeText = string(o.node)
@@ -60,10 +60,10 @@ func findNode(ctx context.Context, p *parts, o *options) error {
 }
 
 // nodeRoot is where the node keeps what it must remember of its pods.
-func nodeRoot(o *options) string { return filepath.Join(o.dataDir, "kubelet") }
+func nodeRoot(o *settled) string { return filepath.Join(o.dataDir, "kubelet") }
 
 // runNodes starts what runs pods, and serves its HTTP API beside the API server on a port of its own.
-func runNodes(ctx context.Context, p *parts, o *options) error {
+func runNodes(ctx context.Context, p *parts, o *settled) error {
 	if o.node == NodeNone {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // flags are the settings as the flags of "mortise up" that make them, for /flagz.
-func (o *options) flags() map[string]string {
+func (o *settled) flags() map[string]string {
 	return map[string]string{
 		"data-dir": o.dataDir, "kubeconfig": o.kubeconfig, "store": o.store, "listen": net.JoinHostPort(o.host, o.port),
 		"node": string(o.node), "nodes": strconv.Itoa(o.nodes), "cri-socket": o.criSocket,
@@ -20,7 +20,7 @@ func (o *options) flags() map[string]string {
 }
 
 // configuration is the same with its types, for /configz.
-func (o *options) configuration() map[string]any {
+func (o *settled) configuration() map[string]any {
 	return map[string]any{
 		"dataDir": o.dataDir, "kubeconfig": o.kubeconfig, "store": o.store, "listen": net.JoinHostPort(o.host, o.port),
 		"node": o.node, "nodes": o.nodes, "criSocket": o.criSocket,

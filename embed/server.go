@@ -22,6 +22,8 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/embed/options"
 )
 
 // NodeMode says what runs pods.
@@ -63,6 +65,8 @@ type Server struct {
 	// RuntimeConfig says which group-versions and resources are served, as kube-apiserver's --runtime-config does: "true" or
 	// "false" by api/all, api/ga, api/beta, api/alpha, GROUP/VERSION or GROUP/VERSION/RESOURCE; nil: those that are stable.
 	RuntimeConfig map[string]string
+	// APIServer are kube-apiserver's settings, of authentication, authorization, audit and the rest.
+	APIServer options.APIServer
 	// Extensions are what third parties plug in as Go code.
 	Extensions Extensions
 	// Logger is told what goes on; nil: nobody is.

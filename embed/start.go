@@ -38,7 +38,7 @@ import (
 // start is one step of coming up.
 type start struct {
 	name string
-	do   func(ctx context.Context, p *parts, o *options) error
+	do   func(ctx context.Context, p *parts, o *settled) error
 }
 
 // starts is the order in which a cluster comes up. What can be refused is refused before anything is written.
@@ -60,12 +60,12 @@ func starts() []start {
 	}
 }
 
-func checkSelection(_ context.Context, _ *parts, o *options) error {
+func checkSelection(_ context.Context, _ *parts, o *settled) error {
 	_, err := controllers.Select(append(builtin.Controllers(), o.extensions.Controllers...), o.controllers)
 	return err
 }
 
-func listen(ctx context.Context, p *parts, o *options) error {
+func listen(ctx context.Context, p *parts, o *settled) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(o.host, o.port))
 	switch {
@@ -86,7 +86,7 @@ func listen(ctx context.Context, p *parts, o *options) error {
 // port is the one that the listener got.
 func (p *parts) port() int { return p.listener.Addr().(*net.TCPAddr).Port }
 
-func openDirectory(_ context.Context, p *parts, o *options) (err error) {
+func openDirectory(_ context.Context, p *parts, o *settled) (err error) {
 	if o.dataDir == "" {
 		return nil
 	}
@@ -94,7 +94,7 @@ func openDirectory(_ context.Context, p *parts, o *options) (err error) {
 	return err
 }
 
-func loadCertificates(_ context.Context, p *parts, o *options) (err error) {
+func loadCertificates(_ context.Context, p *parts, o *settled) (err error) {
 	hosts := []string{
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 		"127.0.0.1", "::1", o.serviceCIDRs[0].Addr().Next().String(),
@@ -122,7 +122,7 @@ func loadCertificates(_ context.Context, p *parts, o *options) (err error) {
 	return err
 }
 
-func openStore(_ context.Context, p *parts, o *options) error {
+func openStore(_ context.Context, p *parts, o *settled) error {
 	if o.store == "memory" {
 		p.store = store.New(memory.Open(memory.Options{}))
 		return nil
@@ -135,7 +135,7 @@ func openStore(_ context.Context, p *parts, o *options) error {
 	return nil
 }
 
-func makeServer(_ context.Context, p *parts, o *options) (err error) {
+func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 	roles := &rbac.Index{}
 	p.bootstrapped = make(chan struct{})
 	p.api, err = apiserver.New(apiserver.Options{
@@ -179,7 +179,7 @@ func (p *parts) namespace(ctx context.Context, name string) (*corev1.Namespace, 
 	return obj.(*corev1.Namespace), nil
 }
 
-func serve(_ context.Context, p *parts, _ *options) error {
+func serve(_ context.Context, p *parts, _ *settled) error {
 	p.server.Go(func() {
 		p.watch(p.server.context, "API server", func(ctx context.Context) error { return p.api.Serve(ctx, p.listener) })
 	})
@@ -193,7 +193,7 @@ func (p *parts) as(component string) *rest.Config {
 	return c
 }
 
-func runControllers(_ context.Context, p *parts, o *options) error {
+func runControllers(_ context.Context, p *parts, o *settled) error {
 	selection := o.controllers
 	if o.bare { // a server publishes itself, alone too
 		selection = []string{kubernetesservice.Name}
@@ -211,7 +211,7 @@ func runControllers(_ context.Context, p *parts, o *options) error {
 }
 
 // advertise is the address at which others reach the server. No pod does so on loopback.
-func (o *options) advertise() netip.Addr {
+func (o *settled) advertise() netip.Addr {
 	a, err := netip.ParseAddr(o.host)
 	if err != nil || a.IsUnspecified() || a.IsLoopback() {
 		return hostAddress()
@@ -219,7 +219,7 @@ func (o *options) advertise() netip.Addr {
 	return a
 }
 
-func runScheduler(_ context.Context, p *parts, o *options) error {
+func runScheduler(_ context.Context, p *parts, o *settled) error {
 	if o.bare {
 		return nil
 	}
@@ -231,7 +231,7 @@ func runScheduler(_ context.Context, p *parts, o *options) error {
 	return nil
 }
 
-func writeKubeconfig(_ context.Context, p *parts, o *options) error {
+func writeKubeconfig(_ context.Context, p *parts, o *settled) error {
 	if o.kubeconfig == "" {
 		return nil
 	}

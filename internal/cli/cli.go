@@ -14,6 +14,8 @@ import (
 	"io"
 	"log/slog"
 	"time"
+
+	"github.com/mortise-dev/mortise/embed/options"
 )
 
 // Program is what the verbs work with.
@@ -47,6 +49,7 @@ type UpOptions struct {
 	Controllers                        []string
 	FeatureGates                       map[string]bool
 	RuntimeConfig                      map[string]string
+	APIServer                          options.APIServer
 	Logger                             *slog.Logger
 	Started                            time.Time // when the process began, for the ready line
 }

@@ -13,11 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/kinds"
 )
 
-// options is a Server's fields, settled: defaults filled in, checked, parsed.
-type options struct {
+// settled is a Server's fields with nothing left open: defaults filled in, checked, parsed.
+type settled struct {
 	dataDir, kubeconfig, store string
 	host, port                 string
 	node                       NodeMode
@@ -29,6 +30,7 @@ type options struct {
 	bare                       bool // neither controllers nor scheduler nor node
 	cbor                       bool
 	runtimeConfig              kinds.RuntimeConfig
+	apiserver                  options.APIServer
 	extensions                 Extensions
 	log                        *slog.Logger
 	started                    time.Time
@@ -38,11 +40,11 @@ type options struct {
 const cborGate = "CBORServingAndStorage"
 
 // settle fills in and checks what the caller wrote, before anything is touched.
-func (s *Server) settle() (*options, error) {
-	o := &options{
+func (s *Server) settle() (*settled, error) {
+	o := &settled{
 		dataDir: s.DataDir, kubeconfig: s.KubeconfigFile, store: s.Store,
 		node: s.Node, nodes: cmp.Or(s.Nodes, 1), criSocket: s.CRISocket,
-		controllers: slices.Clone(s.Controllers), extensions: s.Extensions, log: s.Logger, started: s.Started,
+		controllers: slices.Clone(s.Controllers), apiserver: s.APIServer, extensions: s.Extensions, log: s.Logger, started: s.Started,
 	}
 	if len(o.controllers) == 0 {
 		o.controllers = []string{"*"}
@@ -124,7 +126,7 @@ func parseServiceCIDRs(text string) ([]netip.Prefix, error) {
 
 // finishWait is how long requests under way may hold up the end: of a cluster in memory nothing remains that they could
 // matter to, and tests wait for it.
-func (o *options) finishWait() time.Duration {
+func (o *settled) finishWait() time.Duration {
 	if o.store == "memory" {
 		return 5 * time.Second
 	}

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package options are the settings of the API server that people already have in files and on command lines, under
+// kube-apiserver's flag names: a concept a file, each with its flags.
+//
+// `mortise up` binds them to its flags ([APIServer.AddFlags]), package embed takes them as a field of its Server; both mean
+// the same. Nothing here reads a file: what a file says is checked where it is used, before anything is started. The package
+// imports none of the server's rooms.
+package options
+
+import "github.com/spf13/pflag"
+
+// APIServer are the settings by concept. The zero value is what kube-apiserver does without flags, as far as a cluster of
+// ours does not bring its own (certificates, service-account keys).
+type APIServer struct {
+	Authentication Authentication
+	Authorization  Authorization
+	Audit          Audit
+	FlowControl    FlowControl
+	Encryption     Encryption
+	Admission      Admission
+}
+
+// section is one concept's flags.
+type section interface{ addFlags(f *pflag.FlagSet) }
+
+func (o *APIServer) sections() []section {
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission}
+}
+
+// AddFlags binds all of them to f.
+func (o *APIServer) AddFlags(f *pflag.FlagSet) {
+	for _, s := range o.sections() {
+		s.addFlags(f)
+	}
+}
