@@ -20,52 +20,132 @@ var ErrOpen = errors.New("extension is not called while it keeps failing")
 
 // Ref names one extension: this webhook, that driver.
 type Ref struct {
-	Point Point
-	Name  string
+	Point Point  `json:"point"`
+	Name  string `json:"name"`
 }
 
-// Policy is how an extension is called. The zero value has no deadline of its own and no breaker.
+// Policy is how an extension is called. The zero value calls once, has no deadline of its own and no breaker.
 type Policy struct {
 	Timeout time.Duration // of one call; 0: only the caller's
 	// After so many failures in a row the breaker opens for Pause; then one call is let through to try. 0: never.
 	Failures int
 	Pause    time.Duration
+	// Retries are further calls after one that failed and that Retry wants again (nil: any failure), the first after Backoff,
+	// each next after Factor (0: 1) times as long. Each is booked as a call.
+	Retries int
+	Backoff time.Duration
+	Factor  float64
+	Retry   func(error) bool
 }
+
+// State is how an extension is doing.
+type State string
+
+// The states.
+const (
+	Unused  State = "never called"
+	OK      State = "ok"
+	Failing State = "failing" // the newest call failed
+	Open    State = "open"    // the breaker keeps calls back
+)
 
 // Entry is what the ledger knows of one extension.
 type Entry struct {
 	Ref
-	Calls, Failures, Refused int64
-	Total, Longest           time.Duration
-	LastError                string
-	LastFailure              time.Time
-	Open                     bool // the breaker keeps calls back
+	Where                    string        `json:"configured"` // the object, file or flag that names it; empty: nobody said
+	State                    State         `json:"state"`
+	Calls, Failures, Refused int64         `json:"-"`
+	Total, Longest           time.Duration `json:"-"`
+	P50, P99                 time.Duration `json:"-"` // of the newest calls, within a fifth
+	LastError                string        `json:"lastError,omitempty"`
+	LastFailure              time.Time     `json:"-"`
+	// Certificate is when the serving certificate ends that was seen at the newest TLS handshake; zero: none was seen.
+	Certificate time.Time `json:"-"`
+	// Latency is how many calls took how long: cumulative, by the bounds of [Bounds].
+	Latency []int64 `json:"-"`
 }
 
 // Ledger makes every call out to an extension, and so knows them all.
 type Ledger struct {
-	clock clock.PassiveClock
+	clock clock.Clock
 
-	mu      sync.Mutex
+	mu      sync.RWMutex // of the map alone
 	entries map[Ref]*account
 }
 
-// account is an entry with its breaker's state.
-type account struct {
-	Entry
-	inARow int
-	until  time.Time
-	trying bool
+// NewLedger returns an empty ledger that reads the time from c.
+func NewLedger(c clock.Clock) *Ledger {
+	return &Ledger{clock: c, entries: map[Ref]*account{}}
 }
 
-// NewLedger returns an empty ledger that reads the time from c.
-func NewLedger(c clock.PassiveClock) *Ledger {
-	return &Ledger{clock: c, entries: map[Ref]*account{}}
+// Register lists an extension from now on, called or not. where names what configures it: an object
+// ("CustomResourceDefinition/widgets.example.com"), a file, a flag. Registering it again only says anew where.
+func (l *Ledger) Register(ref Ref, where string) {
+	a := l.account(ref)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.entry.Where = where
+}
+
+// Unregister forgets an extension. A call that is under way still ends as it would, and is booked nowhere.
+func (l *Ledger) Unregister(ref Ref) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.entries, ref)
+}
+
+// RegisterAll makes the extensions of a point exactly those that are named, each with what configures it. Those that stay keep
+// what is known of them.
+func (l *Ledger) RegisterAll(point Point, where map[string]string) {
+	l.mu.Lock()
+	for ref := range l.entries {
+		if _, stays := where[ref.Name]; ref.Point == point && !stays {
+			delete(l.entries, ref)
+		}
+	}
+	l.mu.Unlock()
+	for name, w := range where {
+		l.Register(Ref{point, name}, w)
+	}
+}
+
+// account finds an extension's account, or opens it.
+func (l *Ledger) account(ref Ref) *account {
+	l.mu.RLock()
+	a := l.entries[ref]
+	l.mu.RUnlock()
+	if a != nil {
+		return a
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a = l.entries[ref]; a == nil {
+		a = &account{entry: Entry{Ref: ref}}
+		l.entries[ref] = a
+	}
+	return a
 }
 
 // Call calls f on behalf of ref, under the policy. The error is f's, or wraps [ErrOpen], and names the extension.
 func (l *Ledger) Call(ctx context.Context, ref Ref, p Policy, f func(ctx context.Context) error) error {
-	if err := l.begin(ref, p); err != nil {
+	a := l.account(ref)
+	ctx = a.watched(ctx)
+	wait := p.Backoff
+	for try := 0; ; try++ {
+		err := l.once(ctx, a, p, f)
+		if err == nil {
+			return nil
+		}
+		if try >= p.Retries || errors.Is(err, ErrOpen) || p.Retry != nil && !p.Retry(err) || !l.pause(ctx, wait) {
+			return fmt.Errorf("call %s %q: %w", ref.Point, ref.Name, err)
+		}
+		wait = time.Duration(float64(wait) * cmp.Or(p.Factor, 1))
+	}
+}
+
+// once is one try.
+func (l *Ledger) once(ctx context.Context, a *account, p Policy, f func(ctx context.Context) error) error {
+	if err := a.begin(p, l.clock); err != nil {
 		return err
 	}
 	if p.Timeout > 0 {
@@ -77,68 +157,44 @@ func (l *Ledger) Call(ctx context.Context, ref Ref, p Policy, f func(ctx context
 	finished := false
 	defer func() {
 		if !finished { // f panicked: the call failed, and the panic goes on
-			l.end(ref, p, l.clock.Since(start), errors.New("panicked"))
+			a.end(p, l.clock, l.clock.Since(start), errors.New("panicked"))
 		}
 	}()
 	err := f(ctx)
 	finished = true
-	l.end(ref, p, l.clock.Since(start), err)
-	if err != nil {
-		return fmt.Errorf("call %s %q: %w", ref.Point, ref.Name, err)
-	}
-	return nil
+	a.end(p, l.clock, l.clock.Since(start), err)
+	return err
 }
 
-// begin asks the breaker.
-func (l *Ledger) begin(ref Ref, p Policy) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.entries[ref]
-	if a == nil {
-		a = &account{Entry: Entry{Ref: ref}}
-		l.entries[ref] = a
+// pause waits; false: the caller did not want to.
+func (l *Ledger) pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
 	}
-	if a.Open && p.Failures > 0 {
-		if a.trying || l.clock.Now().Before(a.until) {
-			a.Refused++
-			return fmt.Errorf("call %s %q: %w: %s", ref.Point, ref.Name, ErrOpen, a.LastError)
-		}
-		a.trying = true
-	}
-	return nil
-}
-
-// end books the call.
-func (l *Ledger) end(ref Ref, p Policy, took time.Duration, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.entries[ref]
-	a.Calls++
-	a.Total += took
-	a.Longest = max(a.Longest, took)
-	a.trying = false
-	if err == nil {
-		a.inARow, a.Open = 0, false
-		return
-	}
-	a.Failures++
-	a.inARow++
-	a.LastError, a.LastFailure = err.Error(), l.clock.Now()
-	if p.Failures > 0 && a.inARow >= p.Failures {
-		a.Open, a.until = true, l.clock.Now().Add(p.Pause)
+	t := l.clock.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C():
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
-// Snapshot returns a copy of all entries, sorted by point and name.
+// Snapshot returns a copy of all entries, sorted by point, in the catalogue's order, and name.
 func (l *Ledger) Snapshot() []Entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.mu.RLock()
 	out := make([]Entry, 0, len(l.entries))
 	for _, a := range l.entries {
-		out = append(out, a.Entry)
+		out = append(out, a.snapshot())
+	}
+	l.mu.RUnlock()
+	order := make(map[Point]int, len(out))
+	for i, d := range Points() {
+		order[d.Point] = i
 	}
 	slices.SortFunc(out, func(a, b Entry) int {
-		return cmp.Or(cmp.Compare(a.Point, b.Point), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(order[a.Point], order[b.Point]), cmp.Compare(a.Point, b.Point), cmp.Compare(a.Name, b.Name))
 	})
 	return out
 }

@@ -6,10 +6,14 @@ package extension
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
@@ -25,7 +29,9 @@ func TestLedgerCountsAndNames(t *testing.T) {
 	if !errors.Is(err, broken) || err.Error() != `call cri "containerd": socket is gone` {
 		t.Errorf("got error %v", err)
 	}
-	want := []Entry{{Ref: ref, Calls: 2, Failures: 1, Total: 4 * time.Second, Longest: 3 * time.Second, LastError: "socket is gone", LastFailure: time.Unix(1004, 0)}}
+	want := []Entry{{
+		Ref: ref, State: Failing, P50: l.Snapshot()[0].P50, P99: 3 * time.Second, Latency: []int64{0, 0, 0, 0, 1, 1, 2, 2, 2}, Calls: 2, Failures: 1, Total: 4 * time.Second, Longest: 3 * time.Second, LastError: "socket is gone", LastFailure: time.Unix(1004, 0),
+	}}
 	if d := cmp.Diff(want, l.Snapshot()); d != "" {
 		t.Error(d)
 	}
@@ -56,7 +62,7 @@ func TestBreakerOpensTriesAndCloses(t *testing.T) {
 	if err := call(nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := call(nil); err != nil || l.Snapshot()[0].Open {
+	if err := call(nil); err != nil || l.Snapshot()[0].State != OK {
 		t.Fatalf("after a good trial: error %v, entry %+v", err, l.Snapshot()[0])
 	}
 }
@@ -84,9 +90,121 @@ func TestPanicIsBooked(t *testing.T) {
 }
 
 func TestCatalogueIsComplete(t *testing.T) {
+	seen := map[Point]bool{}
 	for _, d := range Points() {
-		if d.Point == "" || d.Title == "" || d.Contract == "" || d.Configured == "" {
+		if seen[d.Point] {
+			t.Errorf("%s is there twice", d.Point)
+		}
+		seen[d.Point] = true
+		if d.Point == "" || d.Title == "" || d.Contract == "" || d.Configured == "" || d.Way == "" || d.Documented == "" {
 			t.Errorf("row %+v has an empty cell", d)
 		}
 	}
+}
+
+func TestRegisteredAreListedUncalled(t *testing.T) {
+	l := NewLedger(clocktesting.NewFakeClock(time.Unix(1000, 0)))
+	a, b, c := Ref{ValidatingWebhook, "a.example.com"}, Ref{ValidatingWebhook, "b.example.com"}, Ref{KMS, "vault"}
+	l.RegisterAll(ValidatingWebhook, map[string]string{a.Name: "ValidatingWebhookConfiguration/x", b.Name: "ValidatingWebhookConfiguration/x"})
+	l.Register(c, "/etc/encryption.yaml")
+	if err := l.Call(t.Context(), b, Policy{}, func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	l.RegisterAll(ValidatingWebhook, map[string]string{b.Name: "ValidatingWebhookConfiguration/y"})
+	got := l.Snapshot()
+	if len(got) != 2 || got[0].Ref != c || got[0].State != Unused || got[0].Where != "/etc/encryption.yaml" ||
+		got[1].Ref != b || got[1].State != OK || got[1].Calls != 1 || got[1].Where != "ValidatingWebhookConfiguration/y" {
+		t.Fatalf("got %+v", got)
+	}
+	err := l.Call(t.Context(), c, Policy{}, func(context.Context) error { l.Unregister(c); return nil })
+	if got := l.Snapshot(); err != nil || len(got) != 1 {
+		t.Errorf("unregistered during a call: error %v, left %+v", err, got)
+	}
+}
+
+func TestRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLedger(clock.RealClock{})
+		ref, down := Ref{AuditWebhook, "x"}, errors.New("down")
+		p := Policy{Retries: 3, Backoff: time.Second, Factor: 2, Retry: func(err error) bool { return errors.Is(err, down) }}
+		begun, n := time.Now(), 0
+		err := l.Call(t.Context(), ref, p, func(context.Context) error {
+			if n++; n < 3 {
+				return down
+			}
+			return nil
+		})
+		if took := time.Since(begun); err != nil || n != 3 || took != 3*time.Second {
+			t.Errorf("error %v after %d tries in %s, want none after 3 in 3s", err, n, took)
+		}
+		n = 0
+		if err := l.Call(t.Context(), ref, p, func(context.Context) error { n++; return down }); !errors.Is(err, down) || n != 4 {
+			t.Errorf("error %v after %d tries, want down after 4", err, n)
+		}
+		n = 0
+		if err := l.Call(t.Context(), ref, p, func(context.Context) error { n++; return errors.New("wrong") }); err == nil || n != 1 {
+			t.Errorf("what is not to be repeated: error %v after %d tries", err, n)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		n = 0
+		if err := l.Call(ctx, ref, p, func(context.Context) error { n++; return down }); !errors.Is(err, down) || n != 1 {
+			t.Errorf("a caller that left: error %v after %d tries", err, n)
+		}
+	})
+}
+
+func TestQuantiles(t *testing.T) {
+	var s sketch
+	for range 98 {
+		s.add(900 * time.Microsecond)
+	}
+	s.add(50 * time.Millisecond)
+	s.add(50 * time.Millisecond)
+	near := func(got, want time.Duration) bool { return got >= want && float64(got) <= 1.2*float64(want) }
+	if got := s.quantile(0.5); !near(got, 900*time.Microsecond) {
+		t.Errorf("median %s", got)
+	}
+	if got := s.quantile(0.99); !near(got, 50*time.Millisecond) {
+		t.Errorf("99th %s", got)
+	}
+	for range 3 * many {
+		s.add(2 * time.Second)
+	}
+	s.add(24 * time.Hour)
+	if got := s.quantile(0.5); !near(got, 2*time.Second) || s.total > many {
+		t.Errorf("after many: median %s of %d", got, s.total)
+	}
+}
+
+func TestCertificateOfTheExtensionIsSeen(t *testing.T) {
+	srv := httptest.NewTLSServer(http.NotFoundHandler())
+	defer srv.Close()
+	l := NewLedger(clock.RealClock{})
+	ref := Ref{TokenWebhook, "x"}
+	err := l.Call(t.Context(), ref, Policy{}, func(ctx context.Context) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := srv.Client().Do(r)
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		return err
+	})
+	if got := l.Snapshot()[0].Certificate; err != nil || !got.Equal(srv.Certificate().NotAfter) {
+		t.Errorf("error %v, certificate ends %s, want %s", err, got, srv.Certificate().NotAfter)
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	l := NewLedger(clock.RealClock{})
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if err := l.Call(b.Context(), Ref{KMS, "x"}, Policy{}, func(context.Context) error { return nil }); err != nil {
+				b.Error(err)
+			}
+		}
+	})
 }

@@ -10,6 +10,8 @@ import (
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
 )
 
 // Header carries the identity, both ways.
@@ -31,4 +33,23 @@ func With(w http.ResponseWriter, r *http.Request) *http.Request {
 func ID(ctx context.Context) string {
 	id, _ := ctx.Value(key{}).(string)
 	return id
+}
+
+// Annotate adds an annotation to the audit event of the request that ctx belongs to; nothing when nobody audits it. The first
+// value of a key stays. It is what upstream's audit.AddAuditAnnotation does, so that libraries that call that annotate too.
+func Annotate(ctx context.Context, key, value string) {
+	audit.AddAuditAnnotation(ctx, key, value)
+}
+
+// AnnotateAt is Annotate for what belongs only into events of a level, and above: a webhook's patch, say.
+func AnnotateAt(ctx context.Context, level auditinternal.Level, key, value string) {
+	if Reaches(ctx, level) {
+		audit.AddAuditAnnotation(ctx, key, value)
+	}
+}
+
+// Reaches says whether the request is audited at the level or above, for what is costly to make.
+func Reaches(ctx context.Context, level auditinternal.Level) bool {
+	ac := audit.AuditContextFrom(ctx)
+	return ac != nil && ac.GetEventLevel().GreaterOrEqual(level)
 }
