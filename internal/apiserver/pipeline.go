@@ -99,11 +99,16 @@ func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 	info, _ := request.RequestInfoFrom(r.Context())
 	if err := requestinfo.Check(info, r.URL); err != nil {
 		w.Header().Del("Cache-Control")
-		text := fmt.Sprintf("Internal Server Error: %q: failed to create RequestInfo: %v", r.RequestURI, err) // upstream's words
-		http.Error(w, markup.Replace(text), http.StatusInternalServerError)
+		internalError(w, r, fmt.Errorf("failed to create RequestInfo: %w", err)) // upstream's words
 		return
 	}
 	next.ServeHTTP(w, r)
+}
+
+// internalError is the plain answer of a stage that broke down.
+func internalError(w http.ResponseWriter, r *http.Request, err error) {
+	text := fmt.Sprintf("Internal Server Error: %q: %v", r.RequestURI, err) // upstream's words
+	http.Error(w, markup.Replace(text), http.StatusInternalServerError)
 }
 
 // markup keeps what a client said in a path from being read as HTML.
@@ -232,16 +237,14 @@ func administrator(who user.Info) bool {
 func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	info, _ := request.RequestInfoFrom(r.Context())
 	who, _ := request.UserFrom(r.Context())
-	a := authorize.Attributes{
-		User: who, Verb: info.Verb, Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource, Subresource: info.Subresource,
-		Namespace: info.Namespace, Name: info.Name, ResourceRequest: info.IsResourceRequest, Path: info.Path,
-		LabelSelector: info.LabelSelector, FieldSelector: info.FieldSelector,
-	}
+	a := authorize.Of(info, who)
 	d, reason, err := s.authz.Authorize(r.Context(), &a)
-	if d != authorize.Allow {
-		if err != nil && reason == "" {
-			reason = err.Error()
-		}
+	switch {
+	case d == authorize.Allow: // whatever else went wrong
+	case err != nil:
+		internalError(w, r, err)
+		return
+	default:
 		status.Refuse(w, r, authorize.Forbidden(&a, reason))
 		return
 	}

@@ -4,20 +4,26 @@
 // Package authorize decides whether a user may do what a request asks for.
 //
 // An [Authorizer] allows, denies, or has no opinion; [Chain] asks in order, and what nobody allows is forbidden.
-// [Administrators] is the one that every server has: system:masters may all. Roles (package rbac) follow it; servers
-// without them have [Open], by which everybody may ask for health and version.
+// [Administrators] is the one that every server has: system:masters may all. What follows is configured as it is for
+// kube-apiserver (package modes): nodes (package node), roles (rbac), policies from a file (abac), webhooks (review), in the
+// order that the administrator gives them. Servers without roles have [Open], by which everybody may ask for health and version.
 package authorize
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // Decision is an authorizer's answer.
@@ -37,7 +43,40 @@ type Attributes struct {
 	Namespace, Name                             string
 	ResourceRequest                             bool
 	Path                                        string
-	LabelSelector, FieldSelector                string
+
+	// What the selectors of a list, watch or deletecollection require, and why one of them could not be read. A selector only
+	// narrows: an authorizer may take no notice of it, or of a part.
+	Fields                   fields.Requirements
+	Labels                   labels.Requirements
+	FieldsError, LabelsError error
+}
+
+// Of are the attributes of a request.
+func Of(info *request.RequestInfo, u user.Info) Attributes {
+	a := Attributes{
+		User: u, Verb: info.Verb, Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource, Subresource: info.Subresource,
+		Namespace: info.Namespace, Name: info.Name, ResourceRequest: info.IsResourceRequest, Path: info.Path,
+	}
+	a.Select(info.FieldSelector, info.LabelSelector)
+	return a
+}
+
+// Select reads the selectors; empty ones require nothing.
+func (a *Attributes) Select(fieldSelector, labelSelector string) {
+	if fieldSelector != "" {
+		if s, err := fields.ParseSelector(fieldSelector); err != nil {
+			a.FieldsError = err
+		} else {
+			a.Fields = s.Requirements()
+		}
+	}
+	if labelSelector != "" {
+		if s, err := labels.Parse(labelSelector); err != nil {
+			a.LabelsError = err
+		} else {
+			a.Labels, _ = s.Requirements()
+		}
+	}
 }
 
 // Authorizer decides. The reason is shown to the user when nobody allows.
@@ -66,24 +105,24 @@ type Chain []Authorizer
 // Authorize returns the first opinion; without any, the reasons and errors of all.
 func (c Chain) Authorize(ctx context.Context, a *Attributes) (Decision, string, error) {
 	var reasons []string
-	var errs []string
+	var errs []error
 	for _, z := range c {
 		d, reason, err := z.Authorize(ctx, a)
-		if err != nil {
-			errs = append(errs, err.Error())
-		}
-		if n, ok := z.(Named); ok && reason != "" && d == NoOpinion {
-			reason = n.Name() + ": " + reason
-		}
-		if reason != "" {
-			reasons = append(reasons, reason)
-		}
 		if d != NoOpinion {
 			return d, reason, err
 		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if reason != "" {
+			if n, ok := z.(Named); ok {
+				reason = n.Name() + ": " + reason
+			}
+			reasons = append(reasons, reason)
+		}
 	}
 	if len(errs) > 0 {
-		return NoOpinion, strings.Join(reasons, "\n"), fmt.Errorf("%s", strings.Join(errs, ", "))
+		return NoOpinion, strings.Join(reasons, "\n"), utilerrors.NewAggregate(errs)
 	}
 	return NoOpinion, strings.Join(reasons, "\n"), nil
 }
@@ -127,12 +166,12 @@ func Forbidden(a *Attributes, reason string) error {
 		msg += ": " + reason
 	}
 	if !a.ResourceRequest {
-		e := apierrors.NewForbidden(schema.GroupResource{}, a.Name, fmt.Errorf("%s", msg))
+		e := apierrors.NewForbidden(schema.GroupResource{}, a.Name, errors.New(msg))
 		e.ErrStatus.Message = "forbidden: " + msg
 		e.ErrStatus.Details = &metav1.StatusDetails{}
 		return e
 	}
-	return apierrors.NewForbidden(schema.GroupResource{Group: a.Group, Resource: a.Resource}, a.Name, fmt.Errorf("%s", msg))
+	return apierrors.NewForbidden(schema.GroupResource{Group: a.Group, Resource: a.Resource}, a.Name, errors.New(msg))
 }
 
 func describe(a *Attributes) string {

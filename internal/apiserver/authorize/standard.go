@@ -12,10 +12,13 @@ import (
 // Standard is z in the form that libraries of the field ask in.
 func Standard(z Authorizer) func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	return func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		d, reason, err := z.Authorize(ctx, &Attributes{
+		at := &Attributes{
 			User: a.GetUser(), Verb: a.GetVerb(), Group: a.GetAPIGroup(), Version: a.GetAPIVersion(), Resource: a.GetResource(),
 			Subresource: a.GetSubresource(), Namespace: a.GetNamespace(), Name: a.GetName(), ResourceRequest: a.IsResourceRequest(), Path: a.GetPath(),
-		})
+		}
+		at.Fields, at.FieldsError = a.GetFieldSelector()
+		at.Labels, at.LabelsError = a.GetLabelSelector()
+		d, reason, err := z.Authorize(ctx, at)
 		switch d {
 		case Allow:
 			return authorizer.DecisionAllow, reason, err
@@ -24,4 +27,28 @@ func Standard(z Authorizer) func(ctx context.Context, a authorizer.Attributes) (
 		}
 		return authorizer.DecisionNoOpinion, reason, err
 	}
+}
+
+// Standard are the attributes in the form in which libraries of the field are asked.
+func (a *Attributes) Standard() authorizer.AttributesRecord {
+	return authorizer.AttributesRecord{
+		User: a.User, Verb: a.Verb, Namespace: a.Namespace, APIGroup: a.Group, APIVersion: a.Version, Resource: a.Resource,
+		Subresource: a.Subresource, Name: a.Name, ResourceRequest: a.ResourceRequest, Path: a.Path,
+		FieldSelectorRequirements: a.Fields, FieldSelectorParsingErr: a.FieldsError,
+		LabelSelectorRequirements: a.Labels, LabelSelectorParsingErr: a.LabelsError,
+	}
+}
+
+// Library is an authorizer of the field's libraries as one of ours.
+func Library(z func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)) Authorizer {
+	return Func(func(ctx context.Context, a *Attributes) (Decision, string, error) {
+		d, reason, err := z(ctx, a.Standard())
+		switch d {
+		case authorizer.DecisionAllow:
+			return Allow, reason, err
+		case authorizer.DecisionDeny:
+			return Deny, reason, err
+		}
+		return NoOpinion, reason, err
+	})
 }

@@ -29,8 +29,8 @@ func (q *req) mayDeleteUnsafely(ctx context.Context) error {
 		return nil
 	}
 	at := &authorize.Attributes{User: q.user, Verb: "unsafe-delete-ignore-read-errors", Group: q.kind.Group, Version: q.ver().Name,
-		Resource: q.kind.Resource, Namespace: q.ns, Name: q.name, ResourceRequest: true, Path: q.r.URL.Path,
-		FieldSelector: q.info.FieldSelector, LabelSelector: q.info.LabelSelector}
+		Resource: q.kind.Resource, Namespace: q.ns, Name: q.name, ResourceRequest: true, Path: q.r.URL.Path}
+	at.Select(q.info.FieldSelector, q.info.LabelSelector)
 	d, reason, err := q.Authorize.Authorize(ctx, at)
 	if d == authorize.Allow {
 		return nil

@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/http"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
@@ -85,7 +86,12 @@ func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration
 		if q.Authorize != nil {
 			at := &authorize.Attributes{User: q.user, Verb: "create", Group: q.kind.Group, Version: q.ver().Name, Resource: q.kind.Resource,
 				Namespace: q.ns, Name: q.name, ResourceRequest: true, Path: q.r.URL.Path}
-			if d, reason, _ := q.Authorize.Authorize(ctx, at); d != authorize.Allow {
+			d, reason, err := q.Authorize.Authorize(ctx, at)
+			switch {
+			case d == authorize.Allow: // whatever else went wrong
+			case err != nil:
+				return apierrors.NewInternalError(err)
+			default:
 				return authorize.Forbidden(at, reason)
 			}
 		}
