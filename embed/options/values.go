@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// switched is a flag of yes and no that is nil until somebody sets it.
+type switched struct {
+	to      **bool
+	without bool // what nil means
+}
+
+func (v *switched) Set(s string) error {
+	b, err := strconv.ParseBool(s)
+	if err != nil {
+		return err
+	}
+	*v.to = &b
+	return nil
+}
+
+func (v *switched) String() string {
+	if v.to == nil || *v.to == nil {
+		return strconv.FormatBool(v.without)
+	}
+	return strconv.FormatBool(**v.to)
+}
+
+func (v *switched) Type() string { return "bool" }
+
+func addSwitch(f *pflag.FlagSet, to **bool, name string, without bool, usage string) {
+	f.Var(&switched{to, without}, name, usage)
+	f.Lookup(name).NoOptDefVal = "true"
+}
+
+// span is a flag of a duration that is nil until somebody sets it.
+type span struct {
+	to      **time.Duration
+	without time.Duration // what nil means
+}
+
+func (v *span) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return err
+	}
+	*v.to = &d
+	return nil
+}
+
+func (v *span) String() string {
+	if v.to == nil || *v.to == nil {
+		return v.without.String()
+	}
+	return (**v.to).String()
+}
+
+func (v *span) Type() string { return "duration" }
+
+// pairs is a flag KEY=VALUE that may be repeated; a value may hold commas.
+type pairs struct{ to *map[string]string }
+
+func (v *pairs) Set(s string) error {
+	key, value, ok := strings.Cut(s, "=")
+	if !ok {
+		return fmt.Errorf("malformed pair, expect string=string") // upstream's words
+	}
+	if *v.to == nil {
+		*v.to = map[string]string{}
+	}
+	(*v.to)[strings.TrimSpace(key)] = strings.TrimSpace(value)
+	return nil
+}
+
+func (v *pairs) String() string {
+	if v.to == nil {
+		return ""
+	}
+	var out []string
+	for key, value := range *v.to {
+		out = append(out, key+"="+value)
+	}
+	slices.Sort(out)
+	return strings.Join(out, ",")
+}
+
+func (v *pairs) Type() string { return "mapStringString" }
