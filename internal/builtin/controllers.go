@@ -23,6 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/rootca"
 	"github.com/mortise-dev/mortise/internal/controllers/serviceaccount"
 	"github.com/mortise-dev/mortise/internal/controllers/servicecidr"
+	"github.com/mortise-dev/mortise/internal/controllers/storageversionmigrator"
 	"github.com/mortise-dev/mortise/internal/controllers/tainteviction"
 	"github.com/mortise-dev/mortise/internal/controllers/ttlafterfinished"
 )
@@ -49,6 +50,7 @@ func Controllers() []controllers.Controller {
 		rootca.Controller(),
 		serviceaccount.Controller(),
 		servicecidr.Controller(),
+		storageversionmigrator.Controller(),
 		tainteviction.Controller(),
 		ttlafterfinished.Controller(),
 	}
