@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+)
+
+// Mode is whether a request waits for its events to be taken.
+type Mode string
+
+// The modes.
+const (
+	Batch          Mode = "batch"           // it does not; events are dropped when they come faster than they go
+	Blocking       Mode = "blocking"        // it does; what is lost is counted
+	BlockingStrict Mode = "blocking-strict" // it does, and is refused when its first event is lost
+)
+
+// Names of plug-ins that errors are counted under.
+const (
+	pluginLog      = "log"
+	pluginWebhook  = "webhook"
+	pluginBuffered = "buffered"
+	pluginTruncate = "truncate"
+)
+
+// Truncate bounds the sizes of events and of batches in bytes. The zero value bounds nothing.
+type Truncate struct{ Event, Batch int64 }
+
+// fit shortens an event whose line is too long: first it loses the objects, then itself. ok is false if it is dropped.
+func (t Truncate) fit(e *auditinternal.Event, line []byte) (shorter []byte, ok bool) {
+	if t.Event <= 0 || int64(len(line)) <= t.Event {
+		return line, true
+	}
+	if e.Level.Less(auditinternal.LevelRequest) {
+		return nil, false
+	}
+	short := *e
+	short.RequestObject, short.ResponseObject = nil, nil
+	short.Annotations = make(map[string]string, len(e.Annotations)+1)
+	for k, v := range e.Annotations {
+		short.Annotations[k] = v
+	}
+	short.Annotations["audit.k8s.io/truncated"] = "true"
+	shorter = appendEvent(nil, &short)
+	return shorter, int64(len(shorter)) <= t.Event
+}
+
+// Backend takes events.
+type Backend interface {
+	// take takes an event, and its line, which it must not keep. false refuses the request that waits for it.
+	take(e *auditinternal.Event, line []byte) bool
+	// run does what there is to do meanwhile. When ctx ends nothing new is taken; run returns when all that was is gone.
+	run(ctx context.Context)
+	// bind gives the backend what it counts and says errors with.
+	bind(c *Counters, log *slog.Logger)
+}
+
+// duties are what backends have in common.
+type duties struct {
+	counters *Counters
+	log      *slog.Logger
+}
+
+func (d *duties) bind(c *Counters, log *slog.Logger) { d.counters, d.log = c, log }
+
+// lost counts events that a plug-in did not keep, and says so: at first, and then each time that there are twice as many.
+func (d *duties) lost(plugin string, n int, err error) {
+	total := d.counters.failed(plugin, n)
+	if before := total - int64(n); before == 0 || bits(before) != bits(total) {
+		d.log.Error("audit events are lost", "plugin", plugin, "events", total, "error", err)
+	}
+}
+
+func bits(n int64) (b int) {
+	for ; n > 0; n >>= 1 {
+		b++
+	}
+	return b
+}
+
+// LogOptions are those of [NewLog].
+type LogOptions struct {
+	Mode     Mode
+	Legacy   bool // a line of text for each event, not JSON
+	Truncate Truncate
+	// Buffer is how many events wait in batch mode.
+	Buffer int
+}
+
+// logger writes events into a file, a line each.
+type logger struct {
+	duties
+	o     LogOptions
+	out   io.Writer
+	mu    sync.Mutex // of out
+	queue *queue     // in batch mode
+}
+
+// NewLog writes events to out, which is used by one goroutine at a time. If out is a [File], it is looked after, and closed at
+// the end.
+func NewLog(out io.Writer, o LogOptions) Backend {
+	l := &logger{o: o, out: out}
+	if o.Mode == Batch {
+		l.queue = newQueue(o.Buffer)
+	}
+	return l
+}
+
+func (l *logger) take(e *auditinternal.Event, line []byte) bool {
+	line, ok := l.o.Truncate.fit(e, line)
+	if !ok {
+		l.lost(pluginTruncate, 1, errTooLarge)
+		return true
+	}
+	if l.o.Legacy {
+		line = append([]byte(audit.EventString(e)), '\n')
+	}
+	if l.queue != nil {
+		if err := l.queue.put(line); err != nil {
+			l.lost(pluginBuffered, 1, err)
+		}
+		return true
+	}
+	return l.write(line, 1) || l.o.Mode != BlockingStrict
+}
+
+func (l *logger) write(lines []byte, n int) bool {
+	l.mu.Lock()
+	_, err := l.out.Write(lines)
+	l.mu.Unlock()
+	if err != nil {
+		l.lost(pluginLog, n, err)
+	}
+	return err == nil
+}
+
+func (l *logger) run(ctx context.Context) {
+	var g sync.WaitGroup
+	file, isFile := l.out.(*File)
+	if isFile {
+		g.Go(func() { file.Run(ctx) })
+	}
+	if l.queue != nil {
+		g.Go(func() { l.drain(ctx) })
+	}
+	g.Wait()
+	if isFile {
+		<-ctx.Done()
+		if err := file.Close(); err != nil {
+			l.log.Error("close audit log", "error", err)
+		}
+	}
+}
+
+// writeAtOnce is how much of what waits is written by one system call.
+const writeAtOnce = 256 << 10
+
+// drain writes what is queued until ctx ends and nothing is left.
+func (l *logger) drain(ctx context.Context) {
+	stop := context.AfterFunc(ctx, l.queue.close)
+	defer stop()
+	var lines []byte
+	for first := range l.queue.lines {
+		lines, n, size := append(lines[:0], first...), 1, len(first)
+	more:
+		for len(lines) < writeAtOnce {
+			select {
+			case line, ok := <-l.queue.lines:
+				if !ok {
+					break more
+				}
+				lines = append(lines, line...)
+				n++
+				size += len(line)
+			default:
+				break more
+			}
+		}
+		l.write(lines, n)
+		l.queue.done(size)
+	}
+}
+
+// maxQueued bounds the bytes of events that wait, or are on their way, whatever their number.
+const maxQueued = 64 << 20
+
+// queue holds events until somebody has taken them. Those who put never wait.
+type queue struct {
+	lines chan []byte
+	bytes atomic.Int64 // of what was put and is not done
+
+	mu     sync.RWMutex // held by those who put: the channel is not closed meanwhile
+	closed bool
+}
+
+func newQueue(n int) *queue { return &queue{lines: make(chan []byte, n)} }
+
+// put queues a copy of a line.
+func (q *queue) put(line []byte) error {
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	if q.closed {
+		return errClosed
+	}
+	if q.bytes.Add(int64(len(line))) > maxQueued {
+		q.bytes.Add(-int64(len(line)))
+		return errFull
+	}
+	if len(q.lines) < cap(q.lines) { // else the copy would be for nothing
+		select {
+		case q.lines <- append([]byte(nil), line...):
+			return nil
+		default:
+		}
+	}
+	q.bytes.Add(-int64(len(line)))
+	return errFull
+}
+
+// done says that lines of so many bytes are gone.
+func (q *queue) done(size int) { q.bytes.Add(-int64(size)) }
+
+// close ends the queue: what is in it can still be taken out.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.closed = true
+		close(q.lines)
+	}
+}

@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"sync/atomic"
+
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+)
+
+// Counters count events, as upstream's metrics do. The zero value is ready.
+type Counters struct {
+	events, rejected atomic.Int64
+	levels           [4]atomic.Int64
+	errors           [4]atomic.Int64
+}
+
+var (
+	levels  = [...]auditinternal.Level{auditinternal.LevelNone, auditinternal.LevelMetadata, auditinternal.LevelRequest, auditinternal.LevelRequestResponse}
+	plugins = [...]string{pluginLog, pluginWebhook, pluginBuffered, pluginTruncate}
+)
+
+func (c *Counters) level(l auditinternal.Level) {
+	for i := range levels {
+		if levels[i] == l {
+			c.levels[i].Add(1)
+		}
+	}
+}
+
+func (c *Counters) failed(plugin string, n int) (total int64) {
+	for i := range plugins {
+		if plugins[i] == plugin {
+			total = c.errors[i].Add(int64(n))
+		}
+	}
+	return total
+}
+
+// Events are those that were made, Rejected the requests that were refused because one was lost.
+func (c *Counters) Events() int64   { return c.events.Load() }
+func (c *Counters) Rejected() int64 { return c.rejected.Load() }
+
+// Levels tells how many requests were of each level, Errors how many events each plug-in lost.
+func (c *Counters) Levels(tell func(level string, n int64)) {
+	for i := range levels {
+		if n := c.levels[i].Load(); n > 0 {
+			tell(string(levels[i]), n)
+		}
+	}
+}
+
+// Errors tells how many events each plug-in lost.
+func (c *Counters) Errors(tell func(plugin string, n int64)) {
+	for i := range plugins {
+		if n := c.errors[i].Load(); n > 0 {
+			tell(plugins[i], n)
+		}
+	}
+}

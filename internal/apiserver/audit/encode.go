@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+)
+
+// head begins each line of a log. In a list the events say neither kind nor version: there it is a brace.
+const head = `{"kind":"Event","apiVersion":"audit.k8s.io/v1",`
+
+// appendEvent appends an event as one line of audit.k8s.io/v1 JSON, byte for byte as upstream's codec writes it. Events are
+// encoded once, whoever takes them, twice for nearly every request: that is worth an encoder of their own.
+func appendEvent(b []byte, e *auditinternal.Event) []byte {
+	b = append(b, head...)
+	b = appendString(append(b, `"level":`...), string(e.Level))
+	b = appendString(append(b, `,"auditID":`...), string(e.AuditID))
+	b = appendString(append(b, `,"stage":`...), string(e.Stage))
+	b = appendString(append(b, `,"requestURI":`...), e.RequestURI)
+	b = appendString(append(b, `,"verb":`...), e.Verb)
+	b = appendUser(append(b, `,"user":`...), &e.User)
+	if e.ImpersonatedUser != nil {
+		b = appendUser(append(b, `,"impersonatedUser":`...), e.ImpersonatedUser)
+	}
+	if m := e.AuthenticationMetadata; m != nil {
+		w := object{b: append(b, `,"authenticationMetadata":`...)}
+		w.text("impersonationConstraint", m.ImpersonationConstraint)
+		b = w.end()
+	}
+	if len(e.SourceIPs) > 0 {
+		b = appendStrings(append(b, `,"sourceIPs":`...), e.SourceIPs)
+	}
+	if e.UserAgent != "" {
+		b = appendString(append(b, `,"userAgent":`...), e.UserAgent)
+	}
+	if r := e.ObjectRef; r != nil {
+		w := object{b: append(b, `,"objectRef":`...)}
+		w.text("resource", r.Resource)
+		w.text("namespace", r.Namespace)
+		w.text("name", r.Name)
+		w.text("uid", string(r.UID))
+		w.text("apiGroup", r.APIGroup)
+		w.text("apiVersion", r.APIVersion)
+		w.text("resourceVersion", r.ResourceVersion)
+		w.text("subresource", r.Subresource)
+		b = w.end()
+	}
+	if e.ResponseStatus != nil {
+		b = appendStatus(append(b, `,"responseStatus":`...), e.ResponseStatus)
+	}
+	if e.RequestObject != nil {
+		b = appendRaw(append(b, `,"requestObject":`...), e.RequestObject)
+	}
+	if e.ResponseObject != nil {
+		b = appendRaw(append(b, `,"responseObject":`...), e.ResponseObject)
+	}
+	b = appendTime(append(b, `,"requestReceivedTimestamp":`...), e.RequestReceivedTimestamp)
+	b = appendTime(append(b, `,"stageTimestamp":`...), e.StageTimestamp)
+	if len(e.Annotations) > 0 {
+		keys := make([]string, 0, 8)
+		for k := range e.Annotations {
+			keys = append(keys, k)
+		}
+		slices.Sort(keys)
+		b = append(b, `,"annotations":`...)
+		for i, k := range keys {
+			b = appendString(append(b, separator(i)), k)
+			b = appendString(append(b, ':'), e.Annotations[k])
+		}
+		b = append(b, '}')
+	}
+	return append(b, '}', '\n')
+}
+
+// separator begins an object, or goes on with it.
+func separator(i int) byte {
+	if i == 0 {
+		return '{'
+	}
+	return ','
+}
+
+// object writes an object of fields that are left out when they are empty.
+type object struct {
+	b []byte
+	n int
+}
+
+func (o *object) key(name string) {
+	o.b = append(o.b, separator(o.n), '"')
+	o.b = append(append(o.b, name...), '"', ':')
+	o.n++
+}
+
+func (o *object) text(name, s string) {
+	if s != "" {
+		o.key(name)
+		o.b = appendString(o.b, s)
+	}
+}
+
+func (o *object) end() []byte {
+	if o.n == 0 {
+		o.b = append(o.b, '{')
+	}
+	return append(o.b, '}')
+}
+
+func appendUser(b []byte, u *authenticationv1.UserInfo) []byte {
+	w := object{b: b}
+	w.text("username", u.Username)
+	w.text("uid", u.UID)
+	if len(u.Groups) > 0 {
+		w.key("groups")
+		w.b = appendStrings(w.b, u.Groups)
+	}
+	if len(u.Extra) > 0 {
+		w.key("extra")
+		keys := make([]string, 0, 8)
+		for k := range u.Extra {
+			keys = append(keys, k)
+		}
+		slices.Sort(keys)
+		for i, k := range keys {
+			w.b = appendString(append(w.b, separator(i)), k)
+			w.b = append(w.b, ':')
+			if v := u.Extra[k]; v == nil {
+				w.b = append(w.b, "null"...)
+			} else {
+				w.b = appendStrings(w.b, v)
+			}
+		}
+		w.b = append(w.b, '}')
+	}
+	return w.end()
+}
+
+func appendStatus(b []byte, s *metav1.Status) []byte {
+	w := object{b: b}
+	w.text("kind", s.Kind)
+	w.text("apiVersion", s.APIVersion)
+	w.key("metadata")
+	if l := &s.ListMeta; l.ResourceVersion == "" && l.Continue == "" && l.RemainingItemCount == nil {
+		w.b = append(w.b, "{}"...)
+	} else {
+		w.b = appendAny(w.b, l)
+	}
+	w.text("status", s.Status)
+	w.text("message", s.Message)
+	w.text("reason", string(s.Reason))
+	if s.Details != nil {
+		w.key("details")
+		w.b = appendAny(w.b, s.Details)
+	}
+	if s.Code != 0 {
+		w.key("code")
+		w.b = strconv.AppendInt(w.b, int64(s.Code), 10)
+	}
+	return w.end()
+}
+
+// appendRaw appends an object that is JSON already, on one line.
+func appendRaw(b []byte, u *runtime.Unknown) []byte {
+	if len(u.Raw) == 0 {
+		return append(b, "null"...)
+	}
+	return append(b, u.Raw...)
+}
+
+func appendAny(b []byte, v any) []byte {
+	j, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("encode audit event: %v", err)) // parts of a Status are always JSON
+	}
+	return append(b, j...)
+}
+
+func appendTime(b []byte, t metav1.MicroTime) []byte {
+	if t.IsZero() {
+		return append(b, "null"...)
+	}
+	return append(t.UTC().AppendFormat(append(b, '"'), metav1.RFC3339Micro), '"')
+}
+
+func appendStrings(b []byte, all []string) []byte {
+	b = append(b, '[')
+	for i, s := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, s)
+	}
+	return append(b, ']')
+}
+
+// appendString appends a JSON string. Nearly all need no escapes.
+func appendString(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= utf8.RuneSelf-1 || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return appendAny(b, s)
+		}
+	}
+	b = append(b, '"')
+	b = append(b, s...)
+	return append(b, '"')
+}

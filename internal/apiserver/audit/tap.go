@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+)
+
+// maxHeld bounds what is held back of an answer.
+const maxHeld = 4 << 20
+
+// tap sees an answer go by: its code, and its body where the event is to have it. Where an acknowledged write must have left
+// its event, the answer is held back until that is written down.
+type tap struct {
+	http.ResponseWriter
+	ctx    context.Context
+	ac     *audit.AuditContext
+	long   bool
+	copies bool
+	holds  bool
+	bare   bool // managed fields are left out
+
+	code int
+	body []byte // a copy, or what is held back
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (t *tap) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+// Routed passes on that a kind and a verb have been found.
+func (t *tap) Routed(deprecated bool) {
+	if w, ok := t.ResponseWriter.(interface{ Routed(deprecated bool) }); ok {
+		w.Routed(deprecated)
+	}
+}
+
+func (t *tap) see(code int) {
+	if t.code != 0 {
+		return
+	}
+	t.code = code
+	t.ac.SetEventResponseStatusCode(int32(code))
+	if t.long {
+		t.ac.ProcessEventStage(t.ctx, auditinternal.StageResponseStarted)
+	}
+}
+
+// WriteHeader sends the code.
+func (t *tap) WriteHeader(code int) {
+	t.see(code)
+	if !t.holds {
+		t.ResponseWriter.WriteHeader(code)
+	}
+}
+
+// Write sends a part of the body.
+func (t *tap) Write(p []byte) (int, error) {
+	t.see(http.StatusOK)
+	if t.copies || t.holds {
+		t.body = append(t.body, p...)
+	}
+	if !t.holds {
+		return t.ResponseWriter.Write(p)
+	}
+	if len(t.body) > maxHeld {
+		t.release()
+	}
+	return len(p), nil
+}
+
+// release sends what was held back; from then on nothing is.
+func (t *tap) release() {
+	if !t.holds {
+		return
+	}
+	t.holds = false
+	if t.code != 0 {
+		t.ResponseWriter.WriteHeader(t.code)
+	}
+	_, _ = t.ResponseWriter.Write(t.body) // a client that went away needs no answer
+}
+
+// Flush sends what is buffered.
+func (t *tap) Flush() {
+	if !t.holds {
+		_ = http.NewResponseController(t.ResponseWriter).Flush()
+	}
+}
+
+// Hijack takes the connection over, for protocols that upgrade it.
+func (t *tap) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	t.see(http.StatusSwitchingProtocols)
+	return http.NewResponseController(t.ResponseWriter).Hijack()
+}
