@@ -130,6 +130,7 @@ require (
 	go.opentelemetry.io/proto/otlp v1.10.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
+	golang.org/x/crypto v0.55.0 // indirect
 	golang.org/x/exp v0.0.0-20260410095643-746e56fc9e2f // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
 	golang.org/x/term v0.45.0 // indirect
@@ -142,6 +143,8 @@ require (
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/controller-manager v0.37.1 // indirect
 	k8s.io/dynamic-resource-allocation v0.37.1 // indirect
+	k8s.io/externaljwt v0.37.1 // indirect
+	k8s.io/kms v0.37.1 // indirect
 	k8s.io/metrics v0.37.1 // indirect
 	sigs.k8s.io/apiserver-network-proxy/konnectivity-client v0.36.0 // indirect
 	sigs.k8s.io/kustomize/api v0.21.1 // indirect
