@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reload tells when a file may have changed: when something happened in its directory, so that files that are replaced
+// by renaming or through a symbolic link are seen, and once in a while besides, for file systems that do not tell.
+package reload
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Watch calls changed, on its own goroutine, whenever one of the files may have changed, and once in every, until ctx ends. Whether
+// something did change is for changed to find out; it is called once at the beginning, for what happened before.
+func Watch(ctx context.Context, every time.Duration, log *slog.Logger, changed func(), files ...string) {
+	w, err := watcher(files)
+	if err != nil {
+		log.WarnContext(ctx, "watch files; they are read again once in a while", "files", files, "every", every, "error", err)
+		w = &fsnotify.Watcher{}
+	} else {
+		defer w.Close()
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	changed()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		case _, ok := <-w.Events:
+			if !ok {
+				w = &fsnotify.Watcher{}
+				continue
+			}
+			drain(w)
+		case err, ok := <-w.Errors:
+			if ok {
+				log.WarnContext(ctx, "watch files", "files", files, "error", err)
+			}
+		}
+		changed()
+	}
+}
+
+func watcher(files []string) (*fsnotify.Watcher, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("make file watcher: %w", err)
+	}
+	for _, f := range files {
+		if err := w.Add(filepath.Dir(f)); err != nil {
+			_ = w.Close()
+			return nil, fmt.Errorf("watch directory: %w", err)
+		}
+	}
+	return w, nil
+}
+
+// drain takes what has happened already: one look at the files is enough for it all.
+func drain(w *fsnotify.Watcher) {
+	for {
+		select {
+		case _, ok := <-w.Events:
+			if !ok {
+				return
+			}
+		default:
+			return
+		}
+	}
+}
