@@ -38,6 +38,7 @@ func stages() []stage {
 		{"audit identity", auditIdentity},
 		{"deadline", deadlineStage},
 		{"authenticate", authenticateStage},
+		{"audit", auditStage},
 		{"impersonate", impersonateStage},
 		{"flow control", flowControl},
 		{"authorize", authorizeStage},
@@ -118,7 +119,7 @@ var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 const maxDeadline = time.Minute
 
 // deadlineStage gives a request the time that its client gives it. Those that last long by their nature have no such time.
-func deadlineStage(_ *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	info, _ := request.RequestInfoFrom(r.Context())
 	if !strings.Contains(r.URL.RawQuery, "timeout=") || info.Verb == "watch" || longRunning(info) {
 		next.ServeHTTP(w, r)
@@ -131,7 +132,8 @@ func deadlineStage(_ *Server, w http.ResponseWriter, r *http.Request, next http.
 	}
 	timeout, err := time.ParseDuration(said)
 	if err != nil {
-		status.Write(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
+		e := apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err))
+		s.refused(w, r, e.Error(), func(w http.ResponseWriter, r *http.Request) { status.Write(w, r, e) })
 		return
 	}
 	if timeout <= 0 || timeout > maxDeadline {
@@ -159,7 +161,7 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 	if err != nil {
 		e := apierrors.NewUnauthorized("Unauthorized")
 		e.ErrStatus.Details = nil
-		status.Write(w, r, e)
+		s.refused(w, r, audit.Attempted(r), func(w http.ResponseWriter, r *http.Request) { status.Write(w, r, e) })
 		return
 	}
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && r.Header.Get("Authorization") == "" {
@@ -167,11 +169,6 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 	}
 	r.Header.Del("Authorization")
 	next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
-}
-
-// auditIdentity comes before authentication, so that also those who are refused are told it.
-func auditIdentity(_ *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
-	next.ServeHTTP(w, audit.With(w, r))
 }
 
 func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -182,6 +179,7 @@ func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next ht
 		return
 	}
 	if who != nil {
+		audit.Impersonated(r.Context(), who, "")
 		r = r.WithContext(request.WithUser(r.Context(), who))
 	}
 	next.ServeHTTP(w, r)
@@ -241,10 +239,13 @@ func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http
 	d, reason, err := s.authz.Authorize(r.Context(), &a)
 	switch {
 	case d == authorize.Allow: // whatever else went wrong
+		audit.Decided(r.Context(), true, reason)
 	case err != nil:
+		audit.Undecided(r.Context())
 		internalError(w, r, err)
 		return
 	default:
+		audit.Decided(r.Context(), false, reason)
 		status.Refuse(w, r, authorize.Forbidden(&a, reason))
 		return
 	}

@@ -36,6 +36,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
@@ -72,6 +73,8 @@ type Options struct {
 	Roles *rbac.Index
 	// Ledger makes the calls to webhooks; nil: one of the server's own.
 	Ledger *extension.Ledger
+	// Audit writes down what is asked and answered; nil: nobody does.
+	Audit *audit.Auditor
 	// Paths are further handlers, by path; one that ends in a slash takes all below it.
 	Paths map[string]http.Handler
 	// Checks are further parts of the server's health. Bootstrapped is closed when the objects that every cluster has are

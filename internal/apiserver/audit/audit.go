@@ -1,8 +1,20 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit gives every request an identity: the Audit-ID header, taken from the client when it sends one, drawn otherwise,
-// and sent with the answer. Events for audit policies hang on the same identity.
+// Package audit writes down who asked what of the API, and how it was answered, as kube-apiserver does: by a policy of
+// audit.k8s.io/v1, into a log or to a webhook.
+//
+// Every request has an identity, the Audit-ID header ([With]), taken from the client when it sends one, drawn otherwise, and
+// sent with the answer. Where there is a policy, an [Auditor] judges each request by it and makes an event of each stage that the
+// policy does not omit ([Auditor.Serve], [Auditor.Refused]). Those who answer the request add what they know to its event:
+// [Annotate], [Request], [Patch], [Status]; all of them do nothing when nobody audits. An event is encoded once (encode.go) and
+// given to each [Backend]: a log ([NewLog], [File]) or a webhook ([NewWebhook]), whose [Mode] says whether the request waits.
+//
+// # Concurrency and bounds
+//
+// An Auditor is used by many goroutines; [Auditor.Run] owns those of its backends and returns when all events that were taken
+// are gone. In batch mode no request ever waits: what waits to be written is bounded in number and in bytes, and what does not
+// fit is dropped and counted ([Counters]).
 package audit
 
 import (
@@ -12,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 // Header carries the identity, both ways.
@@ -52,4 +65,27 @@ func AnnotateAt(ctx context.Context, level auditinternal.Level, key, value strin
 func Reaches(ctx context.Context, level auditinternal.Level) bool {
 	ac := audit.AuditContextFrom(ctx)
 	return ac != nil && ac.GetEventLevel().GreaterOrEqual(level)
+}
+
+// Decided adds what was decided of the request that ctx belongs to, and why.
+func Decided(ctx context.Context, allowed bool, reason string) {
+	ac := audit.AuditContextFrom(ctx)
+	if !ac.Enabled() {
+		return
+	}
+	decision := "forbid"
+	if allowed {
+		decision = "allow"
+	}
+	audit.AddAuditAnnotations(ctx, "authorization.k8s.io/decision", decision, "authorization.k8s.io/reason", reason)
+}
+
+// Undecided adds that nothing could be decided.
+func Undecided(ctx context.Context) {
+	audit.AddAuditAnnotation(ctx, "authorization.k8s.io/reason", "internal error")
+}
+
+// Impersonated adds who the request's user is taken for. constraint is the verb that allowed constrained impersonation.
+func Impersonated(ctx context.Context, who user.Info, constraint string) {
+	audit.LogImpersonatedUser(ctx, who, constraint)
 }

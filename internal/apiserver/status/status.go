@@ -22,6 +22,7 @@ import (
 	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/store"
 )
@@ -101,6 +102,7 @@ func Refuse(w http.ResponseWriter, r *http.Request, err error) int {
 // Write answers with the error's status, and returns the code.
 func Write(w http.ResponseWriter, r *http.Request, err error) int {
 	s := Of(err)
+	audit.Status(r.Context(), s)
 	code := int(s.Code)
 	h := w.Header()
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {

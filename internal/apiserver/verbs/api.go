@@ -295,6 +295,7 @@ func (q *req) run(verb func(*req) error) error {
 	}
 	if v := q.ver(); v.Deprecation != "" && (q.sub == nil || q.kind.Unstructured || q.sub.GroupVersionKind.Empty()) {
 		q.warn.AddWarning("", v.Deprecation)
+		q.auditDeprecated()
 	}
 	if q.name != "" {
 		if faults := path.IsValidPathSegmentName(q.name); len(faults) > 0 {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -109,7 +110,7 @@ func (q *req) attributes(op admit.Operation, obj, old resource.Object, opts runt
 		Operation: op, Descriptor: q.kind.Descriptor, Version: q.ver().Name, Namespace: q.ns, Name: q.name,
 		Object: obj, Old: old, Options: opts, User: q.user, DryRun: dryRun,
 		Warn:     func(text string) { q.warn.AddWarning("", text) },
-		Annotate: func(string, string) {},
+		Annotate: func(k, v string) { audit.Annotate(q.ctx, k, v) },
 	}
 	if q.sub != nil {
 		at.Subresource = q.sub.Name

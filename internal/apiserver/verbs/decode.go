@@ -417,6 +417,7 @@ func (q *req) object(fieldValidation string) (resource.Object, error) {
 		return nil, err
 	}
 	q.warnStrict(strict)
+	q.auditObject(obj, q.kind.GroupVersionKind(q.ver().Name))
 	return q.toHub(obj)
 }
 

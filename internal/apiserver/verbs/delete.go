@@ -118,6 +118,7 @@ func (q *req) deleteOptions() (*metav1.DeleteOptions, error) {
 		if err := decodeDeleteOptions(body, media, o); err != nil {
 			return nil, err
 		}
+		q.auditOptions(o)
 	} else if v := q.query(); v != nil {
 		if err := metav1.Convert_url_Values_To_v1_DeleteOptions(&v, o, nil); err != nil {
 			return nil, badRequest(err)

@@ -102,6 +102,7 @@ func (q *req) readPatch() (*patching, error) {
 	} else if !json.Valid(body) {
 		return nil, apierrors.NewBadRequest("invalid JSON patch")
 	}
+	p.auditPatch()
 	return p, nil
 }
 

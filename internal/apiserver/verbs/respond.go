@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
@@ -47,6 +48,9 @@ func (q *req) respond(code int, f *watchcache.Forms) error {
 
 // respondOther answers with an object that is not of the path's kind: a Status, a scale, a review.
 func (q *req) respondOther(code int, obj runtime.Object, apiVersion, kind string) error {
+	if st, ok := obj.(*metav1.Status); ok {
+		audit.Status(q.r.Context(), st)
+	}
 	if q.accept.target != nil {
 		if _, ok := obj.(*metav1.Status); !ok {
 			t := internalType(schema.FromAPIVersionAndKind(apiVersion, kind))

@@ -91,6 +91,7 @@ func createBelow(q *req) error {
 		return err
 	}
 	q.warnStrict(strict)
+	q.auditObject(obj, q.below())
 	ctx, cancel := q.writing()
 	defer cancel()
 	if err := sameNamespace(q.ns, obj); err != nil {
@@ -161,6 +162,7 @@ func updateView(q *req) error {
 		return err
 	}
 	q.warnStrict(strict)
+	q.auditObject(obj, q.below())
 	if err := sameNamespace(q.ns, obj); err != nil {
 		return err
 	}

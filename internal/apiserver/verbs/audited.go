@@ -1,0 +1,49 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"regexp"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// auditObject tells the request's audit event what object the body brought.
+func (q *req) auditObject(obj resource.Object, gvk schema.GroupVersionKind) {
+	audit.Request(q.ctx, obj, gvk, q.gvr(), q.subName())
+}
+
+// auditOptions tells it the options of a deletion.
+func (q *req) auditOptions(o *metav1.DeleteOptions) {
+	gvk := withDefaults(o.GroupVersionKind(), metav1.SchemeGroupVersion.WithKind("DeleteOptions"))
+	audit.RequestOptions(q.ctx, o, gvk, q.gvr(), q.subName())
+}
+
+// auditPatch tells it a patch.
+func (p *patching) auditPatch() {
+	var convert func([]byte) ([]byte, error)
+	if p.kind == types.ApplyYAMLPatchType {
+		convert = utilyaml.ToJSON
+	}
+	audit.Patch(p.ctx, p.bytes, convert)
+}
+
+func (q *req) gvr() schema.GroupVersionResource { return q.gr().WithVersion(q.ver().Name) }
+
+// removed finds in the warning of a deprecated version when it is gone: "…, unavailable in v1.25+; …".
+var removed = regexp.MustCompile(`unavailable in v(\d+\.\d+)\+`)
+
+// auditDeprecated tells it that the version is deprecated.
+func (q *req) auditDeprecated() {
+	audit.Annotate(q.ctx, "k8s.io/deprecated", "true")
+	if m := removed.FindStringSubmatch(q.ver().Deprecation); m != nil {
+		audit.Annotate(q.ctx, "k8s.io/removed-release", m[1])
+	}
+}
