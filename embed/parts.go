@@ -12,7 +12,9 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/store"
 )
@@ -31,6 +33,10 @@ type parts struct {
 	admin      *rest.Config
 	kubeconfig []byte
 	settled    chan struct{}
+
+	ledger   *extension.Ledger // makes every call out to an extension
+	audit    *audit.Auditor    // nil: nothing is audited
+	auditing group             // what the auditor does meanwhile: it outlasts the API server
 
 	bootstrapped chan struct{} // closed when the objects that every cluster has are there
 
@@ -92,6 +98,10 @@ func (p *parts) end() error {
 	if p.server.cancel != nil {
 		p.server.cancel()
 		p.server.Wait()
+	}
+	if p.auditing.cancel != nil {
+		p.auditing.cancel()
+		p.auditing.Wait()
 	}
 	var errs []error
 	if p.listener != nil {

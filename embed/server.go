@@ -22,8 +22,10 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/extension"
 )
 
 // NodeMode says what runs pods.
@@ -88,6 +90,7 @@ func (s *Server) Start(ctx context.Context) (err error) {
 		return err
 	}
 	s.parts.settled = make(chan struct{})
+	s.parts.ledger = extension.NewLedger(clock.RealClock{})
 	s.parts.context, s.parts.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {

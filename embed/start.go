@@ -45,11 +45,13 @@ type start struct {
 func starts() []start {
 	return []start{
 		{"check the selection", checkSelection},
+		{"check audit", checkAudit},
 		{"find a node", findNode},
 		{"listen", listen},
 		{"open the data directory", openDirectory},
 		{"load certificates", loadCertificates},
 		{"open the store", openStore},
+		{"make the auditor", makeAuditor},
 		{"make the API server", makeServer},
 		{"make what every cluster has", makeObjects},
 		{"serve", serve},
@@ -147,6 +149,8 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 		Version:   version.Get(),
 		CBOR:      o.cbor,
 		Log:       o.log.With("part", "apiserver"),
+		Ledger:    p.ledger,
+		Audit:     p.audit,
 
 		Bootstrapped: p.bootstrapped,
 		FinishWait:   o.finishWait(),

@@ -3,9 +3,157 @@
 
 package options
 
-import "github.com/spf13/pflag"
+import (
+	"fmt"
+	"strconv"
+	"time"
 
-// Audit says what is written down of requests.
-type Audit struct{}
+	"github.com/spf13/pflag"
+)
 
-func (o *Audit) addFlags(*pflag.FlagSet) {}
+// Audit says what is written down of requests. Without a policy nothing is. What is nil or empty is as kube-apiserver has it
+// without the flag.
+type Audit struct {
+	// PolicyFile is a Policy of audit.k8s.io/v1.
+	PolicyFile string
+	Log        AuditLog
+	Webhook    AuditWebhook
+}
+
+// AuditLog is a file of events.
+type AuditLog struct {
+	// Path of the file; "-" is standard output; empty: there is no log.
+	Path string
+	// MaxAge is how many days old files are kept, MaxBackups how many of them; 0: any number. Nil: 366 and 100.
+	MaxAge, MaxBackups *int
+	// MaxSize is how many megabytes a file has at most before it is put aside; 0: any number. Nil: 100.
+	MaxSize *int
+	// Compress has files that are put aside compressed.
+	Compress bool
+	// Format is json or legacy; empty: json.
+	Format string
+	// Version of the events; empty: audit.k8s.io/v1, the only one.
+	Version  string
+	Batch    AuditBatch
+	Truncate AuditTruncate
+}
+
+// AuditWebhook is a server that is sent events.
+type AuditWebhook struct {
+	// ConfigFile is a kubeconfig: the cluster is the webhook, the user is us. Empty: there is none.
+	ConfigFile string
+	// InitialBackoff is how long after a failed call the next is made; nil: 10 s.
+	InitialBackoff *time.Duration
+	// Version of the events; empty: audit.k8s.io/v1, the only one.
+	Version  string
+	Batch    AuditBatch
+	Truncate AuditTruncate
+}
+
+// AuditBatch says whether requests wait for their events, and if not, how these are gathered.
+type AuditBatch struct {
+	// Mode is batch, blocking or blocking-strict; empty: blocking for a log, batch for a webhook.
+	Mode string
+	// BufferSize is how many events wait, MaxSize how many are sent at once; nil: 10000, and 400 to a webhook.
+	BufferSize, MaxSize *int
+	// MaxWait is how long events wait for more of them; nil: 30 s for a webhook.
+	MaxWait *time.Duration
+	// Throttle bounds the batches a second by QPS and Burst; nil: to a webhook, 10 and 15.
+	Throttle *bool
+	QPS      *float32
+	Burst    *int
+}
+
+// AuditTruncate bounds the sizes of events.
+type AuditTruncate struct {
+	Enabled bool
+	// MaxBatchSize and MaxEventSize are in bytes; nil: 10 MiB and 100 KiB.
+	MaxBatchSize, MaxEventSize *int64
+}
+
+// What the flags mean that are not set.
+const (
+	AuditMaxSize, AuditMaxAge, AuditMaxBackups = 100, 366, 100
+	AuditBufferSize, AuditBatchSize            = 10000, 400
+	AuditQPS, AuditBurst                       = 10, 15
+	AuditMaxBatchBytes, AuditMaxEventBytes     = 10 << 20, 100 << 10
+	AuditMaxWait, AuditInitialBackoff          = 30 * time.Second, 10 * time.Second
+	AuditVersion, AuditFormatJSON, AuditLegacy = "audit.k8s.io/v1", "json", "legacy"
+	AuditModeBatch, AuditBlocking, AuditStrict = "batch", "blocking", "blocking-strict"
+)
+
+func (o *Audit) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.PolicyFile, "audit-policy-file", o.PolicyFile, "file with an audit policy; without one nothing is audited")
+	l, w := &o.Log, &o.Webhook
+	f.StringVar(&l.Path, "audit-log-path", l.Path, "file that audit events are written to, - for standard output")
+	f.Var(&numeral[int]{&l.MaxAge, AuditMaxAge}, "audit-log-maxage", "how many days old audit log files are kept; 0: for ever")
+	f.Var(&numeral[int]{&l.MaxBackups, AuditMaxBackups}, "audit-log-maxbackup", "how many old audit log files are kept; 0: all")
+	f.Var(&numeral[int]{&l.MaxSize, AuditMaxSize}, "audit-log-maxsize", "megabytes at which the audit log file is put aside; 0: never")
+	f.BoolVar(&l.Compress, "audit-log-compress", l.Compress, "compress audit log files that are put aside")
+	f.StringVar(&l.Format, "audit-log-format", l.Format, "json or legacy, a line of text for each event; default json")
+	f.StringVar(&l.Version, "audit-log-version", l.Version, "version of the events; default "+AuditVersion)
+	l.Batch.addFlags(f, "log", AuditBlocking, 1, false)
+	l.Truncate.addFlags(f, "log")
+	f.StringVar(&w.ConfigFile, "audit-webhook-config-file", w.ConfigFile, "kubeconfig of a webhook that is sent audit events")
+	backoff := &span{&w.InitialBackoff, AuditInitialBackoff}
+	f.Var(backoff, "audit-webhook-initial-backoff", "how long after a failed call to the audit webhook the next is made")
+	f.Var(backoff, "audit-webhook-batch-initial-backoff", "the same")
+	f.Lookup("audit-webhook-batch-initial-backoff").Deprecated = "use --audit-webhook-initial-backoff instead"
+	f.Lookup("audit-webhook-batch-initial-backoff").Hidden = true
+	f.StringVar(&w.Version, "audit-webhook-version", w.Version, "version of the events; default "+AuditVersion)
+	w.Batch.addFlags(f, "webhook", AuditModeBatch, AuditBatchSize, true)
+	w.Truncate.addFlags(f, "webhook")
+}
+
+func (o *AuditBatch) addFlags(f *pflag.FlagSet, to, mode string, size int, throttle bool) {
+	prefix := "audit-" + to + "-"
+	f.StringVar(&o.Mode, prefix+"mode", o.Mode, "whether requests wait for their events: batch, blocking or blocking-strict; default "+mode)
+	f.Var(&numeral[int]{&o.BufferSize, AuditBufferSize}, prefix+"batch-buffer-size", "how many events wait in batch mode before more are dropped")
+	f.Var(&numeral[int]{&o.MaxSize, size}, prefix+"batch-max-size", "how many events go at once in batch mode")
+	f.Var(&span{&o.MaxWait, AuditMaxWait}, prefix+"batch-max-wait", "how long events wait for more of them in batch mode")
+	addSwitch(f, &o.Throttle, prefix+"batch-throttle-enable", throttle, "bound the batches a second in batch mode")
+	f.Var(&numeral[float32]{&o.QPS, AuditQPS}, prefix+"batch-throttle-qps", "batches a second in batch mode")
+	f.Var(&numeral[int]{&o.Burst, AuditBurst}, prefix+"batch-throttle-burst", "batches at once in batch mode, after a time with fewer")
+}
+
+func (o *AuditTruncate) addFlags(f *pflag.FlagSet, to string) {
+	prefix := "audit-" + to + "-truncate-"
+	f.BoolVar(&o.Enabled, prefix+"enabled", o.Enabled, "shorten events that are too large: they lose their objects, or are dropped")
+	f.Var(&numeral[int64]{&o.MaxBatchSize, AuditMaxBatchBytes}, prefix+"max-batch-size", "bytes of a batch")
+	f.Var(&numeral[int64]{&o.MaxEventSize, AuditMaxEventBytes}, prefix+"max-event-size", "bytes of an event")
+}
+
+// numeral is a flag of a number that is nil until somebody sets it.
+type numeral[T int | int64 | float32] struct {
+	to      **T
+	without T // what nil means
+}
+
+func (v *numeral[T]) Set(s string) error {
+	var n T
+	switch p := any(&n).(type) {
+	case *float32:
+		x, err := strconv.ParseFloat(s, 32)
+		if err != nil {
+			return err
+		}
+		*p = float32(x)
+	default:
+		x, err := strconv.ParseInt(s, 0, 64)
+		if err != nil {
+			return err
+		}
+		n = T(x)
+	}
+	*v.to = &n
+	return nil
+}
+
+func (v *numeral[T]) String() string {
+	if v.to == nil || *v.to == nil {
+		return fmt.Sprint(v.without)
+	}
+	return fmt.Sprint(**v.to)
+}
+
+func (v *numeral[T]) Type() string { return fmt.Sprintf("%T", v.without) }
