@@ -168,7 +168,7 @@ func New(o Options) (*Server, error) {
 
 	vo := verbs.Options{
 		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
-		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds()),
+		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds(), s.followed()),
 	}
 	if m := o.Material; m != nil {
 		s.tokens = &authenticate.Tokens{Key: m.ServiceAccount, Now: o.Now}
@@ -194,7 +194,8 @@ func New(o Options) (*Server, error) {
 		builtIn[d.GroupResource()] = true
 	}
 	s.AddKinds(kinds...)
-	caller, err := webhook.New(o.Ledger, webhook.Endpoints{Context: ctx, Backend: func() resource.Backend { return s.api.Backend() }})
+	services := webhook.Endpoints{Context: ctx, Backend: func() resource.Backend { return s.api.Backend() }}
+	caller, err := webhook.New(o.Ledger, services)
 	if err != nil {
 		end()
 		return nil, fmt.Errorf("make API server: %w", err)
@@ -212,6 +213,10 @@ func New(o Options) (*Server, error) {
 			end()
 			return nil, fmt.Errorf("load roles: %w", err)
 		}
+	}
+	if err := s.admission(ctx, services); err != nil {
+		end()
+		return nil, fmt.Errorf("make admission: %w", err)
 	}
 	s.handler = s.pipeline(s.paths())
 	close(s.ready)
@@ -238,7 +243,7 @@ func (s *Server) committed(ctx context.Context, b resource.Backend, r schema.Gro
 	}
 	s.keeper.Committed(r, namespace, name, obj)
 	if r != definitions {
-		return nil
+		return s.follow(ctx, b, r, namespace, name)
 	}
 	def, _ := obj.(*apiextensionsv1.CustomResourceDefinition)
 	return s.crds.Committed(ctx, b, name, def)

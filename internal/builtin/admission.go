@@ -20,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/storageprotection"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/taintnodes"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/volumeresize"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/webhook"
 )
 
 // Admission is the built-in admission plug-ins, in kube-apiserver's order.
@@ -42,5 +43,7 @@ func Admission() admit.Chain {
 		defaultingressclass.New(),
 		podtopologylabels.New(),
 		podresize.New(),
+		webhook.NewMutating(webhook.Options{}),
+		webhook.NewValidating(webhook.Options{}),
 	}
 }

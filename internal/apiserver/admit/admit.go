@@ -13,6 +13,7 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/resource"
@@ -46,6 +47,50 @@ type Attributes struct {
 	// Warn adds a warning to the answer, Annotate an audit annotation. Never nil.
 	Warn     func(text string)
 	Annotate func(key, value string)
+
+	// Round is 0 while the mutators are called for the first time, and 1 when a mutator had them all called again.
+	Round  int
+	again  bool
+	memory map[string]any
+}
+
+// CallAgain has all mutators called once more when they are through, since what came before did not see this change. They are
+// called twice at most.
+func (a *Attributes) CallAgain() { a.again = true }
+
+// Again says whether the mutators are to be called once more, and begins the second round if so.
+func (a *Attributes) Again() bool {
+	if !a.again || a.Round > 0 {
+		return false
+	}
+	a.Round, a.again = 1, false
+	return true
+}
+
+// Recall is what a plug-in remembered of the request under its name; nil: nothing.
+func (a *Attributes) Recall(name string) any { return a.memory[name] }
+
+// Remember keeps what a plug-in wants to know of the request in the second round, or in others of its phases.
+func (a *Attributes) Remember(name string, what any) {
+	if a.memory == nil {
+		a.memory = map[string]any{}
+	}
+	a.memory[name] = what
+}
+
+// Kind is the kind that the request speaks: of a subresource its own, where it has one.
+func (a *Attributes) Kind() schema.GroupVersionKind {
+	if a.Subresource != "" {
+		if s := a.Descriptor.Subresource(a.Subresource); s != nil && s.GroupVersionKind.Kind != "" {
+			return s.GroupVersionKind
+		}
+	}
+	return a.Descriptor.GroupVersionKind(a.Version)
+}
+
+// Resource is what the request's path names.
+func (a *Attributes) Resource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: a.Descriptor.Group, Version: a.Version, Resource: a.Descriptor.Resource}
 }
 
 // Plugin has a name and is a [Mutator], a [Validator], or both.
@@ -68,16 +113,20 @@ type Validator interface {
 // Chain is the plug-ins in their order.
 type Chain []Plugin
 
-// Mutate calls every mutator in order; the first error ends it.
+// Mutate calls every mutator in order, all of them again if one asks for it; the first error ends it.
 func (c Chain) Mutate(ctx context.Context, b resource.Backend, a *Attributes) error {
-	for _, p := range c {
-		if m, ok := p.(Mutator); ok {
-			if err := m.Mutate(ctx, b, a); err != nil {
-				return err
+	for {
+		for _, p := range c {
+			if m, ok := p.(Mutator); ok {
+				if err := m.Mutate(ctx, b, a); err != nil {
+					return err
+				}
 			}
 		}
+		if !a.Again() {
+			return nil
+		}
 	}
-	return nil
 }
 
 // Validate calls every validator in order; the first error ends it.

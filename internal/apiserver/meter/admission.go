@@ -58,20 +58,22 @@ type timed struct {
 // Name is told by nobody: the plug-ins inside refuse under their own names.
 func (t *timed) Name() string { return "chain" }
 
-// Mutate calls every mutator in order; the first error ends it.
+// Mutate calls every mutator in order, all of them again if one asks for it; the first error ends it.
 func (t *timed) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) (err error) {
 	start := time.Now()
 	last := start
-	for i := range t.plugins {
-		p := &t.plugins[i]
-		if p.mutator == nil {
-			continue
-		}
-		err = p.mutator.Mutate(ctx, b, a)
-		now := time.Now()
-		p.steps.observe(t.meter, admitting, a.Operation, err != nil, now.Sub(last))
-		if last = now; err != nil {
-			break
+	for again := true; again; again = err == nil && a.Again() {
+		for i := range t.plugins {
+			p := &t.plugins[i]
+			if p.mutator == nil {
+				continue
+			}
+			err = p.mutator.Mutate(ctx, b, a)
+			now := time.Now()
+			p.steps.observe(t.meter, admitting, a.Operation, err != nil, now.Sub(last))
+			if last = now; err != nil {
+				break
+			}
 		}
 	}
 	t.steps.observe(t.meter, admitting, a.Operation, err != nil, last.Sub(start))

@@ -190,6 +190,9 @@ func (m *Meter) Certificate(left time.Duration) { m.certificates.Observe(left.Se
 // Metrics answers /metrics; DELETE forgets what was counted.
 func (m *Meter) Metrics(w http.ResponseWriter, r *http.Request) { m.serve(w, r, m.registry) }
 
+// Registry takes further metrics, which /metrics shows beside the meter's own.
+func (m *Meter) Registry() prometheus.Registerer { return m.registry }
+
 // SLIs answers /metrics/slis: what the health checks came to.
 func (m *Meter) SLIs(w http.ResponseWriter, r *http.Request) { m.serve(w, r, m.slis) }
 

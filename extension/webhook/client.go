@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionv1beta1 "k8s.io/api/admission/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/extension"
+)
+
+// NewAdmission returns a caller of admission webhooks. kubeconfig is a file that says with which credentials hosts and
+// services are called; empty: with none.
+func NewAdmission(l *extension.Ledger, r Resolver, kubeconfig string) (*Caller, error) {
+	clients, err := webhook.NewClientManager(
+		[]schema.GroupVersion{admissionv1beta1.SchemeGroupVersion, admissionv1.SchemeGroupVersion},
+		admissionv1beta1.AddToScheme, admissionv1.AddToScheme,
+	)
+	if err != nil {
+		return nil, fmt.Errorf("make webhook clients: %w", err)
+	}
+	auth, err := webhook.NewDefaultAuthenticationInfoResolver(kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read credentials of webhooks: %w", err)
+	}
+	clients.SetAuthenticationInfoResolver(auth)
+	clients.SetServiceResolver(webhook.NewDefaultServiceResolver())
+	if r != nil {
+		clients.SetServiceResolver(r)
+	}
+	return &Caller{ledger: l, clients: clients}, nil
+}
+
+// Client is the way to one target, for whoever calls it often.
+type Client struct {
+	caller *Caller
+	rest   *rest.RESTClient
+}
+
+// Client makes the way to a target. Equal targets share their connections.
+func (c *Caller) Client(t Target) (*Client, error) {
+	client, err := c.clients.HookClient(t)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{caller: c, rest: client}, nil
+}
+
+// Post sends JSON and decodes the answer. The target is told how much time it has, when ctx has a deadline. The error is that
+// of the call alone, or wraps [extension.ErrOpen].
+func (c *Client) Post(ctx context.Context, ref extension.Ref, p extension.Policy, body []byte, into runtime.Object) error {
+	var own error
+	called := false
+	err := c.caller.ledger.Call(ctx, ref, p, func(ctx context.Context) error {
+		r := c.rest.Post().SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body)
+		if deadline, ok := ctx.Deadline(); ok {
+			if left := time.Until(deadline); left > 0 {
+				if whole := left.Truncate(time.Second); whole != left {
+					left = whole + time.Second
+				}
+				r.Timeout(left)
+			}
+		}
+		called = true
+		own = r.Do(ctx).Into(into)
+		return own
+	})
+	if called && !errors.Is(err, extension.ErrOpen) {
+		return own
+	}
+	return err
+}

@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/extension/webhook"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// admission tells the plug-ins where they are, and has them read what they are configured by.
+func (s *Server) admission(ctx context.Context, services webhook.Resolver) error {
+	host := &admit.Host{
+		Log: s.opts.Log, Ledger: s.opts.Ledger, Services: services,
+		Backend: func() resource.Backend { return s.api.Backend() },
+		Kind: func(r schema.GroupResource) *resource.Descriptor {
+			if k := s.api.Kind(r); k != nil {
+				return k.Descriptor
+			}
+			return nil
+		},
+		Kinds: s.Kinds, Authorize: authorize.Standard(s.authz), Metrics: s.metrics.Registry(),
+	}
+	for _, p := range s.opts.Admission {
+		if h, ok := p.(admit.Hosted); ok {
+			if err := h.Join(host); err != nil {
+				return fmt.Errorf("start %s: %w", p.Name(), err)
+			}
+		}
+		if f, ok := p.(admit.Follower); ok {
+			if err := f.Load(ctx, s.api.Backend()); err != nil {
+				return fmt.Errorf("start %s: %w", p.Name(), err)
+			}
+		}
+	}
+	return nil
+}
+
+// followed are the resources whose commits plug-ins are told of.
+func (s *Server) followed() []schema.GroupResource {
+	var all []schema.GroupResource
+	for _, p := range s.opts.Admission {
+		if f, ok := p.(admit.Follower); ok {
+			all = append(all, f.Follows()...)
+		}
+	}
+	return all
+}
+
+// follow tells the plug-ins that follow a resource of a commit.
+func (s *Server) follow(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
+	var errs []error
+	for _, p := range s.opts.Admission {
+		if f, ok := p.(admit.Follower); ok && slices.Contains(f.Follows(), r) {
+			errs = append(errs, f.Committed(ctx, b, r, namespace, name))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admit
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/webhook"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Host is the server that a plug-in works in. Its functions answer for the present moment.
+type Host struct {
+	Log      *slog.Logger
+	Ledger   *extension.Ledger
+	Services webhook.Resolver
+	Backend  func() resource.Backend
+	// Kind is the descriptor that serves a resource, nil if none does; Kinds are all.
+	Kind  func(schema.GroupResource) *resource.Descriptor
+	Kinds func() []*resource.Descriptor
+	// Authorize decides as the pipeline does.
+	Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+	// Metrics takes the plug-in's own.
+	Metrics prometheus.Registerer
+}
+
+// Hosted is a plug-in that wants to know its server. Join is called once, before the first request.
+type Hosted interface {
+	Plugin
+	Join(h *Host) error
+}
+
+// Follower is a plug-in that is configured by objects: it is told of each commit of them before the write is answered, so
+// that the next request meets it.
+type Follower interface {
+	Plugin
+	Follows() []schema.GroupResource
+	// Load reads what is stored; it is called after Join, before the first request.
+	Load(ctx context.Context, b resource.Backend) error
+	// Committed is told that an object was written or deleted.
+	Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error
+}
+
+// Authorizer is a function in the form that libraries of the field want.
+type Authorizer func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+
+// Authorize calls the function.
+func (f Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return f(ctx, a)
+}

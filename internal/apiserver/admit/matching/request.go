@@ -1,0 +1,363 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package matching
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Request is one request as rules see it.
+type Request struct {
+	*admit.Attributes
+	host    *admit.Host
+	backend resource.Backend
+
+	form     *Form
+	equal    []*Form
+	equalled bool
+
+	namespace    *corev1.Namespace
+	namespaceErr error
+	namespaced   bool
+
+	forms   map[schema.GroupVersionKind]*Versioned
+	changed *Versioned // the form that was changed last, and is not in Attributes yet
+	native  schema.GroupVersionKind
+}
+
+// NewRequest is a request on its way through admission.
+func NewRequest(h *admit.Host, b resource.Backend, a *admit.Attributes) *Request {
+	q := &Request{Attributes: a, host: h, backend: b}
+	if a.Object != nil {
+		q.native = a.Object.GetObjectKind().GroupVersionKind()
+	}
+	return q
+}
+
+// Form is the request's own.
+func (q *Request) Form() *Form {
+	if q.form == nil {
+		q.form = &Form{Resource: q.Resource(), Kind: q.Kind()}
+	}
+	return q.form
+}
+
+// equivalents are the other forms of the same objects: other versions, and other groups that are stored as the same.
+func (q *Request) equivalents() []*Form {
+	if q.equalled {
+		return q.equal
+	}
+	q.equalled = true
+	own := q.Resource()
+	add := func(d *resource.Descriptor) {
+		for i := range d.Versions {
+			v := &d.Versions[i]
+			gvr := schema.GroupVersionResource{Group: d.Group, Version: v.Name, Resource: d.Resource}
+			if v.Unserved || gvr == own {
+				continue
+			}
+			at := admit.Attributes{Descriptor: d, Version: v.Name, Subresource: q.Subresource}
+			if q.Subresource != "" && d.Subresource(q.Subresource) == nil {
+				continue
+			}
+			q.equal = append(q.equal, &Form{Resource: gvr, Kind: at.Kind()})
+		}
+	}
+	add(q.Descriptor)
+	if q.host.Kinds != nil && q.Descriptor.Prefix != "" {
+		for _, d := range q.host.Kinds() {
+			if d.Prefix == q.Descriptor.Prefix && d.GroupResource() != q.Descriptor.GroupResource() {
+				add(d)
+			}
+		}
+	}
+	return q.equal
+}
+
+// namespaceLabels are those of the request's namespace: of one that is being written, the new ones.
+func (q *Request) namespaceLabels(ctx context.Context) (map[string]string, error) {
+	if q.Descriptor.Resource == "namespaces" && q.Subresource == "" && (q.Operation == admit.Create || q.Operation == admit.Update) {
+		return q.Current().GetLabels(), nil
+	}
+	ns, err := q.NamespaceObject(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return ns.Labels, nil
+}
+
+// NamespaceObject is the request's namespace as it is stored.
+func (q *Request) NamespaceObject(ctx context.Context) (*corev1.Namespace, error) {
+	if !q.namespaced {
+		q.namespaced = true
+		obj, err := q.backend.Get(ctx, schema.GroupResource{Resource: "namespaces"}, "", q.Namespace)
+		if q.namespaceErr = err; err == nil {
+			q.namespace = obj.(*corev1.Namespace)
+		}
+	}
+	return q.namespace, q.namespaceErr
+}
+
+// Current is the new object with all changes so far, in some form; nil if there is none.
+func (q *Request) Current() resource.Object {
+	if q.changed != nil {
+		return q.changed.Object.(resource.Object)
+	}
+	return q.Object
+}
+
+// Versioned are the request's objects in one form. They are shared, and read-only.
+type Versioned struct {
+	Form
+	Object, Old runtime.Object // nil: none
+
+	attributes *admission.VersionedAttributes
+}
+
+// In gives the request's objects in a form, with all changes so far.
+func (q *Request) In(ctx context.Context, f *Form) (*Versioned, error) {
+	if v := q.forms[f.Kind]; v != nil {
+		if v.Resource != f.Resource {
+			other := *v
+			other.Form, other.attributes = *f, nil
+			return &other, nil
+		}
+		return v, nil
+	}
+	if err := q.Settle(); err != nil {
+		return nil, err
+	}
+	v := &Versioned{Form: *f}
+	if q.Operation == admit.Connect {
+		v.Object = named(q.Options, f.Kind)
+	} else if q.Object != nil {
+		obj, err := q.convert(q.Object, f)
+		if err != nil {
+			return nil, err
+		}
+		v.Object = obj
+	}
+	if q.Old != nil {
+		old, err := q.convert(q.Old, f)
+		if err != nil {
+			return nil, err
+		}
+		v.Old = old
+	}
+	if q.forms == nil {
+		q.forms = map[schema.GroupVersionKind]*Versioned{}
+	}
+	q.forms[f.Kind] = v
+	return v, nil
+}
+
+// Change replaces the new object by what a mutation made of the one in v. It is brought into the request's own form when that
+// is needed.
+func (q *Request) Change(v *Versioned, obj resource.Object) *Versioned {
+	next := &Versioned{Form: v.Form, Object: obj, Old: v.Old}
+	q.changed = next
+	q.forms = map[schema.GroupVersionKind]*Versioned{v.Kind: next}
+	return next
+}
+
+// Settle brings what was changed into the request's own form.
+func (q *Request) Settle() error {
+	if q.changed == nil {
+		return nil
+	}
+	obj, err := q.restore(q.changed.Object.(resource.Object), &q.changed.Form)
+	if err != nil {
+		return err
+	}
+	q.Object, q.changed = obj, nil
+	return nil
+}
+
+// whole says whether the request is about objects of the kind itself, which have versions: a scale, a binding have one form.
+func (q *Request) whole() bool {
+	if q.Subresource == "" {
+		return true
+	}
+	s := q.Descriptor.Subresource(q.Subresource)
+	return s == nil || s.GroupVersionKind.Kind == ""
+}
+
+func (q *Request) descriptor(f *Form) (*resource.Descriptor, *resource.Version, error) {
+	d := q.Descriptor
+	if f.Resource.GroupResource() != d.GroupResource() {
+		if d = q.host.Kind(f.Resource.GroupResource()); d == nil {
+			return nil, nil, fmt.Errorf("convert to %v: it is not served", f.Resource)
+		}
+	}
+	v := d.Version(f.Resource.Version)
+	if v == nil {
+		return nil, nil, fmt.Errorf("convert to %v: it is not served", f.Resource)
+	}
+	return d, v, nil
+}
+
+// convert gives obj in the form f. obj is shared.
+func (q *Request) convert(obj resource.Object, f *Form) (runtime.Object, error) {
+	if !q.whole() {
+		return named(obj, f.Kind), nil
+	}
+	_, v, err := q.descriptor(f)
+	if err != nil {
+		return nil, err
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if u.GetAPIVersion() == f.Kind.GroupVersion().String() {
+			return obj, nil
+		}
+		hub, err := q.hub(u.DeepCopy())
+		if err != nil || v.FromHub == nil {
+			return hub, err
+		}
+		return v.FromHub(hub)
+	}
+	if v.FromHub == nil {
+		return named(obj, f.Kind), nil
+	}
+	out, err := v.FromHub(obj.DeepCopyObject().(resource.Object))
+	if err != nil {
+		return nil, err
+	}
+	out.GetObjectKind().SetGroupVersionKind(f.Kind)
+	return out, nil
+}
+
+// hub gives an object of the request's kind, which is its caller's own, in the hub form.
+func (q *Request) hub(u *unstructured.Unstructured) (resource.Object, error) {
+	v := q.Descriptor.Version(u.GroupVersionKind().Version)
+	if v == nil {
+		return nil, fmt.Errorf("convert from %s: it is not served", u.GetAPIVersion())
+	}
+	if v.ToHub == nil {
+		return u, nil
+	}
+	return v.ToHub(u)
+}
+
+// restore brings an object in the form f back into the request's own form. obj is the caller's own.
+func (q *Request) restore(obj resource.Object, f *Form) (resource.Object, error) {
+	if !q.whole() {
+		obj.GetObjectKind().SetGroupVersionKind(q.native)
+		return obj, nil
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if u.GroupVersionKind() == q.native {
+			return obj, nil
+		}
+		hub, err := q.hub(u.DeepCopy())
+		if err != nil {
+			return nil, err
+		}
+		if v := q.Descriptor.Version(q.native.Version); v != nil && v.FromHub != nil {
+			return v.FromHub(hub)
+		}
+		return hub, nil
+	}
+	_, v, err := q.descriptor(f)
+	if err != nil {
+		return nil, err
+	}
+	if v.ToHub != nil {
+		if obj, err = v.ToHub(obj.DeepCopyObject().(resource.Object)); err != nil {
+			return nil, err
+		}
+	} else {
+		obj = named(obj, q.native).(resource.Object)
+	}
+	obj.GetObjectKind().SetGroupVersionKind(q.native)
+	return obj, nil
+}
+
+// Default fills in what an object in the form f leaves out.
+func (q *Request) Default(obj resource.Object, f *Form) {
+	if !q.whole() {
+		if s := q.Descriptor.Subresource(q.Subresource); s != nil && s.Create != nil && s.Create.Default != nil {
+			s.Create.Default(obj)
+		}
+		return
+	}
+	if _, v, err := q.descriptor(f); err == nil && v.Default != nil {
+		v.Default(obj)
+	}
+}
+
+// Empty is an object of the form f that JSON can be read into.
+func (q *Request) Empty(like runtime.Object) resource.Object {
+	if _, ok := like.(*unstructured.Unstructured); ok {
+		return &unstructured.Unstructured{}
+	}
+	return reflect.New(reflect.TypeOf(like).Elem()).Interface().(resource.Object)
+}
+
+// named is obj saying its kind; all below it is shared.
+func named(obj runtime.Object, gvk schema.GroupVersionKind) runtime.Object {
+	if obj == nil || obj.GetObjectKind().GroupVersionKind() == gvk {
+		return obj
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		u = &unstructured.Unstructured{Object: shallow(u.Object)}
+		u.SetGroupVersionKind(gvk)
+		return u
+	}
+	from := reflect.ValueOf(obj).Elem()
+	to := reflect.New(from.Type())
+	to.Elem().Set(from)
+	out := to.Interface().(runtime.Object)
+	out.GetObjectKind().SetGroupVersionKind(gvk)
+	return out
+}
+
+func shallow(m map[string]any) map[string]any {
+	out := make(map[string]any, len(m))
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+// Library is the request in the form v as libraries of the field want it. They are made once, for the goroutine that the
+// request belongs to: what they compute is not guarded.
+func (q *Request) Library(v *Versioned) *admission.VersionedAttributes {
+	if v.attributes == nil {
+		v.attributes = &admission.VersionedAttributes{Attributes: q.Record(), VersionedKind: v.Kind}
+		if v.Object != nil {
+			v.attributes.VersionedObject = admission.NewLazyObject(v.Object)
+		}
+		if v.Old != nil {
+			v.attributes.VersionedOldObject = admission.NewLazyObject(v.Old)
+		}
+	}
+	return v.attributes
+}
+
+// Record is the request as libraries of the field want it.
+func (q *Request) Record() admission.Attributes {
+	var obj, old, opts runtime.Object
+	if o := q.Current(); o != nil {
+		obj = o
+	}
+	if q.Old != nil {
+		old = q.Old
+	}
+	if opts = q.Options; q.Operation == admit.Connect {
+		obj, opts = opts, nil
+	}
+	return admission.NewAttributesRecord(obj, old, q.Kind(), q.Namespace, q.Name, q.Resource(), q.Subresource,
+		admission.Operation(q.Operation), opts, q.DryRun, q.User)
+}

@@ -1,0 +1,311 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	celplugin "k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/webhook"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+const group = "admissionregistration.k8s.io"
+
+// hook is one webhook, read and ready.
+type hook struct {
+	uid           string // of its place: configuration, name, and which of that name it is
+	configuration string
+	name          string
+	static        bool // from a file: it sees what webhooks of the API do not
+	criteria      matching.Criteria
+	ignore        bool // failures to call it
+	sideEffects   *admissionregistrationv1.SideEffectClass
+	timeout       time.Duration // 0: only the request's
+	versions      []string
+	again         bool // when others changed the object after it
+
+	ref     extension.Ref
+	client  func() (*webhook.Client, error)
+	matcher func() matchconditions.Matcher // nil: no conditions
+}
+
+// common is what mutating and validating webhooks both say.
+type common struct {
+	name          string
+	client        admissionregistrationv1.WebhookClientConfig
+	rules         []admissionregistrationv1.RuleWithOperations
+	failure       *admissionregistrationv1.FailurePolicyType
+	match         *admissionregistrationv1.MatchPolicyType
+	namespaces    *metav1.LabelSelector
+	objects       *metav1.LabelSelector
+	sideEffects   *admissionregistrationv1.SideEffectClass
+	timeout       *int32
+	versions      []string
+	conditions    []admissionregistrationv1.MatchCondition
+	reinvocations *admissionregistrationv1.ReinvocationPolicyType
+}
+
+func mutating(c *admissionregistrationv1.MutatingWebhookConfiguration) []common {
+	out := make([]common, len(c.Webhooks))
+	for i, w := range c.Webhooks {
+		out[i] = common{w.Name, w.ClientConfig, w.Rules, w.FailurePolicy, w.MatchPolicy, w.NamespaceSelector, w.ObjectSelector,
+			w.SideEffects, w.TimeoutSeconds, w.AdmissionReviewVersions, w.MatchConditions, w.ReinvocationPolicy}
+	}
+	return out
+}
+
+func validating(c *admissionregistrationv1.ValidatingWebhookConfiguration) []common {
+	out := make([]common, len(c.Webhooks))
+	for i, w := range c.Webhooks {
+		out[i] = common{w.Name, w.ClientConfig, w.Rules, w.FailurePolicy, w.MatchPolicy, w.NamespaceSelector, w.ObjectSelector,
+			w.SideEffects, w.TimeoutSeconds, w.AdmissionReviewVersions, w.MatchConditions, nil}
+	}
+	return out
+}
+
+// read makes the webhooks of a configuration.
+func (p *side) read(obj resource.Object, static bool) ([]*hook, error) {
+	var said []common
+	switch c := obj.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		said = mutating(c)
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		said = validating(c)
+	default:
+		return nil, fmt.Errorf("read webhook configuration %s: it is a %T", obj.GetName(), obj)
+	}
+	seen := map[string]int{}
+	hooks := make([]*hook, len(said))
+	for i := range said {
+		w := &said[i]
+		hooks[i] = p.hook(w, obj.GetName(), seen[w.name])
+		hooks[i].static = static
+		seen[w.name]++
+	}
+	return hooks, nil
+}
+
+func (p *side) hook(w *common, configuration string, nth int) *hook {
+	h := &hook{
+		uid:           fmt.Sprintf("%s/%s/%d", configuration, w.name, nth),
+		configuration: configuration,
+		name:          w.name,
+		ignore:        w.failure != nil && *w.failure == admissionregistrationv1.Ignore,
+		sideEffects:   w.sideEffects,
+		versions:      w.versions,
+		again:         w.reinvocations != nil && *w.reinvocations == admissionregistrationv1.IfNeededReinvocationPolicy,
+		ref:           extension.Ref{Point: p.point, Name: configuration + "/" + w.name},
+	}
+	h.criteria = matching.Criteria{Rules: w.rules, Equivalent: w.match != nil && *w.match == admissionregistrationv1.Equivalent}
+	h.criteria.Select(w.namespaces, w.objects)
+	if w.timeout != nil {
+		h.timeout = time.Duration(*w.timeout) * time.Second
+	}
+	target := targetOf(w)
+	h.client = sync.OnceValues(func() (*webhook.Client, error) { return p.caller.Client(target) })
+	if len(w.conditions) > 0 {
+		h.matcher = sync.OnceValue(func() matchconditions.Matcher {
+			expressions := make([]celplugin.ExpressionAccessor, len(w.conditions))
+			for i, c := range w.conditions {
+				expressions[i] = &matchconditions.MatchCondition{Name: c.Name, Expression: c.Expression}
+			}
+			compiled := p.compiler().CompileCondition(expressions, celplugin.OptionalVariableDeclarations{HasAuthorizer: true}, environment.StoredExpressions)
+			return matchconditions.NewMatcher(compiled, w.failure, "webhook", p.step, w.name)
+		})
+	}
+	return h
+}
+
+func targetOf(w *common) webhook.Target {
+	t := webhook.Target{Name: w.name, CABundle: w.client.CABundle}
+	if w.client.URL != nil {
+		t.URL = *w.client.URL
+	}
+	if s := w.client.Service; s != nil {
+		t.Service = &webhook.Service{Name: s.Name, Namespace: s.Namespace}
+		t.Service.Port = 443
+		if s.Port != nil {
+			t.Service.Port = *s.Port
+		}
+		if s.Path != nil {
+			t.Service.Path = *s.Path
+		}
+	}
+	return t
+}
+
+// side is what both plug-ins have in common: the webhooks of one kind of configuration.
+type side struct {
+	name     string // of the plug-in
+	step     string // "admit" or "validating", as metrics call it
+	point    extension.Point
+	resource schema.GroupResource
+	options  Options
+
+	host   *admit.Host
+	caller *webhook.Caller
+	meter  *meters
+
+	hooks atomic.Pointer[[]*hook] // all, in their order; nil: none
+
+	mu     sync.Mutex
+	by     map[string][]*hook // of the API, by configuration
+	static []*hook
+}
+
+// Options of the plug-ins.
+type Options struct {
+	// Kubeconfig is a file of the credentials with which webhooks are called; empty: none.
+	Kubeconfig string
+}
+
+// Name is upstream's.
+func (p *side) Name() string { return p.name }
+
+// Join makes the way out.
+func (p *side) Join(h *admit.Host) (err error) {
+	p.host = h
+	p.by = map[string][]*hook{}
+	p.caller, err = webhook.NewAdmission(h.Ledger, h.Services, p.options.Kubeconfig)
+	p.meter = newMeters(h.Metrics)
+	return err
+}
+
+// compiler makes match conditions.
+func (p *side) compiler() celplugin.ConditionCompiler {
+	return celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+}
+
+// Follows is the kind of configuration.
+func (p *side) Follows() []schema.GroupResource { return []schema.GroupResource{p.resource} }
+
+// Load reads all configurations.
+func (p *side) Load(ctx context.Context, b resource.Backend) error {
+	all, err := b.List(ctx, p.resource, "")
+	if err != nil {
+		if apierrors.IsNotFound(err) { // the kind is not served
+			return nil
+		}
+		return fmt.Errorf("list %s: %w", p.resource.Resource, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, obj := range all {
+		if p.by[obj.GetName()], err = p.read(obj, false); err != nil {
+			return err
+		}
+	}
+	p.arrange()
+	return nil
+}
+
+// Committed reads a configuration anew, or forgets it. What is stored now counts, not what this commit was: commits that
+// follow each other closely may be told in any order.
+func (p *side) Committed(ctx context.Context, b resource.Backend, _ schema.GroupResource, _, name string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	obj, err := b.Get(ctx, p.resource, "", name)
+	switch {
+	case apierrors.IsNotFound(err):
+		delete(p.by, name)
+	case err != nil:
+		return fmt.Errorf("read %s %s: %w", p.resource.Resource, name, err)
+	default:
+		hooks, err := p.read(obj, false)
+		if err != nil {
+			return err
+		}
+		p.by[name] = hooks
+	}
+	p.arrange()
+	return nil
+}
+
+// arrange makes the list that requests see: those from files first, then by configuration.
+func (p *side) arrange() {
+	all := slices.Clone(p.static)
+	for _, name := range slices.Sorted(maps.Keys(p.by)) {
+		all = append(all, p.by[name]...)
+	}
+	where := make(map[string]string, len(all))
+	for _, h := range all {
+		where[h.ref.Name] = cmp.Or(map[bool]string{true: "file " + h.configuration}[h.static], p.resource.Resource+"/"+h.configuration)
+	}
+	p.host.Ledger.RegisterAll(p.point, where)
+	if len(all) == 0 {
+		p.hooks.Store(nil)
+		return
+	}
+	p.hooks.Store(&all)
+}
+
+// relevant are the webhooks that a request may meet. Reviews of users are not for webhooks; configurations of webhooks and policies only
+// for those from files, so that none of the others can keep itself from being mended.
+func (p *side) relevant(a *admit.Attributes) []*hook {
+	all := p.hooks.Load()
+	if all == nil || virtual(a.Descriptor) {
+		return nil
+	}
+	if a.Descriptor.Group == group {
+		return (*all)[:len(p.staticOf(*all))]
+	}
+	return *all
+}
+
+func (p *side) staticOf(all []*hook) []*hook {
+	n := slices.IndexFunc(all, func(h *hook) bool { return !h.static })
+	if n < 0 {
+		return all
+	}
+	return all[:n]
+}
+
+// virtual says whether a resource is one that asks about users.
+func virtual(d *resource.Descriptor) bool {
+	switch d.Group {
+	case "authentication.k8s.io":
+		return d.Resource == "tokenreviews" || d.Resource == "selfsubjectreviews"
+	case "authorization.k8s.io":
+		return true
+	}
+	return false
+}
+
+// matches says in which form a webhook is to be called for the request; nil: not at all.
+func (p *side) matches(ctx context.Context, h *hook, q *matching.Request) (*matching.Form, error) {
+	form, err := h.criteria.Match(ctx, q)
+	if form == nil || err != nil || h.matcher == nil {
+		return form, err
+	}
+	v, err := q.In(ctx, form)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	r := h.matcher().Match(ctx, q.Library(v), nil, admit.Authorizer(p.host.Authorize))
+	switch {
+	case r.Error != nil:
+		return nil, apierrors.NewForbidden(q.Resource().GroupResource(), q.Name, r.Error)
+	case !r.Matches:
+		return nil, nil
+	}
+	return form, nil
+}

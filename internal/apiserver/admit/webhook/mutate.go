@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Mutating is the plug-in MutatingAdmissionWebhook.
+type Mutating struct{ side }
+
+var (
+	_ admit.Mutator  = (*Mutating)(nil)
+	_ admit.Hosted   = (*Mutating)(nil)
+	_ admit.Follower = (*Mutating)(nil)
+)
+
+// NewMutating returns the plug-in.
+func NewMutating(o Options) *Mutating {
+	return &Mutating{side{name: "MutatingAdmissionWebhook", step: "admit", point: extension.MutatingWebhook, options: o,
+		resource: schema.GroupResource{Group: group, Resource: "mutatingwebhookconfigurations"}}}
+}
+
+// The beginnings of audit annotations' keys.
+const (
+	patchAnnotation    = "patch.webhook.admission.k8s.io/"
+	mutationAnnotation = "mutation.webhook.admission.k8s.io/"
+)
+
+// rounds is what a request remembers between the rounds of its mutation.
+type rounds struct {
+	output  resource.Object // of the first round
+	invoked map[string]bool // webhooks that want to be called again when others change the object after them
+	due     map[string]bool // webhooks that are to be called again
+}
+
+// require has those called again that were called before and want it.
+func (r *rounds) require() {
+	for uid := range r.invoked {
+		if r.due == nil {
+			r.due = map[string]bool{}
+		}
+		r.due[uid] = true
+	}
+	clear(r.invoked)
+}
+
+func (r *rounds) invoke(uid string) {
+	if r.invoked == nil {
+		r.invoked = map[string]bool{}
+	}
+	r.invoked[uid] = true
+}
+
+// Mutate calls the webhooks that match, one after the other.
+func (p *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	hooks := p.relevant(a)
+	if len(hooks) == 0 {
+		return nil
+	}
+	q := matching.NewRequest(p.host, b, a)
+	memory, _ := a.Recall(p.name).(*rounds)
+	if memory == nil {
+		memory = &rounds{}
+		a.Remember(p.name, memory)
+	}
+	if a.Round > 0 && !apiequality.Semantic.DeepEqual(memory.output, a.Object) {
+		memory.require()
+	}
+	r := &reviews{q: q}
+	called := false
+	for i, h := range hooks {
+		form, err := p.matches(ctx, h, q)
+		if err != nil {
+			return err
+		}
+		if form == nil || a.Round > 0 && !memory.due[h.uid] {
+			continue
+		}
+		v, err := q.In(ctx, form)
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		called = true
+		begun := time.Now()
+		changed, err := p.mutate(ctx, h, q, r, v, i)
+		p.observe(h, q, time.Since(begun), err)
+		if changed {
+			memory.require()
+			a.CallAgain()
+		}
+		if h.again {
+			memory.invoke(h.uid)
+		}
+		if err != nil {
+			if err = p.settle(ctx, h, q, i, err); err != nil {
+				return err
+			}
+		}
+	}
+	if err := q.Settle(); err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if called && a.Round == 0 && a.Object != nil { // needed only if something has all called again
+		memory.output = a.Object.DeepCopyObject().(resource.Object)
+	} else if !called {
+		memory.output = a.Object
+	}
+	return nil
+}
+
+// settle is what comes of a call that did not end well: nil if the request goes on.
+func (p *side) settle(ctx context.Context, h *hook, q *matching.Request, i int, err error) error {
+	var f *failed
+	if !errors.As(err, &f) {
+		var no rejected
+		if errors.As(err, &no) {
+			return no.StatusError
+		}
+		return err
+	}
+	if !h.ignore {
+		return apierrors.NewInternalError(f)
+	}
+	p.host.Log.WarnContext(ctx, "webhook failed and is passed over", "configuration", h.configuration, "webhook", h.name, "error", f)
+	if !errors.Is(f, context.Canceled) {
+		p.meter.failOpen.WithLabelValues(h.name, p.step).Inc()
+		begin := "failed-open.validating.webhook.admission.k8s.io/"
+		if p.step == "admit" {
+			begin = "failed-open." + mutationAnnotation
+		}
+		q.Annotate(fmt.Sprintf("%sround_%d_index_%d", begin, q.Round, i), h.name)
+	}
+	if p.step == "admit" && ctx.Err() != nil {
+		return late()
+	}
+	return nil
+}
+
+// mutate calls one webhook and applies its patch.
+func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *reviews, v *matching.Versioned, i int) (changed bool, err error) {
+	where := fmt.Sprintf("round_%d_index_%d", q.Round, i)
+	defer func() {
+		if b, err := json.Marshal(mutation{h.configuration, h.name, changed}); err == nil {
+			q.Annotate(mutationAnnotation+where, string(b))
+		}
+	}()
+	a, err := p.call(ctx, h, q, r, v, true)
+	if err != nil || len(a.patch) == 0 {
+		return false, err
+	}
+	patch, err := jsonpatch.DecodePatch(a.patch)
+	if err != nil {
+		return false, &failed{h.name, fmt.Errorf("received undecodable patch in webhook response: %w", err), http.StatusServiceUnavailable} // upstream's words
+	}
+	if len(patch) == 0 {
+		return false, nil
+	}
+	if v.Object == nil {
+		return false, apierrors.NewInternalError(fmt.Errorf("admission webhook %q attempted to modify the object, which is not supported for this operation", h.name)) // upstream's words
+	}
+	if a.patchType != admissionv1.PatchTypeJSONPatch {
+		return false, &failed{h.name, fmt.Errorf("unsupported patch type %q", a.patchType), refusal(h.name, a.result).ErrStatus.Code} // upstream's words
+	}
+	raw, err := r.raw(v.Object)
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	patched, err := patch.Apply(raw.Raw)
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	obj, err := decode(q, v, patched)
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	changed = !apiequality.Semantic.DeepEqual(v.Object, obj)
+	if audit.Reaches(ctx, auditinternal.LevelRequest) {
+		if b, err := json.Marshal(patching{h.configuration, h.name, patch, string(admissionv1.PatchTypeJSONPatch)}); err == nil {
+			audit.AnnotateAt(ctx, auditinternal.LevelRequest, patchAnnotation+where, string(b))
+		}
+	}
+	q.Default(obj, &v.Form)
+	q.Change(v, obj)
+	return changed, nil
+}
+
+// decode reads a patched object. Its kind is that of the form, or what the patch made of it: that is then refused.
+func decode(q *matching.Request, v *matching.Versioned, data []byte) (resource.Object, error) {
+	obj := q.Empty(v.Object)
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if err := u.UnmarshalJSON(data); err != nil {
+			return nil, err
+		}
+		return u, nil
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, obj); err != nil {
+		return nil, err
+	}
+	if got := obj.GetObjectKind().GroupVersionKind(); got != v.Kind {
+		return nil, fmt.Errorf("the object's kind %v became %v", v.Kind, got)
+	}
+	return obj, nil
+}
+
+// mutation and patching are the values of audit annotations.
+type mutation struct {
+	Configuration string `json:"configuration"`
+	Webhook       string `json:"webhook"`
+	Mutated       bool   `json:"mutated"`
+}
+
+type patching struct {
+	Configuration string          `json:"configuration"`
+	Webhook       string          `json:"webhook"`
+	Patch         jsonpatch.Patch `json:"patch,omitempty"`
+	PatchType     string          `json:"patchType,omitempty"`
+}

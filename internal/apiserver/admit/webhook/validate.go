@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Validating is the plug-in ValidatingAdmissionWebhook.
+type Validating struct{ side }
+
+var (
+	_ admit.Validator = (*Validating)(nil)
+	_ admit.Hosted    = (*Validating)(nil)
+	_ admit.Follower  = (*Validating)(nil)
+)
+
+// NewValidating returns the plug-in.
+func NewValidating(o Options) *Validating {
+	return &Validating{side{name: "ValidatingAdmissionWebhook", step: "validating", point: extension.ValidatingWebhook, options: o,
+		resource: schema.GroupResource{Group: group, Resource: "validatingwebhookconfigurations"}}}
+}
+
+// asked is one webhook that matches.
+type asked struct {
+	*hook
+	in *matching.Versioned
+}
+
+// Validate calls the webhooks that match, all at once. The first error that comes is the request's.
+func (p *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	hooks := p.relevant(a)
+	if len(hooks) == 0 {
+		return nil
+	}
+	q := matching.NewRequest(p.host, b, a)
+	var all []asked
+	for _, h := range hooks {
+		form, err := p.matches(ctx, h, q)
+		if err != nil {
+			return err
+		}
+		if form == nil {
+			continue
+		}
+		v, err := q.In(ctx, form)
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		all = append(all, asked{h, v})
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return late()
+	}
+	q.Form() // made before it is shared
+	r := &reviews{q: q}
+	if len(all) == 1 {
+		return p.ask(ctx, &all[0], q, r, 0)
+	}
+	errs := make(chan error, len(all))
+	var g sync.WaitGroup
+	for i := range all {
+		g.Go(func() {
+			if err := p.ask(ctx, &all[i], q, r, i); err != nil {
+				errs <- err
+			}
+		})
+	}
+	g.Wait()
+	select {
+	case err := <-errs:
+		return err
+	default:
+		return nil
+	}
+}
+
+func (p *Validating) ask(ctx context.Context, h *asked, q *matching.Request, r *reviews, i int) (err error) {
+	defer func() {
+		if x := recover(); x != nil {
+			p.host.Log.ErrorContext(ctx, "panic while calling a webhook", "webhook", h.name, "panic", x, "stack", string(debug.Stack()))
+			err = apierrors.NewInternalError(fmt.Errorf("ValidatingAdmissionWebhook/%v has panicked: %v", h.name, x)) // upstream's words
+		}
+	}()
+	begun := time.Now()
+	_, err = p.call(ctx, h.hook, q, r, h.in, false)
+	p.observe(h.hook, q, time.Since(begun), err)
+	if err == nil {
+		return nil
+	}
+	return p.settle(ctx, h.hook, q, i, err)
+}
