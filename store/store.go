@@ -109,6 +109,10 @@ type (
 	Bookmarker interface {
 		Bookmark()
 	}
+	// Staler tells whether a value would be stored in other bytes if it were written again: with another key, say.
+	Staler interface {
+		Stale(ctx context.Context, key string, revision int64) bool
+	}
 	// Unwrapper is a decorator that lets the abilities of the engine under it be found.
 	Unwrapper interface {
 		Unwrap() Engine
@@ -146,6 +150,12 @@ func (s *Store) Check(ctx context.Context) error {
 		return fmt.Errorf("check store: %w", errors.ErrUnsupported)
 	}
 	return c.Check(ctx)
+}
+
+// Stale says that writing what a record says once more is worth it: what is stored would change, though its value does not.
+func (s *Store) Stale(ctx context.Context, r *Record) bool {
+	z, ok := Ability[Staler](s.engine)
+	return ok && z.Stale(ctx, r.Key, r.Revision)
 }
 
 // Backup writes a consistent copy of the current state and returns its revision; engines that cannot answer

@@ -340,7 +340,7 @@ func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode %s: %w", rec.Key, err)
 	}
-	if bytes.Equal(data, rec.Value) {
+	if bytes.Equal(data, rec.Value) && (dryRun || !a.Store.Stale(ctx, rec)) {
 		return rec, cur, nil
 	}
 	if dryRun {

@@ -1,0 +1,264 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sealed keeps values encrypted in any engine: what is under it (memory, log, snapshots, backups, another machine's
+// etcd) sees only sealed bytes, what is above it only plain ones.
+//
+//	e := sealed.New(engine, ciphers)
+//
+// [Ciphers] say by key what seals a value. A record is opened once: the plain one is attached to the sealed one as its view
+// ([store.Record.View]), so that it is as shared as the engine's own records are, and lives as long. A value that was stored
+// plain is passed on as it is, without a copy.
+//
+// An [Engine] may be used by many goroutines at once; it starts none, and reads take no lock.
+package sealed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mortise-dev/mortise/store"
+)
+
+// Prefix is how every sealed value begins, in all ciphers and in kube-apiserver's data.
+const Prefix = "k8s:enc:"
+
+// Cipher seals and opens the values of some keys. A value is bound to its key: it opens under no other.
+type Cipher interface {
+	Seal(ctx context.Context, key string, plain []byte) ([]byte, error)
+	// Open returns the plain value, which may be the stored one itself, and whether sealing it anew would now give
+	// something of another kind: another cipher, another key.
+	Open(ctx context.Context, key string, stored []byte) (plain []byte, stale bool, err error)
+}
+
+// Ciphers know what seals the values under a key, or under all keys that begin so. Nil means that values are stored plain.
+type Ciphers interface {
+	Cipher(key string) Cipher
+}
+
+// ErrSealed is returned for a sealed value where plain ones are expected.
+var ErrSealed = errors.New("identity transformer tried to read encrypted data") // upstream's words
+
+// Engine decorates another.
+type Engine struct {
+	under   store.Engine
+	ciphers Ciphers
+}
+
+var (
+	_ store.Engine    = (*Engine)(nil)
+	_ store.Unwrapper = (*Engine)(nil)
+	_ store.Staler    = (*Engine)(nil)
+)
+
+// New decorates an engine.
+func New(under store.Engine, c Ciphers) *Engine { return &Engine{under: under, ciphers: c} }
+
+// Unwrap implements [store.Unwrapper].
+func (e *Engine) Unwrap() store.Engine { return e.under }
+
+// plain is the view that a sealed record has: the same record, opened.
+type plain struct{ *store.Record }
+
+// attach keeps the plain form of a sealed record on it.
+func attach(r *store.Record, value []byte) *store.Record {
+	o := &store.Record{Key: r.Key, Value: value, Revision: r.Revision, Created: r.Created, Expires: r.Expires}
+	r.SetView(plain{o})
+	return o
+}
+
+// open is the plain form of a record of the engine below.
+func open(ctx context.Context, c Cipher, r *store.Record) (*store.Record, error) {
+	if r == nil {
+		return nil, nil
+	}
+	if p, ok := r.View().(plain); ok {
+		return p.Record, nil
+	}
+	if c == nil {
+		if bytes.HasPrefix(r.Value, []byte(Prefix)) {
+			return nil, unreadable(r.Key, ErrSealed)
+		}
+		return r, nil
+	}
+	value, _, err := c.Open(ctx, r.Key, r.Value)
+	if err != nil {
+		return nil, unreadable(r.Key, err)
+	}
+	if len(value) == len(r.Value) && (len(value) == 0 || &value[0] == &r.Value[0]) {
+		return r, nil
+	}
+	if value == nil {
+		value = []byte{}
+	}
+	return attach(r, value), nil
+}
+
+func unreadable(key string, err error) error {
+	return fmt.Errorf("unable to transform key %q: %w", key, err) // upstream's words
+}
+
+// Commit implements [store.Engine].
+func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.Record, error) {
+	given := ops
+	for i := range ops {
+		if ops[i].Value == nil || ops[i].Key == "" {
+			continue
+		}
+		c := e.ciphers.Cipher(ops[i].Key)
+		if c == nil {
+			continue
+		}
+		value, err := c.Seal(ctx, ops[i].Key, ops[i].Value)
+		if err != nil {
+			return 0, nil, err
+		}
+		if &given[0] == &ops[0] {
+			ops = append([]store.Op(nil), given...)
+		}
+		ops[i].Value = value
+	}
+	revision, records, err := e.under.Commit(ctx, ops...)
+	if err != nil {
+		var conflict *store.ConflictError
+		if errors.As(err, &conflict) && conflict.Current != nil {
+			current, unread := open(ctx, e.ciphers.Cipher(conflict.Key), conflict.Current)
+			if unread != nil {
+				return revision, nil, unread
+			}
+			return revision, nil, &store.ConflictError{Key: conflict.Key, Expect: conflict.Expect, Current: current}
+		}
+		return revision, nil, err
+	}
+	for i, r := range records {
+		if r == nil || bytes.Equal(given[i].Value, r.Value) {
+			continue
+		}
+		if p, ok := r.View().(plain); ok { // a watcher was here first
+			records[i] = p.Record
+			continue
+		}
+		records[i] = attach(r, given[i].Value)
+	}
+	return revision, records, nil
+}
+
+// Get implements [store.Engine].
+func (e *Engine) Get(ctx context.Context, key string) (*store.Record, int64, error) {
+	r, revision, err := e.under.Get(ctx, key)
+	if err != nil || r == nil {
+		return r, revision, err
+	}
+	r, err = open(ctx, e.ciphers.Cipher(key), r)
+	return r, revision, err
+}
+
+// lookup finds ciphers for records of one prefix. Where the prefix lies within one resource that is one cipher for them all.
+type lookup struct {
+	ciphers Ciphers
+	whole   bool
+	one     Cipher
+}
+
+// Whole is implemented by ciphers that can tell whether all keys with a prefix have the same cipher.
+type Whole interface {
+	Whole(prefix string) bool
+}
+
+func (e *Engine) lookup(prefix string) lookup {
+	if w, ok := e.ciphers.(Whole); ok && w.Whole(prefix) {
+		return lookup{whole: true, one: e.ciphers.Cipher(prefix)}
+	}
+	return lookup{ciphers: e.ciphers}
+}
+
+func (l *lookup) cipher(key string) Cipher {
+	if l.whole {
+		return l.one
+	}
+	return l.ciphers.Cipher(key)
+}
+
+// Range implements [store.Engine].
+func (e *Engine) Range(ctx context.Context, r store.Range) (store.Page, error) {
+	p, err := e.under.Range(ctx, r)
+	if err != nil {
+		return p, err
+	}
+	l := e.lookup(r.Prefix)
+	for i, rec := range p.Records {
+		if p.Records[i], err = open(ctx, l.cipher(rec.Key), rec); err != nil {
+			return store.Page{}, err
+		}
+	}
+	return p, nil
+}
+
+// Watch implements [store.Engine].
+func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error) {
+	w, err := e.under.Watch(ctx, prefix, after)
+	if err != nil {
+		return nil, err
+	}
+	return &watcher{Watcher: w, engine: e, prefix: prefix}, nil
+}
+
+type watcher struct {
+	store.Watcher
+	engine *Engine
+	prefix string
+}
+
+// Next implements [store.Watcher].
+func (w *watcher) Next(ctx context.Context) (store.Batch, error) {
+	b, err := w.Watcher.Next(ctx)
+	if err != nil || len(b.Events) == 0 {
+		return b, err
+	}
+	l := w.engine.lookup(w.prefix)
+	events := make([]store.Event, len(b.Events)) // those given may be shared
+	copy(events, b.Events)
+	for i := range events {
+		ev := &events[i]
+		c := l.cipher(ev.Key)
+		if ev.Record, err = open(ctx, c, ev.Record); err != nil {
+			return store.Batch{}, err
+		}
+		if ev.Previous, err = open(ctx, c, ev.Previous); err != nil {
+			return store.Batch{}, err
+		}
+	}
+	b.Events = events
+	return b, nil
+}
+
+// Stale implements [store.Staler]: whether the value that a key holds, if it is still of that revision, would be sealed
+// otherwise now.
+func (e *Engine) Stale(ctx context.Context, key string, revision int64) bool {
+	r, _, err := e.under.Get(ctx, key)
+	if err != nil || r == nil || r.Revision != revision {
+		return false
+	}
+	c := e.ciphers.Cipher(key)
+	if c == nil {
+		return false
+	}
+	_, stale, err := c.Open(ctx, key, r.Value)
+	return err == nil && stale
+}
+
+// Revision implements [store.Engine].
+func (e *Engine) Revision() int64 { return e.under.Revision() }
+
+// Compacted implements [store.Engine].
+func (e *Engine) Compacted() int64 { return e.under.Compacted() }
+
+// Compact implements [store.Engine].
+func (e *Engine) Compact(ctx context.Context, revision int64) error {
+	return e.under.Compact(ctx, revision)
+}
+
+// Close implements [store.Engine].
+func (e *Engine) Close() error { return e.under.Close() }
