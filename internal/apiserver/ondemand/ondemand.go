@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ondemand keeps what can be made again, as much of it as there is room for.
+//
+// A [Value] is made when it is first asked for. A [Pool] bounds what its values take together: when a new one does not fit,
+// those go that nobody has asked for since the pool last came by, as the hand of a clock does. Whoever still holds what a
+// value returned may go on using it; the next one who asks has it made again.
+//
+// Worked example: the pool has room for three, and a, b and c are in it. All were asked for lately, so d makes the hand go
+// round once, which takes the marks off, and drops a. When b is asked for it gets its mark back, and e drops c.
+//
+// # Concurrency
+//
+// Values and pools are used by many goroutines. Asking for a value that is there takes no lock and writes nothing that it
+// has written before. Two who ask for the same missing value wait for one maker; makers of different values do not wait for
+// each other.
+package ondemand
+
+import (
+	"sync"
+	"sync/atomic"
+	"weak"
+)
+
+// Pool bounds what values take together.
+type Pool struct {
+	max int64
+
+	mu    sync.Mutex
+	total int64
+	ring  []entry
+	hand  int
+}
+
+// entry is a value that is made. The pool does not keep it alive: a value that nobody has any more is gone from memory
+// before its entry is.
+type entry struct {
+	slot weak.Pointer[slot]
+	cost int64
+}
+
+// slot is what the pool sees of a value.
+type slot struct {
+	made atomic.Pointer[any]
+	used atomic.Bool
+}
+
+// NewPool bounds values at about max bytes.
+func NewPool(max int64) *Pool { return &Pool{max: max} }
+
+// Used is about what the values that are made take, some of which nobody has any more.
+func (p *Pool) Used() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.total
+}
+
+func (p *Pool) add(s *slot, cost int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Each entry is looked at twice at most: once to take its mark, once to drop it.
+	for tries := 2 * len(p.ring); p.total+cost > p.max && tries > 0 && len(p.ring) > 0; tries-- {
+		if p.hand >= len(p.ring) {
+			p.hand = 0
+		}
+		e := p.ring[p.hand]
+		old := e.slot.Value()
+		if old != nil && old.used.Swap(false) {
+			p.hand++
+			continue
+		}
+		if old != nil {
+			old.made.Store(nil)
+		}
+		p.total -= e.cost
+		last := len(p.ring) - 1
+		p.ring[p.hand] = p.ring[last]
+		p.ring[last] = entry{}
+		p.ring = p.ring[:last]
+	}
+	p.ring = append(p.ring, entry{weak.Make(s), cost})
+	p.total += cost
+}
+
+// Value is something that is made when it is asked for.
+type Value[T any] struct {
+	pool *Pool
+	cost int64
+	make func() (T, error)
+
+	mu   sync.Mutex // held by who makes it
+	slot *slot
+}
+
+// New returns a value that takes about cost bytes once it is made. A pool of nil keeps it for good.
+func New[T any](p *Pool, cost int64, make func() (T, error)) *Value[T] {
+	return &Value[T]{pool: p, cost: cost, make: make, slot: &slot{}}
+}
+
+// Get returns the value. An error is not kept: the next one who asks tries again.
+func (v *Value[T]) Get() (T, error) {
+	if p := v.slot.made.Load(); p != nil {
+		if !v.slot.used.Load() {
+			v.slot.used.Store(true)
+		}
+		return (*p).(T), nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if p := v.slot.made.Load(); p != nil {
+		v.slot.used.Store(true)
+		return (*p).(T), nil
+	}
+	t, err := v.make()
+	if err != nil {
+		return t, err
+	}
+	made := any(t)
+	v.slot.used.Store(true)
+	v.slot.made.Store(&made)
+	if v.pool != nil {
+		v.pool.add(v.slot, v.cost)
+	}
+	return t, nil
+}
