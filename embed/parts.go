@@ -38,6 +38,8 @@ type parts struct {
 	audit    *audit.Auditor    // nil: nothing is audited
 	auditing group             // what the auditor does meanwhile: it outlasts the API server
 
+	authorization authorization
+
 	bootstrapped chan struct{} // closed when the objects that every cluster has are there
 
 	nodeText  string // what the ready line says of the node

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -23,7 +24,6 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
-	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/controllers"
@@ -46,14 +46,17 @@ func starts() []start {
 	return []start{
 		{"check the selection", checkSelection},
 		{"check audit", checkAudit},
+		{"check authorization", checkAuthorization},
 		{"find a node", findNode},
 		{"listen", listen},
 		{"open the data directory", openDirectory},
 		{"load certificates", loadCertificates},
 		{"open the store", openStore},
 		{"make the auditor", makeAuditor},
+		{"make the authorizers", makeAuthorization},
 		{"make the API server", makeServer},
 		{"make what every cluster has", makeObjects},
+		{"follow the authorization configuration", followAuthorization},
 		{"serve", serve},
 		{"run controllers", runControllers},
 		{"run the scheduler", runScheduler},
@@ -138,12 +141,12 @@ func openStore(_ context.Context, p *parts, o *settled) error {
 }
 
 func makeServer(_ context.Context, p *parts, o *settled) (err error) {
-	roles := &rbac.Index{}
 	p.bootstrapped = make(chan struct{})
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Roles: roles, Namespaces: p.namespace}), o.extensions.Kinds...),
-		Roles:     roles,
+		Kinds:     append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace}), o.extensions.Kinds...),
+		Roles:     p.authorization.roles,
+		Nodes:     p.authorization.nodes,
 		Admission: append(builtin.Admission(), o.extensions.Admission...),
 		Material:  p.pki,
 		Version:   version.Get(),
@@ -151,6 +154,9 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 		Log:       o.log.With("part", "apiserver"),
 		Ledger:    p.ledger,
 		Audit:     p.audit,
+
+		Authorization: p.authorization.chain,
+		Collectors:    []prometheus.Collector{p.authorization.chain.Metrics()},
 
 		Bootstrapped: p.bootstrapped,
 		FinishWait:   o.finishWait(),

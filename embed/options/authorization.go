@@ -3,9 +3,45 @@
 
 package options
 
-import "github.com/spf13/pflag"
+import (
+	"time"
 
-// Authorization says who may do what.
-type Authorization struct{}
+	"github.com/spf13/pflag"
+)
 
-func (o *Authorization) addFlags(*pflag.FlagSet) {}
+// Authorization says who may do what. Administrators (the group system:masters) may all, whatever it says.
+type Authorization struct {
+	// Modes are the authorizers in their order: Node, RBAC, ABAC, Webhook, AlwaysAllow, AlwaysDeny. Empty: Node, RBAC.
+	Modes []string
+	// ConfigFile is an AuthorizationConfiguration in their place. It is read again when it changes.
+	ConfigFile string
+	// PolicyFile is what the mode ABAC goes by: a policy a line.
+	PolicyFile string
+
+	Webhook AuthorizationWebhook
+}
+
+// AuthorizationWebhook is the webhook of the mode Webhook.
+type AuthorizationWebhook struct {
+	// ConfigFile is a kubeconfig: the cluster is the webhook, the user is us.
+	ConfigFile string
+	// Version of the SubjectAccessReview: v1 or v1beta1 (when empty).
+	Version string
+	// AuthorizedTTL and UnauthorizedTTL are how long answers are kept; nil: five minutes and 30 seconds.
+	AuthorizedTTL, UnauthorizedTTL *time.Duration
+}
+
+// Set says whether anything of it is.
+func (o *AuthorizationWebhook) Set() bool {
+	return o.ConfigFile != "" || o.Version != "" || o.AuthorizedTTL != nil || o.UnauthorizedTTL != nil
+}
+
+func (o *Authorization) addFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.Modes, "authorization-mode", o.Modes, "authorizers in their order: Node, RBAC, ABAC, Webhook, AlwaysAllow, AlwaysDeny; default Node,RBAC")
+	f.StringVar(&o.ConfigFile, "authorization-config", o.ConfigFile, "file with an AuthorizationConfiguration, in place of --authorization-mode and --authorization-webhook-*; read again when it changes")
+	f.StringVar(&o.PolicyFile, "authorization-policy-file", o.PolicyFile, "file with a policy a line, for the mode ABAC")
+	f.StringVar(&o.Webhook.ConfigFile, "authorization-webhook-config-file", o.Webhook.ConfigFile, "kubeconfig of the webhook that the mode Webhook asks")
+	f.StringVar(&o.Webhook.Version, "authorization-webhook-version", o.Webhook.Version, "version of the SubjectAccessReview to send to the webhook; default v1beta1")
+	f.Var(&span{&o.Webhook.AuthorizedTTL, 5 * time.Minute}, "authorization-webhook-cache-authorized-ttl", "how long the webhook's yes is kept")
+	f.Var(&span{&o.Webhook.UnauthorizedTTL, 30 * time.Second}, "authorization-webhook-cache-unauthorized-ttl", "how long the webhook's no is kept")
+}

@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
@@ -39,6 +40,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize/node"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
@@ -68,6 +70,12 @@ type Options struct {
 	// Authenticators come before anonymity, Authorizers after the administrators and before roles.
 	Authenticators []authenticate.Authenticator
 	Authorizers    []authorize.Authorizer
+	// Authorization is what is asked after the administrators and Authorizers; nil: Roles.
+	Authorization authorize.Authorizer
+	// Nodes is what is bound to which node: the server keeps it true to the store. Nil: nobody wants to know.
+	Nodes *node.Graph
+	// Collectors are shown on /metrics beside the server's own.
+	Collectors []prometheus.Collector
 	// Roles is what roles and bindings come to: the server keeps it true to the store. Kinds may hold it, to refuse those who
 	// would give others more than they have. Nil: one of the server's own.
 	Roles *rbac.Index
@@ -86,8 +94,8 @@ type Options struct {
 	Config map[string]any
 	// Fields keeps managedFields; nil: the built-in one.
 	Fields verbs.FieldManager
-	// MaxReads and MaxWrites bound the requests under way; 0: 400 and 200.
-	MaxReads, MaxWrites int64
+	// FlowControl says how many requests are under way at once, and whose.
+	FlowControl FlowControl
 	// CBOR lets clients speak CBOR, as upstream's feature gate CBORServingAndStorage does. Objects are stored as ever.
 	CBOR bool
 	// FinishWait is how long requests under way may take when the server is told to end; 0: a minute.
@@ -104,6 +112,7 @@ type Server struct {
 	authn    authenticate.Union
 	authz    authorize.Chain
 	limiter  flowcontrol.Limiter
+	flow     *flowcontrol.Controller // nil: the limiter alone
 	tokens   *authenticate.Tokens
 	crds     *crd.Registry
 	keeper   *upkeep.Keeper
@@ -139,12 +148,6 @@ func New(o Options) (*Server, error) {
 	if o.FinishWait == 0 {
 		o.FinishWait = time.Minute
 	}
-	if o.MaxReads == 0 {
-		o.MaxReads = 400
-	}
-	if o.MaxWrites == 0 {
-		o.MaxWrites = 200
-	}
 	if o.Fields == nil {
 		o.Fields = managedfields.New(o.Log)
 	}
@@ -160,15 +163,29 @@ func New(o Options) (*Server, error) {
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
-	s.limiter.MaxReads, s.limiter.MaxWrites = o.MaxReads, o.MaxWrites
-	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), o.Roles)
-	if !slices.ContainsFunc(o.Kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == rbac.Roles }) {
+	if err := s.newFlow(); err != nil {
+		end()
+		return nil, fmt.Errorf("make API server: %w", err)
+	}
+	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), o.Authorization)
+	if o.Authorization == nil {
+		s.authz[len(s.authz)-1] = o.Roles
+	}
+	for _, c := range o.Collectors {
+		if err := s.metrics.Registry().Register(c); err != nil {
+			return nil, fmt.Errorf("make API server: %w", err)
+		}
+	}
+	if o.Authorization == nil && !slices.ContainsFunc(o.Kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == rbac.Roles }) {
 		s.authz = append(s.authz, authorize.Open{}) // who has no roles cannot say by them who may ask for health
 	}
 
 	vo := verbs.Options{
 		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
 		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds(), s.followed()),
+	}
+	if o.Nodes != nil {
+		vo.Watched = append(vo.Watched, node.Kinds()...)
 	}
 	if m := o.Material; m != nil {
 		s.tokens = &authenticate.Tokens{Key: m.ServiceAccount, Now: o.Now}
@@ -218,6 +235,10 @@ func New(o Options) (*Server, error) {
 		end()
 		return nil, fmt.Errorf("make admission: %w", err)
 	}
+	if err := s.loadFlow(ctx); err != nil {
+		end()
+		return nil, err
+	}
 	s.handler = s.pipeline(s.paths())
 	close(s.ready)
 	return s, nil
@@ -240,6 +261,12 @@ func (s *Server) loadDefinitions(ctx context.Context) error {
 func (s *Server) committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string, obj resource.Object) error {
 	if r.Group == rbac.Roles.Group {
 		return s.opts.Roles.Committed(ctx, b, r, namespace, name)
+	}
+	if s.opts.Nodes != nil && node.Follows(r) {
+		return s.opts.Nodes.Committed(ctx, b, r, namespace, name, obj)
+	}
+	if s.flow != nil {
+		s.flow.Committed(r, name, obj)
 	}
 	s.keeper.Committed(r, namespace, name, obj)
 	if r != definitions {
@@ -335,6 +362,9 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() { s.bookmarks(ctx) })
 		g.Go(func() { s.keeper.Run(ctx, s.api.Backend()) })
 		g.Go(func() { s.compact(ctx) })
+		if s.flow != nil {
+			g.Go(func() { s.flow.Run(ctx) })
+		}
 		g.Go(func() {
 			if e := s.crds.Run(ctx, s.api.Backend()); e != nil && ctx.Err() == nil {
 				err = fmt.Errorf("run custom resource definitions: %w", e)

@@ -19,7 +19,8 @@ import (
 type Access struct {
 	Verify    authentication.Verify   // token reviews
 	Authorize authorization.Authorize // access reviews
-	Roles     *rbac.Index             // rules reviews, and what users may give to others
+	Rules     authorization.Rules     // rules reviews
+	Roles     *rbac.Index             // what users may give to others
 	// Namespaces finds those in which administrators may claim devices.
 	Namespaces devices.Namespaces
 }
@@ -31,7 +32,7 @@ func Kinds(serviceCIDRs []netip.Prefix, privileged bool, config kinds.RuntimeCon
 		ServiceCIDR:     serviceCIDRs,
 		AllowPrivileged: privileged,
 		RuntimeConfig:   config,
-		Verify:          a.Verify, Authorize: a.Authorize, Rules: a.Roles.Review,
+		Verify:          a.Verify, Authorize: a.Authorize, Rules: a.Rules,
 		Roles:      rbackinds.Authority{Authorize: a.Authorize, RulesFor: a.Roles.RulesFor, RulesOf: a.Roles.RulesOf},
 		Namespaces: a.Namespaces,
 	})

@@ -97,7 +97,7 @@ func (x *Index) Load(ctx context.Context, b resource.Backend) error {
 func (x *Index) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	obj, err := b.Get(ctx, r, namespace, name)
+	obj, err := b.Get(context.WithoutCancel(ctx), r, namespace, name) // the commit stands, whether its client waits or not
 	if apierrors.IsNotFound(err) {
 		obj, err = nil, nil
 	}
@@ -344,6 +344,15 @@ func (x *Index) RulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRu
 	}
 	// upstream's error names the kind here, not the resource
 	return nil, apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: strings.ToLower(ref.Kind)}, ref.Name)
+}
+
+// Allow tells whether some rule holds for a request.
+func Allow(rules []rbacv1.PolicyRule, a *authorize.Attributes) bool {
+	combined := a.Resource
+	if a.Subresource != "" {
+		combined += "/" + a.Subresource
+	}
+	return slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return allows(&r, a, combined) })
 }
 
 // allows tells whether a rule holds for a request; combined is its resource with its subresource.

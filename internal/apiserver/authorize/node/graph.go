@@ -1,0 +1,444 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// kind is what an object in the graph is.
+type kind byte
+
+const (
+	pods kind = iota
+	secrets
+	configMaps
+	claims
+	volumes
+	accounts
+	resourceClaims
+	attachments
+	slicesOfNodes
+	certificateRequests
+)
+
+// followed are the kinds whose objects say what belongs to which node.
+var followed = map[schema.GroupResource]kind{
+	{Resource: "pods"}:                                                 pods,
+	{Resource: "persistentvolumes"}:                                    volumes,
+	{Group: "storage.k8s.io", Resource: "volumeattachments"}:           attachments,
+	{Group: "resource.k8s.io", Resource: "resourceslices"}:             slicesOfNodes,
+	{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}: certificateRequests,
+}
+
+// Kinds are the kinds that a graph follows.
+func Kinds() []schema.GroupResource {
+	return []schema.GroupResource{
+		{Resource: "pods"}, {Resource: "persistentvolumes"}, {Group: "storage.k8s.io", Resource: "volumeattachments"},
+		{Group: "resource.k8s.io", Resource: "resourceslices"}, {Group: "certificates.k8s.io", Resource: "podcertificaterequests"},
+	}
+}
+
+// Follows says whether a graph follows a resource.
+func Follows(r schema.GroupResource) bool {
+	_, ok := followed[r]
+	return ok
+}
+
+// Graph knows what is related to which node. It is told of each commit before the commit is answered, so that a node may read
+// what a pod refers to as soon as the pod is bound to it.
+//
+// It is read from the store when it is first asked: a server without nodes keeps nothing. Each pod is an entry with its node
+// and what it refers to; each object that is referred to counts, for every node, the pods there that do. A look-up is one or
+// two map look-ups under a lock that only changes of relations hold for long: a pod's status makes none.
+type Graph struct {
+	seed    maphash.Seed
+	backend func() resource.Backend
+	context context.Context // of the first reading, which outlives the request that causes it
+
+	mu     sync.RWMutex
+	loaded bool
+	nodes  map[string]int32
+	names  []string         // of nodes, by number
+	spaces map[string]int32 // namespaces
+	podsBy map[key]*pod
+	byKey  map[target]*referred
+	vols   map[string]*volume
+	direct map[target]int32 // what is bound to a node by itself
+}
+
+// key names a namespaced object.
+type key struct {
+	namespace int32
+	name      string
+}
+
+// target is an object of a kind; namespace 0 is none.
+type target struct {
+	kind kind
+	key
+}
+
+// pod is what a bound pod comes to.
+type pod struct {
+	node  int32
+	state uint64 // of what its references are made from
+	refs  []*referred
+}
+
+// referred is an object that pods or volumes refer to.
+type referred struct {
+	at      target
+	by      counts
+	volumes []*volume // a secret's, and a claim's
+}
+
+// volume is bound to a claim, and its secrets are read on its behalf.
+type volume struct {
+	claim   *referred
+	secrets []*referred
+}
+
+// NewGraph returns a graph that reads what is stored when it is first asked, for as long as ctx lasts.
+func NewGraph(ctx context.Context, backend func() resource.Backend) *Graph {
+	return &Graph{seed: maphash.MakeSeed(), backend: backend, context: ctx}
+}
+
+// Related says whether an object is bound to a node, or referred to by what is.
+func (g *Graph) Related(_ context.Context, node string, k kind, namespace, name string) (bool, error) {
+	g.mu.RLock()
+	if g.loaded {
+		ok := g.related(node, k, namespace, name)
+		g.mu.RUnlock()
+		return ok, nil
+	}
+	g.mu.RUnlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.load(); err != nil {
+		return false, fmt.Errorf("read what is bound to nodes: %w", err)
+	}
+	return g.related(node, k, namespace, name), nil
+}
+
+func (g *Graph) related(node string, k kind, namespace, name string) bool {
+	n, ok := g.nodes[node]
+	if !ok {
+		return false
+	}
+	at := target{k, key{name: name}}
+	if namespace != "" {
+		if at.namespace, ok = g.spaces[namespace]; !ok {
+			return false
+		}
+	}
+	switch k {
+	case pods:
+		p := g.podsBy[at.key]
+		return p != nil && p.node == n
+	case volumes:
+		v := g.vols[name]
+		return namespace == "" && v != nil && v.claim.by.has(n)
+	case attachments, slicesOfNodes, certificateRequests:
+		of, ok := g.direct[at]
+		return ok && of == n
+	}
+	r := g.byKey[at]
+	if r == nil {
+		return false
+	}
+	if r.by.has(n) {
+		return true
+	}
+	if k == secrets {
+		for _, v := range r.volumes {
+			if v.claim.by.has(n) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// load reads all that is followed. The caller holds mu.
+func (g *Graph) load() error {
+	if g.loaded {
+		return nil
+	}
+	g.nodes, g.spaces, g.podsBy, g.byKey = map[string]int32{}, map[string]int32{}, map[key]*pod{}, map[target]*referred{}
+	g.vols, g.direct, g.names = map[string]*volume{}, map[target]int32{}, nil
+	b := g.backend()
+	for _, r := range Kinds() {
+		objs, err := b.List(g.context, r, "")
+		if apierrors.IsNotFound(err) {
+			continue // not served here
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", r.Resource, err)
+		}
+		for _, obj := range objs {
+			g.set(followed[r], obj.GetNamespace(), obj.GetName(), obj)
+		}
+	}
+	g.loaded = true
+	return nil
+}
+
+// Committed takes note of an object as it now is in the store; obj is nil when it is gone. Commits may be told in another order
+// than they were made in: where relations change, the newest state is read anew.
+func (g *Graph) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string, obj resource.Object) error {
+	k, ok := followed[r]
+	if !ok {
+		return nil
+	}
+	g.mu.RLock()
+	same := !g.loaded || g.same(k, namespace, name, obj)
+	g.mu.RUnlock()
+	if same {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	obj, err := b.Get(context.WithoutCancel(ctx), r, namespace, name) // the commit stands, whether its client waits or not
+	if apierrors.IsNotFound(err) {
+		obj, err = nil, nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s %s/%s: %w", r.Resource, namespace, name, err)
+	}
+	g.set(k, namespace, name, obj)
+	return nil
+}
+
+// same says whether a commit changes no relations.
+func (g *Graph) same(k kind, namespace, name string, obj resource.Object) bool {
+	ns, known := g.spaces[namespace]
+	switch o := obj.(type) {
+	case *corev1.Pod:
+		var is *pod
+		if known {
+			is = g.podsBy[key{ns, name}]
+		}
+		if is == nil {
+			return o.Spec.NodeName == ""
+		}
+		return is.state == state(g.seed, o)
+	case *storagev1.VolumeAttachment:
+		return g.isBound(k, 0, name, o.Spec.NodeName)
+	case *resourcev1.ResourceSlice:
+		return g.isBound(k, 0, name, deref(o.Spec.NodeName))
+	case *certificatesv1.PodCertificateRequest:
+		return known && g.isBound(k, ns, name, string(o.Spec.NodeName))
+	}
+	return false
+}
+
+func (g *Graph) isBound(k kind, ns int32, name, node string) bool {
+	of, ok := g.direct[target{k, key{ns, name}}]
+	return ok && g.names[of] == node
+}
+
+// set puts an object in the place of what was there; nil takes it away. The caller holds mu.
+func (g *Graph) set(k kind, namespace, name string, obj resource.Object) {
+	at := target{k, key{name: name}}
+	if namespace != "" {
+		at.namespace = g.space(namespace)
+	}
+	switch k {
+	case pods:
+		g.unbind(at.key)
+		if o, ok := obj.(*corev1.Pod); ok && o.Spec.NodeName != "" {
+			g.bind(at.key, o)
+		}
+		return
+	case volumes:
+		g.setVolume(name, obj)
+		return
+	}
+	node := ""
+	switch o := obj.(type) {
+	case *storagev1.VolumeAttachment:
+		node = o.Spec.NodeName
+	case *resourcev1.ResourceSlice:
+		node = deref(o.Spec.NodeName)
+	case *certificatesv1.PodCertificateRequest:
+		node = string(o.Spec.NodeName)
+	}
+	if node == "" {
+		delete(g.direct, at)
+		return
+	}
+	g.direct[at] = g.node(node)
+}
+
+func (g *Graph) unbind(at key) {
+	p := g.podsBy[at]
+	if p == nil {
+		return
+	}
+	delete(g.podsBy, at)
+	for _, r := range p.refs {
+		r.by.add(p.node, -1)
+		g.forget(r)
+	}
+}
+
+func (g *Graph) bind(at key, o *corev1.Pod) {
+	p := &pod{node: g.node(o.Spec.NodeName), state: state(g.seed, o)}
+	g.podsBy[at] = p
+	references(o, func(k kind, name string) {
+		r := g.refer(target{k, key{at.namespace, name}})
+		for _, have := range p.refs {
+			if have == r {
+				return
+			}
+		}
+		p.refs = append(p.refs, r)
+		r.by.add(p.node, 1)
+	})
+}
+
+func (g *Graph) setVolume(name string, obj resource.Object) {
+	if v := g.vols[name]; v != nil {
+		delete(g.vols, name)
+		for _, r := range append(v.secrets, v.claim) {
+			r.volumes = without(r.volumes, v)
+			g.forget(r)
+		}
+	}
+	o, ok := obj.(*corev1.PersistentVolume)
+	if !ok || o.Spec.ClaimRef == nil {
+		return
+	}
+	v := &volume{claim: g.refer(target{claims, key{g.space(o.Spec.ClaimRef.Namespace), o.Spec.ClaimRef.Name}})}
+	v.claim.volumes = append(v.claim.volumes, v)
+	volumeSecrets(o, func(namespace, secret string) {
+		r := g.refer(target{secrets, key{g.space(namespace), secret}})
+		v.secrets = append(v.secrets, r)
+		r.volumes = append(r.volumes, v)
+	})
+	g.vols[name] = v
+}
+
+func without(vs []*volume, v *volume) []*volume {
+	out := vs[:0]
+	for _, have := range vs {
+		if have != v {
+			out = append(out, have)
+		}
+	}
+	clear(vs[len(out):])
+	return out
+}
+
+// refer is the entry of what is referred to.
+func (g *Graph) refer(at target) *referred {
+	r := g.byKey[at]
+	if r == nil {
+		r = &referred{at: at}
+		g.byKey[at] = r
+	}
+	return r
+}
+
+// forget drops the entry of what nothing refers to any more.
+func (g *Graph) forget(r *referred) {
+	if r.by.empty() && len(r.volumes) == 0 {
+		delete(g.byKey, r.at)
+	}
+}
+
+// node is a node's number. Numbers are kept: there are few nodes, and they come again.
+func (g *Graph) node(name string) int32 {
+	n, ok := g.nodes[name]
+	if !ok {
+		n = int32(len(g.names))
+		g.nodes[name] = n
+		g.names = append(g.names, name)
+	}
+	return n
+}
+
+// space is a namespace's number, from 1 on.
+func (g *Graph) space(name string) int32 {
+	n, ok := g.spaces[name]
+	if !ok {
+		n = int32(len(g.spaces) + 1)
+		g.spaces[name] = n
+	}
+	return n
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// few is how many nodes are counted in a list; more are in a map.
+const few = 16
+
+// counts are how many pods of each node there are. Most things are of one node, a few (the config map with the cluster's
+// certificates) of all.
+type counts struct {
+	list []count
+	many map[int32]int32
+}
+
+type count struct{ node, pods int32 }
+
+func (c *counts) has(node int32) bool {
+	if c.many != nil {
+		return c.many[node] > 0
+	}
+	for _, e := range c.list {
+		if e.node == node {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *counts) empty() bool { return len(c.list) == 0 && len(c.many) == 0 }
+
+func (c *counts) add(node, n int32) {
+	if c.many != nil {
+		if c.many[node] += n; c.many[node] <= 0 {
+			delete(c.many, node)
+		}
+		return
+	}
+	for i := range c.list {
+		if e := &c.list[i]; e.node == node {
+			if e.pods += n; e.pods <= 0 {
+				c.list[i] = c.list[len(c.list)-1]
+				c.list = c.list[:len(c.list)-1]
+			}
+			return
+		}
+	}
+	if len(c.list) < few {
+		c.list = append(c.list, count{node, n})
+		return
+	}
+	c.many = make(map[int32]int32, 2*few)
+	for _, e := range c.list {
+		c.many[e.node] = e.pods
+	}
+	c.many[node] = n
+	c.list = nil
+}

@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package review authorizes by asking a webhook: a SubjectAccessReview is posted to it, and its status is the decision.
+//
+// What is sent, cached, retried and matched beforehand is k8s.io/apiserver's own authorizer, so that it is exact; every call
+// that it makes goes through the extension ledger ([New]). What a webhook may do cannot be listed ([Authorizer.Review]).
+package review
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/cel"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/plugin/pkg/authorizer/webhook"
+	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+)
+
+// Options of [New]; all are required.
+type Options struct {
+	Ledger   *extension.Ledger
+	Compiler cel.Compiler // of match conditions
+	Metrics  metrics.AuthorizerMetrics
+}
+
+// Authorizer asks a webhook.
+type Authorizer struct {
+	authorize.Authorizer
+	name string
+}
+
+// Name is the one that the configuration gives it.
+func (z *Authorizer) Name() string { return z.name }
+
+// Review says that a webhook's rules cannot be listed.
+func (z *Authorizer) Review(context.Context, user.Info, string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
+	return nil, nil, true, errors.New("webhook authorizer does not support user rule resolution") // upstream's words
+}
+
+// New makes the authorizer of a webhook from its configuration, which has been validated.
+func New(name string, c *apiserver.WebhookConfiguration, o Options) (*Authorizer, error) {
+	config, err := webhookutil.LoadKubeconfig(*c.ConnectionInfo.KubeConfigFile, nil)
+	if err != nil {
+		return nil, err
+	}
+	if c.Timeout.Duration != 0 {
+		config.Timeout = c.Timeout.Duration
+	}
+	onError := authorizer.DecisionNoOpinion
+	switch c.FailurePolicy {
+	case apiserver.FailurePolicyNoOpinion:
+	case apiserver.FailurePolicyDeny:
+		onError = authorizer.DecisionDeny
+	default:
+		return nil, fmt.Errorf("unknown failurePolicy %q", c.FailurePolicy) // upstream's words
+	}
+	authorized, unauthorized := c.AuthorizedTTL.Duration, c.UnauthorizedTTL.Duration
+	if !c.CacheAuthorizedRequests {
+		authorized = 0
+	}
+	if !c.CacheUnauthorizedRequests {
+		unauthorized = 0
+	}
+	ref := extension.Ref{Point: extension.AuthorizationWebhook, Name: name}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &booked{ref: ref, ledger: o.Ledger, next: next} })
+	z, err := webhook.New(config, c.SubjectAccessReviewVersion, authorized, unauthorized, *webhook.DefaultRetryBackoff(), onError, c.MatchConditions, name, o.Metrics, o.Compiler)
+	if err != nil {
+		return nil, err
+	}
+	return &Authorizer{authorize.Library(z.Authorize), name}, nil
+}
+
+// maxAnswer bounds a webhook's answer.
+const maxAnswer = 3 << 20
+
+// booked is a transport whose calls the ledger books. A call counts as failed when no answer came, or none that is a review.
+type booked struct {
+	ref    extension.Ref
+	ledger *extension.Ledger
+	next   http.RoundTripper
+}
+
+// RoundTrip implements [http.RoundTripper]. The error is the transport's own, as the wire shows it.
+func (b *booked) RoundTrip(r *http.Request) (answer *http.Response, own error) {
+	err := b.ledger.Call(r.Context(), b.ref, extension.Policy{}, func(ctx context.Context) error {
+		answer, own = b.next.RoundTrip(r.WithContext(ctx))
+		if own != nil {
+			return b.blame(r, own)
+		}
+		body, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
+		_ = answer.Body.Close()
+		if len(body) > maxAnswer {
+			answer, own = nil, fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
+			return own
+		}
+		answer.Body = &replayed{Reader: bytes.NewReader(body), end: err}
+		if err != nil {
+			return b.blame(r, err)
+		}
+		return judge(answer.StatusCode, body)
+	})
+	if own == nil && answer == nil {
+		own = err // the ledger kept the call back
+	}
+	return answer, own
+}
+
+// blame is err, unless it was our client that went away.
+func (b *booked) blame(r *http.Request, err error) error {
+	if errors.Is(r.Context().Err(), context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// judge says what is wrong with an answer.
+func judge(code int, body []byte) error {
+	if code < 200 || code > 299 {
+		return fmt.Errorf("the webhook answered %d %s", code, http.StatusText(code))
+	}
+	var is struct {
+		APIVersion, Kind string
+	}
+	if err := json.Unmarshal(body, &is); err != nil {
+		return fmt.Errorf("decode answer: %w", err)
+	}
+	if is.Kind != "SubjectAccessReview" {
+		return fmt.Errorf("the answer is no SubjectAccessReview: apiVersion %q, kind %q", is.APIVersion, is.Kind)
+	}
+	return nil
+}
+
+// replayed is a body that has been read, with how it ended.
+type replayed struct {
+	io.Reader
+	end error
+}
+
+func (b *replayed) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err == io.EOF && b.end != nil {
+		err = b.end
+	}
+	return n, err
+}
+
+func (b *replayed) Close() error { return nil }
