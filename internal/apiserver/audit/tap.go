@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 )
@@ -40,6 +41,9 @@ func (t *tap) Routed(deprecated bool) {
 		w.Routed(deprecated)
 	}
 }
+
+// Answer says that the answer is a status, for those who write one by themselves.
+func (t *tap) Answer(s *metav1.Status) { Status(t.ctx, s) }
 
 func (t *tap) see(code int) {
 	if t.code != 0 {

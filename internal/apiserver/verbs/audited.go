@@ -20,10 +20,9 @@ func (q *req) auditObject(obj resource.Object, gvk schema.GroupVersionKind) {
 	audit.Request(q.ctx, obj, gvk, q.gvr(), q.subName())
 }
 
-// auditOptions tells it the options of a deletion.
+// auditOptions tells it the options of a deletion. Upstream writes them in the version that it reads all of them into.
 func (q *req) auditOptions(o *metav1.DeleteOptions) {
-	gvk := withDefaults(o.GroupVersionKind(), metav1.SchemeGroupVersion.WithKind("DeleteOptions"))
-	audit.RequestOptions(q.ctx, o, gvk, q.gvr(), q.subName())
+	audit.RequestOptions(q.ctx, o, schema.GroupVersionKind{Group: metav1.GroupName, Version: "__internal", Kind: "DeleteOptions"}, q.gvr(), q.subName())
 }
 
 // auditPatch tells it a patch.

@@ -202,7 +202,10 @@ func agentOf(ctx context.Context, b resource.Backend, pod *corev1.Pod) (*url.URL
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", pod.Name))
 	}
 	location, transport, err := b.Node(ctx, pod.Spec.NodeName)
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err): // upstream names the pods' resource, and the node's name
+		return nil, nil, apierrors.NewNotFound(podResource, pod.Spec.NodeName)
+	case err != nil:
 		return nil, nil, err
 	}
 	own := *location
@@ -220,6 +223,9 @@ func writeStatus(w http.ResponseWriter, err error) {
 	var known apierrors.APIStatus
 	if errors.As(err, &known) {
 		status = known.Status()
+	}
+	if t, ok := w.(interface{ Answer(*metav1.Status) }); ok { // its audit event says it
+		t.Answer(&status)
 	}
 	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 	data, err := json.Marshal(status)

@@ -230,7 +230,7 @@ func TestPodConnectRefusals(t *testing.T) {
 		"pods/two/log?container=waiting": `400 BadRequest: container "waiting" in pod "two" is waiting to start: ContainerCreating`,
 		"pods/two/log?container=nosuch":  "400 BadRequest: container nosuch is not valid for pod two",
 		"pods/homeless/log":              "200 ",
-		"pods/lost/log":                  `404 NotFound: nodes "gone" not found`,
+		"pods/lost/log":                  `404 NotFound: pods "gone" not found`,
 		"pods/one/log?tailLines=x":       `400 BadRequest: strconv.ParseInt: parsing "x": invalid syntax`,
 		"pods/one/log?tailLines=-1":      `422 Invalid: PodLogOptions "one" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0`,
 		"pods/one/log?limitBytes=0":      `422 Invalid: PodLogOptions "one" is invalid: limitBytes: Invalid value: 0: must be greater than 0`,
