@@ -86,6 +86,9 @@ func (s *Server) settle() (*settled, error) {
 		}
 		o.cbor = on
 	}
+	if err := o.apiserver.FlowControl.Check(); err != nil {
+		return nil, err
+	}
 	var err error
 	if o.runtimeConfig, err = kinds.ParseRuntimeConfig(s.RuntimeConfig); err != nil {
 		return nil, err

@@ -160,6 +160,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 
 		Bootstrapped: p.bootstrapped,
 		FinishWait:   o.finishWait(),
+		FlowControl:  o.flowControl(),
 		Flags:        o.flags(),
 		Config:       map[string]any{"mortise": o.configuration()},
 	})

@@ -3,9 +3,83 @@
 
 package options
 
-import "github.com/spf13/pflag"
+import (
+	"errors"
+	"fmt"
+	"time"
 
-// FlowControl says how many requests are under way at once, and whose.
-type FlowControl struct{}
+	"github.com/spf13/pflag"
+)
 
-func (o *FlowControl) addFlags(*pflag.FlagSet) {}
+// FlowControl says how many requests are under way at once, and whose. What is nil or zero is as kube-apiserver has it without
+// the flag.
+type FlowControl struct {
+	// PriorityAndFairness has requests take turns by flow schemas and priority levels; nil: it does. Without it the two
+	// numbers that follow bound what is under way.
+	PriorityAndFairness *bool
+	// MaxRequestsInflight is of requests that read, MaxMutatingRequestsInflight of others; together they are the seats of all
+	// priority levels. Nil: 400 and 200; 0: no bound.
+	MaxRequestsInflight, MaxMutatingRequestsInflight *int
+	// RequestTimeout is the most time that a request has which ends; nil: a minute.
+	RequestTimeout *time.Duration
+	// GoawayChance is how often a connection of HTTP/2 is told to end, so that clients spread over servers: 0 to 0.02.
+	GoawayChance float64
+	// MaxStreams is how many requests one connection of HTTP/2 may have under way; nil: 1000.
+	MaxStreams *int
+	// Connections is how many connections are open at once, ConnectionsPerClient how many of them from one address other than
+	// the machine's own; nil: 20000 and 2000; 0: no bound.
+	Connections, ConnectionsPerClient *int
+	// BodyBytes is how many bytes of request bodies are in memory at once, of all that are no administrators'; nil: an eighth of the memory
+	// that there is, of 64 MiB to 1 GiB; 0: no bound.
+	BodyBytes *int64
+	// Watches is how many watches and streams one user has open at once, administrators aside; nil: 10000; 0: no bound.
+	Watches *int
+}
+
+// What the flags mean that are not set.
+const (
+	MaxRequestsInflight, MaxMutatingRequestsInflight = 400, 200
+	RequestTimeout                                   = time.Minute
+	MaxStreams                                       = 1000
+	Connections, ConnectionsPerClient                = 20_000, 2_000
+	Watches                                          = 10_000
+	maxGoawayChance                                  = 0.02
+)
+
+func (o *FlowControl) addFlags(f *pflag.FlagSet) {
+	addSwitch(f, &o.PriorityAndFairness, "enable-priority-and-fairness", true, "have requests take turns by flow schemas and priority levels; without it, only two numbers bound them")
+	f.Var(&numeral[int]{&o.MaxRequestsInflight, MaxRequestsInflight}, "max-requests-inflight", "requests that read at once; with --max-mutating-requests-inflight, the seats of all priority levels; 0: no bound")
+	f.Var(&numeral[int]{&o.MaxMutatingRequestsInflight, MaxMutatingRequestsInflight}, "max-mutating-requests-inflight", "requests that write at once; with --max-requests-inflight, the seats of all priority levels; 0: no bound")
+	f.Var(&span{&o.RequestTimeout, RequestTimeout}, "request-timeout", "the most time that a request has which ends; a quarter of it, it may wait")
+	f.Float64Var(&o.GoawayChance, "goaway-chance", o.GoawayChance, "how often a connection of HTTP/2 is told to end, of all requests: 0 to 0.02")
+	f.Var(&numeral[int]{&o.MaxStreams, MaxStreams}, "http2-max-streams-per-connection", "requests at once on one connection of HTTP/2")
+	f.Var(&numeral[int]{&o.Connections, Connections}, "max-connections", "connections at once; 0: no bound")
+	f.Var(&numeral[int]{&o.ConnectionsPerClient, ConnectionsPerClient}, "max-connections-per-client", "connections at once from one address that is not the machine's own; 0: no bound")
+	f.Var(&numeral[int64]{&o.BodyBytes, 0}, "max-request-bytes-inflight", "bytes of request bodies in memory at once; not set: an eighth of the memory; 0: no bound")
+	f.Var(&numeral[int]{&o.Watches, Watches}, "max-watches-per-user", "watches and streams that a user has open at once; 0: no bound")
+}
+
+// Check refuses what makes no sense.
+func (o *FlowControl) Check() error {
+	for name, v := range map[string]*int{
+		"max-requests-inflight": o.MaxRequestsInflight, "max-mutating-requests-inflight": o.MaxMutatingRequestsInflight,
+		"http2-max-streams-per-connection": o.MaxStreams, "max-connections": o.Connections, "max-connections-per-client": o.ConnectionsPerClient,
+		"max-watches-per-user": o.Watches,
+	} {
+		if v != nil && *v < 0 {
+			return fmt.Errorf("--%s can not be negative value", name) // upstream's words
+		}
+	}
+	switch {
+	case o.BodyBytes != nil && *o.BodyBytes < 0:
+		return errors.New("--max-request-bytes-inflight can not be negative value")
+	case o.RequestTimeout != nil && *o.RequestTimeout < 0:
+		return errors.New("--request-timeout can not be negative value") // upstream's words
+	case o.GoawayChance < 0 || o.GoawayChance > maxGoawayChance:
+		return errors.New("--goaway-chance can not be less than 0 or greater than 0.02") // upstream's words
+	}
+	if on := o.PriorityAndFairness; (on == nil || *on) && o.MaxRequestsInflight != nil && o.MaxMutatingRequestsInflight != nil && *o.MaxRequestsInflight+*o.MaxMutatingRequestsInflight == 0 {
+		return errors.New("--max-requests-inflight and --max-mutating-requests-inflight leave no seats for priority levels")
+	}
+	return nil
+}

@@ -137,7 +137,7 @@ func pathLabel(r *http.Request, w *recorder) (meter.Request, bool) {
 func (s *Server) sources() meter.Sources {
 	return meter.Sources{
 		Version:  s.opts.Version,
-		Inflight: func() (int64, int64) { return s.limiter.Peaks(time.Now()) },
+		Inflight: s.inflight,
 		Objects:  s.countObjects,
 		Storage:  func() int64 { return s.opts.Store.Size().Disk },
 		Watches:  s.countWatched,

@@ -66,6 +66,11 @@ func (s *Server) mux() map[string]http.Handler {
 		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
 		"/debug/flags":         flags, "/debug/flags/": flags,
 	}
+	if s.flow != nil {
+		for p, dump := range s.flow.Dumps() {
+			mux[p] = dump
+		}
+	}
 	routes(mux, "/version", negotiate.JSON, s.version)
 	if s.tokens != nil {
 		routes(mux, "/.well-known/openid-configuration", negotiate.JSON, s.issuer)

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
@@ -59,7 +58,7 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		info := requestinfo.Parse(r)
-		rec := &recorder{ResponseWriter: w, server: s, info: info, request: r}
+		rec := &recorder{ResponseWriter: w, server: s, info: info, request: r, begun: begun}
 		w.Header()["Cache-Control"] = uncached // unless the handler says otherwise
 		defer func() {
 			if p := recover(); p != nil {
@@ -115,9 +114,6 @@ func internalError(w http.ResponseWriter, r *http.Request, err error) {
 // markup keeps what a client said in a path from being read as HTML.
 var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// maxDeadline bounds the time that a client may give a request.
-const maxDeadline = time.Minute
-
 // deadlineStage gives a request the time that its client gives it. Those that last long by their nature have no such time.
 func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	info, _ := request.RequestInfoFrom(r.Context())
@@ -136,8 +132,8 @@ func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.
 		s.refused(w, r, e.Error(), func(w http.ResponseWriter, r *http.Request) { status.Write(w, r, e) })
 		return
 	}
-	if timeout <= 0 || timeout > maxDeadline {
-		timeout = maxDeadline
+	if most := s.opts.FlowControl.RequestTimeout; timeout <= 0 || timeout > most {
+		timeout = most
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
@@ -183,53 +179,6 @@ func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next ht
 		r = r.WithContext(request.WithUser(r.Context(), who))
 	}
 	next.ServeHTTP(w, r)
-}
-
-// flowControl bounds what is under way. Watches and streams last long and are not counted, nor are administrators.
-func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
-	info, _ := request.RequestInfoFrom(r.Context())
-	who, _ := request.UserFrom(r.Context())
-	if info.Verb == "watch" || longRunning(info) {
-		next.ServeHTTP(w, r)
-		return
-	}
-	if !s.underway.enter() {
-		if late(r.URL.Path) {
-			next.ServeHTTP(w, r)
-		} else {
-			refuseLate(w, r)
-		}
-		return
-	}
-	defer s.underway.leave()
-	if !s.limiter.Enter(r.Method, administrator(who), time.Now()) {
-		s.metrics.Dropped(s.droppedLabel(info, r))
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
-		return
-	}
-	defer s.limiter.Leave(r.Method)
-	next.ServeHTTP(w, r)
-}
-
-func longRunning(info *requestinfo.Info) bool {
-	switch info.Subresource {
-	case "log", "exec", "attach", "portforward", "proxy":
-		return true
-	}
-	return false
-}
-
-func administrator(who user.Info) bool {
-	if who == nil {
-		return false
-	}
-	for _, g := range who.GetGroups() {
-		if g == authorize.Masters {
-			return true
-		}
-	}
-	return false
 }
 
 func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
@@ -18,6 +19,7 @@ type recorder struct {
 	info    *requestinfo.Info
 	request *http.Request
 
+	begun      time.Time
 	code       int
 	bytes      int64
 	routed     bool

@@ -349,7 +349,7 @@ func TestLastBookmark(t *testing.T) {
 // Who is no administrator waits when there is too much under way.
 func TestTooManyRequests(t *testing.T) {
 	d := converse(t, configMaps())
-	d.limiter.MaxReads = 1
+	d.flow, d.limiter.MaxReads = nil, 1 // without priorities
 	if !d.limiter.Enter(http.MethodGet, false, time.Now()) {
 		t.Fatal("no room for one")
 	}

@@ -1,71 +1,171 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flowcontrol bounds what is under way at once, so that load ends in 429 and not in a dead server.
+// Package flowcontrol decides who may run at once, so that load ends in waiting and in 429, not in a dead server, and so that
+// one client's load is not another's: Kubernetes' API Priority and Fairness.
 //
-// [Limiter] holds two bounds, for requests that read and for those that write. Watches and streams do not pass it, since they
-// last; administrators are counted but never refused, since they must be able to mend an overloaded server.
+// A [Controller] follows the flow schemas and priority levels that are stored. [Controller.Match] finds a request's flow
+// schema (match.go), [Controller.Estimate] how many seats it takes (estimate.go), and [Controller.Enter] waits for them in
+// the queues of its priority level, whose core is package fair. Levels lend each other seats that they have no use for, put
+// right every ten seconds (lend.go). What the configuration says holds from the commit on (digest.go): nobody polls.
+//
+//	schema := c.Match(info, user)
+//	t, ok := c.Enter(ctx, begun, schema, c.Estimate(r, info, schema), info, user)
+//	if !ok { … 429, c.RetryAfter(schema) … }
+//	defer t.Leave()
+//
+// [Limiter] is what there is without priorities: two bounds.
+//
+// # Concurrency
+//
+// All methods may be called at once. Requests read one immutable configuration and lock their own level only, shortly;
+// configurations change one after another.
 package flowcontrol
 
 import (
-	"net/http"
+	"context"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/resource"
 )
 
-// Limiter counts requests under way. A bound of 0 is none.
-type Limiter struct {
-	MaxReads, MaxWrites int64
+// The resources whose commits a [Controller] must be told of.
+var (
+	flowSchemas    = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}
+	priorityLevels = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"}
+)
 
-	reads, writes counter
+// Kinds are those resources.
+func Kinds() []schema.GroupResource { return []schema.GroupResource{flowSchemas, priorityLevels} }
+
+// adjustment is how often levels lend and take back.
+const adjustment = 10 * time.Second
+
+// Options of [New]. Seats is required.
+type Options struct {
+	// Seats are those of the whole server.
+	Seats int
+	// Wait is how long a request that has no deadline waits at most; 0: 15 s.
+	Wait time.Duration
+	// Now is the clock; nil: the real one.
+	Now func() time.Time
+	// Stored tells how many objects of a resource there are and how big they are on average; false: nobody knows.
+	Stored func(r schema.GroupResource) (count, size int64, ok bool)
 }
 
-// counter is how many requests there are, and how many there were at once in the second of the last one's coming.
-type counter struct {
-	now  atomic.Int64
-	peak atomic.Int64 // the second, and in its lower bits the count
+// Controller is one server's.
+type Controller struct {
+	o       Options
+	config  atomic.Pointer[config]
+	watches watches
+	tickets sync.Pool
+	sizes   sizes
+	peaks   peaks
+
+	mu      sync.Mutex // of all that follows, and of changing config; taken before a level's
+	schemas map[string]*flowcontrolv1.FlowSchema
+	configs map[string]*flowcontrolv1.PriorityLevelConfiguration
+	levels  map[string]*level
+	nominal int // the sum over levels, a little more than Seats
+	fair    float64
 }
 
-const countBits = 24
-
-func (l *Limiter) of(method string) (*counter, int64) {
-	if method == http.MethodGet || method == http.MethodHead {
-		return &l.reads, l.MaxReads
+// New makes a controller that knows the mandatory schemas and levels alone.
+func New(o Options) *Controller {
+	if o.Now == nil {
+		o.Now = time.Now
 	}
-	return &l.writes, l.MaxWrites
+	if o.Wait == 0 {
+		o.Wait = 15 * time.Second
+	}
+	c := &Controller{
+		o: o, schemas: map[string]*flowcontrolv1.FlowSchema{}, configs: map[string]*flowcontrolv1.PriorityLevelConfiguration{},
+		levels: map[string]*level{},
+	}
+	c.tickets.New = func() any { return &Ticket{} }
+	c.watches.counts = map[watched]int{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.digest()
+	return c
 }
 
-// Enter counts a request in; false: there is no room. Who was let in calls Leave.
-func (l *Limiter) Enter(method string, exempt bool, now time.Time) bool {
-	c, bound := l.of(method)
-	n := c.now.Add(1)
-	if bound > 0 && n > bound && !exempt {
-		c.now.Add(-1)
-		return false
+// Load reads what is stored.
+func (c *Controller) Load(ctx context.Context, b resource.Backend) error {
+	for _, r := range Kinds() {
+		all, err := b.List(ctx, r, "")
+		if err != nil {
+			return err
+		}
+		for _, obj := range all {
+			c.note(r, obj.GetName(), obj)
+		}
 	}
-	second := now.Unix() << countBits
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.digest()
+	return nil
+}
+
+// Committed is told of each commit of one of [Kinds]; obj is nil when it is gone. From its return on requests are held
+// against what it says.
+func (c *Controller) Committed(r schema.GroupResource, name string, obj resource.Object) {
+	if c.note(r, name, obj) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.digest()
+	}
+}
+
+// note remembers an object, and says whether that changes anything.
+func (c *Controller) note(r schema.GroupResource, name string, obj resource.Object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch r {
+	case flowSchemas:
+		now, _ := obj.(*flowcontrolv1.FlowSchema)
+		was := c.schemas[name]
+		if now == nil {
+			delete(c.schemas, name)
+			return was != nil
+		}
+		c.schemas[name] = now
+		return was == nil || was.UID != now.UID || was.Generation != now.Generation
+	case priorityLevels:
+		now, _ := obj.(*flowcontrolv1.PriorityLevelConfiguration)
+		was := c.configs[name]
+		if now == nil {
+			delete(c.configs, name)
+			return was != nil
+		}
+		c.configs[name] = now
+		return was == nil || was.UID != now.UID || was.Generation != now.Generation
+	}
+	return false
+}
+
+// Run lets levels lend to each other until ctx ends.
+func (c *Controller) Run(ctx context.Context) {
+	t := time.NewTicker(adjustment)
+	defer t.Stop()
 	for {
-		p := c.peak.Load()
-		if p >= second+n || c.peak.CompareAndSwap(p, second+n) {
-			return true
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			c.Adjust()
 		}
 	}
 }
 
-// Leave counts a request out.
-func (l *Limiter) Leave(method string) {
-	c, _ := l.of(method)
-	c.now.Add(-1)
-}
-
-// Peaks are the most requests that were under way at once in the last second.
-func (l *Limiter) Peaks(now time.Time) (reads, writes int64) {
-	return l.reads.at(now), l.writes.at(now)
-}
-
-func (c *counter) at(now time.Time) int64 {
-	if p := c.peak.Load(); p>>countBits >= now.Unix()-1 {
-		return max(p&(1<<countBits-1), c.now.Load())
-	}
-	return c.now.Load()
+// Adjust gives levels the seats that they are to have until the next time.
+func (c *Controller) Adjust() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lend(c.o.Now(), c.levels)
 }

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -154,6 +155,7 @@ func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{
 			return
 		}
 	}
+	flowcontrol.Began(w.ctx)
 	end := time.NewTimer(w.deadline)
 	defer end.Stop()
 	var bookmarks <-chan time.Time // of what is new, now and then, and once before the end, so that the next watch begins near it

@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package embed
+
+import (
+	"github.com/mortise-dev/mortise/internal/apiserver"
+)
+
+// flowControl is what the settings say of it, for the API server.
+func (o *settled) flowControl() apiserver.FlowControl {
+	f := &o.apiserver.FlowControl
+	out := apiserver.FlowControl{
+		MaxReads: f.MaxRequestsInflight, MaxWrites: f.MaxMutatingRequestsInflight, Plain: f.PriorityAndFairness != nil && !*f.PriorityAndFairness,
+	}
+	if f.RequestTimeout != nil {
+		out.RequestTimeout = *f.RequestTimeout
+	}
+	return out
+}

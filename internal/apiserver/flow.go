@@ -1,0 +1,198 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
+	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// FlowControl says how many requests are under way at once, and whose. The zero value is what kube-apiserver does.
+type FlowControl struct {
+	// MaxReads and MaxWrites bound the requests under way, and together are the seats that priority levels share; nil: 400
+	// and 200; 0: no bound.
+	MaxReads, MaxWrites *int
+	// Plain bounds them by the two numbers alone, without priorities.
+	Plain bool
+	// RequestTimeout is the most time that a request has which ends; 0: a minute.
+	RequestTimeout time.Duration
+}
+
+func (o *FlowControl) reads() int64  { return int64(orDefault(o.MaxReads, 400)) }
+func (o *FlowControl) writes() int64 { return int64(orDefault(o.MaxWrites, 200)) }
+
+func orDefault(v *int, otherwise int) int {
+	if v == nil {
+		return otherwise
+	}
+	return *v
+}
+
+// newFlow makes what flow control needs.
+func (s *Server) newFlow() error {
+	o := &s.opts.FlowControl
+	if o.RequestTimeout == 0 {
+		o.RequestTimeout = time.Minute
+	}
+	s.limiter.MaxReads, s.limiter.MaxWrites = o.reads(), o.writes()
+	if o.Plain {
+		return nil
+	}
+	seats := int(o.reads() + o.writes())
+	if seats <= 0 {
+		return fmt.Errorf("flow control: %d requests at once leave no seats for priority levels", seats)
+	}
+	s.flow = flowcontrol.New(flowcontrol.Options{Seats: seats, Wait: o.RequestTimeout / 4, Stored: s.stored})
+	return s.metrics.Registry().Register(s.flow)
+}
+
+// loadFlow reads the flow schemas and priority levels that there are.
+func (s *Server) loadFlow(ctx context.Context) error {
+	if s.flow == nil || s.api.Kind(flowcontrol.Kinds()[0]) == nil {
+		return nil
+	}
+	if err := s.flow.Load(ctx, s.api.Backend()); err != nil {
+		return fmt.Errorf("load flow schemas and priority levels: %w", err)
+	}
+	return nil
+}
+
+// sample is how many objects of a kind are looked at for their size.
+const sample = 8
+
+// stored counts the objects of a resource, and guesses their size.
+func (s *Server) stored(r schema.GroupResource) (count, size int64, ok bool) {
+	k := s.api.Kind(r)
+	if k == nil || k.Root == "" {
+		return 0, 0, false
+	}
+	page, err := s.opts.Store.Range(s.lifetime.Context, store.Range{Prefix: k.Root, Limit: sample})
+	if err != nil {
+		return 0, 0, false
+	}
+	for _, rec := range page.Records {
+		size += int64(len(rec.Value))
+	}
+	if n := int64(len(page.Records)); n > 0 {
+		size /= n
+	}
+	return int64(len(page.Records)) + page.Remaining, size, true
+}
+
+// flowControl gives requests their turn. Streams last long and take none, watches take one until they have begun.
+func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	info, _ := request.RequestInfoFrom(r.Context())
+	who, _ := request.UserFrom(r.Context())
+	watch := info.Verb == "watch"
+	if !watch && longRunning(info) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	if !watch {
+		if !s.underway.enter() {
+			if late(r.URL.Path) {
+				next.ServeHTTP(w, r)
+			} else {
+				refuseLate(w, r)
+			}
+			return
+		}
+		defer s.underway.leave()
+	}
+	switch {
+	case s.flow != nil:
+		s.inTurn(w, r, info, who, next)
+	case watch:
+		next.ServeHTTP(w, r)
+	case !s.limiter.Enter(r.Method, administrator(who), time.Now()):
+		s.tooMany(w, r, info, 1)
+	default:
+		defer s.limiter.Leave(r.Method)
+		next.ServeHTTP(w, r)
+	}
+}
+
+// inTurn serves a request when its priority level has seats for it.
+func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, who user.Info, next http.Handler) {
+	class := s.flow.Match(info, who)
+	class.Tell(w.Header())
+	ticket, ok := s.flow.Enter(r.Context(), begun(r, w), class, s.flow.Estimate(r, info, class), info, who)
+	if !ok {
+		s.tooMany(w, r, info, s.flow.RetryAfter(class))
+		return
+	}
+	if info.Verb != "watch" {
+		defer ticket.Leave()
+		next.ServeHTTP(w, r)
+		return
+	}
+	leave := sync.OnceFunc(ticket.Leave)
+	defer leave()
+	defer s.flow.Watching(r, info)()
+	next.ServeHTTP(w, r.WithContext(flowcontrol.WithBeginning(r.Context(), leave)))
+}
+
+// begun is when a request came.
+func begun(_ *http.Request, w http.ResponseWriter) time.Time {
+	for {
+		switch v := w.(type) {
+		case *recorder:
+			return v.begun
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = v.Unwrap()
+		default:
+			return time.Now()
+		}
+	}
+}
+
+// tooMany refuses a request.
+func (s *Server) tooMany(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, after int64) {
+	s.metrics.Dropped(s.droppedLabel(info, r))
+	w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
+	http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests) // upstream's words
+}
+
+// longRunning is true of requests that last by their nature, watches aside.
+func longRunning(info *requestinfo.Info) bool {
+	switch info.Subresource {
+	case "log", "exec", "attach", "portforward", "proxy":
+		return true
+	}
+	return info.Verb == "proxy" || !info.IsResourceRequest && strings.HasPrefix(info.Path, "/debug/pprof/")
+}
+
+func administrator(who user.Info) bool {
+	if who == nil {
+		return false
+	}
+	for _, g := range who.GetGroups() {
+		if g == authorize.Masters {
+			return true
+		}
+	}
+	return false
+}
+
+// inflight are the most requests that were under way at once in the last second.
+func (s *Server) inflight() (reads, writes int64) {
+	if s.flow != nil {
+		return s.flow.Peaks(time.Now())
+	}
+	return s.limiter.Peaks(time.Now())
+}

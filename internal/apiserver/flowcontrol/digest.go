@@ -1,0 +1,261 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package flowcontrol
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol/fair"
+)
+
+// config is what requests are held against: schemas in the order in which they are tried. It never changes.
+type config struct {
+	schemas []*Schema
+	rest    *Schema // for those that no schema matches
+}
+
+// Schema is a flow schema in use.
+type Schema struct {
+	Name  string
+	Level string
+
+	uid, levelUID []string // as header values
+	rules         []rule
+	by            flowcontrolv1.FlowDistinguisherMethodType
+	level         *level
+	flow          *fair.Flow
+	deal          bool // flows are dealt hands
+	maxSeats      int  // that one request may take; 0: no bound of the level's own
+}
+
+// level is a priority level: its queues, and how many seats it has.
+type level struct {
+	name    string
+	exempt  bool
+	dropped dropped
+
+	mu    sync.Mutex // of set and flows; taken after the controller's
+	set   *fair.Set
+	flows map[string]*fair.Flow
+
+	going atomic.Bool // it is wanted no more, and goes when it is idle
+
+	// These are the controller's.
+	config                        *flowcontrolv1.PriorityLevelConfiguration
+	shares                        float64
+	nominal, least, most, current int
+	maxSeats                      int
+	wanted                        fair.Demanded
+	smoothed, target              float64
+	set0                          bool // has had its seats
+}
+
+// shape reads how a level queues, and refuses what makes no sense.
+func shape(p *flowcontrolv1.PriorityLevelConfiguration) (fair.Config, error) {
+	exempt := p.Spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
+	switch {
+	case (p.Spec.Type == flowcontrolv1.PriorityLevelEnablementLimited) != (p.Spec.Limited != nil), exempt != (p.Spec.Exempt != nil):
+		return fair.Config{}, errors.New("type and configuration do not agree")
+	case exempt != (p.Name == flowcontrolv1.PriorityLevelConfigurationNameExempt):
+		return fair.Config{}, errors.New("name and type do not agree")
+	case exempt:
+		return fair.Config{Queues: fair.Unlimited}, nil
+	}
+	response := p.Spec.Limited.LimitResponse
+	if (response.Type == flowcontrolv1.LimitResponseTypeReject) != (response.Queuing == nil) {
+		return fair.Config{}, errors.New("limit response and queuing do not agree")
+	}
+	q := response.Queuing
+	if q == nil {
+		return fair.Config{}, nil
+	}
+	c := fair.Config{Queues: int(q.Queues), Hand: int(q.HandSize), Length: int(q.QueueLengthLimit)}
+	return c, c.Check()
+}
+
+// digest makes a configuration of what is stored. It wants the controller's lock.
+func (c *Controller) digest() {
+	now := c.o.Now()
+	next := map[string]*level{}
+	use := func(name string, p *flowcontrolv1.PriorityLevelConfiguration) {
+		shaped, err := shape(p)
+		if err != nil {
+			return // validation lets none of these in; one that came otherwise is as none
+		}
+		l := c.levels[name]
+		if l == nil {
+			l = &level{name: name, exempt: shaped.Queues == fair.Unlimited, set: fair.New(now), flows: map[string]*fair.Flow{}}
+		}
+		l.config = p
+		l.going.Store(false)
+		next[name] = l
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.set.Configure(now, shaped)
+	}
+	for name, p := range c.configs {
+		use(name, p)
+	}
+	for _, p := range bootstrap.MandatoryPriorityLevelConfigurations {
+		switch was := c.levels[p.Name]; {
+		case next[p.Name] != nil:
+		case was != nil:
+			use(p.Name, was.config) // deleted, but there as long as the server lives
+		default:
+			use(p.Name, p)
+		}
+	}
+	for name, l := range c.levels { // those that somebody still waits in stay until nobody does
+		if next[name] == nil {
+			l.mu.Lock()
+			idle := l.set.Idle()
+			l.going.Store(true)
+			l.mu.Unlock()
+			if !idle {
+				next[name] = l
+			}
+		}
+	}
+	c.share(now, next)
+	c.levels = next
+	c.config.Store(c.compile(next))
+}
+
+// share divides the server's seats among levels by their shares.
+func (c *Controller) share(now time.Time, levels map[string]*level) {
+	sum := 0.0
+	for _, l := range levels {
+		var shares *int32
+		if l.config.Spec.Limited != nil {
+			shares = l.config.Spec.Limited.NominalConcurrencyShares
+		} else {
+			shares = l.config.Spec.Exempt.NominalConcurrencyShares
+		}
+		l.shares = 0
+		if shares != nil {
+			l.shares = float64(*shares)
+		}
+		sum += l.shares
+	}
+	c.nominal = 0
+	for _, l := range levels {
+		l.nominal = 0
+		if sum > 0 {
+			l.nominal = int(math.Ceil(float64(c.o.Seats) * l.shares / sum))
+		}
+		lendable, borrowed := 0, c.o.Seats
+		part := func(percent *int32, otherwise int) int {
+			if percent == nil {
+				return otherwise
+			}
+			return int(math.Round(float64(l.nominal) * float64(*percent) / 100))
+		}
+		l.maxSeats = 0
+		if limited := l.config.Spec.Limited; limited != nil {
+			lendable, borrowed = part(limited.LendablePercent, 0), part(limited.BorrowingLimitPercent, c.o.Seats)
+			if q := limited.LimitResponse.Queuing; q != nil {
+				l.maxSeats = max(1, min(int(math.Ceil(float64(l.nominal)*0.15)), l.nominal/max(int(q.HandSize), 1)))
+			}
+		} else {
+			lendable = part(l.config.Spec.Exempt.LendablePercent, 0)
+		}
+		l.least, l.most = l.nominal-lendable, l.nominal+borrowed
+		c.nominal += l.nominal
+		if !l.set0 {
+			l.set0, l.current = true, l.nominal-lendable/2
+		}
+	}
+	c.lend(now, levels)
+}
+
+// compile makes the configuration that requests read. Schemas whose level does not exist match nothing.
+func (c *Controller) compile(levels map[string]*level) *config {
+	out := &config{}
+	flows := map[*level]map[string]*fair.Flow{}
+	add := func(s *flowcontrolv1.FlowSchema) *Schema {
+		l := levels[s.Spec.PriorityLevelConfiguration.Name]
+		if l == nil || l.going.Load() {
+			return nil
+		}
+		if flows[l] == nil {
+			flows[l] = map[string]*fair.Flow{}
+		}
+		f := l.flow(s.Name)
+		flows[l][s.Name] = f
+		n := &Schema{
+			Name: s.Name, Level: l.name, uid: []string{string(s.UID)}, levelUID: []string{string(l.config.UID)},
+			rules: compileRules(s.Spec.Rules), level: l, flow: f, maxSeats: l.maxSeats,
+		}
+		if m := s.Spec.DistinguisherMethod; m != nil {
+			n.by = m.Type
+		}
+		if limited := l.config.Spec.Limited; limited != nil {
+			q := limited.LimitResponse.Queuing
+			n.deal = q != nil && q.Queues > 1
+		}
+		return n
+	}
+	sorted := make([]*flowcontrolv1.FlowSchema, 0, len(c.schemas)+2)
+	for _, s := range c.schemas {
+		sorted = append(sorted, s)
+	}
+	slices.SortFunc(sorted, func(a, b *flowcontrolv1.FlowSchema) int {
+		return cmp.Or(cmp.Compare(a.Spec.MatchingPrecedence, b.Spec.MatchingPrecedence), cmp.Compare(a.Name, b.Name))
+	})
+	exempt := false
+	for _, s := range sorted {
+		n := add(s)
+		if n == nil {
+			continue
+		}
+		out.schemas = append(out.schemas, n)
+		exempt = exempt || s.Name == flowcontrolv1.FlowSchemaNameExempt
+		if s.Name == flowcontrolv1.FlowSchemaNameCatchAll {
+			out.rest = n
+		}
+	}
+	if !exempt {
+		out.schemas = slices.Insert(out.schemas, 0, add(bootstrap.MandatoryFlowSchemaExempt))
+	}
+	if out.rest == nil {
+		out.rest = add(bootstrap.MandatoryFlowSchemaCatchAll)
+		out.schemas = append(out.schemas, out.rest)
+	}
+	for l, used := range flows {
+		l.forget(used)
+	}
+	return out
+}
+
+// flow is the counts of a schema's requests.
+func (l *level) flow(schema string) *fair.Flow {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.flows[schema]
+	if f == nil {
+		f = fair.NewFlow(schema)
+		l.flows[schema] = f
+	}
+	return f
+}
+
+// forget drops the counts of schemas that are no more, once they are not needed.
+func (l *level) forget(used map[string]*fair.Flow) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, f := range l.flows {
+		if used[name] == nil && f.Queued == 0 && f.RunningSeats == 0 && f.Running == 0 {
+			delete(l.flows, name)
+		}
+	}
+}

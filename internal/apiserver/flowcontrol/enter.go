@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package flowcontrol
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol/fair"
+	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+)
+
+// maxWait bounds how long any request waits.
+const maxWait = time.Minute
+
+// Ticket is held by a request that runs.
+type Ticket struct {
+	fair.Request
+	c      *Controller
+	schema *Schema
+	who    user.Info
+	info   *requestinfo.Info
+	writes bool
+}
+
+// The headers that tell a client how its request was classed, by the identities of schema and level and not by their names,
+// which are not for everybody.
+var (
+	schemaHeader = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID)
+	levelHeader  = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedPriorityLevelConfigurationUID)
+)
+
+// Tell puts them into an answer.
+func (s *Schema) Tell(h http.Header) { h[schemaHeader], h[levelHeader] = s.uid, s.levelUID }
+
+// Enter gives a request its seats, for which it may wait. False: it is refused, because its queue is full, or it waited too
+// long, or its client went away. Begun is when it came; whoever was let in calls Leave.
+func (c *Controller) Enter(ctx context.Context, begun time.Time, s *Schema, w fair.Work, info *requestinfo.Info, who user.Info) (*Ticket, bool) {
+	t := c.tickets.Get().(*Ticket)
+	t.c, t.schema, t.who, t.info = c, s, who, info
+	t.writes = writes(info.Verb)
+	t.Work, t.Flow, t.Watch = w, s.flow, info.Verb == "watch"
+	t.Distinguisher = s.distinguisher(info, who)
+	t.Owner = t
+	hash := s.hash(t.Distinguisher)
+
+	l := s.level
+	now := c.o.Now()
+	l.mu.Lock()
+	s.flow.Widths.Observe(float64(w.Seats()))
+	decision := l.set.Start(now, hash, &t.Request)
+	switch decision {
+	case fair.Run:
+		if !l.exempt {
+			s.flow.Waited.Observe(0)
+		}
+	case fair.Full, fair.Busy:
+		if !l.exempt {
+			s.flow.Refused.Observe(0)
+		}
+	}
+	l.mu.Unlock()
+
+	switch decision {
+	case fair.Wait:
+		if !t.wait(ctx, begun) {
+			c.refused(t)
+			return nil, false
+		}
+	case fair.Full, fair.Busy:
+		c.refused(t)
+		return nil, false
+	}
+	c.peaks.run(t.writes, 1, now)
+	return t, true
+}
+
+func (c *Controller) refused(t *Ticket) {
+	l := t.schema.level
+	l.dropped.note(c.o.Now().Unix())
+	c.reap(l)
+	c.put(t)
+}
+
+// wait blocks until the request may run; false: it may not.
+func (t *Ticket) wait(ctx context.Context, begun time.Time) bool {
+	limit := t.c.o.Wait
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = deadline.Sub(begun) / 4
+	}
+	limit = min(limit, maxWait)
+	t.c.peaks.wait(t.writes, 1)
+	defer t.c.peaks.wait(t.writes, -1)
+	timer := time.NewTimer(limit - time.Since(begun))
+	defer timer.Stop()
+	admitted := false
+	select {
+	case <-t.Admitted():
+		admitted = true
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	now := t.c.o.Now()
+	l := t.schema.level
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !admitted {
+		admitted = !l.set.Cancel(now, &t.Request) // it may have been let in meanwhile
+	}
+	t.Flow.Waited.Observe(now.Sub(t.Arrived).Seconds())
+	return admitted
+}
+
+// Leave gives the seats back.
+func (t *Ticket) Leave() {
+	c, l := t.c, t.schema.level
+	now := c.o.Now()
+	c.peaks.run(t.writes, -1, now)
+	l.mu.Lock()
+	took := now.Sub(t.Started).Seconds()
+	if t.Watch {
+		t.Flow.Watched.Observe(took)
+	} else {
+		t.Flow.Ran.Observe(took)
+	}
+	linger := l.set.Finish(now, &t.Request)
+	l.mu.Unlock()
+	if linger > 0 {
+		time.AfterFunc(linger, t.release)
+		return
+	}
+	c.reap(l)
+	c.put(t)
+}
+
+func (t *Ticket) release() {
+	c, l := t.c, t.schema.level
+	l.mu.Lock()
+	l.set.Release(c.o.Now(), &t.Request)
+	l.mu.Unlock()
+	c.reap(l)
+	c.put(t)
+}
+
+// put keeps a ticket that is over for the next request.
+func (c *Controller) put(t *Ticket) {
+	*t = Ticket{}
+	c.tickets.Put(t)
+}
+
+// reap lets a level go that is wanted no more, when its last request has left.
+func (c *Controller) reap(l *level) {
+	if !l.going.Load() {
+		return
+	}
+	l.mu.Lock()
+	idle := l.set.Idle()
+	l.mu.Unlock()
+	if idle {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.digest()
+	}
+}
+
+// RetryAfter is how many seconds a refused client of the schema's level should stay away: more when many were refused lately.
+func (c *Controller) RetryAfter(s *Schema) int64 { return max(s.level.dropped.after.Load(), 1) }
+
+// writes says whether a verb is one of those that change something.
+func writes(verb string) bool { return verb != "get" && verb != "list" && verb != "watch" }

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fair
+
+// Counts of a set.
+type Counts struct{ Waiting, Running, Held, Wanted, Limit int }
+
+// Counts are how many requests wait and run, and how many seats are held, wanted by those that wait, and there.
+func (s *Set) Counts() Counts { return Counts{s.waiting, s.running, s.held, s.wanted, s.limit} }
+
+// Queue is what there is to be seen of one.
+type Queue struct {
+	Waiting, Running, Seats int
+	NextR                   SeatSeconds
+	InitialSum, SeatsSum    int
+	WorkSum                 SeatSeconds
+}
+
+// Queues are all there are.
+func (s *Set) Queues() []Queue {
+	out := make([]Queue, len(s.queues))
+	for i, q := range s.queues {
+		out[i] = Queue{q.waiting.n, q.running.n, q.seats, q.nextR, q.initialSum, q.seatsSum, q.workSum}
+	}
+	return out
+}
+
+// Each tells of all requests the number of their queue, and their place in it: -1 of those that run, and of no queue.
+func (s *Set) Each(f func(queue, place int, r *Request)) {
+	for i, q := range s.queues {
+		n := 0
+		q.waiting.each(func(r *Request) { f(i, n, r); n++ })
+		q.running.each(func(r *Request) { f(i, -1, r) })
+	}
+	s.queueless.each(func(r *Request) { f(-1, -1, r) })
+}

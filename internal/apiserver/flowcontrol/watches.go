@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package flowcontrol
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+)
+
+// watches counts those who watch, by what they are told of: what is written costs more where many are.
+type watches struct {
+	n      atomic.Int64
+	mu     sync.RWMutex
+	counts map[watched]int
+}
+
+type watched struct{ group, resource, namespace, name string }
+
+// Watching counts a watch in, and the function that it gives out again.
+func (c *Controller) Watching(r *http.Request, info *requestinfo.Info) (forget func()) {
+	if info.Resource == "pods" && ofOneNode(r) {
+		return func() {} // of few pods: they are told apart by an index
+	}
+	k, w := watched{info.APIGroup, info.Resource, info.Namespace, info.Name}, &c.watches
+	w.n.Add(1)
+	w.mu.Lock()
+	w.counts[k]++
+	w.mu.Unlock()
+	return func() {
+		w.n.Add(-1)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.counts[k]--; w.counts[k] == 0 {
+			delete(w.counts, k)
+		}
+	}
+}
+
+// ofOneNode says whether a watch of pods is of one node's.
+func ofOneNode(r *http.Request) bool {
+	s := r.URL.Query().Get("fieldSelector")
+	if s == "" {
+		return false
+	}
+	sel, err := fields.ParseSelector(s)
+	if err != nil {
+		return false
+	}
+	node, ok := sel.RequiresExactMatch("spec.nodeName")
+	return ok && node != ""
+}
+
+// watchers is how many watch what a request changes.
+func (c *Controller) watchers(info *requestinfo.Info) int {
+	w := &c.watches
+	if w.n.Load() == 0 {
+		return 0
+	}
+	k := watched{group: info.APIGroup, resource: info.Resource}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	n := w.counts[k]
+	if info.Namespace != "" {
+		k.namespace = info.Namespace
+		n += w.counts[k]
+	}
+	if info.Name != "" {
+		k.name = info.Name
+		n += w.counts[k]
+	}
+	return n
+}
+
+type beginning struct{}
+
+// WithBeginning has began called once when the watch that ctx is of has begun: what it holds after that are no seats.
+func WithBeginning(ctx context.Context, began func()) context.Context {
+	return context.WithValue(ctx, beginning{}, began)
+}
+
+// Began tells that the watch that ctx is of has told its client of the objects that there were.
+func Began(ctx context.Context) {
+	if f, ok := ctx.Value(beginning{}).(func()); ok {
+		f()
+	}
+}
