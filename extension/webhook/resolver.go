@@ -34,6 +34,9 @@ var _ Resolver = Endpoints{}
 func (e Endpoints) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	b := e.Backend()
 	obj, err := b.Get(e.Context, schema.GroupResource{Resource: "services"}, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "service"}, name) // upstream's words
+	}
 	if err != nil {
 		return nil, err
 	}

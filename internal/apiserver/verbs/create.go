@@ -66,8 +66,11 @@ func create(q *req) error {
 		return err
 	}
 	obj = at.Object
+	said := at.Name
 	f, err := q.insert(ctx, &creation{kind: q.kind, strategy: &q.kind.Strategy, ns: q.ns, dryRun: dryRun, validate: func(ctx context.Context, obj resource.Object) error {
-		at.Object, at.Name = obj, obj.GetName()
+		if at.Object, at.Name = obj, said; said == "" { // it was generated meanwhile
+			at.Name = obj.GetName()
+		}
 		return q.Admission.Validate(ctx, &Backend{q.API}, at)
 	}}, obj)
 	if err != nil {
@@ -140,6 +143,9 @@ func (q *req) mutate(ctx context.Context, at *admit.Attributes) error {
 		}
 	}
 	q.dedupOwners(at.Object, true)
+	if at.Object != given && (q.sub == nil || q.sub.Strategy != nil) {
+		return sameNamespace(q.ns, at.Object)
+	}
 	return nil
 }
 

@@ -20,6 +20,8 @@ import (
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	kjson "sigs.k8s.io/json"
 
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
@@ -191,7 +193,7 @@ func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *
 	if err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
-	obj, err := decode(q, v, patched)
+	obj, err := p.decode(q, v, patched)
 	if err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
@@ -206,8 +208,9 @@ func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *
 	return changed, nil
 }
 
-// decode reads a patched object. Its kind is that of the form, or what the patch made of it: that is then refused.
-func decode(q *matching.Request, v *matching.Versioned, data []byte) (resource.Object, error) {
+// decode reads a patched object. What it says no longer of its kind is as before; if it has become another kind, it is read as
+// that, and refused.
+func (p *Mutating) decode(q *matching.Request, v *matching.Versioned, data []byte) (resource.Object, error) {
 	obj := q.Empty(v.Object)
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if err := u.UnmarshalJSON(data); err != nil {
@@ -215,13 +218,41 @@ func decode(q *matching.Request, v *matching.Versioned, data []byte) (resource.O
 		}
 		return u, nil
 	}
+	said, err := jsonserializer.DefaultMetaFactory.Interpret(data)
+	if err != nil {
+		return nil, err
+	}
+	as := *said
+	if as.Kind == "" {
+		as.Kind = v.Kind.Kind
+	}
+	if as.Version == "" && as.Group == "" {
+		as.Group, as.Version = v.Kind.Group, v.Kind.Version
+	}
+	if as != v.Kind {
+		other := p.empty(as)
+		if other == nil {
+			return nil, fmt.Errorf("no kind %q is registered for version %q in scheme %q", as.Kind, as.GroupVersion(), "pkg/runtime/scheme.go:111") // upstream's words
+		}
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(data, other); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("converting (%s.%s) to (%s): unknown conversion", as.Version, as.Kind, v.Kind.Kind) // upstream's words
+	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, obj); err != nil {
 		return nil, err
 	}
-	if got := obj.GetObjectKind().GroupVersionKind(); got != v.Kind {
-		return nil, fmt.Errorf("the object's kind %v became %v", v.Kind, got)
-	}
 	return obj, nil
+}
+
+// empty is an object of another built-in kind, nil if there is no such kind.
+func (p *Mutating) empty(gvk schema.GroupVersionKind) resource.Object {
+	for _, d := range p.host.Kinds() {
+		if v := d.Version(gvk.Version); d.Group == gvk.Group && d.Kind == gvk.Kind && v != nil && v.New != nil {
+			return v.New()
+		}
+	}
+	return nil
 }
 
 // mutation and patching are the values of audit annotations.
