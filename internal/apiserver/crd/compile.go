@@ -39,6 +39,11 @@ type kind struct {
 // yet. Of a definition that is being deleted the descriptor refuses creation. A conversion webhook is called by call; nil:
 // its versions cannot be converted.
 func Compile(def *v1.CustomResourceDefinition, call Caller) (*resource.Descriptor, error) {
+	return compileWith(def, call, newSchemas(0))
+}
+
+// compileWith is Compile, sharing what is made of schemas with other definitions.
+func compileWith(def *v1.CustomResourceDefinition, call Caller, of *schemas) (*resource.Descriptor, error) {
 	names := def.Status.AcceptedNames
 	if names.Plural == "" || names.Kind == "" {
 		names = def.Spec.Names
@@ -56,7 +61,7 @@ func Compile(def *v1.CustomResourceDefinition, call Caller) (*resource.Descripto
 		if !dv.Served && !dv.Storage {
 			continue
 		}
-		v, err := newVersion(k, def, dv)
+		v, err := newVersion(k, of, def, dv)
 		if err != nil {
 			return nil, fmt.Errorf("compile %s: version %s: %w", def.Name, dv.Name, err)
 		}
@@ -65,7 +70,7 @@ func Compile(def *v1.CustomResourceDefinition, call Caller) (*resource.Descripto
 	k.hub = k.versions[storage]
 	k.alike = true
 	for _, v := range k.versions {
-		k.alike = k.alike && reflect.DeepEqual(v.structural, k.hub.structural)
+		k.alike = k.alike && v.shape.sameFields(k.hub.shape)
 	}
 
 	d := &resource.Descriptor{

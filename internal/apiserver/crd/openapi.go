@@ -4,9 +4,11 @@
 package crd
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	openapiv2 "k8s.io/apiextensions-apiserver/pkg/controller/openapi/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -34,8 +36,8 @@ func Schema(d *resource.Descriptor, version string) *spec.Schema {
 		return nil
 	}
 	s := &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
-	if v.structural != nil {
-		s = v.structural.DeepCopy().Unfold().ToKubeOpenAPI()
+	if own := v.fresh(); own != nil {
+		s = own.Unfold().ToKubeOpenAPI()
 		addMeta(s, false)
 		embed(s, false)
 	}
@@ -51,8 +53,8 @@ func SchemaV2(d *resource.Descriptor, version string) *spec.Schema {
 	}
 	s := &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
 	// Beside unknown fields no others are told, or clients would refuse the unknown ones.
-	if v.structural != nil && !v.structural.XPreserveUnknownFields && !v.keep {
-		s = openapiv2.ToStructuralOpenAPIV2(v.structural.DeepCopy().Unfold()).ToKubeOpenAPI()
+	if !v.shape.none && !v.shape.unknown && !v.keep {
+		s = openapiv2.ToStructuralOpenAPIV2(v.fresh().Unfold()).ToKubeOpenAPI()
 		stripDefaults(s)
 		addMeta(s, true)
 		embed(s, true)
@@ -99,6 +101,12 @@ func SelectableFields(d *resource.Descriptor, version string) []any {
 	return out
 }
 
+// IsCustom says whether the kind of a descriptor comes from a definition.
+func IsCustom(d *resource.Descriptor) bool {
+	_, ok := d.Codec.(codec)
+	return ok
+}
+
 // KeepsUnknown says whether the objects of a version may have any fields (spec.preserveUnknownFields).
 func KeepsUnknown(d *resource.Descriptor, version string) bool {
 	v := versionOf(d, version)
@@ -112,6 +120,15 @@ func ReplicasPath(d *resource.Descriptor, version string) []string {
 		return nil
 	}
 	return splitPath(v.scale().SpecReplicasPath)
+}
+
+// fresh is the version's schema, made anew for somebody who asks seldom and changes it; nil if there is none.
+func (v *version) fresh() *structuralschema.Structural {
+	s, err := v.shape.fresh()
+	if err != nil { // as in structural
+		panic(fmt.Sprintf("schema of %s %s cannot be read again: %v", v.k.name, v.name, err))
+	}
+	return s
 }
 
 func versionOf(d *resource.Descriptor, name string) *version {

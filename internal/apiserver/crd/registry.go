@@ -32,6 +32,8 @@ type Options struct {
 	Changed func(added, removed []*resource.Descriptor)
 	// Caller calls conversion webhooks; nil: definitions that have one cannot convert.
 	Caller Caller
+	// CompiledBytes bounds what is compiled of all schemas together; 0: 24 MiB.
+	CompiledBytes int64
 	// Logger takes what goes wrong outside of a request.
 	Logger *slog.Logger
 	// Now is the time of conditions; nil is time.Now.
@@ -44,18 +46,20 @@ type Options struct {
 // A definition that has its names is served from the moment that Committed returns: a custom resource can be created as soon as
 // the create of its definition has been answered.
 type Registry struct {
-	opts Options
+	opts    Options
+	schemas *schemas
 
 	mu      sync.Mutex // guards all that follows
 	defs    map[string]*defined
-	arrived []string // the names in defs, in order of arrival
+	groups  map[string]map[string]*defined // group → name
+	arrived []string                       // the names in defs, in order of arrival
 	current atomic.Pointer[[]*resource.Descriptor]
 
 	cleaning chan struct{} // holds a token when there may be something to clean up
 	pending  map[string]bool
 }
 
-// defined is a definition and what was made of it; the descriptor is nil while it has no names.
+// defined is a definition without its schemas, and what was made of it; the descriptor is nil while it has no names.
 type defined struct {
 	def        *v1.CustomResourceDefinition
 	descriptor *resource.Descriptor
@@ -72,7 +76,7 @@ func NewRegistry(o Options) *Registry {
 	if o.BuiltIn == nil {
 		o.BuiltIn = func(schema.GroupResource) bool { return false }
 	}
-	return &Registry{opts: o, defs: map[string]*defined{}, cleaning: make(chan struct{}, 1), pending: map[string]bool{}}
+	return &Registry{opts: o, schemas: newSchemas(o.CompiledBytes), defs: map[string]*defined{}, groups: map[string]map[string]*defined{}, cleaning: make(chan struct{}, 1), pending: map[string]bool{}}
 }
 
 // Descriptors are those of all served definitions, in the order in which they came. The slice is shared, and replaced on change.
@@ -83,7 +87,8 @@ func (r *Registry) Descriptors() []*resource.Descriptor {
 	return nil
 }
 
-// Served returns the definitions that are served, in the order in which they came, to be read only.
+// Served returns the definitions that are served, in the order in which they came, to be read only and
+// without their schemas.
 func (r *Registry) Served() []*v1.CustomResourceDefinition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,8 +133,12 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 			return nil, nil
 		}
 		delete(r.defs, name)
+		delete(r.groups[old.def.Spec.Group], name)
+		if len(r.groups[old.def.Spec.Group]) == 0 {
+			delete(r.groups, old.def.Spec.Group)
+		}
 		delete(r.pending, name)
-		r.arrived = slices.DeleteFunc(slices.Clone(r.arrived), func(n string) bool { return n == name })
+		r.arrived = slices.DeleteFunc(r.arrived, func(n string) bool { return n == name })
 		r.publish(nil, old.descriptor)
 		return r.reconsider(old.def.Spec.Group), nil
 	}
@@ -138,14 +147,15 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 	}
 	now := r.opts.Now()
 	is := accept(def, r.others(def), now)
-	entry := &defined{def: withStatus(def, is)}
+	full := withStatus(def, is)
+	entry := &defined{def: slim(full)}
 	established := apihelpers.IsCRDConditionTrue(entry.def, v1.Established)
 	gr := schema.GroupResource{Group: def.Spec.Group, Resource: is.AcceptedNames.Plural}
 	if established && !r.opts.BuiltIn(gr) {
 		if old != nil && old.descriptor != nil && sameKind(old.def, entry.def) {
 			entry.descriptor = old.descriptor // a change of status or labels: nothing to compile
 		} else {
-			d, err := Compile(entry.def, r.opts.Caller)
+			d, err := compileWith(full, r.opts.Caller, r.schemas)
 			if err != nil {
 				return nil, err
 			}
@@ -156,8 +166,12 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 		}
 	}
 	r.defs[name] = entry
+	if r.groups[def.Spec.Group] == nil {
+		r.groups[def.Spec.Group] = map[string]*defined{}
+	}
+	r.groups[def.Spec.Group][name] = entry
 	if old == nil {
-		r.arrived = append(slices.Clone(r.arrived), name)
+		r.arrived = append(r.arrived, name)
 	}
 	var before *resource.Descriptor
 	if old != nil {
@@ -190,8 +204,8 @@ func older(a, b *v1.CustomResourceDefinition) bool {
 // others are the names of the group that other definitions have.
 func (r *Registry) others(def *v1.CustomResourceDefinition) taken {
 	t := taken{resources: map[string]bool{}, kinds: map[string]bool{}}
-	for name, d := range r.defs {
-		if name != def.Name && d.def.Spec.Group == def.Spec.Group {
+	for name, d := range r.groups[def.Spec.Group] {
+		if name != def.Name {
 			t.add(d.def.Status.AcceptedNames)
 		}
 	}
@@ -202,8 +216,8 @@ func (r *Registry) others(def *v1.CustomResourceDefinition) taken {
 func (r *Registry) reconsider(group string) []status {
 	var work []status
 	for _, name := range r.arrived {
-		d := r.defs[name]
-		if d.def.Spec.Group != group || apihelpers.IsCRDConditionTrue(d.def, v1.NamesAccepted) {
+		d := r.groups[group][name]
+		if d == nil || apihelpers.IsCRDConditionTrue(d.def, v1.NamesAccepted) {
 			continue
 		}
 		if is := accept(d.def, r.others(d.def), r.opts.Now()); !sameStatus(is, d.def.Status) {
@@ -219,12 +233,7 @@ func (r *Registry) publish(added, removed *resource.Descriptor) {
 	if added == removed {
 		return
 	}
-	list := []*resource.Descriptor{}
-	for _, name := range r.arrived {
-		if d := r.defs[name]; d.descriptor != nil {
-			list = append(list, d.descriptor)
-		}
-	}
+	list := r.listed(added, removed)
 	r.current.Store(&list)
 	if r.opts.Changed != nil {
 		one := func(d *resource.Descriptor) []*resource.Descriptor {
@@ -235,6 +244,32 @@ func (r *Registry) publish(added, removed *resource.Descriptor) {
 		}
 		r.opts.Changed(one(added), one(removed))
 	}
+}
+
+// listed is the list of descriptors with one changed. What is most frequent does not look at all definitions.
+func (r *Registry) listed(added, removed *resource.Descriptor) []*resource.Descriptor {
+	old := r.Descriptors()
+	i := -1
+	if removed != nil {
+		i = slices.Index(old, removed)
+	}
+	switch {
+	case added == nil:
+		return slices.DeleteFunc(slices.Clone(old), func(d *resource.Descriptor) bool { return d == removed })
+	case i >= 0:
+		list := slices.Clone(old)
+		list[i] = added
+		return list
+	case r.defs[r.arrived[len(r.arrived)-1]].descriptor == added:
+		return append(slices.Clip(old), added)
+	}
+	list := []*resource.Descriptor{} // one that waited for its names
+	for _, name := range r.arrived {
+		if d := r.defs[name]; d.descriptor != nil {
+			list = append(list, d.descriptor)
+		}
+	}
+	return list
 }
 
 func (r *Registry) writeStatus(ctx context.Context, b resource.Backend, w status) error {
@@ -258,6 +293,22 @@ func (r *Registry) writeStatus(ctx context.Context, b resource.Backend, w status
 func withStatus(def *v1.CustomResourceDefinition, is v1.CustomResourceDefinitionStatus) *v1.CustomResourceDefinition {
 	out := *def
 	out.Status = is
+	return &out
+}
+
+// slim is a definition without what is large and in its stored bytes anyway: schemas, columns, managed fields, and all annotations but the
+// one that says that it may be in its group.
+func slim(def *v1.CustomResourceDefinition) *v1.CustomResourceDefinition {
+	out := *def
+	out.Spec.Versions = slices.Clone(def.Spec.Versions)
+	for i := range out.Spec.Versions {
+		v := &out.Spec.Versions[i]
+		v.Schema, v.AdditionalPrinterColumns = nil, nil
+	}
+	out.ManagedFields, out.Annotations = nil, nil
+	if a, ok := def.Annotations[v1.KubeAPIApprovedAnnotation]; ok {
+		out.Annotations = map[string]string{v1.KubeAPIApprovedAnnotation: a}
+	}
 	return &out
 }
 

@@ -102,8 +102,8 @@ func (k *kind) validate(ctx context.Context, obj resource.Object) field.ErrorLis
 		errs = append(errs, v.validateScaleSpec(u)...)
 		errs = append(errs, v.validateScaleStatus(u)...)
 	}
-	errs = append(errs, objectmeta.Validate(ctx, nil, u.Object, v.structural, false)...)
-	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, v.structural, u.Object)...)
+	errs = append(errs, objectmeta.Validate(ctx, nil, u.Object, v.structural(), false)...)
+	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, v.structural(), u.Object)...)
 	return v.validateRules(ctx, with, errs, u, nil, nil)
 }
 
@@ -114,7 +114,7 @@ func (k *kind) validateUpdate(ctx context.Context, obj, old resource.Object) fie
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	u, o := obj.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
-	pair := common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: v.structural})
+	pair := common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: v.structural()})
 	errs := v.validateType(u)
 	if len(errs) == 0 {
 		errs = append(errs, k.validateMeta(ctx, u, o)...)
@@ -122,7 +122,7 @@ func (k *kind) validateUpdate(ctx context.Context, obj, old resource.Object) fie
 		errs = append(errs, v.validateScaleSpec(u)...)
 		errs = append(errs, v.validateScaleStatus(u)...)
 	}
-	errs = append(errs, objectmeta.Validate(ctx, nil, u.Object, v.structural, false)...)
+	errs = append(errs, objectmeta.Validate(ctx, nil, u.Object, v.structural(), false)...)
 	errs = append(errs, v.validateLists(u, o)...)
 	return v.validateRules(ctx, with, errs, u, o, pair)
 }
@@ -134,13 +134,13 @@ func (k *kind) validateStatus(ctx context.Context, obj, old resource.Object) fie
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	u, o := obj.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
-	pair := common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: v.structural})
+	pair := common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: v.structural()})
 	errs := v.validateType(u)
 	if len(errs) == 0 {
 		errs = append(errs, k.validateMeta(ctx, u, o)...)
 		if status, ok := u.Object["status"]; ok {
 			var opts []schemavalidation.ValidationOption
-			if v.structural != nil {
+			if v.structural() != nil {
 				opts = append(opts, schemavalidation.WithRatcheting(pair.Key("status")))
 			}
 			errs = append(errs, schemavalidation.ValidateCustomResourceUpdate(field.NewPath("status"), status, o.Object["status"], with.status, opts...)...)
@@ -153,8 +153,8 @@ func (k *kind) validateStatus(ctx context.Context, obj, old resource.Object) fie
 
 // validateLists checks sets and maps, unless they were wrong before.
 func (v *version) validateLists(u, old *unstructured.Unstructured) field.ErrorList {
-	errs := listtype.ValidateListSetsAndMaps(nil, v.structural, u.Object)
-	if len(errs) > 0 && len(listtype.ValidateListSetsAndMaps(nil, v.structural, old.Object)) > 0 {
+	errs := listtype.ValidateListSetsAndMaps(nil, v.structural(), u.Object)
+	if len(errs) > 0 && len(listtype.ValidateListSetsAndMaps(nil, v.structural(), old.Object)) > 0 {
 		return nil
 	}
 	return errs
@@ -177,7 +177,7 @@ func (v *version) validateRules(ctx context.Context, with *validators, errs fiel
 		oldContent = old.Object
 		opts = append(opts, cel.WithRatcheting(pair))
 	}
-	more, _ := with.cel.Validate(ctx, nil, v.structural, u.Object, oldContent, celconfig.RuntimeCELCostBudget, opts...)
+	more, _ := with.cel.Validate(ctx, nil, v.structural(), u.Object, oldContent, celconfig.RuntimeCELCostBudget, opts...)
 	return append(errs, more...)
 }
 

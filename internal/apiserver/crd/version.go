@@ -5,23 +5,17 @@ package crd
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sort"
-	"sync"
 
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiversion "k8s.io/apimachinery/pkg/version"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -32,49 +26,22 @@ type version struct {
 	name    string
 	served  bool
 	subs    *v1.CustomResourceSubresources
-	schema  []byte // as JSON, for the validators: decoded it takes ten times as much
 	warning string
 	// keep: unknown fields of the whole object are kept (spec.preserveUnknownFields of old definitions).
 	keep       bool
-	structural *structuralschema.Structural
-	embeds     bool // there are whole objects in the schema
+	shape      *shape
 	columns    resource.Columns
 	selectable []selectable
-	// validators are made on the first write.
-	validators func() (*validators, error)
 }
 
-type validators struct {
-	schema, status validation.SchemaValidator
-	cel            *cel.Validator // nil: no rules
-}
-
-func newVersion(k *kind, def *v1.CustomResourceDefinition, dv *v1.CustomResourceDefinitionVersion) (*version, error) {
+func newVersion(k *kind, of *schemas, def *v1.CustomResourceDefinition, dv *v1.CustomResourceDefinitionVersion) (*version, error) {
 	v := &version{k: k, name: dv.Name, served: dv.Served, subs: dv.Subresources.DeepCopy(), keep: def.Spec.PreserveUnknownFields}
 	var err error
-	if v.schema, err = json.Marshal(dv.Schema); err != nil {
-		return nil, fmt.Errorf("encode schema: %w", err)
+	if v.shape, err = of.shape(dv.Schema, v.keep, v.hasStatus()); err != nil {
+		return nil, err
 	}
 	if dv.Deprecated {
 		v.warning = deprecation(def, dv)
-	}
-	props, err := internalSchema(dv.Schema)
-	if err != nil {
-		return nil, err
-	}
-	if props != nil {
-		s, err := structuralschema.NewStructural(props)
-		if err != nil && !v.keep {
-			return nil, fmt.Errorf("make structural schema: %w", err)
-		}
-		if !v.keep {
-			s = s.DeepCopy() // it shares defaults with props
-			if err := defaulting.PruneDefaults(s); err != nil {
-				return nil, fmt.Errorf("prune defaults: %w", err)
-			}
-		}
-		v.structural = s
-		v.embeds = embeds(s)
 	}
 	if v.columns, err = newColumns(dv.AdditionalPrinterColumns); err != nil {
 		return nil, err
@@ -86,58 +53,19 @@ func newVersion(k *kind, def *v1.CustomResourceDefinition, dv *v1.CustomResource
 		}
 		v.selectable = append(v.selectable, s)
 	}
-	v.validators = sync.OnceValues(v.newValidators)
 	return v, nil
 }
 
-// embeds is true of a schema with objects in it that have metadata of their own.
-func embeds(s *structuralschema.Structural) bool {
-	found := false
-	visitor := structuralschema.Visitor{Structural: func(s *structuralschema.Structural) bool {
-		found = found || s.XEmbeddedResource
-		return false
-	}}
-	visitor.Visit(s.DeepCopy()) // it may change what it visits
-	return found
+// structural is the version's schema, shared and to be read only; nil if there is none.
+func (v *version) structural() *structuralschema.Structural {
+	s, err := v.shape.structural.Get()
+	if err != nil { // it could be made of the same bytes when the definition came
+		panic(fmt.Sprintf("schema of %s %s cannot be read again: %v", v.k.name, v.name, err))
+	}
+	return s
 }
 
-// internalSchema converts a version's schema to the form that apiextensions' libraries work on; nil if there is none.
-func internalSchema(schema *v1.CustomResourceValidation) (*apiextensions.JSONSchemaProps, error) {
-	if schema == nil || schema.OpenAPIV3Schema == nil {
-		return nil, nil
-	}
-	var out apiextensions.CustomResourceValidation
-	if err := v1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(schema, &out, nil); err != nil {
-		return nil, fmt.Errorf("convert schema: %w", err)
-	}
-	return out.OpenAPIV3Schema, nil
-}
-
-func (v *version) newValidators() (*validators, error) {
-	var schema *v1.CustomResourceValidation
-	if err := json.Unmarshal(v.schema, &schema); err != nil {
-		return nil, fmt.Errorf("decode schema: %w", err)
-	}
-	props, err := internalSchema(schema)
-	if err != nil {
-		return nil, err
-	}
-	out := &validators{}
-	if out.schema, _, err = validation.NewSchemaValidator(props); err != nil {
-		return nil, fmt.Errorf("make schema validator: %w", err)
-	}
-	if props != nil && v.hasStatus() {
-		if status, ok := props.Properties["status"]; ok {
-			if out.status, _, err = validation.NewSchemaValidator(&status); err != nil {
-				return nil, fmt.Errorf("make status validator: %w", err)
-			}
-		}
-	}
-	if v.structural != nil {
-		out.cel = cel.NewValidator(v.structural, true, celconfig.PerCallLimit)
-	}
-	return out, nil
-}
+func (v *version) validators() (*validators, error) { return v.shape.validators.Get() }
 
 func (v *version) hasStatus() bool {
 	return v.subs != nil && v.subs.Status != nil
@@ -235,8 +163,8 @@ func (v *version) foresee(ctx context.Context, hubs []resource.Object) error {
 }
 
 func (v *version) setDefaults(obj resource.Object) {
-	if v.structural != nil {
-		defaulting.Default(obj.(*unstructured.Unstructured).Object, v.structural)
+	if s := v.structural(); s != nil {
+		defaulting.Default(obj.(*unstructured.Unstructured).Object, s)
 	}
 }
 
@@ -248,11 +176,11 @@ func (v *version) coerce(obj resource.Object) error {
 			return err
 		}
 	}
-	if !v.embeds {
+	if !v.shape.embeds {
 		return nil
 	}
 	// Coercing drops what it does not know, of which prune is to tell: hence the copy.
-	if err, _ := objectmeta.CoerceWithOptions(nil, u.DeepCopy().Object, v.structural, false, objectmeta.CoerceOptions{}); err != nil {
+	if err, _ := objectmeta.CoerceWithOptions(nil, u.DeepCopy().Object, v.structural(), false, objectmeta.CoerceOptions{}); err != nil {
 		return err
 	}
 	return nil
@@ -273,8 +201,8 @@ func (v *version) prune(u *unstructured.Unstructured) []string {
 		}
 	}
 	unknown = append(unknown, v.pruneFields(u.Object, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})...)
-	if v.structural != nil {
-		_, paths := objectmeta.CoerceWithOptions(nil, u.Object, v.structural, false,
+	if s := v.structural(); s != nil {
+		_, paths := objectmeta.CoerceWithOptions(nil, u.Object, s, false,
 			objectmeta.CoerceOptions{DropInvalidFields: true, ReturnUnknownFieldPaths: true})
 		unknown = append(unknown, paths...)
 	}
@@ -285,8 +213,9 @@ func (v *version) pruneFields(content map[string]any, opts structuralschema.Unkn
 	if v.keep {
 		return nil
 	}
-	unknown := pruning.PruneWithOptions(content, v.structural, true, opts)
-	defaulting.PruneNonNullableNullsWithoutDefaults(content, v.structural)
+	s := v.structural()
+	unknown := pruning.PruneWithOptions(content, s, true, opts)
+	defaulting.PruneNonNullableNullsWithoutDefaults(content, s)
 	return unknown
 }
 

@@ -105,7 +105,7 @@ func assemble(s *static, list []*resource.Descriptor, now time.Time, before *doc
 	d := &documents{from: slices.Clone(list), since: now, v3: map[string]*document{}, parts: map[string]*part{}}
 	served, custom := map[string]bool{}, map[string][]*resource.Descriptor{}
 	for _, k := range list {
-		isCustom := len(k.Versions) > 0 && crd.Schema(k, k.Versions[0].Name) != nil
+		isCustom := crd.IsCustom(k)
 		for _, v := range k.Versions {
 			p := "apis/" + k.Group + "/" + v.Name
 			switch {
