@@ -39,6 +39,7 @@ type parts struct {
 	auditing group             // what the auditor does meanwhile: it outlasts the API server
 
 	authorization authorization
+	encryption    encrypting
 
 	bootstrapped chan struct{} // closed when the objects that every cluster has are there
 
@@ -116,6 +117,7 @@ func (p *parts) end() error {
 			errs = append(errs, fmt.Errorf("close store: %w", err))
 		}
 	}
+	p.encryption.end()
 	if p.dir != nil {
 		errs = append(errs, p.dir.close())
 	}

@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -47,6 +46,7 @@ func starts() []start {
 		{"check the selection", checkSelection},
 		{"check audit", checkAudit},
 		{"check authorization", checkAuthorization},
+		{"check encryption", checkEncryption},
 		{"find a node", findNode},
 		{"listen", listen},
 		{"open the data directory", openDirectory},
@@ -57,6 +57,7 @@ func starts() []start {
 		{"make the API server", makeServer},
 		{"make what every cluster has", makeObjects},
 		{"follow the authorization configuration", followAuthorization},
+		{"follow the encryption configuration", followEncryption},
 		{"serve", serve},
 		{"run controllers", runControllers},
 		{"run the scheduler", runScheduler},
@@ -127,14 +128,20 @@ func loadCertificates(_ context.Context, p *parts, o *settled) (err error) {
 	return err
 }
 
-func openStore(_ context.Context, p *parts, o *settled) error {
+func openStore(ctx context.Context, p *parts, o *settled) error {
+	var engine store.Engine
 	if o.store == "memory" {
-		p.store = store.New(memory.Open(memory.Options{}))
-		return nil
+		engine = memory.Open(memory.Options{})
+	} else {
+		e, err := local.Open(filepath.Join(o.dataDir, "store"), local.Options{})
+		if err != nil {
+			return fmt.Errorf("open store: %w", err)
+		}
+		engine = e
 	}
-	engine, err := local.Open(filepath.Join(o.dataDir, "store"), local.Options{})
+	engine, err := p.encryption.seal(ctx, engine, p, o)
 	if err != nil {
-		return fmt.Errorf("open store: %w", err)
+		return fmt.Errorf("encrypt store: %w", err)
 	}
 	p.store = store.New(engine)
 	return nil
@@ -144,7 +151,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 	p.bootstrapped = make(chan struct{})
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace}), o.extensions.Kinds...),
+		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace}), o.extensions.Kinds...)),
 		Roles:     p.authorization.roles,
 		Nodes:     p.authorization.nodes,
 		Admission: append(builtin.Admission(), o.extensions.Admission...),
@@ -156,7 +163,8 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 		Audit:     p.audit,
 
 		Authorization: p.authorization.chain,
-		Collectors:    []prometheus.Collector{p.authorization.chain.Metrics()},
+		Collectors:    append(p.encryption.collectors(), p.authorization.chain.Metrics()),
+		Checks:        p.encryption.checks(),
 
 		Bootstrapped: p.bootstrapped,
 		FinishWait:   o.finishWait(),

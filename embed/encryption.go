@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package embed
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/encryption"
+	"github.com/mortise-dev/mortise/internal/apiserver/health"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/sealed"
+)
+
+// encrypting is encryption at rest; without a configuration all of it is nil.
+type encrypting struct {
+	config       *encryption.Config
+	transformers *encryption.Transformers
+}
+
+func checkEncryption(_ context.Context, p *parts, o *settled) (err error) {
+	e := &o.apiserver.Encryption
+	switch {
+	case e.ConfigFile != "":
+		p.encryption.config, err = encryption.Load(e.ConfigFile, e.Reload)
+	case e.Reload:
+		err = errors.New("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config") // upstream's words
+	}
+	return err
+}
+
+// seal puts encryption between the store and its engine.
+func (e *encrypting) seal(ctx context.Context, engine store.Engine, p *parts, o *settled) (store.Engine, error) {
+	if e.config == nil {
+		return engine, nil
+	}
+	t, err := encryption.Start(ctx, e.config, encryption.Options{
+		Reload: o.apiserver.Encryption.Reload, Ledger: p.ledger, Log: o.log.With("part", "encryption"), ServerID: p.url,
+	})
+	if err != nil {
+		return nil, errors.Join(err, engine.Close())
+	}
+	e.transformers = t
+	return sealed.New(engine, t), nil
+}
+
+// know tells whose keys are whose, before any is used.
+func (e *encrypting) know(ds []*resource.Descriptor) []*resource.Descriptor {
+	if e.transformers != nil {
+		e.transformers.Know(ds)
+	}
+	return ds
+}
+
+// checks are the health checks; as upstream, a plug-in that is down is no reason to end the process.
+func (e *encrypting) checks() []health.Check {
+	if e.transformers == nil || !e.transformers.Checks() {
+		return nil
+	}
+	return []health.Check{{Name: encryption.CheckName, Run: e.transformers.Check, Only: []health.Root{health.Healthz, health.Readyz}}}
+}
+
+// collectors are the metrics.
+func (e *encrypting) collectors() []prometheus.Collector {
+	if e.transformers == nil {
+		return nil
+	}
+	return []prometheus.Collector{e.transformers.Metrics()}
+}
+
+func followEncryption(_ context.Context, p *parts, _ *settled) error {
+	if t := p.encryption.transformers; t != nil {
+		p.server.Go(func() { p.watch(p.server.context, "encryption", t.Run) })
+	}
+	return nil
+}
+
+func (e *encrypting) end() {
+	if e.transformers != nil {
+		e.transformers.Close()
+	}
+}

@@ -1,0 +1,244 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package encryption is encryption at rest as an EncryptionConfiguration file says it: which resources are sealed before they
+// reach the store, by which providers and keys.
+//
+// [Parse] reads and checks a file, and touches nothing else. [Start] puts it to work: what it returns, [Transformers], is the
+// [sealed.Ciphers] of a store. The first provider of a resource seals; all of them open, so that keys are changed by adding
+// the new one in front and writing everything once more. What is stored is byte for byte what kube-apiserver stores, with an
+// object's key in the store as authenticated data.
+//
+// A KMS v2 plug-in ([plugin]) wraps a seed that the server draws; each object's key comes from the seed and a nonce. Reads ask
+// the plug-in once for each seed, writes never: while it is down, they go on for three minutes after its last good status. One
+// that is down when the server starts is waited for by nobody: what it seals cannot be read or written until it is there, and
+// the health check kms-providers says so.
+//
+// # Concurrency
+//
+// Transformers may be used by many goroutines at once, without locks. [Transformers.Run] owns those that follow the plug-ins
+// and the file.
+package encryption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage/value"
+	kmsservice "k8s.io/kms/pkg/service"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store/sealed"
+)
+
+// CheckName is the health check's.
+const CheckName = "kms-providers"
+
+// Options of [Start].
+type Options struct {
+	// Reload follows the file.
+	Reload bool
+	Ledger *extension.Ledger
+	Log    *slog.Logger
+	// ServerID is told, hashed, in metrics.
+	ServerID string
+	// Dial makes the client of a KMS plug-in, until ctx ends; nil: gRPC over its socket.
+	Dial func(ctx context.Context, endpoint string) (kmsservice.Service, error)
+}
+
+// Transformers seal and open values by their keys. They are made by [Start].
+type Transformers struct {
+	opts      Options
+	file      string
+	current   atomic.Pointer[setup]
+	resources atomic.Pointer[map[string]schema.GroupResource]
+	metrics   *Metrics
+	context   context.Context // of everything; ended by Close
+	end       context.CancelFunc
+	group     sync.WaitGroup
+}
+
+var (
+	_ sealed.Ciphers = (*Transformers)(nil)
+	_ sealed.Whole   = (*Transformers)(nil)
+)
+
+// setup is one state of the file, at work.
+type setup struct {
+	hash    string
+	ciphers map[schema.GroupResource]*cipher
+	plugins []*plugin
+	end     context.CancelFunc
+}
+
+// Start puts a configuration to work. Plug-ins are asked for their status once; those that do not answer are no error. Close
+// ends it all.
+func Start(ctx context.Context, c *Config, o Options) (*Transformers, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Dial == nil {
+		o.Dial = dial
+	}
+	t := &Transformers{opts: o, file: c.File, metrics: newMetrics(o.ServerID)}
+	t.context, t.end = context.WithCancel(context.WithoutCancel(ctx))
+	t.resources.Store(&map[string]schema.GroupResource{})
+	s, err := t.setUp(c)
+	if err != nil {
+		t.Close()
+		return nil, err
+	}
+	for _, p := range s.plugins {
+		if err := p.check(ctx); err != nil {
+			o.Log.WarnContext(ctx, "ask KMS plug-in for its status", "plugin", p.name, "error", err)
+		}
+	}
+	t.register(s)
+	t.follow(s)
+	t.current.Store(s)
+	t.metrics.inForce(s.hash)
+	return t, nil
+}
+
+// Close ends the connections to plug-ins, and what follows them.
+func (t *Transformers) Close() {
+	t.end()
+	t.group.Wait()
+}
+
+// Know tells which prefixes of keys are whose, for the resources that are built in.
+func (t *Transformers) Know(ds []*resource.Descriptor) {
+	known := map[string]schema.GroupResource{
+		"ranges/serviceips":       {Resource: "serviceipallocations"},
+		"ranges/servicenodeports": {Resource: "servicenodeportallocations"},
+	}
+	for _, d := range ds {
+		if _, twice := known[d.Prefix]; d.Prefix != "" && (!twice || d.Group == "") { // events are core's
+			known[d.Prefix] = d.GroupResource()
+		}
+	}
+	t.resources.Store(&known)
+}
+
+const root = "/registry/"
+
+// resource is whose a key is; whole is true if the prefix that says so is complete: all longer keys are of the same resource.
+func (t *Transformers) resource(key string) (gr schema.GroupResource, whole bool) {
+	rest, ok := strings.CutPrefix(key, root)
+	if !ok {
+		return gr, false
+	}
+	known := *t.resources.Load()
+	first, after, more := strings.Cut(rest, "/")
+	second := strings.IndexByte(after, '/')
+	complete := second >= 0
+	if !complete {
+		second = len(after)
+	}
+	if more {
+		if gr, ok := known[rest[:len(first)+1+second]]; ok {
+			return gr, complete
+		}
+	}
+	if gr, ok := known[first]; ok {
+		return gr, more
+	}
+	if strings.Contains(first, ".") { // of a definition
+		return schema.GroupResource{Group: first, Resource: after[:second]}, complete
+	}
+	return schema.GroupResource{Resource: first}, false
+}
+
+// Cipher implements [sealed.Ciphers].
+func (t *Transformers) Cipher(key string) sealed.Cipher {
+	gr, _ := t.resource(key)
+	if c := t.current.Load().of(gr); c != nil {
+		return c
+	}
+	return nil
+}
+
+// Whole implements [sealed.Whole].
+func (t *Transformers) Whole(prefix string) bool {
+	_, whole := t.resource(prefix)
+	return whole
+}
+
+// of is what seals a resource: what names it, its group, or everything, in this order.
+func (s *setup) of(gr schema.GroupResource) *cipher {
+	if c := s.ciphers[gr]; c != nil {
+		return c
+	}
+	if c := s.ciphers[schema.GroupResource{Group: gr.Group, Resource: "*"}]; c != nil {
+		return c
+	}
+	return s.ciphers[everything]
+}
+
+var everything = schema.GroupResource{Group: "*", Resource: "*"}
+
+// cipher is the providers of a resource as a [sealed.Cipher].
+type cipher struct{ value.Transformer }
+
+// Seal implements [sealed.Cipher].
+func (c *cipher) Seal(ctx context.Context, key string, plain []byte) ([]byte, error) {
+	return c.TransformToStorage(ctx, plain, value.DefaultContext(key))
+}
+
+// Open implements [sealed.Cipher].
+func (c *cipher) Open(ctx context.Context, key string, stored []byte) ([]byte, bool, error) {
+	return c.TransformFromStorage(ctx, stored, value.DefaultContext(key))
+}
+
+// Checks says whether there is a health check: where a plug-in is configured, or could come to be.
+func (t *Transformers) Checks() bool { return t.opts.Reload || len(t.current.Load().plugins) > 0 }
+
+// Check is the health check of all plug-ins.
+func (t *Transformers) Check(ctx context.Context) error { return t.current.Load().check(ctx) }
+
+func (s *setup) check(ctx context.Context) error {
+	var errs []error
+	for i, p := range s.plugins {
+		if err := p.checkCached(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("kms-provider-%d: %w", i, err)) // upstream's words
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// register lists the plug-ins in the ledger.
+func (t *Transformers) register(s *setup) {
+	if t.opts.Ledger == nil {
+		return
+	}
+	where := map[string]string{}
+	for _, p := range s.plugins {
+		where[p.name] = t.file
+	}
+	t.opts.Ledger.RegisterAll(extension.KMS, maps.Clone(where))
+}
+
+// follow keeps the plug-ins of a setup up to date until it ends.
+func (t *Transformers) follow(s *setup) {
+	for _, p := range s.plugins {
+		t.group.Go(func() { p.follow(t.opts.Log) })
+	}
+}
+
+// grace is how long requests may still use what a new configuration took the place of.
+func (s *setup) grace() time.Duration {
+	var sum time.Duration
+	for _, p := range s.plugins {
+		sum += p.timeout
+	}
+	return 2 * sum
+}

@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package encryption
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/reload"
+)
+
+const (
+	reread      = time.Minute
+	healthyIn   = 10 * time.Second // at least so long may new plug-ins take to be well
+	healthRetry = 100 * time.Millisecond
+)
+
+// Run follows the file until ctx ends, if that was asked for: a new one takes effect once its plug-ins are well, a bad one
+// changes nothing, is logged and counted.
+func (t *Transformers) Run(ctx context.Context) error {
+	if !t.opts.Reload {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	refused := ""
+	reload.Watch(ctx, reread, t.opts.Log, func() {
+		if err := t.Reload(ctx); err != nil && ctx.Err() == nil {
+			t.metrics.reloaded(false, time.Now())
+			if refused != err.Error() {
+				refused = err.Error()
+				t.opts.Log.ErrorContext(ctx, "read encryption configuration again; the old one stays", "file", t.file, "error", err)
+			}
+		} else {
+			refused = ""
+		}
+	}, t.file)
+	return ctx.Err()
+}
+
+// Reload puts what the file says now in the place of what is at work, if it is something else.
+func (t *Transformers) Reload(ctx context.Context) error {
+	data, err := os.ReadFile(t.file)
+	if err != nil {
+		return fmt.Errorf("read encryption configuration: %w", err)
+	}
+	old := t.current.Load()
+	if fmt.Sprintf("sha256:%x", sha256.Sum256(data)) == old.hash {
+		return nil
+	}
+	c, err := Parse(t.file, data, true)
+	if err != nil {
+		return err
+	}
+	s, err := t.setUp(c)
+	if err != nil {
+		return err
+	}
+	if err := s.healthy(ctx); err != nil {
+		s.end()
+		return fmt.Errorf("check health of KMS plug-ins: %w", err)
+	}
+	t.register(s)
+	t.follow(s)
+	t.current.Store(s)
+	now := time.Now()
+	t.metrics.reloaded(true, now)
+	t.metrics.inForce(s.hash)
+	t.opts.Log.InfoContext(ctx, "encryption configuration read again", "file", t.file, "hash", s.hash)
+	t.group.Go(func() { // requests under way may use the old one for a while
+		timer := time.NewTimer(old.grace())
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-t.context.Done():
+		}
+		old.end()
+	})
+	return nil
+}
+
+// healthy waits until all plug-ins are well, but not for long.
+func (s *setup) healthy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, max(s.grace(), healthyIn))
+	defer cancel()
+	for {
+		err := s.check(ctx)
+		if err == nil {
+			return nil
+		}
+		timer := time.NewTimer(healthRetry)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+	}
+}

@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package encryption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/envelope/kmsv2"
+	kmstypes "k8s.io/apiserver/pkg/storage/value/encrypt/envelope/kmsv2/v2"
+	kmsservice "k8s.io/kms/pkg/service"
+	"k8s.io/kms/pkg/util"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/reload"
+)
+
+// Upstream's times. How long a key may be written with after the plug-in's last good status is a promise: so long after the
+// key was changed, everything is written with the new one or not at all.
+const (
+	statusEvery     = time.Minute      // asked of one that is well
+	statusEveryIll  = 10 * time.Second // of one that is not
+	writeFor        = 3 * time.Minute
+	healthKept      = 20 * time.Second // an answer, for those who ask for health
+	illnessKept     = 3 * time.Second
+	providerHealthy = "ok"
+)
+
+// plugin is a KMS v2 plug-in: its client, its newest status, and the seed that is written with now.
+type plugin struct {
+	name, socket string
+	timeout      time.Duration
+	service      kmsservice.Service
+	context      context.Context // until it is configured no more
+	state        atomic.Pointer[kmsv2.State]
+
+	mu      sync.Mutex // of a check, which is one at a time
+	version string
+	last    error
+	asked   time.Time
+}
+
+func (t *Transformers) newPlugin(ctx context.Context, k *apiserver.KMSConfiguration) (*plugin, error) {
+	socket, err := util.ParseEndpoint(k.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("use KMS provider %s: %w", k.Name, err)
+	}
+	service, err := t.opts.Dial(ctx, socket)
+	if err != nil {
+		return nil, fmt.Errorf("use KMS provider %s: %w", k.Name, err)
+	}
+	p := &plugin{name: k.Name, socket: socket, timeout: k.Timeout.Duration, context: ctx}
+	p.service = &booked{Service: service, ledger: t.opts.Ledger, ref: extension.Ref{Point: extension.KMS, Name: k.Name}, timeout: p.timeout}
+	p.state.Store(&kmsv2.State{KMSProviderName: k.Name})
+	return p, nil
+}
+
+// now is the state for reads and writes. It is good for reads for ever; writes look at its end too.
+func (p *plugin) now() (kmsv2.State, error) {
+	s := *p.state.Load()
+	if s.Transformer == nil {
+		return kmsv2.State{}, fmt.Errorf("got unexpected nil transformer") // upstream's words
+	}
+	return s, nil
+}
+
+// checkCached is check, or what it said a moment ago.
+func (p *plugin) checkCached(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kept := healthKept
+	if p.last != nil {
+		kept = illnessKept
+	}
+	if !p.asked.IsZero() && time.Since(p.asked) < kept {
+		return p.last
+	}
+	return p.ask(ctx)
+}
+
+// check asks for the status, and draws a new seed if the plug-in's key is another.
+func (p *plugin) check(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ask(ctx)
+}
+
+func (p *plugin) ask(ctx context.Context) error {
+	s, err := p.service.Status(ctx)
+	if err != nil {
+		err = fmt.Errorf("failed to perform status section of the healthz check for KMS Provider %s, error: %w", p.name, err) // upstream's words
+	} else if err = p.take(ctx, s); err != nil {
+		err = fmt.Errorf("kmsv2 Provider %s is not healthy, error: %w", p.name, err) // upstream's words
+	}
+	p.last, p.asked = err, time.Now()
+	return err
+}
+
+// take judges a status, and follows its key.
+func (p *plugin) take(ctx context.Context, s *kmsservice.StatusResponse) error {
+	var errs []error
+	if s.Healthz != providerHealthy {
+		errs = append(errs, fmt.Errorf("got unexpected healthz status: %s", s.Healthz)) // upstream's words
+	}
+	if s.Version != kmsv2.KMSAPIVersionv2 && s.Version != kmsv2.KMSAPIVersionv2beta1 {
+		errs = append(errs, fmt.Errorf("expected KMSv2 API version %s, got %s", kmsv2.KMSAPIVersionv2, s.Version)) // upstream's words
+	} else {
+		if p.version == "" {
+			p.version = s.Version
+		}
+		if p.version != s.Version {
+			errs = append(errs, fmt.Errorf("KMSv2 API version should not change after the initial status response version %s, got %s", p.version, s.Version)) // upstream's words
+		}
+	}
+	if _, err := kmsv2.ValidateKeyID(s.KeyID); err != nil {
+		errs = append(errs, fmt.Errorf("got invalid KMSv2 KeyID hash %q: %w", kmsv2.GetHashIfNotEmpty(s.KeyID), err)) // upstream's words
+	} else if err := p.rotate(ctx, s.KeyID); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// rotate draws a new seed if the plug-in's key is no longer the one that wrapped ours; else ours may be written with for
+// longer. A seed that the plug-in wraps with another key than its status says is not taken: the old one is kept.
+func (p *plugin) rotate(ctx context.Context, keyID string) error {
+	old, none := p.now()
+	until := time.Now().Add(writeFor) // from before the call
+	if none == nil && old.EncryptedObjectKeyID == keyID {
+		old.ExpirationTimestamp = until
+		p.state.Store(&old)
+		return nil
+	}
+	uid := string(uuid.NewUUID())
+	seed, wrapped, cacheKey, err := kmsv2.GenerateTransformer(ctx, uid, p.service, true)
+	if err != nil {
+		return fmt.Errorf("draw a new seed, uid %s: %w", uid, err)
+	}
+	if wrapped.KeyID != keyID {
+		return fmt.Errorf("draw a new seed, uid %s: the plug-in's status names key %s, its encryption used %s", uid, kmsv2.GetHashIfNotEmpty(keyID), kmsv2.GetHashIfNotEmpty(wrapped.KeyID))
+	}
+	p.state.Store(&kmsv2.State{
+		Transformer: seed, CacheKey: cacheKey, UID: uid, ExpirationTimestamp: until, KMSProviderName: p.name,
+		EncryptedObjectKeyID: wrapped.KeyID, EncryptedObjectEncryptedDEKSource: wrapped.EncryptedDEKSource,
+		EncryptedObjectAnnotations: wrapped.Annotations, EncryptedObjectEncryptedDEKSourceType: kmstypes.EncryptedDEKSourceType_HKDF_SHA256_XNONCE_AES_GCM_SEED,
+	})
+	return nil
+}
+
+// follow asks for the status at upstream's times, and at once when the socket comes to be.
+func (p *plugin) follow(log *slog.Logger) {
+	seen, _ := os.Stat(p.socket)
+	reload.Watch(p.context, statusEveryIll, log, func() {
+		p.mu.Lock()
+		ill, since := p.last != nil, time.Since(p.asked)
+		p.mu.Unlock()
+		now, _ := os.Stat(p.socket)
+		came := now != nil && (seen == nil || !os.SameFile(now, seen))
+		seen = now
+		if !came && since < statusEvery && (!ill || since < statusEveryIll) {
+			return
+		}
+		switch err := p.check(p.context); {
+		case p.context.Err() != nil:
+		case err != nil && !ill:
+			log.ErrorContext(p.context, "ask KMS plug-in for its status", "plugin", p.name, "error", err)
+		case err == nil && ill:
+			log.InfoContext(p.context, "KMS plug-in is well", "plugin", p.name)
+		}
+	}, p.socket)
+}
+
+// booked makes a plug-in's calls through the ledger. Errors are the plug-in's own: their texts reach clients.
+type booked struct {
+	kmsservice.Service
+	ledger  *extension.Ledger
+	ref     extension.Ref
+	timeout time.Duration
+}
+
+func (b *booked) call(ctx context.Context, f func(ctx context.Context) error) error {
+	if b.ledger == nil {
+		ctx, cancel := context.WithTimeout(ctx, b.timeout)
+		defer cancel()
+		return f(ctx)
+	}
+	var own error
+	err := b.ledger.Call(ctx, b.ref, extension.Policy{Timeout: b.timeout}, func(ctx context.Context) error {
+		own = f(ctx)
+		return own
+	})
+	if own != nil {
+		return own
+	}
+	return err
+}
+
+// Status implements [kmsservice.Service].
+func (b *booked) Status(ctx context.Context) (s *kmsservice.StatusResponse, err error) {
+	err = b.call(ctx, func(ctx context.Context) (err error) { s, err = b.Service.Status(ctx); return err })
+	return s, err
+}
+
+// Encrypt implements [kmsservice.Service].
+func (b *booked) Encrypt(ctx context.Context, uid string, data []byte) (r *kmsservice.EncryptResponse, err error) {
+	err = b.call(ctx, func(ctx context.Context) (err error) { r, err = b.Service.Encrypt(ctx, uid, data); return err })
+	return r, err
+}
+
+// Decrypt implements [kmsservice.Service].
+func (b *booked) Decrypt(ctx context.Context, uid string, q *kmsservice.DecryptRequest) (plain []byte, err error) {
+	err = b.call(ctx, func(ctx context.Context) (err error) { plain, err = b.Service.Decrypt(ctx, uid, q); return err })
+	return plain, err
+}
