@@ -50,6 +50,12 @@ type Descriptor struct {
 	// Verbs that the resource itself answers, as discovery lists them; nil: create, delete, deletecollection, get, list,
 	// patch, update, watch.
 	Verbs []string
+	// Announced are the verbs that discovery lists where they are fewer than Verbs; nil: all of them.
+	Announced []string
+	// Hidden kinds are served, but discovery and OpenAPI do not tell of them.
+	Hidden bool
+	// Unusable, when set, is the answer to every request for the kind.
+	Unusable error
 	// Create, when set, answers a create without storing anything (TokenReview, SubjectAccessReview, bindings). A nil object
 	// without an error is answered as a success.
 	Create func(ctx context.Context, b Backend, obj Object, opts *metav1.CreateOptions) (Object, error)

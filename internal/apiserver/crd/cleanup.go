@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -18,20 +19,47 @@ import (
 )
 
 // Run removes the objects of definitions that are being deleted, and then lets the definitions go, until ctx is done. It waits
-// for [Registry.Committed] to tell of a deletion, and, where objects have finalizers, for each object that goes.
+// for [Registry.Committed] to tell of a deletion, and, where objects have finalizers, for each object that goes. What could
+// not be done, the status of the definition says, and it is tried again after a while.
 func (r *Registry) Run(ctx context.Context, b resource.Backend) error {
+	var again <-chan time.Time
+	pause := firstPause
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.cleaning:
+		case <-again:
 		}
+		again = nil
+		failed := false
 		for _, name := range r.takePending() {
 			if err := r.cleanUp(ctx, b, name); err != nil && ctx.Err() == nil {
 				r.opts.Logger.Error("clean up definition", "name", name, "error", err)
+				r.retry(name)
+				failed = true
 			}
 		}
+		if !failed {
+			pause = firstPause
+			continue
+		}
+		again = time.After(pause)
+		pause = min(2*pause, lastPause)
 	}
+}
+
+// Pauses before what failed is tried again; nothing tells of a webhook that has come back.
+const (
+	firstPause = 100 * time.Millisecond
+	lastPause  = 30 * time.Second
+)
+
+// retry keeps a definition for the next round.
+func (r *Registry) retry(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending[name] = true
 }
 
 // clean asks Run to look at a definition. The lock is held.
@@ -72,38 +100,60 @@ func (r *Registry) cleanUp(ctx context.Context, b resource.Backend, name string)
 	r.mu.Lock()
 	d := r.defs[name]
 	r.mu.Unlock()
-	if d == nil || d.def.DeletionTimestamp.IsZero() {
+	if d == nil || d.def.DeletionTimestamp.IsZero() || !slices.Contains(d.def.Finalizers, v1.CustomResourceCleanupFinalizer) {
 		return nil
 	}
 	condition := v1.CustomResourceDefinitionCondition{
 		Type: v1.Terminating, Status: v1.ConditionFalse, Reason: "NeverEstablished", Message: "resource was never established",
 	}
 	switch {
-	case d.descriptor != nil:
-		left, err := deleteObjects(ctx, b, d.descriptor)
-		if err != nil {
+	case !established(d.def):
+	case d.descriptor == nil:
+		condition.Reason, condition.Message = "OverlappingBuiltInResource", "instances overlap with built-in resources in storage"
+	default:
+		left, failure := deleteObjects(ctx, b, d.descriptor)
+		if failure != nil {
+			_, err := r.terminate(ctx, b, name, v1.CustomResourceDefinitionCondition{
+				Type: v1.Terminating, Status: v1.ConditionTrue, Reason: "InstanceDeletionFailed", Message: failure.Error(),
+			}, false)
+			return errors.Join(failure, err)
+		}
+		if left > 0 { // the last one's deletion comes back here
+			_, err := r.terminate(ctx, b, name, v1.CustomResourceDefinitionCondition{
+				Type: v1.Terminating, Status: v1.ConditionTrue, Reason: "InstanceDeletionInProgress", Message: "CustomResource deletion is in progress",
+			}, false)
 			return err
 		}
-		if left > 0 {
-			return nil // the last one's deletion comes back here
-		}
 		condition.Reason, condition.Message = "InstanceDeletionCompleted", "removed all instances"
-	case apihelpers.IsCRDConditionTrue(d.def, v1.Established):
-		condition.Reason, condition.Message = "OverlappingBuiltInResource", "instances overlap with built-in resources in storage"
 	}
-	_, err := b.Update(ctx, Resource, "", name, false, func(obj resource.Object) error {
-		def := obj.(*v1.CustomResourceDefinition)
-		apihelpers.CRDRemoveFinalizer(def, v1.CustomResourceCleanupFinalizer)
-		setCondition(&def.Status, condition, r.opts.Now())
-		return nil
-	})
-	if err == nil && len(d.def.Finalizers) == 1 {
-		err = b.Delete(ctx, Resource, "", name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &d.def.UID}})
+	free, err := r.terminate(ctx, b, name, condition, true)
+	if err != nil || !free {
+		return err
 	}
+	err = b.Delete(ctx, Resource, "", name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &d.def.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("let definition go: %w", err)
 	}
 	return nil
+}
+
+// terminate writes how far the deletion of a definition is, and lets go of it when done. It says whether nobody else holds it.
+func (r *Registry) terminate(ctx context.Context, b resource.Backend, name string, condition v1.CustomResourceDefinitionCondition, done bool) (free bool, err error) {
+	_, err = b.Update(ctx, Resource, "", name, false, func(obj resource.Object) error {
+		def := obj.(*v1.CustomResourceDefinition)
+		if done {
+			apihelpers.CRDRemoveFinalizer(def, v1.CustomResourceCleanupFinalizer)
+		}
+		setCondition(&def.Status, condition, r.opts.Now())
+		free = done && len(def.Finalizers) == 0
+		return nil
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("write status of %s: %w", name, err)
+	}
+	return free, nil
 }
 
 // deleteObjects deletes all objects of a kind, and says how many are still there because of their finalizers.
@@ -111,7 +161,7 @@ func deleteObjects(ctx context.Context, b resource.Backend, d *resource.Descript
 	gr := d.GroupResource()
 	objects, err := b.List(ctx, gr, "")
 	if err != nil {
-		return 0, fmt.Errorf("list objects: %w", err)
+		return 0, fmt.Errorf("could not list instances: %w", err) // upstream's words
 	}
 	var errs []error
 	for _, obj := range objects {
@@ -125,11 +175,11 @@ func deleteObjects(ctx context.Context, b resource.Backend, d *resource.Descript
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return 0, fmt.Errorf("delete objects: %w", err)
+		return 0, fmt.Errorf("could not issue all deletes: %w", err) // upstream's words
 	}
 	objects, err = b.List(ctx, gr, "")
 	if err != nil {
-		return 0, fmt.Errorf("list objects: %w", err)
+		return 0, fmt.Errorf("could not list instances: %w", err) // upstream's words
 	}
 	return len(objects), nil
 }

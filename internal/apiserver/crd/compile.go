@@ -104,11 +104,21 @@ func compileWith(def *v1.CustomResourceDefinition, call Caller, of *schemas) (*r
 		d.Fields = k.fields
 	}
 	k.subresources(d)
+	d.Hidden = apihelpers.IsCRDConditionTrue(def, v1.NamesAccepted) && !established(def)
+	if badAuthority(def) {
+		d.Unusable = apierrors.NewInternalError(errors.New("error resolving resource")) // upstream's words
+	}
 	if terminating(def) {
 		gr := d.GroupResource()
-		d.Create = func(_ context.Context, _ resource.Backend, obj resource.Object, _ *metav1.CreateOptions) (resource.Object, error) {
-			return nil, apierrors.NewForbidden(gr, obj.GetName(), errors.New("create not allowed while custom resource definition is terminating"))
+		d.Strategy.Authorize = func(_ context.Context, obj, old resource.Object) error {
+			if old != nil {
+				return nil
+			}
+			return apierrors.NewForbidden(gr, obj.GetName(), errors.New("create not allowed while custom resource definition is terminating"))
 		}
+	}
+	if apihelpers.IsCRDConditionTrue(def, v1.Terminating) {
+		d.Announced = []string{"delete", "deletecollection", "get", "list", "watch"}
 	}
 	return d, nil
 }

@@ -6,6 +6,7 @@ package crd
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"time"
@@ -71,6 +72,16 @@ func newConversion(def *v1.CustomResourceDefinition, call Caller) *conversion {
 		out.target.Service = svc
 	}
 	return out
+}
+
+// badAuthority says whether a definition has a webhook that cannot be trusted, because what is to vouch for it is no certificate.
+func badAuthority(def *v1.CustomResourceDefinition) bool {
+	c := def.Spec.Conversion
+	if c == nil || c.Strategy != v1.WebhookConverter || c.Webhook == nil || c.Webhook.ClientConfig == nil {
+		return false
+	}
+	bundle := bytes.TrimSpace(c.Webhook.ClientConfig.CABundle)
+	return len(bundle) > 0 && !x509.NewCertPool().AppendCertsFromPEM(bundle)
 }
 
 // convert asks for objects in apiVersion, in one call. Objects that are in it already are not sent. The objects are not

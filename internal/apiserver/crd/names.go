@@ -13,6 +13,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/util/webhook"
 )
 
 // taken are the names that the other definitions of a group have been given.
@@ -30,9 +32,50 @@ func (t *taken) add(n v1.CustomResourceDefinitionNames) {
 
 // accept gives a definition its names and, with them, the conditions NamesAccepted and Established. A name that another
 // definition has is refused, and the definition keeps the one it had. The result is a new status; def is not changed.
+//
+// What others wrote into the status stays as it is while the definition has all the names that it wants.
 func accept(def *v1.CustomResourceDefinition, others taken, now time.Time) v1.CustomResourceDefinitionStatus {
-	status := *def.Status.DeepCopy()
+	out := withStatus(def, *def.Status.DeepCopy())
+	status := &out.Status
+	if approval := approval(def); approval != nil {
+		setCondition(status, *approval, now)
+	}
+	if !apiequality.Semantic.DeepEqual(def.Spec.Names, def.Status.AcceptedNames) {
+		got, named := others.give(def)
+		if !apiequality.Semantic.DeepEqual(got, def.Status.AcceptedNames) ||
+			!apihelpers.IsCRDConditionEquivalent(&named, apihelpers.FindCRDCondition(def, v1.NamesAccepted)) {
+			status.AcceptedNames = got
+			setCondition(status, named, now)
+			if apihelpers.FindCRDCondition(out, v1.Established) == nil {
+				setCondition(status, v1.CustomResourceDefinitionCondition{
+					Type: v1.Established, Status: v1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted",
+				}, now)
+			}
+		}
+	}
+	if apihelpers.IsCRDConditionTrue(out, v1.NamesAccepted) && !apihelpers.IsCRDConditionTrue(out, v1.Established) {
+		setCondition(status, establish(def), now)
+	}
+	return *status
+}
+
+// establish is the condition of a definition that has its names.
+func establish(def *v1.CustomResourceDefinition) v1.CustomResourceDefinitionCondition {
+	if c := def.Spec.Conversion; c != nil && c.Webhook != nil && c.Webhook.ClientConfig != nil &&
+		len(webhook.ValidateCABundle(field.NewPath(""), c.Webhook.ClientConfig.CABundle)) > 0 {
+		return v1.CustomResourceDefinitionCondition{
+			Type: v1.Established, Status: v1.ConditionFalse, Reason: "InvalidCABundle", Message: "The conversion webhook CABundle is invalid",
+		}
+	}
+	return v1.CustomResourceDefinitionCondition{
+		Type: v1.Established, Status: v1.ConditionTrue, Reason: "InitialNamesAccepted", Message: "the initial names have been accepted",
+	}
+}
+
+// give returns the names that a definition gets, and the condition that says whether these are all that it wants.
+func (t taken) give(def *v1.CustomResourceDefinition) (v1.CustomResourceDefinitionNames, v1.CustomResourceDefinitionCondition) {
 	want, have := def.Spec.Names, def.Status.AcceptedNames
+	got := *have.DeepCopy()
 	named := v1.CustomResourceDefinitionCondition{
 		Type: v1.NamesAccepted, Status: v1.ConditionTrue, Reason: "NoConflicts", Message: "no conflicts found",
 	}
@@ -43,13 +86,12 @@ func accept(def *v1.CustomResourceDefinition, others taken, now time.Time) v1.Cu
 		}
 		*into = want
 	}
-	got := &status.AcceptedNames
-	give(want.Plural, have.Plural, others.resources, "PluralConflict", &got.Plural)
-	give(want.Singular, have.Singular, others.resources, "SingularConflict", &got.Singular)
+	give(want.Plural, have.Plural, t.resources, "PluralConflict", &got.Plural)
+	give(want.Singular, have.Singular, t.resources, "SingularConflict", &got.Singular)
 	var errs []error
 	for _, short := range want.ShortNames {
 		if !slices.Contains(have.ShortNames, short) {
-			errs = append(errs, free(short, "", others.resources))
+			errs = append(errs, free(short, "", t.resources))
 		}
 	}
 	if err := utilerrors.NewAggregate(errs); err != nil {
@@ -57,26 +99,10 @@ func accept(def *v1.CustomResourceDefinition, others taken, now time.Time) v1.Cu
 	} else {
 		got.ShortNames = slices.Clone(want.ShortNames)
 	}
-	give(want.Kind, have.Kind, others.kinds, "KindConflict", &got.Kind)
-	give(want.ListKind, have.ListKind, others.kinds, "ListKindConflict", &got.ListKind)
+	give(want.Kind, have.Kind, t.kinds, "KindConflict", &got.Kind)
+	give(want.ListKind, have.ListKind, t.kinds, "ListKindConflict", &got.ListKind)
 	got.Categories = slices.Clone(want.Categories)
-
-	if approval := approval(def); approval != nil {
-		setCondition(&status, *approval, now)
-	}
-	setCondition(&status, named, now)
-	switch {
-	case apihelpers.IsCRDConditionTrue(def, v1.Established):
-	case named.Status == v1.ConditionTrue:
-		setCondition(&status, v1.CustomResourceDefinitionCondition{
-			Type: v1.Established, Status: v1.ConditionTrue, Reason: "InitialNamesAccepted", Message: "the initial names have been accepted",
-		}, now)
-	default:
-		setCondition(&status, v1.CustomResourceDefinitionCondition{
-			Type: v1.Established, Status: v1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted",
-		}, now)
-	}
-	return status
+	return got, named
 }
 
 func free(want, have string, used map[string]bool) error {

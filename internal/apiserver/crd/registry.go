@@ -5,7 +5,6 @@ package crd
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/resource"
@@ -149,9 +147,9 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 	is := accept(def, r.others(def), now)
 	full := withStatus(def, is)
 	entry := &defined{def: slim(full)}
-	established := apihelpers.IsCRDConditionTrue(entry.def, v1.Established)
+	named := apihelpers.IsCRDConditionTrue(entry.def, v1.NamesAccepted) || established(entry.def)
 	gr := schema.GroupResource{Group: def.Spec.Group, Resource: is.AcceptedNames.Plural}
-	if established && !r.opts.BuiltIn(gr) {
+	if named && !r.opts.BuiltIn(gr) {
 		if old != nil && old.descriptor != nil && sameKind(old.def, entry.def) {
 			entry.descriptor = old.descriptor // a change of status or labels: nothing to compile
 		} else {
@@ -314,48 +312,17 @@ func slim(def *v1.CustomResourceDefinition) *v1.CustomResourceDefinition {
 
 // sameKind says whether two states of a definition compile to the same descriptor.
 func sameKind(a, b *v1.CustomResourceDefinition) bool {
-	return a.UID == b.UID && a.Generation == b.Generation && terminating(a) == terminating(b) &&
+	return a.UID == b.UID && a.Generation == b.Generation && terminating(a) == terminating(b) && established(a) == established(b) &&
+		apihelpers.IsCRDConditionTrue(a, v1.Terminating) == apihelpers.IsCRDConditionTrue(b, v1.Terminating) &&
 		slices.Equal(allNames(a), allNames(b)) && slices.Equal(a.Status.AcceptedNames.Categories, b.Status.AcceptedNames.Categories)
+}
+
+// established says whether the world is to know of a definition's kind.
+func established(def *v1.CustomResourceDefinition) bool {
+	return apihelpers.IsCRDConditionTrue(def, v1.Established)
 }
 
 func allNames(def *v1.CustomResourceDefinition) []string {
 	n := def.Status.AcceptedNames
 	return append([]string{n.Plural, n.Singular, n.Kind, n.ListKind}, n.ShortNames...)
-}
-
-// own records that the server manages the status' fields, as kube-apiserver does.
-func own(d *v1.CustomResourceDefinition, now time.Time) error {
-	none := map[string]any{}
-	names, conditions := map[string]any{}, map[string]any{}
-	n := d.Status.AcceptedNames
-	for key, set := range map[string]bool{
-		"f:categories": len(n.Categories) > 0, "f:kind": n.Kind != "", "f:listKind": n.ListKind != "", "f:plural": n.Plural != "",
-		"f:shortNames": len(n.ShortNames) > 0, "f:singular": n.Singular != "",
-	} {
-		if set {
-			names[key] = none
-		}
-	}
-	for _, c := range d.Status.Conditions {
-		if c.Type == v1.Terminating {
-			continue
-		}
-		conditions[fmt.Sprintf(`k:{"type":%q}`, c.Type)] = map[string]any{
-			".": none, "f:lastTransitionTime": none, "f:message": none, "f:reason": none, "f:status": none, "f:type": none,
-		}
-	}
-	raw, err := json.Marshal(map[string]any{"f:status": map[string]any{"f:acceptedNames": names, "f:conditions": conditions}})
-	if err != nil {
-		return fmt.Errorf("encode managed fields: %w", err)
-	}
-	at := metav1.NewTime(now).Rfc3339Copy()
-	entry := metav1.ManagedFieldsEntry{
-		Manager: "kube-apiserver", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: v1.SchemeGroupVersion.String(),
-		Time: &at, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: raw}, Subresource: "status",
-	}
-	kept := slices.DeleteFunc(slices.Clone(d.ManagedFields), func(e metav1.ManagedFieldsEntry) bool {
-		return e.Manager == entry.Manager && e.Subresource == entry.Subresource && e.Operation == entry.Operation
-	})
-	d.ManagedFields = append(kept, entry)
-	return nil
 }

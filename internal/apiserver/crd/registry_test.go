@@ -202,8 +202,15 @@ func TestCleanUp(t *testing.T) {
 		t.Error("once the deletion has begun, metadata.finalizers holds it back")
 	}
 	b.put(t, def)
-	if _, err := b.r.Descriptors()[0].Create(context.Background(), b, &unstructured.Unstructured{}, nil); !apierrors.IsForbidden(err) {
+	kind := b.r.Descriptors()[0]
+	if err := kind.Strategy.Authorize(context.Background(), b.objects["held"], nil); !apierrors.IsForbidden(err) {
 		t.Errorf("create: %v", err)
+	}
+	if err := kind.Strategy.Authorize(context.Background(), b.objects["held"], b.objects["held"]); err != nil {
+		t.Errorf("update: %v", err)
+	}
+	if slices.Contains(kind.Announced, "create") || slices.Contains(kind.Announced, "patch") || !slices.Contains(kind.Announced, "delete") {
+		t.Errorf("discovery tells of %v", kind.Announced)
 	}
 	ctx := context.Background()
 	for _, name := range b.r.takePending() {
@@ -213,6 +220,9 @@ func TestCleanUp(t *testing.T) {
 	}
 	if len(b.objects) != 1 || b.defs[def.Name] == nil {
 		t.Fatalf("%d objects, definition %v", len(b.objects), b.defs[def.Name])
+	}
+	if c := apihelpers.FindCRDCondition(b.defs[def.Name], v1.Terminating); c == nil || c.Reason != "InstanceDeletionInProgress" {
+		t.Errorf("condition %v", c)
 	}
 	// The finalizer goes, then the object, and with it the definition.
 	b.objects["held"].SetFinalizers(nil)

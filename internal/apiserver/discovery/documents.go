@@ -55,7 +55,7 @@ func build(list []*resource.Descriptor) *documents {
 		docs.custom[d.Group] = custom(d) && (isCustom || !known)
 		for i := range d.Versions {
 			v := &d.Versions[i]
-			if v.Unserved {
+			if v.Unserved || d.Hidden {
 				continue
 			}
 			gv := schema.GroupVersion{Group: d.Group, Version: v.Name}
@@ -181,6 +181,9 @@ func custom(d *resource.Descriptor) bool {
 }
 
 func (e entry) verbs() []string {
+	if e.d.Announced != nil {
+		return e.d.Announced
+	}
 	if e.d.Verbs != nil {
 		return e.d.Verbs
 	}

@@ -109,7 +109,7 @@ func assemble(s *static, list []*resource.Descriptor, now time.Time, before *doc
 		for _, v := range k.Versions {
 			p := "apis/" + k.Group + "/" + v.Name
 			switch {
-			case v.Unserved:
+			case v.Unserved || k.Hidden:
 			case isCustom:
 				custom[p] = append(custom[p], k)
 			default:

@@ -35,6 +35,9 @@ func (a *API) serveCustom(w http.ResponseWriter, r *http.Request, info *requesti
 	if version < 0 || k.Versions[version].Unserved || !k.Namespaced && info.Namespace != "" || k.Namespaced && info.Namespace == "" && !all {
 		return noPage(w)
 	}
+	if k.Unusable != nil {
+		return k.Unusable
+	}
 	q := &req{API: a, w: w, r: r, info: info, kind: k, version: version, ns: info.Namespace}
 	if len(info.Parts) > 1 {
 		q.name = info.Parts[1]
