@@ -181,7 +181,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 
 // verify is what a token review asks: it is only called once there is a server.
 func (p *parts) verify(ctx context.Context, token string, audiences []string) (user.Info, []string, error) {
-	return p.api.Tokens().Verify(ctx, token, audiences)
+	return p.api.Authenticators().Verify(ctx, token, audiences)
 }
 
 // authorize is what an access review asks: it is only called once there is a server.

@@ -79,8 +79,8 @@ type Backend interface {
 	Delete(ctx context.Context, r schema.GroupResource, namespace, name string, opts *metav1.DeleteOptions) error
 	// Node returns where the named node's agent answers, as https://host:port, and the transport that it trusts.
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
-	// IssueToken signs a service-account token.
-	IssueToken(ctx context.Context, claims TokenClaims) (token string, expires metav1.Time, err error)
+	// IssueToken signs a service-account token. It may be for others, or live shorter, than the claims say.
+	IssueToken(ctx context.Context, claims TokenClaims) (IssuedToken, error)
 }
 
 // ServerWriter is what a [Backend] may be besides: it writes down who changed the fields, as for the clients that
@@ -106,4 +106,12 @@ type TokenClaims struct {
 	Seconds                                      int64 // how long it is valid
 	PodName, PodUID, NodeName, NodeUID           string
 	SecretName, SecretUID                        string
+}
+
+// IssuedToken is a service-account token with what became of the claims.
+type IssuedToken struct {
+	Token     string
+	Expires   metav1.Time
+	Audiences []string
+	Seconds   int64
 }

@@ -5,17 +5,13 @@ package apiserver
 
 import (
 	"encoding/json"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/go-jose/go-jose/v4"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/openapi"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
@@ -72,10 +68,7 @@ func (s *Server) mux() map[string]http.Handler {
 		}
 	}
 	routes(mux, "/version", negotiate.JSON, s.version)
-	if s.tokens != nil {
-		routes(mux, "/.well-known/openid-configuration", negotiate.JSON, s.issuer)
-		routes(mux, "/openid/v1/jwks", mediaKeySet, s.keys)
-	}
+	s.discoverKeys(mux)
 	for _, p := range s.health.Paths() {
 		mux[p] = s.health
 	}
@@ -156,45 +149,3 @@ func writeJSON(w http.ResponseWriter, v any) {
 }
 
 func (s *Server) version(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.opts.Version) }
-
-// issuer and keys are what those need who verify service-account tokens themselves.
-func (s *Server) issuer(w http.ResponseWriter, r *http.Request) {
-	s.publish(w, r, negotiate.JSON, struct {
-		Issuer     string   `json:"issuer"`
-		Keys       string   `json:"jwks_uri"`
-		Responses  []string `json:"response_types_supported"`
-		Subjects   []string `json:"subject_types_supported"`
-		Algorithms []string `json:"id_token_signing_alg_values_supported"`
-	}{authenticate.Issuer, "https://" + address(r) + "/openid/v1/jwks", []string{"id_token"}, []string{"public"}, []string{"ES256"}})
-}
-
-func (s *Server) keys(w http.ResponseWriter, r *http.Request) {
-	pub := &s.tokens.Key.PublicKey
-	id, err := authenticate.KeyID(pub)
-	if err != nil {
-		status.Write(w, r, err)
-		return
-	}
-	s.publish(w, r, mediaKeySet, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: pub, KeyID: id, Algorithm: "ES256", Use: "sig"}}})
-}
-
-// publish sends a document that may be cached for a while.
-func (s *Server) publish(w http.ResponseWriter, r *http.Request, media string, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		status.Write(w, r, err)
-		return
-	}
-	w.Header().Set("Content-Type", media)
-	w.Header().Set("Cache-Control", "public, max-age=3600")
-	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
-	_, _ = w.Write(b) // a client that went away needs no answer
-}
-
-// address is where a request came in, as HOST:PORT.
-func address(r *http.Request) string {
-	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-		return local.String()
-	}
-	return r.Host
-}

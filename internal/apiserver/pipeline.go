@@ -147,26 +147,6 @@ func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.
 	_ = json.NewEncoder(w).Encode(&late) // a client that went away needs no answer
 }
 
-// authenticateStage finds who asks. In-process clients come with their user.
-func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if _, ok := request.UserFrom(r.Context()); ok {
-		next.ServeHTTP(w, r)
-		return
-	}
-	who, err := s.authn.Authenticate(r)
-	if err != nil {
-		e := apierrors.NewUnauthorized("Unauthorized")
-		e.ErrStatus.Details = nil
-		s.refused(w, r, audit.Attempted(r), func(w http.ResponseWriter, r *http.Request) { status.Write(w, r, e) })
-		return
-	}
-	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && r.Header.Get("Authorization") == "" {
-		s.metrics.Certificate(r.TLS.PeerCertificates[0].NotAfter.Sub(s.opts.Now()))
-	}
-	r.Header.Del("Authorization")
-	next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
-}
-
 func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	from, _ := request.UserFrom(r.Context())
 	who, err := impersonate.As(r, from, s.authz)

@@ -47,6 +47,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			DynamicRecordSizingDisabled: true, // small first records are for browsers that show half an answer
 		},
 	}
+	s.askCertificates(srv.TLSConfig)
 	failed := make(chan error, 1)
 	running, stop := context.WithCancel(ctx)
 	defer stop()

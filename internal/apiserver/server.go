@@ -17,6 +17,7 @@ package apiserver
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -67,6 +68,8 @@ type Options struct {
 	Log      *slog.Logger
 	Now      func() time.Time
 
+	// Authentication says who may show what credential; the zero value takes client certificates and service-account tokens.
+	Authentication authenticate.Settings
 	// Authenticators come before anonymity, Authorizers after the administrators and before roles.
 	Authenticators []authenticate.Authenticator
 	Authorizers    []authorize.Authorizer
@@ -109,11 +112,11 @@ type Server struct {
 	opts     Options
 	api      *verbs.API
 	handler  http.Handler
-	authn    authenticate.Union
+	authn    *authenticate.Authenticators
+	trust    func() *x509.CertPool // authorities of client certificates
 	authz    authorize.Chain
 	limiter  flowcontrol.Limiter
 	flow     *flowcontrol.Controller // nil: the limiter alone
-	tokens   *authenticate.Tokens
 	crds     *crd.Registry
 	keeper   *upkeep.Keeper
 	metrics  *meter.Meter
@@ -188,20 +191,19 @@ func New(o Options) (*Server, error) {
 		vo.Watched = append(vo.Watched, node.Kinds()...)
 	}
 	if m := o.Material; m != nil {
-		s.tokens = &authenticate.Tokens{Key: m.ServiceAccount, Now: o.Now}
-		// tokens come first, so that a wrong one is refused also beside a certificate
-		s.authn = append(s.authn, s.tokens, &authenticate.Certificate{Roots: m.CA.Pool(), Now: o.Now})
-		vo.Tokens = func(_ context.Context, c resource.TokenClaims) (string, metav1Time, error) { return s.tokens.Issue(c) }
 		vo.Nodes = &http.Transport{
 			TLSClientConfig:   &tls.Config{RootCAs: m.CA.Pool(), Certificates: []tls.Certificate{m.KubeletClient.TLS()}, MinVersion: tls.VersionTLS12},
 			ForceAttemptHTTP2: true, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
 		}
 	}
-	s.authn = append(append(s.authn, o.Authenticators...), authenticate.Anonymous{})
-	s.api = verbs.New(s.lifetime, vo)
-	if s.tokens != nil {
-		s.tokens.Get = s.api.Backend().Get
+	if err := s.newAuthentication(ctx); err != nil {
+		end()
+		return nil, fmt.Errorf("make API server: %w", err)
 	}
+	if a := s.authn.Accounts(); a != nil {
+		vo.Tokens = a.Issue
+	}
+	s.api = verbs.New(s.lifetime, vo)
 	kinds := o.Kinds
 	if !slices.ContainsFunc(kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == definitions }) {
 		kinds = append(slices.Clone(kinds), crd.Definitions())
@@ -336,9 +338,6 @@ func (s *Server) Repair(f func(context.Context) error) { s.keeper.Repair(f) }
 // Authorizer decides as the pipeline does.
 func (s *Server) Authorizer() authorize.Authorizer { return s.authz }
 
-// Tokens issues and verifies service-account tokens; nil without key material.
-func (s *Server) Tokens() *authenticate.Tokens { return s.tokens }
-
 // Ready is closed when the server answers as it should.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
@@ -360,6 +359,7 @@ func (s *Server) Run(ctx context.Context) error {
 		ran = true
 		var g sync.WaitGroup
 		g.Go(func() { s.bookmarks(ctx) })
+		g.Go(func() { s.authn.Run(ctx) })
 		g.Go(func() { s.keeper.Run(ctx, s.api.Backend()) })
 		g.Go(func() { s.compact(ctx) })
 		if s.flow != nil {

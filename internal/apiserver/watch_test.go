@@ -17,10 +17,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/resource"
 )
 
 func next(t *testing.T, w watch.Interface) watch.Event {
@@ -218,20 +221,36 @@ func TestAnonymousAndTables(t *testing.T) {
 	}
 }
 
+func serviceAccounts() *resource.Descriptor {
+	empty := func() resource.Object { return &corev1.ServiceAccount{} }
+	return &resource.Descriptor{
+		Resource: "serviceaccounts", Singular: "serviceaccount", Kind: "ServiceAccount", ListKind: "ServiceAccountList", Namespaced: true,
+		Versions: []resource.Version{{Name: "v1", New: empty, Protobuf: true, Strategic: true}}, Storage: "v1", Prefix: "serviceaccounts",
+		Codec: typedCodec{empty},
+	}
+}
+
 func TestTokens(t *testing.T) {
 	f := start(t)
-	f.tokens.Get = nil // the fixture has no service accounts
-	token, _, err := f.Backend().IssueToken(t.Context(), claims("ns", "sa"))
+	f.AddKinds(serviceAccounts())
+	account, err := f.Backend().Create(t.Context(), schema.GroupResource{Resource: "serviceaccounts"},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sa"}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := claims("ns", "sa")
+	c.ServiceAccountUID = string(account.GetUID())
+	issued, err := f.Backend().IssueToken(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := rest.AnonymousClientConfig(f.tls)
-	config.BearerToken = token
+	config.BearerToken = issued.Token
 	_, err = kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("ns").List(t.Context(), metav1.ListOptions{})
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `User "system:serviceaccount:ns:sa" cannot list resource "configmaps"`) {
 		t.Errorf("a service account without rights: %v", err)
 	}
-	config.BearerToken = token + "x"
+	config.BearerToken = issued.Token + "x"
 	if _, err = kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("ns").List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("a wrong token: %v", err)
 	}

@@ -3,125 +3,342 @@
 
 // Package authenticate finds out who makes a request.
 //
-// An [Authenticator] looks at one kind of credential; [Union] asks them in order, the first that knows the credential
-// decides. A credential that is present and wrong is an error, never anonymous. The built-in ones are client certificates
-// ([Certificate]), service-account tokens ([Tokens]) and, last, nobody ([Anonymous]).
+// [New] builds, from [Settings], the [Authenticators] of a server, in kube-apiserver's order:
+//
+//	front proxy → client certificate → token → anonymous
+//
+// and among the tokens (bearer, or in a WebSocket's protocols)
+//
+//	file → service account (legacy, then bound) → bootstrap → issuers of JWTs → webhook
+//
+// The first that knows the credential decides ([Authenticators.Authenticate]). One that is present and that nobody knows is an
+// error, never anonymous. Issuers and webhook are asked once in ten seconds for the same token, and once for all who come
+// with it at a time; what is decided from the store alone (service accounts, bootstrap tokens) is looked at each time, so that
+// a token ends with the commit that deletes what it is bound to. Only signatures are remembered ([Accounts]).
+//
+// [Accounts] also signs the tokens of service accounts, by a key of ours or by another process ([External]), and publishes
+// the keys ([Accounts.Discovery]). [Authenticators.Run] keeps up with files that change.
 package authenticate
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/asn1"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
-	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	apiserverconfig "k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/request/websocket"
+	"k8s.io/apiserver/pkg/authentication/token/cache"
+	"k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/resource"
 )
 
-// ErrUnauthorized is returned for a credential that is present and wrong.
+// ErrUnauthorized is returned for a token that nobody knows.
 var ErrUnauthorized = errors.New("invalid bearer token") // upstream's words
 
 // Groups and users that authentication gives.
 const (
-	Authenticated   = "system:authenticated"
-	Unauthenticated = "system:unauthenticated"
-	AnonymousUser   = "system:anonymous"
+	Authenticated   = user.AllAuthenticated
+	Unauthenticated = user.AllUnauthenticated
+	AnonymousUser   = user.Anonymous
 )
 
-// Authenticator knows one kind of credential. It answers nil when the request carries none of its kind.
-type Authenticator interface {
-	Authenticate(r *http.Request) (user.Info, error)
+// Authenticator knows one kind of credential. It answers false when the request carries none that it knows.
+type Authenticator = authenticator.Request
+
+// Settings are what a server is told of authentication, read and checked. The zero value lets client certificates and
+// service-account tokens in, and everybody else as anonymous.
+type Settings struct {
+	// ServerID is the server's identity, for metrics.
+	ServerID string
+	// Audiences are what tokens must be meant for; nil: the issuers of service-account tokens.
+	Audiences []string
+	// ClientCAs are whose client certificates name users, beside the server's own authority; nil: nobody's.
+	ClientCAs *Bundle
+	// FrontProxy trusts a proxy's headers; nil: there is none.
+	FrontProxy *FrontProxy
+	// Accounts says how service-account tokens are signed and verified.
+	Accounts AccountSettings
+	// StaticTokens are those of a file; nil: none.
+	StaticTokens authenticator.Token
+	// BootstrapTokens takes the tokens of bootstrap secrets.
+	BootstrapTokens bool
+	// JWT are issuers of tokens, by flags or by a file; nil: none.
+	JWT *JWTSettings
+	// Webhook is asked last; nil: none.
+	Webhook *WebhookSettings
+	// Anonymous says who may show no credential; nil: everybody.
+	Anonymous *apiserverconfig.AnonymousAuthConfig
 }
 
-// Union asks in order.
-type Union []Authenticator
+// Deps are what authenticators work with.
+type Deps struct {
+	// Objects reads what tokens are bound to, and marks the secrets of legacy tokens as used.
+	Objects func() Objects
+	Ledger  *extension.Ledger
+	Log     *slog.Logger
+	Now     func() time.Time
+	ID      string // the server's identity, for metrics
+}
 
-// Authenticate returns the first answer; a user who is not anonymous is in the group of all authenticated users.
-func (u Union) Authenticate(r *http.Request) (user.Info, error) {
-	for _, a := range u {
-		who, err := a.Authenticate(r)
-		if who != nil || err != nil {
-			return who, err
+// Objects is what of the store is looked at and changed.
+type Objects interface {
+	Get(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error)
+	Update(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, change func(obj resource.Object) error) (resource.Object, error)
+}
+
+// Authenticators are a server's. The methods may be called by many goroutines.
+type Authenticators struct {
+	audiences []string
+	accounts  *Accounts // nil: there is no key
+	requests  []Authenticator
+	tokens    authenticator.Token
+	anonymous func(path string) bool
+	frontage  *FrontProxy
+	metrics   *Metrics
+	now       func() time.Time
+	runs      []func(ctx context.Context)
+}
+
+// Tokens that others verify are asked about once in so long a time.
+const (
+	tokenSuccessTTL = 10 * time.Second
+	tokenFailureTTL = 0
+)
+
+// New makes the authenticators. What works in the background, such as the discovery of issuers, goes on until ctx ends; further
+// are what third parties plug in, asked before anonymity. Without a signer in s there are no tokens of service accounts.
+func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...Authenticator) (*Authenticators, error) {
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	a := &Authenticators{anonymous: anonymity(s.Anonymous), frontage: s.FrontProxy, now: d.Now, metrics: newMetrics()}
+	issuers := s.Accounts.issuers()
+	a.audiences = s.Audiences
+	if len(a.audiences) == 0 {
+		a.audiences = issuers
+	}
+	if s.FrontProxy != nil {
+		a.requests = append(a.requests, s.FrontProxy.authenticator(d.Now))
+		a.runs = append(a.runs, func(ctx context.Context) { s.FrontProxy.Authorities.Run(ctx, d.Log) })
+	}
+	if own != nil {
+		own.Further = s.ClientCAs
+		a.requests = append(a.requests, own)
+	}
+	if s.ClientCAs != nil {
+		a.runs = append(a.runs, func(ctx context.Context) { s.ClientCAs.Run(ctx, d.Log) })
+	}
+	var local, remote []authenticator.Token
+	if s.StaticTokens != nil {
+		local = append(local, authenticator.WrapAudienceAgnosticToken(a.audiences, s.StaticTokens))
+	}
+	if s.Accounts.Signer != nil {
+		a.accounts = newAccounts(s.Accounts, a.audiences, d, a.metrics)
+		local = append(local, authenticator.TokenFunc(a.accounts.AuthenticateToken))
+		if x, ok := s.Accounts.Signer.(*External); ok {
+			x.metrics.Store(a.metrics)
+			a.runs = append(a.runs, func(ctx context.Context) { x.Run(ctx, d.Log) })
 		}
 	}
-	return nil, ErrUnauthorized
-}
-
-// Connection remembers who a connection's client certificate says is there, so that it is verified once.
-type Connection struct{ known atomic.Pointer[verified] }
-
-type verified struct {
-	leaf *x509.Certificate
-	who  user.Info
-}
-
-type connectionKey struct{}
-
-// WithConnection is the context of all requests of one new connection; give it to http.Server's ConnContext.
-func WithConnection(ctx context.Context) context.Context {
-	return context.WithValue(ctx, connectionKey{}, &Connection{})
-}
-
-// Certificate takes the subject of a verified client certificate: common name is the user, organizations the groups.
-type Certificate struct {
-	Roots *x509.CertPool
-	Now   func() time.Time
-}
-
-// Authenticate verifies the certificate that the TLS handshake asked for.
-func (c *Certificate) Authenticate(r *http.Request) (user.Info, error) {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		return nil, nil
+	if s.BootstrapTokens {
+		local = append(local, authenticator.WrapAudienceAgnosticToken(a.audiences, &bootstrapTokens{objects: d.Objects, now: d.Now}))
 	}
-	leaf := r.TLS.PeerCertificates[0]
-	conn, _ := r.Context().Value(connectionKey{}).(*Connection)
-	if conn != nil {
-		if v := conn.known.Load(); v != nil && v.leaf == leaf && (c.Now == nil || c.Now().Before(leaf.NotAfter)) {
-			return v.who, nil
+	if s.JWT != nil {
+		j, err := newJWT(ctx, *s.JWT, a.audiences, issuers, d, a.metrics)
+		if err != nil {
+			return nil, err
+		}
+		remote = append(remote, j)
+		if s.JWT.File != "" {
+			a.runs = append(a.runs, j.run)
 		}
 	}
-	if len(r.TLS.VerifiedChains) == 0 {
-		opts := x509.VerifyOptions{Roots: c.Roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, Intermediates: x509.NewCertPool()}
-		if c.Now != nil {
-			opts.CurrentTime = c.Now()
+	if s.Webhook != nil {
+		w, err := newWebhook(*s.Webhook, a.audiences, d, a.metrics)
+		if err != nil {
+			return nil, err
 		}
-		for _, i := range r.TLS.PeerCertificates[1:] {
-			opts.Intermediates.AddCert(i)
-		}
-		if _, err := leaf.Verify(opts); err != nil {
-			return nil, ErrUnauthorized
-		}
+		remote = append(remote, w)
 	}
-	if leaf.Subject.CommonName == "" {
-		return nil, nil
+	all := local
+	if len(remote) > 0 {
+		all = append(all, a.forServer(cache.New(union.New(remote...), true, tokenSuccessTTL, tokenFailureTTL)))
 	}
-	groups := append(make([]string, 0, len(leaf.Subject.Organization)+1), leaf.Subject.Organization...)
-	who := &user.DefaultInfo{Name: leaf.Subject.CommonName, UID: uid(leaf), Groups: append(groups, Authenticated)}
-	if conn != nil {
-		conn.known.Store(&verified{leaf: leaf, who: who})
+	switch len(all) {
+	case 0:
+	case 1:
+		a.tokens = all[0]
+	default:
+		a.tokens = union.New(all...)
 	}
-	return who, nil
+	if a.tokens != nil {
+		a.requests = append(a.requests, bearertoken.New(a.tokens), websocket.NewProtocolAuthenticator(a.tokens))
+	}
+	a.requests = append(a.requests, further...)
+	return a, nil
 }
 
-// UIDAttribute names the attribute of a certificate's subject that holds the user's uid, as Kubernetes registered it.
-func UIDAttribute() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2} }
-
-func uid(c *x509.Certificate) string {
-	oid := UIDAttribute()
-	for _, n := range c.Subject.Names {
-		if s, ok := n.Value.(string); ok && n.Type.Equal(oid) {
-			return s
+// forServer says to those who ask others for whom a token must be meant, where nobody has.
+func (a *Authenticators) forServer(t authenticator.Token) authenticator.Token {
+	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		if _, ok := authenticator.AudiencesFrom(ctx); !ok && len(a.audiences) > 0 {
+			ctx = authenticator.WithAudiences(ctx, a.audiences)
 		}
-	}
-	return ""
+		return t.AuthenticateToken(ctx, token)
+	})
 }
 
-// Anonymous takes everybody.
-type Anonymous struct{}
+// Accounts signs and verifies service-account tokens; nil without a signer.
+func (a *Authenticators) Accounts() *Accounts { return a.accounts }
 
-// Authenticate answers system:anonymous.
-func (Anonymous) Authenticate(*http.Request) (user.Info, error) {
-	return &user.DefaultInfo{Name: AnonymousUser, Groups: []string{Unauthenticated}}, nil
+// Audiences are what tokens must be meant for when nobody says otherwise.
+func (a *Authenticators) Audiences() []string { return a.audiences }
+
+// Metrics counts what was asked and answered.
+func (a *Authenticators) Metrics() *Metrics { return a.metrics }
+
+// Run keeps up with files that change until ctx ends.
+func (a *Authenticators) Run(ctx context.Context) {
+	ended := make(chan struct{})
+	for _, run := range a.runs {
+		go func() {
+			run(ctx)
+			ended <- struct{}{}
+		}()
+	}
+	for range a.runs {
+		<-ended
+	}
+}
+
+// Authenticate says who makes the request, and counts the answer; the credential is taken off its headers. Who shows none, and
+// need not, is [AnonymousUser].
+func (a *Authenticators) Authenticate(r *http.Request) (user.Info, error) {
+	begun := a.now()
+	resp, err := a.ask(r)
+	if err == nil && resp != nil && !a.acceptable(resp.Audiences) {
+		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, a.audiences) // upstream's words
+		a.metrics.observe("", "error", a.now().Sub(begun))
+		return nil, err
+	}
+	switch {
+	case err != nil:
+		a.metrics.observe("", "error", a.now().Sub(begun))
+		return nil, err
+	case resp == nil:
+		a.metrics.observe("", "failure", a.now().Sub(begun))
+		return nil, ErrUnauthorized
+	}
+	a.metrics.observe(resp.User.GetName(), "success", a.now().Sub(begun))
+	r.Header.Del("Authorization")
+	if a.frontage != nil || hasRemote(r.Header) {
+		clearHeaders(r.Header, standardHeaders)
+		if a.frontage != nil {
+			clearHeaders(r.Header, a.frontage.Headers)
+		}
+	}
+	return resp.User, nil
+}
+
+func (a *Authenticators) acceptable(got []string) bool {
+	return len(a.audiences) == 0 || len(got) == 0 || len(authenticator.Audiences(a.audiences).Intersect(got)) > 0
+}
+
+// ask asks in order. A user who is not anonymous is in the group of all authenticated users.
+func (a *Authenticators) ask(r *http.Request) (*authenticator.Response, error) {
+	var errs []error
+	for _, q := range a.requests {
+		resp, ok, err := q.AuthenticateRequest(r)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if ok {
+			return withGroup(resp), nil
+		}
+	}
+	if len(errs) > 0 {
+		return nil, utilerrors.NewAggregate(errs)
+	}
+	path := ""
+	if r.URL != nil {
+		path = r.URL.Path
+	}
+	if a.anonymous(path) {
+		audiences, _ := authenticator.AudiencesFrom(r.Context())
+		return &authenticator.Response{User: nobody, Audiences: audiences}, nil
+	}
+	return nil, nil
+}
+
+// withGroup adds the group of all authenticated users, unless the user is anonymous or has it.
+func withGroup(resp *authenticator.Response) *authenticator.Response {
+	if resp.User.GetName() == AnonymousUser {
+		return resp
+	}
+	groups := resp.User.GetGroups()
+	for _, g := range groups {
+		if g == Authenticated || g == Unauthenticated {
+			return resp
+		}
+	}
+	return &authenticator.Response{Audiences: resp.Audiences, User: &user.DefaultInfo{
+		Name: resp.User.GetName(), UID: resp.User.GetUID(), Extra: resp.User.GetExtra(),
+		Groups: append(append(make([]string, 0, len(groups)+1), groups...), Authenticated),
+	}}
+}
+
+// Verify says whose a token is and for which of the audiences it is good; nil audiences: the server's own.
+func (a *Authenticators) Verify(ctx context.Context, token string, audiences []string) (user.Info, []string, error) {
+	if len(audiences) == 0 {
+		audiences = a.audiences
+	}
+	// as if a request came with nothing but the token: what looks at requests is asked too
+	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}}
+	resp, err := a.ask(r.WithContext(authenticator.WithAudiences(ctx, audiences)))
+	if err != nil || resp == nil {
+		return nil, nil, err
+	}
+	if len(audiences) > 0 && len(authenticator.Audiences(audiences).Intersect(resp.Audiences)) == 0 {
+		return nil, nil, ErrAudiences
+	}
+	return resp.User, resp.Audiences, nil
+}
+
+// ErrAudiences is returned when what verified a token gave it audiences that nobody had asked for.
+var ErrAudiences = errors.New("authenticator returned invalid audiences") // the review answers it in upstream's words
+
+// nobody is who shows no credential.
+var nobody = &user.DefaultInfo{Name: AnonymousUser, Groups: []string{Unauthenticated}}
+
+// anonymity says at which paths nobody must show a credential.
+func anonymity(c *apiserverconfig.AnonymousAuthConfig) func(path string) bool {
+	if c == nil {
+		return func(string) bool { return true }
+	}
+	enabled, conditions := c.Enabled, c.Conditions
+	return func(path string) bool {
+		if !enabled || len(conditions) == 0 {
+			return enabled
+		}
+		for _, o := range conditions {
+			if o.Path == path {
+				return true
+			}
+		}
+		return false
+	}
 }

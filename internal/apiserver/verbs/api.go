@@ -80,7 +80,7 @@ type Options struct {
 	Committed func(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string, obj resource.Object) error
 	Watched   []schema.GroupResource
 	// Tokens and Nodes serve the backend's IssueToken and Node.
-	Tokens func(ctx context.Context, c resource.TokenClaims) (string, metav1.Time, error)
+	Tokens func(ctx context.Context, c resource.TokenClaims) (resource.IssuedToken, error)
 	Nodes  http.RoundTripper
 }
 

@@ -216,9 +216,9 @@ func (b *Backend) SetRecord(ctx context.Context, key string, value []byte, revis
 }
 
 // IssueToken signs a service-account token.
-func (b *Backend) IssueToken(ctx context.Context, c resource.TokenClaims) (string, metav1.Time, error) {
+func (b *Backend) IssueToken(ctx context.Context, c resource.TokenClaims) (resource.IssuedToken, error) {
 	if b.api.Tokens == nil {
-		return "", metav1.Time{}, apierrors.NewServiceUnavailable("this server has no key to sign tokens with")
+		return resource.IssuedToken{}, apierrors.NewServiceUnavailable("this server has no key to sign tokens with")
 	}
 	return b.api.Tokens(ctx, c)
 }

@@ -64,7 +64,8 @@ func issueToken(ctx context.Context, b resource.Backend, namespace, name string,
 		return nil, apierrors.NewConflict(schema.GroupResource{Group: tokenRequest.Group, Resource: tokenRequest.Kind}, name,
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, account.GetUID()))
 	}
-	if len(req.Spec.Audiences) == 0 {
+	unset := len(req.Spec.Audiences) == 0
+	if unset { // the server's own, which whoever signs knows
 		req.Spec.Audiences = []string{apiAudience}
 	}
 	req.Name, req.Namespace, req.UID = name, namespace, account.GetUID()
@@ -76,7 +77,9 @@ func issueToken(ctx context.Context, b resource.Backend, namespace, name string,
 		Namespace:         namespace,
 		ServiceAccount:    name,
 		ServiceAccountUID: string(account.GetUID()),
-		Audiences:         slices.Clone(req.Spec.Audiences),
+	}
+	if !unset {
+		claims.Audiences = slices.Clone(req.Spec.Audiences)
 	}
 	if req.Spec.ExpirationSeconds != nil {
 		claims.Seconds = *req.Spec.ExpirationSeconds
@@ -86,12 +89,13 @@ func issueToken(ctx context.Context, b resource.Backend, namespace, name string,
 			return nil, err
 		}
 	}
-	token, expires, err := b.IssueToken(ctx, claims)
+	issued, err := b.IssueToken(ctx, claims)
 	if err != nil {
-		return nil, apierrors.NewInternalError(fmt.Errorf("issue token: %w", err))
+		return nil, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err)) // upstream's words
 	}
+	req.Spec.Audiences, req.Spec.ExpirationSeconds = issued.Audiences, &issued.Seconds
 	req.CreationTimestamp = metav1.Now()
-	req.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: expires}
+	req.Status = authenticationv1.TokenRequestStatus{Token: issued.Token, ExpirationTimestamp: issued.Expires}
 	return req, nil
 }
 

@@ -94,8 +94,14 @@ func (s *shelf) Delete(_ context.Context, r schema.GroupResource, namespace, nam
 	return nil
 }
 
-func (s *shelf) IssueToken(_ context.Context, c resource.TokenClaims) (string, metav1.Time, error) {
-	return fmt.Sprintf("%s/%s for %v on %s", c.Namespace, c.ServiceAccount, c.Audiences, c.PodName), metav1.Unix(c.Seconds, 0), nil
+func (s *shelf) IssueToken(_ context.Context, c resource.TokenClaims) (resource.IssuedToken, error) {
+	if len(c.Audiences) == 0 {
+		c.Audiences = []string{apiAudience}
+	}
+	return resource.IssuedToken{
+		Token:   fmt.Sprintf("%s/%s for %v on %s", c.Namespace, c.ServiceAccount, c.Audiences, c.PodName),
+		Expires: metav1.Unix(c.Seconds, 0), Audiences: c.Audiences, Seconds: c.Seconds,
+	}, nil
 }
 
 func pod(name string, change func(p *corev1.Pod)) *corev1.Pod {

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package authenticate
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/reload"
+)
+
+// rereadEvery is how often files are read again whose directory tells nothing.
+const rereadEvery = time.Minute
+
+// Bundle is certificates of authorities that can change: a file's.
+type Bundle struct {
+	path string // empty: they do not change
+	held atomic.Pointer[held]
+}
+
+type held struct {
+	pem  []byte
+	pool *x509.CertPool
+}
+
+// LoadBundle reads certificates, PEM, from a file.
+func LoadBundle(path string) (*Bundle, error) {
+	b := &Bundle{path: path}
+	if _, err := b.load(); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// NewBundle is certificates that do not change.
+func NewBundle(pem []byte) (*Bundle, error) {
+	h, err := parseBundle(pem)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bundle{}
+	b.held.Store(h)
+	return b, nil
+}
+
+func parseBundle(pem []byte) (*held, error) {
+	certs, err := cert.ParseCertsPEM(pem)
+	if err != nil {
+		return nil, fmt.Errorf("parse certificates: %w", err)
+	}
+	pool := x509.NewCertPool()
+	for _, c := range certs {
+		pool.AddCert(c)
+	}
+	return &held{pem: pem, pool: pool}, nil
+}
+
+// load reads the file again and reports whether it says something else.
+func (b *Bundle) load() (bool, error) {
+	pem, err := os.ReadFile(b.path)
+	if err != nil {
+		return false, fmt.Errorf("read certificates: %w", err)
+	}
+	if old := b.held.Load(); old != nil && bytes.Equal(old.pem, pem) {
+		return false, nil
+	}
+	h, err := parseBundle(pem)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", b.path, err)
+	}
+	b.held.Store(h)
+	return true, nil
+}
+
+// Pool are the certificates. It is the same one until they change.
+func (b *Bundle) Pool() *x509.CertPool { return b.held.Load().pool }
+
+// PEM are the certificates as they were read.
+func (b *Bundle) PEM() []byte { return b.held.Load().pem }
+
+// Run reads the file again when it changes, until ctx ends. A bad one leaves the certificates as they are.
+func (b *Bundle) Run(ctx context.Context, log *slog.Logger) {
+	if b.path == "" {
+		<-ctx.Done()
+		return
+	}
+	reload.Watch(ctx, rereadEvery, log, func() {
+		switch changed, err := b.load(); {
+		case err != nil:
+			log.ErrorContext(ctx, "read authorities again; the old ones stay", "file", b.path, "error", err)
+		case changed:
+			log.InfoContext(ctx, "authorities changed", "file", b.path)
+		}
+	}, b.path)
+}

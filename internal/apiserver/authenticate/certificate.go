@@ -1,0 +1,168 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package authenticate
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// Connection remembers who a connection's client certificate says is there, so that it is verified once.
+type Connection struct{ known atomic.Pointer[verified] }
+
+type verified struct {
+	leaf  *x509.Certificate
+	roots *x509.CertPool // of the further authorities when it was verified
+	until time.Time
+	resp  *authenticator.Response
+}
+
+type connectionKey struct{}
+
+// WithConnection is the context of all requests of one new connection; give it to http.Server's ConnContext.
+func WithConnection(ctx context.Context) context.Context {
+	return context.WithValue(ctx, connectionKey{}, &Connection{})
+}
+
+// Certificate takes the subject of a verified client certificate: common name is the user, organizations the groups.
+type Certificate struct {
+	Roots *x509.CertPool
+	// Further are authorities from a file; nil: there are none.
+	Further *Bundle
+	Now     func() time.Time
+	// Seen, when set, is told how long each certificate lives yet.
+	Seen func(left time.Duration)
+}
+
+// AuthenticateRequest verifies the certificate that the TLS handshake asked for.
+func (c *Certificate) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return nil, false, nil
+	}
+	leaf, now := r.TLS.PeerCertificates[0], time.Now()
+	if c.Now != nil {
+		now = c.Now()
+	}
+	if c.Seen != nil {
+		c.Seen(leaf.NotAfter.Sub(now))
+	}
+	var further *x509.CertPool
+	if c.Further != nil {
+		further = c.Further.Pool()
+	}
+	conn, _ := r.Context().Value(connectionKey{}).(*Connection)
+	if conn != nil {
+		if v := conn.known.Load(); v != nil && v.leaf == leaf && v.roots == further && now.Before(v.until) {
+			return v.resp, v.resp != nil, nil
+		}
+	}
+	chains, err := verify(r, c.Roots, now)
+	if err != nil && further != nil {
+		chains, err = verify(r, further, now)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	resp, err := subject(leaf)
+	if err != nil {
+		return nil, false, err
+	}
+	if conn != nil {
+		conn.known.Store(&verified{leaf: leaf, roots: further, until: ends(chains), resp: resp})
+	}
+	return resp, resp != nil, nil
+}
+
+// verify checks the client's certificate against roots.
+func verify(r *http.Request, roots *x509.CertPool, now time.Time) ([][]*x509.Certificate, error) {
+	if roots == nil {
+		return nil, errors.New("no authority of client certificates")
+	}
+	o := x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: now}
+	if len(r.TLS.PeerCertificates) > 1 {
+		o.Intermediates = x509.NewCertPool()
+		for _, i := range r.TLS.PeerCertificates[1:] {
+			o.Intermediates.AddCert(i)
+		}
+	}
+	chains, err := r.TLS.PeerCertificates[0].Verify(o)
+	if err != nil {
+		leaf := r.TLS.PeerCertificates[0]
+		return nil, fmt.Errorf("verify client certificate of %q, serial %d: %w", leaf.Subject.CommonName, leaf.SerialNumber, err)
+	}
+	return chains, nil
+}
+
+// ends is when the chain that lives longest is no longer valid.
+func ends(chains [][]*x509.Certificate) time.Time {
+	var longest time.Time
+	for _, chain := range chains {
+		end := chain[0].NotAfter
+		for _, c := range chain {
+			if c.NotAfter.Before(end) {
+				end = c.NotAfter
+			}
+		}
+		if end.After(longest) {
+			longest = end
+		}
+	}
+	return longest
+}
+
+// subject is the user that a verified certificate names; nil if it names none.
+func subject(leaf *x509.Certificate) (*authenticator.Response, error) {
+	if leaf.Subject.CommonName == "" {
+		return nil, nil
+	}
+	id, err := uid(leaf)
+	if err != nil {
+		return nil, err
+	}
+	print := sha256.Sum256(leaf.Raw)
+	groups := append(make([]string, 0, len(leaf.Subject.Organization)+1), leaf.Subject.Organization...)
+	return withGroup(&authenticator.Response{User: &user.DefaultInfo{
+		Name: leaf.Subject.CommonName, UID: id, Groups: groups,
+		Extra: map[string][]string{user.CredentialIDKey: {"X509SHA256=" + hex.EncodeToString(print[:])}},
+	}}), nil
+}
+
+// UIDAttribute names the attribute of a certificate's subject that holds the user's uid, as Kubernetes registered it.
+func UIDAttribute() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2} }
+
+func uid(c *x509.Certificate) (string, error) {
+	oid, found := UIDAttribute(), ""
+	n := 0
+	for _, a := range c.Subject.Names {
+		if !a.Type.Equal(oid) {
+			continue
+		}
+		s, ok := a.Value.(string)
+		if !ok {
+			return "", errors.New("unable to parse UID into a string") // upstream's words
+		}
+		found = s
+		n++
+	}
+	switch {
+	case n == 0:
+		return "", nil
+	case n > 1:
+		return "", fmt.Errorf("expected 1 UID, but found multiple") // upstream's words
+	case found == "":
+		return "", errors.New("UID cannot be an empty string") // upstream's words
+	}
+	return found, nil
+}

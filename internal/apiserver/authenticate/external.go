@@ -1,0 +1,272 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package authenticate
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"k8s.io/externaljwt/apis/v1"
+
+	"github.com/mortise-dev/mortise/extension"
+)
+
+// External signs and verifies by another process, at a socket, that speaks externaljwt v1. Its keys are fetched again as often as
+// it says, and when a token names one that we do not know.
+type External struct {
+	path   string
+	ledger *extension.Ledger
+	conn   *grpc.ClientConn
+	client v1.ExternalJWTSignerClient
+	now    func() time.Time
+	most   time.Duration
+
+	held    atomic.Pointer[heldKeys]
+	fetches singleflight.Group
+	mu      sync.Mutex // one set of keys after the other
+	metrics atomic.Pointer[Metrics]
+}
+
+type heldKeys struct {
+	keys       []Key
+	generation uint64
+	stamp      time.Time
+	refresh    time.Time
+}
+
+// Times of the external signer's calls.
+const (
+	externalWait    = 10 * time.Second // for the keys
+	externalRetry   = 10 * time.Second // after they could not be fetched
+	externalSigning = 30 * time.Second
+	minExpiration   = 600 // seconds that every signer must allow
+)
+
+// DialExternal connects to the signer at a socket and fetches its keys and what it says of itself. A signer that is not there
+// is an error: without one nobody could log in. Close it in the end.
+func DialExternal(ctx context.Context, path string, ledger *extension.Ledger, now func() time.Time) (*External, error) {
+	conn, err := grpc.NewClient("passthrough:///"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithContextDialer(func(ctx context.Context, path string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("dial external signer %s: %w", path, err)
+	}
+	x := &External{path: path, ledger: ledger, conn: conn, client: v1.NewExternalJWTSignerClient(conn), now: now}
+	x.held.Store(&heldKeys{})
+	if err := x.start(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return x, nil
+}
+
+func (x *External) start(ctx context.Context) error {
+	if err := x.fetch(ctx); err != nil {
+		return fmt.Errorf("fetch keys of external signer %s: %w", x.path, err)
+	}
+	var said *v1.MetadataResponse
+	err := x.call(ctx, externalWait, func(ctx context.Context) (err error) {
+		said, err = x.client.Metadata(ctx, &v1.MetadataRequest{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("ask external signer %s for its metadata: %w", x.path, err)
+	}
+	if said.MaxTokenExpirationSeconds < minExpiration {
+		return fmt.Errorf("max token life supported by external-jwt-signer (%ds) is less than acceptable (min %ds)", said.MaxTokenExpirationSeconds, minExpiration) // upstream's words
+	}
+	x.most = time.Duration(said.MaxTokenExpirationSeconds) * time.Second
+	return nil
+}
+
+// MaxExpiration is the longest life of a token that it signs.
+func (x *External) MaxExpiration() time.Duration { return x.most }
+
+// Close ends the connection.
+func (x *External) Close() error { return x.conn.Close() }
+
+func (x *External) call(ctx context.Context, timeout time.Duration, f func(ctx context.Context) error) error {
+	return x.ledger.Call(ctx, extension.Ref{Point: extension.TokenSigner, Name: x.path}, extension.Policy{Timeout: timeout}, f)
+}
+
+// Run fetches the keys again as often as the signer says, until ctx ends. Without an answer the old ones stay.
+func (x *External) Run(ctx context.Context, log *slog.Logger) {
+	t := time.NewTimer(x.held.Load().refresh.Sub(x.now()))
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if err := x.fetch(ctx); err != nil {
+			log.ErrorContext(ctx, "fetch keys of the external signer; the old ones stay", "socket", x.path, "error", err)
+			t.Reset(externalRetry)
+			continue
+		}
+		t.Reset(x.held.Load().refresh.Sub(x.now()))
+	}
+}
+
+// fetch asks for the keys, once for all who want to know at a time.
+func (x *External) fetch(ctx context.Context) error {
+	_, err, _ := x.fetches.Do("", func() (any, error) {
+		var said *v1.FetchKeysResponse
+		err := x.call(ctx, externalWait, func(ctx context.Context) (err error) {
+			said, err = x.client.FetchKeys(ctx, &v1.FetchKeysRequest{})
+			return err
+		})
+		var h *heldKeys
+		if err == nil {
+			h, err = x.read(said)
+		}
+		if m := x.metrics.Load(); m != nil {
+			m.fetched.WithLabelValues(status.Code(errors.Unwrap(err)).String()).Inc()
+		}
+		if err != nil {
+			return nil, err
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		h.generation = x.held.Load().generation + 1
+		x.held.Store(h)
+		return nil, nil
+	})
+	return err
+}
+
+func (x *External) read(said *v1.FetchKeysResponse) (*heldKeys, error) {
+	if said.RefreshHintSeconds <= 0 {
+		return nil, fmt.Errorf("found invalid refresh hint (%ds)", said.RefreshHintSeconds) // upstream's words
+	}
+	if len(said.Keys) == 0 {
+		return nil, errors.New("found no keys") // upstream's words
+	}
+	if err := said.DataTimestamp.CheckValid(); err != nil {
+		return nil, fmt.Errorf("invalid data timestamp: %w", err)
+	}
+	h := &heldKeys{stamp: said.DataTimestamp.AsTime(), refresh: x.now().Add(time.Duration(said.RefreshHintSeconds) * time.Second)}
+	for _, k := range said.Keys {
+		if k == nil {
+			return nil, errors.New("found nil public key") // upstream's words
+		}
+		if k.KeyId == "" || len(k.KeyId) > maxKeyID {
+			return nil, fmt.Errorf("found invalid public key id %q", k.KeyId) // upstream's words
+		}
+		public, err := x509.ParsePKIXPublicKey(k.Key)
+		if err != nil {
+			return nil, fmt.Errorf("parse public key %q: %w", k.KeyId, err)
+		}
+		h.keys = append(h.keys, Key{ID: k.KeyId, Public: public, Unpublished: k.ExcludeFromOidcDiscovery})
+	}
+	return h, nil
+}
+
+const maxKeyID = 1024
+
+// Find implements [Keys]. A key that is not known is asked for.
+func (x *External) Find(ctx context.Context, id string) []Key {
+	found := x.held.Load().find(id)
+	if len(found) == 0 && x.fetch(ctx) == nil {
+		found = x.held.Load().find(id)
+	}
+	return found
+}
+
+func (h *heldKeys) find(id string) []Key {
+	if id == "" {
+		return h.keys
+	}
+	var out []Key
+	for _, k := range h.keys {
+		if k.ID == id {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// Generation implements [Keys].
+func (x *External) Generation() uint64 { return x.held.Load().generation }
+
+// MaxAge implements [Keys].
+func (x *External) MaxAge() int { return max(0, int(x.held.Load().refresh.Sub(x.now()).Seconds())) }
+
+// Sign implements [Signer].
+func (x *External) Sign(ctx context.Context, claims []byte) (token string, err error) {
+	defer func() {
+		if m := x.metrics.Load(); m != nil {
+			m.signed.WithLabelValues(status.Code(errors.Unwrap(err)).String()).Inc()
+		}
+	}()
+	payload := base64.RawURLEncoding.EncodeToString(claims)
+	var said *v1.SignJWTResponse
+	err = x.call(ctx, externalSigning, func(ctx context.Context) (err error) {
+		said, err = x.client.Sign(ctx, &v1.SignJWTRequest{Claims: payload})
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("sign token: %w", err)
+	}
+	if err := x.check(ctx, said.Header); err != nil {
+		return "", fmt.Errorf("sign token: check the external signer's header: %w", err)
+	}
+	if said.Signature == "" {
+		return "", errors.New("empty signature returned") // upstream's words
+	}
+	return said.Header + "." + payload + "." + said.Signature, nil
+}
+
+// check refuses a header that says other things than which key signed and how.
+func (x *External) check(ctx context.Context, encoded string) error {
+	b, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err != nil {
+		return err
+	}
+	var h struct {
+		Algorithm string `json:"alg"`
+		KeyID     string `json:"kid"`
+		Type      string `json:"typ"`
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&h); err != nil {
+		return err
+	}
+	switch {
+	case h.Type != "JWT":
+		return errors.New("bad type") // upstream's words
+	case h.KeyID == "":
+		return errors.New("key id missing") // upstream's words
+	case len(h.KeyID) > maxKeyID:
+		return errors.New("key id longer than 1 kb") // upstream's words
+	}
+	switch h.Algorithm {
+	case "RS256", "ES256", "ES384", "ES512":
+	default:
+		return fmt.Errorf("bad signing algorithm %q", h.Algorithm) // upstream's words
+	}
+	for _, k := range x.Find(ctx, h.KeyID) {
+		if k.Unpublished {
+			return fmt.Errorf("key used for signing JWT (kid: %s) is excluded from OIDC discovery docs", h.KeyID) // upstream's words
+		}
+	}
+	return nil
+}

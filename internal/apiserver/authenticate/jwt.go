@@ -1,0 +1,296 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package authenticate
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	apiserverconfig "k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/apis/apiserver/install"
+	"k8s.io/apiserver/pkg/apis/apiserver/validation"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
+	"k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+	"k8s.io/client-go/util/cert"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/reload"
+)
+
+// JWTSettings are issuers whose tokens are taken.
+type JWTSettings struct {
+	Config *apiserverconfig.AuthenticationConfiguration
+	// Algorithms of signatures that are taken; nil: all.
+	Algorithms []string
+	// File is where the configuration is from, and Data what it said; empty: from flags, and it does not change.
+	File string
+	Data []byte
+}
+
+// LoadJWT reads an AuthenticationConfiguration. Issuers of service-account tokens must not be in it.
+func LoadJWT(file string, accountIssuers []string) (*JWTSettings, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read authentication configuration: %w", err)
+	}
+	c, err := parseConfiguration(data)
+	if err != nil {
+		return nil, fmt.Errorf("read authentication configuration %s: %w", file, err)
+	}
+	s := &JWTSettings{Config: c, File: file, Data: data}
+	if err := s.Check(accountIssuers); err != nil {
+		return nil, fmt.Errorf("authentication configuration %s: %w", file, err)
+	}
+	return s, nil
+}
+
+// Check validates the configuration, expressions and all.
+func (s *JWTSettings) Check(accountIssuers []string) error {
+	if len(accountIssuers) == 0 {
+		accountIssuers = []string{Issuer}
+	}
+	if err := validation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), s.Config, accountIssuers).ToAggregate(); err != nil {
+		return fmt.Errorf("invalid authentication configuration: %w", err)
+	}
+	for _, a := range s.Algorithms {
+		known := false
+		for _, k := range oidc.AllValidSigningAlgorithms() {
+			known = known || a == k
+		}
+		if !known {
+			return fmt.Errorf("oidc: unsupported signing alg: %q", a) // upstream's words
+		}
+	}
+	for _, j := range s.Config.JWT {
+		if ca := j.Issuer.CertificateAuthority; ca != "" {
+			if _, err := cert.NewPoolFromBytes([]byte(ca)); err != nil {
+				return fmt.Errorf("issuer %s: read certificate authority: %w", j.Issuer.URL, err)
+			}
+		}
+	}
+	return nil
+}
+
+// parseConfiguration reads any version of an AuthenticationConfiguration; what it does not know is an error.
+func parseConfiguration(data []byte) (*apiserverconfig.AuthenticationConfiguration, error) {
+	if len(data) == 0 {
+		return nil, errors.New("empty config data") // upstream's words
+	}
+	scheme := runtime.NewScheme()
+	install.Install(scheme)
+	obj, err := runtime.Decode(serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(), data)
+	if err != nil {
+		return nil, err
+	}
+	c, ok := obj.(*apiserverconfig.AuthenticationConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("expected AuthenticationConfiguration, got %T", obj) // upstream's words
+	}
+	return c, nil
+}
+
+// jwt asks the issuers that are in force.
+type jwt struct {
+	JWTSettings
+	context   context.Context // of all issuers
+	audiences []string
+	disallow  []string
+	deps      Deps
+	metrics   *Metrics
+	now       atomic.Pointer[issuers]
+
+	seen []byte // what the file said when it was last read and there is no use in trying again
+	wait time.Duration
+	keep time.Duration
+}
+
+// issuers are those of one configuration.
+type issuers struct {
+	authenticator.Token
+	healthy func() error
+	cancel  context.CancelFunc
+}
+
+// Times of a new configuration.
+const (
+	issuersWait  = time.Minute            // for the issuers of a new file to be found
+	issuersCheck = 100 * time.Millisecond // whether they are
+	issuersKeep  = time.Minute            // for requests that still look at the old ones
+)
+
+func newJWT(ctx context.Context, s JWTSettings, audiences, accountIssuers []string, d Deps, m *Metrics) (*jwt, error) {
+	j := &jwt{
+		JWTSettings: s, context: ctx, audiences: audiences, disallow: accountIssuers, deps: d, metrics: m, seen: s.Data, wait: issuersWait, keep: issuersKeep,
+	}
+	first, err := j.build(s.Config)
+	if err != nil {
+		return nil, err
+	}
+	j.now.Store(first)
+	j.register(s.Config)
+	if s.File != "" {
+		m.inForce(d.ID, s.Data)
+	}
+	return j, nil
+}
+
+// AuthenticateToken implements [authenticator.Token].
+func (j *jwt) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	return j.now.Load().AuthenticateToken(ctx, token)
+}
+
+// build makes the issuers of a configuration. They are discovered in the background: one that is down keeps nobody waiting.
+func (j *jwt) build(c *apiserverconfig.AuthenticationConfiguration) (_ *issuers, err error) {
+	ctx, cancel := context.WithCancel(j.context)
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	algorithms := j.Algorithms
+	if algorithms == nil {
+		algorithms = oidc.AllValidSigningAlgorithms()
+	}
+	var all []authenticator.Token
+	var checks []func() error
+	for _, a := range c.JWT {
+		client, err := j.client(a.Issuer)
+		if err != nil {
+			return nil, err
+		}
+		o, err := oidc.New(ctx, oidc.Options{
+			JWTAuthenticator: a, Client: client, SupportedSigningAlgs: algorithms, DisallowedIssuers: j.disallow, APIServerID: j.deps.ID,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("make authenticator of issuer %s: %w", a.Issuer.URL, err)
+		}
+		all, checks = append(all, o), append(checks, o.HealthCheck)
+	}
+	return &issuers{
+		Token: authenticator.WrapAudienceAgnosticToken(j.audiences, union.NewFailOnError(all...)),
+		healthy: func() error {
+			var errs []error
+			for _, check := range checks {
+				errs = append(errs, check())
+			}
+			return errors.Join(errs...)
+		},
+		cancel: cancel,
+	}, nil
+}
+
+func (j *jwt) client(i apiserverconfig.Issuer) (*http.Client, error) {
+	if i.EgressSelectorType != "" {
+		return nil, fmt.Errorf("oidc: egress lookup must be configured when egress selector type is set, type: %q", i.EgressSelectorType) // upstream's words
+	}
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
+	if i.CertificateAuthority != "" {
+		pool, err := cert.NewPoolFromBytes([]byte(i.CertificateAuthority))
+		if err != nil {
+			return nil, fmt.Errorf("issuer %s: read certificate authority: %w", i.URL, err)
+		}
+		t.RootCAs = pool
+	}
+	next := net.SetTransportDefaults(&http.Transport{TLSClientConfig: t})
+	return &http.Client{Timeout: 30 * time.Second, Transport: &booked{ledger: j.deps.Ledger, ref: extension.Ref{Point: extension.OIDCIssuer, Name: i.URL}, next: next}}, nil
+}
+
+// register lists the issuers in the ledger.
+func (j *jwt) register(c *apiserverconfig.AuthenticationConfiguration) {
+	where := map[string]string{}
+	for _, a := range c.JWT {
+		where[a.Issuer.URL] = j.File
+		if j.File == "" {
+			where[a.Issuer.URL] = "--oidc-issuer-url"
+		}
+	}
+	j.deps.Ledger.RegisterAll(extension.OIDCIssuer, where)
+}
+
+// run reads the file again when it changes.
+func (j *jwt) run(ctx context.Context) {
+	reload.Watch(ctx, rereadEvery, j.deps.Log, func() { j.reload(ctx) }, j.File)
+}
+
+// reload takes what the file says by now, if it is good and its issuers are there; else the old configuration stays.
+func (j *jwt) reload(ctx context.Context) {
+	failed := func(doing string, err error) {
+		if ctx.Err() != nil {
+			return
+		}
+		j.deps.Log.ErrorContext(ctx, doing+" the authentication configuration; the old one stays", "file", j.File, "error", err)
+		j.metrics.reloaded(j.deps.ID, false, j.deps.Now(), nil)
+	}
+	data, err := os.ReadFile(j.File)
+	if err != nil {
+		failed("read", err)
+		return
+	}
+	if bytes.Equal(data, j.seen) {
+		return
+	}
+	c, err := parseConfiguration(data)
+	if err != nil {
+		j.seen = data // it will never be good
+		failed("read", err)
+		return
+	}
+	errs := validation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), c, j.disallow)
+	if !apiequality.Semantic.DeepEqual(j.Config.Anonymous, c.Anonymous) {
+		errs = append(errs, field.Forbidden(field.NewPath("anonymous"), "changed from initial configuration file"))
+	}
+	if err := errs.ToAggregate(); err != nil {
+		j.seen = data
+		failed("validate", err)
+		return
+	}
+	if err := j.replace(ctx, c); err != nil {
+		failed("apply", err) // it may be good the next time
+		return
+	}
+	j.seen = data
+	j.deps.Log.InfoContext(ctx, "authentication configuration changed", "file", j.File, "issuers", len(c.JWT))
+	j.metrics.reloaded(j.deps.ID, true, j.deps.Now(), data)
+}
+
+// replace waits for the new issuers to be found and puts them in the place of the old ones.
+func (j *jwt) replace(ctx context.Context, c *apiserverconfig.AuthenticationConfiguration) error {
+	next, err := j.build(c)
+	if err != nil {
+		return err
+	}
+	late := time.NewTimer(j.wait)
+	defer late.Stop()
+	look := time.NewTicker(issuersCheck) // the library tells only who asks
+	defer look.Stop()
+	for err = next.healthy(); err != nil; err = next.healthy() {
+		select {
+		case <-ctx.Done():
+			next.cancel()
+			return ctx.Err()
+		case <-late.C:
+			next.cancel()
+			return err
+		case <-look.C:
+		}
+	}
+	old := j.now.Swap(next)
+	j.register(c)
+	time.AfterFunc(j.keep, old.cancel)
+	return nil
+}

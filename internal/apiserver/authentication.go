@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
+)
+
+// newAuthentication makes what finds out who asks. Keys and authorities that the settings leave open are those of the
+// server's material.
+func (s *Server) newAuthentication(ctx context.Context) error {
+	settings := s.opts.Authentication
+	var own *authenticate.Certificate
+	if m := s.opts.Material; m != nil {
+		own = &authenticate.Certificate{Roots: m.CA.Pool(), Now: s.opts.Now, Seen: s.metrics.Certificate}
+		if settings.Accounts.Signer == nil {
+			signer, err := authenticate.NewSigner(m.ServiceAccount)
+			if err != nil {
+				return err
+			}
+			settings.Accounts.Signer = signer
+		}
+		if settings.FrontProxy == nil {
+			ca, err := authenticate.NewBundle(m.FrontProxyCA.CertPEM)
+			if err != nil {
+				return err
+			}
+			settings.FrontProxy = &authenticate.FrontProxy{
+				Authorities: ca, Names: []string{m.FrontProxyClient.Certificate.Subject.CommonName}, Headers: authenticate.StandardHeaders(),
+			}
+		}
+	}
+	var err error
+	s.authn, err = authenticate.New(ctx, settings, own, authenticate.Deps{
+		Objects: func() authenticate.Objects { return s.api.Backend() }, Ledger: s.opts.Ledger, Log: s.opts.Log, Now: s.opts.Now, ID: settings.ServerID,
+	}, s.opts.Authenticators...)
+	if err != nil {
+		return fmt.Errorf("make authentication: %w", err)
+	}
+	if err := s.metrics.Registry().Register(s.authn.Metrics()); err != nil {
+		return fmt.Errorf("make authentication: %w", err)
+	}
+	s.trust = func() *x509.CertPool { return nil }
+	if own != nil {
+		s.trust = trusted([]byte(s.opts.Material.CA.CertPEM), settings.FrontProxy.Authorities, settings.ClientCAs)
+	}
+	return nil
+}
+
+// trusted are all authorities of client certificates. The pool is the same one until one of the bundles changes.
+func trusted(own []byte, bundles ...*authenticate.Bundle) func() *x509.CertPool {
+	type made struct {
+		of  []*x509.CertPool
+		all *x509.CertPool
+	}
+	var last atomic.Pointer[made]
+	return func() *x509.CertPool {
+		now := &made{}
+		for _, b := range bundles {
+			if b != nil {
+				now.of = append(now.of, b.Pool())
+			}
+		}
+		if m := last.Load(); m != nil {
+			same := true
+			for i := range m.of {
+				same = same && m.of[i] == now.of[i]
+			}
+			if same {
+				return m.all
+			}
+		}
+		now.all = x509.NewCertPool()
+		now.all.AppendCertsFromPEM(own)
+		for _, b := range bundles {
+			if b != nil {
+				now.all.AppendCertsFromPEM(b.PEM())
+			}
+		}
+		last.Store(now)
+		return now.all
+	}
+}
+
+// askCertificates has each handshake name the authorities of client certificates as they are then.
+func (s *Server) askCertificates(base *tls.Config) {
+	type made struct {
+		pool   *x509.CertPool
+		config *tls.Config
+	}
+	base.ClientCAs = s.trust()
+	last := atomic.Pointer[made]{}
+	last.Store(&made{pool: base.ClientCAs})
+	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		pool, m := s.trust(), last.Load()
+		if m.pool != pool {
+			c := base.Clone()
+			c.ClientCAs, c.GetConfigForClient = pool, nil
+			m = &made{pool, c}
+			last.Store(m)
+		}
+		return m.config, nil // nil: as it was at the beginning
+	}
+}
+
+// authenticateStage finds who asks. In-process clients come with their user.
+func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if _, ok := request.UserFrom(r.Context()); ok {
+		next.ServeHTTP(w, r)
+		return
+	}
+	asks := r
+	if len(r.Header["Authorization"]) > 0 {
+		asks = r.WithContext(warning.WithWarningRecorder(r.Context(), warner{w.Header()}))
+	}
+	who, err := s.authn.Authenticate(asks)
+	if err != nil {
+		s.opts.Log.DebugContext(r.Context(), "authenticate a request", "error", err)
+		closeAfter(w, r)
+		e := apierrors.NewUnauthorized("Unauthorized")
+		e.ErrStatus.Details = nil
+		s.refused(w, r, audit.Attempted(r), func(w http.ResponseWriter, r *http.Request) { status.Write(w, r, e) })
+		return
+	}
+	if nobody(who) {
+		closeAfter(w, r)
+	}
+	next.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
+}
+
+// closeAfter ends the HTTP/2 connection of who is not known with this request: such connections are cheap to abuse.
+func closeAfter(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 2 {
+		w.Header().Set("Connection", "close")
+	}
+}
+
+func nobody(who user.Info) bool {
+	if who.GetName() == authenticate.AnonymousUser {
+		return true
+	}
+	for _, g := range who.GetGroups() {
+		if g == authenticate.Unauthenticated {
+			return true
+		}
+	}
+	return false
+}
+
+// warner puts warnings of authentication on the answer.
+type warner struct{ header http.Header }
+
+// AddWarning implements [warning.Recorder].
+func (w warner) AddWarning(agent, text string) {
+	if text == "" {
+		return
+	}
+	if agent == "" {
+		agent = "-"
+	}
+	if line, err := utilnet.NewWarningHeader(299, agent, text); err == nil {
+		w.header.Add("Warning", line)
+	}
+}
+
+// Authenticators say whose a credential is, and sign tokens.
+func (s *Server) Authenticators() *authenticate.Authenticators { return s.authn }
+
+// discoverKeys are the paths at which those look who verify service-account tokens themselves.
+func (s *Server) discoverKeys(mux map[string]http.Handler) {
+	a := s.authn.Accounts()
+	if a == nil {
+		return
+	}
+	if _, _, _, ok, err := a.Discovery("localhost"); !ok || err != nil {
+		s.opts.Log.Warn("no discovery documents of service-account tokens: the issuer is no https URL", "issuer", a.Issuers[0], "error", err)
+		return
+	}
+	document := func(media string, pick func(config, keys []byte) []byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			config, keys, age, _, err := a.Discovery(address(r))
+			if err != nil {
+				status.Write(w, r, err)
+				return
+			}
+			b := pick(config, keys)
+			w.Header().Set("Content-Type", media)
+			w.Header().Set("Cache-Control", "public, max-age="+strconv.Itoa(age))
+			w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+			_, _ = w.Write(b) // a client that went away needs no answer
+		}
+	}
+	routes(mux, "/.well-known/openid-configuration", negotiate.JSON, document(negotiate.JSON, func(config, _ []byte) []byte { return config }))
+	routes(mux, "/openid/v1/jwks", mediaKeySet, document(mediaKeySet, func(_, keys []byte) []byte { return keys }))
+}
+
+// address is where a request came in, as HOST:PORT.
+func address(r *http.Request) string {
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		return local.String()
+	}
+	return r.Host
+}
