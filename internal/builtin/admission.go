@@ -11,6 +11,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultstorageclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaulttolerationseconds"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespacelifecycle"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/noderestriction"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podresize"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podsecurity"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podtopologylabels"
@@ -32,6 +33,7 @@ func Admission() admit.Chain {
 	return admit.Chain{
 		namespacelifecycle.New(),
 		serviceaccount.New(serviceaccount.Options{}),
+		noderestriction.New(),
 		taintnodes.New(),
 		security,
 		priority.New(),

@@ -299,6 +299,9 @@ func (g *Graph) unbind(at key) {
 func (g *Graph) bind(at key, o *corev1.Pod) {
 	p := &pod{node: g.node(o.Spec.NodeName), state: state(g.seed, o)}
 	g.podsBy[at] = p
+	if _, mirror := o.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return // its node made it, and must not give itself anything by it
+	}
 	references(o, func(k kind, name string) {
 		r := g.refer(target{k, key{at.namespace, name}})
 		for _, have := range p.refs {

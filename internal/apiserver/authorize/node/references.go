@@ -34,12 +34,8 @@ func state(seed maphash.Seed, p *corev1.Pod) uint64 {
 	return h.Sum64()
 }
 
-// references calls f with all that a pod refers to in its namespace; some of it may come twice. A mirror pod, which its node
-// made, gives its node nothing.
+// references calls f with all that a pod refers to in its namespace; some of it may come twice.
 func references(p *corev1.Pod, f func(k kind, name string)) {
-	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
-		return
-	}
 	tell := func(k kind, name string) {
 		if name != "" {
 			f(k, name)
@@ -201,4 +197,13 @@ func volumeSecrets(v *corev1.PersistentVolume, f func(namespace, name string)) {
 		ref(s.CSI.NodeStageSecretRef, false)
 		ref(s.CSI.NodeExpandSecretRef, false)
 	}
+}
+
+// Reads says whether a pod refers to secrets, and to config maps, by its containers, its image pulls or its volumes.
+func Reads(p *corev1.Pod) (anySecrets, anyConfigMaps bool) {
+	references(p, func(k kind, _ string) {
+		anySecrets = anySecrets || k == secrets
+		anyConfigMaps = anyConfigMaps || k == configMaps
+	})
+	return anySecrets, anyConfigMaps
 }
