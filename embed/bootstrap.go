@@ -117,19 +117,6 @@ func identity(hostname string) string {
 	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
 }
 
-// authentication is what extension API servers must know.
-func (p *parts) authentication() map[string]string {
-	return map[string]string{
-		"client-ca-file":                     string(p.pki.CA.CertPEM),
-		"requestheader-client-ca-file":       string(p.pki.FrontProxyCA.CertPEM),
-		"requestheader-allowed-names":        `["front-proxy-client"]`,
-		"requestheader-username-headers":     `["X-Remote-User"]`,
-		"requestheader-uid-headers":          `["X-Remote-Uid"]`,
-		"requestheader-group-headers":        `["X-Remote-Group"]`,
-		"requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`,
-	}
-}
-
 // served are the group-versions that the server answers itself, save that of registrations, which is not registered.
 func (p *parts) served() []bootstrap.GroupVersion {
 	var out []bootstrap.GroupVersion

@@ -35,8 +35,9 @@ type parts struct {
 	settled    chan struct{}
 
 	ledger   *extension.Ledger // makes every call out to an extension
-	audit    *audit.Auditor    // nil: nothing is audited
-	auditing group             // what the auditor does meanwhile: it outlasts the API server
+	authn    authentication
+	audit    *audit.Auditor // nil: nothing is audited
+	auditing group          // what the auditor does meanwhile: it outlasts the API server
 
 	authorization authorization
 	encryption    encrypting
@@ -111,6 +112,9 @@ func (p *parts) end() error {
 		if err := p.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
+	}
+	if p.authn.external != nil {
+		_ = p.authn.external.Close() // the server may have done so
 	}
 	if p.store != nil {
 		if err := p.store.Close(); err != nil && !errors.Is(err, store.ErrClosed) {

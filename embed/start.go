@@ -44,6 +44,7 @@ type start struct {
 func starts() []start {
 	return []start{
 		{"check the selection", checkSelection},
+		{"check authentication", checkAuthentication},
 		{"check audit", checkAudit},
 		{"check authorization", checkAuthorization},
 		{"check encryption", checkEncryption},
@@ -54,6 +55,7 @@ func starts() []start {
 		{"open the store", openStore},
 		{"make the auditor", makeAuditor},
 		{"make the authorizers", makeAuthorization},
+		{"make authentication", makeAuthentication},
 		{"make the API server", makeServer},
 		{"make what every cluster has", makeObjects},
 		{"follow the authorization configuration", followAuthorization},
@@ -162,9 +164,10 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 		Ledger:    p.ledger,
 		Audit:     p.audit,
 
-		Authorization: p.authorization.chain,
-		Collectors:    append(p.encryption.collectors(), p.authorization.chain.Metrics()),
-		Checks:        p.encryption.checks(),
+		Authentication: p.authn.settings,
+		Authorization:  p.authorization.chain,
+		Collectors:     append(p.encryption.collectors(), p.authorization.chain.Metrics()),
+		Checks:         p.encryption.checks(),
 
 		Bootstrapped: p.bootstrapped,
 		FinishWait:   o.finishWait(),

@@ -28,8 +28,9 @@ type Bundle struct {
 }
 
 type held struct {
-	pem  []byte
-	pool *x509.CertPool
+	pem   []byte
+	certs []*x509.Certificate
+	pool  *x509.CertPool
 }
 
 // LoadBundle reads certificates, PEM, from a file.
@@ -61,7 +62,7 @@ func parseBundle(pem []byte) (*held, error) {
 	for _, c := range certs {
 		pool.AddCert(c)
 	}
-	return &held{pem: pem, pool: pool}, nil
+	return &held{pem: pem, certs: certs, pool: pool}, nil
 }
 
 // load reads the file again and reports whether it says something else.
@@ -86,6 +87,18 @@ func (b *Bundle) Pool() *x509.CertPool { return b.held.Load().pool }
 
 // PEM are the certificates as they were read.
 func (b *Bundle) PEM() []byte { return b.held.Load().pem }
+
+// Overlaps says whether the two have an authority in common.
+func (b *Bundle) Overlaps(with *Bundle) bool {
+	for _, c := range b.held.Load().certs {
+		for _, d := range with.held.Load().certs {
+			if c.Equal(d) {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // Run reads the file again when it changes, until ctx ends. A bad one leaves the certificates as they are.
 func (b *Bundle) Run(ctx context.Context, log *slog.Logger) {

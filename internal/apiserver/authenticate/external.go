@@ -99,15 +99,17 @@ func (x *External) start(ctx context.Context) error {
 // MaxExpiration is the longest life of a token that it signs.
 func (x *External) MaxExpiration() time.Duration { return x.most }
 
-// Close ends the connection.
+// Close ends the connection of a signer that is not run.
 func (x *External) Close() error { return x.conn.Close() }
 
 func (x *External) call(ctx context.Context, timeout time.Duration, f func(ctx context.Context) error) error {
 	return x.ledger.Call(ctx, extension.Ref{Point: extension.TokenSigner, Name: x.path}, extension.Policy{Timeout: timeout}, f)
 }
 
-// Run fetches the keys again as often as the signer says, until ctx ends. Without an answer the old ones stay.
+// Run fetches the keys again as often as the signer says, until ctx ends; then it
+// closes the connection. Without an answer the old ones stay.
 func (x *External) Run(ctx context.Context, log *slog.Logger) {
+	defer x.conn.Close()
 	t := time.NewTimer(x.held.Load().refresh.Sub(x.now()))
 	defer t.Stop()
 	for {
