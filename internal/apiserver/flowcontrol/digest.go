@@ -148,6 +148,7 @@ func (c *Controller) share(now time.Time, levels map[string]*level) {
 		sum += l.shares
 	}
 	c.nominal = 0
+	room := 0
 	for _, l := range levels {
 		l.nominal = 0
 		if sum > 0 {
@@ -164,6 +165,7 @@ func (c *Controller) share(now time.Time, levels map[string]*level) {
 		if limited := l.config.Spec.Limited; limited != nil {
 			lendable, borrowed = part(limited.LendablePercent, 0), part(limited.BorrowingLimitPercent, c.o.Seats)
 			if q := limited.LimitResponse.Queuing; q != nil {
+				room += int(q.Queues) * int(q.QueueLengthLimit)
 				l.maxSeats = max(1, min(int(math.Ceil(float64(l.nominal)*0.15)), l.nominal/max(int(q.HandSize), 1)))
 			}
 		} else {
@@ -175,6 +177,7 @@ func (c *Controller) share(now time.Time, levels map[string]*level) {
 			l.set0, l.current = true, l.nominal-lendable/2
 		}
 	}
+	c.peaks.bound(now, c.nominal, room)
 	c.lend(now, levels)
 }
 

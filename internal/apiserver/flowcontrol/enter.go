@@ -94,8 +94,8 @@ func (t *Ticket) wait(ctx context.Context, begun time.Time) bool {
 		limit = deadline.Sub(begun) / 4
 	}
 	limit = min(limit, maxWait)
-	t.c.peaks.wait(t.writes, 1)
-	defer t.c.peaks.wait(t.writes, -1)
+	t.c.peaks.wait(t.writes, 1, t.Arrived)
+	defer func() { t.c.peaks.wait(t.writes, -1, t.c.o.Now()) }()
 	timer := time.NewTimer(limit - time.Since(begun))
 	defer timer.Stop()
 	admitted := false

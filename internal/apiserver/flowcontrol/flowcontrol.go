@@ -89,6 +89,7 @@ func New(o Options) *Controller {
 	}
 	c.tickets.New = func() any { return &Ticket{} }
 	c.watches.counts = map[watched]int{}
+	c.peaks.begin(o.Now())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.digest()

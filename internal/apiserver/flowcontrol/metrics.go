@@ -24,8 +24,8 @@ const (
 var (
 	rejected   = describe("rejected_requests_total", "[BETA] Number of requests rejected by API Priority and Fairness subsystem", labelLevel, labelSchema, "reason")
 	dispatched = describe("dispatched_requests_total", "[BETA] Number of requests executed by API Priority and Fairness subsystem", labelLevel, labelSchema)
-	held       = prometheus.NewDesc("apiserver_flowcontrol_priority_level_seat_utilization", "[ALPHA] Observations, at the end of every nanosecond, of utilization of seats for any stage of execution (but only initial stage for WATCHes)", []string{labelLevel}, prometheus.Labels{"phase": "executing"})
-	requests   = describe("priority_level_request_utilization", "[ALPHA] Observations, at the end of every nanosecond, of number of requests (as a fraction of the relevant limit) waiting or in any stage of execution (but only initial stage for WATCHes)", "phase", labelLevel)
+	held       = prometheus.NewDesc("apiserver_flowcontrol_priority_level_seat_utilization", "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of utilization of seats for any stage of execution (but only initial stage for WATCHes)", []string{labelLevel}, prometheus.Labels{"phase": "executing"})
+	requests   = describe("priority_level_request_utilization", "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of number of requests (as a fraction of the relevant limit) waiting or in any stage of execution (but only initial stage for WATCHes)", "phase", labelLevel)
 	currentR   = describe("current_r", "[ALPHA] R(time of last change)", labelLevel)
 	dispatchR  = describe("dispatch_r", "[ALPHA] R(time of last dispatch)", labelLevel)
 	latestS    = describe("latest_s", "[ALPHA] S(most recently dispatched request)", labelLevel)
@@ -45,13 +45,14 @@ var (
 	nominal    = describe("nominal_limit_seats", "[BETA] Nominal number of execution seats configured for each priority level", labelLevel)
 	lower      = describe("lower_limit_seats", "[ALPHA] Configured lower bound on number of execution seats available to each priority level", labelLevel)
 	upper      = describe("upper_limit_seats", "[ALPHA] Configured upper bound on number of execution seats available to each priority level", labelLevel)
-	demand     = describe("demand_seats", "[ALPHA] Observations, at the end of every nanosecond, of (the number of seats each priority level could use) / (nominal number of seats for that level)", labelLevel)
+	demand     = describe("demand_seats", "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of (the number of seats each priority level could use) / (nominal number of seats for that level)", labelLevel)
 	demandHigh = describe("demand_seats_high_watermark", "[ALPHA] High watermark, over last adjustment period, of demand_seats", labelLevel)
 	demandAvg  = describe("demand_seats_average", "[ALPHA] Time-weighted average, over last adjustment period, of demand_seats", labelLevel)
 	demandDev  = describe("demand_seats_stdev", "[ALPHA] Time-weighted standard deviation, over last adjustment period, of demand_seats", labelLevel)
 	demandSoft = describe("demand_seats_smoothed", "[ALPHA] Smoothed seat demands", labelLevel)
 	target     = describe("target_seats", "[ALPHA] Seat allocation targets", labelLevel)
 	fairFrac   = describe("seat_fair_frac", "[ALPHA] Fair fraction of server's concurrency to allocate to each priority level that can use it")
+	readWrite  = describe("read_vs_write_current_requests", "EXPERIMENTAL: [ALPHA] Observations, at the end of every nanosecond, of the number of requests (as a fraction of the relevant limit) waiting or in regular stage of execution", "phase", "request_kind")
 	current    = describe("current_limit_seats", "[ALPHA] current derived number of execution seats available to each priority level", labelLevel)
 )
 
@@ -59,7 +60,7 @@ var (
 func (c *Controller) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		rejected, dispatched, held, requests, currentR, dispatchR, latestS, nextS, nextLessS, queued, queuedSeat, lengths, running, runSeats, waited, ran, watchCount,
-		epochs, estimates, stuck, nominal, lower, upper, demand, demandHigh, demandAvg, demandDev, demandSoft, target, fairFrac, current,
+		epochs, estimates, stuck, nominal, lower, upper, demand, demandHigh, demandAvg, demandDev, demandSoft, target, fairFrac, current, readWrite,
 	} {
 		to <- d
 	}
@@ -87,9 +88,24 @@ func (c *Controller) Collect(to chan<- prometheus.Metric) {
 	c.mu.Unlock()
 	var out []prometheus.Metric // told without a lock: who takes them may be slow
 	c.each(func(l *level) { out = l.collect(out, now) })
+	for i, kind := range []string{"readOnly", "mutating"} {
+		out = c.peaks.collect(out, i, kind, now)
+	}
 	for _, m := range out {
 		to <- m
 	}
+}
+
+// timed is a gauge's histogram of time.
+func timed(d *prometheus.Desc, g *fair.Gauge, now time.Time, labels ...string) prometheus.Metric {
+	g.Tell(now)
+	buckets, n := map[float64]uint64{}, int64(0)
+	for i, b := range g.Bounds {
+		n += g.Counts[i]
+		buckets[b] = uint64(n)
+	}
+	n += g.Counts[len(g.Bounds)]
+	return prometheus.MustNewConstHistogram(d, uint64(n), g.Sum, buckets, labels...)
 }
 
 func (l *level) collect(out []prometheus.Metric, now time.Time) []prometheus.Metric {
@@ -97,14 +113,7 @@ func (l *level) collect(out []prometheus.Metric, now time.Time) []prometheus.Met
 		out = append(out, prometheus.MustNewConstMetric(d, kind, v, labels...))
 	}
 	times := func(d *prometheus.Desc, g *fair.Gauge, labels ...string) {
-		g.Tell(now)
-		buckets, n := map[float64]uint64{}, int64(0)
-		for i, b := range g.Bounds {
-			n += g.Counts[i]
-			buckets[b] = uint64(n)
-		}
-		n += g.Counts[len(g.Bounds)]
-		out = append(out, prometheus.MustNewConstHistogram(d, uint64(n), g.Sum, buckets, labels...))
+		out = append(out, timed(d, g, now, labels...))
 	}
 	values := func(d *prometheus.Desc, h *fair.Histogram, labels ...string) {
 		if h.N == 0 {

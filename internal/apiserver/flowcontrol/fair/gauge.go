@@ -20,9 +20,10 @@ type Gauge struct {
 	since            time.Time
 }
 
-func newGauge(now time.Time, bounds []float64, of float64) Gauge {
+// NewGauge makes a gauge of a number that is 0 now, against another.
+func NewGauge(now time.Time, bounds []float64, of float64) Gauge {
 	g := Gauge{Bounds: bounds, Counts: make([]int64, len(bounds)+1), of: of, since: now}
-	g.set(now, 0)
+	g.Set(now, 0)
 	return g
 }
 
@@ -35,13 +36,15 @@ func (g *Gauge) Tell(now time.Time) {
 	}
 }
 
-func (g *Gauge) set(now time.Time, v float64) {
+// Set changes the number.
+func (g *Gauge) Set(now time.Time, v float64) {
 	g.Tell(now)
 	g.value = v
 	g.place()
 }
 
-func (g *Gauge) setOf(now time.Time, of float64) {
+// SetOf changes what the number is held against.
+func (g *Gauge) SetOf(now time.Time, of float64) {
 	g.Tell(now)
 	g.of = of
 	g.place()

@@ -103,8 +103,8 @@ var (
 // New makes a set without seats.
 func New(now time.Time) *Set {
 	return &Set{
-		at: now, Waiting: newGauge(now, waitingBounds, 1), Running: newGauge(now, waitingBounds, 1),
-		Held: newGauge(now, heldBounds, 1), Wanted: newGauge(now, wantedBounds, 1), demand: Demand{since: now},
+		at: now, Waiting: NewGauge(now, waitingBounds, 1), Running: NewGauge(now, waitingBounds, 1),
+		Held: NewGauge(now, heldBounds, 1), Wanted: NewGauge(now, wantedBounds, 1), demand: Demand{since: now},
 	}
 }
 
@@ -140,7 +140,7 @@ func (s *Set) Configure(now time.Time, c Config) {
 	if c.Queues > 0 {
 		room *= c.Queues
 	}
-	s.Waiting.setOf(now, float64(room))
+	s.Waiting.SetOf(now, float64(room))
 }
 
 // Limit says how many seats there are, and what their use is measured against.
@@ -148,7 +148,7 @@ func (s *Set) Limit(now time.Time, seats, of int) {
 	s.sync(now)
 	s.limit = seats
 	for _, g := range []*Gauge{&s.Running, &s.Held, &s.Wanted} {
-		g.setOf(now, float64(of))
+		g.SetOf(now, float64(of))
 	}
 	s.dispatch(now)
 	s.tell(now)
@@ -279,11 +279,11 @@ func (s *Set) Last() Last { return s.last }
 
 // tell has the gauges know what is.
 func (s *Set) tell(now time.Time) {
-	s.Waiting.set(now, float64(s.waiting))
-	s.Running.set(now, float64(s.running))
-	s.Held.set(now, float64(s.held))
+	s.Waiting.Set(now, float64(s.waiting))
+	s.Running.Set(now, float64(s.running))
+	s.Held.Set(now, float64(s.held))
 	want := float64(s.held + s.wanted)
-	s.Wanted.set(now, want)
+	s.Wanted.Set(now, want)
 	s.demand.set(now, want)
 }
 
@@ -448,7 +448,7 @@ func (s *Set) fits(seats int) bool {
 	case s.config.Queues < 0:
 		return true
 	case seats > s.limit:
-		return s.running == 0
+		return s.held == 0
 	}
 	return s.held+seats <= s.limit
 }
