@@ -10,12 +10,18 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 
 	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/resource"
 )
+
+// typed is what a field manager may be besides: it knows the shapes of kinds.
+type typed interface {
+	Types(d *resource.Descriptor) (managedfields.TypeConverter, error)
+}
 
 // admission tells the plug-ins where they are, and has them read what they are configured by.
 func (s *Server) admission(ctx context.Context, services webhook.Resolver) error {
@@ -29,6 +35,9 @@ func (s *Server) admission(ctx context.Context, services webhook.Resolver) error
 			return nil
 		},
 		Kinds: s.Kinds, Authorize: authorize.Standard(s.authz), Metrics: s.metrics.Registry(),
+	}
+	if t, ok := s.opts.Fields.(typed); ok {
+		host.Types = t.Types
 	}
 	for _, p := range s.opts.Admission {
 		if h, ok := p.(admit.Hosted); ok {

@@ -15,6 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podresize"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podsecurity"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podtopologylabels"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/policy"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/priority"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/runtimeclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/serviceaccount"
@@ -45,7 +46,9 @@ func Admission() admit.Chain {
 		defaultingressclass.New(),
 		podtopologylabels.New(),
 		podresize.New(),
+		policy.NewMutating(),
 		webhook.NewMutating(webhook.Options{}),
+		policy.NewValidating(),
 		webhook.NewValidating(webhook.Options{}),
 	}
 }

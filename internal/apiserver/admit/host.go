@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/mortise-dev/mortise/extension"
@@ -27,6 +28,8 @@ type Host struct {
 	Kinds func() []*resource.Descriptor
 	// Authorize decides as the pipeline does.
 	Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+	// Types says which lists of a kind are sets or maps, and which objects are atomic. Nil: nobody knows.
+	Types func(d *resource.Descriptor) (managedfields.TypeConverter, error)
 	// Metrics takes the plug-in's own.
 	Metrics prometheus.Registerer
 }

@@ -44,6 +44,8 @@ type Criteria struct {
 	ExcludedNames [][]string
 	// Equivalent lets rules match that name the same objects in another version or group.
 	Equivalent bool
+	// Anything has no rules mean every resource.
+	Anything bool
 
 	namespaces, objects  labels.Selector
 	namespaceErr, objErr error
@@ -86,6 +88,9 @@ func (c *Criteria) Match(ctx context.Context, q *Request) (*Form, error) {
 func (c *Criteria) matchRules(q *Request) (*Form, error) {
 	if c.excludes(q) {
 		return nil, nil
+	}
+	if c.Anything && len(c.Rules) == 0 {
+		return q.Form(), nil
 	}
 	return c.included(q, c.Rules, c.Names)
 }

@@ -238,6 +238,23 @@ func (q *Request) convert(obj resource.Object, f *Form) (runtime.Object, error) 
 	return out, nil
 }
 
+// Convert gives obj, which is shared, in a version of its kind d.
+func Convert(d *resource.Descriptor, gvk schema.GroupVersionKind, obj resource.Object) (runtime.Object, error) {
+	v := d.Version(gvk.Version)
+	if v == nil {
+		return nil, fmt.Errorf("convert to %v: it is not served", gvk)
+	}
+	if v.FromHub == nil {
+		return named(obj, gvk), nil
+	}
+	out, err := v.FromHub(obj.DeepCopyObject().(resource.Object))
+	if err != nil {
+		return nil, err
+	}
+	out.GetObjectKind().SetGroupVersionKind(gvk)
+	return out, nil
+}
+
 // hub gives an object of the request's kind, which is its caller's own, in the hub form.
 func (q *Request) hub(u *unstructured.Unstructured) (resource.Object, error) {
 	v := q.Descriptor.Version(u.GroupVersionKind().Version)

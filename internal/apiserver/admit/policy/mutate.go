@@ -1,0 +1,364 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	admissionauthorizer "k8s.io/apiserver/pkg/admission/plugin/authorizer"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// admissionAuthorizer answers expressions that ask who may do what.
+type admissionAuthorizer = authorizer.UnconditionalAuthorizer
+
+// Mutating is the plug-in MutatingAdmissionPolicy.
+type Mutating struct{ source[*mutations] }
+
+var (
+	_ admit.Mutator  = (*Mutating)(nil)
+	_ admit.Hosted   = (*Mutating)(nil)
+	_ admit.Follower = (*Mutating)(nil)
+)
+
+// mutations is what a policy's expressions compile to.
+type mutations struct {
+	compiler *cel.CompositedCompiler
+	matcher  matchconditions.Matcher
+	patchers []patch.Patcher
+	err      error
+}
+
+// NewMutating returns the plug-in.
+func NewMutating() *Mutating {
+	return &Mutating{source[*mutations]{
+		name:     "MutatingAdmissionPolicy",
+		policies: schema.GroupResource{Group: group, Resource: "mutatingadmissionpolicies"},
+		bindings: schema.GroupResource{Group: group, Resource: "mutatingadmissionpolicybindings"},
+		read:     readMutating,
+		readBinding: func(obj resource.Object) (*binding, error) {
+			b, ok := obj.(*admissionregistrationv1.MutatingAdmissionPolicyBinding)
+			if !ok {
+				return nil, fmt.Errorf("read policy binding %s: it is a %T", obj.GetName(), obj)
+			}
+			return bindingOf(b.Name, b.Spec.PolicyName, b.Spec.ParamRef, b.Spec.MatchResources, nil), nil
+		},
+	}}
+}
+
+func readMutating(obj resource.Object) (*policy[*mutations], error) {
+	p, ok := obj.(*admissionregistrationv1.MutatingAdmissionPolicy)
+	if !ok {
+		return nil, fmt.Errorf("read policy %s: it is a %T", obj.GetName(), obj)
+	}
+	out := &policy[*mutations]{name: p.Name, failure: p.Spec.FailurePolicy, params: p.Spec.ParamKind, object: p}
+	out.criteria, out.criteriaErr = criteriaOf(p.Spec.MatchConstraints)
+	out.evaluator = sync.OnceValue(func() *mutations { return compileMutating(p) })
+	return out, nil
+}
+
+func compileMutating(p *admissionregistrationv1.MutatingAdmissionPolicy) *mutations {
+	c, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	if err != nil {
+		return &mutations{err: fmt.Errorf("failed to initialize CEL compiler: %w", err)} // upstream's words
+	}
+	opts := cel.OptionalVariableDeclarations{HasParams: p.Spec.ParamKind != nil, HasAuthorizer: true}
+	c.CompileAndStoreVariables(variables(p.Spec.Variables), opts, environment.StoredExpressions)
+	m := &mutations{compiler: c}
+	if conditions := p.Spec.MatchConditions; len(conditions) > 0 {
+		m.matcher = matchconditions.NewMatcher(c.CompileCondition(conditionsOf(conditions), opts, environment.StoredExpressions), p.Spec.FailurePolicy, "policy", "validate", p.Name)
+	}
+	opts.HasPatchTypes = true
+	for _, said := range p.Spec.Mutations {
+		switch {
+		case said.PatchType == admissionregistrationv1.PatchTypeJSONPatch && said.JSONPatch != nil:
+			m.patchers = append(m.patchers, patch.NewJSONPatcher(c.CompileMutatingEvaluator(&patch.JSONPatchCondition{Expression: said.JSONPatch.Expression}, opts, environment.StoredExpressions)))
+		case said.PatchType == admissionregistrationv1.PatchTypeApplyConfiguration && said.ApplyConfiguration != nil:
+			m.patchers = append(m.patchers, patch.NewApplyConfigurationPatcher(c.CompileMutatingEvaluator(&patch.ApplyConfigurationCondition{Expression: said.ApplyConfiguration.Expression}, opts, environment.StoredExpressions)))
+		}
+	}
+	return m
+}
+
+// call is one policy through one binding with one parameter.
+type call struct {
+	policy  *policy[*mutations]
+	binding *binding
+	form    *matching.Form
+	param   runtime.Object
+}
+
+// key names a call across the rounds of a request.
+type key struct{ policy, binding, namespace, param string }
+
+func (c *call) key() key {
+	k := key{policy: c.policy.name, binding: c.binding.name}
+	if o, ok := c.param.(metav1.Object); ok {
+		k.namespace, k.param = o.GetNamespace(), o.GetName()
+	}
+	return k
+}
+
+// rounds is what a request remembers between the rounds of its mutation.
+type rounds struct {
+	output       resource.Object
+	invoked, due map[key]bool
+}
+
+func (r *rounds) require() {
+	for k := range r.invoked {
+		if r.due == nil {
+			r.due = map[key]bool{}
+		}
+		r.due[k] = true
+	}
+	clear(r.invoked)
+}
+
+// refusals gathers what goes wrong.
+type refusals struct {
+	q      *matching.Request
+	causes []string
+	reason metav1.StatusReason
+}
+
+func (r *refusals) add(p *policy[*mutations], b *binding, err error, reason metav1.StatusReason) {
+	if p.ignores() {
+		return
+	}
+	if len(r.causes) == 0 {
+		r.reason = reason
+	}
+	if b == nil {
+		r.causes = append(r.causes, fmt.Sprintf("policy %q denied request: %s", p.name, err)) // upstream's words
+		return
+	}
+	r.causes = append(r.causes, fmt.Sprintf("policy '%s' with binding '%s' denied request: %s", p.name, b.name, err)) // upstream's words
+}
+
+func (r *refusals) status() error {
+	if len(r.causes) == 0 {
+		return nil
+	}
+	err := admit.Forbidden(r.q.Attributes, errors.New("admission request denied by policy")) // upstream's words
+	st := (*apierrors.StatusError)(nil)
+	if !errors.As(err, &st) {
+		return err
+	}
+	st.ErrStatus.Message = r.causes[0]
+	if r.reason != "" {
+		st.ErrStatus.Reason = r.reason
+	}
+	for _, c := range r.causes {
+		st.ErrStatus.Details.Causes = append(st.ErrStatus.Details.Causes, metav1.StatusCause{Message: c})
+	}
+	return st
+}
+
+// Mutate applies the policies that match, one after the other.
+func (s *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	policies := s.relevant(a)
+	if len(policies) == 0 {
+		return nil
+	}
+	q := matching.NewRequest(s.host, b, a)
+	wrong := &refusals{q: q}
+	var calls []call
+	for _, p := range policies {
+		calls = s.calls(ctx, b, q, p, wrong, calls)
+	}
+	if len(calls) > 0 {
+		if err := s.apply(ctx, q, calls, wrong); err != nil {
+			return err
+		}
+	}
+	return wrong.status()
+}
+
+// calls adds what a policy is to be called for.
+func (s *Mutating) calls(ctx context.Context, b resource.Backend, q *matching.Request, p *policy[*mutations], wrong *refusals, calls []call) []call {
+	form, err := match(ctx, p, q)
+	if err != nil {
+		wrong.add(p, nil, fmt.Errorf("failed to configure policy: %w", err), "") // upstream's words
+		return calls
+	}
+	if form == nil {
+		return calls
+	}
+	kind, err := findParams(s.host, p.params)
+	if err != nil {
+		wrong.add(p, nil, fmt.Errorf("failed to configure policy: %w", err), "") // upstream's words
+		return calls
+	}
+	for _, bind := range p.bindings {
+		ok, err := bind.matches(ctx, q)
+		if err == nil && !ok {
+			continue
+		}
+		var params []runtime.Object
+		if err == nil {
+			params, err = kind.collect(ctx, b, bind.params, q.Namespace)
+		}
+		if err != nil {
+			wrong.add(p, bind, fmt.Errorf("failed to configure binding: %w", err), "") // upstream's words
+			continue
+		}
+		for _, param := range params {
+			calls = append(calls, call{p, bind, form, param})
+		}
+	}
+	return calls
+}
+
+// apply calls policies in their order, each with what the one before made of the object.
+func (s *Mutating) apply(ctx context.Context, q *matching.Request, calls []call, wrong *refusals) error {
+	memory, _ := q.Recall(s.name).(*rounds)
+	if memory == nil {
+		memory = &rounds{}
+		q.Remember(s.name, memory)
+	}
+	if q.Round > 0 && !apiequality.Semantic.DeepEqual(memory.output, q.Object) {
+		memory.require()
+	}
+	ns, err := namespaceOf(ctx, q)
+	if err != nil {
+		return err
+	}
+	authz := admissionauthorizer.NewCachingAuthorizer(admit.Authorizer(s.host.Authorize))
+	patched := false
+	for i := range calls {
+		c := &calls[i]
+		ran, did, changed, err := s.one(ctx, q, c, ns, authz, memory, wrong)
+		if err != nil {
+			return err
+		}
+		if !ran {
+			continue
+		}
+		patched = patched || did
+		if changed {
+			memory.require()
+			q.CallAgain()
+		}
+		if p, ok := c.policy.object.(*admissionregistrationv1.MutatingAdmissionPolicy); ok && p.Spec.ReinvocationPolicy == admissionregistrationv1.IfNeededReinvocationPolicy {
+			if memory.invoked == nil {
+				memory.invoked = map[key]bool{}
+			}
+			memory.invoked[c.key()] = true
+		}
+	}
+	if patched {
+		memory.require()
+		q.CallAgain()
+	}
+	if err := q.Settle(); err != nil {
+		return apierrors.NewInternalError(fmt.Errorf("failed to convert object: %w", err)) // upstream's words
+	}
+	if q.Object != nil {
+		memory.output = q.Object.DeepCopyObject().(resource.Object)
+	}
+	return nil
+}
+
+// one calls one policy. What is wrong with it is gathered; an error ends the request.
+func (s *Mutating) one(ctx context.Context, q *matching.Request, c *call, ns *corev1.Namespace, authz admissionAuthorizer, memory *rounds, wrong *refusals) (ran, did, changed bool, err error) {
+	m := c.policy.evaluator()
+	if m.err != nil {
+		return false, false, false, apierrors.NewInternalError(m.err)
+	}
+	ctx = m.compiler.CreateContext(ctx)
+	v, err := q.In(ctx, c.form)
+	if err != nil {
+		wrong.add(c.policy, nil, fmt.Errorf("failed to configure policy: %w", err), "") // upstream's words
+		return false, false, false, nil
+	}
+	if m.matcher != nil {
+		r := m.matcher.Match(ctx, q.Library(v), c.param, authz)
+		if r.Error != nil {
+			wrong.add(c.policy, c.binding, r.Error, metav1.StatusReasonInvalid)
+			return false, false, false, nil
+		}
+		if !r.Matches {
+			return false, false, false, nil
+		}
+	}
+	if q.Round > 0 && !memory.due[c.key()] {
+		return false, false, false, nil
+	}
+	before := v.Object
+	for _, p := range m.patchers {
+		if v.Object == nil {
+			break // nothing to change
+		}
+		obj, err := s.patch(ctx, q, v, p, c.param, ns, authz)
+		if err != nil {
+			if st := (*apierrors.StatusError)(nil); errors.As(err, &st) {
+				return true, did, false, st
+			}
+			wrong.add(c.policy, c.binding, err, metav1.StatusReasonInvalid)
+			continue
+		}
+		did = true
+		v = q.Change(v, obj)
+	}
+	return true, did, !apiequality.Semantic.DeepEqual(before, v.Object), nil
+}
+
+// patch applies one mutation.
+func (s *Mutating) patch(ctx context.Context, q *matching.Request, v *matching.Versioned, p patch.Patcher, param runtime.Object, ns *corev1.Namespace, authz admissionAuthorizer) (resource.Object, error) {
+	d := s.host.Kind(v.Resource.GroupResource())
+	if q.Subresource != "" && v.Kind.Kind != d.Kind {
+		d = nil
+	}
+	if s.host.Types == nil {
+		return nil, apierrors.NewServiceUnavailable("nobody knows the shapes of kinds")
+	}
+	types, err := s.host.Types(d)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	out, err := p.Patch(ctx, patch.Request{
+		MatchedResource: v.Resource, VersionedAttributes: q.Library(v), ObjectInterfaces: interfaces{v: v, q: q},
+		OptionalVariables: cel.OptionalVariableBindings{VersionedParams: param, Authorizer: authz}, Namespace: ns, TypeConverter: types,
+	}, celconfig.RuntimeCELCostBudget)
+	if err != nil {
+		return nil, err
+	}
+	obj, ok := out.(resource.Object)
+	if !ok {
+		return nil, apierrors.NewInternalError(fmt.Errorf("a mutation made a %T", out))
+	}
+	if u, free := out.(*unstructured.Unstructured); free {
+		if _, free := v.Object.(*unstructured.Unstructured); !free {
+			obj = q.Empty(v.Object)
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, obj); err != nil {
+				return nil, err
+			}
+		}
+	} else if out == v.Object { // a test in a JSON patch was not met
+		obj = out.DeepCopyObject().(resource.Object)
+	}
+	q.Default(obj, &v.Form)
+	return obj, nil
+}

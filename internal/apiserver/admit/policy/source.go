@@ -1,0 +1,234 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+const group = "admissionregistration.k8s.io"
+
+// policy is one policy with its bindings. E is what its expressions compile to.
+type policy[E any] struct {
+	name     string
+	static   bool
+	failure  *admissionregistrationv1.FailurePolicyType
+	params   *admissionregistrationv1.ParamKind
+	object   resource.Object
+	bindings []*binding
+
+	criteria    matching.Criteria
+	criteriaErr error
+	evaluator   func() E
+}
+
+// ignores says whether the policy is passed over where it is wrong itself.
+func (p *policy[E]) ignores() bool {
+	return p.failure != nil && *p.failure == admissionregistrationv1.Ignore
+}
+
+// binding puts a policy to work.
+type binding struct {
+	name        string
+	policy      string
+	params      *admissionregistrationv1.ParamRef
+	actions     []admissionregistrationv1.ValidationAction
+	everywhere  bool // no criteria
+	criteria    matching.Criteria
+	criteriaErr error
+}
+
+// criteriaOf reads constraints.
+func criteriaOf(m *admissionregistrationv1.MatchResources) (matching.Criteria, error) {
+	c := matching.Criteria{Anything: true}
+	if m == nil {
+		return c, errors.New("policy contained no match constraints, a required field") // upstream's words
+	}
+	c.Equivalent = m.MatchPolicy != nil && *m.MatchPolicy == admissionregistrationv1.Equivalent
+	for _, r := range m.ResourceRules {
+		c.Rules, c.Names = append(c.Rules, r.RuleWithOperations), append(c.Names, r.ResourceNames)
+	}
+	for _, r := range m.ExcludeResourceRules {
+		c.Excluded, c.ExcludedNames = append(c.Excluded, r.RuleWithOperations), append(c.ExcludedNames, r.ResourceNames)
+	}
+	c.Select(m.NamespaceSelector, m.ObjectSelector)
+	return c, nil
+}
+
+func bindingOf(name, policy string, params *admissionregistrationv1.ParamRef, m *admissionregistrationv1.MatchResources, actions []admissionregistrationv1.ValidationAction) *binding {
+	b := &binding{name: name, policy: policy, params: params, actions: actions, everywhere: m == nil}
+	if m != nil {
+		b.criteria, b.criteriaErr = criteriaOf(m)
+	}
+	return b
+}
+
+// matches says whether the binding is about a request.
+func (b *binding) matches(ctx context.Context, q *matching.Request) (bool, error) {
+	if b.everywhere || b.criteriaErr != nil {
+		return b.criteriaErr == nil, b.criteriaErr
+	}
+	f, err := b.criteria.Match(ctx, q)
+	return f != nil, err
+}
+
+// source is what both plug-ins have in common: policies of one kind, and their bindings.
+type source[E any] struct {
+	name               string
+	policies, bindings schema.GroupResource
+	read               func(resource.Object) (*policy[E], error)
+	readBinding        func(resource.Object) (*binding, error)
+
+	host   *admit.Host
+	active atomic.Pointer[[]*policy[E]] // those with bindings, by name; nil: none
+
+	mu       sync.Mutex
+	policy   map[string]*policy[E]
+	bound    map[string]*binding
+	fromFile []*policy[E]
+}
+
+// Name is upstream's.
+func (s *source[E]) Name() string { return s.name }
+
+// Join learns where the plug-in is.
+func (s *source[E]) Join(h *admit.Host) error {
+	s.host, s.policy, s.bound = h, map[string]*policy[E]{}, map[string]*binding{}
+	return nil
+}
+
+// Follows are the kinds of policies and of bindings.
+func (s *source[E]) Follows() []schema.GroupResource {
+	return []schema.GroupResource{s.policies, s.bindings}
+}
+
+// Load reads all policies and bindings.
+func (s *source[E]) Load(ctx context.Context, b resource.Backend) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.Follows() {
+		all, err := b.List(ctx, r, "")
+		if apierrors.IsNotFound(err) { // the kind is not served
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", r.Resource, err)
+		}
+		for _, obj := range all {
+			if err := s.take(r, obj); err != nil {
+				return err
+			}
+		}
+	}
+	s.arrange()
+	return nil
+}
+
+func (s *source[E]) take(r schema.GroupResource, obj resource.Object) error {
+	if r == s.policies {
+		p, err := s.read(obj)
+		if err != nil {
+			return err
+		}
+		s.policy[p.name] = p
+		return nil
+	}
+	b, err := s.readBinding(obj)
+	if err != nil {
+		return err
+	}
+	s.bound[b.name] = b
+	return nil
+}
+
+// Committed reads a policy or binding anew, or forgets it. What is stored now counts, not what this commit was: commits that
+// follow each other closely may be told in any order.
+func (s *source[E]) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, _, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	obj, err := b.Get(ctx, r, "", name)
+	switch {
+	case apierrors.IsNotFound(err):
+		if r == s.policies {
+			delete(s.policy, name)
+		} else {
+			delete(s.bound, name)
+		}
+	case err != nil:
+		return fmt.Errorf("read %s %s: %w", r.Resource, name, err)
+	default:
+		if err := s.take(r, obj); err != nil {
+			return err
+		}
+	}
+	s.arrange()
+	return nil
+}
+
+// arrange makes the list that requests see: policies from files first, then by name. Bindings stand by name.
+func (s *source[E]) arrange() {
+	of := map[string][]*binding{}
+	for _, name := range slices.Sorted(maps.Keys(s.bound)) {
+		b := s.bound[name]
+		of[b.policy] = append(of[b.policy], b)
+	}
+	all := slices.Clone(s.fromFile)
+	for _, name := range slices.Sorted(maps.Keys(s.policy)) {
+		if len(of[name]) == 0 {
+			continue
+		}
+		p := *s.policy[name]
+		p.bindings = of[name]
+		all = append(all, &p)
+	}
+	for _, p := range all {
+		s.host.Ledger.Register(extension.Ref{Point: extension.AdmissionPolicy, Name: p.name}, s.policies.Resource+"/"+p.name)
+	}
+	if len(all) == 0 {
+		s.active.Store(nil)
+		return
+	}
+	s.active.Store(&all)
+}
+
+// relevant are the policies that a request may meet. Reviews of users meet none; policies and bindings themselves
+// meet those from files alone.
+func (s *source[E]) relevant(a *admit.Attributes) []*policy[E] {
+	all := s.active.Load()
+	if all == nil || a.Descriptor.Group == "authorization.k8s.io" || a.Descriptor.Group == "authentication.k8s.io" {
+		return nil
+	}
+	if a.Descriptor.Group == group && configuresPolicies(a.Descriptor.Resource) {
+		n := slices.IndexFunc(*all, func(p *policy[E]) bool { return !p.static })
+		if n < 0 {
+			n = len(*all)
+		}
+		return (*all)[:n]
+	}
+	return *all
+}
+
+// configuresPolicies says whether policies must not be about a resource, so that none can keep itself from being mended.
+func configuresPolicies(r string) bool {
+	switch r {
+	case "validatingadmissionpolicies", "validatingadmissionpolicybindings", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,328 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	admissionauthorizer "k8s.io/apiserver/pkg/admission/plugin/authorizer"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Validating is the plug-in ValidatingAdmissionPolicy.
+type Validating struct {
+	source[validating.Validator]
+}
+
+var (
+	_ admit.Validator = (*Validating)(nil)
+	_ admit.Hosted    = (*Validating)(nil)
+	_ admit.Follower  = (*Validating)(nil)
+)
+
+// Bounds of what goes into the audit log.
+const (
+	maxFailures   = 50
+	maxAnnotation = 10 * 1024
+)
+
+// NewValidating returns the plug-in.
+func NewValidating() *Validating {
+	return &Validating{source[validating.Validator]{
+		name:     "ValidatingAdmissionPolicy",
+		policies: schema.GroupResource{Group: group, Resource: "validatingadmissionpolicies"},
+		bindings: schema.GroupResource{Group: group, Resource: "validatingadmissionpolicybindings"},
+		read:     readValidating,
+		readBinding: func(obj resource.Object) (*binding, error) {
+			b, ok := obj.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding)
+			if !ok {
+				return nil, fmt.Errorf("read policy binding %s: it is a %T", obj.GetName(), obj)
+			}
+			return bindingOf(b.Name, b.Spec.PolicyName, b.Spec.ParamRef, b.Spec.MatchResources, b.Spec.ValidationActions), nil
+		},
+	}}
+}
+
+func readValidating(obj resource.Object) (*policy[validating.Validator], error) {
+	p, ok := obj.(*admissionregistrationv1.ValidatingAdmissionPolicy)
+	if !ok {
+		return nil, fmt.Errorf("read policy %s: it is a %T", obj.GetName(), obj)
+	}
+	out := &policy[validating.Validator]{name: p.Name, failure: p.Spec.FailurePolicy, params: p.Spec.ParamKind, object: p}
+	out.criteria, out.criteriaErr = criteriaOf(p.Spec.MatchConstraints)
+	out.evaluator = sync.OnceValue(func() validating.Validator { return compileValidating(p) })
+	return out, nil
+}
+
+func compileValidating(p *admissionregistrationv1.ValidatingAdmissionPolicy) validating.Validator {
+	with := cel.OptionalVariableDeclarations{HasParams: p.Spec.ParamKind != nil, HasAuthorizer: true}
+	without := cel.OptionalVariableDeclarations{HasParams: with.HasParams}
+	c, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	if err != nil {
+		return validating.NewValidator(nil, nil, nil, nil, p.Spec.FailurePolicy, err)
+	}
+	c.CompileAndStoreVariables(variables(p.Spec.Variables), with, environment.StoredExpressions)
+	var matcher matchconditions.Matcher
+	if conditions := p.Spec.MatchConditions; len(conditions) > 0 {
+		matcher = matchconditions.NewMatcher(c.CompileCondition(conditionsOf(conditions), with, environment.StoredExpressions), p.Spec.FailurePolicy, "policy", "validate", p.Name)
+	}
+	checks, messages := make([]cel.ExpressionAccessor, len(p.Spec.Validations)), make([]cel.ExpressionAccessor, len(p.Spec.Validations))
+	for i, v := range p.Spec.Validations {
+		checks[i] = &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason}
+		if v.MessageExpression != "" {
+			messages[i] = &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}
+		}
+	}
+	audits := make([]cel.ExpressionAccessor, len(p.Spec.AuditAnnotations))
+	for i, a := range p.Spec.AuditAnnotations {
+		audits[i] = &validating.AuditAnnotationCondition{Key: a.Key, ValueExpression: a.ValueExpression}
+	}
+	return validating.NewValidator(
+		c.CompileCondition(checks, with, environment.StoredExpressions), matcher,
+		c.CompileCondition(audits, with, environment.StoredExpressions),
+		c.CompileCondition(messages, without, environment.StoredExpressions), p.Spec.FailurePolicy, nil)
+}
+
+func variables(vs []admissionregistrationv1.Variable) []cel.NamedExpressionAccessor {
+	out := make([]cel.NamedExpressionAccessor, len(vs))
+	for i, v := range vs {
+		out[i] = &validating.Variable{Name: v.Name, Expression: v.Expression}
+	}
+	return out
+}
+
+func conditionsOf(cs []admissionregistrationv1.MatchCondition) []cel.ExpressionAccessor {
+	out := make([]cel.ExpressionAccessor, len(cs))
+	for i := range cs {
+		out[i] = (*matchconditions.MatchCondition)(&cs[i])
+	}
+	return out
+}
+
+// verdict gathers what policies have against a request.
+type verdict struct {
+	q        *matching.Request
+	denial   string // the first; empty: none
+	reason   metav1.StatusReason
+	failures []failure
+}
+
+// failure is the form in which the audit log has it.
+type failure struct {
+	Message           string                                     `json:"message"`
+	Policy            string                                     `json:"policy"`
+	Binding           string                                     `json:"binding"`
+	ExpressionIndex   int                                        `json:"expressionIndex"`
+	ValidationActions []admissionregistrationv1.ValidationAction `json:"validationActions"`
+}
+
+func (v *verdict) deny(policy, binding, message string, reason metav1.StatusReason) {
+	if v.denial != "" {
+		return
+	}
+	v.denial, v.reason = fmt.Sprintf("ValidatingAdmissionPolicy '%s' denied request: %s", policy, message), reason // upstream's words
+	if binding != "" {
+		v.denial = fmt.Sprintf("ValidatingAdmissionPolicy '%s' with binding '%s' denied request: %s", policy, binding, message) // upstream's words
+	}
+}
+
+// wrong is that a policy or its binding cannot be evaluated.
+func (v *verdict) wrong(p *policy[validating.Validator], b *binding, err error) {
+	switch {
+	case p.ignores():
+	case b == nil:
+		v.deny(p.name, "", "failed to configure policy: "+err.Error(), "") // upstream's words
+	default:
+		v.deny(p.name, b.name, "failed to configure binding: "+err.Error(), "") // upstream's words
+	}
+}
+
+// Validate evaluates the policies that match.
+func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	policies := s.relevant(a)
+	if len(policies) == 0 {
+		return nil
+	}
+	v := &verdict{q: matching.NewRequest(s.host, b, a)}
+	authz := admissionauthorizer.NewCachingAuthorizer(admit.Authorizer(s.host.Authorize))
+	for _, p := range policies {
+		if err := s.evaluate(ctx, b, v, p, authz); err != nil {
+			return err
+		}
+	}
+	v.audit()
+	return v.status()
+}
+
+// evaluate asks one policy, through each of its bindings.
+func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdict, p *policy[validating.Validator], authz admissionAuthorizer) error {
+	form, err := match(ctx, p, v.q)
+	if err != nil {
+		v.wrong(p, nil, err)
+		return nil
+	}
+	if form == nil {
+		return nil
+	}
+	kind, err := findParams(s.host, p.params)
+	if err != nil {
+		v.wrong(p, nil, err)
+		return nil
+	}
+	notes := map[string][]string{}
+	for _, bind := range p.bindings {
+		ok, err := bind.matches(ctx, v.q)
+		if err == nil && !ok {
+			continue
+		}
+		if err != nil {
+			v.wrong(p, bind, err)
+			continue
+		}
+		params, err := kind.collect(ctx, b, bind.params, v.q.Namespace)
+		if err != nil {
+			v.wrong(p, bind, err)
+			continue
+		}
+		if len(params) == 0 {
+			continue
+		}
+		in, err := v.q.In(ctx, form)
+		if err != nil {
+			v.wrong(p, bind, fmt.Errorf("failed to convert object version: %w", err)) // upstream's words
+			continue
+		}
+		ns, err := namespaceOf(ctx, v.q)
+		if err != nil {
+			return err
+		}
+		for _, param := range params {
+			r := p.evaluator().Validate(ctx, form.Resource, v.q.Library(in), param, ns, celconfig.RuntimeCELCostBudget, authz)
+			if err := v.take(ctx, p, bind, &r, notes); err != nil {
+				return err
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(notes)) {
+		v.q.Annotate(p.name+"/"+key, strings.Join(notes[key], ", "))
+	}
+	return nil
+}
+
+// match says in which form a request is what a policy is about.
+func match[E any](ctx context.Context, p *policy[E], q *matching.Request) (*matching.Form, error) {
+	if p.criteriaErr != nil {
+		return nil, p.criteriaErr
+	}
+	return p.criteria.Match(ctx, q)
+}
+
+// namespaceOf is the namespace that expressions see: none for what is in none, and none for a namespace itself.
+func namespaceOf(ctx context.Context, q *matching.Request) (*corev1.Namespace, error) {
+	k := q.Kind()
+	if q.Namespace == "" || k.Group == "" && k.Version == "v1" && k.Kind == "Namespace" {
+		return nil, nil
+	}
+	return q.NamespaceObject(ctx)
+}
+
+// take takes the result of one evaluation.
+func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *binding, r *validating.ValidateResult, notes map[string][]string) error {
+	for i, d := range r.Decisions {
+		switch d.Action {
+		case validating.ActionAdmit:
+			continue
+		case validating.ActionDeny:
+		default:
+			return fmt.Errorf("unrecognized evaluation decision '%s' for ValidatingAdmissionPolicyBinding '%s' with ValidatingAdmissionPolicy '%s'", d.Action, b.name, p.name) // upstream's words
+		}
+		for _, action := range b.actions {
+			switch action {
+			case admissionregistrationv1.Deny:
+				v.deny(p.name, b.name, d.Message, d.Reason)
+			case admissionregistrationv1.Audit:
+				v.failures = append(v.failures, failure{d.Message, p.name, b.name, i, b.actions})
+			case admissionregistrationv1.Warn:
+				warning.AddWarning(ctx, "", fmt.Sprintf("Validation failed for ValidatingAdmissionPolicy '%s' with binding '%s': %s", p.name, b.name, d.Message)) // upstream's words
+			}
+		}
+	}
+	for _, n := range r.AuditAnnotations {
+		switch n.Action {
+		case validating.AuditAnnotationActionPublish:
+			value := n.Value
+			if len(value) > maxAnnotation {
+				value = value[:maxAnnotation]
+			}
+			if !slices.Contains(notes[n.Key], value) {
+				notes[n.Key] = append(notes[n.Key], value)
+			}
+		case validating.AuditAnnotationActionError:
+			v.deny(p.name, b.name, n.Error, "")
+		}
+	}
+	return nil
+}
+
+// audit writes down what bindings with the action Audit found.
+func (v *verdict) audit() {
+	if len(v.failures) == 0 {
+		return
+	}
+	if text, err := json.Marshal(v.failures[:min(len(v.failures), maxFailures)]); err == nil {
+		v.q.Annotate("validation.policy.admission.k8s.io/validation_failure", string(text))
+	}
+}
+
+// status is the refusal, nil when there is nothing to refuse.
+func (v *verdict) status() error {
+	if v.denial == "" {
+		return nil
+	}
+	err := admit.Forbidden(v.q.Attributes, errors.New(v.denial))
+	st := (*apierrors.StatusError)(nil)
+	if !errors.As(err, &st) {
+		return err
+	}
+	if st.ErrStatus.Reason = v.reason; v.reason == "" {
+		st.ErrStatus.Reason = metav1.StatusReasonInvalid
+	}
+	st.ErrStatus.Code = codeOf(st.ErrStatus.Reason)
+	st.ErrStatus.Details.Causes = append(st.ErrStatus.Details.Causes, metav1.StatusCause{Message: v.denial})
+	return st
+}
+
+func codeOf(r metav1.StatusReason) int32 {
+	switch r {
+	case metav1.StatusReasonForbidden:
+		return http.StatusForbidden
+	case metav1.StatusReasonUnauthorized:
+		return http.StatusUnauthorized
+	case metav1.StatusReasonRequestEntityTooLarge:
+		return http.StatusRequestEntityTooLarge
+	}
+	return http.StatusUnprocessableEntity
+}
