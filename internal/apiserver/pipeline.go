@@ -18,7 +18,6 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
-	"github.com/mortise-dev/mortise/internal/apiserver/impersonate"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
@@ -145,20 +144,6 @@ func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(http.StatusGatewayTimeout)
 	_ = json.NewEncoder(w).Encode(&late) // a client that went away needs no answer
-}
-
-func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
-	from, _ := request.UserFrom(r.Context())
-	who, err := impersonate.As(r, from, s.authz)
-	if err != nil {
-		status.Refuse(w, r, err)
-		return
-	}
-	if who != nil {
-		audit.Impersonated(r.Context(), who, "")
-		r = r.WithContext(request.WithUser(r.Context(), who))
-	}
-	next.ServeHTTP(w, r)
 }
 
 func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {

@@ -47,6 +47,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
+	"github.com/mortise-dev/mortise/internal/apiserver/impersonate"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
@@ -109,24 +110,25 @@ type Options struct {
 
 // Server is an API server.
 type Server struct {
-	opts     Options
-	api      *verbs.API
-	handler  http.Handler
-	authn    *authenticate.Authenticators
-	trust    func() *x509.CertPool // authorities of client certificates
-	authz    authorize.Chain
-	limiter  flowcontrol.Limiter
-	flow     *flowcontrol.Controller // nil: the limiter alone
-	crds     *crd.Registry
-	keeper   *upkeep.Keeper
-	metrics  *meter.Meter
-	health   *health.Handler
-	started  time.Time
-	leaving  atomic.Bool // the server was told to end
-	underway *gate
-	lifetime *watchcache.Lifetime
-	end      context.CancelFunc
-	ready    chan struct{}
+	opts         Options
+	api          *verbs.API
+	handler      http.Handler
+	authn        *authenticate.Authenticators
+	trust        func() *x509.CertPool // authorities of client certificates
+	authz        authorize.Chain
+	impersonator *impersonate.Impersonator
+	limiter      flowcontrol.Limiter
+	flow         *flowcontrol.Controller // nil: the limiter alone
+	crds         *crd.Registry
+	keeper       *upkeep.Keeper
+	metrics      *meter.Meter
+	health       *health.Handler
+	started      time.Time
+	leaving      atomic.Bool // the server was told to end
+	underway     *gate
+	lifetime     *watchcache.Lifetime
+	end          context.CancelFunc
+	ready        chan struct{}
 
 	background sync.Once
 	discovered struct {
@@ -183,6 +185,7 @@ func New(o Options) (*Server, error) {
 		s.authz = append(s.authz, authorize.Open{}) // who has no roles cannot say by them who may ask for health
 	}
 
+	s.impersonator = impersonate.New(s.authz)
 	vo := verbs.Options{
 		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
 		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds(), s.followed()),

@@ -3,18 +3,26 @@
 
 // Package impersonate lets one user act as another, with the Impersonate-* headers, when the authorizer lets the first
 // impersonate the second.
+//
+// There are several ways to be allowed to ([modes]), and one is enough. The old one, the verb impersonate, allows all that the
+// other may do. The constrained ones ask for two verbs: impersonate:MODE, to be that user, and impersonate-on:MODE:VERB, to do
+// this very thing as such a user. Which mode a request falls under follows from whom it names: the node that the asker's own
+// pod runs on, any node, a service account, or somebody else.
 package impersonate
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/utils/lru"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
@@ -25,87 +33,101 @@ const (
 	extraPrefix = "Impersonate-Extra-"
 )
 
-// Requested is the user that the headers name; nil if they name none.
+// Requested is the user that the headers name; nil if they name none. It takes the headers off when they name one, so that
+// nobody after it behaves differently for them.
 func Requested(h http.Header) (*user.DefaultInfo, error) {
-	who := &user.DefaultInfo{Name: h.Get(userHeader), UID: h.Get(uidHeader), Groups: h.Values(groupHeader)}
+	who := &user.DefaultInfo{Name: h.Get(userHeader), UID: h.Get(uidHeader)}
+	who.Groups = append(who.Groups, h[groupHeader]...)
+	extra := false
 	for name, values := range h {
-		if len(name) > len(extraPrefix) && strings.EqualFold(name[:len(extraPrefix)], extraPrefix) {
-			k := strings.ToLower(name[len(extraPrefix):])
-			if u, err := url.PathUnescape(k); err == nil {
-				k = u
-			}
-			if who.Extra == nil {
-				who.Extra = map[string][]string{}
-			}
-			who.Extra[k] = values
+		if !strings.HasPrefix(name, extraPrefix) {
+			continue
 		}
+		extra = true
+		if len(values) == 0 {
+			continue
+		}
+		k := strings.ToLower(name[len(extraPrefix):])
+		if u, err := url.PathUnescape(k); err == nil {
+			k = u
+		}
+		if who.Extra == nil {
+			who.Extra = map[string][]string{}
+		}
+		who.Extra[k] = append(who.Extra[k], values...)
 	}
 	if who.Name == "" {
-		if len(who.Groups) > 0 || len(who.Extra) > 0 || who.UID != "" {
+		if len(who.Groups) > 0 || extra || who.UID != "" {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("requested %#v without impersonating a user name", who))
 		}
 		return nil, nil
 	}
+	for name := range h {
+		if name == userHeader || name == uidHeader || name == groupHeader || strings.HasPrefix(name, extraPrefix) {
+			delete(h, name)
+		}
+	}
 	return who, nil
 }
 
-// As asks the authorizer whether from may act as the user that the headers name, and returns that user; nil when the
-// headers name none.
-func As(r *http.Request, from user.Info, may authorize.Authorizer) (user.Info, error) {
-	who, err := Requested(r.Header)
+// Impersonator says who may act as whom. It may be used by many goroutines.
+type Impersonator struct {
+	may  authorize.Authorizer
+	last *lru.Cache // by the asker's name: the mode that allowed, which is tried first
+}
+
+// maxRemembered bounds the memory of modes that allowed.
+const maxRemembered = 10_000
+
+// New asks an authorizer.
+func New(may authorize.Authorizer) *Impersonator {
+	return &Impersonator{may: may, last: lru.New(maxRemembered)}
+}
+
+// Wanted says whether the headers may name a user, so that most requests need no closer look.
+func Wanted(h http.Header) bool {
+	for name := range h {
+		if strings.HasPrefix(name, "Impersonate-") {
+			return true
+		}
+	}
+	return false
+}
+
+// As returns the user that the headers name and, where a constrained mode allowed it, the verb that did. A nil user: the headers
+// name none. request is what is asked for, by whoever asks.
+func (i *Impersonator) As(ctx context.Context, h http.Header, request authorize.Attributes) (as user.Info, constraint string, err error) {
+	who, err := Requested(h)
 	if who == nil || err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	ask := func(a authorize.Attributes) error {
-		a.User, a.Verb, a.ResourceRequest = from, "impersonate", true
-		decision, reason, err := may.Authorize(r.Context(), &a)
-		if decision == authorize.Allow {
-			return nil
-		}
-		if err != nil {
-			reason = err.Error()
-		}
-		return authorize.Forbidden(&a, reason)
+	all := modes()
+	order := make([]int, 0, len(all)+1)
+	if last, ok := i.last.Get(request.User.GetName()); ok {
+		order = append(order, last.(int))
 	}
-	if ns, name, ok := serviceAccount(who.Name); ok {
-		err = ask(authorize.Attributes{Resource: "serviceaccounts", Namespace: ns, Name: name})
-		if len(who.Groups) == 0 {
-			who.Groups = []string{"system:serviceaccounts", "system:serviceaccounts:" + ns}
+	for n := range all {
+		if !slices.Contains(order, n) {
+			order = append(order, n)
 		}
-	} else {
-		err = ask(authorize.Attributes{Resource: "users", Name: who.Name})
 	}
-	for _, g := range r.Header.Values(groupHeader) {
+	var first error
+	for _, n := range order {
+		if all[n].applies != nil && !all[n].applies(who, request.User) {
+			continue
+		}
+		c := check{may: i.may, mode: &all[n], request: request, from: request.User}
+		as, err := c.as(ctx, who)
 		if err == nil {
-			err = ask(authorize.Attributes{Resource: "groups", Name: g})
+			i.last.Add(request.User.GetName(), n)
+			return as, all[n].constraint(), nil
+		}
+		if first == nil {
+			first = err
 		}
 	}
-	for k, values := range who.Extra {
-		for _, v := range values {
-			if err == nil {
-				err = ask(authorize.Attributes{Group: "authentication.k8s.io", Version: "v1", Resource: "userextras", Subresource: k, Name: v})
-			}
-		}
+	if first == nil {
+		first = errors.New("all impersonation modes failed") // upstream's words
 	}
-	if err == nil && who.UID != "" {
-		err = ask(authorize.Attributes{Group: "authentication.k8s.io", Version: "v1", Resource: "uids", Name: who.UID})
-	}
-	if err != nil {
-		return nil, err
-	}
-	if who.Name == authenticate.AnonymousUser {
-		who.Groups = append(who.Groups[:len(who.Groups):len(who.Groups)], authenticate.Unauthenticated)
-	} else {
-		who.Groups = append(who.Groups[:len(who.Groups):len(who.Groups)], authenticate.Authenticated)
-	}
-	return who, nil
-}
-
-func serviceAccount(name string) (namespace, account string, ok bool) {
-	rest, ok := strings.CutPrefix(name, "system:serviceaccount:")
-	if !ok {
-		return "", "", false
-	}
-	namespace, account, ok = strings.Cut(rest, ":")
-	return namespace, account, ok && namespace != "" && account != "" && !strings.Contains(account, ":")
+	return nil, "", first
 }
