@@ -59,6 +59,8 @@ type Descriptor struct {
 	// Create, when set, answers a create without storing anything (TokenReview, SubjectAccessReview, bindings). A nil object
 	// without an error is answered as a success.
 	Create func(ctx context.Context, b Backend, obj Object, opts *metav1.CreateOptions) (Object, error)
+	// Bulky kinds have objects that take much more memory decoded than stored: few of them are kept decoded.
+	Bulky bool
 	// Internal marks kinds whose objects this server must not offer to admission webhooks.
 	Internal bool
 }

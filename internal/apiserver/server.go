@@ -307,18 +307,30 @@ func (s *Server) ChangeKinds(added, removed []*resource.Descriptor) {
 func (s *Server) Kinds() []*resource.Descriptor {
 	s.discovered.Lock()
 	defer s.discovered.Unlock()
+	if s.discovered.kinds == nil {
+		s.discovered.kinds = s.list()
+	}
 	return s.discovered.kinds
 }
 
+// relist has the list made anew when somebody asks for it: a definition that is one of thousands costs no more.
 func (s *Server) relist() {
 	s.discovered.Lock()
 	defer s.discovered.Unlock()
+	s.discovered.kinds = nil
+}
+
+func (s *Server) list() []*resource.Descriptor {
 	kinds := s.api.Kinds()
 	if s.crds != nil { // kinds of definitions come last, in the order in which they came
 		custom := s.crds.Descriptors()
-		slices.SortStableFunc(kinds, func(a, b *resource.Descriptor) int { return slices.Index(custom, a) - slices.Index(custom, b) })
+		at := make(map[*resource.Descriptor]int, len(custom))
+		for i, d := range custom {
+			at[d] = i + 1
+		}
+		slices.SortStableFunc(kinds, func(a, b *resource.Descriptor) int { return at[a] - at[b] })
 	}
-	s.discovered.kinds = kinds
+	return kinds
 }
 
 // Definitions are the custom resource definitions that are served.

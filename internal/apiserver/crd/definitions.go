@@ -34,7 +34,7 @@ func Definitions() *resource.Descriptor {
 		Group: v1.GroupName, Resource: "customresourcedefinitions", Singular: "customresourcedefinition",
 		Kind: "CustomResourceDefinition", ListKind: "CustomResourceDefinitionList",
 		ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
-		Storage: "v1", Prefix: "apiextensions.k8s.io/customresourcedefinitions", Codec: definitionCodec{},
+		Storage: "v1", Prefix: "apiextensions.k8s.io/customresourcedefinitions", Codec: definitionCodec{}, Bulky: true,
 		Versions: []resource.Version{{
 			Name: "v1",
 			New:  func() resource.Object { return &v1.CustomResourceDefinition{} },

@@ -6,6 +6,8 @@ package upkeep
 import (
 	"context"
 	"fmt"
+	"maps"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -167,52 +169,126 @@ func setCondition(a *apiregistrationv1.APIService, c apiregistrationv1.APIServic
 	a.Status.Conditions = append(a.Status.Conditions, c)
 }
 
-// definitions registers the served versions of all definitions, and takes back what none serves any more.
-func (k *Keeper) definitions(ctx context.Context, b Backend) error {
-	all, err := b.List(ctx, definitions, "")
-	if apierrors.IsNotFound(err) {
-		return nil // a server without definitions
-	} else if err != nil {
-		return err
+// defined notes which registrations a definition wants, and has those made that are new. It wants the lock.
+func (k *Keeper) defined(name string, obj resource.Object) {
+	old, now := k.known[name], registrationsOf(obj)
+	delete(k.known, name)
+	if now != nil {
+		k.known[name] = now
+	}
+	for n := range now {
+		k.wants[n]++
+		if k.wants[n] == 1 {
+			k.add(key{definitions, n})
+		}
+	}
+	for n := range old {
+		if k.wants[n]--; k.wants[n] == 0 {
+			delete(k.wants, n)
+			k.add(key{what: definitions})
+		}
+	}
+}
+
+// registrationsOf are those of a definition's served versions, by name.
+func registrationsOf(obj resource.Object) map[string]schema.GroupVersion {
+	d, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
+	if !ok || d == nil {
+		return nil
 	}
 	want := map[string]schema.GroupVersion{}
-	for _, obj := range all {
-		d, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
-		if !ok {
-			continue
-		}
-		for _, v := range d.Spec.Versions {
-			if v.Served {
-				want[v.Name+"."+d.Spec.Group] = schema.GroupVersion{Group: d.Spec.Group, Version: v.Name}
-			}
+	for _, v := range d.Spec.Versions {
+		if v.Served {
+			want[v.Name+"."+d.Spec.Group] = schema.GroupVersion{Group: d.Spec.Group, Version: v.Name}
 		}
 	}
+	return want
+}
+
+// wanted are the registrations that the known definitions want.
+func (k *Keeper) wanted() map[string]schema.GroupVersion {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := map[string]schema.GroupVersion{}
+	for _, of := range k.known {
+		maps.Copy(all, of)
+	}
+	return all
+}
+
+// register makes the registration of a version that a definition serves, unless it is there or not wanted any more.
+func (k *Keeper) register(ctx context.Context, b Backend, name string) error {
+	k.mu.Lock()
+	stale := k.wants[name] == 0
+	k.mu.Unlock()
+	if stale {
+		return nil
+	}
+	if _, err := b.Get(ctx, registrations, "", name); !apierrors.IsNotFound(err) {
+		return err
+	}
+	version, group, _ := strings.Cut(name, ".")
+	err := k.create(ctx, b, name, schema.GroupVersion{Group: group, Version: version})
+	if apierrors.IsNotFound(err) {
+		return nil // a server without registrations
+	}
+	return err
+}
+
+func (k *Keeper) create(ctx context.Context, b Backend, name string, gv schema.GroupVersion) error {
+	_, err := b.Create(ctx, registrations, &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{managed: follows}},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: customGroup, VersionPriority: customVersion,
+		},
+	}, false)
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return nil
+}
+
+// definitions registers the served versions of all definitions, and takes back what none serves any more. Definitions are
+// only read when there is something to take back: another server may have stored some that this one has not been told of.
+func (k *Keeper) definitions(ctx context.Context, b Backend) error {
 	have, err := b.List(ctx, registrations, "")
 	if apierrors.IsNotFound(err) {
-		return nil // or without registrations
+		return nil // a server without registrations
 	} else if err != nil {
 		return err
 	}
+	want := k.wanted()
+	var stale []string
 	for _, obj := range have {
 		name := obj.GetName()
 		if _, ok := want[name]; ok {
 			delete(want, name)
-			continue
+		} else if obj.GetLabels()[managed] == follows {
+			stale = append(stale, name)
 		}
-		if obj.GetLabels()[managed] == follows {
+	}
+	if len(stale) > 0 {
+		all, err := b.List(ctx, definitions, "")
+		if apierrors.IsNotFound(err) {
+			return nil // a server without definitions
+		} else if err != nil {
+			return err
+		}
+		served := map[string]schema.GroupVersion{}
+		for _, obj := range all {
+			maps.Copy(served, registrationsOf(obj))
+		}
+		for _, name := range stale {
+			if _, ok := served[name]; ok {
+				continue
+			}
 			if err := b.Delete(ctx, registrations, "", name, nil); err != nil && !apierrors.IsNotFound(err) {
 				return err
 			}
 		}
 	}
 	for name, gv := range want {
-		_, err := b.Create(ctx, registrations, &apiregistrationv1.APIService{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{managed: follows}},
-			Spec: apiregistrationv1.APIServiceSpec{
-				Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: customGroup, VersionPriority: customVersion,
-			},
-		}, false)
-		if err != nil && !apierrors.IsAlreadyExists(err) {
+		if err := k.create(ctx, b, name, gv); err != nil {
 			return err
 		}
 	}

@@ -66,11 +66,14 @@ type Keeper struct {
 	order  []key
 	wake   chan struct{} // holds one when there is something to do
 	remote map[string]service
-	repair func(context.Context) error // nil: nothing is repaired
-	due    bool                        // a repair is waited for
+	known  map[string]map[string]schema.GroupVersion // definition → the registrations that its served versions want
+	wants  map[string]int                            // by how many definitions a registration is wanted
+	repair func(context.Context) error               // nil: nothing is repaired
+	due    bool                                      // a repair is waited for
 }
 
-// key is a piece of work: a flow schema or a registration by name, all definitions, or the repair.
+// key is a piece of work: a flow schema or a registration by name, the registration that a definition wants or those of all
+// definitions, or the repair.
 type key struct {
 	what schema.GroupResource
 	name string
@@ -83,7 +86,7 @@ func New(o Options) *Keeper {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Keeper{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), remote: map[string]service{}}
+	return &Keeper{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), remote: map[string]service{}, known: map[string]map[string]schema.GroupVersion{}, wants: map[string]int{}}
 }
 
 // Repair tells how objects of the start are put right. It is called before Run.
@@ -111,7 +114,7 @@ func (k *Keeper) Committed(r schema.GroupResource, namespace, name string, obj r
 			k.repairLater()
 		}
 	case definitions:
-		k.add(key{what: definitions})
+		k.defined(name, obj)
 	case registrations:
 		k.registered(name, obj)
 	case services:
@@ -193,6 +196,9 @@ func (k *Keeper) one(ctx context.Context, b Backend, w key) error {
 	case registrations:
 		return k.registration(ctx, b, w.name)
 	case definitions:
+		if w.name != "" {
+			return k.register(ctx, b, w.name)
+		}
 		return k.definitions(ctx, b)
 	}
 	k.mu.Lock()

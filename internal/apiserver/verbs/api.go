@@ -19,6 +19,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -88,6 +89,7 @@ type Options struct {
 type API struct {
 	Options
 	views    *watchcache.Views
+	bulky    *watchcache.Views // of kinds whose objects are much larger than their bytes
 	lifetime *watchcache.Lifetime
 	accepts  acceptCache
 
@@ -97,7 +99,7 @@ type API struct {
 
 type kindTable struct {
 	byGroup map[string]map[string]*Kind // group → resource
-	byKind  map[schema.GroupKind]*Kind
+	owned   map[string]bool             // the groups that are this table's own, while it is made
 }
 
 // New makes an API whose feeds run until ctx ends.
@@ -112,35 +114,40 @@ func New(lifetime *watchcache.Lifetime, o Options) *API {
 		o.Now = time.Now
 	}
 	boundCopies()
-	a := &API{Options: o, views: watchcache.NewViews(o.ViewBytes), lifetime: lifetime}
-	a.kinds.Store(&kindTable{byGroup: map[string]map[string]*Kind{}, byKind: map[schema.GroupKind]*Kind{}})
+	a := &API{Options: o, views: watchcache.NewViews(o.ViewBytes), bulky: watchcache.NewViews(o.ViewBytes / 8), lifetime: lifetime}
+	a.kinds.Store(&kindTable{byGroup: map[string]map[string]*Kind{}})
 	return a
 }
 
 // Add puts descriptors to work; one of a resource that is served already replaces it.
 func (a *API) Add(ds ...*resource.Descriptor) {
+	if len(ds) == 0 {
+		return
+	}
 	a.edit(func(t *kindTable) {
 		for _, d := range ds {
-			k := watchcache.NewKind(d, a.Store, a.views, a.lifetime)
+			views := a.views
+			if d.Bulky {
+				views = a.bulky
+			}
+			k := watchcache.NewKind(d, a.Store, views, a.lifetime)
 			if old := t.byGroup[d.Group][d.Resource]; old != nil {
 				old.Feed.Stop() // its watchers come again, and are served by the new one
 			}
-			if t.byGroup[d.Group] == nil {
-				t.byGroup[d.Group] = map[string]*Kind{}
-			}
-			t.byGroup[d.Group][d.Resource] = k
-			t.byKind[schema.GroupKind{Group: d.Group, Kind: d.Kind}] = k
+			t.own(d.Group)[d.Resource] = k
 		}
 	})
 }
 
 // Remove stops serving resources.
 func (a *API) Remove(rs ...schema.GroupResource) {
+	if len(rs) == 0 {
+		return
+	}
 	a.edit(func(t *kindTable) {
 		for _, r := range rs {
 			if k := t.byGroup[r.Group][r.Resource]; k != nil {
-				delete(t.byGroup[r.Group], r.Resource)
-				delete(t.byKind, schema.GroupKind{Group: r.Group, Kind: k.Descriptor.Kind})
+				delete(t.own(r.Group), r.Resource)
 				k.Feed.Stop()
 			}
 			if len(t.byGroup[r.Group]) == 0 {
@@ -154,19 +161,23 @@ func (a *API) edit(change func(*kindTable)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	old := a.kinds.Load()
-	t := &kindTable{byGroup: make(map[string]map[string]*Kind, len(old.byGroup)), byKind: make(map[schema.GroupKind]*Kind, len(old.byKind))}
-	for g, rs := range old.byGroup {
-		m := make(map[string]*Kind, len(rs))
-		for r, k := range rs {
-			m[r] = k
-		}
-		t.byGroup[g] = m
-	}
-	for gk, k := range old.byKind {
-		t.byKind[gk] = k
-	}
+	t := &kindTable{byGroup: maps.Clone(old.byGroup), owned: map[string]bool{}}
 	change(t)
+	t.owned = nil
 	a.kinds.Store(t)
+}
+
+// own is a group's kinds while the table is being changed: a copy, since readers have the one that was before.
+func (t *kindTable) own(group string) map[string]*Kind {
+	if !t.owned[group] || t.byGroup[group] == nil {
+		t.owned[group] = true
+		m := maps.Clone(t.byGroup[group])
+		if m == nil {
+			m = map[string]*Kind{}
+		}
+		t.byGroup[group] = m
+	}
+	return t.byGroup[group]
 }
 
 // Kinds are all descriptors that are served, in no order.

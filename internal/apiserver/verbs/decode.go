@@ -109,8 +109,12 @@ func (q *req) decoder() *decoder {
 	return &decoder{
 		gvk: q.kind.GroupVersionKind(v.Name), name: q.name, empty: v.New, coerce: v.Coerce, prune: v.Prune, fill: v.Default,
 		served: func(gvk schema.GroupVersionKind) bool {
-			k := q.kinds.Load().byKind[gvk.GroupKind()]
-			return k != nil && !k.Unstructured && k.Version(gvk.Version) != nil
+			for _, k := range q.kinds.Load().byGroup[gvk.Group] {
+				if k.Descriptor.Kind == gvk.Kind {
+					return !k.Unstructured && k.Version(gvk.Version) != nil
+				}
+			}
+			return false
 		},
 	}
 }

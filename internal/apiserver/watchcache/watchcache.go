@@ -140,12 +140,18 @@ func (k *Kind) Attach(r *store.Record, hub resource.Object) *Forms {
 	f := k.NewForms(hub)
 	f.record = r
 	r.SetView(f)
-	k.views.add(r, formsSize(r))
+	k.views.add(r, k.formsSize(r))
 	return f
 }
 
 // formsSize is about what a record's decoded object takes.
-func formsSize(r *store.Record) int64 { return int64(2*len(r.Value) + 1024) }
+func (k *Kind) formsSize(r *store.Record) int64 {
+	times := 2
+	if k.Bulky {
+		times = 12
+	}
+	return int64(times*len(r.Value) + 1024)
+}
 
 // Forms is the record's decoded and encoded forms, made now if nobody has before.
 func (k *Kind) Forms(r *store.Record) (*Forms, error) {
@@ -173,7 +179,7 @@ func (k *Kind) Listed(r *store.Record) (*Forms, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !k.views.room(formsSize(r)) {
+	if !k.views.room(k.formsSize(r)) {
 		return k.NewForms(hub), nil
 	}
 	f := k.Attach(r, hub)
