@@ -151,8 +151,9 @@ func (a *audience) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(a))
 }
 
-// algorithms are those of the keys that we take.
+// algorithms are all that there are: a signature by one that does not fit the key is wrong like any other that does not verify.
 var algorithms = []jose.SignatureAlgorithm{
+	"none", jose.HS256, jose.HS384, jose.HS512, jose.EdDSA,
 	jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512, jose.PS256, jose.PS384, jose.PS512,
 }
 

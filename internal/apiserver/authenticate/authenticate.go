@@ -308,9 +308,12 @@ func (a *Authenticators) Verify(ctx context.Context, token string, audiences []s
 	}
 	// as if a request came with nothing but the token: what looks at requests is asked too
 	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}}
-	resp, err := a.ask(r.WithContext(authenticator.WithAudiences(ctx, audiences)))
-	if err != nil || resp == nil {
-		return nil, nil, err
+	resp, err := a.ask(r.WithContext(authenticator.WithAudiences(bare{ctx}, audiences)))
+	if err != nil { // upstream first asks one who knows only its own token
+		return nil, nil, utilerrors.NewAggregate([]error{ErrUnauthorized, err})
+	}
+	if resp == nil {
+		return nil, nil, nil
 	}
 	if len(audiences) > 0 && len(authenticator.Audiences(audiences).Intersect(resp.Audiences)) == 0 {
 		return nil, nil, ErrAudiences
@@ -318,8 +321,19 @@ func (a *Authenticators) Verify(ctx context.Context, token string, audiences []s
 	return resp.User, resp.Audiences, nil
 }
 
+// bare is a context without its values: warnings and annotations about a token are not the reviewer's.
+type bare struct{ context.Context }
+
+// Value knows nothing.
+func (bare) Value(any) any { return nil }
+
 // ErrAudiences is returned when what verified a token gave it audiences that nobody had asked for.
-var ErrAudiences = errors.New("authenticator returned invalid audiences") // the review answers it in upstream's words
+var ErrAudiences error = audiencesError{}
+
+type audiencesError struct{}
+
+func (audiencesError) Error() string     { return "error validating audiences" } // upstream's words
+func (audiencesError) InvalidAudiences() {}
 
 // nobody is who shows no credential.
 var nobody = &user.DefaultInfo{Name: AnonymousUser, Groups: []string{Unauthenticated}}

@@ -5,6 +5,7 @@ package authentication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -17,7 +18,8 @@ import (
 )
 
 // Verify finds out whose token it is, and for which of the audiences it is good; no audiences: the API server's own. A nil
-// user without an error is a token that nobody knows.
+// user without an error is a token that nobody knows; an error with a method InvalidAudiences is of what gave the token audiences
+// that nobody had asked for.
 type Verify func(ctx context.Context, token string, audiences []string) (user.Info, []string, error)
 
 // TokenReview describes the question of whose a token is. Without verify every token is unknown.
@@ -40,6 +42,9 @@ func TokenReview(verify Verify) *resource.Descriptor {
 				return r, nil
 			}
 			u, audiences, err := verify(ctx, r.Spec.Token, r.Spec.Audiences)
+			if invalid := (interface{ InvalidAudiences() }(nil)); errors.As(err, &invalid) {
+				return nil, apierrors.NewInternalError(errors.New("error validating audiences")) // upstream's words
+			}
 			if err != nil {
 				r.Status.Error = err.Error()
 			}
