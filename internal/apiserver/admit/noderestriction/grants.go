@@ -18,7 +18,6 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
-	"github.com/mortise-dev/mortise/resource"
 )
 
 // audience lets a node have tokens for the audiences that the pod's volumes ask for, and for those that it was granted.
@@ -108,18 +107,6 @@ func migrated(ebs, gce, disk, file, cinder, vsphere, portworx bool) string {
 	return ""
 }
 
-func get[T resource.Object](ctx context.Context, r *request, in schema.GroupResource, namespace, name string) (obj T, err error) {
-	o, err := r.backend.Get(ctx, in, namespace, name)
-	if err != nil {
-		return obj, err
-	}
-	obj, ok := o.(T)
-	if !ok {
-		return obj, fmt.Errorf("unexpected type %T", o)
-	}
-	return obj, nil
-}
-
 func (r *request) claimDriver(ctx context.Context, namespace, name string) (string, error) {
 	claim, err := get[*corev1.PersistentVolumeClaim](ctx, r, schema.GroupResource{Resource: "persistentvolumeclaims"}, namespace, name)
 	if err != nil {
@@ -174,12 +161,12 @@ func (r *request) podCertificate(ctx context.Context) error {
 		return admit.Forbidden(r.Attributes, err)
 	}
 	name := r.Namespace + "/" + s.PodName
-	n, err := r.backend.Get(ctx, schema.GroupResource{Resource: "nodes"}, "", string(s.NodeName))
+	n, err := get[*corev1.Node](ctx, r, schema.GroupResource{Resource: "nodes"}, "", string(s.NodeName))
 	if err != nil {
 		return missing(err, "node %q", s.NodeName)
 	}
-	if n.GetUID() != s.NodeUID {
-		return fmt.Errorf("PodCertificateRequest for pod %q names node UID %q, inconsistent with the running node (%q)", name, s.NodeUID, n.GetUID())
+	if n.UID != s.NodeUID {
+		return fmt.Errorf("PodCertificateRequest for pod %q names node UID %q, inconsistent with the running node (%q)", name, s.NodeUID, n.UID)
 	}
 	pod, err := get[*corev1.Pod](ctx, r, schema.GroupResource{Resource: "pods"}, r.Namespace, s.PodName)
 	if err != nil {
@@ -197,12 +184,12 @@ func (r *request) podCertificate(ctx context.Context) error {
 	if s.ServiceAccountName != pod.Spec.ServiceAccountName {
 		return r.refuse("PodCertificateRequest for pod %q contains serviceAccountName (%q) that differs from running pod (%q)", name, s.ServiceAccountName, pod.Spec.ServiceAccountName)
 	}
-	account, err := r.backend.Get(ctx, schema.GroupResource{Resource: "serviceaccounts"}, r.Namespace, s.ServiceAccountName)
+	account, err := get[*corev1.ServiceAccount](ctx, r, schema.GroupResource{Resource: "serviceaccounts"}, r.Namespace, s.ServiceAccountName)
 	if err != nil {
 		return missing(err, "service account %q", r.Namespace+"/"+s.ServiceAccountName)
 	}
-	if s.ServiceAccountUID != account.GetUID() {
-		return fmt.Errorf("PodCertificateRequest for pod %q names service account UID %q, which differs from the running service account (%q)", name, s.ServiceAccountUID, account.GetUID())
+	if s.ServiceAccountUID != account.UID {
+		return fmt.Errorf("PodCertificateRequest for pod %q names service account UID %q, which differs from the running service account (%q)", name, s.ServiceAccountUID, account.UID)
 	}
 	if signs(pod, s.SignerName) {
 		return nil

@@ -114,16 +114,25 @@ func (r *request) unexpected(obj any) error { return r.refuse("unexpected type %
 
 // find reads an object; that it is not there is the answer, any other error a refusal.
 func find[T resource.Object](ctx context.Context, r *request, in schema.GroupResource, namespace, name string) (obj T, err error) {
-	o, err := r.backend.Get(ctx, in, namespace, name)
-	if apierrors.IsNotFound(err) {
+	obj, err = get[T](ctx, r, in, namespace, name)
+	if err == nil || apierrors.IsNotFound(err) {
 		return obj, err
 	}
+	return obj, admit.Forbidden(r.Attributes, err)
+}
+
+// get reads an object.
+func get[T resource.Object](ctx context.Context, r *request, in schema.GroupResource, namespace, name string) (obj T, err error) {
+	o, err := r.backend.Get(ctx, in, namespace, name)
+	if apierrors.IsNotFound(err) { // upstream's caches name the kind there, not the resource
+		return obj, apierrors.NewNotFound(schema.GroupResource{Group: in.Group, Resource: strings.TrimSuffix(in.Resource, "s")}, name)
+	}
 	if err != nil {
-		return obj, admit.Forbidden(r.Attributes, err)
+		return obj, err
 	}
 	obj, ok := o.(T)
 	if !ok {
-		return obj, r.unexpected(o)
+		return obj, fmt.Errorf("unexpected type %T", o)
 	}
 	return obj, nil
 }
@@ -177,15 +186,15 @@ func (r *request) mirror(ctx context.Context) error {
 	case owner.BlockOwnerDeletion != nil && *owner.BlockOwnerDeletion:
 		return r.refuse("node %q must not set blockOwnerDeletion on an owner reference", r.node)
 	}
-	n, err := r.backend.Get(ctx, schema.GroupResource{Resource: "nodes"}, "", r.node)
+	n, err := get[*corev1.Node](ctx, r, schema.GroupResource{Resource: "nodes"}, "", r.node)
 	if apierrors.IsNotFound(err) {
 		return err
 	}
 	if err != nil {
 		return r.refuse("error looking up node %s to verify uid: %w", r.node, err) // upstream's words
 	}
-	if owner.UID != n.GetUID() {
-		return r.refuse("node %s UID mismatch: expected %s got %s", r.node, owner.UID, n.GetUID())
+	if owner.UID != n.UID {
+		return r.refuse("node %s UID mismatch: expected %s got %s", r.node, owner.UID, n.UID)
 	}
 	what, err := apiObjects(pod)
 	if err != nil {
