@@ -20,8 +20,8 @@ var ErrOpen = errors.New("extension is not called while it keeps failing")
 
 // Ref names one extension: this webhook, that driver.
 type Ref struct {
-	Point Point  `json:"point"`
-	Name  string `json:"name"`
+	Point Point
+	Name  string
 }
 
 // Policy is how an extension is called. The zero value calls once, has no deadline of its own and no breaker.
@@ -52,17 +52,15 @@ const (
 // Entry is what the ledger knows of one extension.
 type Entry struct {
 	Ref
-	Where                    string        `json:"configured"` // the object, file or flag that names it; empty: nobody said
-	State                    State         `json:"state"`
-	Calls, Failures, Refused int64         `json:"-"`
-	Total, Longest           time.Duration `json:"-"`
-	P50, P99                 time.Duration `json:"-"` // of the newest calls, within a fifth
-	LastError                string        `json:"lastError,omitempty"`
-	LastFailure              time.Time     `json:"-"`
-	// Certificate is when the serving certificate ends that was seen at the newest TLS handshake; zero: none was seen.
-	Certificate time.Time `json:"-"`
-	// Latency is how many calls took how long: cumulative, by the bounds of [Bounds].
-	Latency []int64 `json:"-"`
+	Where                    string // the object, file or flag that names it; empty: nobody said
+	State                    State
+	Calls, Failures, Refused int64
+	Total, Longest           time.Duration
+	P50, P99                 time.Duration // of the newest calls, within a fifth
+	LastError                string
+	LastFailure              time.Time
+	Certificate              time.Time // when the serving certificate ends that was seen at the newest TLS handshake; zero: none was
+	Latency                  []int64   // how many calls took how long: cumulative, by the bounds of [Bounds]
 }
 
 // Ledger makes every call out to an extension, and so knows them all.

@@ -61,6 +61,7 @@ func (s *Server) mux() map[string]http.Handler {
 		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
 		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
 		"/debug/flags":         flags, "/debug/flags/": flags,
+		extensionsPath: http.HandlerFunc(s.extensions),
 	}
 	if s.flow != nil {
 		for p, dump := range s.flow.Dumps() {

@@ -176,7 +176,7 @@ func New(o Options) (*Server, error) {
 	if o.Authorization == nil {
 		s.authz[len(s.authz)-1] = o.Roles
 	}
-	for _, c := range o.Collectors {
+	for _, c := range append([]prometheus.Collector{&counted{s}}, o.Collectors...) {
 		if err := s.metrics.Registry().Register(c); err != nil {
 			return nil, fmt.Errorf("make API server: %w", err)
 		}

@@ -29,14 +29,14 @@ type Meter struct {
 	registry *prometheus.Registry
 	slis     *prometheus.Registry
 
-	total                      *prometheus.CounterVec
-	duration, sli, sizes       *prometheus.HistogramVec
-	running, deprecated        *prometheus.GaugeVec
-	terminations               *prometheus.CounterVec
-	tls, audited, auditRefused prometheus.Counter
-	certificates               prometheus.Histogram
-	step, controller           *prometheus.HistogramVec
-	resettable                 []interface{ Reset() }
+	total                *prometheus.CounterVec
+	duration, sli, sizes *prometheus.HistogramVec
+	running, deprecated  *prometheus.GaugeVec
+	terminations         *prometheus.CounterVec
+	tls                  prometheus.Counter
+	certificates         prometheus.Histogram
+	step, controller     *prometheus.HistogramVec
+	resettable           []interface{ Reset() }
 
 	requests atomic.Pointer[sync.Map] // Request → *series
 	long     sync.Map                 // Request without code → prometheus.Gauge
@@ -88,12 +88,6 @@ func New(started time.Time, sources Sources) *Meter {
 			Help:    "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.",
 			Buckets: []float64{0, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 345600, 604800, 2592000, 7776000, 15552000, 31104000},
 		}),
-		audited: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "apiserver_audit_event_total", Help: "[ALPHA] Counter of audit events generated and sent to the audit backend.",
-		}),
-		auditRefused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "apiserver_audit_requests_rejected_total", Help: "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.",
-		}),
 		step: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "apiserver_admission_step_admission_duration_seconds",
 			Help:    "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).",
@@ -107,7 +101,7 @@ func New(started time.Time, sources Sources) *Meter {
 	}
 	m.requests.Store(&sync.Map{})
 	m.resettable = []interface{ Reset() }{m.total, m.duration, m.sli, m.sizes, m.deprecated, m.terminations, m.step, m.controller}
-	m.registry.MustRegister(m.total, m.duration, m.sli, m.sizes, m.running, m.deprecated, m.terminations, m.tls, m.certificates, m.audited, m.auditRefused, m.step, m.controller,
+	m.registry.MustRegister(m.total, m.duration, m.sli, m.sizes, m.running, m.deprecated, m.terminations, m.tls, m.certificates, m.step, m.controller,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{sources: sources})
 	m.slis.MustRegister(&healthCollector{health: sources.Health})
 	return m
