@@ -67,6 +67,7 @@ func verbs() []verb {
 		{"kubectl", "ARGS...", "the whole of kubectl", runKubectl},
 		{"machine", "prepare", "install and start what a real node needs: containerd, CNI plug-ins, images", runMachine},
 		{"crd", "check FILE...", "judge CustomResourceDefinitions as a server would, without one", runCRD},
+		{"extensions", "[points] [-o json|wide]", "what is plugged into a running server, and how it does", runExtensions},
 		{"store", "check|backup|restore", "look after a data directory that is not in use", runStore},
 		{"version", "[-o json]", "print the version", runVersion},
 	}
@@ -95,7 +96,7 @@ func Main(ctx context.Context, args []string, p Program) int {
 func usage(w io.Writer) {
 	fmt.Fprintln(w, "mortise: a Kubernetes-compatible control plane and node in one binary\n\nUsage:")
 	for _, v := range verbs() {
-		fmt.Fprintf(w, "  mortise %-8s %-22s %s\n", v.name, v.args, v.about)
+		fmt.Fprintf(w, "  mortise %-10s %-23s %s\n", v.name, v.args, v.about)
 	}
 	fmt.Fprintln(w, "\n`mortise COMMAND --help` explains a command's flags.")
 }

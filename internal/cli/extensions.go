@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/mortise-dev/mortise/extension"
+)
+
+// runExtensions prints what is plugged into a running server and how it does, or the catalogue of what can be.
+func runExtensions(ctx context.Context, p Program, args []string) int {
+	f := pflag.NewFlagSet("extensions", pflag.ContinueOnError)
+	f.SetOutput(p.Err)
+	kubeconfig := f.String("kubeconfig", "", "kubeconfig of the server; default: $KUBECONFIG, then ~/.kube/config")
+	output := f.StringP("output", "o", "", "json or wide")
+	f.Usage = func() {
+		fmt.Fprintf(p.Err, `Usage: mortise extensions [points] [flags]
+
+Prints what is plugged into a running server: the point, the extension's name, what configures it, how it is doing, how often it
+was called, how long calls took (median and 99th percentile of the newest), and its newest error; with -o wide also what
+failed, was kept back by the breaker, and when its certificate ends. "points" prints the catalogue of extension points with the
+contract of each; it asks no server.
+
+%s`, f.FlagUsages())
+	}
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return 0
+		}
+		fmt.Fprintf(p.Err, "mortise extensions: %v\n", err)
+		return 2
+	}
+	catalogue := f.NArg() == 1 && f.Arg(0) == "points"
+	if f.NArg() > 0 && !catalogue || *output != "" && *output != "json" && *output != "wide" {
+		f.Usage()
+		return 2
+	}
+	var err error
+	if catalogue {
+		err = printPoints(p.Out, *output)
+	} else {
+		err = printExtensions(ctx, p.Out, *kubeconfig, *output)
+	}
+	if err != nil {
+		return fail(p, err)
+	}
+	return 0
+}
+
+func printPoints(w io.Writer, output string) error {
+	points := extension.Points()
+	if output == "json" {
+		return printJSON(w, points)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(t, "POINT\tWAY\tCONTRACT\tCONFIGURED BY")
+	if output == "wide" {
+		fmt.Fprint(t, "\tDOCUMENTED")
+	}
+	fmt.Fprintln(t)
+	for _, d := range points {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s", d.Point, d.Way, d.Contract, d.Configured)
+		if output == "wide" {
+			fmt.Fprintf(t, "\t%s", d.Documented)
+		}
+		fmt.Fprintln(t)
+	}
+	return t.Flush()
+}
+
+func printExtensions(ctx context.Context, w io.Writer, kubeconfig, output string) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	config.Timeout = 30 * time.Second
+	client, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	body, err := client.Get().AbsPath("/debug/extensions").Do(ctx).Raw()
+	if err != nil {
+		return fmt.Errorf("ask for extensions: %w", err)
+	}
+	var view extension.View
+	if err := json.Unmarshal(body, &view); err != nil {
+		return fmt.Errorf("read extensions: %w", err)
+	}
+	if output == "json" {
+		return printJSON(w, view.Extensions)
+	}
+	if len(view.Extensions) == 0 {
+		_, err := fmt.Fprintln(w, "No extensions are configured. `mortise extensions points` prints what can be plugged in.")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	wide := output == "wide"
+	fmt.Fprint(t, "POINT\tNAME\tCONFIGURED\tSTATE\tCALLS\tP50\tP99")
+	if wide {
+		fmt.Fprint(t, "\tFAILED\tREFUSED\tCERTIFICATE ENDS\tLAST FAILURE")
+	}
+	fmt.Fprintln(t, "\tLAST ERROR")
+	for _, e := range view.Extensions {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s", e.Point, e.Name, cmp.Or(e.Configured, "-"), e.State, e.Calls, short(e.P50), short(e.P99))
+		if wide {
+			fmt.Fprintf(t, "\t%d\t%d\t%s\t%s", e.Failures, e.Refused, cmp.Or(e.CertificateEnds, "-"), cmp.Or(e.LastFailure, "-"))
+		}
+		fmt.Fprintf(t, "\t%s\n", cmp.Or(line(e.LastError, wide), "-"))
+	}
+	return t.Flush()
+}
+
+func printJSON(w io.Writer, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode extensions: %w", err)
+	}
+	_, err = fmt.Fprintln(w, string(b))
+	return err
+}
+
+// short is seconds with three digits.
+func short(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d == 0:
+		return "-"
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(10 * time.Millisecond).String()
+}
+
+// widest is what a narrow table shows of an error.
+const widest = 60
+
+// line is an error on one line of a table.
+func line(s string, wide bool) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if !wide && len(s) > widest {
+		return strings.ToValidUTF8(s[:widest], "") + "…"
+	}
+	return s
+}
