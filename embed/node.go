@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/server"
 	"github.com/mortise-dev/mortise/internal/agent/simulated"
@@ -44,11 +45,14 @@ func findNode(ctx context.Context, p *parts, o *settled) error {
 		why = "no data directory"
 	} else {
 		for _, s := range sockets {
-			err := machine.Answers(ctx, s)
+			ref := extension.Ref{Point: extension.ContainerRuntime, Name: s}
+			p.ledger.Register(ref, "--cri-socket")
+			err := p.ledger.Call(ctx, ref, extension.Policy{}, func(ctx context.Context) error { return machine.Answers(ctx, s) })
 			if err == nil {
 				o.node, p.criSocket, p.nodeText = NodeCRI, s, "containerd"
 				return nil
 			}
+			p.ledger.Unregister(ref)
 			why = fmt.Sprintf("no container runtime answers at %s", s)
 		}
 	}

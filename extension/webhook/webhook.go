@@ -77,3 +77,9 @@ func (c *Caller) Call(ctx context.Context, ref extension.Ref, p extension.Policy
 	}
 	return err
 }
+
+// Register lists a webhook in the ledger, called or not; see [extension.Ledger.Register].
+func (c *Caller) Register(ref extension.Ref, where string) { c.ledger.Register(ref, where) }
+
+// Unregister strikes it off.
+func (c *Caller) Unregister(ref extension.Ref) { c.ledger.Unregister(ref) }

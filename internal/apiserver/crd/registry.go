@@ -130,6 +130,7 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 		if old == nil {
 			return nil, nil
 		}
+		r.list(name, nil)
 		delete(r.defs, name)
 		delete(r.groups[old.def.Spec.Group], name)
 		if len(r.groups[old.def.Spec.Group]) == 0 {
@@ -164,6 +165,7 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 		}
 	}
 	r.defs[name] = entry
+	r.list(name, def)
 	if r.groups[def.Spec.Group] == nil {
 		r.groups[def.Spec.Group] = map[string]*defined{}
 	}
