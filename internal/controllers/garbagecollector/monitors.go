@@ -16,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/metadata/metadatainformer"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
 	"golang.org/x/sync/errgroup"
@@ -180,20 +178,10 @@ func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.
 			return &monitor{stop: func() {}, synced: registration.HasSyncedChecker().Done()}, nil
 		}
 	}
-	informer := metadatainformer.NewFilteredMetadataInformer(m.d.Metadata, gvr, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
-	if err := informer.SetTransform(controllers.DropManagedFields); err != nil {
-		return nil, fmt.Errorf("set transform: %w", err)
-	}
-	registration, err := controllers.SubscribeWhileRunning(m.d, informer, handler)
-	if err != nil {
-		return nil, err
-	}
+	follow := newReflected(func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) }, m.removed)
 	ctx, stop := context.WithCancel(ctx)
-	group.Go(func() error {
-		informer.RunWithContext(ctx)
-		return nil
-	})
-	return &monitor{stop: stop, synced: registration.HasSyncedChecker().Done()}, nil
+	group.Go(func() error { return follow.run(ctx, m.d.Metadata, gvr) })
+	return &monitor{stop: stop, synced: follow.synced}, nil
 }
 
 func describe(gvr schema.GroupVersionResource, kind string, o metav1.Object) *object {
