@@ -4,7 +4,14 @@
 package builtin
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	policyconfig "k8s.io/apiserver/pkg/admission/plugin/policy/config"
+	webhookconfig "k8s.io/apiserver/pkg/admission/plugin/webhook/config"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultingressclass"
@@ -25,30 +32,148 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/webhook"
 )
 
-// Admission is the built-in admission plug-ins, in kube-apiserver's order.
-func Admission() admit.Chain {
-	security, err := podsecurity.New()
+// AdmissionOptions select and configure the built-in admission plug-ins. The zero value is kube-apiserver's default.
+type AdmissionOptions struct {
+	Enable, Disable []string
+	// Configuration is what an AdmissionConfiguration says for a plug-in, nil where it says nothing; nil: there is no file.
+	Configuration func(name string) (io.Reader, error)
+}
+
+// admissionPlugin is one row of the plug-ins: make is nil for one of upstream's that this release does not have, off for one
+// that is not on by itself.
+type admissionPlugin struct {
+	name string
+	off  bool
+	make func(config io.Reader) (admit.Plugin, error)
+}
+
+// plain is a plug-in without configuration.
+func plain[P admit.Plugin](p func() P) func(io.Reader) (admit.Plugin, error) {
+	return func(io.Reader) (admit.Plugin, error) { return p(), nil }
+}
+
+// admissionPlugins are all of kube-apiserver's, in its order.
+func admissionPlugins() []admissionPlugin {
+	return []admissionPlugin{
+		{name: "AlwaysAdmit", off: true},
+		{name: "NamespaceAutoProvision", off: true},
+		{name: "NamespaceLifecycle", make: plain(namespacelifecycle.New)},
+		{name: "NamespaceExists", off: true},
+		{name: "LimitPodHardAntiAffinityTopology", off: true},
+		{name: "LimitRanger"},
+		{name: "ServiceAccount", make: func(io.Reader) (admit.Plugin, error) { return serviceaccount.New(serviceaccount.Options{}), nil }},
+		{name: "NodeRestriction", make: plain(noderestriction.New)}, // on here, unlike upstream: nodes are on by themselves too
+		{name: "TaintNodesByCondition", make: plain(taintnodes.New)},
+		{name: "AlwaysPullImages", off: true},
+		{name: "ImagePolicyWebhook", off: true},
+		{name: "PodSecurity", make: func(io.Reader) (admit.Plugin, error) { return podsecurity.New() }},
+		{name: "PodNodeSelector", off: true},
+		{name: "Priority", make: plain(priority.New)},
+		{name: "DefaultTolerationSeconds", make: plain(defaulttolerationseconds.New)},
+		{name: "PodTolerationRestriction", off: true},
+		{name: "EventRateLimit", off: true},
+		{name: "ExtendedResourceToleration", off: true},
+		{name: "DefaultStorageClass", make: plain(defaultstorageclass.New)},
+		{name: "StorageObjectInUseProtection", make: plain(storageprotection.New)},
+		{name: "PodGroupProtection", off: true},
+		{name: "OwnerReferencesPermissionEnforcement", off: true},
+		{name: "PersistentVolumeClaimResize", make: plain(volumeresize.New)},
+		{name: "RuntimeClass", make: plain(runtimeclass.New)},
+		{name: "CertificateApproval"},
+		{name: "CertificateSigning"},
+		{name: "ClusterTrustBundleAttest"},
+		{name: "CertificateSubjectRestriction"},
+		{name: "DefaultIngressClass", make: plain(defaultingressclass.New)},
+		{name: "DenyServiceExternalIPs", off: true},
+		{name: "PodTopologyLabels", make: plain(podtopologylabels.New)},
+		{name: "NodeDeclaredFeatureValidator"},
+		{name: "PodResizeValidator", make: plain(podresize.New)},
+		{name: "MutatingAdmissionPolicy", make: func(r io.Reader) (admit.Plugin, error) {
+			c, err := policyconfig.LoadMutatingConfig(r)
+			return policy.NewMutating(policy.Options{Manifests: c.StaticManifestsDir}), err
+		}},
+		{name: "MutatingAdmissionWebhook", make: func(r io.Reader) (admit.Plugin, error) {
+			o, err := webhookOptions(r)
+			return webhook.NewMutating(o), err
+		}},
+		{name: "ValidatingAdmissionPolicy", make: func(r io.Reader) (admit.Plugin, error) {
+			c, err := policyconfig.LoadValidatingConfig(r)
+			return policy.NewValidating(policy.Options{Manifests: c.StaticManifestsDir}), err
+		}},
+		{name: "ValidatingAdmissionWebhook", make: func(r io.Reader) (admit.Plugin, error) {
+			o, err := webhookOptions(r)
+			return webhook.NewValidating(o), err
+		}},
+		{name: "ResourceQuota"},
+		{name: "AlwaysDeny", off: true},
+	}
+}
+
+func webhookOptions(r io.Reader) (webhook.Options, error) {
+	c, err := webhookconfig.LoadConfig(r)
 	if err != nil {
-		panic(fmt.Errorf("built-in pod security checks are inconsistent: %w", err))
+		return webhook.Options{}, err
 	}
-	return admit.Chain{
-		namespacelifecycle.New(),
-		serviceaccount.New(serviceaccount.Options{}),
-		noderestriction.New(),
-		taintnodes.New(),
-		security,
-		priority.New(),
-		defaulttolerationseconds.New(),
-		defaultstorageclass.New(),
-		storageprotection.New(),
-		volumeresize.New(),
-		runtimeclass.New(),
-		defaultingressclass.New(),
-		podtopologylabels.New(),
-		podresize.New(),
-		policy.NewMutating(),
-		webhook.NewMutating(webhook.Options{}),
-		policy.NewValidating(),
-		webhook.NewValidating(webhook.Options{}),
+	return webhook.Options{Kubeconfig: c.KubeConfigFile, Manifests: c.StaticManifestsDir}, nil
+}
+
+// AdmissionNames are the names of all of upstream's plug-ins.
+func AdmissionNames() []string {
+	var names []string
+	for _, p := range admissionPlugins() {
+		names = append(names, p.name)
 	}
+	return names
+}
+
+// Admission is the built-in admission plug-ins, in kube-apiserver's order.
+func Admission(o AdmissionOptions) (admit.Chain, error) {
+	all := admissionPlugins()
+	if err := checkAdmission(all, o); err != nil {
+		return nil, err
+	}
+	var chain admit.Chain
+	for _, p := range all {
+		if p.make == nil || slices.Contains(o.Disable, p.name) || p.off && !slices.Contains(o.Enable, p.name) {
+			continue
+		}
+		var config io.Reader
+		if o.Configuration != nil {
+			var err error
+			if config, err = o.Configuration(p.name); err != nil {
+				return nil, fmt.Errorf("read configuration of admission plug-in %s: %w", p.name, err)
+			}
+		}
+		made, err := p.make(config)
+		if err != nil {
+			return nil, fmt.Errorf("make admission plug-in %s: %w", p.name, err)
+		}
+		chain = append(chain, made)
+	}
+	return chain, nil
+}
+
+func checkAdmission(all []admissionPlugin, o AdmissionOptions) error {
+	known := map[string]*admissionPlugin{}
+	for i := range all {
+		known[all[i].name] = &all[i]
+	}
+	var errs []error
+	for _, name := range o.Enable {
+		switch p := known[name]; {
+		case p == nil:
+			errs = append(errs, fmt.Errorf("enable-admission-plugins plugin %q is unknown", name)) // upstream's words
+		case p.make == nil && p.off:
+			errs = append(errs, fmt.Errorf("enable-admission-plugins plugin %q is not in this release", name))
+		}
+	}
+	for _, name := range o.Disable {
+		if known[name] == nil {
+			errs = append(errs, fmt.Errorf("disable-admission-plugins plugin %q is unknown", name)) // upstream's words
+		}
+	}
+	if both := sets.New(o.Enable...).Intersection(sets.New(o.Disable...)); both.Len() > 0 {
+		errs = append(errs, fmt.Errorf("%v in enable-admission-plugins and disable-admission-plugins overlapped", sets.List(both))) // upstream's words
+	}
+	return errors.Join(errs...)
 }

@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package certificateapproval is the CertificateApproval plug-in: who approves or denies a signing request must be allowed to
+// approve for its signer.
+package certificateapproval
+
+import (
+	"context"
+	"fmt"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// New makes the plug-in.
+func New() admit.Plugin { return &plugin{} }
+
+type plugin struct{ authorize admit.Authorizer }
+
+func (*plugin) Name() string { return "CertificateApproval" }
+
+// Join implements [admit.Hosted].
+func (p *plugin) Join(h *admit.Host) error {
+	p.authorize = h.Authorize
+	return nil
+}
+
+// Validate asks for the permission, by the signer that the request was made for.
+func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
+	if !a.Is("certificates.k8s.io", "certificatesigningrequests", "approval") || a.Operation != admit.Update {
+		return nil
+	}
+	_, old, _ := admit.ObjectsOf[*certificatesv1.CertificateSigningRequest](a)
+	if old == nil {
+		return admit.Forbidden(a, fmt.Errorf("expected type CertificateSigningRequest, got: %T", a.Old)) // upstream's words
+	}
+	if !p.authorize.MayFor(ctx, a.User, "approve", old.Spec.SignerName) {
+		return admit.Forbidden(a, fmt.Errorf("user not permitted to approve requests with signerName %q", old.Spec.SignerName)) // upstream's words
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package certificatesigning is the CertificateSigning plug-in: who writes a certificate or conditions into a signing request
+// must be allowed to sign for its signer.
+package certificatesigning
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// New makes the plug-in.
+func New() admit.Plugin { return &plugin{} }
+
+type plugin struct{ authorize admit.Authorizer }
+
+func (*plugin) Name() string { return "CertificateSigning" }
+
+// Join implements [admit.Hosted].
+func (p *plugin) Join(h *admit.Host) error {
+	p.authorize = h.Authorize
+	return nil
+}
+
+// Validate asks for the permission, by the signer that the request was made for.
+func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
+	if !a.Is("certificates.k8s.io", "certificatesigningrequests", "status") || a.Operation != admit.Update {
+		return nil
+	}
+	obj, old, ok := admit.ObjectsOf[*certificatesv1.CertificateSigningRequest](a)
+	switch {
+	case old == nil:
+		return admit.Forbidden(a, fmt.Errorf("expected type CertificateSigningRequest, got: %T", a.Old)) // upstream's words
+	case !ok:
+		return admit.Forbidden(a, fmt.Errorf("expected type CertificateSigningRequest, got: %T", a.Object)) // upstream's words
+	case bytes.Equal(old.Status.Certificate, obj.Status.Certificate) && equality.Semantic.DeepEqual(old.Status.Conditions, obj.Status.Conditions):
+		return nil
+	case !p.authorize.MayFor(ctx, a.User, "sign", old.Spec.SignerName):
+		return admit.Forbidden(a, fmt.Errorf("user not permitted to sign requests with signerName %q", old.Spec.SignerName)) // upstream's words
+	}
+	return nil
+}

@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clustertrustbundleattest is the ClusterTrustBundleAttest plug-in: who writes the trust bundle of a signer must be
+// allowed to attest for it.
+package clustertrustbundleattest
+
+import (
+	"context"
+	"fmt"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// New makes the plug-in.
+func New() admit.Plugin { return &plugin{} }
+
+type plugin struct{ authorize admit.Authorizer }
+
+func (*plugin) Name() string { return "ClusterTrustBundleAttest" }
+
+// Join implements [admit.Hosted].
+func (p *plugin) Join(h *admit.Host) error {
+	p.authorize = h.Authorize
+	return nil
+}
+
+// Validate asks for the permission, unless nothing but what garbage collection writes is changed.
+func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
+	if !a.Is("certificates.k8s.io", "clustertrustbundles", "") || a.Operation != admit.Create && a.Operation != admit.Update {
+		return nil
+	}
+	bundle, old, ok := admit.ObjectsOf[*certificatesv1.ClusterTrustBundle](a)
+	switch {
+	case !ok:
+		return admit.Forbidden(a, fmt.Errorf("expected type ClusterTrustBundle, got: %T", a.Old)) // upstream's words
+	case bundle.Spec.SignerName == "", old != nil && same(bundle, old):
+		return nil
+	case !p.authorize.MayFor(ctx, a.User, "attest", bundle.Spec.SignerName):
+		return admit.Forbidden(a, fmt.Errorf("user not permitted to attest for signerName %q", bundle.Spec.SignerName)) // upstream's words
+	}
+	return nil
+}
+
+// same says whether two differ in nothing but owners, finalizers and who wrote them.
+func same(bundle, old *certificatesv1.ClusterTrustBundle) bool {
+	c := bundle.DeepCopy()
+	c.OwnerReferences, c.Finalizers, c.ManagedFields = old.OwnerReferences, old.Finalizers, old.ManagedFields
+	c.ResourceVersion = old.ResourceVersion
+	return equality.Semantic.DeepEqual(c, old)
+}
