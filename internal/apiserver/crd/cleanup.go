@@ -144,9 +144,13 @@ func (r *Registry) terminate(ctx context.Context, b resource.Backend, name strin
 		if done {
 			apihelpers.CRDRemoveFinalizer(def, v1.CustomResourceCleanupFinalizer)
 		}
+		was := apihelpers.FindCRDCondition(def, v1.Terminating).DeepCopy()
 		setCondition(&def.Status, condition, r.opts.Now())
 		free = done && len(def.Finalizers) == 0
-		return nil
+		if apihelpers.IsCRDConditionEquivalent(was, &condition) {
+			return nil
+		}
+		return own(def, r.opts.Now())
 	})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return false, nil

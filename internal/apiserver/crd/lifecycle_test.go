@@ -6,6 +6,7 @@ package crd
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,7 +71,7 @@ func TestInvalidAuthority(t *testing.T) {
 	}
 }
 
-// The server owns its fields since it has owned these, and entries are in the order that managed fields have.
+// The entry of the server has the time of its last write, and entries are in the order that managed fields have.
 func TestOwnedSince(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b := newBackend(Options{Now: func() time.Time { return now }})
@@ -78,21 +79,29 @@ func TestOwnedSince(t *testing.T) {
 	later := metav1.NewTime(now.Add(time.Minute))
 	d.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "author", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "apiextensions.k8s.io/v1", Time: &later}}
 	b.put(t, d)
-	since := now
+	if m := b.defs[d.Name].ManagedFields; len(m) != 2 || m[0].Manager != "kube-apiserver" || !m[0].Time.Time.Equal(now) || m[1].Manager != "author" {
+		t.Errorf("created: %v", m)
+	}
 	now = now.Add(time.Hour)
 	d = b.defs[d.Name].DeepCopy()
-	d.Spec.Names.Kind = "Widget"
-	d.Generation++
-	b.put(t, d)
-	d = b.defs[d.Name].DeepCopy()
-	if m := d.ManagedFields; len(m) != 2 || m[0].Manager != "kube-apiserver" || !m[0].Time.Time.Equal(since) || m[1].Manager != "author" {
-		t.Errorf("the same fields: %v", m)
-	}
 	d.Spec.Names.Categories = nil
 	d.Generation++
 	b.put(t, d)
 	if m := b.defs[d.Name].ManagedFields; len(m) != 2 || m[1].Manager != "kube-apiserver" || !m[1].Time.Time.Equal(now) {
-		t.Errorf("one field less: %v", m)
+		t.Errorf("changed: %v", m)
+	}
+	d = b.defs[d.Name].DeepCopy()
+	deleted := metav1.NewTime(now)
+	d.DeletionTimestamp = &deleted
+	d.Finalizers = []string{"author/holds"}
+	Definitions().Strategy.BeginDelete(d)
+	b.put(t, d)
+	if err := b.r.cleanUp(t.Context(), b, d.Name); err != nil {
+		t.Fatal(err)
+	}
+	raw := string(b.defs[d.Name].ManagedFields[1].FieldsV1.GetRawBytes())
+	if want := `"k:{\"type\":\"Terminating\"}":{"f:message":{},"f:reason":{},"f:status":{}}`; !strings.Contains(raw, want) {
+		t.Errorf("deleted: %s", raw)
 	}
 }
 

@@ -4,7 +4,6 @@
 package crd
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -15,8 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// own records that the server manages the status' fields, as kube-apiserver does: since when it manages these, if it
-// does already.
+// own records that the server manages the status' fields, and wrote some of them now, as kube-apiserver does.
 func own(d *v1.CustomResourceDefinition, now time.Time) error {
 	none := map[string]any{}
 	names, conditions := map[string]any{}, map[string]any{}
@@ -30,7 +28,16 @@ func own(d *v1.CustomResourceDefinition, now time.Time) error {
 		}
 	}
 	for _, c := range d.Status.Conditions {
-		if !ours(c.Type) {
+		switch {
+		case c.Type == v1.Terminating && c.Reason != "InstanceDeletionPending":
+			// It was the delete request that added the condition; of that the server changes parts.
+			fields := map[string]any{"f:message": none, "f:reason": none}
+			if c.Status == v1.ConditionFalse {
+				fields["f:status"] = none
+			}
+			conditions[`k:{"type":"Terminating"}`] = fields
+			continue
+		case !ours(c.Type):
 			continue
 		}
 		conditions[fmt.Sprintf(`k:{"type":%q}`, c.Type)] = map[string]any{
@@ -47,11 +54,7 @@ func own(d *v1.CustomResourceDefinition, now time.Time) error {
 		Time: &at, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: raw}, Subresource: "status",
 	}
 	kept := slices.DeleteFunc(slices.Clone(d.ManagedFields), func(e metav1.ManagedFieldsEntry) bool {
-		same := e.Manager == entry.Manager && e.Subresource == entry.Subresource && e.Operation == entry.Operation
-		if same && e.FieldsV1 != nil && bytes.Equal(e.FieldsV1.GetRawBytes(), raw) {
-			entry.Time = e.Time
-		}
-		return same
+		return e.Manager == entry.Manager && e.Subresource == entry.Subresource && e.Operation == entry.Operation
 	})
 	d.ManagedFields = append(kept, entry)
 	slices.SortStableFunc(d.ManagedFields, func(a, b metav1.ManagedFieldsEntry) int {
@@ -61,7 +64,7 @@ func own(d *v1.CustomResourceDefinition, now time.Time) error {
 	return nil
 }
 
-// ours says whether the server writes a condition while a definition lives; Terminating is not told of.
+// ours says whether the server writes a condition as a whole.
 func ours(t v1.CustomResourceDefinitionConditionType) bool {
 	return t == v1.NamesAccepted || t == v1.Established || t == v1.KubernetesAPIApprovalPolicyConformant
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate"
 	genericvalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -421,26 +422,31 @@ func together(ctx context.Context, common, own field.ErrorList, undeclared bool)
 	return errs
 }
 
-// keepTimes gives managed-field entries that say the same as before their old time, so that writing what is there is no change.
+// keepTimes gives managed-field entries their old times if a write changes nothing, so that it is no change. Where it does
+// change something, the entry of who wrote it has the time of the write, whether or not its fields are the same.
 func keepTimes(obj, old resource.Object) {
 	entries, was := obj.GetManagedFields(), old.GetManagedFields()
-	if len(entries) == 0 || len(was) == 0 {
+	if len(entries) == 0 || len(entries) != len(was) {
 		return
 	}
-	changed := false
+	later := false
 	for i := range entries {
-		for j := range was {
-			if sameEntry(&entries[i], &was[j]) && !entries[i].Time.Equal(was[j].Time) {
-				if !changed {
-					entries, changed = slices.Clone(entries), true
-				}
-				entries[i].Time = was[j].Time
-			}
+		j := slices.IndexFunc(was, func(e metav1.ManagedFieldsEntry) bool { return sameEntry(&entries[i], &e) })
+		if j < 0 {
+			return
 		}
+		later = later || !entries[i].Time.Equal(was[j].Time)
 	}
-	if changed {
+	if !later {
+		return
+	}
+	version := obj.GetResourceVersion()
+	obj.SetManagedFields(was)
+	obj.SetResourceVersion(old.GetResourceVersion())
+	if !apiequality.Semantic.DeepEqual(obj, old) {
 		obj.SetManagedFields(entries)
 	}
+	obj.SetResourceVersion(version)
 }
 
 func sameEntry(a, b *metav1.ManagedFieldsEntry) bool {
