@@ -14,6 +14,7 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/store"
@@ -41,6 +42,8 @@ type parts struct {
 
 	authorization authorization
 	encryption    encrypting
+
+	admission admit.Chain
 
 	bootstrapped chan struct{} // closed when the objects that every cluster has are there
 

@@ -44,6 +44,7 @@ type start struct {
 func starts() []start {
 	return []start{
 		{"check the selection", checkSelection},
+		{"make admission", checkAdmission},
 		{"check authentication", checkAuthentication},
 		{"check audit", checkAudit},
 		{"check authorization", checkAuthorization},
@@ -156,7 +157,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace}), o.extensions.Kinds...)),
 		Roles:     p.authorization.roles,
 		Nodes:     p.authorization.nodes,
-		Admission: append(builtin.Admission(), o.extensions.Admission...),
+		Admission: append(p.admission, o.extensions.Admission...),
 		Material:  p.pki,
 		Version:   version.Get(),
 		CBOR:      o.cbor,

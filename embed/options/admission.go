@@ -6,6 +6,15 @@ package options
 import "github.com/spf13/pflag"
 
 // Admission says what changes and checks every write.
-type Admission struct{}
+type Admission struct {
+	// ConfigFile is an AdmissionConfiguration: what plug-ins are configured by. Empty: nothing.
+	ConfigFile string
+	// Enable and Disable are names of plug-ins, beside those that are on by themselves. Their order does not matter.
+	Enable, Disable []string
+}
 
-func (o *Admission) addFlags(*pflag.FlagSet) {}
+func (o *Admission) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.ConfigFile, "admission-control-config-file", o.ConfigFile, "file of an AdmissionConfiguration: credentials and manifests of webhooks, manifests of policies")
+	f.StringSliceVar(&o.Enable, "enable-admission-plugins", o.Enable, "admission plug-ins that are not on by themselves")
+	f.StringSliceVar(&o.Disable, "disable-admission-plugins", o.Disable, "admission plug-ins that are off")
+}

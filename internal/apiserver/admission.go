@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 
@@ -74,4 +75,20 @@ func (s *Server) follow(ctx context.Context, b resource.Backend, r schema.GroupR
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// runAdmission does what plug-ins do between requests, until ctx ends.
+func (s *Server) runAdmission(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, p := range s.opts.Admission {
+		if r, ok := p.(admit.Runner); ok {
+			g.Go(func() error {
+				if err := r.Run(ctx); err != nil {
+					return fmt.Errorf("run %s: %w", p.Name(), err)
+				}
+				return nil
+			})
+		}
+	}
+	return g.Wait()
 }

@@ -119,6 +119,8 @@ type Server struct {
 	impersonator *impersonate.Impersonator
 	limiter      flowcontrol.Limiter
 	flow         *flowcontrol.Controller // nil: the limiter alone
+	narrow       *flowcontrol.Turns      // of the processors, for what reads little
+	wide         *flowcontrol.Turns      // and for what reads much
 	crds         *crd.Registry
 	keeper       *upkeep.Keeper
 	metrics      *meter.Meter
@@ -377,6 +379,11 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() { s.authn.Run(ctx) })
 		g.Go(func() { s.keeper.Run(ctx, s.api.Backend()) })
 		g.Go(func() { s.compact(ctx) })
+		g.Go(func() {
+			if e := s.runAdmission(ctx); e != nil && ctx.Err() == nil {
+				s.opts.Log.ErrorContext(ctx, "run admission", "error", e)
+			}
+		})
 		if s.flow != nil {
 			g.Go(func() { s.flow.Run(ctx) })
 		}

@@ -51,6 +51,12 @@ type Follower interface {
 	Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error
 }
 
+// Runner is a plug-in that does something between requests. Run blocks until ctx ends.
+type Runner interface {
+	Plugin
+	Run(ctx context.Context) error
+}
+
 // Authorizer is a function in the form that libraries of the field want.
 type Authorizer func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 

@@ -51,9 +51,9 @@ type mutations struct {
 }
 
 // NewMutating returns the plug-in.
-func NewMutating() *Mutating {
+func NewMutating(o Options) *Mutating {
 	return &Mutating{source[*mutations]{
-		name:     "MutatingAdmissionPolicy",
+		name: "MutatingAdmissionPolicy", manifests: o.Manifests,
 		policies: schema.GroupResource{Group: group, Resource: "mutatingadmissionpolicies"},
 		bindings: schema.GroupResource{Group: group, Resource: "mutatingadmissionpolicybindings"},
 		read:     readMutating,

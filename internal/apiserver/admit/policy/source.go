@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/manifests"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -98,10 +99,64 @@ type source[E any] struct {
 	host   *admit.Host
 	active atomic.Pointer[[]*policy[E]] // those with bindings, by name; nil: none
 
+	// manifests is a directory of policies that come before those of the API; empty: none.
+	manifests string
+
 	mu       sync.Mutex
 	policy   map[string]*policy[E]
 	bound    map[string]*binding
 	fromFile []*policy[E]
+	hash     string // of what fromFile was read from
+}
+
+// Options of the plug-ins.
+type Options struct {
+	// Manifests is a directory of policies and bindings that come before those of the API; empty: none.
+	Manifests string
+}
+
+// Run follows the directory of manifests until ctx ends.
+func (s *source[E]) Run(ctx context.Context) error {
+	if s.manifests == "" {
+		<-ctx.Done()
+		return nil
+	}
+	manifests.Follow(ctx, s.host.Log, s.manifests, s.readManifests)
+	return nil
+}
+
+// readManifests reads the directory, and says whether there was anything new.
+func (s *source[E]) readManifests() (bool, error) {
+	ps, bs, hash, err := manifests.Policies(s.host, s.policies, s.bindings, s.manifests)
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if hash == s.hash {
+		return false, nil
+	}
+	of := map[string][]*binding{}
+	for _, obj := range bs {
+		b, err := s.readBinding(obj)
+		if err != nil {
+			return false, err
+		}
+		of[b.policy] = append(of[b.policy], b)
+	}
+	var all []*policy[E]
+	for _, obj := range ps {
+		p, err := s.read(obj)
+		if err != nil {
+			return false, err
+		}
+		if p.static, p.bindings = true, of[p.name]; len(p.bindings) > 0 {
+			all = append(all, p)
+		}
+	}
+	s.fromFile, s.hash = all, hash
+	s.arrange()
+	return true, nil
 }
 
 // Name is upstream's.
@@ -120,6 +175,11 @@ func (s *source[E]) Follows() []schema.GroupResource {
 
 // Load reads all policies and bindings.
 func (s *source[E]) Load(ctx context.Context, b resource.Backend) error {
+	if s.manifests != "" {
+		if _, err := s.readManifests(); err != nil {
+			return err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.Follows() {

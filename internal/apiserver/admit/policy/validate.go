@@ -50,9 +50,9 @@ const (
 )
 
 // NewValidating returns the plug-in.
-func NewValidating() *Validating {
+func NewValidating(o Options) *Validating {
 	return &Validating{source[validating.Validator]{
-		name:     "ValidatingAdmissionPolicy",
+		name: "ValidatingAdmissionPolicy", manifests: o.Manifests,
 		policies: schema.GroupResource{Group: group, Resource: "validatingadmissionpolicies"},
 		bindings: schema.GroupResource{Group: group, Resource: "validatingadmissionpolicybindings"},
 		read:     readValidating,

@@ -24,6 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/manifests"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -106,7 +107,7 @@ func (p *side) read(obj resource.Object, static bool) ([]*hook, error) {
 
 func (p *side) hook(w *common, configuration string, nth int) *hook {
 	h := &hook{
-		uid:           fmt.Sprintf("%s/%s/%d", configuration, w.name, nth),
+		uid:           fmt.Sprintf("%s/%s/%d", configuration, w.name, nth), // no configuration of the API has the name of one from a file
 		configuration: configuration,
 		name:          w.name,
 		ignore:        w.failure != nil && *w.failure == admissionregistrationv1.Ignore,
@@ -170,12 +171,15 @@ type side struct {
 	mu     sync.Mutex
 	by     map[string][]*hook // of the API, by configuration
 	static []*hook
+	hash   string // of what static was read from
 }
 
 // Options of the plug-ins.
 type Options struct {
 	// Kubeconfig is a file of the credentials with which webhooks are called; empty: none.
 	Kubeconfig string
+	// Manifests is a directory of configurations that come before those of the API; empty: none.
+	Manifests string
 }
 
 // Name is upstream's.
@@ -198,8 +202,47 @@ func (p *side) compiler() celplugin.ConditionCompiler {
 // Follows is the kind of configuration.
 func (p *side) Follows() []schema.GroupResource { return []schema.GroupResource{p.resource} }
 
+// Run follows the directory of manifests until ctx ends.
+func (p *side) Run(ctx context.Context) error {
+	if p.options.Manifests == "" {
+		<-ctx.Done()
+		return nil
+	}
+	manifests.Follow(ctx, p.host.Log, p.options.Manifests, p.readManifests)
+	return nil
+}
+
+// readManifests reads the directory, and says whether there was anything new.
+func (p *side) readManifests() (bool, error) {
+	all, hash, err := manifests.Webhooks(p.host, p.resource, p.options.Manifests)
+	if err != nil {
+		return false, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if hash == p.hash {
+		return false, nil
+	}
+	var hooks []*hook
+	for _, obj := range all {
+		hs, err := p.read(obj, true)
+		if err != nil {
+			return false, err
+		}
+		hooks = append(hooks, hs...)
+	}
+	p.static, p.hash = hooks, hash
+	p.arrange()
+	return true, nil
+}
+
 // Load reads all configurations.
 func (p *side) Load(ctx context.Context, b resource.Backend) error {
+	if p.options.Manifests != "" {
+		if _, err := p.readManifests(); err != nil {
+			return err
+		}
+	}
 	all, err := b.List(ctx, p.resource, "")
 	if err != nil {
 		if apierrors.IsNotFound(err) { // the kind is not served

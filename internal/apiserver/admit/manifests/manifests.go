@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manifests reads webhooks and policies from files instead of the API: a directory of YAML or JSON documents whose
+// names end in .static.k8s.io. What is in such a file counts from the first request on, and nobody can take it away through the API.
+//
+// [Webhooks] and [Policies] read a directory once. [Follow] reads it again when something happens in it; a bad new state
+// keeps the old one.
+package manifests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/admission/plugin/manifest"
+	policyloader "k8s.io/apiserver/pkg/admission/plugin/policy/manifest/loader"
+	webhookloader "k8s.io/apiserver/pkg/admission/plugin/webhook/manifest/loader"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/reload"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// every is how often a directory is read when nobody tells that something happened in it.
+const every = time.Minute
+
+func decoder() (runtime.Decoder, error) {
+	s := runtime.NewScheme()
+	if err := admissionregistrationv1.AddToScheme(s); err != nil {
+		return nil, fmt.Errorf("make scheme: %w", err)
+	}
+	s.AddKnownTypes(schema.GroupVersion{Version: "v1"}, &metav1.List{})
+	return serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer(), nil
+}
+
+// Webhooks reads the configurations of one kind, sorted by name, and says by a hash what they were read from.
+func Webhooks(h *admit.Host, r schema.GroupResource, dir string) ([]resource.Object, string, error) {
+	d, err := decoder()
+	if err != nil {
+		return nil, "", err
+	}
+	kind := h.Kind(r)
+	if kind == nil {
+		return nil, "", fmt.Errorf("read %s: %s is not served", dir, r)
+	}
+	return webhookloader.LoadManifests(dir, d, accept(kind, errors.New("unsupported resource type"))) // upstream's words
+}
+
+// Policies does the same for policies and their bindings.
+func Policies(h *admit.Host, policies, bindings schema.GroupResource, dir string) (ps, bs []resource.Object, hash string, err error) {
+	d, err := decoder()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	pk, bk := h.Kind(policies), h.Kind(bindings)
+	if pk == nil || bk == nil {
+		return nil, nil, "", fmt.Errorf("read %s: %s is not served", dir, policies)
+	}
+	return policyloader.LoadPolicyManifests(dir, d, accept(pk, policyloader.ErrUnrecognizedType), accept(bk, policyloader.ErrUnrecognizedType), func(b resource.Object) string {
+		switch b := b.(type) {
+		case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
+			return b.Spec.PolicyName
+		case *admissionregistrationv1.MutatingAdmissionPolicyBinding:
+			return b.Spec.PolicyName
+		}
+		return ""
+	})
+}
+
+// accept takes objects of a kind, and lists of them, fills in what they leave out, and checks them as the API would.
+func accept(d *resource.Descriptor, other error) func(runtime.Object) ([]resource.Object, error) {
+	return func(obj runtime.Object) ([]resource.Object, error) {
+		switch obj.GetObjectKind().GroupVersionKind().Kind {
+		case d.Kind:
+			o, ok := obj.(resource.Object)
+			if !ok {
+				return nil, fmt.Errorf("%w %T", other, obj)
+			}
+			return []resource.Object{o}, check(d, o)
+		case d.ListKind:
+			items, err := meta.ExtractList(obj)
+			if err != nil {
+				return nil, fmt.Errorf("read list: %w", err)
+			}
+			var out []resource.Object
+			for _, item := range items {
+				o, ok := item.(resource.Object)
+				if !ok {
+					return nil, fmt.Errorf("%w %T", other, item)
+				}
+				if err := check(d, o); err != nil {
+					return nil, err
+				}
+				out = append(out, o)
+			}
+			return out, nil
+		}
+		if errors.Is(other, policyloader.ErrUnrecognizedType) {
+			return nil, other
+		}
+		return nil, fmt.Errorf("%w %T", other, obj)
+	}
+}
+
+// check fills in defaults and validates. The API refuses the names that files must have, so it is asked about another.
+func check(d *resource.Descriptor, obj resource.Object) error {
+	if v := d.Hub(); v.Default != nil {
+		v.Default(obj)
+	}
+	if d.Strategy.Validate == nil {
+		return nil
+	}
+	asked := obj.DeepCopyObject().(resource.Object)
+	asked.SetName(strings.TrimSuffix(asked.GetName(), manifest.StaticConfigSuffix))
+	if errs := d.Strategy.Validate(context.Background(), asked); len(errs) > 0 {
+		return errs.ToAggregate()
+	}
+	return nil
+}
+
+// Follow calls load whenever the directory may have changed, until ctx ends. load says whether anything was new; its error is
+// logged, and what was there stays.
+func Follow(ctx context.Context, log *slog.Logger, dir string, load func() (bool, error)) {
+	reload.Watch(ctx, every, log, func() {
+		switch changed, err := load(); {
+		case err != nil:
+			log.ErrorContext(ctx, "read admission manifests again; what was read before stays", "dir", dir, "error", err)
+		case changed:
+			log.InfoContext(ctx, "read admission manifests again", "dir", dir)
+		}
+	}, filepath.Join(dir, "manifest"))
+}
