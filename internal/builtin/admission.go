@@ -14,6 +14,10 @@ import (
 	webhookconfig "k8s.io/apiserver/pkg/admission/plugin/webhook/config"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/certificateapproval"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/certificatesigning"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/certificatesubjectrestriction"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/clustertrustbundleattest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultingressclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultstorageclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaulttolerationseconds"
@@ -79,10 +83,10 @@ func admissionPlugins() []admissionPlugin {
 		{name: "OwnerReferencesPermissionEnforcement", off: true},
 		{name: "PersistentVolumeClaimResize", make: plain(volumeresize.New)},
 		{name: "RuntimeClass", make: plain(runtimeclass.New)},
-		{name: "CertificateApproval"},
-		{name: "CertificateSigning"},
-		{name: "ClusterTrustBundleAttest"},
-		{name: "CertificateSubjectRestriction"},
+		{name: "CertificateApproval", make: plain(certificateapproval.New)},
+		{name: "CertificateSigning", make: plain(certificatesigning.New)},
+		{name: "ClusterTrustBundleAttest", make: plain(clustertrustbundleattest.New)},
+		{name: "CertificateSubjectRestriction", make: plain(certificatesubjectrestriction.New)},
 		{name: "DefaultIngressClass", make: plain(defaultingressclass.New)},
 		{name: "DenyServiceExternalIPs", off: true},
 		{name: "PodTopologyLabels", make: plain(podtopologylabels.New)},
