@@ -92,7 +92,7 @@ func (s *sender) take(e *auditinternal.Event, line []byte) bool {
 		return true
 	}
 	if s.queue == nil {
-		return s.send(context.Background(), [][]byte{line}) || s.o.Mode != BlockingStrict
+		return s.send(context.Background(), list([][]byte{line}), 1) || s.o.Mode != BlockingStrict
 	}
 	if err := s.queue.put(line); err != nil {
 		s.lost(pluginBuffered, 1, err)
@@ -100,15 +100,14 @@ func (s *sender) take(e *auditinternal.Event, line []byte) bool {
 	return true
 }
 
-// send posts a batch, as often as it takes or may.
-func (s *sender) send(ctx context.Context, batch [][]byte) bool {
-	body := list(batch)
+// send posts a list of n events, as often as it takes or may.
+func (s *sender) send(ctx context.Context, body []byte, n int) bool {
 	p := extension.Policy{Retries: tries - 1, Factor: factor, Backoff: s.o.Backoff + time.Duration(jitter*rand.Float64()*float64(s.o.Backoff))}
 	err := s.ledger.Call(ctx, s.ref, p, func(ctx context.Context) error {
 		return s.client.Post().SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx).Error()
 	})
 	if err != nil {
-		s.lost(pluginWebhook, len(batch), err)
+		s.lost(pluginWebhook, n, err)
 	}
 	return err == nil
 }
@@ -161,9 +160,10 @@ func (s *sender) run(ctx context.Context) {
 			_ = limit.Wait(sending)
 		}
 		slots <- struct{}{}
+		body, n := list(batch), len(batch) // from here on the lines themselves may go
 		g.Go(func() {
 			defer func() { <-slots; s.queue.done(size) }()
-			s.send(sending, batch)
+			s.send(sending, body, n)
 		})
 	}
 }
