@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/mortise-dev/mortise/internal/credential"
+)
+
+const credentialUsage = `Usage:
+  mortise credential service-account NAME [--kubeconfig FILE] [--context NAME] [--namespace NAMESPACE] [--audience AUDIENCE]... [--duration 1h]
+  mortise credential file PATH
+  mortise credential oidc --issuer URL --client-id ID --refresh-token-file FILE [--client-secret-file FILE] [--certificate-authority FILE] [--scope SCOPE]...
+
+Prints an ExecCredential, for users[].user.exec of a kubeconfig; see docs/authentication.md.
+`
+
+// runCredential prints a token for a client that runs it as its credential plug-in.
+func runCredential(ctx context.Context, p Program, args []string) int {
+	if len(args) == 0 {
+		fmt.Fprint(p.Err, credentialUsage)
+		return 2
+	}
+	f := pflag.NewFlagSet("credential "+args[0], pflag.ContinueOnError)
+	f.SetOutput(p.Err)
+	f.Usage = func() {
+		fmt.Fprint(p.Err, credentialUsage+"\nFlags:\n"+f.FlagUsages())
+	}
+	cacheDir := f.String("cache-dir", defaultCache(), "directory where tokens are kept between calls")
+	fresh := f.Bool("no-cache", false, "ask for a new token each time, and keep none")
+	var source func(rest []string) (credential.Source, error)
+	switch args[0] {
+	case "service-account":
+		source = serviceAccountFlags(f)
+	case "file":
+		source = func(rest []string) (credential.Source, error) {
+			path, err := one(rest, "a path")
+			return &credential.File{Path: path}, err
+		}
+	case "oidc":
+		source = oidcFlags(f)
+	case "help", "-h", "--help":
+		fmt.Fprint(p.Out, credentialUsage)
+		return 0
+	default:
+		fmt.Fprintf(p.Err, "mortise credential: %q: want service-account, file or oidc\n", args[0])
+		return 2
+	}
+	if err := f.Parse(args[1:]); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return 0
+		}
+		fmt.Fprintf(p.Err, "mortise credential %s: %v\n", args[0], err)
+		return 2
+	}
+	s, err := source(f.Args())
+	if err != nil {
+		fmt.Fprintf(p.Err, "mortise credential %s: %v\n", args[0], err)
+		return 2
+	}
+	c := credential.Cache{Dir: *cacheDir, Now: time.Now, Client: os.Getppid()}
+	if *fresh {
+		c.Dir = ""
+	}
+	t, notKept, err := c.Get(ctx, s)
+	if err != nil {
+		return fail(p, fmt.Errorf("credential: %w", err))
+	}
+	if notKept != nil {
+		fmt.Fprintf(p.Err, "mortise: credential: the token is not kept: %v\n", notKept)
+	}
+	if err := credential.Answer(p.Out, os.Getenv(credential.ExecInfo), t); err != nil {
+		return fail(p, fmt.Errorf("credential: %w", err))
+	}
+	return 0
+}
+
+// defaultCache is empty where the user has no directory for such things: then nothing is kept.
+func defaultCache() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "mortise", "credential")
+}
+
+func one(args []string, what string) (string, error) {
+	if len(args) != 1 {
+		return "", fmt.Errorf("want %s, got %d arguments", what, len(args))
+	}
+	return args[0], nil
+}
+
+func serviceAccountFlags(f *pflag.FlagSet) func(rest []string) (credential.Source, error) {
+	s := &credential.ServiceAccount{}
+	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig of somebody who may create tokens of the account")
+	f.StringVar(&s.Context, "context", "", "context of the kubeconfig")
+	f.StringVarP(&s.Namespace, "namespace", "n", "", "namespace of the account; default: the context's")
+	f.StringArrayVar(&s.Audiences, "audience", nil, "whom the token is for; default: the API server")
+	f.DurationVar(&s.Duration, "duration", 0, "how long the token is to live; default: as the server has it")
+	return func(rest []string) (credential.Source, error) {
+		var err error
+		if s.Account, err = one(rest, "the name of an account"); err != nil {
+			return nil, err
+		}
+		if s.Duration < 0 || s.Duration%time.Second != 0 {
+			return nil, fmt.Errorf("--duration %s: want whole seconds", s.Duration)
+		}
+		return s, nil
+	}
+}
+
+func oidcFlags(f *pflag.FlagSet) func(rest []string) (credential.Source, error) {
+	o := &credential.OIDC{}
+	f.StringVar(&o.Issuer, "issuer", "", "URL of the issuer, https")
+	f.StringVar(&o.ClientID, "client-id", "", "client that the refresh token was given to")
+	f.StringVar(&o.ClientSecretFile, "client-secret-file", "", "file with the client's secret; none: a public client")
+	f.StringVar(&o.RefreshTokenFile, "refresh-token-file", "", "file with the refresh token; a new one from the issuer takes its place")
+	f.StringVar(&o.CAFile, "certificate-authority", "", "file with the authorities of the issuer's certificate; default: the machine's")
+	f.StringArrayVar(&o.Scopes, "scope", nil, "scopes to ask for; default: those that the refresh token was given for")
+	return func(rest []string) (credential.Source, error) {
+		if len(rest) > 0 {
+			return nil, fmt.Errorf("unexpected argument %q", rest[0])
+		}
+		for flag, v := range map[string]string{"issuer": o.Issuer, "client-id": o.ClientID, "refresh-token-file": o.RefreshTokenFile} {
+			if v == "" {
+				return nil, fmt.Errorf("--%s is missing", flag)
+			}
+		}
+		return o, nil
+	}
+}
