@@ -5,6 +5,8 @@ package builtin
 
 import (
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/bootstraptokens"
+	"github.com/mortise-dev/mortise/internal/controllers/certificaterequests"
 	"github.com/mortise-dev/mortise/internal/controllers/clusterroleaggregation"
 	"github.com/mortise-dev/mortise/internal/controllers/cronjob"
 	"github.com/mortise-dev/mortise/internal/controllers/daemonset"
@@ -25,12 +27,19 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/servicecidr"
 	"github.com/mortise-dev/mortise/internal/controllers/storageversionmigrator"
 	"github.com/mortise-dev/mortise/internal/controllers/tainteviction"
+	"github.com/mortise-dev/mortise/internal/controllers/trustbundle"
 	"github.com/mortise-dev/mortise/internal/controllers/ttlafterfinished"
 )
 
 // Controllers are the control loops there are.
 func Controllers() []controllers.Controller {
 	return []controllers.Controller{
+		bootstraptokens.Cleaner(),
+		bootstraptokens.Signer(),
+		certificaterequests.Approving(),
+		certificaterequests.Cleaner(),
+		certificaterequests.PodCleaner(),
+		certificaterequests.Signing(),
 		clusterroleaggregation.Controller(),
 		cronjob.Controller(),
 		daemonset.Controller(),
@@ -52,6 +61,7 @@ func Controllers() []controllers.Controller {
 		servicecidr.Controller(),
 		storageversionmigrator.Controller(),
 		tainteviction.Controller(),
+		trustbundle.Controller(),
 		ttlafterfinished.Controller(),
 	}
 }

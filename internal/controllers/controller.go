@@ -23,6 +23,8 @@ package controllers
 
 import (
 	"context"
+	"crypto"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -70,12 +72,19 @@ func (f RunnerFunc) Run(ctx context.Context) error { return f(ctx) }
 // Cluster is what controllers know of the cluster's layout.
 type Cluster struct {
 	RootCA           []byte         // PEM; what kube-root-ca.crt publishes
+	Signer           *Authority     // signs certificates; nil: nobody does
 	PodCIDRs         []netip.Prefix // the ranges nodes' pod CIDRs are cut from; none: nodes get none
 	NodeMaskIPv4     int            // 24 when 0
 	NodeMaskIPv6     int            // 64 when 0
 	ServiceCIDR      netip.Prefix   // its first address is the service "kubernetes"
 	AdvertiseAddress netip.Addr     // where the API server can be reached from pods
 	AdvertisePort    int            // 6443 when 0
+}
+
+// Authority signs certificates.
+type Authority struct {
+	Certificate *x509.Certificate
+	Key         crypto.Signer
 }
 
 // Deps are what a controller works with. The shared parts are shared by all controllers, the rest is its own.
