@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,6 +54,7 @@ func (s *Server) newFlow() error {
 	if o.Plain {
 		return nil
 	}
+	s.turns = newTurns()
 	seats := int(o.reads() + o.writes())
 	if seats <= 0 {
 		return fmt.Errorf("flow control: %d requests at once leave no seats for priority levels", seats)
@@ -127,36 +129,84 @@ func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 }
 
-// inTurn serves a request when its priority level has seats for it.
+// inTurn serves a request when its priority level has seats for it, and, where it does nothing but compute, it is its turn.
 func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, who user.Info, next http.Handler) {
+	ctx := r.Context()
 	class := s.flow.Match(info, who)
 	class.Tell(w.Header())
-	ticket, ok := s.flow.Enter(r.Context(), begun(r, w), class, s.flow.Estimate(r, info, class), info, who)
+	rec := recorderOf(w)
+	begun := time.Now()
+	if rec != nil {
+		begun = rec.begun
+	}
+	work := s.flow.Estimate(r, info, class)
+	var turns *flowcontrol.Turns // nil: it needs none
+	if rec != nil && who != nil && !class.Exempt() {
+		turns = s.turns.of(info.Verb, work.Seats() > 1)
+	}
+	refuse := func() { s.tooMany(w, r, info, s.flow.RetryAfter(class)) }
+	var release func()
+	if turns != nil {
+		// seats are not held while a turn is waited for, so that a user's many do not take all of a level's
+		if rec.turn = turns.Take(ctx, who.GetName(), s.flow.Wait(ctx, begun)); rec.turn == nil {
+			s.flow.Refuse(class)
+			refuse()
+			return
+		}
+		defer rec.turn.End()
+		release = rec.turn.End
+	}
+	ticket, ok := s.flow.Enter(ctx, begun, class, work, info, who, release)
 	if !ok {
-		s.tooMany(w, r, info, s.flow.RetryAfter(class))
+		refuse()
 		return
 	}
 	if info.Verb != "watch" {
 		defer ticket.Leave()
+		if turns != nil {
+			rec.turn.Yield(ctx) // takes it again, if it was given up meanwhile
+		}
 		next.ServeHTTP(w, r)
 		return
 	}
 	leave := sync.OnceFunc(ticket.Leave)
 	defer leave()
 	defer s.flow.Watching(r, info)()
-	next.ServeHTTP(w, r.WithContext(flowcontrol.WithBeginning(r.Context(), leave)))
+	next.ServeHTTP(w, r.WithContext(flowcontrol.WithBeginning(ctx, leave)))
 }
 
-// begun is when a request came.
-func begun(_ *http.Request, w http.ResponseWriter) time.Time {
+// turns share the processors: those of reads leave one of them free for others, among whom are those that write, which mostly
+// wait for the disk.
+type turns struct{ narrow, wide, writes *flowcontrol.Turns }
+
+func newTurns() turns {
+	n := runtime.GOMAXPROCS(0)
+	return turns{flowcontrol.NewTurns(max(1, n-1)), flowcontrol.NewTurns(max(1, n-1)), flowcontrol.NewTurns(8 * n)}
+}
+
+func (t *turns) of(verb string, wide bool) *flowcontrol.Turns {
+	switch verb {
+	case "get", "list":
+		if wide {
+			return t.wide
+		}
+		return t.narrow
+	case "create", "update", "patch", "delete":
+		return t.writes
+	}
+	return nil
+}
+
+// recorderOf finds the recorder under what stages put around it; nil: there is none.
+func recorderOf(w http.ResponseWriter) *recorder {
 	for {
 		switch v := w.(type) {
 		case *recorder:
-			return v.begun
+			return v
 		case interface{ Unwrap() http.ResponseWriter }:
 			w = v.Unwrap()
 		default:
-			return time.Now()
+			return nil
 		}
 	}
 }

@@ -9,8 +9,12 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
+
+// turnBytes is how much of an answer is written before others have their turn.
+const turnBytes = 16 << 10
 
 // recorder remembers of an answer what is counted: its code, its size, and whether a kind's verb gave it.
 type recorder struct {
@@ -20,6 +24,7 @@ type recorder struct {
 	request *http.Request
 
 	begun      time.Time
+	turn       *flowcontrol.Turn // that the request has of the processors; nil: it needs none
 	code       int
 	bytes      int64
 	routed     bool
@@ -50,6 +55,10 @@ func (w *recorder) WriteHeader(code int) {
 func (w *recorder) Write(p []byte) (int, error) {
 	if w.code == 0 {
 		w.code = http.StatusOK
+	}
+	if w.turn != nil && len(p) >= turnBytes {
+		w.turn.Writing()
+		defer w.turn.Yield(w.request.Context())
 	}
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)

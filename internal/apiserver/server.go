@@ -119,6 +119,7 @@ type Server struct {
 	impersonator *impersonate.Impersonator
 	limiter      flowcontrol.Limiter
 	flow         *flowcontrol.Controller // nil: the limiter alone
+	turns        turns
 	narrow       *flowcontrol.Turns      // of the processors, for what reads little
 	wide         *flowcontrol.Turns      // and for what reads much
 	crds         *crd.Registry

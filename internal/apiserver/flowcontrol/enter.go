@@ -38,9 +38,13 @@ var (
 // Tell puts them into an answer.
 func (s *Schema) Tell(h http.Header) { h[schemaHeader], h[levelHeader] = s.uid, s.levelUID }
 
+// Exempt says whether nothing of the schema's level ever waits.
+func (s *Schema) Exempt() bool { return s.level.exempt }
+
 // Enter gives a request its seats, for which it may wait. False: it is refused, because its queue is full, or it waited too
-// long, or its client went away. Begun is when it came; whoever was let in calls Leave.
-func (c *Controller) Enter(ctx context.Context, begun time.Time, s *Schema, w fair.Work, info *requestinfo.Info, who user.Info) (*Ticket, bool) {
+// long, or its client went away. Begun is when it came; whoever was let in calls Leave. Waits, if it is not nil, is called
+// before it waits.
+func (c *Controller) Enter(ctx context.Context, begun time.Time, s *Schema, w fair.Work, info *requestinfo.Info, who user.Info, waits func()) (*Ticket, bool) {
 	t := c.tickets.Get().(*Ticket)
 	t.c, t.schema, t.who, t.info = c, s, who, info
 	t.writes = writes(info.Verb)
@@ -68,6 +72,9 @@ func (c *Controller) Enter(ctx context.Context, begun time.Time, s *Schema, w fa
 
 	switch decision {
 	case fair.Wait:
+		if waits != nil {
+			waits()
+		}
 		if !t.wait(ctx, begun) {
 			c.refused(t)
 			return nil, false
@@ -80,6 +87,25 @@ func (c *Controller) Enter(ctx context.Context, begun time.Time, s *Schema, w fa
 	return t, true
 }
 
+// Refuse counts a request that was refused before it entered.
+func (c *Controller) Refuse(s *Schema) {
+	l := s.level
+	l.dropped.note(c.o.Now().Unix())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.set.Rejected++
+	s.flow.Full++
+}
+
+// Wait is how long a request that came so long ago may wait at most.
+func (c *Controller) Wait(ctx context.Context, begun time.Time) time.Duration {
+	limit := c.o.Wait
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = deadline.Sub(begun) / 4
+	}
+	return min(limit, maxWait) - time.Since(begun)
+}
+
 func (c *Controller) refused(t *Ticket) {
 	l := t.schema.level
 	l.dropped.note(c.o.Now().Unix())
@@ -89,14 +115,9 @@ func (c *Controller) refused(t *Ticket) {
 
 // wait blocks until the request may run; false: it may not.
 func (t *Ticket) wait(ctx context.Context, begun time.Time) bool {
-	limit := t.c.o.Wait
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = deadline.Sub(begun) / 4
-	}
-	limit = min(limit, maxWait)
 	t.c.peaks.wait(t.writes, 1, t.Arrived)
 	defer func() { t.c.peaks.wait(t.writes, -1, t.c.o.Now()) }()
-	timer := time.NewTimer(limit - time.Since(begun))
+	timer := time.NewTimer(t.c.Wait(ctx, begun))
 	defer timer.Stop()
 	admitted := false
 	select {

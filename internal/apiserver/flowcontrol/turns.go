@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package flowcontrol
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Turns share the processors among users. Seats are many more than processors, since most of what holds a seat waits for a disk
+// or a client; what only computes, as reads do, would crowd all others out of the processors long before it ran out of
+// seats. So no more than some of it runs at once, and of those who wait each user's first is next in turn.
+//
+// Who has a turn gives it up now and then ([Turn.Yield]), to take the next one. Who keeps it too long waits for his client:
+// the turn is taken from him, so that slow clients do not hold up others, and a client found slow so is left alone.
+type Turns struct {
+	n int // turns at once
+
+	mu      sync.Mutex
+	holders []*Turn
+	users   map[string][]*Turn // those that wait, in the order of their coming
+	ring    []string           // users who wait, the next first
+	watched bool               // somebody looks after holders who take too long
+}
+
+// tooLong is how long one may compute, or a client take to read a part of an answer, before it is thought to be slow.
+const tooLong = 20 * time.Millisecond
+
+// maxTurns is how many of one user's requests wait for a turn: about as many as a flow's hand of queues holds by default, and
+// the seats of a level.
+const maxTurns = 600
+
+// NewTurns makes n turns.
+func NewTurns(n int) *Turns { return &Turns{n: n, users: map[string][]*Turn{}} }
+
+// Turn is one request's.
+type Turn struct {
+	of      *Turns
+	user    string
+	since   time.Time
+	held    bool
+	writing bool          // it is the client that is waited for
+	slow    bool          // the client was, for too long
+	granted chan struct{} // holds one when the turn came
+}
+
+// Take waits for a turn, so long at most; nil: it did not come, or too many of the user's wait already.
+func (s *Turns) Take(ctx context.Context, user string, wait time.Duration) *Turn {
+	t := &Turn{of: s, user: user}
+	s.mu.Lock()
+	if len(s.users[user]) >= maxTurns {
+		s.mu.Unlock()
+		return nil
+	}
+	s.mu.Unlock()
+	if !t.take(ctx, wait, false) {
+		return nil
+	}
+	return t
+}
+
+// take waits for a turn: behind the user's others, or before them for one that has begun, so that what has begun ends.
+func (t *Turn) take(ctx context.Context, wait time.Duration, first bool) bool {
+	s := t.of
+	s.mu.Lock()
+	if len(s.holders) < s.n && len(s.ring) == 0 {
+		s.grant(t)
+		s.mu.Unlock()
+		return true
+	}
+	if t.granted == nil {
+		t.granted = make(chan struct{}, 1)
+	}
+	if len(s.users[t.user]) == 0 {
+		s.ring = append(s.ring, t.user)
+	}
+	at := len(s.users[t.user])
+	if first {
+		at = 0
+	}
+	s.users[t.user] = slices.Insert(s.users[t.user], at, t)
+	s.next()
+	s.watch()
+	s.mu.Unlock()
+	var late <-chan time.Time
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-t.granted:
+		return true
+	case <-ctx.Done():
+	case <-late:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.held {
+		<-t.granted // it came just now
+		s.end(t)
+		return false
+	}
+	s.leave(t)
+	return false
+}
+
+// Writing says that the client is waited for, from now on.
+func (t *Turn) Writing() {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	t.writing, t.since = true, time.Now()
+}
+
+// Yield lets others have their turns, and returns with the next one, or without one where the client is slow.
+func (t *Turn) Yield(ctx context.Context) {
+	s := t.of
+	s.mu.Lock()
+	t.writing = false
+	t.since = time.Now()
+	if t.slow || t.held && len(s.ring) == 0 {
+		s.mu.Unlock()
+		return
+	}
+	held := t.held
+	if held && len(s.ring) == 1 && s.ring[0] == t.user {
+		s.mu.Unlock()
+		return // only the user's own wait, and come after it
+	}
+	if held {
+		t.held = false
+		s.holders = slices.DeleteFunc(s.holders, func(h *Turn) bool { return h == t })
+	}
+	s.mu.Unlock()
+	t.take(ctx, 0, true)
+}
+
+// End gives the turn up.
+func (t *Turn) End() {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	if t.held {
+		t.of.end(t)
+	}
+}
+
+// The rest wants the lock.
+
+func (s *Turns) grant(t *Turn) {
+	t.held, t.since = true, time.Now()
+	s.holders = append(s.holders, t)
+}
+
+func (s *Turns) end(t *Turn) {
+	t.held = false
+	s.holders = slices.DeleteFunc(s.holders, func(h *Turn) bool { return h == t })
+	s.next()
+}
+
+// next gives free turns to those who wait: each user's first, one user after the other.
+func (s *Turns) next() {
+	for len(s.holders) < s.n && len(s.ring) > 0 {
+		t := s.users[s.ring[0]][0]
+		s.leave(t)
+		if len(s.users[t.user]) > 0 { // the user's others come after those of all others
+			i := slices.Index(s.ring, t.user)
+			s.ring = append(slices.Delete(s.ring, i, i+1), t.user)
+		}
+		s.grant(t)
+		t.granted <- struct{}{}
+	}
+}
+
+// leave takes out one that waits.
+func (s *Turns) leave(t *Turn) {
+	all := s.users[t.user]
+	if i := slices.Index(all, t); i >= 0 {
+		all = slices.Delete(all, i, i+1)
+	}
+	if s.users[t.user] = all; len(all) == 0 {
+		delete(s.users, t.user)
+		i := slices.Index(s.ring, t.user)
+		s.ring = slices.Delete(s.ring, i, i+1)
+	}
+}
+
+// watch looks after holders as long as somebody waits.
+func (s *Turns) watch() {
+	if s.watched {
+		return
+	}
+	s.watched = true
+	time.AfterFunc(tooLong, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.watched = false
+		if len(s.ring) == 0 {
+			return
+		}
+		now := time.Now()
+		for _, t := range slices.Clone(s.holders) {
+			if now.Sub(t.since) >= tooLong {
+				t.slow = t.writing
+				s.end(t)
+			}
+		}
+		if len(s.ring) > 0 {
+			s.watch()
+		}
+	})
+}

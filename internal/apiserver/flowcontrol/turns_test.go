@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package flowcontrol
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// line has users wait for turns in an order, and returns what tells in which order they got them. Each keeps its turn until
+// the next is sent for.
+func (s *Turns) line(ctx context.Context, users ...string) (came chan string, next chan struct{}) {
+	came, next = make(chan string, len(users)), make(chan struct{})
+	for _, u := range users {
+		go func() {
+			if t := s.Take(ctx, u[:1], time.Minute); t != nil {
+				came <- u
+				<-next
+				t.End()
+			}
+		}()
+		synctest.Wait()
+	}
+	return came, next
+}
+
+// TestTurnsAreFair: a user's one request comes after one of each other's, not after all of them.
+func TestTurnsAreFair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewTurns(1)
+		came, next := s.line(t.Context(), "a1", "a2", "a3", "a4", "b1", "c1", "b2")
+		var order []string
+		for range 7 {
+			order = append(order, <-came)
+			next <- struct{}{}
+			synctest.Wait()
+		}
+		if want := []string{"a1", "a2", "b1", "c1", "a3", "b2", "a4"}; !slices.Equal(order, want) {
+			t.Errorf("order %v, want %v", order, want)
+		}
+		if len(s.holders) != 0 || len(s.users) != 0 || len(s.ring) != 0 {
+			t.Errorf("left over: %+v", s)
+		}
+	})
+}
+
+// TestYield: who has begun lets another user go between, and then goes on before its own user's others.
+func TestYield(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewTurns(1)
+		first := s.Take(t.Context(), "a", 0)
+		came, next := s.line(t.Context(), "a2", "b1")
+		yielded := false
+		go func() { first.Yield(t.Context()); yielded = true }()
+		synctest.Wait()
+		if got := <-came; got != "b1" && got != "a2" || got == "a2" && yielded {
+			t.Errorf("%s came", got)
+		} else if got == "a2" {
+			t.Error("its own user's other came before it")
+		}
+		next <- struct{}{}
+		synctest.Wait()
+		if !yielded {
+			t.Error("it did not go on")
+		}
+		first.End()
+		next <- struct{}{}
+		synctest.Wait()
+		if len(s.holders) != 0 {
+			t.Errorf("left over: %d", len(s.holders))
+		}
+	})
+}
+
+// TestSlowClient: a turn that waits for a slow client is taken away, and given back to nobody else's loss.
+func TestSlowClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewTurns(1)
+		slow := s.Take(t.Context(), "a", 0)
+		slow.Writing()
+		began := time.Now()
+		quick := s.Take(t.Context(), "b", 0)
+		if took := time.Since(began); took < tooLong || took > 3*tooLong {
+			t.Errorf("the other waited %v", took)
+		}
+		slow.Yield(t.Context()) // its client took it at last; it goes on without a turn
+		if slow.held || !slow.slow {
+			t.Errorf("%+v", slow)
+		}
+		slow.End()
+		quick.End()
+		if len(s.holders) != 0 {
+			t.Errorf("left over: %d", len(s.holders))
+		}
+	})
+}
+
+// TestTurnsEnd: whoever goes away or waits too long leaves nothing behind, and too many are refused.
+func TestTurnsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewTurns(1)
+		held := s.Take(t.Context(), "a", 0)
+		held.since = held.since.Add(time.Hour) // it is not taken away
+		ctx, cancel := context.WithCancel(t.Context())
+		refused := make(chan bool)
+		go func() { refused <- s.Take(ctx, "b", time.Minute) == nil }()
+		synctest.Wait()
+		cancel()
+		if !<-refused {
+			t.Error("it went away and has a turn")
+		}
+		if s.Take(t.Context(), "b", time.Millisecond) != nil {
+			t.Error("it waited too long and has a turn")
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		for i := range maxTurns {
+			go s.Take(ctx, "c", time.Minute)
+			if i%100 == 0 {
+				synctest.Wait()
+			}
+		}
+		synctest.Wait()
+		if s.Take(t.Context(), "c", time.Minute) != nil {
+			t.Error("one too many has a turn")
+		}
+		cancel()
+		synctest.Wait()
+		held.End()
+		if again := s.Take(t.Context(), "d", 0); again == nil || len(s.users) != 0 || len(s.ring) != 0 {
+			t.Errorf("left over: %+v", fmt.Sprint(s.users, s.ring))
+		}
+	})
+}
