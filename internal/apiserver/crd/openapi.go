@@ -107,6 +107,19 @@ func IsCustom(d *resource.Descriptor) bool {
 	return ok
 }
 
+// SchemaBytes is the size of a kind's schemas as JSON; 0 if it is not from a definition.
+func SchemaBytes(d *resource.Descriptor) int64 {
+	c, ok := d.Codec.(codec)
+	if !ok {
+		return 0
+	}
+	var n int64
+	for _, v := range c.k.versions {
+		n += v.shape.size
+	}
+	return n
+}
+
 // KeepsUnknown says whether the objects of a version may have any fields (spec.preserveUnknownFields).
 func KeepsUnknown(d *resource.Descriptor, version string) bool {
 	v := versionOf(d, version)

@@ -31,9 +31,9 @@ const compiledBytes = 24 << 20
 // What the compiled forms of a schema take, measured: so many times its JSON, and so much for each CEL rule, whose program
 // has a table of all functions.
 const (
-	structuralTimes = 6
+	structuralTimes = 8
 	validatorTimes  = 9
-	ruleCost        = 90 << 10
+	ruleCost        = 130 << 10
 )
 
 // schemas are those of the definitions, each once: versions that say the same, of whatever definitions, share what is
@@ -57,6 +57,7 @@ func newSchemas(max int64) *schemas {
 // or written, and again if it had to make room meanwhile.
 type shape struct {
 	fields digest // of the JSON
+	size   int64  // of the JSON
 	packed []byte // the JSON of a CustomResourceValidation, deflated
 	// keep: unknown fields of the whole object are kept, and the schema need not be structural.
 	keep   bool
@@ -108,9 +109,9 @@ func (s *schemas) shape(schema *v1.CustomResourceValidation, keep, status bool) 
 		}}
 		visitor.Visit(once)
 	}
-	size := int64(len(raw))
-	x.structural = ondemand.New(s.pool, size*structuralTimes, x.fresh)
-	x.validators = ondemand.New(s.pool, size*validatorTimes+rules*ruleCost, x.newValidators)
+	x.size = int64(len(raw))
+	x.structural = ondemand.New(s.pool, x.size*structuralTimes, x.fresh)
+	x.validators = ondemand.New(s.pool, x.size*validatorTimes+rules*ruleCost, x.newValidators)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.by[id].Value(); other != nil {

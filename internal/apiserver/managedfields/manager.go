@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/crd"
+	"github.com/mortise-dev/mortise/internal/apiserver/ondemand"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -25,8 +27,16 @@ type Manager struct {
 
 	mu sync.RWMutex
 	// of each descriptor that was asked for, weakly: a definition's descriptor goes with it.
-	kinds map[weak.Pointer[resource.Descriptor]]*kind
+	kinds map[weak.Pointer[resource.Descriptor]]*ondemand.Value[*kind]
+	// custom is the room for what is made for kinds of definitions.
+	custom *ondemand.Pool
 }
+
+// customBytes bounds what is made for all kinds of definitions, each of which takes so many times its schema.
+const (
+	customBytes = 8 << 20
+	customTimes = 8
+)
 
 // kind is what was made for a descriptor.
 type kind struct {
@@ -43,7 +53,7 @@ func New(log *slog.Logger) *Manager {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{log: log, types: newTypes(), scale: sync.OnceValues(newScale), kinds: map[weak.Pointer[resource.Descriptor]]*kind{}}
+	return &Manager{log: log, types: newTypes(), scale: sync.OnceValues(newScale), kinds: map[weak.Pointer[resource.Descriptor]]*ondemand.Value[*kind]{}, custom: ondemand.NewPool(customBytes)}
 }
 
 // Warm makes what is needed for built-in kinds, so that the first write does not wait for it.
@@ -148,21 +158,33 @@ func (m *Manager) of(d *resource.Descriptor, version, subresource string) (*mana
 func (m *Manager) kind(d *resource.Descriptor) *kind {
 	p := weak.Make(d)
 	m.mu.RLock()
-	k := m.kinds[p]
+	v := m.kinds[p]
 	m.mu.RUnlock()
-	if k != nil {
-		return k
+	if v == nil {
+		v = m.newKind(p, d)
 	}
+	k, _ := v.Get() // what begins empty can be made
+	return k
+}
+
+func (m *Manager) newKind(p weak.Pointer[resource.Descriptor], d *resource.Descriptor) *ondemand.Value[*kind] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if v := m.kinds[p]; v != nil {
+		return v
+	}
 	for old := range m.kinds {
 		if old.Value() == nil {
 			delete(m.kinds, old)
 		}
 	}
-	if k = m.kinds[p]; k == nil {
-		k = &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[place]*managedfields.FieldManager{}}
-		m.kinds[p] = k
+	var pool *ondemand.Pool
+	if custom(d) {
+		pool = m.custom
 	}
-	return k
+	v := ondemand.New(pool, customTimes*crd.SchemaBytes(d)+4<<10, func() (*kind, error) {
+		return &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[place]*managedfields.FieldManager{}}, nil
+	})
+	m.kinds[p] = v
+	return v
 }
