@@ -94,11 +94,11 @@ func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object)
 	}
 	if st.Validate != nil {
 		if errs := st.Validate(ctx, obj); len(errs) > 0 {
-			return nil, invalid(k, obj.GetName(), errs)
+			return nil, invalid(k, obj, errs)
 		}
 	}
 	if errs := genericvalidation.ValidateObjectMetaAccessor(obj, k.Namespaced, pathSegment, field.NewPath("metadata")); len(errs) > 0 {
-		return nil, invalid(k, obj.GetName(), errs)
+		return nil, invalid(k, obj, errs)
 	}
 	if st.Warn != nil {
 		for _, w := range st.Warn(ctx, obj, nil) {
@@ -391,7 +391,7 @@ func (a *API) beforeUpdate(ctx context.Context, k *Kind, st *resource.Strategy, 
 		errs = together(ctx, errs, st.ValidateUpdate(ctx, obj, old), k.Strategy.Undeclared)
 	}
 	if len(errs) > 0 {
-		return invalid(k, obj.GetName(), errs)
+		return invalid(k, obj, errs)
 	}
 	if st.Warn != nil {
 		for _, w := range st.Warn(ctx, obj, old) {
@@ -499,6 +499,12 @@ func ttlOf(k *Kind, obj resource.Object) time.Duration {
 	return time.Duration(k.TTL(obj)) * time.Second
 }
 
-func invalid(k *Kind, name string, errs field.ErrorList) error {
-	return apierrors.NewInvalid(schema.GroupKind{Group: k.HubGroup, Kind: k.Descriptor.Kind}, name, errs)
+// invalid is the 422 of an object that validation refuses. One without a Go type is called what it calls itself, which admission
+// may have changed.
+func invalid(k *Kind, obj resource.Object, errs field.ErrorList) error {
+	gk := schema.GroupKind{Group: k.HubGroup, Kind: k.Descriptor.Kind}
+	if k.Unstructured {
+		gk.Kind = obj.GetObjectKind().GroupVersionKind().Kind
+	}
+	return apierrors.NewInvalid(gk, obj.GetName(), errs)
 }

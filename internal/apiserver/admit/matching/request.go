@@ -258,8 +258,8 @@ func Convert(d *resource.Descriptor, gvk schema.GroupVersionKind, obj resource.O
 // hub gives an object of the request's kind, which is its caller's own, in the hub form.
 func (q *Request) hub(u *unstructured.Unstructured) (resource.Object, error) {
 	v := q.Descriptor.Version(u.GroupVersionKind().Version)
-	if v == nil {
-		return nil, fmt.Errorf("convert from %s: it is not served", u.GetAPIVersion())
+	if v == nil || u.GroupVersionKind().Group != q.Descriptor.Group {
+		return nil, fmt.Errorf("request to convert CR from an invalid group/version: %s", u.GetAPIVersion()) // upstream's words
 	}
 	if v.ToHub == nil {
 		return u, nil
@@ -274,7 +274,7 @@ func (q *Request) restore(obj resource.Object, f *Form) (resource.Object, error)
 		return obj, nil
 	}
 	if u, ok := obj.(*unstructured.Unstructured); ok {
-		if u.GroupVersionKind() == q.native {
+		if u.GroupVersionKind().GroupVersion() == q.native.GroupVersion() {
 			return obj, nil
 		}
 		hub, err := q.hub(u.DeepCopy())

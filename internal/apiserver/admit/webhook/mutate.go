@@ -122,7 +122,7 @@ func (p *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attr
 		}
 	}
 	if err := q.Settle(); err != nil {
-		return apierrors.NewInternalError(err)
+		return err
 	}
 	if called && a.Round == 0 && a.Object != nil { // needed only if something has all called again
 		memory.output = a.Object.DeepCopyObject().(resource.Object)
