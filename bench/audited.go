@@ -22,7 +22,7 @@ const (
 	metadataPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}`
 	benchToken     = "bench-token"
 	benchUsers     = benchToken + ",bench,bench-uid,\"benchers\"\n"
-	benchBinding   = `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"bench"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"edit"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"benchers"}]}`
+	benchBinding   = `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"bench"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"system:aggregate-to-edit"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"benchers"}]}`
 )
 
 // auditRounds is how often the two servers take turns: what else the machine does meanwhile falls upon both.

@@ -185,11 +185,37 @@ func appendAny(b []byte, v any) []byte {
 	return append(b, j...)
 }
 
+// appendTime appends a time as metav1.RFC3339Micro has it.
 func appendTime(b []byte, t metav1.MicroTime) []byte {
 	if t.IsZero() {
 		return append(b, "null"...)
 	}
-	return append(t.UTC().AppendFormat(append(b, '"'), metav1.RFC3339Micro), '"')
+	utc := t.UTC()
+	year, month, day := utc.Date()
+	if year < 0 || year > 9999 {
+		return append(utc.AppendFormat(append(b, '"'), metav1.RFC3339Micro), '"')
+	}
+	hour, minute, second := utc.Clock()
+	b = digits(append(b, '"'), year, 4)
+	b = digits(append(b, '-'), int(month), 2)
+	b = digits(append(b, '-'), day, 2)
+	b = digits(append(b, 'T'), hour, 2)
+	b = digits(append(b, ':'), minute, 2)
+	b = digits(append(b, ':'), second, 2)
+	b = digits(append(b, '.'), utc.Nanosecond()/1000, 6)
+	return append(b, 'Z', '"')
+}
+
+// digits appends n digits of a number.
+func digits(b []byte, number, n int) []byte {
+	for range n {
+		b = append(b, '0')
+	}
+	for i := len(b) - 1; number > 0; i-- {
+		b[i] += byte(number % 10)
+		number /= 10
+	}
+	return b
 }
 
 func appendStrings(b []byte, all []string) []byte {
@@ -203,14 +229,39 @@ func appendStrings(b []byte, all []string) []byte {
 	return append(b, ']')
 }
 
-// appendString appends a JSON string. Nearly all need no escapes.
-func appendString(b []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c >= utf8.RuneSelf-1 || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			return appendAny(b, s)
+// What of a JSON string stands as it is, and what needs no more than a backslash; all else is left to the library.
+const (
+	plain = iota
+	quoted
+	other
+)
+
+var sorts = func() (t [256]byte) {
+	for c := range t {
+		switch {
+		case c == '"' || c == '\\':
+			t[c] = quoted
+		case c < ' ' || c >= utf8.RuneSelf-1 || c == '<' || c == '>' || c == '&':
+			t[c] = other
 		}
 	}
+	return t
+}()
+
+// appendString appends a JSON string. Nearly all need no escapes.
+func appendString(b []byte, s string) []byte {
+	begun := len(b)
 	b = append(b, '"')
-	b = append(b, s...)
+	from := 0
+	for i := range len(s) {
+		switch sorts[s[i]] {
+		case quoted:
+			b = append(append(b, s[from:i]...), '\\')
+			from = i
+		case other:
+			return appendAny(b[:begun], s)
+		}
+	}
+	b = append(b, s[from:]...)
 	return append(b, '"')
 }
