@@ -7,6 +7,7 @@
 //
 //	-- apply --        YAML documents, created or (by name) updated; status counts too
 //	-- delete --       lines "resource namespace/name"
+//	-- serve --        lines "group/version resource kind verb,verb": what discovery tells of
 //	-- ready SELECTOR --    pods that match become Running and Ready
 //	-- phase PHASE SELECTOR --  pods that match get the phase
 //	-- advance DURATION --  time passes
@@ -40,6 +41,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 	metadatafake "k8s.io/client-go/metadata/fake"
@@ -93,11 +95,13 @@ func play(t *testing.T, archive *txtar.Archive, options controllers.Options, all
 	if err := metav1.AddMetaToScheme(definitions); err != nil {
 		t.Fatal(err)
 	}
+	objects := metadatafake.NewSimpleMetadataClient(definitions)
+	s.api.share(objects)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
 		done <- controllers.RunWith(ctx, all, &controllers.Deps{
-			Client: client, Discovery: client.Discovery(), Metadata: metadatafake.NewSimpleMetadataClient(definitions),
+			Client: client, Discovery: client.Discovery(), Metadata: objects, Dynamic: dynamicfake.NewSimpleDynamicClient(definitions),
 		}, options)
 	}()
 	synctest.Wait()
@@ -122,6 +126,12 @@ func (s *scene) step(f *txtar.File) {
 			s.check(s.apply(doc))
 			settle()
 		}
+	case "serve":
+		lists, err := serve(string(f.Data))
+		s.check(err)
+		s.client.Lock()
+		s.client.Resources = lists
+		s.client.Unlock()
 	case "delete":
 		for _, line := range strings.Split(strings.TrimSpace(string(f.Data)), "\n") {
 			resource, name, _ := strings.Cut(line, " ")

@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controllertest
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// share has a metadata client list and patch the objects that the clientset has.
+func (a *api) share(c *metadatafake.FakeMetadataClient) {
+	c.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		gvr := action.GetResource()
+		out := &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(a.counter)}} // as the client wants it
+		for gvk := range scheme.Scheme.AllKnownTypes() {
+			if guess, _ := meta.UnsafeGuessKindToResource(gvk); guess != gvr || strings.HasSuffix(gvk.Kind, "List") {
+				continue
+			}
+			list, err := a.tracker.List(gvr, gvk, action.GetNamespace())
+			if err != nil {
+				return true, nil, err
+			}
+			err = meta.EachListItem(list, func(o runtime.Object) error {
+				m, err := meta.Accessor(o)
+				if err == nil {
+					out.Items = append(out.Items, runtime.RawExtension{Object: meta.AsPartialObjectMetadata(m)})
+				}
+				return err
+			})
+			return true, out, err
+		}
+		return false, nil, nil
+	})
+	c.PrependReactor("patch", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch, ok := action.(clienttesting.PatchActionImpl)
+		if !ok {
+			return false, nil, fmt.Errorf("patch of type %T", action)
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		obj, err := a.patch(patch)
+		if err != nil {
+			return true, nil, err
+		}
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return true, nil, err
+		}
+		return true, meta.AsPartialObjectMetadata(m), nil
+	})
+}
+
+// serve has discovery tell of resources: lines of group and version, resource, kind and verbs.
+func serve(text string) ([]*metav1.APIResourceList, error) {
+	var lists []*metav1.APIResourceList
+	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		words := strings.Fields(line)
+		if len(words) != 4 {
+			return nil, fmt.Errorf("serve: %q is not group and version, resource, kind, verbs", line)
+		}
+		lists = append(lists, &metav1.APIResourceList{GroupVersion: words[0], APIResources: []metav1.APIResource{
+			{Name: words[1], Kind: words[2], Namespaced: true, Verbs: strings.Split(words[3], ",")},
+		}})
+	}
+	return lists, nil
+}
