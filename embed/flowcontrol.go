@@ -3,15 +3,17 @@
 
 package embed
 
-import (
-	"github.com/mortise-dev/mortise/internal/apiserver"
-)
+import "github.com/mortise-dev/mortise/internal/apiserver"
 
 // flowControl is what the settings say of it, for the API server.
 func (o *settled) flowControl() apiserver.FlowControl {
 	f := &o.apiserver.FlowControl
 	out := apiserver.FlowControl{
 		MaxReads: f.MaxRequestsInflight, MaxWrites: f.MaxMutatingRequestsInflight, Plain: f.PriorityAndFairness != nil && !*f.PriorityAndFairness,
+	}
+	out.Bounds = apiserver.Bounds{
+		Connections: f.Connections, ConnectionsPerClient: f.ConnectionsPerClient, Streams: f.MaxStreams, BodyBytes: f.BodyBytes, Watches: f.Watches,
+		GoawayChance: f.GoawayChance,
 	}
 	if f.RequestTimeout != nil {
 		out.RequestTimeout = *f.RequestTimeout

@@ -32,6 +32,8 @@ type FlowControl struct {
 	Plain bool
 	// RequestTimeout is the most time that a request has which ends; 0: a minute.
 	RequestTimeout time.Duration
+	// Bounds are those that keep clients from exhausting the server's memory.
+	Bounds Bounds
 }
 
 func (o *FlowControl) reads() int64  { return int64(orDefault(o.MaxReads, 400)) }
@@ -51,6 +53,7 @@ func (s *Server) newFlow() error {
 		o.RequestTimeout = time.Minute
 	}
 	s.limiter.MaxReads, s.limiter.MaxWrites = o.reads(), o.writes()
+	s.bounds = newBounds(&o.Bounds)
 	if o.Plain {
 		return nil
 	}
@@ -101,9 +104,17 @@ func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 	info, _ := request.RequestInfoFrom(r.Context())
 	who, _ := request.UserFrom(r.Context())
 	watch := info.Verb == "watch"
-	if !watch && longRunning(info) {
-		next.ServeHTTP(w, r)
-		return
+	if long := longRunning(info); watch || long {
+		leave, ok := s.bounds.lasting(who)
+		if !ok {
+			s.tooMany(w, r, info, 1)
+			return
+		}
+		defer leave()
+		if long && !watch {
+			next.ServeHTTP(w, r)
+			return
+		}
 	}
 	if !watch {
 		if !s.underway.enter() {
@@ -125,8 +136,21 @@ func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 		s.tooMany(w, r, info, 1)
 	default:
 		defer s.limiter.Leave(r.Method)
-		next.ServeHTTP(w, r)
+		s.bounded(w, r, info, who, next)
 	}
+}
+
+// bounded serves a request when there is room for its body.
+func (s *Server) bounded(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, who user.Info, next http.Handler) {
+	leave, ok := s.bounds.body(r, who)
+	if !ok {
+		s.tooMany(w, r, info, 1)
+		return
+	}
+	if leave != nil {
+		defer leave()
+	}
+	next.ServeHTTP(w, r)
 }
 
 // inTurn serves a request when its priority level has seats for it, and, where it does nothing but compute, it is its turn.
@@ -166,7 +190,7 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 		if turns != nil {
 			rec.turn.Yield(ctx) // takes it again, if it was given up meanwhile
 		}
-		next.ServeHTTP(w, r)
+		s.bounded(w, r, info, who, next)
 		return
 	}
 	leave := sync.OnceFunc(ticket.Leave)

@@ -30,8 +30,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if m == nil {
 		return errors.New("serve API: no certificates")
 	}
+	bounds := &s.opts.FlowControl.Bounds
 	srv := &http.Server{
-		Handler:           s.handler,
+		Handler:           goaway(bounds.GoawayChance, s.handler),
+		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          log.New(&connectionLog{server: s}, "", 0),
 		ReadHeaderTimeout: 32 * time.Second,
 		IdleTimeout:       90 * time.Second,
@@ -39,7 +41,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			return cork.Context(authenticate.WithConnection(ctx), c)
 		},
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 1000, MaxReadFrameSize: 256 << 10, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 4 << 20,
+			MaxConcurrentStreams: orDefault(bounds.Streams, maxStreams), MaxReadFrameSize: 256 << 10, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 4 << 20,
 		},
 		TLSConfig: &tls.Config{
 			Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,
@@ -52,7 +54,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		err := srv.ServeTLS(cork.Listen(l), "", "")
+		err := srv.ServeTLS(cork.Listen(bounds.listen(l)), "", "")
 		if !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("serve API: %w", err)
 			stop()

@@ -120,6 +120,7 @@ type Server struct {
 	limiter      flowcontrol.Limiter
 	flow         *flowcontrol.Controller // nil: the limiter alone
 	turns        turns
+	bounds       *bounds
 	narrow       *flowcontrol.Turns      // of the processors, for what reads little
 	wide         *flowcontrol.Turns      // and for what reads much
 	crds         *crd.Registry

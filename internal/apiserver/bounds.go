@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// Bounds are the outermost: they keep clients, whoever they are, from exhausting the server's memory. What is nil has a
+// default, 0 is no bound.
+type Bounds struct {
+	// Connections are those open at once, ConnectionsPerClient those of one address that is not the machine's own; nil: 20000
+	// and 2000.
+	Connections, ConnectionsPerClient *int
+	// Streams are the requests at once of one connection of HTTP/2; nil: 1000.
+	Streams *int
+	// BodyBytes are those of the request bodies under way, administrators' aside; nil: an eighth of the machine's memory, of
+	// 64 MiB to 1 GiB.
+	BodyBytes *int64
+	// Watches are the watches and streams of one user, administrators aside; nil: 10000.
+	Watches *int
+	// GoawayChance is how often a connection of HTTP/2 is told to end.
+	GoawayChance float64
+}
+
+const (
+	maxHeader  = 1 << 20 // bytes of a request's headers
+	maxBody    = 3 << 20 // bytes of a request's body: more is refused where it is read
+	maxStreams = 1000
+)
+
+// bounds counts what is under way.
+type bounds struct {
+	bodies     atomic.Int64
+	bodyLimit  int64 // 0: none
+	watchLimit int
+
+	mu      sync.Mutex
+	watches map[string]int // by user
+}
+
+func newBounds(o *Bounds) *bounds {
+	b := &bounds{watchLimit: orDefault(o.Watches, 10_000), watches: map[string]int{}}
+	if o.BodyBytes != nil {
+		b.bodyLimit = *o.BodyBytes
+	} else {
+		b.bodyLimit = min(max(machineMemory()/8, 64<<20), 1<<30)
+	}
+	return b
+}
+
+// machineMemory is in bytes; 0 where nobody can tell.
+func machineMemory() int64 {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(text), "MemTotal:")
+	line, _, _ := strings.Cut(rest, "\n")
+	kb, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(line), " kB"), 10, 64)
+	return kb << 10
+}
+
+// body takes room for a request's body; false: there is none.
+func (b *bounds) body(r *http.Request, who user.Info) (leave func(), ok bool) {
+	n := r.ContentLength
+	if n == 0 || b.bodyLimit == 0 || administrator(who) {
+		return nil, true
+	}
+	if n < 0 || n > maxBody {
+		n = maxBody
+	}
+	if b.bodies.Add(n) > b.bodyLimit {
+		b.bodies.Add(-n)
+		return nil, false
+	}
+	return func() { b.bodies.Add(-n) }, true
+}
+
+// lasting counts a request in that lasts; false: its user has too many.
+func (b *bounds) lasting(who user.Info) (leave func(), ok bool) {
+	if b.watchLimit == 0 || who == nil || administrator(who) {
+		return func() {}, true
+	}
+	name := who.GetName()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.watches[name] >= b.watchLimit {
+		return nil, false
+	}
+	b.watches[name]++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.watches[name]--; b.watches[name] == 0 {
+			delete(b.watches, name)
+		}
+	}, true
+}
+
+// goaway tells some of the connections of HTTP/2 to end.
+func goaway(chance float64, next http.Handler) http.Handler {
+	if chance <= 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 2 && rand.Float64() < chance {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// listener bounds the connections that are open at once. One too many is closed as it comes; those from the machine itself
+// are let in, so that it can always be looked after.
+type listener struct {
+	net.Listener
+	most, mostOfOne int
+
+	mu    sync.Mutex
+	open  int
+	byOne map[netip.Addr]int
+}
+
+func (o *Bounds) listen(l net.Listener) net.Listener {
+	b := &listener{Listener: l, most: orDefault(o.Connections, 20_000), mostOfOne: orDefault(o.ConnectionsPerClient, 2_000), byOne: map[netip.Addr]int{}}
+	if b.most == 0 && b.mostOfOne == 0 {
+		return l
+	}
+	return b
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if in, ok := l.enter(c); ok {
+			return in, nil
+		}
+		_ = c.Close() // it was told nothing, and knows what that means
+	}
+}
+
+func (l *listener) enter(c net.Conn) (net.Conn, bool) {
+	a, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok || a.IP.IsLoopback() {
+		return c, true
+	}
+	from := a.AddrPort().Addr().Unmap()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.most > 0 && l.open >= l.most || l.mostOfOne > 0 && l.byOne[from] >= l.mostOfOne {
+		return nil, false
+	}
+	l.open++
+	l.byOne[from]++
+	return &countedConn{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, true
+}
+
+func (l *listener) leave(from netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	if l.byOne[from]--; l.byOne[from] == 0 {
+		delete(l.byOne, from)
+	}
+}
+
+// countedConn is a connection that is counted out when it is closed.
+type countedConn struct {
+	net.Conn
+	leave func()
+}
+
+// Close implements net.Conn.
+func (c *countedConn) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}

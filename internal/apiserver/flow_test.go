@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// as says a request as somebody.
+func as(s *Server, name, method, path, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	who := &user.DefaultInfo{Name: name}
+	if name == "root" {
+		who.Groups = []string{user.SystemPrivilegedGroup}
+	}
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), who)))
+	return w
+}
+
+// TestClassTold: every answer tells the classes of its request, also that of one who is refused, by headers that upstream has.
+func TestClassTold(t *testing.T) {
+	d := converse(t, configMaps())
+	for _, who := range []string{"root", "jane"} {
+		h := as(d.Server, who, "GET", "/api/v1/configmaps", "").Header()
+		for _, name := range []string{"X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid"} {
+			if _, ok := h[name]; !ok {
+				t.Errorf("%s is not told %s", who, name)
+			}
+		}
+	}
+	if h := as(d.Server, "root", "GET", "/debug/pprof/cmdline", "").Header(); h["X-Kubernetes-Pf-Flowschema-Uid"] != nil {
+		t.Error("what lasts long is of no class")
+	}
+}
+
+// TestBodiesBounded: bodies that there is no room for are refused, those of administrators are not; what is over leaves room.
+func TestBodiesBounded(t *testing.T) {
+	d := converse(t, configMaps())
+	d.bounds.bodyLimit = 100
+	const at = "/api/v1/namespaces/ns/configmaps"
+	body := fmt.Sprintf(`{"metadata":{"name":"a"},"data":{"k":%q}}`, strings.Repeat("x", 200))
+	if w := as(d.Server, "jane", "POST", at, body); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" {
+		t.Errorf("a body of %d bytes: %d", len(body), w.Code)
+	}
+	for range 3 {
+		if w := as(d.Server, "jane", "POST", at, `{"metadata":{"name":"b"}}`); w.Code == http.StatusTooManyRequests {
+			t.Errorf("a small body: %d", w.Code)
+		}
+	}
+	if w := as(d.Server, "root", "POST", at, body); w.Code != http.StatusCreated {
+		t.Errorf("an administrator's: %d %s", w.Code, w.Body)
+	}
+	if n := d.bounds.bodies.Load(); n != 0 {
+		t.Errorf("%d bytes are left over", n)
+	}
+}
+
+// TestWatchesBounded: a user has so many watches and streams, an administrator any number.
+func TestWatchesBounded(t *testing.T) {
+	b := newBounds(&Bounds{Watches: ptr(2)})
+	jane, root := &user.DefaultInfo{Name: "jane"}, &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}}
+	leave, _ := b.lasting(jane)
+	again, _ := b.lasting(jane)
+	if _, ok := b.lasting(jane); ok {
+		t.Error("a third was let in")
+	}
+	for range 5 {
+		if _, ok := b.lasting(root); !ok {
+			t.Error("an administrator was not let in")
+		}
+	}
+	leave()
+	third, ok := b.lasting(jane)
+	if !ok {
+		t.Error("none was let in after one had left")
+	}
+	again()
+	third()
+	if len(b.watches) != 0 {
+		t.Errorf("left over: %v", b.watches)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// TestConnectionsBounded: connections of one address and of all are bounded, and those of the machine itself are not.
+func TestConnectionsBounded(t *testing.T) {
+	remote := func(ip string) net.Conn {
+		return &addressed{addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}
+	}
+	l := (&Bounds{Connections: ptr(3), ConnectionsPerClient: ptr(2)}).listen(nil).(*listener)
+	var open []net.Conn
+	enter := func(ip string, want bool) {
+		t.Helper()
+		c, ok := l.enter(remote(ip))
+		if ok != want {
+			t.Errorf("a connection from %s: let in %v", ip, ok)
+		}
+		if ok {
+			open = append(open, c)
+		}
+	}
+	enter("192.0.2.1", true)
+	enter("192.0.2.1", true)
+	enter("192.0.2.1", false)
+	enter("192.0.2.2", true)
+	enter("192.0.2.3", false)
+	enter("127.0.0.1", true)
+	for _, c := range open {
+		_ = c.Close()
+		_ = c.Close() // counts once
+	}
+	if l.open != 0 || len(l.byOne) != 0 {
+		t.Errorf("left over: %d, %v", l.open, l.byOne)
+	}
+}
+
+type addressed struct {
+	net.Conn
+	addr net.Addr
+}
+
+func (a *addressed) RemoteAddr() net.Addr { return a.addr }
+func (a *addressed) Close() error         { return nil }
+
+// TestGoaway: a connection of HTTP/2 is told to end, one of HTTP/1 is not.
+func TestGoaway(t *testing.T) {
+	h := goaway(1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for major, want := range map[int]string{1: "", 2: "close"} {
+		r := httptest.NewRequest("GET", "/", nil).WithContext(context.Background())
+		r.ProtoMajor = major
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := w.Header().Get("Connection"); got != want {
+			t.Errorf("HTTP/%d: Connection %q", major, got)
+		}
+	}
+}
