@@ -133,6 +133,9 @@ type Version struct {
 	// FieldLabel maps a field selector's label and value in this version to a selectable field of the hub, or refuses the
 	// label with the text that clients know; nil: metadata.name and metadata.namespace alone are allowed.
 	FieldLabel func(label, value string) (string, string, error)
+	// Fields are the selectable fields that a hub object has in this version, beside metadata.name and metadata.namespace; nil:
+	// those of Descriptor.Fields.
+	Fields func(hub Object) (fields.Set, error)
 	// Protobuf says that objects of this version have a protobuf form.
 	Protobuf bool
 	// Strategic says that strategic merge patch works: New's type carries patch tags.

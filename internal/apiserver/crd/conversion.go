@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -109,7 +110,7 @@ func (c *conversion) convert(ctx context.Context, objs []*unstructured.Unstructu
 	first := objs[sent[0]]
 	converted, err := c.ask(ctx, raw, apiVersion)
 	if err != nil {
-		return nil, fmt.Errorf("conversion webhook for %v failed: %w%s", first.GroupVersionKind(), err, c.about(first, len(sent) > 1))
+		return nil, fmt.Errorf("conversion webhook for %v failed: %w%s", first.GroupVersionKind(), said(err), c.about(first, len(sent) > 1))
 	}
 	if len(converted) != len(sent) {
 		return nil, fmt.Errorf("conversion webhook for %v returned %d objects, expected %d%s", first.GroupVersionKind(), len(converted), len(sent), c.about(first, len(sent) > 1))
@@ -122,6 +123,14 @@ func (c *conversion) convert(ctx context.Context, objs []*unstructured.Unstructu
 		out[i] = u
 	}
 	return out, nil
+}
+
+// said is an error without the status that it may carry: it is not the server that answered so, and more is to be said.
+func said(err error) error {
+	if s := apierrors.APIStatus(nil); errors.As(err, &s) {
+		return errors.New(err.Error())
+	}
+	return err
 }
 
 // about names what an error is about.

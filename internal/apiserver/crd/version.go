@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	apiversion "k8s.io/apimachinery/pkg/version"
 
 	"github.com/mortise-dev/mortise/resource"
@@ -102,10 +103,24 @@ func (v *version) descriptor() resource.Version {
 		out.FromHub = func(obj resource.Object) (resource.Object, error) { return v.converted(obj, v) }
 		if v.k.conversion != nil {
 			out.Columns = convertedColumns{v.columns, v}
+			out.Fields = v.fields
 			out.Foresee = func(ctx context.Context, hubs []resource.Object) error { return v.foresee(ctx, hubs) }
 		}
 	}
 	return out
+}
+
+// fields are those that a hub object has in the version: its webhook may have other names and values for them.
+func (v *version) fields(hub resource.Object) (fields.Set, error) {
+	u, err := v.k.in(context.Background(), v, hub)
+	if err != nil {
+		return nil, err
+	}
+	set := fields.Set{}
+	for _, f := range v.selectable {
+		set[f.name] = f.value(u.Object)
+	}
+	return set, nil
 }
 
 // fieldLabel refuses the labels of fields that are selectable in other versions only.

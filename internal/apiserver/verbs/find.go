@@ -69,6 +69,11 @@ func (a *API) find(ctx context.Context, k *Kind, ns string, s *selection) (*foun
 			return nil, a.listError(err, s, r)
 		}
 		l.meta.ResourceVersion = strconv.FormatInt(p.Revision, 10)
+		if s.foresee != nil {
+			if err := s.foresee(p.Records); err != nil {
+				return nil, err
+			}
+		}
 		for i, rec := range p.Records {
 			r.After = rec.Key
 			ok, err := s.picks(k, rec)
@@ -128,7 +133,10 @@ func (s *selection) picks(k *Kind, rec *store.Record) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return (s.name == "" || f.Hub.GetName() == s.name) && s.matches(f), nil
+	if s.name != "" && f.Hub.GetName() != s.name {
+		return false, nil
+	}
+	return s.matches(f)
 }
 
 func (a *API) listError(err error, s *selection, r store.Range) error {

@@ -67,8 +67,16 @@ const foreseen = 500
 // foresee has the records converted to the version of the request before anything is sent, many at once where the version
 // can do that. Metadata is the same in all versions.
 func (q *req) foresee(records []*store.Record) error {
+	if q.accept.target != nil && q.accept.target.Kind != "Table" {
+		return nil
+	}
+	return q.foreseeAll(records)
+}
+
+// foreseeAll is foresee, whatever is to be sent.
+func (q *req) foreseeAll(records []*store.Record) error {
 	f := q.ver().Foresee
-	if f == nil || q.accept.target != nil && q.accept.target.Kind != "Table" {
+	if f == nil {
 		return nil
 	}
 	for len(records) > 0 {

@@ -25,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
 )
 
 func badRequest(err error) error { return apierrors.NewBadRequest(err.Error()) }
@@ -117,6 +119,9 @@ type selection struct {
 	labels labels.Selector // nil: all
 	fields fields.Selector // nil: all
 	name   string          // the only name that can match; empty: any
+	// own are the fields of objects where the version has others than the kind; foresee has it make them of many at once.
+	own     func(hub resource.Object) (fields.Set, error)
+	foresee func([]*store.Record) error
 }
 
 func (q *req) listOptions() (*selection, error) {
@@ -128,6 +133,11 @@ func (q *req) listOptions() (*selection, error) {
 	}
 	if err := s.parse(q.kind, q.ver().FieldLabel); err != nil {
 		return nil, err
+	}
+	if own := q.ver().Fields; own != nil && s.fields != nil && slices.ContainsFunc(s.fields.Requirements(), func(r fields.Requirement) bool {
+		return r.Field != "metadata.name" && r.Field != "metadata.namespace"
+	}) {
+		s.own, s.foresee = own, q.foreseeAll
 	}
 	if q.name != "" {
 		if s.fields != nil {
@@ -189,11 +199,25 @@ func (s *selection) parse(k *Kind, label func(label, value string) (string, stri
 }
 
 // matches says whether an object is selected.
-func (s *selection) matches(f *watchcache.Forms) bool {
+func (s *selection) matches(f *watchcache.Forms) (bool, error) {
 	if s.labels != nil && !s.labels.Matches(labels.Set(f.Hub.GetLabels())) {
-		return false
+		return false, nil
 	}
-	return s.fields == nil || s.fields.Matches(f.Fields())
+	if s.fields == nil {
+		return true, nil
+	}
+	if s.own == nil {
+		return s.fields.Matches(f.Fields()), nil
+	}
+	set, err := s.own(f.Hub)
+	if err != nil {
+		return false, err
+	}
+	set["metadata.name"] = f.Hub.GetName()
+	if f.Kind.Namespaced {
+		set["metadata.namespace"] = f.Hub.GetNamespace()
+	}
+	return s.fields.Matches(set), nil
 }
 
 func (s *selection) all() bool { return s.labels == nil && s.fields == nil }

@@ -63,6 +63,11 @@ func watch(q *req) error {
 	if err := q.negotiateStream(); err != nil {
 		return err
 	}
+	if initial != nil {
+		if err := q.foresee(initial.records); err != nil {
+			return err // while it can still be said as such
+		}
+	}
 	w.deadline = timeout
 	if wsstream.IsWebSocketRequest(q.r) {
 		w.overWebSocket(func(gone <-chan struct{}) { w.run(cursor, initial, gone) })
@@ -84,6 +89,10 @@ type watching struct {
 	table    *table.Converter
 	deadline time.Duration
 	refused  error // why it ends before it has begun; nil: it goes on
+
+	// expires and gone end a watch that waits for an extension.
+	expires <-chan time.Time
+	gone    <-chan struct{}
 
 	eventStream
 	seen int64 // revision up to which the client has been told
@@ -158,6 +167,7 @@ func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{
 	flowcontrol.Began(w.ctx)
 	end := time.NewTimer(w.deadline)
 	defer end.Stop()
+	w.expires, w.gone = end.C, gone
 	var bookmarks <-chan time.Time // of what is new, now and then, and once before the end, so that the next watch begins near it
 	var next *time.Timer
 	if first, ok := untilBookmark(w.deadline); ok && w.s.AllowWatchBookmarks {
@@ -209,7 +219,7 @@ func (w *watching) drain(c *watchcache.Cursor) bool {
 			return false
 		}
 		for i := range events {
-			if err := w.event(&events[i]); err != nil {
+			if err := w.patiently(func() error { return w.event(&events[i]) }); err != nil {
 				w.fail(err)
 				return false
 			}
@@ -252,6 +262,43 @@ func (w *watching) tellInitial(initial *found) error {
 	}
 	return w.flush()
 }
+
+// patiently does what may need an extension, until it has worked: changes are told late rather than not, and in their order, as
+// with kube-apiserver. What was to be told before is told at once.
+func (w *watching) patiently(tell func() error) error {
+	for pause := firstPatience; ; pause = min(2*pause, lastPatience) {
+		err := tell()
+		if err == nil || w.ver().Foresee == nil || errors.Is(err, store.ErrCompacted) || errors.Is(err, watchcache.ErrExpired) ||
+			errors.Is(err, store.ErrClosed) || errors.Is(err, errNoForm) || w.ctx.Err() != nil {
+			return err
+		}
+		if err := w.flush(); err != nil {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-w.expires:
+			timer.Stop()
+			return context.Canceled // its time is over
+		case <-w.gone:
+			timer.Stop()
+			return context.Canceled
+		case <-w.lifetime.Context.Done():
+			timer.Stop()
+			return context.Canceled
+		case <-w.ctx.Done():
+			timer.Stop()
+			return w.ctx.Err()
+		}
+	}
+}
+
+// Pauses of a watch whose version cannot be made.
+const (
+	firstPatience = 50 * time.Millisecond
+	lastPatience  = 5 * time.Second
+)
 
 // event tells one change as this watch's selectors see it.
 func (w *watching) event(e *watchcache.Event) error {
