@@ -105,7 +105,7 @@ func All(o Options) []*resource.Descriptor {
 		batch.Job(),
 		certificates.CertificateSigningRequest(),
 		certificates.ClusterTrustBundle(),
-		certificates.PodCertificateRequest(),
+		certificates.PodCertificateRequest(certificates.Authorize(o.Authorize)),
 		coordination.Lease(),
 		discovery.EndpointSlice(),
 		events.Event(),

@@ -4,16 +4,29 @@
 package certificates
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
 	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// PodCertificateRequest describes pods' requests for certificates, with the subresource status.
-func PodCertificateRequest() *resource.Descriptor {
+// Authorize decides whether a user may do something.
+type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+
+// PodCertificateRequest describes pods' requests for certificates, with the subresource status, which only those may change whom
+// authorize lets sign for the signer.
+func PodCertificateRequest(authorize Authorize) *resource.Descriptor {
 	check := upstream.PodCertificateRequest()
 	return kind.Describe[certificatesv1.PodCertificateRequest](resource.Descriptor{
 		Group:      "certificates.k8s.io",
@@ -39,7 +52,36 @@ func PodCertificateRequest() *resource.Descriptor {
 			kind.Status(func(p, old *certificatesv1.PodCertificateRequest) {
 				p.Spec = old.Spec
 				kind.KeepMeta(&p.ObjectMeta, &old.ObjectMeta)
-			}, check.Status),
+			}, maySign(authorize, check.Status)),
 		},
 	})
+}
+
+// maySign adds to a validation that who changes a status must be allowed to sign for the request's signer.
+func maySign(authorize Authorize, check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+		if errs := check(ctx, obj, old); len(errs) > 0 {
+			return errs
+		}
+		now, is := obj.(*certificatesv1.PodCertificateRequest)
+		was, had := old.(*certificatesv1.PodCertificateRequest)
+		if !is || !had || equality.Semantic.DeepEqual(now.Status, was.Status) {
+			return nil
+		}
+		path := field.NewPath("spec", "signerName")
+		user, ok := request.UserFrom(ctx)
+		if !ok {
+			return field.ErrorList{field.InternalError(path, errors.New(`cannot determine calling user to perform "sign" check`))} // upstream's words
+		}
+		domain, _, _ := strings.Cut(was.Spec.SignerName, "/")
+		for _, name := range []string{was.Spec.SignerName, domain + "/*"} {
+			d, _, err := authorize(ctx, authorizer.AttributesRecord{
+				User: user, Verb: "sign", Name: name, APIGroup: "certificates.k8s.io", APIVersion: "*", Resource: "signers", ResourceRequest: true,
+			})
+			if err == nil && d == authorizer.DecisionAllow {
+				return nil
+			}
+		}
+		return field.ErrorList{field.Forbidden(path, fmt.Sprintf("User %q is not permitted to \"sign\" for signer %q", user.GetName(), was.Spec.SignerName))} // upstream's words
+	}
 }
