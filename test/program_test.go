@@ -46,6 +46,9 @@ var binary = sync.OnceValues(func() (string, error) {
 var builtIn string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(credentialPlugin) != "" {
+		os.Exit(runCredentialPlugin())
+	}
 	code := m.Run()
 	if builtIn != "" {
 		os.RemoveAll(builtIn)
