@@ -38,6 +38,7 @@ func newIssuer(t testing.TB) *issuer {
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
 		i.sets.Add(1)
+		w.Header().Set("Cache-Control", "max-age=21600, must-revalidate")
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: i.id, Algorithm: "ES256", Use: "sig"}}})

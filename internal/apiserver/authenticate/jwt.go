@@ -207,7 +207,25 @@ func (j *jwt) client(i apiserverconfig.Issuer) (*http.Client, error) {
 		t.RootCAs = pool
 	}
 	next := net.SetTransportDefaults(&http.Transport{TLSClientConfig: t})
-	return &http.Client{Timeout: 30 * time.Second, Transport: &booked{ledger: j.deps.Ledger, ref: extension.Ref{Point: extension.OIDCIssuer, Name: i.URL}, next: next}}, nil
+	called := &booked{ledger: j.deps.Ledger, ref: extension.Ref{Point: extension.OIDCIssuer, Name: i.URL}, next: next}
+	return &http.Client{Timeout: 30 * time.Second, Transport: &shortLived{called}}, nil
+}
+
+// keysLife is how many seconds an issuer's keys are kept, at most, while tokens name others. The library takes thirty off.
+const keysLife = 31
+
+// shortLived has the keys of an issuer asked for again when a token names one that is not known, at most once a second. Many issuers
+// say that their keys may be kept for hours: tokens signed with a new one would be refused for so long.
+type shortLived struct{ next http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (s *shortLived) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := s.next.RoundTrip(r)
+	if err == nil && (resp.Header.Get("Cache-Control") != "" || resp.Header.Get("Expires") != "") {
+		resp.Header.Del("Expires")
+		resp.Header.Set("Cache-Control", fmt.Sprintf("max-age=%d", keysLife))
+	}
+	return resp, err
 }
 
 // register lists the issuers in the ledger.
