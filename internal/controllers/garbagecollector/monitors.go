@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,6 +32,9 @@ const patience = 30 * time.Second
 func ignored(gr schema.GroupResource) bool {
 	return gr.Resource == "events" && (gr.Group == "" || gr.Group == "events.k8s.io")
 }
+
+// everything is what changes when it is not known which group did.
+const everything = ""
 
 // monitors watch every resource that can be. Which there are is asked of discovery at the start and whenever a CRD or an
 // aggregated API changes.
@@ -56,7 +61,12 @@ func newMonitors(d *controllers.Deps, observed func(*object), removed func(types
 		changes: controllers.NewQueue[string](d, "garbage-collector-discovery", 1),
 		running: map[schema.GroupVersionResource]*monitor{},
 	}
-	changed := func(metav1.Object) { m.changes.Add("discovery") }
+	// Definitions are called RESOURCE.GROUP and registrations VERSION.GROUP: either way only the group is to be looked at.
+	changed := func(o metav1.Object) {
+		if _, group, ok := strings.Cut(o.GetName(), "."); ok && group != "" {
+			m.changes.Add(group)
+		}
+	}
 	return m, errors.Join(
 		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Informer(), changed),
 		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}).Informer(), changed),
@@ -66,10 +76,10 @@ func newMonitors(d *controllers.Deps, observed func(*object), removed func(types
 // Run keeps the monitors right until ctx ends, and runs judge once the first lists are in.
 func (m *monitors) Run(ctx context.Context, judge func(context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	refresh := func(ctx context.Context, _ string) error { return m.refresh(ctx, group) }
-	first := refresh(ctx, "")
+	refresh := func(ctx context.Context, of string) error { return m.refresh(ctx, group, of) }
+	first := refresh(ctx, everything)
 	if first != nil {
-		m.changes.AddRateLimited("discovery")
+		m.changes.AddRateLimited(everything)
 	}
 	group.Go(func() error { return m.changes.Run(ctx, refresh) })
 	group.Go(func() error {
@@ -106,9 +116,14 @@ type resource struct {
 	namespaced bool
 }
 
-// discover lists the resources worth a monitor. Broken are groups that could not be asked.
-func (m *monitors) discover() (found map[schema.GroupVersionResource]resource, broken map[schema.GroupVersion]error, err error) {
-	lists, err := m.d.Discovery.ServerPreferredResources()
+// discover lists the resources worth a monitor, of one group or of all. Broken are groups that could not be asked.
+func (m *monitors) discover(ctx context.Context, of string) (found map[schema.GroupVersionResource]resource, broken map[schema.GroupVersion]error, err error) {
+	var lists []*metav1.APIResourceList
+	if of == everything {
+		lists, err = m.d.Discovery.ServerPreferredResources()
+	} else {
+		lists, err = preferred(ctx, m.d.Discovery, of)
+	}
 	var partial *discovery.ErrGroupDiscoveryFailed
 	if errors.As(err, &partial) {
 		broken = partial.Groups
@@ -130,16 +145,56 @@ func (m *monitors) discover() (found map[schema.GroupVersionResource]resource, b
 	return found, broken, nil
 }
 
+// preferred are the resources of one group, each in the preferred version, or in the first that has it. A group that is not
+// served has none.
+func preferred(ctx context.Context, from discovery.DiscoveryInterface, group string) ([]*metav1.APIResourceList, error) {
+	var g metav1.APIGroup
+	err := from.RESTClient().Get().AbsPath("/apis", group).Do(ctx).Into(&g)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(g.Versions, func(a, b metav1.GroupVersionForDiscovery) int {
+		switch g.PreferredVersion.GroupVersion {
+		case a.GroupVersion:
+			return -1
+		case b.GroupVersion:
+			return 1
+		}
+		return 0
+	})
+	var lists []*metav1.APIResourceList
+	have := map[string]bool{}
+	for _, v := range g.Versions {
+		list, err := from.ServerResourcesForGroupVersion(v.GroupVersion)
+		if apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		list.APIResources = slices.DeleteFunc(list.APIResources, func(r metav1.APIResource) bool { return have[r.Name] })
+		for _, r := range list.APIResources {
+			have[r.Name] = true
+		}
+		lists = append(lists, list)
+	}
+	return lists, nil
+}
+
 // refresh starts monitors for new resources and stops those of resources that are no more. Those of groups that did not
 // answer stay; they are asked again after a pause.
-func (m *monitors) refresh(ctx context.Context, group *errgroup.Group) error {
-	found, broken, err := m.discover()
+func (m *monitors) refresh(ctx context.Context, group *errgroup.Group, of string) error {
+	found, broken, err := m.discover(ctx, of)
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for gvr, w := range m.running {
+		if of != everything && gvr.Group != of {
+			continue
+		}
 		if _, ok := found[gvr]; !ok && broken[gvr.GroupVersion()] == nil {
 			w.stop()
 			delete(m.running, gvr)
