@@ -7,9 +7,11 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -331,3 +333,68 @@ func TestModes(t *testing.T) {
 		})
 	}
 }
+
+// TestAuthorizationDialogue says some 140 requests, of a node, of a user without rights and of one who would give away more than he
+// has, and wants the codes and messages that kube-apiserver 1.37.1 gave to the same dialogue.
+func TestAuthorizationDialogue(t *testing.T) {
+	cluster := embedtest.Start(t, &embed.Server{Node: embed.NodeNone, Controllers: []string{"none"}})
+	c := cluster.Client()
+	namespace(t, c, "dialogue")
+	transport, err := rest.TransportFor(cluster.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	lines(t, "authorization/dialogue.jsonl", func(n int, line []byte) {
+		var r struct {
+			ID, Method, Path, User, Group, Type, Message string
+			Body                                         json.RawMessage
+			Code                                         int
+		}
+		if err := json.Unmarshal(line, &r); err != nil {
+			t.Fatalf("line %d: %v", n, err)
+		}
+		q, err := http.NewRequestWithContext(t.Context(), r.Method, cluster.URL()+r.Path, bytes.NewReader(r.Body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{"Impersonate-User": r.User, "Impersonate-Group": r.Group, "Content-Type": r.Type, "Accept": "application/json"} {
+			if value != "" {
+				q.Header.Set(name, value)
+			}
+		}
+		if r.Type == "" {
+			q.Header.Set("Content-Type", "application/json")
+		}
+		answer, err := transport.RoundTrip(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		said, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		message := ""
+		if answer.StatusCode >= 400 {
+			var s metav1.Status
+			if message = string(said); json.Unmarshal(said, &s) == nil {
+				message = s.Message
+			}
+		}
+		if answer.StatusCode == http.StatusForbidden {
+			refused++
+		}
+		if answer.StatusCode != r.Code || masked(message) != masked(r.Message) {
+			t.Errorf("%s (line %d): %s %s as %s:\n got %d %s\nwant %d %s", r.ID, n, r.Method, r.Path, r.User, answer.StatusCode, message, r.Code, r.Message)
+		}
+	})
+	if refused < 60 {
+		t.Errorf("%d requests were refused: the dialogue is not what it was", refused)
+	}
+}
+
+var changing = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+
+// masked is a message without what differs from run to run.
+func masked(message string) string { return changing.ReplaceAllString(message, "UID") }

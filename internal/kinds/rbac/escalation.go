@@ -87,6 +87,9 @@ func (a Authority) binding(ctx context.Context, plural string, obj, old resource
 		}
 	}
 	rules, err := a.RulesOf(ref, obj.GetNamespace())
+	if apierrors.IsNotFound(err) { // upstream's store names the resource that the request is for
+		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: plural}, ref.Name)
+	}
 	if err != nil {
 		return err
 	}
