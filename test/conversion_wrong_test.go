@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -303,5 +304,66 @@ func TestConversionWebhookComesBack(t *testing.T) {
 	}
 	if got := strings.Join(seen, ", "); got != "ADDED b0 0, ADDED b1 1, ADDED b2 2, DELETED b0 0" {
 		t.Error(got)
+	}
+}
+
+// TestScaleOfAVersion gets and sets replicas in two versions that keep them in different places, and asks one that has no
+// scale and no status.
+func TestScaleOfAVersion(t *testing.T) {
+	cluster := embedtest.New(t)
+	ctx := t.Context()
+	hook := &renamer{}
+	hook.start(t, nil)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
+	definition := boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority})
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	for i, field := range []string{"size", "height"} {
+		versions[i].(map[string]any)["subresources"] = map[string]any{"status": map[string]any{}, "scale": map[string]any{
+			"specReplicasPath": ".spec." + field, "statusReplicasPath": ".status.replicas",
+		}}
+	}
+	plain, ok := runtime.DeepCopyJSONValue(versions[0]).(map[string]any)
+	if !ok {
+		t.Fatal("no version")
+	}
+	plain["name"], plain["storage"] = "v1beta1", false
+	delete(plain, "subresources")
+	if err := unstructured.SetNestedSlice(definition.Object, append(versions, plain), "spec", "versions"); err != nil {
+		t.Fatal(err)
+	}
+	d := dynamic.NewForConfigOrDie(cluster.Config())
+	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	if _, err := crds.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	boxes := func(version string) dynamic.ResourceInterface {
+		return d.Resource(schema.GroupVersionResource{Group: "example.com", Version: version, Resource: "boxes"}).Namespace("default")
+	}
+	if _, err := boxes("v1").Create(ctx, namedBox("v1", "a", "size", 3), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for i, version := range []string{"v1", "v2"} {
+		o, err := boxes(version).Get(ctx, "a", metav1.GetOptions{}, "scale")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); n != int64(3+i) {
+			t.Errorf("%s: %d replicas", version, n)
+		}
+		patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, 4+i)
+		if o, err = boxes(version).Patch(ctx, "a", types.MergePatchType, patch, metav1.PatchOptions{}, "scale"); err != nil {
+			t.Fatalf("%s: %v", version, err)
+		}
+		if n, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); n != int64(4+i) {
+			t.Errorf("%s: %d replicas after the patch", version, n)
+		}
+	}
+	if o, err := boxes("v1").Get(ctx, "a", metav1.GetOptions{}); err != nil || height(t, o, "size") != 5 {
+		t.Errorf("stored: %v, %v", o, err)
+	}
+	for _, sub := range []string{"scale", "status"} {
+		if _, err := boxes("v1beta1").Get(ctx, "a", metav1.GetOptions{}, sub); !apierrors.IsNotFound(err) {
+			t.Errorf("%s of a version without it: %v", sub, err)
+		}
 	}
 }

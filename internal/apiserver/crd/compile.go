@@ -200,6 +200,7 @@ func (k *kind) subresources(d *resource.Descriptor) {
 	served := 0
 	type scaled struct {
 		of       *v1.CustomResourceSubresourceScale
+		in       *version // whose objects the paths are of; nil: of any
 		versions []string
 	}
 	var scales []scaled
@@ -213,9 +214,13 @@ func (k *kind) subresources(d *resource.Descriptor) {
 			status = append(status, name)
 		}
 		if s := v.scale(); s != nil {
-			i := slices.IndexFunc(scales, func(other scaled) bool { return reflect.DeepEqual(other.of, s) })
+			var in *version
+			if v != k.hub && (!k.alike || k.conversion != nil) {
+				in = v
+			}
+			i := slices.IndexFunc(scales, func(other scaled) bool { return other.in == in && reflect.DeepEqual(other.of, s) })
 			if i < 0 {
-				scales = append(scales, scaled{of: s})
+				scales = append(scales, scaled{of: s, in: in})
 				i = len(scales) - 1
 			}
 			scales[i].versions = append(scales[i].versions, name)
@@ -235,7 +240,7 @@ func (k *kind) subresources(d *resource.Descriptor) {
 	}
 	for _, s := range scales {
 		d.Subresources = append(d.Subresources, resource.Subresource{
-			Name: "scale", Verbs: verbs, Versions: limit(s.versions), GroupVersionKind: scaleKind, View: newScale(s.of).view(),
+			Name: "scale", Verbs: verbs, Versions: limit(s.versions), GroupVersionKind: scaleKind, View: newScale(s.of, s.in).view(),
 		})
 	}
 }

@@ -4,6 +4,7 @@
 package crd
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -23,10 +25,11 @@ var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 type scale struct {
 	specPath               string
 	spec, status, selector []string
+	in                     *version // in which the fields are looked for; nil: in the hub
 }
 
-func newScale(s *v1.CustomResourceSubresourceScale) scale {
-	out := scale{specPath: s.SpecReplicasPath, spec: splitPath(s.SpecReplicasPath), status: splitPath(s.StatusReplicasPath)}
+func newScale(s *v1.CustomResourceSubresourceScale, in *version) scale {
+	out := scale{in: in, specPath: s.SpecReplicasPath, spec: splitPath(s.SpecReplicasPath), status: splitPath(s.StatusReplicasPath)}
 	if s.LabelSelectorPath != nil && *s.LabelSelectorPath != "" {
 		out.selector = splitPath(*s.LabelSelectorPath)
 	}
@@ -55,7 +58,10 @@ const unset = math.MinInt32
 
 // make makes the view; absent gives the replicas of an object that does not say them.
 func (s scale) make(parent resource.Object, absent func() (int64, error)) (resource.Object, error) {
-	u := parent.(*unstructured.Unstructured)
+	u, err := s.versioned(parent)
+	if err != nil {
+		return nil, err
+	}
 	replicas, found, err := unstructured.NestedInt64(u.Object, s.spec...)
 	if err != nil {
 		return nil, err
@@ -86,8 +92,24 @@ func (s scale) make(parent resource.Object, absent func() (int64, error)) (resou
 	return out, nil
 }
 
+// versioned is a parent in the version whose fields these are. It may share everything with parent.
+func (s scale) versioned(parent resource.Object) (*unstructured.Unstructured, error) {
+	if s.in == nil {
+		return parent.(*unstructured.Unstructured), nil
+	}
+	return s.in.k.in(context.Background(), s.in, parent)
+}
+
 func (s scale) set(view, parent resource.Object) error {
-	v, u := view.(*autoscalingv1.Scale), parent.(*unstructured.Unstructured)
+	v, hub := view.(*autoscalingv1.Scale), parent.(*unstructured.Unstructured)
+	u, err := s.versioned(hub)
+	if err != nil {
+		return err
+	}
+	if u != hub { // it stays in the version until it is stored
+		hub.Object = runtime.DeepCopyJSON(u.Object)
+		u = hub
+	}
 	if v.Spec.Replicas == unset {
 		return apierrors.NewBadRequest(fmt.Sprintf("the spec replicas field %q cannot be empty", s.specPath))
 	}

@@ -5,10 +5,12 @@ package verbs
 
 import (
 	"net/http"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/resource"
 )
 
 // Requests for custom resources pass no router in kube-apiserver: one handler finds the definition by the request's info, and
@@ -29,6 +31,16 @@ func noPage(w http.ResponseWriter) error {
 	return nil
 }
 
+// subresourceOf finds a kind's subresource in a version: versions may have others of the same name, or none.
+func subresourceOf(k *Kind, name, version string) *resource.Subresource {
+	for i := range k.Subresources {
+		if s := &k.Subresources[i]; s.Name == name && (s.Versions == nil || slices.Contains(s.Versions, version)) {
+			return s
+		}
+	}
+	return nil
+}
+
 // serveCustom answers a request for a custom resource; version is below 0 if the kind does not have the one of the path.
 func (a *API) serveCustom(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, k *Kind, version int) error {
 	all := info.Verb == "list" || info.Verb == "watch" // which may be for all namespaces
@@ -44,7 +56,7 @@ func (a *API) serveCustom(w http.ResponseWriter, r *http.Request, info *requesti
 	}
 	var verb func(*req) error
 	if info.Subresource != "" {
-		if q.sub = k.Subresource(info.Subresource); q.sub == nil {
+		if q.sub = subresourceOf(k, info.Subresource, info.APIVersion); q.sub == nil {
 			return apierrors.NewNotFound(q.gr(), info.Name)
 		}
 		switch {
