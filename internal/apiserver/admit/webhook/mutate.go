@@ -148,11 +148,11 @@ func (p *side) settle(ctx context.Context, h *hook, q *matching.Request, i int, 
 	p.host.Log.WarnContext(ctx, "webhook failed and is passed over", "configuration", h.configuration, "webhook", h.name, "error", f)
 	if !errors.Is(f, context.Canceled) {
 		p.meter.failOpen.WithLabelValues(h.name, p.step).Inc()
-		begin := "failed-open.validating.webhook.admission.k8s.io/"
+		begin, round := "failed-open.validating.webhook.admission.k8s.io/", 0
 		if p.step == "admit" {
-			begin = "failed-open." + mutationAnnotation
+			begin, round = "failed-open."+mutationAnnotation, q.Round
 		}
-		q.Annotate(fmt.Sprintf("%sround_%d_index_%d", begin, q.Round, i), h.name)
+		q.Annotate(fmt.Sprintf("%sround_%d_index_%d", begin, round, i), h.name)
 	}
 	if p.step == "admit" && ctx.Err() != nil {
 		return late()
