@@ -7,12 +7,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
 	"errors"
 	"strings"
 	"testing"
-
-	"k8s.io/apiserver/pkg/storage/value"
-	aestransformer "k8s.io/apiserver/pkg/storage/value/encrypt/aes"
 
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/alarm"
@@ -26,7 +25,7 @@ var _ = storetest.Seed()
 
 // gcm seals everything with AES-GCM, and reads what is plain.
 type gcm struct {
-	value.Transformer
+	cipher.AEAD
 	key   string // its name, in the prefix
 	older *gcm
 }
@@ -37,11 +36,11 @@ func newGCM(t testing.TB, key string, older *gcm) *gcm {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr, err := aestransformer.NewGCMTransformer(block)
+	aead, err := cipher.NewGCM(block)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &gcm{tr, key, older}
+	return &gcm{aead, key, older}
 }
 
 func (g *gcm) Cipher(key string) sealed.Cipher {
@@ -53,15 +52,20 @@ func (g *gcm) Cipher(key string) sealed.Cipher {
 
 func (g *gcm) prefix() string { return sealed.Prefix + "test:" + g.key + ":" }
 
-func (g *gcm) Seal(ctx context.Context, key string, plain []byte) ([]byte, error) {
-	out, err := g.TransformToStorage(ctx, plain, value.DefaultContext(key))
-	return append([]byte(g.prefix()), out...), err
+func (g *gcm) Seal(_ context.Context, key string, plain []byte) ([]byte, error) {
+	nonce := make([]byte, g.NonceSize())
+	if _, err := rand.Read(nonce); err != nil {
+		return nil, err
+	}
+	out := append([]byte(g.prefix()), nonce...)
+	return g.AEAD.Seal(out, nonce, plain, []byte(key)), nil
 }
 
-func (g *gcm) Open(ctx context.Context, key string, stored []byte) ([]byte, bool, error) {
+func (g *gcm) Open(_ context.Context, key string, stored []byte) ([]byte, bool, error) {
 	for c := g; c != nil; c = c.older {
 		if rest, ok := bytes.CutPrefix(stored, []byte(c.prefix())); ok {
-			out, _, err := c.TransformFromStorage(ctx, rest, value.DefaultContext(key))
+			n := c.NonceSize()
+			out, err := c.AEAD.Open(nil, rest[:n], rest[n:], []byte(key))
 			return out, c != g, err
 		}
 	}
