@@ -19,6 +19,7 @@ import (
 // encrypting is encryption at rest; without a configuration all of it is nil.
 type encrypting struct {
 	config       *encryption.Config
+	reload       bool
 	transformers *encryption.Transformers
 }
 
@@ -26,6 +27,7 @@ func checkEncryption(_ context.Context, p *parts, o *settled) (err error) {
 	e := &o.apiserver.Encryption
 	switch {
 	case e.ConfigFile != "":
+		p.encryption.reload = e.Reload
 		p.encryption.config, err = encryption.Load(e.ConfigFile, e.Reload)
 	case e.Reload:
 		err = errors.New("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config") // upstream's words
@@ -56,12 +58,16 @@ func (e *encrypting) know(ds []*resource.Descriptor) []*resource.Descriptor {
 	return ds
 }
 
-// checks are the health checks; as upstream, a plug-in that is down is no reason to end the process.
+// checks are the health checks, under upstream's names; as there, a plug-in that is down is no reason to end the process.
 func (e *encrypting) checks() []health.Check {
-	if e.transformers == nil || !e.transformers.Checks() {
+	if e.config == nil || !e.transformers.Checks() {
 		return nil
 	}
-	return []health.Check{{Name: encryption.CheckName, Run: e.transformers.Check, Only: []health.Root{health.Healthz, health.Readyz}}}
+	cs := []health.Check{{Name: encryption.CheckName, Run: e.transformers.Check, Only: []health.Root{health.Healthz, health.Readyz}}}
+	if e.reload {
+		cs = append(cs, health.Check{Name: "poststarthook/start-encryption-provider-config-automatic-reload", Run: func(context.Context) error { return nil }})
+	}
+	return cs
 }
 
 // collectors are the metrics.
