@@ -39,7 +39,7 @@ func pod() *corev1.Pod {
 	return p
 }
 
-// BenchmarkPolicy is what one policy of three expressions adds to the create of a pod, and what none adds.
+// BenchmarkPolicy is what one policy adds to the create of a pod: none, one with one expression, one with three and a message.
 func BenchmarkPolicy(b *testing.B) {
 	v1 := []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.Pod{} }}}
 	d := &resource.Descriptor{Resource: "pods", Kind: "Pod", Namespaced: true, Versions: v1, Storage: "v1", Prefix: "pods"}
@@ -87,7 +87,22 @@ func BenchmarkPolicy(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	b.Run("one", ask)
+	b.Run("three expressions", ask)
+	whole := objects.objects["policy"]
+	small := whole.DeepCopyObject().(*admissionregistrationv1.ValidatingAdmissionPolicy)
+	small.Spec.Validations = small.Spec.Validations[1:2]
+	for _, c := range []struct {
+		object resource.Object
+		name   string
+	}{{small, "one expression"}, {whole, ""}} {
+		objects.objects["policy"] = c.object
+		if err := s.Committed(b.Context(), objects, s.policies, "", "policy"); err != nil {
+			b.Fatal(err)
+		}
+		if c.name != "" {
+			b.Run(c.name, ask)
+		}
+	}
 	obj := pod()
 	obj.Labels = nil
 	a := &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: "default", Name: "p", Object: obj, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"}}
