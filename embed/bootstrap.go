@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -65,7 +66,7 @@ func makeObjects(ctx context.Context, p *parts, o *settled) error {
 	p.api.Repair(func(ctx context.Context) error {
 		found, err := p.api.Plant(ctx, keep)
 		p.repairAll(ctx, o, kept, found)
-		return err
+		return errors.Join(err, p.dropFormer(ctx, kept))
 	})
 	name := identity(hostname)
 	p.server.Go(func() { p.stay(p.server.context, o, name) })
@@ -181,23 +182,9 @@ func (p *parts) repair(ctx context.Context, want bootstrap.Object, is resource.O
 		_, err := o.Run()
 		return err
 	case *flowcontrolv1.FlowSchema:
-		s := is.(*flowcontrolv1.FlowSchema)
-		if !bootstrap.Follows(s) || apiequality.Semantic.DeepEqual(w.Spec, s.Spec) {
-			return nil
-		}
-		s = s.DeepCopy()
-		s.Spec = w.Spec
-		_, err := p.ownClient().FlowcontrolV1().FlowSchemas().Update(ctx, s, metav1.UpdateOptions{FieldManager: bootstrap.Producer})
-		return err
+		return p.repairFlowSchema(ctx, w, is.(*flowcontrolv1.FlowSchema))
 	case *flowcontrolv1.PriorityLevelConfiguration:
-		l := is.(*flowcontrolv1.PriorityLevelConfiguration)
-		if !bootstrap.Follows(l) || apiequality.Semantic.DeepEqual(w.Spec, l.Spec) {
-			return nil
-		}
-		l = l.DeepCopy()
-		l.Spec = w.Spec
-		_, err := p.ownClient().FlowcontrolV1().PriorityLevelConfigurations().Update(ctx, l, metav1.UpdateOptions{FieldManager: bootstrap.Producer})
-		return err
+		return p.repairPriorityLevel(ctx, w, is.(*flowcontrolv1.PriorityLevelConfiguration))
 	case *corev1.ConfigMap:
 		if want.Object.GetName() != bootstrap.AuthenticationName || apiequality.Semantic.DeepEqual(w.Data, is.(*corev1.ConfigMap).Data) {
 			return nil

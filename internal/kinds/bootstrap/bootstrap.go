@@ -72,18 +72,6 @@ const AuthenticationName = "extension-apiserver-authentication"
 
 const server = "kube-apiserver"
 
-// Follows says whether a stored flow schema or priority level is to have the spec that the server knows for it: one that
-// must be, or that says so, or that nobody has changed and that does not say.
-func Follows(obj resource.Object) bool {
-	if name := obj.GetName(); name == flowcontrolv1.FlowSchemaNameExempt || name == flowcontrolv1.FlowSchemaNameCatchAll {
-		return true
-	}
-	if says, ok := obj.GetAnnotations()[flowcontrolv1.AutoUpdateAnnotationKey]; ok {
-		return says == "true"
-	}
-	return obj.GetGeneration() == 1
-}
-
 // always are the objects that depend on nothing.
 var always = sync.OnceValue(func() []Object {
 	return slices.Concat(namespaces(), priorities(), roles(), flows())
