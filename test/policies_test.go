@@ -234,6 +234,14 @@ func TestPolicies(t *testing.T) {
 				Validations: validations("variables.many.all(a, variables.many.all(b, variables.many.all(c, variables.many.all(d, variables.many.all(e, variables.many.all(f, variables.many.all(g, a + b + c + d + e + f + g > 0)))))))"),
 			}, vbind{})
 			p.denied(t, ns, "x", "actual cost limit exceeded")
+			metrics, err := p.CoreV1().RESTClient().Get().AbsPath("/metrics").Do(t.Context()).Raw()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := fmt.Sprintf(`apiserver_validating_admission_policy_check_total{enforcement_action="deny",error_type="invalid_error",policy="p-%s",policy_binding="p-%s"} 1`, ns, ns)
+			if !strings.Contains(string(metrics), want) {
+				t.Errorf("/metrics lacks %s", want)
+			}
 		}},
 		{"12 reasons", func(t *testing.T, ns string) {
 			p.validate(t, ns, vspec{Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "too much", Reason: ptr.To(metav1.StatusReasonRequestEntityTooLarge)}}}, vbind{})

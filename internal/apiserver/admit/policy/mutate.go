@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,10 @@ import (
 type admissionAuthorizer = authorizer.UnconditionalAuthorizer
 
 // Mutating is the plug-in MutatingAdmissionPolicy.
-type Mutating struct{ source[*mutations] }
+type Mutating struct {
+	source[*mutations]
+	meters *meters
+}
 
 var (
 	_ admit.Mutator  = (*Mutating)(nil)
@@ -52,7 +56,7 @@ type mutations struct {
 
 // NewMutating returns the plug-in.
 func NewMutating(o Options) *Mutating {
-	return &Mutating{source[*mutations]{
+	return &Mutating{source: source[*mutations]{
 		name: "MutatingAdmissionPolicy", manifests: o.Manifests,
 		policies: schema.GroupResource{Group: group, Resource: "mutatingadmissionpolicies"},
 		bindings: schema.GroupResource{Group: group, Resource: "mutatingadmissionpolicybindings"},
@@ -311,7 +315,9 @@ func (s *Mutating) one(ctx context.Context, q *matching.Request, c *call, ns *co
 		if v.Object == nil {
 			break // nothing to change
 		}
+		begun := time.Now()
 		obj, err := s.patch(ctx, q, v, p, c.param, ns, authz)
+		s.meters.mutated(c, time.Since(begun), err)
 		if err != nil {
 			if st := (*apierrors.StatusError)(nil); errors.As(err, &st) {
 				return true, did, false, st

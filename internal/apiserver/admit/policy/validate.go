@@ -35,6 +35,7 @@ import (
 // Validating is the plug-in ValidatingAdmissionPolicy.
 type Validating struct {
 	source[validating.Validator]
+	meters *meters
 }
 
 var (
@@ -51,7 +52,7 @@ const (
 
 // NewValidating returns the plug-in.
 func NewValidating(o Options) *Validating {
-	return &Validating{source[validating.Validator]{
+	return &Validating{source: source[validating.Validator]{
 		name: "ValidatingAdmissionPolicy", manifests: o.Manifests,
 		policies: schema.GroupResource{Group: group, Resource: "validatingadmissionpolicies"},
 		bindings: schema.GroupResource{Group: group, Resource: "validatingadmissionpolicybindings"},
@@ -125,6 +126,7 @@ func conditionsOf(cs []admissionregistrationv1.MatchCondition) []cel.ExpressionA
 // verdict gathers what policies have against a request.
 type verdict struct {
 	q        *matching.Request
+	meters   *meters
 	denial   string // the first; empty: none
 	reason   metav1.StatusReason
 	failures []failure
@@ -166,7 +168,7 @@ func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.
 	if len(policies) == 0 {
 		return nil
 	}
-	v := &verdict{q: matching.NewRequest(s.host, b, a)}
+	v := &verdict{q: matching.NewRequest(s.host, b, a), meters: s.meters}
 	authz := admissionauthorizer.NewCachingAuthorizer(admit.Authorizer(s.host.Authorize))
 	for _, p := range policies {
 		if err := s.evaluate(ctx, b, v, p, authz); err != nil {
@@ -254,6 +256,9 @@ func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *
 	for i, d := range r.Decisions {
 		switch d.Action {
 		case validating.ActionAdmit:
+			if d.Evaluation == validating.EvalError {
+				v.meters.decided(p, b, &d, "allow")
+			}
 			continue
 		case validating.ActionDeny:
 		default:
@@ -263,10 +268,13 @@ func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *
 			switch action {
 			case admissionregistrationv1.Deny:
 				v.deny(p.name, b.name, d.Message, d.Reason)
+				v.meters.decided(p, b, &d, "deny")
 			case admissionregistrationv1.Audit:
 				v.failures = append(v.failures, failure{d.Message, p.name, b.name, i, b.actions})
+				v.meters.decided(p, b, &d, "audit")
 			case admissionregistrationv1.Warn:
 				warning.AddWarning(ctx, "", fmt.Sprintf("Validation failed for ValidatingAdmissionPolicy '%s' with binding '%s': %s", p.name, b.name, d.Message)) // upstream's words
+				v.meters.decided(p, b, &d, "warn")
 			}
 		}
 	}
@@ -282,6 +290,7 @@ func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *
 			}
 		case validating.AuditAnnotationActionError:
 			v.deny(p.name, b.name, n.Error, "")
+			v.meters.decided(p, b, &validating.PolicyDecision{Evaluation: validating.EvalError, Message: n.Error, Elapsed: n.Elapsed}, "deny")
 		}
 	}
 	return nil
