@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package certificatesubjectrestriction
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
+)
+
+var _ = flag.Bool("update", false, "write the golden files")
+
+func TestScenarios(t *testing.T) { admittest.Run(t, New()) }
