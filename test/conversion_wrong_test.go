@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/embed/embedtest"
 )
@@ -326,12 +327,15 @@ func TestScaleOfAVersion(t *testing.T) {
 	if !ok {
 		t.Fatal("no version")
 	}
-	plain["name"], plain["storage"] = "v1beta1", false
+	plain["name"], plain["storage"], plain["deprecated"], plain["deprecationWarning"] = "v1beta1", false, true, "v1beta1 is old"
 	delete(plain, "subresources")
 	if err := unstructured.SetNestedSlice(definition.Object, append(versions, plain), "spec", "versions"); err != nil {
 		t.Fatal(err)
 	}
-	d := dynamic.NewForConfigOrDie(cluster.Config())
+	warned := &heard{}
+	own := rest.CopyConfig(cluster.Config())
+	own.WarningHandler = warned
+	d := dynamic.NewForConfigOrDie(own)
 	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	if _, err := crds.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -365,5 +369,8 @@ func TestScaleOfAVersion(t *testing.T) {
 		if _, err := boxes("v1beta1").Get(ctx, "a", metav1.GetOptions{}, sub); !apierrors.IsNotFound(err) {
 			t.Errorf("%s of a version without it: %v", sub, err)
 		}
+	}
+	if len(warned.texts) != 2 || warned.texts[0] != "v1beta1 is old" {
+		t.Errorf("warnings %q", warned.texts)
 	}
 }

@@ -56,10 +56,10 @@ func (a *API) serveCustom(w http.ResponseWriter, r *http.Request, info *requesti
 	}
 	var verb func(*req) error
 	if info.Subresource != "" {
-		if q.sub = subresourceOf(k, info.Subresource, info.APIVersion); q.sub == nil {
-			return apierrors.NewNotFound(q.gr(), info.Name)
-		}
+		q.sub = subresourceOf(k, info.Subresource, info.APIVersion)
 		switch {
+		case q.sub == nil:
+			verb = func(*req) error { return apierrors.NewNotFound(q.gr(), info.Name) } // of a version that may be deprecated
 		case info.Verb == "get" && q.sub.View != nil:
 			verb = getView
 		case info.Verb == "get":
