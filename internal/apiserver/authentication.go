@@ -31,7 +31,7 @@ func (s *Server) newAuthentication(ctx context.Context) error {
 	settings := s.opts.Authentication
 	var own *authenticate.Certificate
 	if m := s.opts.Material; m != nil {
-		own = &authenticate.Certificate{Roots: m.CA.Pool(), Now: s.opts.Now, Seen: s.metrics.Certificate}
+		own = &authenticate.Certificate{Roots: m.CA.Pool(), Own: m.Admin.Certificate, Now: s.opts.Now, Seen: s.metrics.Certificate}
 		if settings.Accounts.Signer == nil {
 			signer, err := authenticate.NewSigner(m.ServiceAccount)
 			if err != nil {

@@ -11,6 +11,8 @@
 //
 //	file → service account (legacy, then bound) → bootstrap → issuers of JWTs → webhook
 //
+// A request whose certificate is good and whose token nobody knows is refused, though: kube-apiserver takes no notice of that token.
+//
 // The first that knows the credential decides ([Authenticators.Authenticate]). One that is present and that nobody knows is an
 // error, never anonymous. Issuers and webhook are asked once in ten seconds for the same token, and once for all who come
 // with it at a time; what is decided from the store alone (service accounts, bootstrap tokens) is looked at each time, so that
@@ -185,7 +187,14 @@ func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...A
 		a.tokens = union.New(all...)
 	}
 	if a.tokens != nil {
-		a.requests = append(a.requests, bearertoken.New(a.tokens), websocket.NewProtocolAuthenticator(a.tokens))
+		bearer := bearertoken.New(a.tokens)
+		a.requests = append(a.requests, bearer, websocket.NewProtocolAuthenticator(a.tokens))
+		if own != nil {
+			own.Tokens = func(r *http.Request) error {
+				_, _, err := bearer.AuthenticateRequest(r)
+				return err
+			}
+		}
 	}
 	a.requests = append(a.requests, further...)
 	return a, nil

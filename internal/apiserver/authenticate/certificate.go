@@ -42,6 +42,11 @@ type Certificate struct {
 	// Further are authorities from a file; nil: there are none.
 	Further *Bundle
 	Now     func() time.Time
+	// Own is the certificate that the server made for its administrator: it alone is not told among what is told of the user, so that
+	// objects that keep that (CertificateSigningRequests) are the same in every cluster. Nil: there is none.
+	Own *x509.Certificate
+	// Tokens, when set, refuses a request that shows a token too that nobody knows. The certificate decides who it is all the same.
+	Tokens func(r *http.Request) error
 	// Seen, when set, is told how long each certificate lives yet.
 	Seen func(left time.Duration)
 }
@@ -65,7 +70,7 @@ func (c *Certificate) AuthenticateRequest(r *http.Request) (*authenticator.Respo
 	conn, _ := r.Context().Value(connectionKey{}).(*Connection)
 	if conn != nil {
 		if v := conn.known.Load(); v != nil && v.leaf == leaf && v.roots == further && now.Before(v.until) {
-			return v.resp, v.resp != nil, nil
+			return c.beside(r, v.resp)
 		}
 	}
 	chains, err := verify(r, c.Roots, now)
@@ -75,14 +80,27 @@ func (c *Certificate) AuthenticateRequest(r *http.Request) (*authenticator.Respo
 	if err != nil {
 		return nil, false, err
 	}
-	resp, err := subject(leaf)
+	resp, err := subject(leaf, leaf.Equal(c.Own))
 	if err != nil {
 		return nil, false, err
 	}
 	if conn != nil {
 		conn.known.Store(&verified{leaf: leaf, roots: further, until: ends(chains), resp: resp})
 	}
-	return resp, resp != nil, nil
+	return c.beside(r, resp)
+}
+
+// beside looks at a token that stands beside the certificate.
+func (c *Certificate) beside(r *http.Request, resp *authenticator.Response) (*authenticator.Response, bool, error) {
+	if resp == nil {
+		return nil, false, nil
+	}
+	if c.Tokens != nil && len(r.Header["Authorization"]) > 0 {
+		if err := c.Tokens(r); err != nil {
+			return nil, false, err
+		}
+	}
+	return resp, true, nil
 }
 
 // verify checks the client's certificate against roots.
@@ -123,7 +141,7 @@ func ends(chains [][]*x509.Certificate) time.Time {
 }
 
 // subject is the user that a verified certificate names; nil if it names none.
-func subject(leaf *x509.Certificate) (*authenticator.Response, error) {
+func subject(leaf *x509.Certificate, own bool) (*authenticator.Response, error) {
 	if leaf.Subject.CommonName == "" {
 		return nil, nil
 	}
@@ -133,10 +151,11 @@ func subject(leaf *x509.Certificate) (*authenticator.Response, error) {
 	}
 	print := sha256.Sum256(leaf.Raw)
 	groups := append(make([]string, 0, len(leaf.Subject.Organization)+1), leaf.Subject.Organization...)
-	return withGroup(&authenticator.Response{User: &user.DefaultInfo{
-		Name: leaf.Subject.CommonName, UID: id, Groups: groups,
-		Extra: map[string][]string{user.CredentialIDKey: {"X509SHA256=" + hex.EncodeToString(print[:])}},
-	}}), nil
+	who := &user.DefaultInfo{Name: leaf.Subject.CommonName, UID: id, Groups: groups}
+	if !own {
+		who.Extra = map[string][]string{user.CredentialIDKey: {"X509SHA256=" + hex.EncodeToString(print[:])}}
+	}
+	return withGroup(&authenticator.Response{User: who}), nil
 }
 
 // UIDAttribute names the attribute of a certificate's subject that holds the user's uid, as Kubernetes registered it.
