@@ -183,3 +183,70 @@ func TestStorageVersionMigrationOfOthers(t *testing.T) {
 		t.Errorf("conditions %v", later.Status.Conditions)
 	}
 }
+
+// TestStorageVersionMigrationGoesOn stops the server while a migration cannot go on, and starts it again on the same data: the
+// migration ends.
+func TestStorageVersionMigrationGoesOn(t *testing.T) {
+	hook := &renamer{}
+	hook.start(t, nil)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
+	dir := t.TempDir()
+	start := func() *embed.Server {
+		t.Helper()
+		s := &embed.Server{DataDir: dir, Controllers: []string{"storage-version-migrator-controller"}}
+		if err := s.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	first := start()
+	d := dynamic.NewForConfigOrDie(first.Config())
+	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	if _, err := crds.Create(t.Context(), boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	v1 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
+	if _, err := v1.Create(t.Context(), namedBox("v1", "a", "size", 1), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	hook.refuse.Store(true)
+	if _, err := crds.Patch(t.Context(), "boxes.example.com", types.JSONPatchType, []byte(`[
+		{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}
+	]`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	m := migration(t, first.Client(), "boxes", "example.com", "boxes", func(m *storagemigrationv1.StorageVersionMigration) bool {
+		return meta.IsStatusConditionTrue(m.Status.Conditions, "Running")
+	})
+	if err := first.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	hook.refuse.Store(false)
+	second := start()
+	defer func() {
+		if err := second.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	m, err := second.Client().StoragemigrationV1().StorageVersionMigrations().Get(t.Context(), m.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !over(m) {
+		m = migrated(t, second.Client(), m, over)
+	}
+	if !meta.IsStatusConditionTrue(m.Status.Conditions, "Succeeded") {
+		t.Errorf("conditions %v", m.Status.Conditions)
+	}
+	def, err := dynamic.NewForConfigOrDie(second.Config()).Resource(crdResource()).Get(t.Context(), "boxes.example.com", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stored, _, _ := unstructured.NestedStringSlice(def.Object, "status", "storedVersions"); !slices.Equal(stored, []string{"v2"}) {
+		t.Errorf("stored versions %v", stored)
+	}
+}
+
+func crdResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+}
