@@ -36,14 +36,19 @@ const patience = 20 * time.Second
 
 // server is who is spoken to.
 type server struct {
-	url    string
-	client *http.Client
-	types  *runtime.Scheme
+	url      string
+	client   *http.Client
+	stranger *http.Client // shows no certificate: for exchanges that bring a token of their own
+	types    *runtime.Scheme
 }
 
 func newServer(t *testing.T, config *rest.Config) *server {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := rest.HTTPClientFor(rest.AnonymousClientConfig(config))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +58,7 @@ func newServer(t *testing.T, config *rest.Config) *server {
 			t.Fatal(err)
 		}
 	}
-	return &server{url: strings.TrimRight(config.Host, "/"), client: client, types: types}
+	return &server{url: strings.TrimRight(config.Host, "/"), client: client, stranger: stranger, types: types}
 }
 
 // dialogue says the exchanges in order, and gives the whole text.
@@ -106,7 +111,11 @@ func (s *server) say(ctx context.Context, e exchange, v *view, answers map[strin
 			request.Header.Set(h[0], h[1])
 		}
 	}
-	response, err := s.client.Do(request)
+	client := s.client
+	if request.Header.Get("Authorization") != "" {
+		client = s.stranger
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		return "", err
 	}
