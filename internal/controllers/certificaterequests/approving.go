@@ -128,7 +128,8 @@ func approve(ctx context.Context, client kubernetes.Interface, csr *certificates
 		}
 		return nil
 	}
-	return nil // roles may come, but upstream does not look again either before the request changes
+	// a role that allows it may still come: the queue looks again, ever more seldom
+	return fmt.Errorf("approve request %s: the access review of %s does not allow it", csr.Name, csr.Spec.Username)
 }
 
 func has(csr *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestConditionType) bool {
