@@ -150,7 +150,9 @@ func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http
 	info, _ := request.RequestInfoFrom(r.Context())
 	who, _ := request.UserFrom(r.Context())
 	a := authorize.Of(info, who)
+	begun := time.Now()
 	d, reason, err := s.authz.Authorize(r.Context(), &a)
+	s.attempts.Observe(d, err, time.Since(begun))
 	switch {
 	case d == authorize.Allow: // whatever else went wrong
 		audit.Decided(r.Context(), true, reason)

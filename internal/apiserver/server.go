@@ -116,6 +116,7 @@ type Server struct {
 	authn        *authenticate.Authenticators
 	trust        func() *x509.CertPool // authorities of client certificates
 	authz        authorize.Chain
+	attempts     *authorize.Attempts
 	impersonator *impersonate.Impersonator
 	limiter      flowcontrol.Limiter
 	flow         *flowcontrol.Controller // nil: the limiter alone
@@ -180,7 +181,8 @@ func New(o Options) (*Server, error) {
 	if o.Authorization == nil {
 		s.authz[len(s.authz)-1] = o.Roles
 	}
-	for _, c := range append([]prometheus.Collector{&counted{s}}, o.Collectors...) {
+	s.attempts = authorize.NewAttempts()
+	for _, c := range append([]prometheus.Collector{&counted{s}, s.attempts}, o.Collectors...) {
 		if err := s.metrics.Registry().Register(c); err != nil {
 			return nil, fmt.Errorf("make API server: %w", err)
 		}
