@@ -67,6 +67,7 @@ func TestWebhooks(t *testing.T) {
 		{"07 dry runs", hooksDryRun},
 		{"08 generated names", hooksGeneratedName},
 		{"09 deletions, connections, subresources", hooksOperations},
+		{"09b the deletion of what has no grace left", hooksGrace},
 		{"10 the version of the rule", hooksEquivalent},
 		{"11 namespaces, and what is in none", hooksNamespaces},
 		{"12 what no webhook sees", hooksExempt},
@@ -342,6 +343,35 @@ func hooksOperations(t *testing.T, h *hooks, ns string, _ *warned) {
 		{"CONNECT", "pods", "exec", "PodExecOptions", "PodExecOptions", "", "", "PodExecOptions", "none"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// hooksGrace deletes a pod of no node, whose grace is over at once: the webhook is asked about the pod, and about the pod that is
+// being deleted.
+func hooksGrace(t *testing.T, h *hooks, ns string, _ *warned) {
+	if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	if _, err := h.client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w := h.validating("allow", ns)
+	w.Rules = rules("", "v1", "pods", admissionregistrationv1.Delete)
+	h.validate(t, "grace", w)
+	if err := h.client.CoreV1().Pods(ns).Delete(t.Context(), "p", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var marked []bool
+	for _, r := range h.take() {
+		var old corev1.Pod
+		if err := json.Unmarshal(r.Request.OldObject.Raw, &old); err != nil {
+			t.Fatal(err)
+		}
+		marked = append(marked, old.DeletionTimestamp != nil)
+	}
+	if diff := cmp.Diff([]bool{false, true}, marked); diff != "" {
 		t.Error(diff)
 	}
 }

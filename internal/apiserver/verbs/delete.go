@@ -207,7 +207,7 @@ func (a *API) deleteOnce(ctx context.Context, d *deletion, rec *store.Record) (*
 	case pending:
 		a.mark(obj)
 	default:
-		f, err := a.deleteNow(ctx, k, rec, cur, obj, graceful, dryRun)
+		f, err := a.deleteNow(ctx, d, rec, cur, obj, graceful)
 		return f, true, err
 	}
 	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, dryRun, false)
@@ -215,12 +215,18 @@ func (a *API) deleteOnce(ctx context.Context, d *deletion, rec *store.Record) (*
 }
 
 // deleteNow takes an object away that nothing holds back, and returns what it last was. Of a graceful kind it is told first
-// that its grace is over: watchers see that as a change of its own.
-func (a *API) deleteNow(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, graceful, dryRun bool) (*watchcache.Forms, error) {
+// that its grace is over: watchers see that as a change of its own, and admission is asked about the changed object again.
+func (a *API) deleteNow(ctx context.Context, d *deletion, rec *store.Record, cur *watchcache.Forms, obj resource.Object, graceful bool) (*watchcache.Forms, error) {
+	k, dryRun := d.kind, len(d.opts.DryRun) > 0
 	if graceful {
 		var err error
 		if rec, cur, err = a.replaceRecord(ctx, k, rec, cur, obj, dryRun, false); err != nil {
 			return nil, err
+		}
+		if d.validate != nil {
+			if err := d.validate(ctx, cur.Hub); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if dryRun {
