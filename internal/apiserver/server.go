@@ -122,8 +122,6 @@ type Server struct {
 	flow         *flowcontrol.Controller // nil: the limiter alone
 	turns        turns
 	bounds       *bounds
-	narrow       *flowcontrol.Turns      // of the processors, for what reads little
-	wide         *flowcontrol.Turns      // and for what reads much
 	crds         *crd.Registry
 	keeper       *upkeep.Keeper
 	metrics      *meter.Meter
