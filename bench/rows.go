@@ -34,7 +34,6 @@ func rowsInOrder() []row {
 		{name: "engine", what: "engine alone, 256 writers; opening 100,000 records", start: engine},
 		{name: "list", what: "LIST of 5,000 pods", serve: lists},
 		{name: "quiet", what: "a quiet user's p99 beside a noisy one", args: bare, serve: quiet},
-		{name: "quiet", what: "a quiet user's p99 beside a noisy one", args: bare, serve: quiet},
 		{name: "fanout", what: "watch events to 200 watchers", serve: fanOut},
 		{name: "crd", what: "CRD: create → first CR accepted", serve: definitions},
 		{name: "crdmemory", what: "memory per CRD", args: bare, serve: definitionMemory},
