@@ -11,12 +11,9 @@ import (
 	"strings"
 	"sync"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
-
-type metav1Time = metav1.Time
 
 // inProcessHost is what in-process clients call the server; it is never resolved.
 const inProcessHost = "http://in-process"

@@ -27,9 +27,10 @@ type bootstrapTokens struct {
 }
 
 const (
-	bootstrapType   corev1.SecretType = "bootstrap.kubernetes.io/token"
-	bootstrapPrefix                   = "bootstrap-token-"
-	bootstrappers                     = "system:bootstrappers"
+	bootstrapType corev1.SecretType = "bootstrap.kubernetes.io/token"
+
+	bootstrapPrefix = "bootstrap-token-"
+	bootstrappers   = "system:bootstrappers"
 )
 
 var (

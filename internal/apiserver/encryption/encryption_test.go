@@ -161,8 +161,7 @@ func TestRotation(t *testing.T) {
 	under := memory.Open(memory.Options{})
 	defer under.Close()
 	key := "/registry/secrets/ns/x"
-	made, err := store.New(under).Create(t.Context(), key, []byte("hello"), 0)
-	if err != nil {
+	if _, err := store.New(under).Create(t.Context(), key, []byte("hello"), 0); err != nil {
 		t.Fatal(err)
 	}
 	gcm, cbc, box := keyed("aesgcm", "k1", "a"), keyed("aescbc", "k1", "b"), keyed("secretbox", "k1", "c")
@@ -182,7 +181,8 @@ func TestRotation(t *testing.T) {
 		if !s.Stale(t.Context(), r) {
 			t.Errorf("%s: what is old is not stale", step.prefix)
 		}
-		if made, err = s.Update(t.Context(), key, r.Revision, r.Value, 0); err != nil {
+		made, err := s.Update(t.Context(), key, r.Revision, r.Value, 0)
+		if err != nil {
 			t.Fatal(err)
 		}
 		if s.Stale(t.Context(), made) {
