@@ -4,6 +4,7 @@
 package crd
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -99,6 +100,21 @@ func SelectableFields(d *resource.Descriptor, version string) []any {
 		out = append(out, map[string]any{"fieldPath": f.name})
 	}
 	return out
+}
+
+// SchemaDigest stands for all that [Schema], [SchemaV2] and [SelectableFields] say of a version, without making them; nil where
+// these are nil.
+func SchemaDigest(d *resource.Descriptor, version string) []byte {
+	v := versionOf(d, version)
+	if v == nil {
+		return nil
+	}
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%x %t %t %q %q %q", v.shape.fields, v.shape.keep, v.keep, d.Group, version, d.Kind)
+	for _, f := range v.selectable {
+		fmt.Fprintf(sum, " %q", f.name)
+	}
+	return sum.Sum(nil)
 }
 
 // IsCustom says whether the kind of a descriptor comes from a definition.

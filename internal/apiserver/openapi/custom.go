@@ -8,6 +8,7 @@ import (
 	"crypto/sha512"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 
 	openapi_v3 "github.com/google/gnostic-models/openapiv3"
@@ -33,14 +34,7 @@ const (
 func customDocument(s *static, version string, kinds []*resource.Descriptor) *document {
 	made := sync.OnceValues(func() ([]byte, error) { return makeCustom(s, version, kinds) })
 	return &document{
-		hash: sync.OnceValues(func() (string, error) {
-			b, err := made()
-			if err != nil {
-				return "", err
-			}
-			b, err = inflate(b)
-			return fmt.Sprintf("%X", sha512.Sum512(b)), err
-		}),
+		hash: sync.OnceValues(func() (string, error) { return customHash(version, kinds), nil }),
 		json: made,
 		protobuf: sync.OnceValues(func() ([]byte, error) {
 			b, err := made()
@@ -60,6 +54,26 @@ func customDocument(s *static, version string, kinds []*resource.Descriptor) *do
 			return deflate(b)
 		}),
 	}
+}
+
+// layout is raised when the same definition makes another document than before, since clients keep documents by their hash.
+const layout = 1
+
+// customHash stands for what makeCustom makes, and costs next to nothing: the index tells the hashes of all documents, and who
+// asks for it rarely wants more than one of them.
+func customHash(version string, kinds []*resource.Descriptor) string {
+	sum := sha512.New()
+	fmt.Fprintf(sum, "%d %q\n", layout, version)
+	for _, d := range kinds {
+		fmt.Fprintf(sum, "%q %q %q %t %x", d.Resource, d.Kind, d.ListKind, d.Namespaced, crd.SchemaDigest(d, version))
+		for _, sub := range d.Subresources {
+			if sub.Versions == nil || slices.Contains(sub.Versions, version) {
+				fmt.Fprintf(sum, " %q", sub.Name)
+			}
+		}
+		fmt.Fprintln(sum)
+	}
+	return fmt.Sprintf("%X", sum.Sum(nil))
 }
 
 func makeCustom(s *static, version string, kinds []*resource.Descriptor) ([]byte, error) {
@@ -109,7 +123,7 @@ func makeCustom(s *static, version string, kinds []*resource.Descriptor) ([]byte
 	return deflate(b)
 }
 
-// inOrder writes a v3 document in the order of fields in which kube-apiserver writes it, so that hashes are the same too.
+// inOrder writes a v3 document in the order of fields in which kube-apiserver writes it.
 func inOrder(b []byte) ([]byte, error) {
 	var doc spec3.OpenAPI
 	if err := json.Unmarshal(b, &doc); err != nil {
