@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,6 +37,18 @@ type renamer struct {
 	calls  atomic.Int64
 	refuse atomic.Bool
 	held   chan struct{} // answers wait until it is closed; nil: they don't
+
+	mu   sync.Mutex
+	sent []string // the names of all objects that it was sent, in order
+}
+
+// names empties the list of what it was sent.
+func (r *renamer) names() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sent := r.sent
+	r.sent = nil
+	return sent
 }
 
 func (r *renamer) start(t *testing.T, l net.Listener) {
@@ -77,6 +90,9 @@ func (r *renamer) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		result = map[string]any{"status": "Failure", "message": "no tall things today"}
 	}
 	for _, o := range review.Request.Objects {
+		r.mu.Lock()
+		r.sent = append(r.sent, o["metadata"].(map[string]any)["name"].(string))
+		r.mu.Unlock()
 		from, to := "size", "height"
 		if strings.HasSuffix(review.Request.DesiredAPIVersion, "/v1") {
 			from, to = to, from
@@ -300,6 +316,55 @@ func TestConversionWebhookIsAskedOnce(t *testing.T) {
 	}
 	if n := hook.calls.Load() - before; n != 1 {
 		t.Errorf("%d calls for two lists and a watch of 300 objects, want 1", n)
+	}
+}
+
+// TestConversionWebhookIsSentWhatNeedsIt lists objects of which some are stored in the version asked for: the others alone are sent.
+func TestConversionWebhookIsSentWhatNeedsIt(t *testing.T) {
+	cluster := embedtest.New(t)
+	ctx := t.Context()
+	hook := &renamer{}
+	hook.start(t, nil)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
+	d := dynamic.NewForConfigOrDie(cluster.Config())
+	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	def, err := crds.Create(ctx, boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v1 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
+	v2 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "boxes"}).Namespace("default")
+	for _, name := range []string{"a", "c"} {
+		if _, err := v1.Create(ctx, namedBox("v1", name, "size", 1), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	versions := def.Object["spec"].(map[string]any)["versions"].([]any)
+	for i, stored := range []bool{false, true} {
+		versions[i].(map[string]any)["storage"] = stored
+	}
+	if def, err = crds.Get(ctx, def.GetName(), metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	def.Object["spec"].(map[string]any)["versions"] = versions
+	if _, err := crds.Update(ctx, def, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v2.Create(ctx, namedBox("v2", "b", "height", 2), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	hook.names()
+	l, err := v2.List(ctx, metav1.ListOptions{})
+	if err != nil || len(l.Items) != 3 {
+		t.Fatal(l, err)
+	}
+	for i, want := range []int64{1, 2, 1} {
+		if got := height(t, &l.Items[i], "height"); got != want {
+			t.Errorf("%s has height %d, want %d", l.Items[i].GetName(), got, want)
+		}
+	}
+	if d := cmp.Diff([]string{"a", "c"}, hook.names()); d != "" {
+		t.Errorf("sent for a list in the version in which b is stored (-want +got):\n%s", d)
 	}
 }
 
