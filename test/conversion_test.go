@@ -6,15 +6,9 @@ package test
 import (
 	"context"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
-	"log/slog"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,124 +25,6 @@ import (
 	"github.com/mortise-dev/mortise/embed/embedtest"
 )
 
-// renamer is a conversion webhook, as its authors write them: spec.size of v1 is spec.height of v2.
-type renamer struct {
-	*httptest.Server
-	calls  atomic.Int64
-	refuse atomic.Bool
-	held   chan struct{} // answers wait until it is closed; nil: they don't
-
-	mu   sync.Mutex
-	sent []string // the names of all objects that it was sent, in order
-}
-
-// names empties the list of what it was sent.
-func (r *renamer) names() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	sent := r.sent
-	r.sent = nil
-	return sent
-}
-
-func (r *renamer) start(t *testing.T, l net.Listener) {
-	r.Server = httptest.NewUnstartedServer(r)
-	if l != nil {
-		r.Listener.Close()
-		r.Listener = l
-	}
-	r.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
-	r.StartTLS()
-	t.Cleanup(r.Close)
-}
-
-func (r *renamer) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	r.calls.Add(1)
-	if r.held != nil {
-		select {
-		case <-r.held:
-		case <-q.Context().Done():
-			return
-		}
-	}
-	var review struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-		Request    *struct {
-			UID               string           `json:"uid"`
-			DesiredAPIVersion string           `json:"desiredAPIVersion"`
-			Objects           []map[string]any `json:"objects"`
-		} `json:"request,omitempty"`
-		Response map[string]any `json:"response,omitempty"`
-	}
-	if err := json.NewDecoder(q.Body).Decode(&review); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	result := map[string]any{"status": "Success"}
-	if r.refuse.Load() {
-		result = map[string]any{"status": "Failure", "message": "no tall things today"}
-	}
-	for _, o := range review.Request.Objects {
-		r.mu.Lock()
-		r.sent = append(r.sent, o["metadata"].(map[string]any)["name"].(string))
-		r.mu.Unlock()
-		from, to := "size", "height"
-		if strings.HasSuffix(review.Request.DesiredAPIVersion, "/v1") {
-			from, to = to, from
-		}
-		if spec, ok := o["spec"].(map[string]any); ok && spec[from] != nil {
-			spec[to] = spec[from]
-			delete(spec, from)
-		}
-		o["apiVersion"] = review.Request.DesiredAPIVersion
-	}
-	review.Response = map[string]any{"uid": review.Request.UID, "result": result, "convertedObjects": review.Request.Objects}
-	review.Request = nil
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(review)
-}
-
-// boxDefinition has v1 (stored) and v2, converted by client.
-func boxDefinition(client map[string]any) *unstructured.Unstructured {
-	version := func(name, field string, storage bool) map[string]any {
-		return map[string]any{
-			"name": name, "served": true, "storage": storage,
-			"additionalPrinterColumns": []any{map[string]any{"name": "Tall", "type": "integer", "jsonPath": ".spec." + field}},
-			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
-				"spec": map[string]any{"type": "object", "properties": map[string]any{
-					field: map[string]any{"type": "integer", "maximum": int64(10)}, "note": map[string]any{"type": "string"},
-				}},
-			}}},
-		}
-	}
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "boxes.example.com"},
-		"spec": map[string]any{
-			"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "boxes", "singular": "box", "kind": "Box", "listKind": "BoxList"},
-			"versions": []any{version("v1", "size", true), version("v2", "height", false)},
-			"conversion": map[string]any{"strategy": "Webhook", "webhook": map[string]any{
-				"clientConfig": client, "conversionReviewVersions": []any{"v1"},
-			}},
-		},
-	}}
-}
-
-func namedBox(version, name, field string, value int64) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "example.com/" + version, "kind": "Box", "metadata": map[string]any{"name": name, "namespace": "default"}, "spec": map[string]any{field: value},
-	}}
-}
-
-func height(t *testing.T, o *unstructured.Unstructured, field string) int64 {
-	t.Helper()
-	n, ok, err := unstructured.NestedInt64(o.Object, "spec", field)
-	if !ok || err != nil {
-		t.Fatalf("spec.%s of %v: %v", field, o.Object, err)
-	}
-	return n
-}
-
 // TestConversionWebhook uses both versions of a definition in every way while its webhook works, refuses, is gone and is
 // back: only what needs the webhook fails, and says whose fault it is.
 func TestConversionWebhook(t *testing.T) {
@@ -156,14 +32,8 @@ func TestConversionWebhook(t *testing.T) {
 	ctx := t.Context()
 	hook := &renamer{}
 	hook.start(t, nil)
-	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
-	d := dynamic.NewForConfigOrDie(cluster.Config())
-	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	if _, err := d.Resource(crds).Create(ctx, boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	v1 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
-	v2 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "boxes"}).Namespace("default")
+	of := makeBoxes(t, cluster.Config(), boxDefinition(reach(hook.Server)))
+	v1, v2 := of.v1, of.v2
 
 	if _, err := v1.Create(ctx, namedBox("v1", "a", "size", 1), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -284,14 +154,8 @@ func TestConversionWebhookIsAskedOnce(t *testing.T) {
 	ctx := t.Context()
 	hook := &renamer{}
 	hook.start(t, nil)
-	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
-	d := dynamic.NewForConfigOrDie(cluster.Config())
-	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	if _, err := d.Resource(crds).Create(ctx, boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	v1 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
-	v2 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "boxes"}).Namespace("default")
+	of := makeBoxes(t, cluster.Config(), boxDefinition(reach(hook.Server)))
+	v1, v2 := of.v1, of.v2
 	for i := range 300 {
 		if _, err := v1.Create(ctx, namedBox("v1", fmt.Sprint("b", i), "size", int64(i%10)), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -325,29 +189,15 @@ func TestConversionWebhookIsSentWhatNeedsIt(t *testing.T) {
 	ctx := t.Context()
 	hook := &renamer{}
 	hook.start(t, nil)
-	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
-	d := dynamic.NewForConfigOrDie(cluster.Config())
-	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	def, err := crds.Create(ctx, boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	v1 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
-	v2 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "boxes"}).Namespace("default")
+	of := makeBoxes(t, cluster.Config(), boxDefinition(reach(hook.Server)))
+	v1, v2 := of.v1, of.v2
 	for _, name := range []string{"a", "c"} {
 		if _, err := v1.Create(ctx, namedBox("v1", name, "size", 1), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	versions := def.Object["spec"].(map[string]any)["versions"].([]any)
-	for i, stored := range []bool{false, true} {
-		versions[i].(map[string]any)["storage"] = stored
-	}
-	if def, err = crds.Get(ctx, def.GetName(), metav1.GetOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	def.Object["spec"].(map[string]any)["versions"] = versions
-	if _, err := crds.Update(ctx, def, metav1.UpdateOptions{}); err != nil {
+	swap := []byte(`[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`)
+	if _, err := of.crds.Patch(ctx, "boxes.example.com", types.JSONPatchType, swap, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := v2.Create(ctx, namedBox("v2", "b", "height", 2), metav1.CreateOptions{}); err != nil {
@@ -373,10 +223,8 @@ func TestConversionWebhookIsSlow(t *testing.T) {
 	cluster := embedtest.New(t)
 	hook := &renamer{held: make(chan struct{})}
 	hook.start(t, nil)
-	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
 	d := dynamic.NewForConfigOrDie(cluster.Config())
-	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	if _, err := d.Resource(crds).Create(t.Context(), boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{}); err != nil {
+	if _, err := d.Resource(crdResource()).Create(t.Context(), boxDefinition(reach(hook.Server)), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	boxes := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}
@@ -409,8 +257,7 @@ func TestBrokenConversionHurtsNobodyElse(t *testing.T) {
 	cluster := embedtest.New(t)
 	ctx := t.Context()
 	c, d := cluster.Client(), dynamic.NewForConfigOrDie(cluster.Config())
-	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	if _, err := d.Resource(crds).Create(ctx, boxDefinition(map[string]any{"url": "https://127.0.0.1:1"}), metav1.CreateOptions{}); err != nil {
+	if _, err := d.Resource(crdResource()).Create(ctx, boxDefinition(map[string]any{"url": "https://127.0.0.1:1"}), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	boxes := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"})

@@ -75,10 +75,9 @@ func TestConversionWebhookIsWrong(t *testing.T) {
 	hook := &liar{}
 	hook.Server = httptest.NewTLSServer(hook)
 	t.Cleanup(hook.Close)
-	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
 	d := dynamic.NewForConfigOrDie(cluster.Config())
-	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	definition := boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority})
+	crds := d.Resource(crdResource())
+	definition := boxDefinition(reach(hook.Server))
 	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
 	for i, path := range []string{".spec.size", ".spec.height"} {
 		versions[i].(map[string]any)["selectableFields"] = []any{map[string]any{"jsonPath": path}}
@@ -216,15 +215,10 @@ func TestConversionWebhookComesBack(t *testing.T) {
 	ctx := t.Context()
 	hook := &renamer{}
 	hook.start(t, nil)
-	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
 	d := dynamic.NewForConfigOrDie(cluster.Config())
-	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	if _, err := crds.Create(ctx, boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	v2 := makeBoxes(t, cluster.Config(), boxDefinition(reach(hook.Server))).v2
 	all := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"})
 	v1 := all.Namespace("default")
-	v2 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "boxes"}).Namespace("default")
 	w, err := v2.Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -315,8 +309,7 @@ func TestScaleOfAVersion(t *testing.T) {
 	ctx := t.Context()
 	hook := &renamer{}
 	hook.start(t, nil)
-	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
-	definition := boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority})
+	definition := boxDefinition(reach(hook.Server))
 	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
 	for i, field := range []string{"size", "height"} {
 		versions[i].(map[string]any)["subresources"] = map[string]any{"status": map[string]any{}, "scale": map[string]any{
@@ -336,7 +329,7 @@ func TestScaleOfAVersion(t *testing.T) {
 	own := rest.CopyConfig(cluster.Config())
 	own.WarningHandler = warned
 	d := dynamic.NewForConfigOrDie(own)
-	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	crds := d.Resource(crdResource())
 	if _, err := crds.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ package test
 
 import (
 	"context"
-	"encoding/pem"
 	"fmt"
 	"slices"
 	"testing"
@@ -75,14 +74,8 @@ func TestStorageVersionMigration(t *testing.T) {
 	ctx := t.Context()
 	hook := &renamer{}
 	hook.start(t, nil)
-	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
-	d := dynamic.NewForConfigOrDie(cluster.Config())
-	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	if _, err := crds.Create(ctx, boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	v1 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
-	v2 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v2", Resource: "boxes"}).Namespace("default")
+	of := makeBoxes(t, cluster.Config(), boxDefinition(reach(hook.Server)))
+	v1, v2 := of.v1, of.v2
 	old := map[string]string{}
 	for i := range 20 {
 		o, err := v1.Create(ctx, namedBox("v1", fmt.Sprint("b", i), "size", int64(i%10)), metav1.CreateOptions{})
@@ -91,13 +84,13 @@ func TestStorageVersionMigration(t *testing.T) {
 		}
 		old[o.GetName()] = o.GetResourceVersion()
 	}
-	if _, err := crds.Patch(ctx, "boxes.example.com", types.JSONPatchType, []byte(`[
+	if _, err := of.crds.Patch(ctx, "boxes.example.com", types.JSONPatchType, []byte(`[
 		{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}
 	]`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	drop := []byte(`[{"op":"remove","path":"/spec/versions/0"}]`)
-	if _, err := crds.Patch(ctx, "boxes.example.com", types.JSONPatchType, drop, metav1.PatchOptions{}); !apierrors.IsInvalid(err) {
+	if _, err := of.crds.Patch(ctx, "boxes.example.com", types.JSONPatchType, drop, metav1.PatchOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("a version in which objects are stored goes: %v", err)
 	}
 
@@ -116,7 +109,7 @@ func TestStorageVersionMigration(t *testing.T) {
 			t.Errorf("%s: revision %s, before %s; generation %d, %d managers", o.GetName(), o.GetResourceVersion(), old[o.GetName()], o.GetGeneration(), len(o.GetManagedFields()))
 		}
 	}
-	def, err := crds.Get(ctx, "boxes.example.com", metav1.GetOptions{})
+	def, err := of.crds.Get(ctx, "boxes.example.com", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +122,7 @@ func TestStorageVersionMigration(t *testing.T) {
 	}
 	// What is in v2 by now needs neither the webhook nor v1.
 	hook.Close()
-	if _, err := crds.Patch(ctx, "boxes.example.com", types.JSONPatchType, drop, metav1.PatchOptions{}); err != nil {
+	if _, err := of.crds.Patch(ctx, "boxes.example.com", types.JSONPatchType, drop, metav1.PatchOptions{}); err != nil {
 		t.Error(err)
 	}
 	if list, err := v2.List(ctx, metav1.ListOptions{}); err != nil || len(list.Items) != 20 {
@@ -172,7 +165,7 @@ func TestStorageVersionMigrationOfOthers(t *testing.T) {
 	d := dynamic.NewForConfigOrDie(cluster.Config())
 	def := boxDefinition(map[string]any{"url": "https://127.0.0.1:1"})
 	unstructured.RemoveNestedField(def.Object, "spec", "conversion")
-	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	crds := d.Resource(crdResource())
 	if _, err := crds.Create(ctx, def, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +182,6 @@ func TestStorageVersionMigrationOfOthers(t *testing.T) {
 func TestStorageVersionMigrationGoesOn(t *testing.T) {
 	hook := &renamer{}
 	hook.start(t, nil)
-	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
 	dir := t.TempDir()
 	start := func() *embed.Server {
 		t.Helper()
@@ -200,17 +192,13 @@ func TestStorageVersionMigrationGoesOn(t *testing.T) {
 		return s
 	}
 	first := start()
-	d := dynamic.NewForConfigOrDie(first.Config())
-	crds := d.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	if _, err := crds.Create(t.Context(), boxDefinition(map[string]any{"url": hook.URL, "caBundle": authority}), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	v1 := d.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "boxes"}).Namespace("default")
+	of := makeBoxes(t, first.Config(), boxDefinition(reach(hook.Server)))
+	v1 := of.v1
 	if _, err := v1.Create(t.Context(), namedBox("v1", "a", "size", 1), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	hook.refuse.Store(true)
-	if _, err := crds.Patch(t.Context(), "boxes.example.com", types.JSONPatchType, []byte(`[
+	if _, err := of.crds.Patch(t.Context(), "boxes.example.com", types.JSONPatchType, []byte(`[
 		{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}
 	]`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
