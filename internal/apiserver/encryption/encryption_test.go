@@ -7,10 +7,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -199,31 +201,33 @@ func TestRotation(t *testing.T) {
 	}
 }
 
+var errDown = errors.New("connection refused")
+
 // dialer gives plug-ins without sockets, each of which may be down.
 type dialer struct {
 	*kmstest.Plugin
-	down error
+	down atomic.Bool
 }
 
 func (d *dialer) dial(context.Context, string) (kmsservice.Service, error) { return d, nil }
 
 func (d *dialer) Status(ctx context.Context) (*kmsservice.StatusResponse, error) {
-	if d.down != nil {
-		return nil, d.down
+	if d.down.Load() {
+		return nil, errDown
 	}
 	return d.Plugin.Status(ctx)
 }
 
 func (d *dialer) Decrypt(ctx context.Context, uid string, q *kmsservice.DecryptRequest) ([]byte, error) {
-	if d.down != nil {
-		return nil, d.down
+	if d.down.Load() {
+		return nil, errDown
 	}
 	return d.Plugin.Decrypt(ctx, uid, q)
 }
 
 func (d *dialer) Encrypt(ctx context.Context, uid string, data []byte) (*kmsservice.EncryptResponse, error) {
-	if d.down != nil {
-		return nil, d.down
+	if d.down.Load() {
+		return nil, errDown
 	}
 	return d.Plugin.Encrypt(ctx, uid, data)
 }
@@ -301,7 +305,7 @@ func TestPlugin(t *testing.T) {
 		}
 
 		// down: reads of seeds that are known go on, also of records that are new in memory
-		d.down = fmt.Errorf("connection refused")
+		d.down.Store(true)
 		wait(5 * time.Minute)
 		if _, err := put("a"); err == nil {
 			t.Error("a write with a plug-in that is down for five minutes")
@@ -323,7 +327,7 @@ func TestPlugin(t *testing.T) {
 		}
 
 		// ill by its own words, or of another version
-		d.down = nil
+		d.down.Store(false)
 		wait(11 * time.Second)
 		for _, c := range []struct{ health, version, want string }{
 			{"vault is sealed", "", "got unexpected healthz status: vault is sealed"},
@@ -347,7 +351,8 @@ func TestPlugin(t *testing.T) {
 // TestPluginDownAtStart: the server starts without it, and what it seals is neither read nor written until it is there.
 func TestPluginDownAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &dialer{Plugin: kmstest.New(t, ""), down: fmt.Errorf("connection refused")}
+		d := &dialer{Plugin: kmstest.New(t, "")}
+		d.down.Store(true)
 		tr := start(t, document("secrets => "+kms("vault")), encryption.Options{Dial: d.dial})
 		s := store.New(sealed.New(memory.Open(memory.Options{}), tr))
 		defer s.Close()
@@ -360,7 +365,7 @@ func TestPluginDownAtStart(t *testing.T) {
 		if err := tr.Check(t.Context()); err == nil {
 			t.Error("healthy without its plug-in")
 		}
-		d.down = nil
+		d.down.Store(false)
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		if _, err := s.Create(t.Context(), "/registry/secrets/ns/x", []byte("x"), 0); err != nil {
