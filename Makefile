@@ -24,7 +24,7 @@ test: ## the whole test suite
 	./scripts/test
 
 race: ## the suite under the race detector
-	CGO_ENABLED=1 $(GO) test -tags $(TAGS) -race -short ./...
+	CGO_ENABLED=1 $(GO) test -tags $(TAGS) -race -short -timeout 30m ./...
 
 lint: ## gofmt, go vet, staticcheck, the house rules
 	./scripts/lint
