@@ -8,12 +8,13 @@
 //     used; the promises have names and a conformance suite (store/storetest).
 //   - resource: the Descriptor, what built-in kinds and CRDs have in common.
 //   - internal/apiserver: a request's way. pipeline.go is the only place where the order of the stages is written; verbs
-//     has a file for each verb.
+//     has a file for each verb, admit what changes and checks writes, crd the kinds that come at run time.
 //   - internal/kinds: one descriptor a file; internal/kinds/upstream alone touches k8s.io/kubernetes.
 //   - internal/controllers, internal/scheduler, internal/agent: the loops, the scheduler, the node. Each is a client of the
 //     API server and nothing else.
 //   - internal/builtin: the lists of all of the above.
-//   - embed: the library, a Server to start in a Go program; embed/embedtest in a Go test.
+//   - embed: the library, a Server to start in a Go program; embed/embedtest in a Go test. embed/options are the API server's
+//     settings under kube-apiserver's flag names.
 //   - internal/cli, cmd/mortise: the command line.
 //   - extension: the catalogue of extension points and the ledger of calls out to them.
 //   - internal/house: the house rules as tests. test: whole-program tests. bench: the load generator.
