@@ -50,7 +50,8 @@ type Controller struct {
 	Name string
 	// Component is the event source that its events carry; Name when empty.
 	Component string
-	// Inputs are the resources whose events drive it, Outputs those that it writes.
+	// Inputs are the resources whose events drive it and all of whose objects it sees by the shared informers; Outputs are
+	// those that it writes.
 	Inputs, Outputs []schema.GroupVersionResource
 	// New builds one incarnation. It subscribes to informers and must not block or talk to the server.
 	New func(*Deps) (Runner, error)

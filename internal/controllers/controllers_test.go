@@ -133,6 +133,36 @@ func TestStartsAgainAlone(t *testing.T) {
 	}
 }
 
+// Who subscribes while it runs, to an informer that no other controller asked for, is told what there is.
+func TestSubscribeWhileRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen []string
+		late := Controller{Name: "late", New: func(d *Deps) (Runner, error) {
+			return RunnerFunc(func(ctx context.Context) error {
+				time.Sleep(time.Second) // all informers that were asked for have been started
+				r, err := SubscribeWhileRunning(d, d.Informers.Core().V1().Secrets().Informer(), OnAny(func(s *corev1.Secret) { seen = append(seen, s.Name) }))
+				if err != nil {
+					return err
+				}
+				select {
+				case <-r.HasSyncedChecker().Done():
+				case <-ctx.Done():
+				}
+				<-ctx.Done()
+				return nil
+			}), nil
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := RunWith(ctx, []Controller{late}, shared(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}}), Options{}); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]string{"s"}, seen); diff != "" {
+			t.Errorf("seen (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // A key that fails comes back after its back-off; one that is added while it is worked on is worked on once more.
 func TestQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

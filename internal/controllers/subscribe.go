@@ -28,13 +28,21 @@ func OnAny[T metav1.Object](f func(T)) Handler[T] {
 // Subscribe makes h see the events of informer for as long as this incarnation of the controller lives. Updates that
 // change nothing (equal resourceVersion) are not delivered. A panic in h ends the incarnation.
 func Subscribe[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h Handler[T]) error {
-	_, err := SubscribeWhileRunning(d, informer, h)
+	_, err := subscribe(d, informer, h)
 	return err
 }
 
-// SubscribeWhileRunning is Subscribe for those who do so after Run has begun, and returns what tells when the initial list
-// has been delivered.
+// SubscribeWhileRunning is Subscribe for those who do so after Run has begun. It starts the informer if nobody has, and
+// returns what tells when the initial list has been delivered.
 func SubscribeWhileRunning[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h Handler[T]) (cache.ResourceEventHandlerRegistration, error) {
+	registration, err := subscribe(d, informer, h)
+	if err == nil {
+		d.start()
+	}
+	return registration, err
+}
+
+func subscribe[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h Handler[T]) (cache.ResourceEventHandlerRegistration, error) {
 	guard := func() {
 		if v := recover(); v != nil {
 			d.scope.fail(panicError("handle event", v, debug.Stack()))

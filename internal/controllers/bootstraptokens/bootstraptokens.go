@@ -51,7 +51,6 @@ var (
 func Signer() controllers.Controller {
 	return controllers.Controller{
 		Name:    "bootstrap-signer-controller",
-		Inputs:  []schema.GroupVersionResource{secrets, configMaps},
 		Outputs: []schema.GroupVersionResource{configMaps},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
 			tokens := only(d, metav1.NamespaceSystem, fields.OneTermEqualSelector("type", tokenType))
@@ -176,7 +175,6 @@ func sign(content, id, secret string) (string, error) {
 func Cleaner() controllers.Controller {
 	return controllers.Controller{
 		Name:    "token-cleaner-controller",
-		Inputs:  []schema.GroupVersionResource{secrets},
 		Outputs: []schema.GroupVersionResource{secrets},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
 			tokens := only(d, metav1.NamespaceSystem, fields.OneTermEqualSelector("type", tokenType))
