@@ -64,3 +64,12 @@ type Authorizer func(ctx context.Context, a authorizer.Attributes) (authorizer.D
 func (f Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	return f(ctx, a)
 }
+
+// Authorizing is embedded by plug-ins that ask whether a user may do something: it is their [Hosted] part.
+type Authorizing struct{ Authorize Authorizer }
+
+// Join implements [Hosted].
+func (p *Authorizing) Join(h *Host) error {
+	p.Authorize = h.Authorize
+	return nil
+}

@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 
@@ -206,6 +207,16 @@ func encode(t *testing.T, obj runtime.Object) []byte {
 		t.Fatal(err)
 	}
 	return data
+}
+
+// SignersHost is a server whose users may do verb for the signer example.com/a by its name, and for all of example.org.
+func SignersHost(verb string) *admit.Host {
+	return &admit.Host{Authorize: func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.GetVerb() == verb && a.GetAPIGroup() == "certificates.k8s.io" && a.GetResource() == "signers" && (a.GetName() == "example.com/a" || a.GetName() == "example.org/*") {
+			return authorizer.DecisionAllow, "", nil
+		}
+		return authorizer.DecisionNoOpinion, "", nil
+	}}
 }
 
 // Backend is a backend with a few objects, for reading.

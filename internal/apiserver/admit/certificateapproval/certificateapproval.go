@@ -18,15 +18,9 @@ import (
 // New makes the plug-in.
 func New() admit.Plugin { return &plugin{} }
 
-type plugin struct{ authorize admit.Authorizer }
+type plugin struct{ admit.Authorizing }
 
 func (*plugin) Name() string { return "CertificateApproval" }
-
-// Join implements [admit.Hosted].
-func (p *plugin) Join(h *admit.Host) error {
-	p.authorize = h.Authorize
-	return nil
-}
 
 // Validate asks for the permission, by the signer that the request was made for.
 func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
@@ -37,7 +31,7 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 	if old == nil {
 		return admit.Forbidden(a, fmt.Errorf("expected type CertificateSigningRequest, got: %T", a.Old)) // upstream's words
 	}
-	if !p.authorize.MayFor(ctx, a.User, "approve", old.Spec.SignerName) {
+	if !p.Authorize.MayFor(ctx, a.User, "approve", old.Spec.SignerName) {
 		return admit.Forbidden(a, fmt.Errorf("user not permitted to approve requests with signerName %q", old.Spec.SignerName)) // upstream's words
 	}
 	return nil

@@ -20,15 +20,9 @@ import (
 // New makes the plug-in.
 func New() admit.Plugin { return &plugin{} }
 
-type plugin struct{ authorize admit.Authorizer }
+type plugin struct{ admit.Authorizing }
 
 func (*plugin) Name() string { return "CertificateSigning" }
-
-// Join implements [admit.Hosted].
-func (p *plugin) Join(h *admit.Host) error {
-	p.authorize = h.Authorize
-	return nil
-}
 
 // Validate asks for the permission, by the signer that the request was made for.
 func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
@@ -43,7 +37,7 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 		return admit.Forbidden(a, fmt.Errorf("expected type CertificateSigningRequest, got: %T", a.Object)) // upstream's words
 	case bytes.Equal(old.Status.Certificate, obj.Status.Certificate) && equality.Semantic.DeepEqual(old.Status.Conditions, obj.Status.Conditions):
 		return nil
-	case !p.authorize.MayFor(ctx, a.User, "sign", old.Spec.SignerName):
+	case !p.Authorize.MayFor(ctx, a.User, "sign", old.Spec.SignerName):
 		return admit.Forbidden(a, fmt.Errorf("user not permitted to sign requests with signerName %q", old.Spec.SignerName)) // upstream's words
 	}
 	return nil

@@ -19,15 +19,9 @@ import (
 // New makes the plug-in.
 func New() admit.Plugin { return &plugin{} }
 
-type plugin struct{ authorize admit.Authorizer }
+type plugin struct{ admit.Authorizing }
 
 func (*plugin) Name() string { return "ClusterTrustBundleAttest" }
-
-// Join implements [admit.Hosted].
-func (p *plugin) Join(h *admit.Host) error {
-	p.authorize = h.Authorize
-	return nil
-}
 
 // Validate asks for the permission, unless nothing but what garbage collection writes is changed.
 func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
@@ -40,7 +34,7 @@ func (p *plugin) Validate(ctx context.Context, _ resource.Backend, a *admit.Attr
 		return admit.Forbidden(a, fmt.Errorf("expected type ClusterTrustBundle, got: %T", a.Old)) // upstream's words
 	case bundle.Spec.SignerName == "", old != nil && same(bundle, old):
 		return nil
-	case !p.authorize.MayFor(ctx, a.User, "attest", bundle.Spec.SignerName):
+	case !p.Authorize.MayFor(ctx, a.User, "attest", bundle.Spec.SignerName):
 		return admit.Forbidden(a, fmt.Errorf("user not permitted to attest for signerName %q", bundle.Spec.SignerName)) // upstream's words
 	}
 	return nil
