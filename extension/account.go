@@ -28,41 +28,67 @@ type account struct {
 	counts [len(bounds) + 1]int64
 }
 
-// begin asks the breaker.
-func (a *account) begin(p Policy, c clock.PassiveClock) error {
+// begin asks the breaker. trial is that this is the one call that is let through to try.
+func (a *account) begin(p Policy, c clock.PassiveClock) (trial bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.open && p.Failures > 0 {
-		if a.trying || c.Now().Before(a.until) {
-			a.entry.Refused++
-			return fmt.Errorf("%w: %s", ErrOpen, a.entry.LastError)
-		}
-		a.trying = true
+	switch {
+	case !a.open:
+		return false, nil
+	case p.Failures == 0: // there is no breaker any more
+		a.inARow, a.open = 0, false
+		return false, nil
+	case a.trying || c.Now().Before(a.until):
+		a.entry.Refused++
+		return false, fmt.Errorf("%w: %s", ErrOpen, a.entry.LastError)
 	}
-	return nil
+	a.trying = true
+	return true, nil
 }
 
-// end books the call.
-func (a *account) end(p Policy, c clock.PassiveClock, took time.Duration, err error) {
+// end books the call, and tells who wants to know when the breaker opened or closed.
+func (a *account) end(p Policy, c clock.PassiveClock, took time.Duration, trial bool, err error) {
+	before, after := a.book(p, c, took, trial, err)
+	if before != after && p.Turned != nil {
+		p.Turned(after)
+	}
+}
+
+func (a *account) book(p Policy, c clock.PassiveClock, took time.Duration, trial bool, err error) (before, after bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	before = a.open
 	e := &a.entry
 	e.Calls++
 	e.Total += took
 	e.Longest = max(e.Longest, took)
 	a.sketch.add(took)
 	a.counts[bucket(took)]++
-	a.trying, a.failed = false, err != nil
+	if trial {
+		a.trying = false
+	}
+	a.failed = err != nil
 	if err == nil {
 		a.inARow, a.open = 0, false
-		return
+		return before, false
 	}
 	e.Failures++
-	a.inARow++
 	e.LastError, e.LastFailure = clip(err.Error()), c.Now()
-	if p.Failures > 0 && a.inARow >= p.Failures {
+	if p.Excused != nil && p.Excused(err) {
+		return before, a.open
+	}
+	a.inARow++
+	if p.Failures > 0 && a.inARow >= p.Failures && (trial || !a.open) { // calls that began before it opened prolong nothing
 		a.open, a.until = true, c.Now().Add(p.Pause)
 	}
+	return before, a.open
+}
+
+// forgive closes the breaker.
+func (a *account) forgive() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.inARow, a.open, a.trying = 0, false, false
 }
 
 // watched is a context under which an HTTP client tells the account of the certificates that it is shown.

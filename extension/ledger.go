@@ -30,6 +30,10 @@ type Policy struct {
 	// After so many failures in a row the breaker opens for Pause; then one call is let through to try. 0: never.
 	Failures int
 	Pause    time.Duration
+	// Excused failures are none of the extension's fault, such as those of a caller who went away: they are booked, but do not
+	// open the breaker. Nil: none is. Turned is told when the breaker opens and when it closes.
+	Excused func(error) bool
+	Turned  func(open bool)
 	// Retries are further calls after one that failed and that Retry wants again (nil: any failure), the first after Backoff,
 	// each next after Factor (0: 1) times as long. Each is booked as a call.
 	Retries int
@@ -92,6 +96,16 @@ func (l *Ledger) Unregister(ref Ref) {
 	delete(l.entries, ref)
 }
 
+// Forgive closes the breaker of an extension for which things have changed: the next call is made.
+func (l *Ledger) Forgive(ref Ref) {
+	l.mu.RLock()
+	a := l.entries[ref]
+	l.mu.RUnlock()
+	if a != nil {
+		a.forgive()
+	}
+}
+
 // RegisterAll makes the extensions of a point exactly those that are named, each with what configures it. Those that stay keep
 // what is known of them.
 func (l *Ledger) RegisterAll(point Point, where map[string]string) {
@@ -143,7 +157,8 @@ func (l *Ledger) Call(ctx context.Context, ref Ref, p Policy, f func(ctx context
 
 // once is one try.
 func (l *Ledger) once(ctx context.Context, a *account, p Policy, f func(ctx context.Context) error) error {
-	if err := a.begin(p, l.clock); err != nil {
+	trial, err := a.begin(p, l.clock)
+	if err != nil {
 		return err
 	}
 	if p.Timeout > 0 {
@@ -155,12 +170,12 @@ func (l *Ledger) once(ctx context.Context, a *account, p Policy, f func(ctx cont
 	finished := false
 	defer func() {
 		if !finished { // f panicked: the call failed, and the panic goes on
-			a.end(p, l.clock, l.clock.Since(start), errors.New("panicked"))
+			a.end(p, l.clock, l.clock.Since(start), trial, errors.New("panicked"))
 		}
 	}()
-	err := f(ctx)
+	err = f(ctx)
 	finished = true
-	a.end(p, l.clock, l.clock.Since(start), err)
+	a.end(p, l.clock, l.clock.Since(start), trial, err)
 	return err
 }
 

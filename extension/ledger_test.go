@@ -208,3 +208,71 @@ func BenchmarkCall(b *testing.B) {
 		}
 	})
 }
+
+// TestBreakerOneTrial: of the calls that come after the pause one is made, and those that began before the breaker opened neither
+// let another through nor prolong the pause.
+func TestBreakerOneTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLedger(clock.RealClock{})
+		var turns []bool
+		ref, p := Ref{ValidatingWebhook, "x"}, Policy{Failures: 2, Pause: time.Minute, Turned: func(open bool) { turns = append(turns, open) }}
+		down := errors.New("down")
+		call := func(f func() error) error {
+			return l.Call(t.Context(), ref, p, func(context.Context) error { return f() })
+		}
+		fails := func() error { return down }
+		old := make(chan error)
+		go func() { _ = call(func() error { return <-old }) }()
+		synctest.Wait()
+		call(fails)
+		call(fails)
+		time.Sleep(time.Minute)
+		trial := make(chan error)
+		ended := make(chan error)
+		go func() { ended <- call(func() error { return <-trial }) }()
+		synctest.Wait()
+		old <- down
+		synctest.Wait()
+		if err := call(fails); !errors.Is(err, ErrOpen) {
+			t.Errorf("a second trial beside the first: %v", err)
+		}
+		trial <- nil
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if err := call(func() error { return nil }); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff([]bool{true, false}, turns); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestBreakerExcusesAndForgives: an excused failure is booked and opens nothing; whom things have changed for is called at once; so is
+// whose breaker was taken away.
+func TestBreakerExcusesAndForgives(t *testing.T) {
+	l := NewLedger(clocktesting.NewFakeClock(time.Unix(1000, 0)))
+	gone := errors.New("caller went away")
+	ref, p := Ref{MutatingWebhook, "x"}, Policy{Failures: 1, Pause: time.Minute, Excused: func(err error) bool { return errors.Is(err, gone) }}
+	call := func(p Policy, err error) error {
+		return l.Call(t.Context(), ref, p, func(context.Context) error { return err })
+	}
+	call(p, gone)
+	if e := l.Snapshot()[0]; e.State != Failing || e.Failures != 1 {
+		t.Errorf("after an excused failure: %+v", e)
+	}
+	down := errors.New("down")
+	call(p, down)
+	if err := call(p, nil); !errors.Is(err, ErrOpen) {
+		t.Errorf("after a failure: %v", err)
+	}
+	l.Forgive(ref)
+	if err := call(p, down); !errors.Is(err, down) {
+		t.Errorf("after it was forgiven: %v", err)
+	}
+	if err := call(Policy{}, nil); err != nil || l.Snapshot()[0].State != OK {
+		t.Errorf("without a breaker: %v, %+v", err, l.Snapshot()[0])
+	}
+	l.Forgive(Ref{MutatingWebhook, "unknown"})
+}
