@@ -14,6 +14,9 @@ import (
 	webhookconfig "k8s.io/apiserver/pkg/admission/plugin/webhook/config"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/alwaysadmit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/alwaysdeny"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/alwayspullimages"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/certificateapproval"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/certificatesigning"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/certificatesubjectrestriction"
@@ -21,8 +24,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultingressclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultstorageclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaulttolerationseconds"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/extendedresources"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespaceautoprovision"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespaceexists"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespacelifecycle"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/noderestriction"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/ownerreferences"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/podantiaffinity"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podresize"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podsecurity"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podtopologylabels"
@@ -30,6 +38,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/priority"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/runtimeclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/serviceaccount"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/serviceexternalips"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/storageprotection"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/taintnodes"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/volumeresize"
@@ -59,16 +68,16 @@ func plain[P admit.Plugin](p func() P) func(io.Reader) (admit.Plugin, error) {
 // admissionPlugins are all of kube-apiserver's, in its order.
 func admissionPlugins() []admissionPlugin {
 	return []admissionPlugin{
-		{name: "AlwaysAdmit", off: true},
-		{name: "NamespaceAutoProvision", off: true},
+		{name: "AlwaysAdmit", off: true, make: plain(alwaysadmit.New)},
+		{name: "NamespaceAutoProvision", off: true, make: plain(namespaceautoprovision.New)},
 		{name: "NamespaceLifecycle", make: plain(namespacelifecycle.New)},
-		{name: "NamespaceExists", off: true},
-		{name: "LimitPodHardAntiAffinityTopology", off: true},
+		{name: "NamespaceExists", off: true, make: plain(namespaceexists.New)},
+		{name: "LimitPodHardAntiAffinityTopology", off: true, make: plain(podantiaffinity.New)},
 		{name: "LimitRanger"},
 		{name: "ServiceAccount", make: func(io.Reader) (admit.Plugin, error) { return serviceaccount.New(serviceaccount.Options{}), nil }},
 		{name: "NodeRestriction", make: plain(noderestriction.New)}, // on here, unlike upstream: nodes are on by themselves too
 		{name: "TaintNodesByCondition", make: plain(taintnodes.New)},
-		{name: "AlwaysPullImages", off: true},
+		{name: "AlwaysPullImages", off: true, make: plain(alwayspullimages.New)},
 		{name: "ImagePolicyWebhook", off: true},
 		{name: "PodSecurity", make: func(io.Reader) (admit.Plugin, error) { return podsecurity.New() }},
 		{name: "PodNodeSelector", off: true},
@@ -76,11 +85,11 @@ func admissionPlugins() []admissionPlugin {
 		{name: "DefaultTolerationSeconds", make: plain(defaulttolerationseconds.New)},
 		{name: "PodTolerationRestriction", off: true},
 		{name: "EventRateLimit", off: true},
-		{name: "ExtendedResourceToleration", off: true},
+		{name: "ExtendedResourceToleration", off: true, make: plain(extendedresources.New)},
 		{name: "DefaultStorageClass", make: plain(defaultstorageclass.New)},
 		{name: "StorageObjectInUseProtection", make: plain(storageprotection.New)},
-		{name: "PodGroupProtection", off: true},
-		{name: "OwnerReferencesPermissionEnforcement", off: true},
+		{name: "PodGroupProtection"},
+		{name: "OwnerReferencesPermissionEnforcement", off: true, make: plain(ownerreferences.New)},
 		{name: "PersistentVolumeClaimResize", make: plain(volumeresize.New)},
 		{name: "RuntimeClass", make: plain(runtimeclass.New)},
 		{name: "CertificateApproval", make: plain(certificateapproval.New)},
@@ -88,7 +97,7 @@ func admissionPlugins() []admissionPlugin {
 		{name: "ClusterTrustBundleAttest", make: plain(clustertrustbundleattest.New)},
 		{name: "CertificateSubjectRestriction", make: plain(certificatesubjectrestriction.New)},
 		{name: "DefaultIngressClass", make: plain(defaultingressclass.New)},
-		{name: "DenyServiceExternalIPs", off: true},
+		{name: "DenyServiceExternalIPs", off: true, make: plain(serviceexternalips.New)},
 		{name: "PodTopologyLabels", make: plain(podtopologylabels.New)},
 		{name: "NodeDeclaredFeatureValidator"},
 		{name: "PodResizeValidator", make: plain(podresize.New)},
@@ -109,7 +118,7 @@ func admissionPlugins() []admissionPlugin {
 			return webhook.NewValidating(o), err
 		}},
 		{name: "ResourceQuota"},
-		{name: "AlwaysDeny", off: true},
+		{name: "AlwaysDeny", off: true, make: plain(alwaysdeny.New)},
 	}
 }
 

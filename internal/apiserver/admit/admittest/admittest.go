@@ -95,6 +95,11 @@ func run(t *testing.T, plugin admit.Plugin, c Case) string {
 		obj, gr := decode(t, s)
 		backend.Add(gr, obj)
 	}
+	if f, ok := plugin.(admit.Follower); ok {
+		if err := f.Load(t.Context(), backend); err != nil {
+			t.Fatal(err)
+		}
+	}
 	a := &admit.Attributes{
 		Operation: admit.Operation(c.Operation), Subresource: c.Subresource, Namespace: c.Namespace,
 		User: &user.DefaultInfo{Name: "alice"}, Version: "v1",
@@ -150,6 +155,9 @@ func run(t *testing.T, plugin admit.Plugin, c Case) string {
 			}
 			out.Write(text)
 		}
+	}
+	for _, c := range backend.created {
+		fmt.Fprintf(&out, "created: %s\n", c)
 	}
 	for _, w := range warnings {
 		fmt.Fprintf(&out, "warning: %s\n", w)
@@ -219,11 +227,12 @@ func SignersHost(verb string) *admit.Host {
 	}}
 }
 
-// Backend is a backend with a few objects, for reading.
+// Backend is a backend with a few objects, for reading and for making more.
 type Backend struct {
 	resource.Backend // the rest is not there: a plug-in that calls it panics
 
 	objects map[string]resource.Object
+	created []string
 }
 
 // Add puts an object in.
@@ -241,6 +250,13 @@ func (b *Backend) Get(_ context.Context, r schema.GroupResource, namespace, name
 		return obj, nil
 	}
 	return nil, apierrors.NewNotFound(r, name)
+}
+
+// Create puts an object in, and is written down.
+func (b *Backend) Create(_ context.Context, r schema.GroupResource, obj resource.Object, _ bool) (resource.Object, error) {
+	b.Add(r, obj)
+	b.created = append(b.created, r.String()+" "+obj.GetName())
+	return obj, nil
 }
 
 // List returns the objects of a namespace, in the order of their names.

@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package alwaysadmit is the AlwaysAdmit plug-in: it does nothing. It is upstream's, who calls it deprecated, and is off by itself.
+package alwaysadmit
+
+import (
+	"context"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// New makes the plug-in.
+func New() admit.Plugin { return plugin{} }
+
+type plugin struct{}
+
+func (plugin) Name() string { return "AlwaysAdmit" }
+
+// Join says that there is no use in it.
+func (plugin) Join(h *admit.Host) error {
+	h.Log.Warn("admission plug-in is deprecated upstream", "plugin", "AlwaysAdmit")
+	return nil
+}
+
+// Validate has nothing against anything.
+func (plugin) Validate(context.Context, resource.Backend, *admit.Attributes) error { return nil }

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package alwaysdeny is the AlwaysDeny plug-in: nothing is written any more. It is upstream's, who calls it deprecated, and is off by itself.
+package alwaysdeny
+
+import (
+	"context"
+	"errors"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// New makes the plug-in.
+func New() admit.Plugin { return plugin{} }
+
+type plugin struct{}
+
+func (plugin) Name() string { return "AlwaysDeny" }
+
+// Join says that there is no use in it.
+func (plugin) Join(h *admit.Host) error {
+	h.Log.Warn("admission plug-in is deprecated upstream", "plugin", "AlwaysDeny")
+	return nil
+}
+
+// Mutate refuses.
+func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	return refuse(a)
+}
+
+// Validate refuses.
+func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	return refuse(a)
+}
+
+func refuse(a *admit.Attributes) error {
+	return admit.Forbidden(a, errors.New("admission control is denying all modifications")) // upstream's words
+}

@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package alwayspullimages is the AlwaysPullImages plug-in: every container's image is pulled anew, so that private images are
+// used by those alone who have the credentials. It is off by itself.
+package alwayspullimages
+
+import (
+	"context"
+	"iter"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// New makes the plug-in.
+func New() admit.Plugin { return plugin{} }
+
+type plugin struct{}
+
+func (plugin) Name() string { return "AlwaysPullImages" }
+
+// Mutate has all images of a pod pulled.
+func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	pod, err := concerned(a)
+	if pod == nil {
+		return err
+	}
+	for p := range policies(pod) {
+		*p = corev1.PullAlways
+	}
+	return nil
+}
+
+// Validate refuses what a later mutator changed back.
+func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	pod, err := concerned(a)
+	if pod == nil {
+		return err
+	}
+	var errs []error
+	for p, path := range policies(pod) {
+		if *p != corev1.PullAlways {
+			errs = append(errs, admit.Forbidden(a, field.NotSupported(path(), *p, []string{string(corev1.PullAlways)})))
+		}
+	}
+	return errors.NewAggregate(errs)
+}
+
+// concerned is the pod, nil where the request is for none or brings no image that was not there.
+func concerned(a *admit.Attributes) (*corev1.Pod, error) {
+	if !a.Is("", "pods", "") || a.Operation != admit.Create && a.Operation != admit.Update {
+		return nil, nil
+	}
+	pod, old, ok := admit.ObjectsOf[*corev1.Pod](a)
+	if !ok {
+		return nil, apierrors.NewBadRequest("Resource was marked with kind Pod but was unable to be converted") // upstream's words
+	}
+	if a.Operation == admit.Create || old == nil {
+		return pod, nil
+	}
+	had := map[string]bool{}
+	for image := range images(old) {
+		had[image] = true
+	}
+	for image := range images(pod) {
+		if !had[image] {
+			return pod, nil
+		}
+	}
+	return nil, nil
+}
+
+// policies are the pull policies of all containers and image volumes, and where they stand.
+func policies(pod *corev1.Pod) iter.Seq2[*corev1.PullPolicy, func() *field.Path] {
+	return func(yield func(*corev1.PullPolicy, func() *field.Path) bool) {
+		spec := field.NewPath("spec")
+		for _, list := range []struct {
+			name       string
+			containers []corev1.Container
+		}{{"initContainers", pod.Spec.InitContainers}, {"containers", pod.Spec.Containers}} {
+			for i := range list.containers {
+				if !yield(&list.containers[i].ImagePullPolicy, func() *field.Path { return spec.Child(list.name).Index(i).Child("imagePullPolicy") }) {
+					return
+				}
+			}
+		}
+		for i := range pod.Spec.EphemeralContainers {
+			if !yield(&pod.Spec.EphemeralContainers[i].ImagePullPolicy, func() *field.Path { return spec.Child("ephemeralContainers").Index(i).Child("imagePullPolicy") }) {
+				return
+			}
+		}
+		for i := range pod.Spec.Volumes {
+			if v := pod.Spec.Volumes[i].Image; v != nil && !yield(&v.PullPolicy, func() *field.Path { return spec.Child("volumes").Index(i).Child("image", "pullPolicy") }) {
+				return
+			}
+		}
+	}
+}
+
+// images are those of all containers.
+func images(pod *corev1.Pod) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range containers {
+				if !yield(containers[i].Image) {
+					return
+				}
+			}
+		}
+		for i := range pod.Spec.EphemeralContainers {
+			if !yield(pod.Spec.EphemeralContainers[i].Image) {
+				return
+			}
+		}
+	}
+}

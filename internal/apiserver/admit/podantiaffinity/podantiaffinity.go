@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podantiaffinity is the LimitPodHardAntiAffinityTopology plug-in: a pod may require to be kept away from others on one
+// node, not in a wider domain, where it would keep others out. It is off by itself.
+package podantiaffinity
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// New makes the plug-in.
+func New() admit.Plugin { return plugin{} }
+
+type plugin struct{}
+
+func (plugin) Name() string { return "LimitPodHardAntiAffinityTopology" }
+
+// Validate refuses a required term whose topology is not the node.
+func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	if !a.Is("", "pods", "") || a.Operation != admit.Create && a.Operation != admit.Update {
+		return nil
+	}
+	pod, _, ok := admit.ObjectsOf[*corev1.Pod](a)
+	if !ok {
+		return apierrors.NewBadRequest("Resource was marked with kind Pod but was unable to be converted") // upstream's words
+	}
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return nil
+	}
+	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+		if term.TopologyKey != corev1.LabelHostname {
+			return apierrors.NewForbidden(a.Descriptor.GroupResource(), pod.Name,
+				fmt.Errorf("affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey %v but only key %v is allowed", term.TopologyKey, corev1.LabelHostname)) // upstream's words
+		}
+	}
+	return nil
+}
