@@ -226,11 +226,20 @@ func runControllers(_ context.Context, p *parts, o *settled) error {
 			Selection: selection, Logger: o.log.With("part", "controllers"), Ready: func() { close(p.settled) },
 			Cluster: controllers.Cluster{
 				RootCA: p.pki.CA.CertPEM, Signer: &controllers.Authority{Certificate: p.pki.CA.Certificate, Key: p.pki.CA.Key}, PodCIDRs: []netip.Prefix{o.podCIDR}, ServiceCIDR: o.serviceCIDRs[0],
-				AdvertiseAddress: o.advertise(), AdvertisePort: p.port(),
+				AdvertiseAddress: o.advertise(), AdvertisePort: p.port(), Tokens: p.tokens(),
 			},
 		})
 	})
 	return nil
+}
+
+// tokens signs what secrets hold. An external signer is for tokens that expire.
+func (p *parts) tokens() controllers.TokenSigner {
+	accounts := p.api.Authenticators().Accounts()
+	if accounts == nil || p.authn.external != nil {
+		return nil
+	}
+	return accounts.Legacy
 }
 
 // advertise is the address at which others reach the server. No pod does so on loopback.

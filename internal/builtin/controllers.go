@@ -27,6 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/servicecidr"
 	"github.com/mortise-dev/mortise/internal/controllers/storageversionmigrator"
 	"github.com/mortise-dev/mortise/internal/controllers/tainteviction"
+	"github.com/mortise-dev/mortise/internal/controllers/tokensecrets"
 	"github.com/mortise-dev/mortise/internal/controllers/trustbundle"
 	"github.com/mortise-dev/mortise/internal/controllers/ttlafterfinished"
 )
@@ -61,6 +62,8 @@ func Controllers() []controllers.Controller {
 		servicecidr.Controller(),
 		storageversionmigrator.Controller(),
 		tainteviction.Controller(),
+		tokensecrets.Cleaner(),
+		tokensecrets.Filler(),
 		trustbundle.Controller(),
 		ttlafterfinished.Controller(),
 	}

@@ -25,6 +25,7 @@ import (
 func TestInputs(t *testing.T) {
 	cluster := controllers.Cluster{
 		RootCA: []byte("PEM"), Signer: &controllers.Authority{Certificate: &x509.Certificate{}},
+		Tokens:      func(context.Context, string, string, string, string) (string, error) { return "", nil },
 		ServiceCIDR: netip.MustParsePrefix("10.0.0.0/24"), AdvertiseAddress: netip.MustParseAddr("192.0.2.1"),
 	}
 	for _, c := range Controllers() {

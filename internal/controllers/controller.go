@@ -30,6 +30,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -74,13 +75,19 @@ func (f RunnerFunc) Run(ctx context.Context) error { return f(ctx) }
 type Cluster struct {
 	RootCA           []byte         // PEM; what kube-root-ca.crt publishes
 	Signer           *Authority     // signs certificates; nil: nobody does
+	Tokens           TokenSigner    // signs the tokens that secrets hold; nil: nobody does
 	PodCIDRs         []netip.Prefix // the ranges nodes' pod CIDRs are cut from; none: nodes get none
 	NodeMaskIPv4     int            // 24 when 0
 	NodeMaskIPv6     int            // 64 when 0
 	ServiceCIDR      netip.Prefix   // its first address is the service "kubernetes"
 	AdvertiseAddress netip.Addr     // where the API server can be reached from pods
 	AdvertisePort    int            // 6443 when 0
+
+	LegacyTokenPeriod time.Duration // after how long unused tokens go that were made unasked; a year when 0
 }
+
+// TokenSigner signs the token that a secret holds for a service account.
+type TokenSigner func(ctx context.Context, namespace, secret, account, uid string) (string, error)
 
 // Authority signs certificates.
 type Authority struct {
