@@ -25,6 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultstorageclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaulttolerationseconds"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/extendedresources"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/limitranger"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespaceautoprovision"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespaceexists"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespacelifecycle"
@@ -73,7 +74,7 @@ func admissionPlugins() []admissionPlugin {
 		{name: "NamespaceLifecycle", make: plain(namespacelifecycle.New)},
 		{name: "NamespaceExists", off: true, make: plain(namespaceexists.New)},
 		{name: "LimitPodHardAntiAffinityTopology", off: true, make: plain(podantiaffinity.New)},
-		{name: "LimitRanger"},
+		{name: "LimitRanger", make: plain(limitranger.New)},
 		{name: "ServiceAccount", make: func(io.Reader) (admit.Plugin, error) { return serviceaccount.New(serviceaccount.Options{}), nil }},
 		{name: "NodeRestriction", make: plain(noderestriction.New)}, // on here, unlike upstream: nodes are on by themselves too
 		{name: "TaintNodesByCondition", make: plain(taintnodes.New)},

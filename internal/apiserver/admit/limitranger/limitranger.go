@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package limitranger is the LimitRanger plug-in: containers that say nothing of a resource get what their namespace's
+// LimitRanges give by default, and no container, pod or claim may have less or more than they allow.
+//
+// The LimitRanges of a namespace are taken in the order of their names. All that is wrong with an object by one of them is
+// told at once.
+package limitranger
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// annotation tells what was filled in.
+const annotation = "kubernetes.io/limit-ranger"
+
+var limitRanges = schema.GroupResource{Resource: "limitranges"}
+
+// New makes the plug-in.
+func New() admit.Plugin { return &plugin{} }
+
+type plugin struct{ index admit.Index[*corev1.LimitRange] }
+
+var (
+	_ admit.Mutator   = (*plugin)(nil)
+	_ admit.Validator = (*plugin)(nil)
+	_ admit.Follower  = (*plugin)(nil)
+)
+
+func (*plugin) Name() string { return "LimitRanger" }
+
+// Follows implements [admit.Follower].
+func (*plugin) Follows() []schema.GroupResource { return []schema.GroupResource{limitRanges} }
+
+// Load implements [admit.Follower].
+func (p *plugin) Load(ctx context.Context, b resource.Backend) error {
+	return p.index.Load(ctx, b, limitRanges)
+}
+
+// Committed implements [admit.Follower].
+func (p *plugin) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
+	return p.index.Committed(ctx, b, r, namespace, name)
+}
+
+// ranges are the LimitRanges that a request is to be held against: of the creation of a pod or a claim, the resize of a pod and
+// the update of a claim, as long as the object is not being deleted.
+func (p *plugin) ranges(a *admit.Attributes) []*corev1.LimitRange {
+	found := p.index.In(a.Namespace)
+	if len(found) == 0 || a.Descriptor.Group != "" {
+		return nil
+	}
+	switch a.Descriptor.Resource {
+	case "pods":
+		if !(a.Operation == admit.Create && a.Subresource == "" || a.Operation == admit.Update && a.Subresource == "resize") {
+			return nil
+		}
+	case "persistentvolumeclaims":
+		if a.Subresource != "" || a.Operation != admit.Create && a.Operation != admit.Update {
+			return nil
+		}
+	default:
+		return nil
+	}
+	if a.Old != nil && a.Old.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	return found
+}
+
+// Mutate fills in what a pod's containers leave out.
+func (p *plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	found := p.ranges(a)
+	if len(found) == 0 {
+		return nil
+	}
+	pod, _, ok := admit.ObjectsOf[*corev1.Pod](a)
+	if !ok {
+		return nil
+	}
+	for _, r := range found {
+		fill(r, pod)
+	}
+	return nil
+}
+
+// Validate holds a pod or a claim against the bounds.
+func (p *plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+	for _, r := range p.ranges(a) {
+		var errs []error
+		switch o := a.Object.(type) {
+		case *corev1.Pod:
+			errs = checkPod(r, o)
+		case *corev1.PersistentVolumeClaim:
+			errs = checkClaim(r, o)
+		}
+		if len(errs) > 0 {
+			return admit.Forbidden(a, utilerrors.NewAggregate(errs))
+		}
+	}
+	return nil
+}
+
+// fill gives a pod's containers the defaults of one LimitRange, and writes down which.
+func fill(r *corev1.LimitRange, pod *corev1.Pod) {
+	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
+	for i := range r.Spec.Limits {
+		if item := &r.Spec.Limits[i]; item.Type == corev1.LimitTypeContainer {
+			maps.Copy(requests, item.DefaultRequest)
+			maps.Copy(limits, item.Default)
+		}
+	}
+	var said []string
+	each := func(what string, containers []corev1.Container) {
+		for i := range containers {
+			c := &containers[i]
+			said = tell(said, merge(&c.Resources.Requests, requests), "request for "+what+" "+c.Name)
+			said = tell(said, merge(&c.Resources.Limits, limits), "limit for "+what+" "+c.Name)
+		}
+	}
+	each("container", pod.Spec.Containers)
+	each("init container", pod.Spec.InitContainers)
+	if len(said) == 0 {
+		return
+	}
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[annotation] = "LimitRanger plugin set: " + strings.Join(said, "; ")
+}
+
+func tell(said, names []string, of string) []string {
+	if len(names) == 0 {
+		return said
+	}
+	return append(said, strings.Join(names, ", ")+" "+of)
+}
+
+// merge puts into list what it lacks, and returns the names.
+func merge(list *corev1.ResourceList, defaults corev1.ResourceList) []string {
+	var set []string
+	if *list == nil {
+		*list = corev1.ResourceList{}
+	}
+	for name, quantity := range defaults {
+		if _, ok := (*list)[name]; !ok {
+			(*list)[name] = quantity.DeepCopy()
+			set = append(set, string(name))
+		}
+	}
+	slices.Sort(set)
+	return set
+}
+
+func checkClaim(r *corev1.LimitRange, claim *corev1.PersistentVolumeClaim) []error {
+	var errs []error
+	for i := range r.Spec.Limits {
+		item := &r.Spec.Limits[i]
+		if item.Type != corev1.LimitTypePersistentVolumeClaim {
+			continue
+		}
+		c := check{of: item.Type, requests: claim.Spec.Resources.Requests}
+		errs = append(errs, each(item.Min, c.least)...)
+		errs = append(errs, each(item.Max, c.mostRequested)...)
+	}
+	return errs
+}
+
+func checkPod(r *corev1.LimitRange, pod *corev1.Pod) []error {
+	var errs []error
+	bounds := func(item *corev1.LimitRangeItem, requests, limits corev1.ResourceList) {
+		c := check{of: item.Type, requests: requests, limits: limits}
+		errs = append(errs, each(item.Min, c.least)...)
+		errs = append(errs, each(item.Max, c.most)...)
+		errs = append(errs, each(item.MaxLimitRequestRatio, c.ratio)...)
+	}
+	for i := range r.Spec.Limits {
+		switch item := &r.Spec.Limits[i]; item.Type {
+		case corev1.LimitTypeContainer:
+			for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+				for j := range containers {
+					bounds(item, containers[j].Resources.Requests, containers[j].Resources.Limits)
+				}
+			}
+		case corev1.LimitTypePod:
+			bounds(item,
+				total(pod, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests }),
+				total(pod, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits }))
+		}
+	}
+	return errs
+}
+
+// each calls f for each bound, in the order of their names.
+func each(bounds corev1.ResourceList, f func(corev1.ResourceName, quantity.Quantity) error) []error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(bounds)) {
+		if err := f(name, bounds[name]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
