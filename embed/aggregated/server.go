@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package aggregated is the other half of API aggregation: a [Server] serves API groups from a few functions, as a process of its
+// own behind any Kubernetes API server, with the authentication and authorization that clients expect.
+//
+//	s := &aggregated.Server{
+//		Config: config, // how to reach the cluster
+//		Resources: []aggregated.Resource{{
+//			Group: "example.com", Version: "v1", Name: "greetings", Kind: "Greeting", Namespaced: true,
+//			List: func(ctx context.Context, r *aggregated.Request) (aggregated.List, error) { … },
+//		}},
+//	}
+//	if err := s.Start(ctx); err != nil { … }
+//	err := s.Register(ctx, "127.0.0.1") // a Service of type ExternalName, and an APIService for each group version
+//
+// A [Resource] says what it can by which of its functions are set: List alone makes get and list, with selectors, columns
+// and metadata-only forms; Watch, Create, Update and Delete make the verbs of these names, patch comes with Update,
+// deletecollection with Delete. Discovery (old and aggregated) and OpenAPI (v2 and v3) follow from the resources.
+//
+// Who asks is found out as kube-apiserver's own libraries do it: by the front proxy's headers if its certificate is of the
+// authority that ConfigMap kube-system/extension-apiserver-authentication names, by a client certificate of the cluster's
+// authority, or by a TokenReview; else it is system:anonymous. Whether they may is asked of the cluster by a SubjectAccessReview, unless they
+// are of system:masters. The answers are kept for ten seconds. The ConfigMap is watched, so a new authority
+// needs no restart. Config's user needs the Role extension-apiserver-authentication-reader in kube-system and the ClusterRole
+// system:auth-delegator.
+//
+// # Concurrency
+//
+// Functions of resources are called by many goroutines at once. Their context ends with the request.
+package aggregated
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Server serves resources. Start it once, Stop it once. Config and Resources are required; fields are read by Start and must not be
+// changed after it.
+type Server struct {
+	// Config is how the cluster is reached: for the ConfigMap, for reviews, and for Register.
+	Config *rest.Config
+	// Resources are what is served.
+	Resources []Resource
+
+	// Listen is HOST:PORT; empty: a free port of 127.0.0.1.
+	Listen string
+	// CertFile and KeyFile are the server's certificate; empty: one is made for Namespace and Service that lives and dies with the process.
+	CertFile, KeyFile string
+	// Namespace and Service name the Service that the cluster reaches this server by; empty: default and aggregated.
+	Namespace, Service string
+	// Logger is told what goes on; nil: nobody is.
+	Logger *slog.Logger
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+
+	client  kubernetes.Interface
+	api     *api
+	serving *material
+	address net.Addr
+	cancel  context.CancelFunc
+	http    *http.Server
+	done    sync.WaitGroup
+	once    sync.Once
+	failed  chan error
+}
+
+// Start serves, and returns once it does and knows whom to trust. Ending ctx before that abandons the start; afterwards it has no effect.
+func (s *Server) Start(ctx context.Context) (err error) {
+	s.Namespace, s.Service = cmp.Or(s.Namespace, "default"), cmp.Or(s.Service, "aggregated")
+	if s.Logger == nil {
+		s.Logger = slog.New(slog.DiscardHandler)
+	}
+	if s.Now == nil {
+		s.Now = time.Now
+	}
+	if s.Config == nil {
+		return errors.New("start aggregated server: no Config")
+	}
+	if s.api, err = newAPI(s.Resources); err != nil {
+		return fmt.Errorf("start aggregated server: %w", err)
+	}
+	if s.client, err = kubernetes.NewForConfig(s.Config); err != nil {
+		return fmt.Errorf("start aggregated server: %w", err)
+	}
+	if s.serving, err = s.material(); err != nil {
+		return fmt.Errorf("start aggregated server: %w", err)
+	}
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel, s.failed = cancel, make(chan error, 1)
+	defer func() {
+		if err != nil {
+			_ = s.Stop() // the error of the start says more
+		}
+	}()
+	trust := newTrust(s.client, s.Logger)
+	s.done.Go(func() { trust.run(life) })
+	if err := trust.wait(ctx); err != nil {
+		return fmt.Errorf("start aggregated server: %w", err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cmp.Or(s.Listen, "127.0.0.1:0"))
+	if err != nil {
+		return fmt.Errorf("start aggregated server: %w", err)
+	}
+	s.address = listener.Addr()
+	s.http = &http.Server{
+		Handler:           s.handler(trust),
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, GetCertificate: s.serving.certificate, NextProtos: []string{"h2", "http/1.1"}},
+		ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return life },
+	}
+	s.done.Go(func() {
+		if err := s.http.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- err
+			cancel()
+		}
+	})
+	return nil
+}
+
+// Stop ends the server: watches are ended, other requests under way have ten seconds. It returns when everything has ended.
+func (s *Server) Stop() (err error) {
+	s.once.Do(func() {
+		s.cancel() // ends the contexts of requests, and so watches
+		if s.http != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			if err = s.http.Shutdown(ctx); err != nil {
+				err = errors.Join(err, s.http.Close())
+			}
+		}
+		s.done.Wait()
+	})
+	return err
+}
+
+// Run is Start, then waiting until ctx ends or serving fails, then Stop.
+func (s *Server) Run(ctx context.Context) error {
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return s.Stop()
+	case err := <-s.failed:
+		return errors.Join(fmt.Errorf("serve aggregated API: %w", err), s.Stop())
+	}
+}
+
+// Address is where the server listens.
+func (s *Server) Address() net.Addr { return s.address }
+
+// CA is the PEM bundle that verifies the server's certificate: what belongs into an APIService's caBundle. With CertFile it is that file's content.
+func (s *Server) CA() []byte { return s.serving.bundle }
