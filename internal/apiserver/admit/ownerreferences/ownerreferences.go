@@ -103,7 +103,7 @@ type served struct {
 	version string
 }
 
-// resources are those that serve the owner's kind.
+// resources are those that serve the owner's kind, or whose lists are of it.
 func (p *plugin) resources(ref metav1.OwnerReference) ([]served, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
@@ -111,7 +111,7 @@ func (p *plugin) resources(ref metav1.OwnerReference) ([]served, error) {
 	}
 	var found []served
 	for _, d := range p.kinds() {
-		if d.Group == gv.Group && d.Kind == ref.Kind && slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return v.Name == gv.Version }) {
+		if d.Group == gv.Group && (d.Kind == ref.Kind || d.Kind+"List" == ref.Kind) && slices.ContainsFunc(d.Versions, func(v resource.Version) bool { return v.Name == gv.Version }) {
 			found = append(found, served{d, gv.Version})
 		}
 	}
