@@ -18,14 +18,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/mortise-dev/mortise/resource"
 )
 
 // documents are all answers for one list of descriptors. They do not change once they are made.
 type documents struct {
-	from []*resource.Descriptor
+	from   []*resource.Descriptor
+	remote *Remote
 
 	groups     *document            // /apis
 	group      map[string]*document // /apis/GROUP
@@ -41,9 +41,10 @@ type entry struct {
 	v *resource.Version
 }
 
-func build(list []*resource.Descriptor) *documents {
+func build(list []*resource.Descriptor, remote *Remote) *documents {
 	docs := &documents{
 		from:    slices.Clone(list),
+		remote:  remote,
 		group:   map[string]*document{},
 		version: map[string]*document{},
 		custom:  map[string]bool{},
@@ -66,24 +67,25 @@ func build(list []*resource.Descriptor) *documents {
 		}
 	}
 
-	names := make([]string, 0, len(versions))
-	for g := range versions {
-		names = append(names, g)
+	ranks := rank(versions, docs.custom, remote)
+	for name := range ranks {
+		if len(versions[name]) == 0 {
+			docs.custom[name] = true // nobody's routes
+		}
 	}
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(cmp.Compare(groupPriority(b), groupPriority(a)), cmp.Compare(a, b))
-	})
-
 	legacy := map[string]metav1.APIGroup{}
 	var aggregated, core apidiscoveryv2.APIGroupDiscoveryList
 	aggregated.Items, core.Items = []apidiscoveryv2.APIGroupDiscovery{}, []apidiscoveryv2.APIGroupDiscovery{}
-	for _, name := range names {
-		order(name, docs.custom[name], versions[name])
+	for _, name := range ranks.groups() {
 		g := metav1.APIGroup{Name: name}
 		ag := apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		for _, v := range versions[name] {
-			gv := schema.GroupVersion{Group: name, Version: v}
+		for _, r := range ranks[name] {
+			gv, v := r.GroupVersion, r.Version
 			g.Versions = append(g.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: v})
+			if r.remote != nil {
+				ag.Versions = append(ag.Versions, r.remote.Document)
+				continue
+			}
 			entries := byVersion[gv]
 			byName := slices.Clone(entries)
 			slices.SortFunc(byName, func(a, b entry) int { return cmp.Compare(a.d.Resource, b.d.Resource) })
@@ -119,7 +121,7 @@ func build(list []*resource.Descriptor) *documents {
 		docs.group[name] = newDocument(&g)
 	}
 	all := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{}}
-	for _, name := range legacyOrder(names, versions) {
+	for _, name := range ranks.legacy() {
 		if g, ok := legacy[name]; ok {
 			all.Groups = append(all.Groups, g)
 		}
@@ -141,33 +143,6 @@ func newAggregated(list *apidiscoveryv2.APIGroupDiscoveryList) *document {
 		return fmt.Sprintf(`"%X"`, sha512.Sum512(b)), nil
 	})
 	return doc
-}
-
-// order sorts the versions of a group, the preferred one first.
-func order(group string, isCustom bool, versions []string) {
-	priority := func(v string) int {
-		if isCustom {
-			return customVersion
-		}
-		return versionPriority(schema.GroupVersion{Group: group, Version: v})
-	}
-	slices.SortFunc(versions, func(a, b string) int {
-		return cmp.Or(cmp.Compare(priority(b), priority(a)), version.CompareKubeAwareVersionStrings(b, a))
-	})
-}
-
-// legacyOrder is that of the groups in /apis: of equal priority, the one whose first VERSION.GROUP comes first. (The aggregated
-// document goes by the groups' names.)
-func legacyOrder(groups []string, versions map[string][]string) []string {
-	first := make(map[string]string, len(groups))
-	for _, g := range groups {
-		first[g] = slices.Min(versions[g]) + "." + g
-	}
-	groups = slices.Clone(groups)
-	slices.SortFunc(groups, func(a, b string) int {
-		return cmp.Or(cmp.Compare(groupPriority(b), groupPriority(a)), cmp.Compare(first[a], first[b]))
-	})
-	return groups
 }
 
 // custom says whether a kind comes from a CRD.

@@ -21,7 +21,9 @@ import (
 
 // Handler answers the discovery paths.
 type Handler struct {
-	list func() []*resource.Descriptor
+	list   func() []*resource.Descriptor
+	remote func() *Remote
+	builds atomic.Int64
 
 	building sync.Mutex
 	current  atomic.Pointer[documents]
@@ -30,7 +32,19 @@ type Handler struct {
 
 // New returns a handler for the kinds that list returns. list is called on each request, must be quick, and must return
 // the same pointers as long as nothing changes; their order does not matter, but a new order counts as a change.
-func New(list func() []*resource.Descriptor) *Handler { return &Handler{list: list} }
+func New(list func() []*resource.Descriptor) *Handler {
+	return &Handler{list: list, remote: func() *Remote { return nil }}
+}
+
+// With adds what other servers serve. remote is called on each request, and must return the same pointer as long as nothing
+// changes; nil: no other servers.
+func (h *Handler) With(remote func() *Remote) *Handler {
+	h.remote = remote
+	return h
+}
+
+// Builds is how many times the documents were made.
+func (h *Handler) Builds() int64 { return h.builds.Load() }
 
 // SetServerAddress sets the host:port that /api tells clients; unset, it is where the request came in.
 func (h *Handler) SetServerAddress(hostPort string) { h.address.Store(&hostPort) }
@@ -110,17 +124,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // documents returns those of the present list, made anew if it has changed.
 func (h *Handler) documents() *documents {
-	list := h.list()
-	if d := h.current.Load(); d != nil && slices.Equal(d.from, list) {
+	list, remote := h.list(), h.remote()
+	if d := h.current.Load(); d != nil && d.remote == remote && slices.Equal(d.from, list) {
 		return d
 	}
 	h.building.Lock()
 	defer h.building.Unlock()
-	list = h.list()
-	if d := h.current.Load(); d != nil && slices.Equal(d.from, list) {
+	list, remote = h.list(), h.remote()
+	if d := h.current.Load(); d != nil && d.remote == remote && slices.Equal(d.from, list) {
 		return d
 	}
-	d := build(list)
+	h.builds.Add(1)
+	d := build(list, remote)
 	h.current.Store(d)
 	return d
 }

@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package discovery
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+)
+
+// Remote is what other servers serve under this one's roof: one state of it, which does not change.
+type Remote struct{ Versions []RemoteVersion }
+
+// RemoteVersion is one version of a group that another server serves. It takes the place of this server's own, if there is one.
+type RemoteVersion struct {
+	Group, Version string
+	// GroupPriority and VersionPriority are those of the APIService. A group has the highest that one of its versions has.
+	GroupPriority, VersionPriority int
+	// Document is what the server said last, with whether that is Current or Stale.
+	Document apidiscoveryv2.APIVersionDiscovery
+}
+
+// ranked is a version of a group and what decides on its place.
+type ranked struct {
+	schema.GroupVersion
+	group, version int
+	remote         *RemoteVersion // nil: this server's own
+}
+
+// ranking are the versions of each group, in their order.
+type ranking map[string][]ranked
+
+// rank puts own and remote versions of groups together.
+func rank(own map[string][]string, custom map[string]bool, remote *Remote) ranking {
+	r := ranking{}
+	if remote != nil {
+		for i := range remote.Versions {
+			v := &remote.Versions[i]
+			if v.Group == "" {
+				continue // the core group is not listed in /apis
+			}
+			r[v.Group] = append(r[v.Group], ranked{schema.GroupVersion{Group: v.Group, Version: v.Version}, v.GroupPriority, v.VersionPriority, v})
+		}
+	}
+	for name, versions := range own {
+		for _, v := range versions {
+			gv := schema.GroupVersion{Group: name, Version: v}
+			if slices.ContainsFunc(r[name], func(o ranked) bool { return o.Version == v }) {
+				continue
+			}
+			group, priority := groupPriority(name), customVersion
+			if !custom[name] {
+				priority = versionPriority(gv)
+			}
+			r[name] = append(r[name], ranked{gv, group, priority, nil})
+		}
+	}
+	for _, versions := range r {
+		slices.SortFunc(versions, func(a, b ranked) int {
+			return cmp.Or(cmp.Compare(b.version, a.version), version.CompareKubeAwareVersionStrings(b.Version, a.Version))
+		})
+	}
+	return r
+}
+
+// priority of a group is the highest of its versions'.
+func (r ranking) priority(group string) int {
+	highest := 0
+	for _, v := range r[group] {
+		highest = max(highest, v.group)
+	}
+	return highest
+}
+
+// groups are the names in the order of the aggregated document: by priority, then by name.
+func (r ranking) groups() []string {
+	return r.sorted(func(group string) string { return group })
+}
+
+// legacy are the names in the order of /apis: of equal priority, the group whose first VERSION.GROUP of this priority comes first.
+func (r ranking) legacy() []string {
+	return r.sorted(func(group string) string {
+		highest, first := r.priority(group), ""
+		for _, v := range r[group] {
+			if name := v.Version + "." + group; v.group == highest && (first == "" || name < first) {
+				first = name
+			}
+		}
+		return first
+	})
+}
+
+func (r ranking) sorted(key func(group string) string) []string {
+	type place struct {
+		group, key string
+		priority   int
+	}
+	places := make([]place, 0, len(r))
+	for g := range r {
+		places = append(places, place{g, key(g), r.priority(g)})
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.key, b.key)) })
+	names := make([]string, len(places))
+	for i, p := range places {
+		names[i] = p.group
+	}
+	return names
+}
+
+// Legacy turns a version's list of resources of old into the aggregated form. Subresources of unknown resources get a resource without a
+// kind; the scope of a subresource that is not its resource's is left aside.
+func Legacy(list []metav1.APIResource) []apidiscoveryv2.APIResourceDiscovery {
+	var out []apidiscoveryv2.APIResourceDiscovery
+	at := map[string]int{}
+	scope := func(namespaced bool) apidiscoveryv2.ResourceScope {
+		if namespaced {
+			return apidiscoveryv2.ScopeNamespace
+		}
+		return apidiscoveryv2.ScopeCluster
+	}
+	for _, r := range list {
+		if _, _, sub := strings.Cut(r.Name, "/"); sub {
+			continue
+		}
+		at[r.Name] = len(out)
+		out = append(out, apidiscoveryv2.APIResourceDiscovery{
+			Resource: r.Name, Scope: scope(r.Namespaced), ResponseKind: &metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind},
+			Verbs: r.Verbs, ShortNames: r.ShortNames, Categories: r.Categories, SingularResource: r.SingularName,
+		})
+	}
+	for _, r := range list {
+		parent, name, sub := strings.Cut(r.Name, "/")
+		if !sub {
+			continue
+		}
+		i, ok := at[parent]
+		if !ok {
+			i = len(out)
+			at[parent] = i
+			out = append(out, apidiscoveryv2.APIResourceDiscovery{Resource: parent, Scope: scope(r.Namespaced), ResponseKind: &metav1.GroupVersionKind{}})
+		}
+		s := apidiscoveryv2.APISubresourceDiscovery{Subresource: name, Verbs: r.Verbs, ResponseKind: &metav1.GroupVersionKind{}}
+		if r.Kind != "" {
+			*s.ResponseKind = metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind}
+		}
+		out[i].Subresources = append(out[i].Subresources, s)
+	}
+	return out
+}
