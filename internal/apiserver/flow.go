@@ -165,7 +165,8 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	}
 	work := s.flow.Estimate(r, info, class)
 	var turns *flowcontrol.Turns // nil: it needs none
-	if rec != nil && who != nil && !class.Exempt() {
+	elsewhere := s.aggregator.Find(r.URL.Path) != nil
+	if rec != nil && who != nil && !class.Exempt() && !elsewhere {
 		turns = s.turns.of(info.Verb, work.Seats() > 1)
 	}
 	refuse := func() { s.tooMany(w, r, info, s.flow.RetryAfter(class)) }
@@ -185,7 +186,7 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 		refuse()
 		return
 	}
-	if info.Verb != "watch" {
+	if info.Verb != "watch" && !elsewhere {
 		defer ticket.Leave()
 		if turns != nil {
 			rec.turn.Yield(ctx) // takes it again, if it was given up meanwhile
@@ -195,7 +196,9 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	}
 	leave := sync.OnceFunc(ticket.Leave)
 	defer leave()
-	defer s.flow.Watching(r, info)()
+	if info.Verb == "watch" {
+		defer s.flow.Watching(r, info)()
+	}
 	next.ServeHTTP(w, r.WithContext(flowcontrol.WithBeginning(ctx, leave)))
 }
 

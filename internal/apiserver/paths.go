@@ -23,6 +23,9 @@ func (s *Server) paths() http.Handler {
 	mux := s.mux()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, _ := request.RequestInfoFrom(r.Context())
+		if s.delegated(w, r, info) {
+			return
+		}
 		if info.IsResourceRequest {
 			if !s.api.HasGroup(info.APIGroup) || strings.HasPrefix(r.URL.Path, "//") || info.APIPrefix == "apis" && info.APIGroup == "" {
 				http.Error(w, "404 page not found", http.StatusNotFound)

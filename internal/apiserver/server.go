@@ -38,6 +38,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
@@ -100,6 +101,8 @@ type Options struct {
 	Fields verbs.FieldManager
 	// FlowControl says how many requests are under way at once, and whose.
 	FlowControl FlowControl
+	// Aggregation says how other API servers are reached.
+	Aggregation Aggregation
 	// CBOR lets clients speak CBOR, as upstream's feature gate CBORServingAndStorage does. Objects are stored as ever.
 	CBOR bool
 	// FinishWait is how long requests under way may take when the server is told to end; 0: a minute.
@@ -123,6 +126,7 @@ type Server struct {
 	turns        turns
 	bounds       *bounds
 	crds         *crd.Registry
+	aggregator   *aggregate.Aggregator
 	keeper       *upkeep.Keeper
 	metrics      *meter.Meter
 	health       *health.Handler
@@ -171,7 +175,7 @@ func New(o Options) (*Server, error) {
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
-	if err := s.newFlow(); err != nil {
+	if err := errors.Join(s.newFlow(), s.newAggregator()); err != nil {
 		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
@@ -192,7 +196,7 @@ func New(o Options) (*Server, error) {
 	s.impersonator = impersonate.New(s.authz)
 	vo := verbs.Options{
 		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
-		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds(), s.followed()),
+		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds(), aggregate.Kinds(), s.followed()),
 	}
 	if o.Nodes != nil {
 		vo.Watched = append(vo.Watched, node.Kinds()...)
@@ -244,7 +248,7 @@ func New(o Options) (*Server, error) {
 		end()
 		return nil, fmt.Errorf("make admission: %w", err)
 	}
-	if err := s.loadFlow(ctx); err != nil {
+	if err := errors.Join(s.loadFlow(ctx), s.aggregator.Load(ctx)); err != nil {
 		end()
 		return nil, err
 	}
@@ -278,6 +282,9 @@ func (s *Server) committed(ctx context.Context, b resource.Backend, r schema.Gro
 		s.flow.Committed(r, name, obj)
 	}
 	s.keeper.Committed(r, namespace, name, obj)
+	if err := s.aggregator.Committed(ctx, r, namespace, name, obj); err != nil {
+		return err
+	}
 	if r != definitions {
 		return s.follow(ctx, b, r, namespace, name)
 	}
@@ -380,6 +387,7 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() { s.bookmarks(ctx) })
 		g.Go(func() { s.authn.Run(ctx) })
 		g.Go(func() { s.keeper.Run(ctx, s.api.Backend()) })
+		g.Go(func() { s.aggregator.Run(ctx) })
 		g.Go(func() { s.compact(ctx) })
 		g.Go(func() {
 			if e := s.runAdmission(ctx); e != nil && ctx.Err() == nil {

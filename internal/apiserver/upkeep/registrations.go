@@ -5,13 +5,11 @@ package upkeep
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -33,140 +31,15 @@ const (
 	customVersion = 100
 )
 
-// registered notes what a registration says. It wants the lock.
+// registered looks again at a registration that somebody changed or deleted, if definitions want it or it says that they do.
+// It wants the lock.
 func (k *Keeper) registered(name string, obj resource.Object) {
-	a, ok := obj.(*apiregistrationv1.APIService)
 	switch {
-	case !ok: // gone: perhaps a definition's
-		delete(k.remote, name)
+	case k.wants[name] > 0:
+		k.add(key{definitions, name})
+	case obj != nil && obj.GetLabels()[managed] == follows:
 		k.add(key{what: definitions})
-	case a.Spec.Service != nil:
-		k.remote[name] = service{a.Spec.Service.Namespace, a.Spec.Service.Name}
-		k.add(key{registrations, name})
-	default:
-		delete(k.remote, name)
 	}
-}
-
-// served wakes the registrations of a service. It wants the lock.
-func (k *Keeper) served(s service) {
-	for name, at := range k.remote {
-		if at == s {
-			k.add(key{registrations, name})
-		}
-	}
-}
-
-// registration says of the registration of another API server whether there is a service behind it. Whether that answers is
-// for those who call it to find out.
-func (k *Keeper) registration(ctx context.Context, b Backend, name string) error {
-	obj, err := b.Get(ctx, registrations, "", name)
-	if apierrors.IsNotFound(err) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	a, ok := obj.(*apiregistrationv1.APIService)
-	if !ok {
-		return fmt.Errorf("keep registration: %T is none", obj)
-	}
-	if a.Spec.Service == nil {
-		return nil
-	}
-	want, err := lacking(ctx, b, a.Spec.Service)
-	if err != nil || want == nil {
-		return err
-	}
-	for _, c := range a.Status.Conditions {
-		if c.Type == want.Type && c.Status == want.Status && c.Reason == want.Reason && c.Message == want.Message {
-			return nil
-		}
-	}
-	err = b.UpdateStatus(ctx, registrations, "", name, server, func(obj resource.Object) { setCondition(obj.(*apiregistrationv1.APIService), *want, k.now()) })
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// lacking is the condition of a registration whose service is not there, or has nothing behind it; nil if it has.
-func lacking(ctx context.Context, b resource.Backend, r *apiregistrationv1.ServiceReference) (*apiregistrationv1.APIServiceCondition, error) {
-	refuse := func(reason, format string, a ...any) (*apiregistrationv1.APIServiceCondition, error) {
-		return &apiregistrationv1.APIServiceCondition{
-			Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionFalse, Reason: reason, Message: fmt.Sprintf(format, a...),
-		}, nil
-	}
-	obj, err := b.Get(ctx, services, r.Namespace, r.Name)
-	if apierrors.IsNotFound(err) {
-		return refuse("ServiceNotFound", "service/%s in %q is not present", r.Name, r.Namespace)
-	} else if err != nil {
-		return nil, err
-	}
-	svc, ok := obj.(*corev1.Service)
-	if !ok || svc.Spec.Type != corev1.ServiceTypeClusterIP {
-		return nil, nil
-	}
-	port, name, listens := int32(443), "", false
-	if r.Port != nil {
-		port = *r.Port
-	}
-	for _, p := range svc.Spec.Ports {
-		if p.Port == port {
-			name, listens = p.Name, true
-			break
-		}
-	}
-	if !listens {
-		return refuse("ServicePortError", "service/%s in %q is not listening on port %d", r.Name, r.Namespace, port)
-	}
-	all, err := b.List(ctx, endpointSlices, r.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	found := false
-	for _, obj := range all {
-		s, ok := obj.(*discoveryv1.EndpointSlice)
-		if !ok || s.Labels[discoveryv1.LabelServiceName] != r.Name {
-			continue
-		}
-		found = true
-		if answers(s, name) {
-			return nil, nil
-		}
-	}
-	if !found {
-		return refuse("EndpointsNotFound", "cannot find endpointslices for service/%s in %q", r.Name, r.Namespace)
-	}
-	return refuse("MissingEndpoints", "endpointslices for service/%s in %q have no addresses with port name %q", r.Name, r.Namespace, name)
-}
-
-// answers is true of a slice with a ready address behind a port.
-func answers(s *discoveryv1.EndpointSlice, port string) bool {
-	ready := false
-	for _, e := range s.Endpoints {
-		ready = ready || e.Conditions.Ready == nil || *e.Conditions.Ready
-	}
-	for _, p := range s.Ports {
-		if ready && p.Name != nil && *p.Name == port {
-			return true
-		}
-	}
-	return false
-}
-
-func setCondition(a *apiregistrationv1.APIService, c apiregistrationv1.APIServiceCondition, now metav1.Time) {
-	c.LastTransitionTime = now
-	for i, have := range a.Status.Conditions {
-		if have.Type != c.Type {
-			continue
-		}
-		if have.Status == c.Status {
-			c.LastTransitionTime = have.LastTransitionTime
-		}
-		a.Status.Conditions[i] = c
-		return
-	}
-	a.Status.Conditions = append(a.Status.Conditions, c)
 }
 
 // defined notes which registrations a definition wants, and has those made that are new. It wants the lock.
@@ -224,23 +97,48 @@ func (k *Keeper) register(ctx context.Context, b Backend, name string) error {
 	if stale {
 		return nil
 	}
-	if _, err := b.Get(ctx, registrations, "", name); !apierrors.IsNotFound(err) {
+	version, group, _ := strings.Cut(name, ".")
+	gv := schema.GroupVersion{Group: group, Version: version}
+	obj, err := b.Get(ctx, registrations, "", name)
+	switch {
+	case err == nil:
+		return k.correct(ctx, b, obj, gv)
+	case !apierrors.IsNotFound(err):
 		return err
 	}
-	version, group, _ := strings.Cut(name, ".")
-	err := k.create(ctx, b, name, schema.GroupVersion{Group: group, Version: version})
-	if apierrors.IsNotFound(err) {
+	if err = k.create(ctx, b, name, gv); apierrors.IsNotFound(err) {
 		return nil // a server without registrations
 	}
 	return err
 }
 
+// correct gives a registration that follows definitions what it must say. Without the label it is somebody else's.
+func (k *Keeper) correct(ctx context.Context, b Backend, obj resource.Object, gv schema.GroupVersion) error {
+	want := specOf(gv)
+	a, ok := obj.(*apiregistrationv1.APIService)
+	if !ok || a.Labels[managed] != follows || apiequality.Semantic.DeepEqual(a.Spec, want) {
+		return nil
+	}
+	_, err := b.Update(ctx, registrations, "", a.Name, false, func(obj resource.Object) error {
+		if a, ok := obj.(*apiregistrationv1.APIService); ok && a.Labels[managed] == follows {
+			a.Spec = want
+		}
+		return nil
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func specOf(gv schema.GroupVersion) apiregistrationv1.APIServiceSpec {
+	return apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: customGroup, VersionPriority: customVersion}
+}
+
 func (k *Keeper) create(ctx context.Context, b Backend, name string, gv schema.GroupVersion) error {
 	_, err := b.Create(ctx, registrations, &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{managed: follows}},
-		Spec: apiregistrationv1.APIServiceSpec{
-			Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: customGroup, VersionPriority: customVersion,
-		},
+		Spec:       specOf(gv),
 	}, false)
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
@@ -261,8 +159,11 @@ func (k *Keeper) definitions(ctx context.Context, b Backend) error {
 	var stale []string
 	for _, obj := range have {
 		name := obj.GetName()
-		if _, ok := want[name]; ok {
+		if gv, ok := want[name]; ok {
 			delete(want, name)
+			if err := k.correct(ctx, b, obj, gv); err != nil {
+				return err
+			}
 		} else if obj.GetLabels()[managed] == follows {
 			stale = append(stale, name)
 		}

@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package upkeep does what an API server does, beside answering, to objects that are its own or that it has something to say
-// of: flow schemas learn whether their priority level exists (flows.go), registrations of other API servers whether there is
-// a service behind them, and definitions are registered (registrations.go); objects of the start that are changed or deleted
-// come back.
+// of: flow schemas learn whether their priority level exists (flows.go), definitions are registered (registrations.go), objects
+// of the start that are changed or deleted come back.
 //
 // A [Keeper] is told of commits, and works by itself in [Keeper.Run]: nobody waits for it, and a commit costs no more
 // than a look into a map. What it finds out follows from the store alone, so that a restart loses nothing.
@@ -31,14 +30,13 @@ var (
 	priorityLevels = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"}
 	registrations  = schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
 	definitions    = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
-	services       = schema.GroupResource{Resource: "services"}
-	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 	ranges         = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
+	configMaps     = schema.GroupResource{Resource: "configmaps"}
 )
 
 // Kinds are those whose commits a keeper must be told of.
 func Kinds() []schema.GroupResource {
-	return []schema.GroupResource{flowSchemas, priorityLevels, registrations, definitions, services, endpointSlices, ranges}
+	return []schema.GroupResource{flowSchemas, priorityLevels, registrations, definitions, ranges, configMaps}
 }
 
 // repairAfter is how long an object of the start stays as somebody made it, as with upstream.
@@ -64,8 +62,7 @@ type Keeper struct {
 	mu     sync.Mutex
 	todo   map[key]bool
 	order  []key
-	wake   chan struct{} // holds one when there is something to do
-	remote map[string]service
+	wake   chan struct{}                             // holds one when there is something to do
 	known  map[string]map[string]schema.GroupVersion // definition → the registrations that its served versions want
 	wants  map[string]int                            // by how many definitions a registration is wanted
 	repair func(context.Context) error               // nil: nothing is repaired
@@ -86,7 +83,27 @@ func New(o Options) *Keeper {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Keeper{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), remote: map[string]service{}, known: map[string]map[string]schema.GroupVersion{}, wants: map[string]int{}}
+	return &Keeper{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), known: map[string]map[string]schema.GroupVersion{}, wants: map[string]int{}, kept: map[string]kept{}}
+}
+
+// Keep has sync see to a config map of kube-system: when it was deleted, some time after it was changed, and when sync says
+// that it is to be called again (0: not). It is called before Run.
+func (k *Keeper) Keep(name string, after time.Duration, sync func(context.Context) (again time.Duration, err error)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.kept[name] = kept{after, sync}
+	k.add(key{configMaps, name})
+}
+
+// Look has a config map seen to that [Keeper.Keep] named.
+func (k *Keeper) Look(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.add(key{configMaps, name})
+}
+
+func (k *Keeper) lookAfter(name string, d time.Duration) {
+	k.o.Clock.AfterFunc(d, func() { k.Look(name) })
 }
 
 // Repair tells how objects of the start are put right. It is called before Run.
@@ -117,12 +134,6 @@ func (k *Keeper) Committed(r schema.GroupResource, namespace, name string, obj r
 		k.defined(name, obj)
 	case registrations:
 		k.registered(name, obj)
-	case services:
-		k.served(service{namespace, name})
-	case endpointSlices:
-		if obj != nil {
-			k.served(service{namespace, obj.GetLabels()["kubernetes.io/service-name"]})
-		}
 	}
 }
 
@@ -193,8 +204,6 @@ func (k *Keeper) one(ctx context.Context, b Backend, w key) error {
 		return k.flowSchema(ctx, b, w.name)
 	case priorityLevels:
 		return k.priorityLevel(ctx, b, w.name)
-	case registrations:
-		return k.registration(ctx, b, w.name)
 	case definitions:
 		if w.name != "" {
 			return k.register(ctx, b, w.name)

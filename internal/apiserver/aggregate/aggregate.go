@@ -1,0 +1,368 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package aggregate lets other API servers answer for group-versions: those whose APIService names a service.
+//
+// An [Aggregator] knows them all. It is told of commits ([Aggregator.Committed]) and so knows a registration before the
+// request that made it is answered. [Aggregator.Find] says whether a path is another server's; it is a look into a map, and
+// nothing where there are no such registrations. [Aggregator.ServeHTTP] sends a request on (proxy.go), under the
+// name of the user who asks: the front-proxy certificate says that we may name users, headers say whom (identity.go). Where a
+// server is, the service and its endpoint slices say (resolve.go).
+//
+// Each registration has a worker in [Aggregator.Run] that finds out whether its server answers, and keeps the condition
+// Available (probe.go): when the registration, the service or its endpoints change, and every half minute. A server that hangs
+// holds up its own worker alone.
+//
+// Who merges what the servers tell of themselves (discovery, OpenAPI) reads [Aggregator.Services] and waits for
+// [Aggregator.Changed]. A [Service] is the state of one registration at one time and does not change:
+//
+//	for {
+//		changed := a.Changed() // before the list is read, so that nothing is missed
+//		for _, s := range a.Services() {
+//			client := &http.Client{Transport: s.As(aggregate.Discovery())}
+//			// GET s.URL("/apis"): ends at a ready endpoint of the service, through the ledger
+//		}
+//		<-changed
+//	}
+package aggregate
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+var (
+	registrations  = schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
+	services       = schema.GroupResource{Resource: "services"}
+	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
+)
+
+// Kinds are those whose commits an aggregator must be told of.
+func Kinds() []schema.GroupResource {
+	return []schema.GroupResource{registrations, services, endpointSlices}
+}
+
+// Backend is what an aggregator needs of the API.
+type Backend interface {
+	resource.Backend
+	UpdateStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, change func(obj resource.Object)) error
+}
+
+// Options of [New]. Backend and Ledger are required.
+type Options struct {
+	Backend func() Backend
+	Ledger  *extension.Ledger
+	// Certificate is the front-proxy client's; it is asked at each handshake. Nil: none is shown.
+	Certificate func() *tls.Certificate
+	// ClusterIPs has services called at their cluster IP, as kube-apiserver does without --enable-aggregator-routing.
+	ClusterIPs bool
+	// ForwardRedirects hands redirects on to the client, which is else not allowed to servers.
+	ForwardRedirects bool
+	// RequestTimeout is the most time that a request has which ends; 0: a minute.
+	RequestTimeout time.Duration
+	// Most is how many requests that end may be under way at one server; 0: 400. Who comes then is told to try again.
+	Most  int
+	Log   *slog.Logger
+	Clock clock.WithTicker
+}
+
+// Aggregator is one server's. It may be used by many goroutines at once.
+type Aggregator struct {
+	o       Options
+	paths   atomic.Pointer[map[string]*Service] // by GROUP/VERSION; "" is the legacy group. Nil: none
+	metrics *metrics
+	buffers buffers
+
+	mu      sync.Mutex
+	entries map[string]*entry
+	at      map[reference][]*entry // who is behind a service
+	list    []*Service             // sorted; nil: to be made again
+	changed chan struct{}
+	locals  map[string]bool // registrations without a service whose condition is to be written
+	due     chan struct{}   // holds one when there are such
+	running context.Context // nil: not yet
+	workers sync.WaitGroup
+}
+
+// entry is what lives as long as a registration does.
+type entry struct {
+	service *Service
+	way     *way
+	target  atomic.Pointer[target]
+	epoch   atomic.Int64       // of the service and its endpoints: a target of another is to be found again
+	gate    chan struct{}      // holds one for each request under way
+	wake    chan struct{}      // holds one when there is something to find out
+	stop    context.CancelFunc // nil: no worker yet
+}
+
+// New makes an aggregator that knows no registrations yet.
+func New(o Options) *Aggregator {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	o.RequestTimeout = cmp.Or(o.RequestTimeout, time.Minute)
+	o.Most = cmp.Or(o.Most, 400)
+	return &Aggregator{o: o, entries: map[string]*entry{}, at: map[reference][]*entry{}, changed: make(chan struct{}), locals: map[string]bool{}, due: make(chan struct{}, 1), metrics: newMetrics()}
+}
+
+// Load reads the registrations that are stored. A server without the kind has none.
+func (a *Aggregator) Load(ctx context.Context) error {
+	all, err := a.o.Backend().List(ctx, registrations, "")
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("list registrations: %w", err)
+	}
+	for _, obj := range all {
+		if err := a.registered(ctx, obj.GetName()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Committed is told of each commit of one of [Kinds].
+func (a *Aggregator) Committed(ctx context.Context, r schema.GroupResource, namespace, name string, obj resource.Object) error {
+	switch r {
+	case registrations:
+		return a.registered(ctx, name)
+	case services:
+		a.moved(reference{namespace, name})
+	case endpointSlices:
+		if obj != nil {
+			a.moved(reference{namespace, obj.GetLabels()["kubernetes.io/service-name"]})
+		} else {
+			a.movedIn(namespace)
+		}
+	}
+	return nil
+}
+
+// registered reads a registration: of two commits at once the second to be told of must not undo what the first said.
+func (a *Aggregator) registered(ctx context.Context, name string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	obj, err := a.o.Backend().Get(ctx, registrations, "", name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("get registration: %w", err)
+	}
+	r, _ := obj.(*apiregistrationv1.APIService)
+	old := a.entries[name]
+	if err != nil || r == nil || r.Spec.Service == nil || r.Spec.Group == apiregistrationv1.GroupName {
+		if old != nil {
+			a.forget(old)
+			a.publish()
+		}
+		if err == nil && r != nil {
+			a.metrics.says(name, true)
+			a.localLater(r)
+		} else {
+			a.metrics.forget(name)
+		}
+		return nil
+	}
+	s := a.describe(r)
+	a.metrics.says(name, s.Available)
+	if old != nil && old.service.at == s.at {
+		was := old.service
+		if was.says(s) && old.way.fits(r) {
+			return nil
+		}
+		a.adopt(old, s, r)
+		a.publish()
+		if was.way != s.way || was.UID != s.UID {
+			old.poke()
+		}
+		return nil
+	}
+	if old != nil {
+		a.forget(old)
+	}
+	e := &entry{gate: make(chan struct{}, a.o.Most), wake: make(chan struct{}, 1)}
+	a.adopt(e, s, r)
+	a.entries[name] = e
+	a.at[s.at.reference] = append(a.at[s.at.reference], e)
+	a.o.Ledger.Register(s.ref(), "APIService/"+name)
+	a.publish()
+	a.work(e)
+	return nil
+}
+
+// adopt makes s the state of an entry, with the way there that it has if that is the same. It wants the lock.
+func (a *Aggregator) adopt(e *entry, s *Service, r *apiregistrationv1.APIService) {
+	s.entry, s.aggregator = e, a
+	if e.way == nil || !e.way.fits(r) {
+		if e.way != nil {
+			e.way.close()
+		}
+		e.way = a.newWay(r)
+	}
+	s.way = e.way
+	e.service = s
+}
+
+// forget ends what is known of a registration. It wants the lock.
+func (a *Aggregator) forget(e *entry) {
+	s := e.service
+	delete(a.entries, s.Name)
+	at := slices.DeleteFunc(a.at[s.at.reference], func(o *entry) bool { return o == e })
+	if a.at[s.at.reference] = at; len(at) == 0 {
+		delete(a.at, s.at.reference)
+	}
+	if e.stop != nil {
+		e.stop()
+	}
+	e.way.close()
+	a.o.Ledger.Unregister(s.ref())
+}
+
+// publish makes what is known the truth for requests. It wants the lock.
+func (a *Aggregator) publish() {
+	a.list = nil
+	var paths *map[string]*Service
+	if len(a.entries) > 0 {
+		m := make(map[string]*Service, len(a.entries))
+		for _, e := range a.entries {
+			m[e.service.path()] = e.service
+		}
+		paths = &m
+	}
+	a.paths.Store(paths)
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// Services are the registrations that other servers answer for, by name. The slice is shared.
+func (a *Aggregator) Services() []*Service {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.list == nil {
+		a.list = make([]*Service, 0, len(a.entries))
+		for _, e := range a.entries {
+			a.list = append(a.list, e.service)
+		}
+		slices.SortFunc(a.list, func(x, y *Service) int { return cmp.Compare(x.Name, y.Name) })
+	}
+	return a.list
+}
+
+// Changed is closed when [Aggregator.Services] has something else to say.
+func (a *Aggregator) Changed() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.changed
+}
+
+// Find returns whose path it is; nil: this server's own.
+func (a *Aggregator) Find(path string) *Service {
+	paths := a.paths.Load()
+	if paths == nil {
+		return nil
+	}
+	if rest, ok := strings.CutPrefix(path, "/apis/"); ok {
+		if i := strings.IndexByte(rest, '/'); i >= 0 {
+			if j := strings.IndexByte(rest[i+1:], '/'); j >= 0 {
+				rest = rest[:i+1+j]
+			}
+		}
+		return (*paths)[rest]
+	}
+	if path == "/api" || strings.HasPrefix(path, "/api/") {
+		return (*paths)[""]
+	}
+	return nil
+}
+
+// moved says that a service or its endpoints changed.
+func (a *Aggregator) moved(r reference) {
+	if a.paths.Load() == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range a.at[r] {
+		e.epoch.Add(1)
+		e.poke()
+	}
+}
+
+// movedIn says so of all services of a namespace.
+func (a *Aggregator) movedIn(namespace string) {
+	if a.paths.Load() == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for r, es := range a.at {
+		for _, e := range es {
+			if r.namespace == namespace {
+				e.epoch.Add(1)
+				e.poke()
+			}
+		}
+	}
+}
+
+// Rotated says that the certificate of the front proxy is another: who holds connections made with the old one makes new ones.
+func (a *Aggregator) Rotated() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range a.entries {
+		e.way.close()
+		e.poke()
+	}
+}
+
+func (e *entry) poke() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run finds out whether the servers answer, until ctx ends.
+func (a *Aggregator) Run(ctx context.Context) {
+	a.mu.Lock()
+	a.running = ctx
+	for _, e := range a.entries {
+		a.work(e)
+	}
+	a.mu.Unlock()
+	a.keepLocals(ctx)
+	a.mu.Lock()
+	a.running = nil
+	for _, e := range a.entries {
+		e.way.close()
+	}
+	a.mu.Unlock()
+	a.workers.Wait()
+}
+
+// work starts the worker of an entry. It wants the lock.
+func (a *Aggregator) work(e *entry) {
+	if a.running == nil || e.stop != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(a.running)
+	e.stop = stop
+	a.workers.Go(func() { a.keep(ctx, e) })
+}

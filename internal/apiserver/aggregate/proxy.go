@@ -1,0 +1,253 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package aggregate
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+
+	utilproxy "k8s.io/apimachinery/pkg/util/proxy"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/mortise-dev/mortise/extension"
+)
+
+// Refusals in upstream's words.
+const (
+	textUnavailable = "service unavailable"
+	textRedirect    = "the backend attempted to redirect this request, which is not permitted"
+	textTooMany     = "Too many requests, please try again later."
+)
+
+// Serve sends a request on to the server. lasting are requests that last by their nature: watches, and streams of either way.
+// end ends them; nothing else does but client and server.
+func (s *Service) Serve(w http.ResponseWriter, r *http.Request, lasting bool, end context.Context) {
+	a := s.aggregator
+	who, ok := request.UserFrom(r.Context())
+	switch {
+	case !s.Available:
+		s.refuse(w, textUnavailable, http.StatusServiceUnavailable)
+		return
+	case s.way.err != nil:
+		s.refuse(w, s.way.err.Error(), http.StatusInternalServerError)
+		return
+	case !ok:
+		s.refuse(w, "missing user", http.StatusInternalServerError) // upstream's words
+		return
+	}
+	if !lasting {
+		select {
+		case s.entry.gate <- struct{}{}:
+			defer func() { <-s.entry.gate }()
+		default:
+			w.Header().Set("Retry-After", "1")
+			s.refuse(w, textTooMany, http.StatusTooManyRequests)
+			return
+		}
+	}
+	host, err := s.host(r.Context())
+	if err != nil {
+		a.o.Log.WarnContext(r.Context(), "find the server of a registration", "name", s.Name, "error", err)
+		s.refuse(w, textUnavailable, http.StatusServiceUnavailable)
+		return
+	}
+	ctx, cancel := s.bound(r, lasting)
+	defer cancel()
+	defer context.AfterFunc(end, cancel)()
+	out := r.WithContext(ctx)
+	out.URL = &url.URL{Scheme: "https", Host: host, Path: r.URL.Path}
+	if r.URL.RawQuery != "" {
+		out.URL.RawQuery = r.URL.Query().Encode()
+	}
+	out.Host = host
+	out.Header = r.Header.Clone()
+	out.Header.Del("Authorization")
+	if id, ok := audit.AuditIDFrom(r.Context()); ok {
+		out.Header.Set(auditapi.HeaderAuditID, string(id))
+	}
+	if httpstream.IsUpgradeRequest(r) {
+		identify(out.Header, who)
+		s.upgrade(w, out, end)
+		return
+	}
+	s.forward(w, out, who)
+}
+
+// refuse answers in the server's stead: in upstream's words, and with a warning that tells whose fault it is.
+func (s *Service) refuse(w http.ResponseWriter, text string, code int) {
+	s.name(w, "")
+	http.Error(w, text, code)
+}
+
+// name tells the client in a warning which registration an answer comes of that is not its server's.
+func (s *Service) name(w http.ResponseWriter, why string) {
+	text := fmt.Sprintf("APIService %s", s.Name)
+	switch {
+	case !s.Available && s.Reason != "":
+		text += ": " + s.Reason
+	case !s.Available:
+		text += ": not checked yet"
+	case why != "":
+		text += ": " + why
+	}
+	w.Header().Add("Warning", `299 - "`+text+`"`)
+}
+
+// bound is the time that a request has: none of ours if it lasts by its nature; little for discovery, by which clients of all
+// groups would be held up.
+func (s *Service) bound(r *http.Request, lasting bool) (context.Context, context.CancelFunc) {
+	info, _ := request.RequestInfoFrom(r.Context())
+	switch {
+	case lasting:
+		return context.WithCancel(r.Context())
+	case info != nil && !info.IsResourceRequest && strings.Count(strings.Trim(info.Path, "/"), "/") == 2:
+		return context.WithTimeout(r.Context(), probeTime)
+	}
+	return context.WithTimeout(r.Context(), s.aggregator.o.RequestTimeout)
+}
+
+// buffers are what answers are copied through.
+type buffers struct{ pool sync.Pool }
+
+const bufferSize = 256 << 10
+
+// Get implements [httputil.BufferPool].
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[]byte); ok {
+		return *p
+	}
+	return make([]byte, bufferSize)
+}
+
+// Put implements [httputil.BufferPool].
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
+
+// forward sends on a request that is answered as such.
+func (s *Service) forward(w http.ResponseWriter, r *http.Request, who user.Info) {
+	p := httputil.ReverseProxy{
+		Director:   func(*http.Request) {}, // the request is what is to be sent
+		Transport:  &forwarding{s, who},
+		BufferPool: &s.aggregator.buffers,
+		ErrorLog:   log.New(io.Discard, "", 0), // of bodies that broke off: who asked sees that
+		ModifyResponse: func(resp *http.Response) error {
+			if c := resp.StatusCode; !s.aggregator.o.ForwardRedirects && c >= 300 && c <= 399 && resp.Header.Get("Location") != "" {
+				_ = resp.Body.Close()
+				*resp = http.Response{
+					StatusCode: http.StatusBadGateway, Header: http.Header{},
+					Body: io.NopCloser(strings.NewReader(textRedirect)), ContentLength: int64(len(textRedirect)),
+				}
+			}
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) { s.Error(w, r, err) },
+	}
+	p.ServeHTTP(w, r)
+}
+
+// Error answers a request that did not reach the server, or came back as none. It is what is wanted of who
+// answers for a proxy.
+func (s *Service) Error(w http.ResponseWriter, _ *http.Request, err error) {
+	s.name(w, "no answer")
+	http.Error(w, clip(err.Error()), http.StatusServiceUnavailable)
+}
+
+// forwarding is the way of one request: it says who asks, and where they asked.
+type forwarding struct {
+	service *Service
+	who     user.Info
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (f *forwarding) RoundTrip(r *http.Request) (*http.Response, error) {
+	identify(r.Header, f.who)
+	t := utilproxy.Transport{Scheme: r.URL.Scheme, Host: r.URL.Host, RoundTripper: sending{f.service}}
+	resp, err := t.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range foreign {
+		delete(resp.Header, h)
+	}
+	return resp, nil
+}
+
+// foreign are headers of a server that are ours to say.
+var foreign = []string{"Access-Control-Allow-Credentials", "Access-Control-Allow-Headers", "Access-Control-Allow-Methods", "Access-Control-Allow-Origin"}
+
+type sending struct{ service *Service }
+
+// most is how much of a page there may be: its links are rewritten, for which all of it is read.
+const most = 8 << 20
+
+// RoundTrip implements [http.RoundTripper].
+func (s sending) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := s.service.send(r)
+	if err == nil && strings.HasPrefix(strings.TrimSpace(resp.Header.Get("Content-Type")), "text/html") {
+		resp.Body = http.MaxBytesReader(nil, resp.Body, most)
+	}
+	return resp, err
+}
+
+// upgrade sends on a request that makes a connection of its own, whose two ends are tied together.
+func (s *Service) upgrade(w http.ResponseWriter, r *http.Request, end context.Context) {
+	h := utilproxy.NewUpgradeAwareHandler(r.URL, s.dialing(), true, true, s)
+	h.ServeHTTP(&tied{ResponseWriter: w, end: end}, r)
+}
+
+// dialing is the way of a connection of its own, which is booked like a call.
+func (s *Service) dialing() *http.Transport {
+	dial := s.way.transport.DialContext
+	return &http.Transport{
+		TLSClientConfig: s.way.transport.TLSClientConfig,
+		DialContext: func(ctx context.Context, network, addr string) (c net.Conn, err error) {
+			err = s.aggregator.o.Ledger.Call(ctx, s.ref(), extension.Policy{}, func(ctx context.Context) (err error) {
+				c, err = dial(ctx, network, addr)
+				return err
+			})
+			return c, err
+		},
+	}
+}
+
+// tied closes the connection that is taken over when the server ends.
+type tied struct {
+	http.ResponseWriter
+	end context.Context
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (t *tied) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+// Hijack implements [http.Hijacker].
+func (t *tied) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(t.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &tiedConn{Conn: c, stop: context.AfterFunc(t.end, func() { _ = c.Close() })}, rw, nil
+}
+
+type tiedConn struct {
+	net.Conn
+	stop func() bool
+}
+
+// Close implements [net.Conn].
+func (c *tiedConn) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package aggregate
+
+import (
+	"bytes"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/transport"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"github.com/mortise-dev/mortise/extension"
+)
+
+// Service is an APIService that another server answers for, as it stood at one time.
+type Service struct {
+	Name                           string // VERSION.GROUP
+	Group, Version                 string
+	GroupPriority, VersionPriority int32
+	UID                            types.UID
+	Created                        metav1.Time
+	// Available, Reason and Message are the condition's.
+	Available       bool
+	Reason, Message string
+
+	at         address
+	way        *way
+	entry      *entry
+	aggregator *Aggregator
+}
+
+type reference struct{ namespace, name string }
+
+type address struct {
+	reference
+	port int32
+}
+
+// describe reads a registration.
+func (a *Aggregator) describe(r *apiregistrationv1.APIService) *Service {
+	s := &Service{
+		Name: r.Name, Group: r.Spec.Group, Version: r.Spec.Version, UID: r.UID, Created: r.CreationTimestamp,
+		GroupPriority: r.Spec.GroupPriorityMinimum, VersionPriority: r.Spec.VersionPriority,
+		at: address{reference{r.Spec.Service.Namespace, r.Spec.Service.Name}, 443},
+	}
+	if p := r.Spec.Service.Port; p != nil {
+		s.at.port = *p
+	}
+	if c := condition(r); c != nil {
+		s.Available, s.Reason, s.Message = c.Status == apiregistrationv1.ConditionTrue, c.Reason, c.Message
+	}
+	return s
+}
+
+// says is true if o says the same, its way aside.
+func (s *Service) says(o *Service) bool {
+	return s.UID == o.UID && s.GroupPriority == o.GroupPriority && s.VersionPriority == o.VersionPriority &&
+		s.Available == o.Available && s.Reason == o.Reason && s.Message == o.Message
+}
+
+// path is what [Aggregator.Find] finds it by.
+func (s *Service) path() string {
+	if s.Group == "" {
+		return ""
+	}
+	return s.Group + "/" + s.Version
+}
+
+// root is where it tells of itself.
+func (s *Service) root() string {
+	if s.Group == "" {
+		return "/api/" + s.Version
+	}
+	return "/apis/" + s.Group + "/" + s.Version
+}
+
+func (s *Service) ref() extension.Ref {
+	return extension.Ref{Point: extension.AggregatedAPI, Name: s.Name}
+}
+
+// URL is that of a path at the server. The host is the service's name: which endpoint of it is called is found at each call.
+func (s *Service) URL(path string) *url.URL {
+	return &url.URL{Scheme: "https", Host: net.JoinHostPort(s.at.serverName(), strconv.Itoa(int(s.at.port))), Path: path}
+}
+
+func (r reference) serverName() string { return r.name + "." + r.namespace + ".svc" }
+
+// way is how the server is reached: whom it must be, and who we are.
+type way struct {
+	name      string
+	insecure  bool
+	authority []byte
+	transport *http.Transport
+	err       error // why there is none
+}
+
+// fits is true if the way is the registration's still.
+func (w *way) fits(r *apiregistrationv1.APIService) bool {
+	return w.name == serverName(r) && w.insecure == r.Spec.InsecureSkipTLSVerify && bytes.Equal(w.authority, r.Spec.CABundle)
+}
+
+func serverName(r *apiregistrationv1.APIService) string {
+	return reference{r.Spec.Service.Namespace, r.Spec.Service.Name}.serverName()
+}
+
+func (w *way) close() {
+	if w.transport != nil {
+		w.transport.CloseIdleConnections()
+	}
+}
+
+// Sizes and times of connections. What one stream of a connection does not read holds up that stream alone.
+const (
+	streamBuffer = 1 << 20
+	frameSize    = 1 << 20
+	pingAfter    = 30 * time.Second // of silence on a connection
+	pingWait     = 15 * time.Second
+)
+
+func (a *Aggregator) newWay(r *apiregistrationv1.APIService) *way {
+	w := &way{name: serverName(r), insecure: r.Spec.InsecureSkipTLSVerify, authority: r.Spec.CABundle}
+	var conf *tls.Config
+	conf, w.err = transport.TLSConfigFor(&transport.Config{TLS: transport.TLSConfig{Insecure: w.insecure, ServerName: w.name, CAData: w.authority}})
+	if w.err != nil {
+		return w
+	}
+	if conf == nil {
+		conf = &tls.Config{ServerName: w.name, MinVersion: tls.VersionTLS12}
+	}
+	conf.ClientSessionCache = tls.NewLRUClientSessionCache(0)
+	conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		if a.o.Certificate != nil {
+			if c := a.o.Certificate(); c != nil {
+				return c, nil
+			}
+		}
+		return &tls.Certificate{}, nil
+	}
+	dialer := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+	w.transport = &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: conf, TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConnsPerHost: 25, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
+		DisableCompression: true, // what the client takes is the client's to say
+		ReadBufferSize:     64 << 10, WriteBufferSize: 64 << 10,
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: pingAfter, PingTimeout: pingWait, MaxReadFrameSize: frameSize,
+			MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: 1 << 30,
+		},
+	}
+	return w
+}
