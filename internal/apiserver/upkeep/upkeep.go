@@ -31,12 +31,11 @@ var (
 	registrations  = schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
 	definitions    = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 	ranges         = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
-	configMaps     = schema.GroupResource{Resource: "configmaps"}
 )
 
 // Kinds are those whose commits a keeper must be told of.
 func Kinds() []schema.GroupResource {
-	return []schema.GroupResource{flowSchemas, priorityLevels, registrations, definitions, ranges, configMaps}
+	return []schema.GroupResource{flowSchemas, priorityLevels, registrations, definitions, ranges}
 }
 
 // repairAfter is how long an object of the start stays as somebody made it, as with upstream.
@@ -69,41 +68,19 @@ type Keeper struct {
 	due    bool                                      // a repair is waited for
 }
 
-// key is a piece of work: a flow schema or a registration by name, the registration that a definition wants or those of all
+// key is a piece of work: a flow schema by name, the registration that a definition wants or those of all
 // definitions, or the repair.
 type key struct {
 	what schema.GroupResource
 	name string
 }
 
-type service struct{ namespace, name string }
-
 // New makes a keeper.
 func New(o Options) *Keeper {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Keeper{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), known: map[string]map[string]schema.GroupVersion{}, wants: map[string]int{}, kept: map[string]kept{}}
-}
-
-// Keep has sync see to a config map of kube-system: when it was deleted, some time after it was changed, and when sync says
-// that it is to be called again (0: not). It is called before Run.
-func (k *Keeper) Keep(name string, after time.Duration, sync func(context.Context) (again time.Duration, err error)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.kept[name] = kept{after, sync}
-	k.add(key{configMaps, name})
-}
-
-// Look has a config map seen to that [Keeper.Keep] named.
-func (k *Keeper) Look(name string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.add(key{configMaps, name})
-}
-
-func (k *Keeper) lookAfter(name string, d time.Duration) {
-	k.o.Clock.AfterFunc(d, func() { k.Look(name) })
+	return &Keeper{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), known: map[string]map[string]schema.GroupVersion{}, wants: map[string]int{}}
 }
 
 // Repair tells how objects of the start are put right. It is called before Run.
