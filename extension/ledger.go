@@ -65,14 +65,17 @@ type Entry struct {
 	LastFailure              time.Time
 	Certificate              time.Time // when the serving certificate ends that was seen at the newest TLS handshake; zero: none was
 	Latency                  []int64   // how many calls took how long: cumulative, by the bounds of [Bounds]
+	Waits                    int       // how many objects wait for it; Waiting are the oldest of them
+	Waiting                  []Waiting
 }
 
 // Ledger makes every call out to an extension, and so knows them all.
 type Ledger struct {
 	clock clock.Clock
 
-	mu      sync.RWMutex // of the map alone
+	mu      sync.RWMutex // of the map and the list alone
 	entries map[Ref]*account
+	waits   []func() map[Ref][]Waiting
 }
 
 // NewLedger returns an empty ledger that reads the time from c.
@@ -201,7 +204,9 @@ func (l *Ledger) Snapshot() []Entry {
 	for _, a := range l.entries {
 		out = append(out, a.snapshot())
 	}
+	asked := l.waits
 	l.mu.RUnlock()
+	out = waiting(out, asked)
 	order := make(map[Point]int, len(out))
 	for i, d := range Points() {
 		order[d.Point] = i

@@ -34,6 +34,7 @@ const (
 	ValidatingWebhook     Point = "validating-webhook"
 	AdmissionPolicy       Point = "admission-policy"
 	ImagePolicyWebhook    Point = "image-policy-webhook"
+	Initializer           Point = "initializer"
 	AdmissionPlugin       Point = "admission-plugin"
 	Controller            Point = "controller"
 	SchedulerPlugin       Point = "scheduler-plugin"
@@ -98,6 +99,7 @@ func Points() []Description {
 		{ValidatingWebhook, "validating admission webhook", Called, "AdmissionReview admission.k8s.io/v1, v1beta1 over HTTPS", "a ValidatingWebhookConfiguration", guide + "reference/access-authn-authz/extensible-admission-controllers/"},
 		{AdmissionPolicy, "admission policy", Linked, "CEL in ValidatingAdmissionPolicy, MutatingAdmissionPolicy admissionregistration.k8s.io/v1", "an object and its bindings", guide + "reference/access-authn-authz/validating-admission-policy/"},
 		{ImagePolicyWebhook, "image policy webhook", Absent, "ImageReview imagepolicy.k8s.io/v1alpha1 over HTTPS", "--admission-control-config-file", guide + "reference/access-authn-authz/admission-controllers/#imagepolicywebhook"},
+		{Initializer, "initializer", Drives, "the verb initialize, the annotation extension.mortise.dev/initializers of objects that nobody else sees yet", "an InitializerConfiguration extension.mortise.dev/v1alpha1, with --enable-initializers", "docs/initializers.md"},
 		{AdmissionPlugin, "admission plug-in", Linked, "embed.AdmissionMutator, embed.AdmissionValidator in Go", "embed.Server.Extensions", "package embed"},
 		{Controller, "controller", Linked, "embed.Controller in Go; or any client of the API", "embed.Server.Extensions", "package embed"},
 		{SchedulerPlugin, "scheduler plug-in", Absent, "k8s.io/kube-scheduler/framework in Go", "KubeSchedulerConfiguration", guide + "concepts/scheduling-eviction/scheduling-framework/"},

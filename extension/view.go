@@ -27,6 +27,9 @@ type Row struct {
 	// LastFailure and CertificateEnds are empty if there was none, or none was seen.
 	LastFailure     string `json:"lastFailure,omitempty"`
 	CertificateEnds string `json:"certificateEnds,omitempty"`
+	// Waits is how many objects wait for the extension; Waiting are the oldest of them.
+	Waits   int       `json:"waits,omitempty"`
+	Waiting []Waiting `json:"waiting,omitempty"`
 }
 
 // Row is the entry in words.
@@ -34,6 +37,7 @@ func (e *Entry) Row() Row {
 	r := Row{
 		Point: e.Point, Name: e.Name, Configured: e.Where, State: e.State, Calls: e.Calls, Failures: e.Failures, Refused: e.Refused,
 		P50: e.P50.Seconds(), P99: e.P99.Seconds(), Longest: e.Longest.Seconds(), LastError: e.LastError,
+		Waits: e.Waits, Waiting: e.Waiting,
 	}
 	if !e.LastFailure.IsZero() {
 		r.LastFailure = e.LastFailure.UTC().Format(time.RFC3339)

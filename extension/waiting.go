@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package extension
+
+import (
+	"slices"
+	"time"
+)
+
+// Waiting is an object that waits for an extension, one that nobody calls: it is a client of the API itself.
+type Waiting struct {
+	Object string    `json:"object"` // "pods default/web"
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"` // when it is waited for no longer
+}
+
+// WaitedFor is the state of an extension that something waits for, and that has done nothing wrong yet.
+const WaitedFor State = "waited for"
+
+// MostWaiting bounds what is told of one extension.
+const MostWaiting = 100
+
+// Waits tells the ledger who knows what waits for extensions. Snapshot calls f.
+func (l *Ledger) Waits(f func() map[Ref][]Waiting) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waits = append(l.waits, f)
+}
+
+// Book books what an extension has done that nobody called, and how long it took it.
+func (l *Ledger) Book(ref Ref, took time.Duration, err error) {
+	l.account(ref).end(Policy{}, l.clock, took, false, err)
+}
+
+// waiting adds to entries what waits for them; those that are waited for, and nobody has listed, come at the end.
+func waiting(entries []Entry, asked []func() map[Ref][]Waiting) []Entry {
+	for _, f := range asked {
+		all := f()
+		for i := range entries {
+			if w, ok := all[entries[i].Ref]; ok {
+				entries[i].wait(w)
+				delete(all, entries[i].Ref)
+			}
+		}
+		for ref, w := range all {
+			e := Entry{Ref: ref, State: Unused}
+			e.wait(w)
+			entries = append(entries, e)
+		}
+	}
+	return entries
+}
+
+func (e *Entry) wait(w []Waiting) {
+	if len(w) == 0 {
+		return
+	}
+	slices.SortFunc(w, func(a, b Waiting) int { return a.Since.Compare(b.Since) })
+	e.Waits, e.Waiting = len(w), w[:min(len(w), MostWaiting)]
+	if e.State == Unused || e.State == OK {
+		e.State = WaitedFor
+	}
+}
