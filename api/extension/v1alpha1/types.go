@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package v1alpha1 is version v1alpha1 of extension.mortise.dev, Mortise's own API group.
+//
+// Its one kind is [InitializerConfiguration]: which controllers have a say in objects of which resources before anybody else
+// sees them. What of an object is not initialised yet stands in an annotation, [InitializersAnnotation], that every client
+// keeps; [Initializers] is what it says. A controller that initialises objects needs three functions: [SeeUninitialized] shows
+// it what others do not see, [Finish] takes it off an object that it is through with, [Reject] refuses one. They change the
+// object that they are given and nothing else; storing it is an ordinary update.
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// The names of the group and of its kind.
+const (
+	Group    = "extension.mortise.dev"
+	Version  = "v1alpha1"
+	Kind     = "InitializerConfiguration"
+	Resource = "initializerconfigurations"
+)
+
+// InitializerConfiguration says which initializers objects must pass. Those of all configurations apply, in the order of the
+// configurations' names and of the list in each.
+type InitializerConfiguration struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Initializers []Initializer `json:"initializers,omitempty"`
+}
+
+// Initializer is one controller and what it initialises.
+type Initializer struct {
+	// Name is a domain name of at least three segments, such as proxy.example.com.
+	Name string `json:"name"`
+	// Rules are the resources; an object is initialised if one of them matches.
+	Rules []Rule `json:"rules,omitempty"`
+	// NamespaceSelector and ObjectSelector narrow the rules to objects in some namespaces, and to objects with some labels.
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+	ObjectSelector    *metav1.LabelSelector `json:"objectSelector,omitempty"`
+	// DeadlineSeconds is how long one object may wait for this initializer; 30 if it is not set.
+	DeadlineSeconds int64 `json:"deadlineSeconds,omitempty"`
+	// FailurePolicy is what becomes of an object that has waited for so long; Fail if it is not set.
+	FailurePolicy FailurePolicy `json:"failurePolicy,omitempty"`
+}
+
+// Rule names resources; "*" is all groups, versions or resources.
+type Rule struct {
+	APIGroups   []string `json:"apiGroups,omitempty"`
+	APIVersions []string `json:"apiVersions,omitempty"`
+	Resources   []string `json:"resources,omitempty"`
+}
+
+// FailurePolicy is what becomes of an object when its deadline has passed.
+type FailurePolicy string
+
+// The policies.
+const (
+	Fail   FailurePolicy = "Fail"   // it is rejected
+	Ignore FailurePolicy = "Ignore" // the initializer is passed over
+)
+
+// DefaultDeadlineSeconds is the deadline of an initializer that sets none. A create that waits for its object is answered a
+// few seconds later at most, so that it learns of it.
+const DefaultDeadlineSeconds = 30
