@@ -1,0 +1,376 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package explain keeps, of each write that the server is asked for, what came of it on its way: who asked, how long each stage
+// took, what each mutating step changed, who had something against it, what was stored. `mortise explain` asks for it at
+// [trace.Route].
+//
+// A [Recorder] begins a [Trace] for a request that writes; the trace travels in the request's context ([With], [From]), and each
+// step that has something to tell does so in one line. All methods of a nil Trace do nothing, so that steps need not know whether
+// somebody listens. [Trace.Finish] writes it down.
+//
+// # What is kept
+//
+// Traces are kept in memory, as compact bytes in rings of a bounded size (ring.go, record.go): nothing is decoded, and no diff is
+// computed, before somebody asks (answer.go, field.go). There is no index: a question reads all that is kept, which is some
+// megabytes. Three rings share the bound, so that what comes often does not push out what is rare: seven tenths for writes with their
+// contents, two tenths for those that were refused, one tenth for brief ones. Brief are leases, events, reviews, and the status that
+// the cluster's own components write: of these, stages and what refused or changed them, but no contents.
+//
+// # Secrets
+//
+// Values of Secrets are replaced before they are written down (redact.go), each by a mark that is the same for the same value as
+// long as the server lives, so that a change shows; bodies that carry tokens are not kept at all.
+package explain
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/extension/trace"
+)
+
+// Stage is a part of the server that a write passes.
+type Stage uint8
+
+// The stages in their order. Time that passes belongs to the stage that was entered last.
+const (
+	Receive Stage = iota
+	Authenticate
+	Audit
+	Impersonate
+	FlowControl
+	Authorize
+	Decode
+	Mutate
+	Prepare
+	Validate
+	Store
+	Respond
+	stageCount
+)
+
+var stageNames = [stageCount]string{
+	"receive", "authenticate", "audit", "impersonate", "flow control", "authorize", "decode", "mutate", "prepare", "validate", "store", "respond",
+}
+
+// String is the stage's name.
+func (s Stage) String() string { return stageNames[s] }
+
+// DefaultBytes is what traces take at most, unless somebody says otherwise.
+const DefaultBytes = 16 << 20
+
+// Options of [New].
+type Options struct {
+	Bytes   int64            // that traces take at most; 0: DefaultBytes
+	Started time.Time        // of the server
+	Plugins []string         // the admission plug-ins that mutate or validate, by name and in order
+	Now     func() time.Time // nil: time.Now
+}
+
+// Recorder keeps traces. A nil one keeps none.
+type Recorder struct {
+	started    time.Time
+	now        func() time.Time
+	bound      int64
+	large      int // contents of more bytes are not kept
+	key        [32]byte
+	validators []string
+	watched    map[string]bool // resources that some built-in plug-in changes
+	foreign    bool            // there are plug-ins of which nothing is known
+
+	full, refused, brief ring
+	buffers              sync.Pool // in which records are made
+}
+
+// New makes a recorder.
+func New(o Options) *Recorder {
+	if o.Bytes <= 0 {
+		o.Bytes = DefaultBytes
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	r := &Recorder{started: o.Started, now: o.Now, bound: o.Bytes, large: int(min(o.Bytes/16, 1<<20)), validators: o.Plugins}
+	if _, err := rand.Read(r.key[:]); err != nil {
+		panic("explain: no randomness: " + err.Error()) // the runtime ends the program before this
+	}
+	segment := int(min(max(o.Bytes/64, 4<<10), 256<<10))
+	r.full = ring{bound: o.Bytes * 7 / 10, segment: segment}
+	r.refused = ring{bound: o.Bytes * 2 / 10, segment: segment}
+	r.brief = ring{bound: o.Bytes / 10, segment: segment}
+	r.watched, r.foreign = concerns(o.Plugins)
+	return r
+}
+
+// Writes says whether a request is one whose trace is kept.
+func (r *Recorder) Writes(info *request.RequestInfo) bool {
+	if r == nil || !info.IsResourceRequest {
+		return false
+	}
+	switch info.Verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return true
+	}
+	return false
+}
+
+// Begin begins the trace of a request that came at a time.
+func (r *Recorder) Begin(info *request.RequestInfo, at time.Time) *Trace {
+	t := &Trace{recorder: r, info: info, begun: at, since: at}
+	t.secret = secret(info.APIGroup, info.Resource, info.Subresource)
+	switch info.APIGroup {
+	case "coordination.k8s.io", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io":
+		t.brief = true
+	case "":
+		t.brief = info.Resource == "events"
+	}
+	return t
+}
+
+type key struct{}
+
+// With is a context that carries a trace.
+func With(ctx context.Context, t *Trace) context.Context { return context.WithValue(ctx, key{}, t) }
+
+// From is the trace of the write that ctx belongs to; nil: it is not kept.
+func From(ctx context.Context) *Trace {
+	t, _ := ctx.Value(key{}).(*Trace)
+	return t
+}
+
+// Trace is one write on its way. It may be used by many goroutines.
+type Trace struct {
+	recorder *Recorder
+	info     *request.RequestInfo
+	begun    time.Time
+
+	mu    sync.Mutex
+	ended bool
+	at    Stage
+	since time.Time
+	took  [stageCount]time.Duration
+
+	secret, brief, dryRun bool
+	user, as              string
+	decided, allowed      bool
+	by, why               string
+	schema, level         string
+	manager, operation    string
+	body                  []byte
+	media                 string
+	steps                 []step
+	patched               [2][]byte // what a hook's patch was applied to, and what it made
+	plugins               watching
+	commits               []commit
+	more                  int
+	refusedAt             Stage
+	refused               bool
+	reason                metav1.StatusReason
+	message               string
+}
+
+// Enter says that the request comes to a stage.
+func (t *Trace) Enter(s Stage) {
+	if t == nil {
+		return
+	}
+	now := t.recorder.now()
+	t.mu.Lock()
+	t.enter(s, now)
+	t.mu.Unlock()
+}
+
+func (t *Trace) enter(s Stage, now time.Time) {
+	t.took[t.at] += now.Sub(t.since)
+	t.at, t.since = s, now
+}
+
+// Asks says who asks: first the user, then, if that is another, whom the user is taken for.
+func (t *Trace) Asks(name string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.user == "":
+		t.user = name
+	case name != t.user:
+		t.as = name
+	}
+	if t.info.Subresource == "status" && component(name) {
+		t.brief = true
+	}
+}
+
+// component says whether a user is a part of the cluster itself.
+func component(name string) bool {
+	rest, ok := strings.CutPrefix(name, "system:")
+	if !ok {
+		return false
+	}
+	account, ok := strings.CutPrefix(rest, "serviceaccount:")
+	return !ok || strings.HasPrefix(account, "kube-system:")
+}
+
+// DecidedBy says which authorizer has an opinion.
+func (t *Trace) DecidedBy(name string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	if !t.decided {
+		t.by = name
+	}
+	t.mu.Unlock()
+}
+
+// Decided says what authorization decided, and why.
+func (t *Trace) Decided(allowed bool, why string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.decided, t.allowed, t.why = true, allowed, why
+	t.mu.Unlock()
+}
+
+// Queued says among which requests it had its turn.
+func (t *Trace) Queued(schema, level string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.schema, t.level = schema, level
+	t.mu.Unlock()
+}
+
+// Body is what the client sent. The bytes must not change any more.
+func (t *Trace) Body(media string, body []byte) {
+	if t == nil || t.secret || t.brief || len(body) > t.recorder.large {
+		return
+	}
+	t.mu.Lock()
+	t.media, t.body = media, body
+	t.mu.Unlock()
+}
+
+// Managed says to whom the fields are booked that the write sets.
+func (t *Trace) Managed(manager, operation string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.manager, t.operation = manager, operation
+	t.mu.Unlock()
+}
+
+// DryRun says that nothing is stored.
+func (t *Trace) DryRun() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.dryRun = true
+	t.mu.Unlock()
+}
+
+// Refused says how a write is answered that is not done.
+func (t *Trace) Refused(s *metav1.Status) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refused, t.refusedAt, t.reason = true, t.at, s.Reason
+	if t.message = s.Message; t.secret && t.at > Authorize && !harmless(s.Reason) {
+		t.message = withheld
+	}
+}
+
+// Step is what may change or refuse a write.
+type Step struct {
+	Phase, Kind, Configuration, Name, Result, Reason string // as in [trace.Step]
+	Took                                             time.Duration
+	Before, After                                    []byte // JSON, of one that changed the object
+}
+
+// Step says what came of a step. What [Trace.Patched] said before belongs to it.
+func (t *Trace) Step(s Step) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s.Before == nil && s.After == nil {
+		s.Before, s.After = t.patched[0], t.patched[1]
+	}
+	t.patched = [2][]byte{}
+	if t.secret && s.Reason != "" {
+		s.Reason = withheld
+	}
+	kept := step{Step: s}
+	if s.After != nil {
+		kept.form = inJSON
+		if t.secret {
+			kept.Before, kept.After = t.recorder.redactJSON(t.info, s.Before), t.recorder.redactJSON(t.info, s.After)
+		}
+	}
+	t.add(kept)
+}
+
+// maxSteps is how many steps of a request are told of: of a collection that is deleted there may be any number.
+const maxSteps = 1000
+
+func (t *Trace) add(s step) {
+	if len(t.steps) == maxSteps || t.ended {
+		return
+	}
+	if len(s.Before) > t.recorder.large || len(s.After) > t.recorder.large {
+		s.Before, s.After, s.form = nil, nil, tooLarge
+	}
+	t.steps = append(t.steps, s)
+	if s.Result == trace.Changed {
+		t.plugins.changes++
+	}
+	if s.Result == trace.Denied || s.Result == trace.Failed {
+		t.plugins.denials++
+	}
+}
+
+// Patched says what a hook's answer makes of the object, in JSON, before what is left out is filled in. The step follows.
+func (t *Trace) Patched(before, after []byte) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	t.patched = [2][]byte{before, after}
+	t.mu.Unlock()
+}
+
+// Keeps says whether what steps change is written down, for what is costly to make.
+func (t *Trace) Keeps() bool { return t != nil }
+
+// step is a Step with the form of its contents.
+type step struct {
+	Step
+	form form
+}
+
+// form is what bytes are.
+type form uint8
+
+const (
+	nothing  form = iota
+	inJSON        // as the request's version
+	stored        // as the kind stores it
+	tooLarge      // they were too large to keep
+	hidden        // they were secret
+)

@@ -1,0 +1,439 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// A record is a trace as bytes: numbers as varints, texts after their length, then steps and commits. Texts of a record that is
+// read are parts of its bytes.
+type record struct {
+	numbers [numberCount]int64
+	texts   [textCount][]byte
+	body    []byte
+	steps   []byte // see each
+	commits []byte
+}
+
+// The numbers of a record; after these come the stages.
+const (
+	numTime = iota
+	numFlags
+	numCode
+	numRefusedAt
+	numRan
+	numMore
+	numTook
+	numSteps
+	numCommits
+	numStages
+	numberCount = numStages + int(stageCount)
+)
+
+// The flags.
+const (
+	flagDryRun = 1 << iota
+	flagBrief
+	flagSecret
+	flagRefused
+	flagDecided
+	flagAllowed
+)
+
+// The texts of a record.
+const (
+	textID = iota
+	textUser
+	textAs
+	textAgent
+	textSource
+	textMethod
+	textURI
+	textVerb
+	textGroup
+	textVersion
+	textResource
+	textSubresource
+	textNamespace
+	textName
+	textManager
+	textOperation
+	textReason
+	textMessage
+	textBy
+	textWhy
+	textSchema
+	textLevel
+	textMedia
+	textCount
+)
+
+// commit is one object that was written.
+type commit struct {
+	group, resource, namespace, name, uid string
+	revision                              int64
+	action                                byte
+	form                                  form
+	before, after                         []byte
+}
+
+// The actions.
+const (
+	created byte = iota
+	changed
+	deleted
+)
+
+// maxCommits is how many objects of one write are told of one by one.
+const maxCommits = 64
+
+// Committed says that an object was stored or deleted: old is nil of a new one, obj of one that is gone. before and after are what
+// was and is stored, which never changes.
+func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, before, after []byte, revision int64) {
+	if t == nil {
+		return
+	}
+	is := obj
+	c := commit{group: d.Group, resource: d.Resource, revision: revision, action: changed, form: stored, before: before, after: after}
+	switch {
+	case obj == nil:
+		is, c.action, c.form, c.before, c.after = old, deleted, nothing, nil, nil
+	case old == nil:
+		c.action = created
+	}
+	c.namespace, c.name, c.uid = is.GetNamespace(), is.GetName(), string(is.GetUID())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended || len(t.commits) == maxCommits {
+		t.more++
+		return
+	}
+	switch {
+	case t.brief || c.action == deleted:
+		c.form, c.before, c.after = nothing, nil, nil
+	case len(before) > t.recorder.large || len(after) > t.recorder.large:
+		c.form, c.before, c.after = tooLarge, nil, nil
+	case secret(d.Group, d.Resource, ""):
+		c.before, c.after, c.form = nil, nil, hidden
+		now, ok := obj.(*corev1.Secret)
+		if !ok {
+			break
+		}
+		if c.after, c.form = t.recorder.redactSecret(d.Storage, now); old != nil {
+			if was, ok := old.(*corev1.Secret); ok {
+				c.before, _ = t.recorder.redactSecret(d.Storage, was)
+			}
+		}
+	}
+	t.commits = append(t.commits, c)
+}
+
+// Answer is what a request was answered, and what else is known of it then.
+type Answer struct {
+	ID     string
+	Code   int
+	Source string
+	Took   time.Duration
+}
+
+// Finish writes the trace down. What is told of it afterwards is lost.
+func (t *Trace) Finish(r *http.Request, a Answer) {
+	if t == nil {
+		return
+	}
+	now := t.recorder.now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return
+	}
+	t.enter(Respond, now)
+	t.ended = true
+	if refused := a.Code >= http.StatusBadRequest; refused {
+		t.body, t.media = nil, ""
+		if !t.refused { // answered without a status
+			t.refusedAt, t.refused = lastOf(&t.took), true
+		}
+	} else {
+		t.refused = false
+	}
+	b, _ := t.recorder.buffers.Get().(*[]byte)
+	if b == nil {
+		b = new([]byte)
+	}
+	*b = t.encode((*b)[:0], r, a)
+	to := &t.recorder.full
+	switch {
+	case t.refused:
+		to = &t.recorder.refused
+	case t.brief:
+		to = &t.recorder.brief
+	}
+	if !to.add(*b) {
+		t.body, t.steps, t.commits = nil, nil, nil // it is larger than all that is kept: without its contents
+		*b = t.encode((*b)[:0], r, a)
+		to.add(*b)
+	}
+	if cap(*b) <= 1<<20 {
+		t.recorder.buffers.Put(b)
+	}
+}
+
+// lastOf is the last stage that was entered.
+func lastOf(took *[stageCount]time.Duration) Stage {
+	last := Receive
+	for s := range Respond {
+		if took[s] > 0 {
+			last = s
+		}
+	}
+	return last
+}
+
+func (t *Trace) encode(b []byte, r *http.Request, a Answer) []byte {
+	n := [numberCount]int64{
+		numTime: t.begun.UnixNano(), numCode: int64(a.Code), numRefusedAt: int64(t.refusedAt), numRan: int64(t.plugins.ran), numMore: int64(t.more),
+		numTook: int64(a.Took), numSteps: int64(len(t.steps)), numCommits: int64(len(t.commits)),
+	}
+	n[numFlags] = bit(t.dryRun, flagDryRun) | bit(t.brief, flagBrief) | bit(t.secret, flagSecret) | bit(t.refused, flagRefused) |
+		bit(t.decided, flagDecided) | bit(t.allowed, flagAllowed)
+	for i, d := range t.took {
+		n[numStages+i] = int64(d)
+	}
+	for _, v := range n {
+		b = binary.AppendVarint(b, v)
+	}
+	i := t.info
+	name := i.Name
+	if name == "" && len(t.commits) > 0 && i.Verb == "create" {
+		name = t.commits[0].name
+	}
+	texts := [textCount]string{
+		textID: a.ID, textUser: t.user, textAs: t.as, textAgent: r.UserAgent(), textSource: a.Source, textMethod: r.Method, textURI: uri(r, i.Subresource),
+		textVerb: i.Verb, textGroup: i.APIGroup, textVersion: i.APIVersion, textResource: i.Resource, textSubresource: i.Subresource,
+		textNamespace: i.Namespace, textName: name, textManager: t.manager, textOperation: t.operation, textReason: string(t.reason),
+		textMessage: t.message, textBy: t.by, textWhy: t.why, textSchema: t.schema, textLevel: t.level, textMedia: t.media,
+	}
+	for _, s := range texts {
+		b = appendText(b, s)
+	}
+	b = appendText(b, t.body)
+	for i := range t.steps {
+		s := &t.steps[i]
+		for _, text := range [...]string{s.Phase, s.Kind, s.Configuration, s.Name, s.Result, s.Reason} {
+			b = appendText(b, text)
+		}
+		b = binary.AppendVarint(b, int64(s.Took))
+		b = appendContents(b, s.form, s.Before, s.After)
+	}
+	for i := range t.commits {
+		c := &t.commits[i]
+		for _, text := range [...]string{c.group, c.resource, c.namespace, c.name, c.uid} {
+			b = appendText(b, text)
+		}
+		b = binary.AppendVarint(b, c.revision)
+		b = append(b, c.action)
+		b = appendContents(b, c.form, c.before, c.after)
+	}
+	return b
+}
+
+func bit(is bool, flag int64) int64 {
+	if is {
+		return flag
+	}
+	return 0
+}
+
+// uri is what the client asked for. What a connection to a pod says in its query is not kept.
+func uri(r *http.Request, subresource string) string {
+	switch subresource {
+	case "exec", "attach", "portforward", "proxy":
+		return r.URL.Path
+	}
+	return r.URL.RequestURI()
+}
+
+func appendText[T string | []byte](b []byte, s T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// appendContents writes what was before, and of what is after that which is not the same at the beginning or the end.
+func appendContents(b []byte, f form, before, after []byte) []byte {
+	b = append(b, byte(f))
+	if f != inJSON && f != stored {
+		return b
+	}
+	begin, end := 0, 0
+	for begin < len(before) && begin < len(after) && before[begin] == after[begin] {
+		begin++
+	}
+	for end < len(before)-begin && end < len(after)-begin && before[len(before)-1-end] == after[len(after)-1-end] {
+		end++
+	}
+	b = appendText(b, before)
+	b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(begin)), uint64(end))
+	return appendText(b, after[begin:len(after)-end])
+}
+
+// reader reads what the functions above wrote.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+var errRecord = errors.New("read trace: it is no record")
+
+func (r *reader) number() int64 {
+	v, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.b, r.bad = nil, true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) size() int {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 || v > uint64(len(r.b)) && v > 1<<31 {
+		r.b, r.bad = nil, true
+		return 0
+	}
+	r.b = r.b[n:]
+	return int(v)
+}
+
+func (r *reader) text() []byte {
+	n := r.size()
+	if n > len(r.b) {
+		r.b, r.bad = nil, true
+		return nil
+	}
+	t := r.b[:n:n]
+	r.b = r.b[n:]
+	return t
+}
+
+func (r *reader) byte() byte {
+	if len(r.b) == 0 {
+		r.bad = true
+		return 0
+	}
+	c := r.b[0]
+	r.b = r.b[1:]
+	return c
+}
+
+func (r *reader) contents() (f form, before, after []byte) {
+	f = form(r.byte())
+	if f != inJSON && f != stored {
+		return f, nil, nil
+	}
+	before = r.text()
+	begin, end := r.size(), r.size()
+	middle := r.text()
+	if r.bad || begin+end > len(before) {
+		r.bad = true
+		return nothing, nil, nil
+	}
+	after = make([]byte, 0, begin+len(middle)+end)
+	after = append(append(append(after, before[:begin]...), middle...), before[len(before)-end:]...)
+	return f, before, after
+}
+
+// skip passes contents over.
+func (r *reader) skip() {
+	if f := form(r.byte()); f != inJSON && f != stored {
+		return
+	}
+	r.text()
+	r.size()
+	r.size()
+	r.text()
+}
+
+// read reads a record, but for its steps and commits.
+func read(b []byte) (*record, error) {
+	out, r := &record{}, &reader{b: b}
+	for i := range out.numbers {
+		out.numbers[i] = r.number()
+	}
+	for i := range out.texts {
+		out.texts[i] = r.text()
+	}
+	out.body, out.steps = r.text(), r.b
+	for range out.numbers[numSteps] {
+		if r.bad {
+			return nil, errRecord
+		}
+		for range 6 {
+			r.text()
+		}
+		r.number()
+		r.skip()
+	}
+	if r.bad {
+		return nil, errRecord
+	}
+	out.commits = r.b
+	return out, nil
+}
+
+func (r *record) flag(f int64) bool { return r.numbers[numFlags]&f != 0 }
+
+func (r *record) text(i int) string { return string(r.texts[i]) }
+
+// eachStep reads the steps.
+func (r *record) eachStep() ([]step, error) {
+	in := &reader{b: r.steps}
+	var out []step
+	for range r.numbers[numSteps] {
+		var s step
+		for _, to := range []*string{&s.Phase, &s.Kind, &s.Configuration, &s.Name, &s.Result, &s.Reason} {
+			*to = string(in.text())
+		}
+		s.Took = time.Duration(in.number())
+		s.form, s.Before, s.After = in.contents()
+		if in.bad {
+			return nil, errRecord
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// eachCommit reads those commits that want names; nil: all.
+func (r *record) eachCommit(want func(group, resource, namespace, name []byte) bool) ([]commit, error) {
+	in := &reader{b: r.commits}
+	var out []commit
+	for range r.numbers[numCommits] {
+		group, resource, namespace, name, uid := in.text(), in.text(), in.text(), in.text(), in.text()
+		revision, action := in.number(), in.byte()
+		if in.bad {
+			return nil, errRecord
+		}
+		if want != nil && !want(group, resource, namespace, name) {
+			in.skip()
+			continue
+		}
+		c := commit{
+			group: string(group), resource: string(resource), namespace: string(namespace), name: string(name), uid: string(uid),
+			revision: revision, action: action,
+		}
+		if c.form, c.before, c.after = in.contents(); in.bad {
+			return nil, errRecord
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}

@@ -1,0 +1,161 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// withheld stands where a text may quote a secret.
+const withheld = "[redacted]"
+
+// secret says whether requests for a resource carry what nobody must read: the values of secrets, and tokens.
+func secret(group, resource, subresource string) bool {
+	switch {
+	case group == "" && resource == "secrets":
+		return true
+	case group == "" && resource == "serviceaccounts":
+		return subresource == "token"
+	case group == "authentication.k8s.io":
+		return true
+	}
+	return false
+}
+
+// harmless are the reasons of refusals whose texts quote nothing of an object's contents.
+func harmless(r metav1.StatusReason) bool {
+	switch r {
+	case metav1.StatusReasonUnauthorized, metav1.StatusReasonNotFound, metav1.StatusReasonAlreadyExists, metav1.StatusReasonConflict,
+		metav1.StatusReasonTooManyRequests, metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable:
+		return true
+	}
+	return false
+}
+
+// free says whether an object has no Go type.
+func free(obj runtime.Object) bool {
+	_, ok := obj.(*unstructured.Unstructured)
+	return ok
+}
+
+// mark stands for a value: the same for the same value, and of no use to who wants to know the value.
+func (r *Recorder) mark(value []byte) string {
+	h := hmac.New(sha256.New, r.key[:])
+	h.Write(value)
+	return "[redacted " + hex.EncodeToString(h.Sum(nil)[:4]) + "]"
+}
+
+// lastApplied is where kubectl apply keeps what it sent, which of a secret is all of it.
+const lastApplied = corev1.LastAppliedConfigAnnotation
+
+// redactObject is an object of a secret kind as JSON without its values; of others than Secrets, nothing.
+func (r *Recorder) redactObject(info *request.RequestInfo, obj resource.Object) ([]byte, form) {
+	s, ok := obj.(*corev1.Secret)
+	if !ok {
+		return nil, hidden
+	}
+	return r.redactSecret(info.APIVersion, s)
+}
+
+func (r *Recorder) redactSecret(version string, s *corev1.Secret) ([]byte, form) {
+	out := *s
+	out.TypeMeta = metav1.TypeMeta{APIVersion: version, Kind: "Secret"}
+	out.Data, out.StringData = nil, make(map[string]string, len(s.Data)+len(s.StringData))
+	for k, v := range s.Data {
+		out.StringData[k] = r.mark(v)
+	}
+	for k, v := range s.StringData {
+		out.StringData[k] = r.mark([]byte(v))
+	}
+	out.ManagedFields = nil
+	out.Annotations = r.redactAnnotations(s.Annotations)
+	b, err := json.Marshal(struct {
+		*corev1.Secret
+		Data any `json:"data,omitempty"`
+		Not  any `json:"stringData,omitempty"`
+	}{Secret: &out, Data: orNil(out.StringData)})
+	if err != nil {
+		return nil, hidden
+	}
+	return b, inJSON
+}
+
+func orNil(m map[string]string) any {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+func (r *Recorder) redactAnnotations(has map[string]string) map[string]string {
+	said, ok := has[lastApplied]
+	if !ok {
+		return has
+	}
+	out := make(map[string]string, len(has))
+	for k, v := range has {
+		out[k] = v
+	}
+	out[lastApplied] = r.mark([]byte(said))
+	return out
+}
+
+// redactJSON is the same for an object of a hook, as JSON. What is no Secret, or cannot be read, is not kept at all.
+func (r *Recorder) redactJSON(info *request.RequestInfo, b []byte) []byte {
+	if info.APIGroup != "" || info.Resource != "secrets" {
+		return []byte("null")
+	}
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		return []byte("null")
+	}
+	data := map[string]any{}
+	for _, member := range []string{"data", "stringData"} {
+		values, ok := m[member].(map[string]any)
+		delete(m, member)
+		if !ok {
+			continue
+		}
+		for k, v := range values {
+			text, ok := v.(string)
+			if member == "data" && ok {
+				if raw, err := base64.StdEncoding.DecodeString(text); err == nil {
+					text = string(raw)
+				}
+			}
+			data[k] = r.mark([]byte(text))
+		}
+	}
+	if len(data) > 0 {
+		m["data"] = data
+	}
+	if meta, ok := m["metadata"].(map[string]any); ok {
+		delete(meta, "managedFields")
+		if notes, ok := meta["annotations"].(map[string]any); ok {
+			if said, ok := notes[lastApplied].(string); ok {
+				notes[lastApplied] = r.mark([]byte(said))
+			}
+		}
+	}
+	out, err := json.Marshal(m)
+	if err != nil {
+		return []byte("null")
+	}
+	return out
+}
+
+// secretsInfo is a request for secrets.
+var secretsInfo = request.RequestInfo{Resource: "secrets", APIVersion: "v1"}

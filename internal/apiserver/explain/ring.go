@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"encoding/binary"
+	"sync"
+)
+
+// ring keeps records, the newest that fit into its bound. They lie one behind the other in segments, each after its length in
+// four bytes; the oldest segment goes when a new one is needed and there is no room.
+//
+// A segment's bytes are written once and never change, so that readers need the lock only to see which segments there are.
+type ring struct {
+	bound   int64
+	segment int
+
+	mu       sync.Mutex
+	segments [][]byte
+	size     int64 // of all segments, whether they are full or not
+	count    int
+	counts   []int // of records, by segment
+}
+
+// lengthBytes is what a record's length takes.
+const lengthBytes = 4
+
+// add keeps a record, which must be shorter than the bound.
+func (r *ring) add(record []byte) bool {
+	need := len(record) + lengthBytes
+	if int64(need) > r.bound {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := len(r.segments) - 1
+	if last < 0 || cap(r.segments[last])-len(r.segments[last]) < need {
+		size := max(r.segment, need)
+		for r.size+int64(size) > r.bound && len(r.segments) > 0 {
+			r.drop()
+		}
+		r.segments, r.counts = append(r.segments, make([]byte, 0, size)), append(r.counts, 0)
+		r.size += int64(size)
+		last = len(r.segments) - 1
+	}
+	s := binary.BigEndian.AppendUint32(r.segments[last], uint32(len(record)))
+	r.segments[last] = append(s, record...)
+	r.counts[last]++
+	r.count++
+	return true
+}
+
+// drop forgets the oldest segment.
+func (r *ring) drop() {
+	r.size -= int64(cap(r.segments[0]))
+	r.count -= r.counts[0]
+	r.segments[0] = nil
+	r.segments, r.counts = r.segments[1:], r.counts[1:]
+}
+
+// kept are the segments there are now, the oldest first.
+func (r *ring) kept() [][]byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([][]byte(nil), r.segments...)
+}
+
+// totals are how many records there are, and the bytes that they take.
+func (r *ring) totals() (count int, size int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.count, r.size
+}
+
+// each hands over every record, the oldest first, until f says that it has enough.
+func (r *ring) each(f func(record []byte) bool) {
+	for _, s := range r.kept() {
+		for len(s) >= lengthBytes {
+			n := int(binary.BigEndian.Uint32(s))
+			if n > len(s)-lengthBytes {
+				break
+			}
+			if !f(s[lengthBytes : lengthBytes+n]) {
+				return
+			}
+			s = s[lengthBytes+n:]
+		}
+	}
+}
