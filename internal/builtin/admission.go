@@ -80,7 +80,7 @@ func admissionPlugins() []admissionPlugin {
 		{name: "TaintNodesByCondition", make: plain(taintnodes.New)},
 		{name: "AlwaysPullImages", off: true, make: plain(alwayspullimages.New)},
 		{name: "ImagePolicyWebhook", off: true},
-		{name: "PodSecurity", make: func(io.Reader) (admit.Plugin, error) { return podsecurity.New() }},
+		{name: "PodSecurity", make: podsecurity.New},
 		{name: "PodNodeSelector", off: true},
 		{name: "Priority", make: plain(priority.New)},
 		{name: "DefaultTolerationSeconds", make: plain(defaulttolerationseconds.New)},

@@ -8,6 +8,7 @@
 package admittest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +21,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -41,6 +42,7 @@ type Case struct {
 	Operation   string           `json:"operation"` // CREATE when empty
 	Subresource string           `json:"subresource"`
 	Namespace   string           `json:"namespace"` // the object's own when empty
+	User        string           `json:"user"`      // alice when empty
 	Stored      []map[string]any `json:"stored"`    // what the store holds
 	Object      map[string]any   `json:"object"`
 	Old         map[string]any   `json:"old"`
@@ -83,7 +85,7 @@ func compare(t *testing.T, golden, got string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(string(want), got); d != "" {
+	if d := gocmp.Diff(string(want), got); d != "" {
 		t.Errorf("%s (-want +got):\n%s", golden, d)
 	}
 }
@@ -102,7 +104,7 @@ func run(t *testing.T, plugin admit.Plugin, c Case) string {
 	}
 	a := &admit.Attributes{
 		Operation: admit.Operation(c.Operation), Subresource: c.Subresource, Namespace: c.Namespace,
-		User: &user.DefaultInfo{Name: "alice"}, Version: "v1",
+		User: &user.DefaultInfo{Name: cmp.Or(c.User, "alice")}, Version: "v1",
 	}
 	if a.Operation == "" {
 		a.Operation = admit.Create
@@ -138,7 +140,7 @@ func run(t *testing.T, plugin admit.Plugin, c Case) string {
 	if err == nil {
 		err = admit.Chain{plugin}.Validate(t.Context(), backend, a)
 	}
-	if d := cmp.Diff(string(old), string(encode(t, a.Old))); d != "" {
+	if d := gocmp.Diff(string(old), string(encode(t, a.Old))); d != "" {
 		t.Errorf("%s: the old object was changed: %s", c.Name, d)
 	}
 	var out strings.Builder

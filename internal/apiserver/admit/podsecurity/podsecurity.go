@@ -8,6 +8,7 @@ package podsecurity
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -18,6 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	configuration "k8s.io/pod-security-admission/admission/api"
+	"k8s.io/pod-security-admission/admission/api/load"
+	"k8s.io/pod-security-admission/admission/api/validation"
 	"k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
 
@@ -25,20 +29,36 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// New makes the plug-in with kube-apiserver's default configuration: privileged where labels say nothing, no exemptions.
-func New() (admit.Plugin, error) {
+// New makes the plug-in from a PodSecurityConfiguration. Nil is kube-apiserver's default: privileged where labels say nothing,
+// no exemptions.
+func New(config io.Reader) (admit.Plugin, error) {
+	c, err := load.LoadFromReader(config)
+	if err != nil {
+		return nil, err
+	}
+	if errs := validation.ValidatePodSecurityConfiguration(c); len(errs) > 0 {
+		return nil, errs.ToAggregate()
+	}
+	defaults, err := configuration.ToPolicy(c.Defaults)
+	if err != nil {
+		return nil, err
+	}
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("make pod security evaluator: %w", err)
 	}
-	open := api.LevelVersion{Level: api.LevelPrivileged, Version: api.LatestVersion()}
-	return &plugin{evaluator: evaluator, defaults: api.Policy{Enforce: open, Audit: open, Warn: open}}, nil
+	return &plugin{evaluator: evaluator, defaults: defaults, exempt: c.Exemptions, meters: newMeters()}, nil
 }
 
 type plugin struct {
 	evaluator policy.Evaluator
 	defaults  api.Policy
+	exempt    configuration.PodSecurityExemptions
+	meters    *meters
 }
+
+// Join implements [admit.Hosted].
+func (p *plugin) Join(h *admit.Host) error { return p.meters.register(h.Metrics) }
 
 func (*plugin) Name() string { return "PodSecurity" }
 
@@ -64,8 +84,12 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 
 func (p *plugin) namespace(ctx context.Context, b resource.Backend, a *admit.Attributes, ns *corev1.Namespace) error {
 	wanted, errs := api.PolicyToEvaluate(ns.Labels, p.defaults)
+	exempt := slices.Contains(p.exempt.Namespaces, ns.Name)
 	old, ok := a.Old.(*corev1.Namespace)
 	if a.Operation == admit.Create || !ok {
+		if exempt && len(errs) == 0 {
+			p.warnIgnored(a, ns, wanted)
+		}
 		return invalid(a, errs)
 	}
 	had, hadErrs := api.PolicyToEvaluate(old.Labels, p.defaults)
@@ -74,6 +98,10 @@ func (p *plugin) namespace(ctx context.Context, b resource.Backend, a *admit.Att
 	}
 	if wanted.Enforce == had.Enforce || wanted.Enforce.Level == api.LevelPrivileged ||
 		wanted.Enforce.Version == had.Enforce.Version && api.CompareLevels(wanted.Enforce.Level, had.Enforce.Level) < 1 {
+		return nil
+	}
+	if exempt {
+		p.warnIgnored(a, ns, wanted)
 		return nil
 	}
 	pods, err := b.List(ctx, schema.GroupResource{Resource: "pods"}, ns.Name)
@@ -92,13 +120,19 @@ func (p *plugin) pod(ctx context.Context, b resource.Backend, a *admit.Attribute
 	case "exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status":
 		return nil
 	}
+	if p.exempted(a) {
+		return nil
+	}
 	levels, errs, err := p.levels(ctx, b, a)
 	if err != nil {
-		a.Annotate(api.AuditAnnotationPrefix+"error", fmt.Sprintf("failed to lookup namespace %q: %v", a.Namespace, err))
-		return apierrors.NewInternalError(fmt.Errorf("failed to lookup namespace %q", a.Namespace)) // upstream's words
+		p.meters.failed(a, true)
+		refused := apierrors.NewInternalError(fmt.Errorf("failed to lookup namespace %q", a.Namespace)) // upstream's words
+		a.Annotate(api.AuditAnnotationPrefix+"error", fmt.Sprintf("%v: %v", refused, err))
+		return refused
 	}
 	if len(errs) == 0 && levels.FullyPrivileged() {
-		a.Annotate(api.AuditAnnotationPrefix+api.EnforcedPolicyAnnotationKey, p.defaults.Enforce.String())
+		p.meters.evaluated(a, true, levels.Enforce, enforcing)
+		a.Annotate(api.AuditAnnotationPrefix+api.EnforcedPolicyAnnotationKey, "privileged:latest")
 		return nil
 	}
 	if old, ok := a.Old.(*corev1.Pod); ok && a.Operation == admit.Update && !significant(pod, old) {
@@ -108,8 +142,12 @@ func (p *plugin) pod(ctx context.Context, b resource.Backend, a *admit.Attribute
 }
 
 func (p *plugin) controller(ctx context.Context, b resource.Backend, a *admit.Attributes, meta *metav1.ObjectMeta, spec *corev1.PodSpec) {
+	if p.exempted(a) {
+		return
+	}
 	levels, errs, err := p.levels(ctx, b, a)
 	if err != nil {
+		p.meters.failed(a, true)
 		a.Annotate(api.AuditAnnotationPrefix+"error", fmt.Sprintf("failed to lookup namespace %q: %v", a.Namespace, err))
 		return
 	}
@@ -130,21 +168,35 @@ func (p *plugin) levels(ctx context.Context, b resource.Backend, a *admit.Attrib
 }
 
 func (p *plugin) evaluate(a *admit.Attributes, levels api.Policy, errs field.ErrorList, meta *metav1.ObjectMeta, spec *corev1.PodSpec, enforce bool) error {
+	if p.exemptClass(spec) {
+		p.spare(a, "runtimeClass")
+		return nil
+	}
 	if len(errs) > 0 {
+		p.meters.failed(a, false)
 		a.Annotate(api.AuditAnnotationPrefix+"error", fmt.Sprintf("Failed to parse policy: %v", errs.ToAggregate()))
 	}
+	results := map[api.LevelVersion]policy.AggregateCheckResult{}
 	check := func(lv api.LevelVersion) policy.AggregateCheckResult {
-		return policy.AggregateCheckResults(p.evaluator.EvaluatePod(lv, meta, spec))
+		r, ok := results[lv]
+		if !ok {
+			r = policy.AggregateCheckResults(p.evaluator.EvaluatePod(lv, meta, spec))
+			results[lv] = r
+		}
+		return r
 	}
 	var refused error
 	if enforce {
 		a.Annotate(api.AuditAnnotationPrefix+api.EnforcedPolicyAnnotationKey, levels.Enforce.String())
-		if r := check(levels.Enforce); !r.Allowed {
+		r := check(levels.Enforce)
+		p.meters.evaluated(a, r.Allowed, levels.Enforce, enforcing)
+		if !r.Allowed {
 			refused = apierrors.NewForbidden(a.Descriptor.GroupResource(), name(a),
 				fmt.Errorf("violates PodSecurity %q: %s", levels.Enforce.String(), r.ForbiddenDetail()))
 		}
 	}
 	if r := check(levels.Audit); !r.Allowed {
+		p.meters.evaluated(a, false, levels.Audit, auditing)
 		a.Annotate(api.AuditAnnotationPrefix+api.AuditViolationsAnnotationKey,
 			fmt.Sprintf("would violate PodSecurity %q: %s", levels.Audit.String(), r.ForbiddenDetail()))
 	}
@@ -152,6 +204,7 @@ func (p *plugin) evaluate(a *admit.Attributes, levels api.Policy, errs field.Err
 		return refused
 	}
 	if r := check(levels.Warn); !r.Allowed {
+		p.meters.evaluated(a, false, levels.Warn, warning)
 		a.Warn(fmt.Sprintf("would violate PodSecurity %q: %s", levels.Warn.String(), r.ForbiddenDetail()))
 	}
 	return nil
@@ -160,7 +213,8 @@ func (p *plugin) evaluate(a *admit.Attributes, levels api.Policy, errs field.Err
 // violations are the warnings to one who tightens a namespace that has pods already.
 func (p *plugin) violations(pods []resource.Object, namespace string, enforce api.LevelVersion) []string {
 	const most = 3000 // pods looked at
-	ordered, total := unlike(pods), len(pods)
+	ordered := p.unlike(pods)
+	total := len(ordered)
 	if len(ordered) > most {
 		ordered = ordered[:most]
 	}
@@ -197,13 +251,13 @@ func (p *plugin) violations(pods []resource.Object, namespace string, enforce ap
 	return append(head, lines...)
 }
 
-// unlike orders the pods so that one of each controller comes before its brothers.
-func unlike(objs []resource.Object) []*corev1.Pod {
+// unlike orders the pods that are not exempt so that one of each controller comes before its brothers.
+func (p *plugin) unlike(objs []resource.Object) []*corev1.Pod {
 	var ones, others []*corev1.Pod
 	seen := map[string]bool{}
 	for _, obj := range objs {
 		pod, ok := obj.(*corev1.Pod)
-		if !ok {
+		if !ok || p.exemptClass(&pod.Spec) {
 			continue
 		}
 		owner := metav1.GetControllerOfNoCopy(pod)
