@@ -37,6 +37,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podtopologylabels"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/policy"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/priority"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/resourcequota"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/runtimeclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/serviceaccount"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/serviceexternalips"
@@ -118,7 +119,7 @@ func admissionPlugins() []admissionPlugin {
 			o, err := webhookOptions(r)
 			return webhook.NewValidating(o), err
 		}},
-		{name: "ResourceQuota"},
+		{name: "ResourceQuota", make: func(r io.Reader) (admit.Plugin, error) { return resourcequota.New(resourcequota.Options{Config: r}) }},
 		{name: "AlwaysDeny", off: true, make: plain(alwaysdeny.New)},
 	}
 }

@@ -52,6 +52,20 @@ type Attributes struct {
 	Round  int
 	again  bool
 	memory map[string]any
+	ends   []func(error)
+}
+
+// OnEnd has f called once when the write that a validator had nothing against has ended: with nil when it was committed, else
+// with what became of it. A write that is tried again after a conflict is validated again, and ends each time.
+func (a *Attributes) OnEnd(f func(error)) { a.ends = append(a.ends, f) }
+
+// End says that the write has ended.
+func (a *Attributes) End(err error) {
+	ends := a.ends
+	a.ends = nil
+	for _, f := range ends {
+		f(err)
+	}
 }
 
 // CallAgain has all mutators called once more when they are through, since what came before did not see this change. They are

@@ -67,7 +67,7 @@ func create(q *req) error {
 	}
 	obj = at.Object
 	said := at.Name
-	f, err := q.insert(ctx, &creation{kind: q.kind, strategy: &q.kind.Strategy, ns: q.ns, dryRun: dryRun, validate: func(ctx context.Context, obj resource.Object) error {
+	f, err := q.insert(ctx, &creation{kind: q.kind, strategy: &q.kind.Strategy, ns: q.ns, dryRun: dryRun, ended: at.End, validate: func(ctx context.Context, obj resource.Object) error {
 		if at.Object, at.Name = obj, said; said == "" { // it was generated meanwhile
 			at.Name = obj.GetName()
 		}

@@ -79,8 +79,15 @@ func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration
 		st = q.sub.Strategy
 	}
 	c := &alteration{kind: q.kind, strategy: st, ns: q.ns, name: q.name, dryRun: dryRun}
+	var asked *admit.Attributes
 	c.validate = func(ctx context.Context, obj, old resource.Object) error {
-		return q.Admission.Validate(ctx, &Backend{q.API}, q.attributes(admit.Update, obj, old, update, dryRun))
+		asked = q.attributes(admit.Update, obj, old, update, dryRun)
+		return q.Admission.Validate(ctx, &Backend{q.API}, asked)
+	}
+	c.ended = func(err error) {
+		if asked != nil {
+			asked.End(err)
+		}
 	}
 	c.validateCreate = func(ctx context.Context, obj resource.Object) error {
 		if q.Authorize != nil {
@@ -95,7 +102,8 @@ func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration
 				return authorize.Forbidden(at, reason)
 			}
 		}
-		return q.Admission.Validate(ctx, &Backend{q.API}, q.attributes(admit.Create, obj, nil, create, dryRun))
+		asked = q.attributes(admit.Create, obj, nil, create, dryRun)
+		return q.Admission.Validate(ctx, &Backend{q.API}, asked)
 	}
 	c.admit = func(ctx context.Context, obj, old resource.Object) (resource.Object, error) {
 		op, opts := admit.Update, update

@@ -46,6 +46,8 @@ type creation struct {
 	applied  bool // its managed fields are not given up to make room
 	// validate is validating admission; nil: none.
 	validate func(ctx context.Context, obj resource.Object) error
+	// ended is told what became of an object that validate was asked about; nil: nobody wants to know.
+	ended func(err error)
 }
 
 // insert stores a new object. It draws a name if there is only the beginning of one, again if that is taken.
@@ -75,6 +77,14 @@ func (a *API) insert(ctx context.Context, c *creation, obj resource.Object) (*wa
 }
 
 func (a *API) insertNamed(ctx context.Context, c *creation, obj resource.Object) (*watchcache.Forms, error) {
+	f, err := a.insertOnce(ctx, c, obj)
+	if c.ended != nil {
+		c.ended(err)
+	}
+	return f, err
+}
+
+func (a *API) insertOnce(ctx context.Context, c *creation, obj resource.Object) (*watchcache.Forms, error) {
 	k, st := c.kind, c.strategy
 	obj.SetCreationTimestamp(metav1.NewTime(a.Now()).Rfc3339Copy())
 	obj.SetUID(uuid.NewUUID())
@@ -206,6 +216,7 @@ type alteration struct {
 	// validate and validateCreate are validating admission; nil: none.
 	validate       func(ctx context.Context, obj, old resource.Object) error
 	validateCreate func(ctx context.Context, obj resource.Object) error
+	ended          func(err error) // as in creation
 }
 
 // alter changes an object, again when others changed it meanwhile, until it is stored, refused, or ctx ends.
@@ -227,6 +238,9 @@ func (a *API) alter(ctx context.Context, c *alteration) (f *watchcache.Forms, cr
 			return f, err == nil, err
 		}
 		f, err := a.alterOnce(ctx, c, rec)
+		if c.ended != nil {
+			c.ended(err)
+		}
 		var conflict *store.ConflictError
 		if errors.As(err, &conflict) {
 			if ctx.Err() != nil {
@@ -252,7 +266,7 @@ func (a *API) alterCreate(ctx context.Context, c *alteration) (*watchcache.Forms
 	}
 	wipe(obj)
 	obj.SetResourceVersion("") // one that an update or a patch names is not looked at when there is nothing yet
-	return a.insertNamed(ctx, &creation{kind: c.kind, strategy: &c.kind.Strategy, ns: c.ns, dryRun: c.dryRun, applied: c.applied, validate: c.validateCreate}, obj)
+	return a.insertNamed(ctx, &creation{kind: c.kind, strategy: &c.kind.Strategy, ns: c.ns, dryRun: c.dryRun, applied: c.applied, validate: c.validateCreate, ended: c.ended}, obj)
 }
 
 func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (*watchcache.Forms, error) {

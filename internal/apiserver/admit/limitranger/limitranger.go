@@ -31,7 +31,9 @@ var limitRanges = schema.GroupResource{Resource: "limitranges"}
 // New makes the plug-in.
 func New() admit.Plugin { return &plugin{} }
 
-type plugin struct{ index admit.Index[*corev1.LimitRange] }
+type plugin struct {
+	index admit.Index[*corev1.LimitRange]
+}
 
 var (
 	_ admit.Mutator   = (*plugin)(nil)

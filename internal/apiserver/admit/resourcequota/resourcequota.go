@@ -1,0 +1,264 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package resourcequota is the ResourceQuota plug-in: a write that would use more than its namespace's quotas leave is refused,
+// one that is allowed is charged to them.
+//
+// What a write uses is measured by internal/quota. The quotas of each namespace are kept in an index that is told of commits;
+// in a namespace without any, a request pays one look-up. Elsewhere the requests of a namespace are checked by one of them
+// at a time (batch.go), who takes all that wait, holds them against the quotas one after the other (check.go), and writes each
+// quota that changed once, on condition that it still is the version that was looked at.
+//
+// # What is charged, and when it is given back
+//
+// A write is charged before it is committed, so used is never less than what is there. When the write comes to nothing after
+// all (the name was taken, a later plug-in refused it) the charge is taken back before the client is told. What was deleted
+// is given back by the controller, which counts what there is. Its count must not miss a write that was charged and is not yet
+// committed, so a write of a quota's status waits until the writes of its namespace that are under way have ended: the
+// controller asks for one that is a dry run, counts, and writes on condition that nothing was charged meanwhile.
+package resourcequota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	quotaconfig "k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota"
+	maths "k8s.io/apiserver/pkg/quota/v1"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/quota"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+var quotas = schema.GroupResource{Resource: "resourcequotas"}
+
+// Options are the plug-in's settings.
+type Options struct {
+	// Config is a resourcequota.admission.k8s.io Configuration; nil: none, nothing is limited that no quota limits.
+	Config io.Reader
+	// Now is the time; nil: the real one.
+	Now func() time.Time
+}
+
+// New makes the plug-in.
+func New(o Options) (admit.Plugin, error) {
+	limited, err := readConfig(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &plugin{limited: limited, now: o.Now, log: slog.New(slog.DiscardHandler)}, nil
+}
+
+type plugin struct {
+	limited []quotaconfig.LimitedResource
+	now     func() time.Time
+	log     *slog.Logger
+	index   admit.Index[*corev1.ResourceQuota]
+	spaces  sync.Map // namespace → *space
+}
+
+var (
+	_ admit.Validator = (*plugin)(nil)
+	_ admit.Follower  = (*plugin)(nil)
+	_ admit.Hosted    = (*plugin)(nil)
+)
+
+func (*plugin) Name() string { return "ResourceQuota" }
+
+// Join implements [admit.Hosted].
+func (p *plugin) Join(h *admit.Host) error {
+	if h.Log != nil {
+		p.log = h.Log
+	}
+	return nil
+}
+
+// Follows implements [admit.Follower].
+func (*plugin) Follows() []schema.GroupResource { return []schema.GroupResource{quotas} }
+
+// Load implements [admit.Follower].
+func (p *plugin) Load(ctx context.Context, b resource.Backend) error {
+	return p.index.Load(ctx, b, quotas)
+}
+
+// Committed implements [admit.Follower].
+func (p *plugin) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
+	err := p.index.Committed(ctx, b, r, namespace, name)
+	if s, ok := p.spaces.Load(namespace); ok {
+		now := p.index.In(namespace)
+		if len(now) == 0 {
+			p.spaces.Delete(namespace)
+		}
+		if !slices.ContainsFunc(now, unsettled) {
+			s.(*space).open()
+		}
+	}
+	return err
+}
+
+// Validate refuses what would exceed a quota, and charges for what would not.
+func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if a.Namespace == "" || a.Operation != admit.Create && a.Operation != admit.Update || a.Is("", "namespaces", "") && a.Operation == admit.Create {
+		return nil
+	}
+	known := p.index.In(a.Namespace)
+	if len(known) == 0 && len(p.limited) == 0 {
+		return nil
+	}
+	if a.Is("", "resourcequotas", "status") {
+		p.settle(ctx, a)
+		return nil
+	}
+	w := &work{attributes: a, cluster: cluster{b, p.now}}
+	if w.evaluator = quota.For(a.Descriptor.GroupResource(), w.cluster); w.evaluator == nil || !w.evaluator.Charges(write(a)) {
+		return nil
+	}
+	if concerned, err := p.concerned(ctx, w, known); err != nil || !concerned {
+		return err
+	}
+	w.measure(ctx)
+	if len(known) == 0 {
+		_, err := (&checker{p.limited}).check(ctx, nil, w)
+		return err
+	}
+	s := p.space(a.Namespace)
+	if a.DryRun {
+		return p.run(ctx, b, s, w)
+	}
+	end, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.run(ctx, b, s, w); err != nil {
+		end()
+		return err
+	}
+	a.OnEnd(func(err error) {
+		defer end()
+		if err == nil || len(w.charged) == 0 || !certain(err) {
+			return
+		}
+		back := &work{attributes: a, refund: w.charged}
+		if err := p.run(context.WithoutCancel(ctx), b, s, back); err != nil {
+			p.log.ErrorContext(ctx, "give back what a failed write was charged", "namespace", a.Namespace, "error", err) // the next count finds it
+		}
+	})
+	return nil
+}
+
+// concerned says whether any quota, or what is limited without one, speaks of the write's resource.
+func (p *plugin) concerned(ctx context.Context, w *work, known []*corev1.ResourceQuota) (bool, error) {
+	if len(p.limited) > 0 {
+		return true, nil
+	}
+	for _, q := range known {
+		for _, hard := range []corev1.ResourceList{q.Status.Hard, q.Spec.Hard} {
+			if names, err := w.evaluator.Names(ctx, maths.ResourceNames(hard)); err != nil || len(names) > 0 {
+				return err == nil, err
+			}
+		}
+	}
+	return false, nil
+}
+
+// certain says whether a write that failed has certainly not been committed.
+func certain(err error) bool {
+	var status apierrors.APIStatus
+	var conflict *store.ConflictError
+	return errors.As(err, &conflict) || errors.As(err, &status) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err)
+}
+
+// unsettled says whether a quota's limits are not in force yet, because its controller has not counted what there is.
+func unsettled(q *corev1.ResourceQuota) bool {
+	for name := range q.Spec.Hard {
+		if _, ok := q.Status.Hard[name]; !ok {
+			return true
+		}
+	}
+	return false
+}
+
+// settle has a write of a quota's status wait until the writes of the namespace that are under way have ended. One that is a
+// dry run begins a count: while the quota's limits are not in force, writes that come now wait for the count to end.
+func (p *plugin) settle(ctx context.Context, a *admit.Attributes) {
+	s := p.space(a.Namespace)
+	if q, ok := a.Old.(*corev1.ResourceQuota); ok && a.DryRun && unsettled(q) {
+		s.shut()
+	}
+	s.drain(ctx)
+}
+
+func (p *plugin) space(namespace string) *space {
+	if s, ok := p.spaces.Load(namespace); ok {
+		return s.(*space)
+	}
+	s, _ := p.spaces.LoadOrStore(namespace, newSpace())
+	return s.(*space)
+}
+
+func write(a *admit.Attributes) quota.Write {
+	w := quota.Write{Create: a.Operation == admit.Create, Subresource: a.Subresource, Object: a.Object}
+	if a.Old != nil {
+		w.Old = a.Old
+	}
+	return w
+}
+
+// cluster is what evaluators may ask, answered by the store.
+type cluster struct {
+	b   resource.Backend
+	now func() time.Time
+}
+
+func (c cluster) Now() time.Time { return c.now() }
+
+func (c cluster) DeviceClasses(ctx context.Context) ([]*resourcev1.DeviceClass, error) {
+	return list[*resourcev1.DeviceClass](ctx, c.b, schema.GroupResource{Group: "resource.k8s.io", Resource: "deviceclasses"}, "")
+}
+
+func (c cluster) DeviceClaims(ctx context.Context, namespace string) ([]*resourcev1.ResourceClaim, error) {
+	return list[*resourcev1.ResourceClaim](ctx, c.b, schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}, namespace)
+}
+
+func (c cluster) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	obj, err := c.b.Get(ctx, schema.GroupResource{Resource: "pods"}, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, fmt.Errorf("pod %s/%s is a %T", namespace, name, obj)
+	}
+	return pod, nil
+}
+
+func list[T resource.Object](ctx context.Context, b resource.Backend, r schema.GroupResource, namespace string) ([]T, error) {
+	objs, err := b.List(ctx, r, namespace)
+	if apierrors.IsNotFound(err) {
+		return nil, nil // a server without the kind
+	}
+	var out []T
+	for _, obj := range objs {
+		if o, ok := obj.(T); ok {
+			out = append(out, o)
+		}
+	}
+	return out, err
+}

@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourcequota
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// shutFor bounds how long writes wait for the first count of a quota.
+const shutFor = time.Second
+
+// space is what is under way in a namespace with quotas.
+type space struct {
+	mu       sync.Mutex
+	queue    []*work // who waits to be checked
+	busy     bool    // somebody checks
+	underway map[chan struct{}]struct{}
+	gate     chan struct{} // not nil: the namespace's objects are being counted for limits that are not in force yet
+	timer    *time.Timer
+
+	// accounts are what was last written to each quota; who checks has them.
+	accounts map[types.UID]*accountOf
+}
+
+// accountOf a quota: what its used was when it was last written here or read, and how often others had changed it.
+type accountOf struct {
+	used  corev1.ResourceList
+	epoch int
+}
+
+func newSpace() *space {
+	return &space{underway: map[chan struct{}]struct{}{}, accounts: map[types.UID]*accountOf{}}
+}
+
+// enter begins a write, which ends when the function that is returned is called. It waits while the namespace's objects are
+// being counted.
+func (s *space) enter(ctx context.Context) (end func(), err error) {
+	done := make(chan struct{})
+	for {
+		s.mu.Lock()
+		gate := s.gate
+		if gate == nil {
+			s.underway[done] = struct{}{}
+			s.mu.Unlock()
+			return func() { s.leave(done) }, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (s *space) leave(done chan struct{}) {
+	s.mu.Lock()
+	delete(s.underway, done)
+	s.mu.Unlock()
+	close(done)
+}
+
+// drain waits until all writes have ended that have begun.
+func (s *space) drain(ctx context.Context) {
+	s.mu.Lock()
+	waits := make([]chan struct{}, 0, len(s.underway))
+	for done := range s.underway {
+		waits = append(waits, done)
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for _, done := range waits {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return // the count may miss it; the next will not
+		}
+	}
+}
+
+// shut has writes wait until open is called, or for a moment.
+func (s *space) shut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gate == nil {
+		s.gate = make(chan struct{})
+		s.timer = time.AfterFunc(shutFor, s.open)
+	}
+}
+
+func (s *space) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gate != nil {
+		close(s.gate)
+		s.gate = nil
+		s.timer.Stop()
+	}
+}
