@@ -78,6 +78,9 @@ func runUp(ctx context.Context, p Program, args []string) int {
 			if err := trimMemory(); err != nil {
 				o.Logger.Warn("memory is not given back", "error", err)
 			}
+			if os.Getenv("GOGC") == "" { // who sets it knows better
+				go paceCollections(ctx)
+			}
 			giveBack(ctx, o.Logger)
 		case <-ctx.Done():
 		}
