@@ -16,10 +16,10 @@ import (
 	"os/exec"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // noisyChild is the argument that makes the program a noisy client, in a process of its own: what it costs beside the server
@@ -119,6 +119,11 @@ func (t *target) paced(ctx context.Context, length time.Duration, token string, 
 			return p, err
 		}
 	}
+	back, err := ahead()
+	if err != nil {
+		return p, err
+	}
+	defer func() { err = errors.Join(err, back()) }()
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
 	var all []time.Duration
@@ -232,7 +237,7 @@ func beNoisy(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	}
 	// It has the cores that are left: with a machine of its own it would take none of the server's.
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 10); err != nil {
+	if err := placed(unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: 19}); err != nil {
 		return fmt.Errorf("step back: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
