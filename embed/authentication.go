@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"crypto"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -279,32 +278,4 @@ func anonymous(a *options.Authentication, j *authenticate.JWTSettings, modes []s
 		return &apiserverconfig.AnonymousAuthConfig{Enabled: *a.Anonymous}, nil
 	}
 	return nil, nil
-}
-
-// authentication is what extension API servers must know.
-func (p *parts) authentication() map[string]string {
-	list := func(names []string) string {
-		b, err := json.Marshal(append([]string{}, names...))
-		if err != nil {
-			panic(err) // strings can always be written
-		}
-		return string(b)
-	}
-	clients := string(p.pki.CA.CertPEM)
-	if more := p.authn.settings.ClientCAs; more != nil {
-		clients += string(more.PEM())
-	}
-	proxies, names, h := string(p.pki.FrontProxyCA.CertPEM), []string{p.pki.FrontProxyClient.Certificate.Subject.CommonName}, authenticate.StandardHeaders()
-	if f := p.authn.settings.FrontProxy; f != nil {
-		proxies, names, h = string(f.Authorities.PEM()), f.Names, f.Headers
-	}
-	return map[string]string{
-		"client-ca-file":                     clients,
-		"requestheader-client-ca-file":       proxies,
-		"requestheader-allowed-names":        list(names),
-		"requestheader-username-headers":     list(h.Username),
-		"requestheader-uid-headers":          list(h.UID),
-		"requestheader-group-headers":        list(h.Group),
-		"requestheader-extra-headers-prefix": list(h.ExtraPrefixes),
-	}
 }

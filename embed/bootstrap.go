@@ -16,7 +16,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -41,8 +40,12 @@ func makeObjects(ctx context.Context, p *parts, o *settled) error {
 	if err != nil {
 		return fmt.Errorf("find the host's name: %w", err)
 	}
+	known, err := p.trusts().combine(nil, now)
+	if err != nil {
+		return err
+	}
 	objects := bootstrap.Objects(bootstrap.Options{
-		ServiceCIDR: o.serviceCIDRs, Served: p.served(), Now: now, Authentication: p.authentication(),
+		ServiceCIDR: o.serviceCIDRs, Served: p.served(), Now: now, Authentication: known,
 		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: netip.AddrPortFrom(o.advertise(), uint16(p.port())).String(),
 	})
 	plants := make([]verbs.Planting, len(objects))
@@ -68,14 +71,15 @@ func makeObjects(ctx context.Context, p *parts, o *settled) error {
 		p.repairAll(ctx, o, kept, found)
 		return errors.Join(err, p.dropFormer(ctx, kept))
 	})
+	look := p.keepMaps(found)
 	name := identity(hostname)
-	p.server.Go(func() { p.stay(p.server.context, o, name) })
+	p.server.Go(func() { p.stay(p.server.context, o, name, look) })
 	close(p.bootstrapped)
 	return nil
 }
 
-// stay renews the server's lease until ctx ends.
-func (p *parts) stay(ctx context.Context, o *settled, lease string) {
+// stay renews the server's lease until ctx ends, and each time calls also.
+func (p *parts) stay(ctx context.Context, o *settled, lease string, also func()) {
 	t := time.NewTicker(bootstrap.LeaseSeconds * time.Second / 6)
 	defer t.Stop()
 	for {
@@ -83,6 +87,7 @@ func (p *parts) stay(ctx context.Context, o *settled, lease string) {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
+			also()
 			leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 			_, err := p.api.Backend().Update(ctx, leases, metav1.NamespaceSystem, lease, false, func(obj resource.Object) error {
 				renewed := metav1.NewMicroTime(now)
@@ -185,14 +190,6 @@ func (p *parts) repair(ctx context.Context, want bootstrap.Object, is resource.O
 		return p.repairFlowSchema(ctx, w, is.(*flowcontrolv1.FlowSchema))
 	case *flowcontrolv1.PriorityLevelConfiguration:
 		return p.repairPriorityLevel(ctx, w, is.(*flowcontrolv1.PriorityLevelConfiguration))
-	case *corev1.ConfigMap:
-		if want.Object.GetName() != bootstrap.AuthenticationName || apiequality.Semantic.DeepEqual(w.Data, is.(*corev1.ConfigMap).Data) {
-			return nil
-		}
-		m := is.(*corev1.ConfigMap).DeepCopy()
-		m.Data = w.Data
-		_, err := p.ownClient().CoreV1().ConfigMaps(m.Namespace).Update(ctx, m, metav1.UpdateOptions{})
-		return err
 	case *coordinationv1.Lease:
 		l := is.(*coordinationv1.Lease).DeepCopy()
 		l.Labels, l.Annotations, l.Spec = w.Labels, w.Annotations, w.Spec

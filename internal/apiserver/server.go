@@ -361,6 +361,12 @@ func (s *Server) Plant(ctx context.Context, ps []verbs.Planting) ([]resource.Obj
 // Repair tells how objects of the start are put right some time after they were changed or deleted.
 func (s *Server) Repair(f func(context.Context) error) { s.keeper.Repair(f) }
 
+// Keep has sync see to a config map of kube-system; see [upkeep.Keeper.Keep]. The function that it returns asks for it.
+func (s *Server) Keep(name string, after time.Duration, sync func(context.Context) (again time.Duration, err error)) (look func()) {
+	s.keeper.Keep(name, after, sync)
+	return func() { s.keeper.Look(name) }
+}
+
 // Authorizer decides as the pipeline does.
 func (s *Server) Authorizer() authorize.Authorizer { return s.authz }
 

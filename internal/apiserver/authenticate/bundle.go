@@ -25,6 +25,7 @@ const rereadEvery = time.Minute
 type Bundle struct {
 	path string // empty: they do not change
 	held atomic.Pointer[held]
+	told []func()
 }
 
 type held struct {
@@ -100,6 +101,9 @@ func (b *Bundle) Overlaps(with *Bundle) bool {
 	return false
 }
 
+// OnChange has f called whenever the certificates have changed. It is called before Run.
+func (b *Bundle) OnChange(f func()) { b.told = append(b.told, f) }
+
 // Run reads the file again when it changes, until ctx ends. A bad one leaves the certificates as they are.
 func (b *Bundle) Run(ctx context.Context, log *slog.Logger) {
 	if b.path == "" {
@@ -112,6 +116,9 @@ func (b *Bundle) Run(ctx context.Context, log *slog.Logger) {
 			log.ErrorContext(ctx, "read authorities again; the old ones stay", "file", b.path, "error", err)
 		case changed:
 			log.InfoContext(ctx, "authorities changed", "file", b.path)
+			for _, f := range b.told {
+				f()
+			}
 		}
 	}, b.path)
 }

@@ -31,11 +31,12 @@ var (
 	registrations  = schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
 	definitions    = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 	ranges         = schema.GroupResource{Group: "networking.k8s.io", Resource: "servicecidrs"}
+	configMaps     = schema.GroupResource{Resource: "configmaps"}
 )
 
 // Kinds are those whose commits a keeper must be told of.
 func Kinds() []schema.GroupResource {
-	return []schema.GroupResource{flowSchemas, priorityLevels, registrations, definitions, ranges}
+	return []schema.GroupResource{flowSchemas, priorityLevels, registrations, definitions, ranges, configMaps}
 }
 
 // repairAfter is how long an object of the start stays as somebody made it, as with upstream.
@@ -66,6 +67,13 @@ type Keeper struct {
 	wants  map[string]int                            // by how many definitions a registration is wanted
 	repair func(context.Context) error               // nil: nothing is repaired
 	due    bool                                      // a repair is waited for
+	kept   map[string]kept                           // config maps of kube-system, by name
+}
+
+// kept is a config map that the server sees to.
+type kept struct {
+	after time.Duration // how long somebody's change is left alone
+	sync  func(context.Context) (time.Duration, error)
 }
 
 // key is a piece of work: a flow schema by name, the registration that a definition wants or those of all
@@ -80,7 +88,27 @@ func New(o Options) *Keeper {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Keeper{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), known: map[string]map[string]schema.GroupVersion{}, wants: map[string]int{}}
+	return &Keeper{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), known: map[string]map[string]schema.GroupVersion{}, wants: map[string]int{}, kept: map[string]kept{}}
+}
+
+// Keep has sync see to a config map of kube-system: when it was deleted, some time after it was changed, and when sync says
+// that it is to be called again (0: not). It is called before Run.
+func (k *Keeper) Keep(name string, after time.Duration, sync func(context.Context) (again time.Duration, err error)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.kept[name] = kept{after, sync}
+	k.add(key{configMaps, name})
+}
+
+// Look has a config map seen to that [Keeper.Keep] named.
+func (k *Keeper) Look(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.add(key{configMaps, name})
+}
+
+func (k *Keeper) lookAfter(name string, d time.Duration) {
+	k.o.Clock.AfterFunc(d, func() { k.Look(name) })
 }
 
 // Repair tells how objects of the start are put right. It is called before Run.
@@ -106,6 +134,14 @@ func (k *Keeper) Committed(r schema.GroupResource, namespace, name string, obj r
 	case ranges:
 		if obj == nil {
 			k.repairLater()
+		}
+	case configMaps:
+		if c, ok := k.kept[name]; ok && namespace == metav1.NamespaceSystem {
+			if obj == nil || c.after == 0 {
+				k.add(key{configMaps, name})
+			} else {
+				k.lookAfter(name, c.after)
+			}
 		}
 	case definitions:
 		k.defined(name, obj)
@@ -186,6 +222,8 @@ func (k *Keeper) one(ctx context.Context, b Backend, w key) error {
 			return k.register(ctx, b, w.name)
 		}
 		return k.definitions(ctx, b)
+	case configMaps:
+		return k.configMap(ctx, w.name)
 	}
 	k.mu.Lock()
 	repair := k.repair
@@ -194,6 +232,23 @@ func (k *Keeper) one(ctx context.Context, b Backend, w key) error {
 		return nil
 	}
 	return repair(ctx)
+}
+
+func (k *Keeper) configMap(ctx context.Context, name string) error {
+	k.mu.Lock()
+	c, ok := k.kept[name]
+	k.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	again, err := c.sync(ctx)
+	if err != nil && again == 0 {
+		again = repairAfter
+	}
+	if again > 0 {
+		k.lookAfter(name, again)
+	}
+	return err
 }
 
 func (k *Keeper) now() metav1.Time { return metav1.NewTime(k.o.Clock.Now()).Rfc3339Copy() }

@@ -70,6 +70,12 @@ const (
 // AuthenticationName is the ConfigMap that extension API servers read.
 const AuthenticationName = "extension-apiserver-authentication"
 
+// TrackingName is the ConfigMap that says under TrackingKey since which day it is noted which legacy tokens are used.
+const (
+	TrackingName = "kube-apiserver-legacy-service-account-token-tracking"
+	TrackingKey  = "since"
+)
+
 const server = "kube-apiserver"
 
 // always are the objects that depend on nothing.
@@ -226,7 +232,7 @@ func APIService(gv GroupVersion, managed string) Object {
 // tokenTracking says since when the server knows which legacy tokens are used.
 func tokenTracking(now time.Time) Object {
 	return of("", "configmaps", &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-apiserver-legacy-service-account-token-tracking"},
-		Data:       map[string]string{"since": now.UTC().Format(time.DateOnly)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: TrackingName},
+		Data:       map[string]string{TrackingKey: now.UTC().Format(time.DateOnly)},
 	})
 }
