@@ -80,6 +80,8 @@ type Options struct {
 	// It is asked only for resources that Watched names.
 	Committed func(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string, obj resource.Object) error
 	Watched   []schema.GroupResource
+	// Initialization is of objects that wait for initializers; nil: none does.
+	Initialization *Initialization
 	// Tokens and Nodes serve the backend's IssueToken and Node.
 	Tokens func(ctx context.Context, c resource.TokenClaims) (resource.IssuedToken, error)
 	Nodes  http.RoundTripper

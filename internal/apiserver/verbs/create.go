@@ -76,6 +76,9 @@ func create(q *req) error {
 	if err != nil {
 		return err
 	}
+	if f, err = q.initialized(ctx, f, dryRun); err != nil {
+		return err
+	}
 	return q.respond(http.StatusCreated, f)
 }
 

@@ -44,6 +44,7 @@ func deleteCollection(q *req) error {
 	q.warnDelete(opts)
 	ctx, cancel := context.WithTimeout(warning.WithWarningRecorder(q.ctx, q.warn), collectionTimeout)
 	defer cancel()
+	s.hide = false // who deletes all, means all
 	l, err := q.find(ctx, q.kind, q.ns, s)
 	if err != nil {
 		return err

@@ -86,6 +86,11 @@ func (a *API) find(ctx context.Context, k *Kind, ns string, s *selection) (*foun
 			l.records = append(l.records, rec)
 			if limit > 0 && len(l.records) == limit {
 				rest := int64(len(p.Records)-i-1) + p.Remaining
+				if rest > 0 && s.hide && s.all() {
+					if rest, err = a.shown(ctx, k, store.Range{Prefix: r.Prefix, After: rec.Key, Revision: p.Revision}, rest); err != nil {
+						return nil, a.listError(err, s, r)
+					}
+				}
 				if rest > 0 {
 					l.meta.Continue = encodeContinue("/"+strings.TrimPrefix(rec.Key, r.Prefix)+"\x00", p.Revision)
 					if s.all() {
@@ -122,6 +127,11 @@ func (a *API) findOne(ctx context.Context, k *Kind, ns string, s *selection) (*f
 
 // picks says whether a record is selected. It decodes only if it must.
 func (s *selection) picks(k *Kind, rec *store.Record) (bool, error) {
+	if s.hide {
+		if h, err := held(k, rec); err != nil || h {
+			return false, err
+		}
+	}
 	if s.all() && s.name == "" {
 		return true, nil
 	}

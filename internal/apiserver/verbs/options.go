@@ -119,13 +119,14 @@ type selection struct {
 	labels labels.Selector // nil: all
 	fields fields.Selector // nil: all
 	name   string          // the only name that can match; empty: any
+	hide   bool            // what is not initialised
 	// own are the fields of objects where the version has others than the kind; foresee has it make them of many at once.
 	own     func(hub resource.Object) (fields.Set, error)
 	foresee func([]*store.Record) error
 }
 
 func (q *req) listOptions() (*selection, error) {
-	s := &selection{}
+	s := &selection{hide: q.hides()}
 	if v := q.query(); v != nil {
 		if err := metav1.Convert_url_Values_To_v1_ListOptions(&v, &s.ListOptions, nil); err != nil {
 			return nil, badRequest(err)

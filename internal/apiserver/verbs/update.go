@@ -82,7 +82,10 @@ func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration
 	var asked *admit.Attributes
 	c.validate = func(ctx context.Context, obj, old resource.Object) error {
 		asked = q.attributes(admit.Update, obj, old, update, dryRun)
-		return q.Admission.Validate(ctx, &Backend{q.API}, asked)
+		if err := q.Admission.Validate(ctx, &Backend{q.API}, asked); err != nil {
+			return err
+		}
+		return q.recheck(ctx, obj, old, create, dryRun)
 	}
 	c.ended = func(err error) {
 		if asked != nil {
@@ -114,7 +117,7 @@ func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration
 		if err := q.mutate(ctx, at); err != nil {
 			return nil, err
 		}
-		return at.Object, nil
+		return q.refill(ctx, at.Object, old, create, dryRun)
 	}
 	return c
 }
@@ -135,6 +138,9 @@ func (q *req) alterWith(ctx context.Context, c *alteration, e edit) error {
 	code := http.StatusOK
 	if created {
 		code = http.StatusCreated
+		if f, err = q.initialized(ctx, f, c.dryRun); err != nil {
+			return err
+		}
 	}
 	return q.respond(code, f)
 }

@@ -307,7 +307,7 @@ func (w *watching) event(e *watchcache.Event) error {
 	}
 	is, was := e.Record != nil, e.Previous != nil
 	var err error
-	if !w.s.all() || w.s.name != "" {
+	if !w.s.all() || w.s.name != "" || w.s.hide {
 		if is {
 			if is, err = w.s.picks(w.kind, e.Record); err != nil {
 				return err

@@ -139,6 +139,7 @@ func (a *API) insertOnce(ctx context.Context, c *creation, obj resource.Object) 
 	if err != nil {
 		return nil, err
 	}
+	a.holdsOne(k, obj)
 	rec, err := a.Store.Create(ctx, key, data, ttlOf(k, obj))
 	if err != nil {
 		var conflict *store.ConflictError
@@ -314,7 +315,12 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 	}
 	committed := false
 	defer func() { done(committed) }()
-	if err := a.beforeUpdate(ctx, k, st, obj, old); err != nil {
+	if a.uninitialized(k, st, cur.Hub) {
+		err = a.beforeInitialize(ctx, k, st, obj, old)
+	} else {
+		err = a.beforeUpdate(ctx, k, st, obj, old)
+	}
+	if err != nil {
 		return nil, err
 	}
 	keepTimes(obj, old)
@@ -332,8 +338,11 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 		committed = true
 		return k.NewForms(obj), nil
 	}
-	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, c.dryRun, c.applied)
+	now, f, err := a.replaceRecord(ctx, k, rec, cur, obj, c.dryRun, c.applied)
 	committed = err == nil && !c.dryRun
+	if committed && a.rejected(f.Hub) {
+		err = a.reject(ctx, k, now, f)
+	}
 	return f, err
 }
 

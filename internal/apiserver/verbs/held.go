@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// SettleHeld lets change edit what an object that is not initialised waits for, and stores it; one that is rejected is taken
+// away then, whoever wrote that.
+func (b *Backend) SettleHeld(ctx context.Context, r schema.GroupResource, namespace, name string, change func(obj resource.Object) error) error {
+	k, err := b.kind(r)
+	if err != nil {
+		return err
+	}
+	key := k.Key(namespace, name)
+	for {
+		rec, _, err := b.api.Store.Get(ctx, key)
+		if err != nil || rec == nil {
+			return err
+		}
+		cur, err := k.Forms(rec)
+		if err != nil {
+			return err
+		}
+		obj := own(cur)
+		if err := change(obj); err != nil {
+			return err
+		}
+		now, f, err := b.api.replaceRecord(ctx, k, rec, cur, obj, false, false)
+		if err == nil && b.api.rejected(f.Hub) {
+			err = b.api.reject(ctx, k, now, f)
+		}
+		var conflict *store.ConflictError
+		if errors.As(err, &conflict) && ctx.Err() == nil {
+			continue
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+}
+
+// FollowHeld tells of each object that is not initialised, of each change of it, and, with nil, that it is initialised or, if
+// gone, deleted. It begins with those that there are, and goes on until ctx ends.
+func (b *Backend) FollowHeld(ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)) error {
+	f := &following{api: b.api, tell: tell, told: map[string]*Kind{}}
+	for {
+		err := f.run(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if !errors.Is(err, store.ErrCompacted) {
+			return fmt.Errorf("follow uninitialized objects: %w", err)
+		}
+		// it was too slow, and looks at everything again
+	}
+}
+
+// following is who follows what waits.
+type following struct {
+	api  *API
+	tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)
+	told map[string]*Kind // what waits, by key
+}
+
+// scanned is how many records are looked at in one read.
+const scanned = 5000
+
+func (f *following) run(ctx context.Context) error {
+	begun := f.api.Store.Revision()
+	w, err := f.api.Store.Watch(ctx, registry, begun)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	seen := map[string]bool{}
+	for r := (store.Range{Prefix: registry, Limit: scanned, Revision: begun}); ; {
+		p, err := f.api.Store.Range(ctx, r)
+		if err != nil {
+			return err
+		}
+		for _, rec := range p.Records {
+			r.After = rec.Key
+			if f.see(rec.Key, rec) {
+				seen[rec.Key] = true
+			}
+		}
+		if p.Remaining == 0 {
+			break
+		}
+	}
+	for key := range f.told { // what ended while nobody looked
+		if !seen[key] {
+			f.forget(key, true)
+		}
+	}
+	f.api.Initialization.known.Store(true)
+	for {
+		batch, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, e := range batch.Events {
+			f.see(e.Key, e.Record)
+		}
+	}
+}
+
+// see looks at what a key holds now, and says whether it waits.
+func (f *following) see(key string, rec *store.Record) bool {
+	if rec == nil || !marked(rec.Value) {
+		f.forget(key, rec == nil)
+		return false
+	}
+	k := f.told[key]
+	if k == nil {
+		k = f.api.kindAt(key)
+	}
+	if k == nil {
+		return false
+	}
+	forms, err := k.Forms(rec)
+	if err != nil || !v1alpha1.Uninitialized(forms.Hub) { // what cannot be read is for those who want to
+		f.forget(key, false)
+		return false
+	}
+	f.told[key] = k
+	f.api.Initialization.holding.Store(k.Root, nil)
+	f.tell(k.GroupResource(), forms.Hub.GetNamespace(), forms.Hub.GetName(), forms.Hub, false)
+	return true
+}
+
+func (f *following) forget(key string, gone bool) {
+	k := f.told[key]
+	if k == nil {
+		return
+	}
+	delete(f.told, key)
+	namespace, name := "", strings.TrimPrefix(key, k.Root)
+	if k.Namespaced {
+		namespace, name, _ = strings.Cut(name, "/")
+	}
+	f.tell(k.GroupResource(), namespace, name, nil, gone)
+}
+
+// kindAt is the kind whose objects have keys such as this one; nil if none is served.
+func (a *API) kindAt(key string) *Kind {
+	var found *Kind
+	for _, group := range a.kinds.Load().byGroup {
+		for _, k := range group {
+			if strings.HasPrefix(key, k.Root) && (found == nil || len(k.Root) > len(found.Root)) {
+				found = k
+			}
+		}
+	}
+	return found
+}
