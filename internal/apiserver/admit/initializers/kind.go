@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package initializers
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+
+	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
+	"github.com/mortise-dev/mortise/internal/apiserver/crd"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+//go:embed definition.yaml
+var definition []byte
+
+// Kind describes InitializerConfiguration. Its schema says what can be said in a schema; what cannot is checked here.
+func Kind() (*resource.Descriptor, error) {
+	def := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(definition, def); err != nil {
+		return nil, fmt.Errorf("read definition of %s: %w", v1alpha1.Kind, err)
+	}
+	d, err := crd.Compile(def, nil)
+	if err != nil {
+		return nil, err
+	}
+	bySchema, updateBySchema := d.Strategy.Validate, d.Strategy.ValidateUpdate
+	d.Strategy.Validate = func(ctx context.Context, obj resource.Object) field.ErrorList {
+		return checked(bySchema(ctx, obj), obj)
+	}
+	d.Strategy.ValidateUpdate = func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+		return checked(updateBySchema(ctx, obj, old), obj)
+	}
+	d.Internal = true
+	return d, nil
+}
+
+// checked adds what the schema cannot say to an object that is as the schema says.
+func checked(errs field.ErrorList, obj resource.Object) field.ErrorList {
+	if len(errs) > 0 {
+		return errs
+	}
+	c, err := read(obj)
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	return Validate(c)
+}
+
+// read is an object of the kind in its Go type.
+func read(obj resource.Object) (*v1alpha1.InitializerConfiguration, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("read %s: it is a %T", v1alpha1.Kind, obj)
+	}
+	c := &v1alpha1.InitializerConfiguration{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, c); err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", v1alpha1.Kind, obj.GetName(), err)
+	}
+	return c, nil
+}
+
+// Validate checks names, rules and selectors.
+func Validate(c *v1alpha1.InitializerConfiguration) field.ErrorList {
+	var errs field.ErrorList
+	path := field.NewPath("initializers")
+	for i := range c.Initializers {
+		in, at := &c.Initializers[i], path.Index(i)
+		errs = append(errs, validation.IsFullyQualifiedName(at.Child("name"), in.Name)...)
+		for j := range in.Rules {
+			errs = append(errs, validateRule(&in.Rules[j], at.Child("rules").Index(j))...)
+		}
+		errs = append(errs, validateSelector(in.NamespaceSelector, at.Child("namespaceSelector"))...)
+		errs = append(errs, validateSelector(in.ObjectSelector, at.Child("objectSelector"))...)
+	}
+	return errs
+}
+
+func validateSelector(s *metav1.LabelSelector, at *field.Path) field.ErrorList {
+	if s == nil {
+		return nil
+	}
+	return metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, at)
+}
+
+func validateRule(r *v1alpha1.Rule, at *field.Path) field.ErrorList {
+	errs := validateNames(r.APIGroups, at.Child("apiGroups"), "API groups", true)
+	errs = append(errs, validateNames(r.APIVersions, at.Child("apiVersions"), "API versions", false)...)
+	errs = append(errs, validateNames(r.Resources, at.Child("resources"), "resources", false)...)
+	for i, name := range r.Resources {
+		if strings.Contains(name, "/") {
+			errs = append(errs, field.Invalid(at.Child("resources").Index(i), name, "must not specify subresources"))
+		}
+	}
+	for i, g := range r.APIGroups {
+		if slices.Contains(exempt, g) {
+			errs = append(errs, field.Invalid(at.Child("apiGroups").Index(i), g, "objects of this group configure the server itself and cannot wait for initializers"))
+		}
+	}
+	return errs
+}
+
+// validateNames checks a list of a rule; the core group's name is empty.
+func validateNames(names []string, at *field.Path, what string, empty bool) field.ErrorList {
+	if len(names) == 0 {
+		return field.ErrorList{field.Required(at, "")}
+	}
+	var errs field.ErrorList
+	for i, name := range names {
+		if name == "" && !empty {
+			errs = append(errs, field.Required(at.Index(i), ""))
+		}
+	}
+	if len(names) > 1 && slices.Contains(names, "*") {
+		errs = append(errs, field.Invalid(at, names, "if '*' is present, must not specify other "+what))
+	}
+	return errs
+}
+
+// exempt are the groups whose objects say how the server answers: what is stored of them is in force, so it is never hidden.
+var exempt = []string{
+	v1alpha1.Group, "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io",
+	"flowcontrol.apiserver.k8s.io", "rbac.authorization.k8s.io",
+}

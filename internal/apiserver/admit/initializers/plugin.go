@@ -1,0 +1,272 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package initializers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Name is the plug-in's.
+const Name = "Initializers"
+
+// Verb is what an initializer must be allowed on the resources that it initialises, beside the verbs by which it reads and
+// writes them.
+const Verb = "initialize"
+
+// Plugin has new objects wait.
+type Plugin struct {
+	clock clock.Clock
+	host  *admit.Host
+
+	reading sync.Mutex // held by who reads the configurations
+	rules   atomic.Pointer[[]*rule]
+
+	held  *held
+	meter *meter
+}
+
+var (
+	_ admit.Mutator  = (*Plugin)(nil)
+	_ admit.Hosted   = (*Plugin)(nil)
+	_ admit.Follower = (*Plugin)(nil)
+	_ admit.Runner   = (*Plugin)(nil)
+)
+
+// New makes a plug-in that reads the time from c.
+func New(c clock.Clock) *Plugin {
+	p := &Plugin{clock: c}
+	p.rules.Store(&[]*rule{})
+	p.held = newHeld()
+	return p
+}
+
+// Name implements [admit.Plugin].
+func (p *Plugin) Name() string { return Name }
+
+// Join implements [admit.Hosted].
+func (p *Plugin) Join(h *admit.Host) error {
+	p.host = h
+	return p.tellOf(h)
+}
+
+var annotationPath = field.NewPath("metadata", "annotations").Key(v1alpha1.InitializersAnnotation)
+
+// Mutate writes into a new object what it waits for, and checks who changes one that waits, and how.
+func (p *Plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	switch {
+	case a.Object == nil || a.Operation != admit.Create && a.Operation != admit.Update:
+		return nil
+	case a.Subresource != "":
+		return p.below(a)
+	case a.Operation == admit.Create:
+		return p.create(ctx, b, a)
+	}
+	return p.update(ctx, a)
+}
+
+// below keeps what is written by way of a subresource from changing what an object waits for.
+func (p *Plugin) below(a *admit.Attributes) error {
+	value, has := a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation]
+	sub := a.Descriptor.Subresource(a.Subresource)
+	switch {
+	case sub == nil || sub.Strategy == nil:
+		if has && a.Operation == admit.Create {
+			return admit.Forbidden(a, fmt.Errorf("initializers cannot be set by way of %s", a.Subresource))
+		}
+		return nil
+	case a.Old == nil:
+		return nil
+	}
+	was, had := a.Old.GetAnnotations()[v1alpha1.InitializersAnnotation]
+	if has == had && value == was {
+		return nil
+	}
+	all := make(map[string]string, len(a.Object.GetAnnotations())+1)
+	for k, v := range a.Object.GetAnnotations() {
+		all[k] = v
+	}
+	if delete(all, v1alpha1.InitializersAnnotation); had {
+		all[v1alpha1.InitializersAnnotation] = was
+	}
+	a.Object.SetAnnotations(all)
+	return nil
+}
+
+// written is what the plug-in wrote into an object in the first round.
+type written string
+
+func (p *Plugin) create(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	value, has := a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation]
+	if has && a.Recall(Name) == any(written(value)) {
+		has = false // the second round: the object may match others now
+		if err := v1alpha1.SetInitializers(a.Object, nil); err != nil {
+			return err
+		}
+	}
+	i := &v1alpha1.Initializers{}
+	if has {
+		if err := p.mayInitialize(ctx, a, "create with initializers denied"); err != nil { // upstream's words
+			return err
+		}
+		var err error
+		if i, err = v1alpha1.DecodeInitializers(value); err != nil {
+			return invalid(a, field.Invalid(annotationPath, value, err.Error()))
+		}
+		if errs := p.checkNamed(i); len(errs) > 0 {
+			return invalid(a, errs...)
+		}
+	} else if !p.exempts(a) {
+		var err error
+		if i.Pending, err = p.matching(ctx, matching.NewRequest(p.host, b, a)); err != nil {
+			return err
+		}
+	}
+	if len(i.Pending) == 0 {
+		if has { // who may initialise may also do without
+			return v1alpha1.SetInitializers(a.Object, nil)
+		}
+		return nil
+	}
+	i.Since = metav1.NewMicroTime(p.clock.Now())
+	if err := v1alpha1.SetInitializers(a.Object, i); err != nil {
+		return err
+	}
+	a.Remember(Name, written(a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation]))
+	return nil
+}
+
+// exempts says whether an object waits for nobody, whatever rules say: what is not stored or configures the server, and pods
+// that run already when the server is told of them.
+func (p *Plugin) exempts(a *admit.Attributes) bool {
+	if len(*p.rules.Load()) == 0 || a.Descriptor.Create != nil || a.Descriptor.Internal || slices.Contains(exempt, a.Descriptor.Group) {
+		return true
+	}
+	return a.Is("", "pods", "") && a.Object.GetAnnotations()[corev1.MirrorPodAnnotationKey] != ""
+}
+
+// checkNamed checks a list that a client made, and completes it.
+func (p *Plugin) checkNamed(i *v1alpha1.Initializers) field.ErrorList {
+	var errs field.ErrorList
+	if i.Result != nil {
+		errs = append(errs, field.Forbidden(annotationPath.Child("result"), "a new object cannot have been rejected"))
+	}
+	pending := annotationPath.Child("pending")
+	for n, one := range i.Pending {
+		errs = append(errs, validation.IsFullyQualifiedName(pending.Index(n).Child("name"), one.Name)...)
+		if slices.ContainsFunc(i.Pending[:n], func(before v1alpha1.Pending) bool { return before.Name == one.Name }) {
+			errs = append(errs, field.Duplicate(pending.Index(n).Child("name"), one.Name))
+		}
+		i.Pending[n] = p.settings(one.Name)
+	}
+	return errs
+}
+
+func (p *Plugin) update(ctx context.Context, a *admit.Attributes) error {
+	if a.Old == nil {
+		return nil
+	}
+	value, has := a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation]
+	was, err := v1alpha1.InitializersOf(a.Old)
+	if err != nil || was == nil || was.Done() {
+		if !has || value == a.Old.GetAnnotations()[v1alpha1.InitializersAnnotation] {
+			return nil
+		}
+		if i, err := v1alpha1.DecodeInitializers(value); err == nil && i.Done() {
+			return v1alpha1.SetInitializers(a.Object, nil) // of a manifest that does without
+		}
+		return invalid(a, field.Invalid(annotationPath, value, "field is immutable once initialization has completed")) // upstream's words
+	}
+	if err := p.mayInitialize(ctx, a, "update to uninitialized resource denied"); err != nil { // upstream's words
+		return err
+	}
+	is := &v1alpha1.Initializers{}
+	if has {
+		if is, err = v1alpha1.DecodeInitializers(value); err != nil {
+			return invalid(a, field.Invalid(annotationPath, value, err.Error()))
+		}
+	}
+	next, wrong := advance(was, is, metav1.NewMicroTime(p.clock.Now()))
+	if wrong != nil {
+		return invalid(a, wrong)
+	}
+	return v1alpha1.SetInitializers(a.Object, next)
+}
+
+// advance is what an object waits for after a change from was to is, as its writer sees it; nil: for nothing.
+func advance(was, is *v1alpha1.Initializers, now metav1.MicroTime) (*v1alpha1.Initializers, *field.Error) {
+	if was.Result != nil {
+		return nil, field.Forbidden(annotationPath, "the object has been rejected")
+	}
+	names, left := was.Names(), is.Names()
+	stays, off := slices.Equal(left, names), slices.Equal(left, names[1:])
+	if !stays && !off {
+		return nil, field.Invalid(annotationPath.Child("pending"), left, fmt.Sprintf("initializers come off one at a time and in order: the next of %q is %q", names, names[0]))
+	}
+	if r := is.Result; r != nil {
+		at := annotationPath.Child("result")
+		switch {
+		case r.Status != "" && r.Status != metav1.StatusFailure:
+			return nil, field.Invalid(at.Child("status"), r.Status, "must be 'Failure'") // upstream's words
+		case r.Code != 0 && (r.Code < 400 || r.Code > 599):
+			return nil, field.Invalid(at.Child("code"), r.Code, "must be between 400 and 599")
+		}
+		result := r.DeepCopy()
+		result.Status, result.Code = metav1.StatusFailure, cmp.Or(r.Code, 403)
+		if r.Reason == "" && result.Code == 403 {
+			result.Reason = metav1.StatusReasonForbidden
+		}
+		if result.Message == "" {
+			result.Message = "rejected by initializer " + names[0]
+		}
+		return &v1alpha1.Initializers{Pending: was.Pending, Since: was.Since, Result: result}, nil
+	}
+	if stays {
+		return was, nil
+	}
+	return pass(was, now), nil
+}
+
+// pass takes the first off; nil: it was the last.
+func pass(was *v1alpha1.Initializers, now metav1.MicroTime) *v1alpha1.Initializers {
+	if len(was.Pending) <= 1 {
+		return nil
+	}
+	return &v1alpha1.Initializers{Pending: was.Pending[1:], Since: now}
+}
+
+func (p *Plugin) mayInitialize(ctx context.Context, a *admit.Attributes, denied string) error {
+	d, reason, err := p.host.Authorize(ctx, authorizer.AttributesRecord{
+		User: a.User, Verb: Verb, Namespace: a.Namespace, APIGroup: a.Descriptor.Group, APIVersion: a.Version,
+		Resource: a.Descriptor.Resource, Name: a.Name, ResourceRequest: true,
+	})
+	switch {
+	case d == authorizer.DecisionAllow: // whatever else went wrong
+		return nil
+	case err != nil:
+		return apierrors.NewInternalError(err)
+	}
+	return apierrors.NewForbidden(a.Descriptor.GroupResource(), a.Name, fmt.Errorf("%s: %s", denied, reason))
+}
+
+func invalid(a *admit.Attributes, errs ...*field.Error) error {
+	return apierrors.NewInvalid(a.Kind().GroupKind(), a.Object.GetName(), errs)
+}
