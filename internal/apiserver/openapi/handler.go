@@ -26,6 +26,7 @@ import (
 // Handler answers /openapi/v2, /openapi/v3 and what is below.
 type Handler struct {
 	list   func() []*resource.Descriptor
+	remote func() *Remote
 	log    *slog.Logger
 	now    func() time.Time
 	static func() (*static, error)
@@ -39,17 +40,25 @@ func New(list func() []*resource.Descriptor, log *slog.Logger) *Handler {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Handler{list: list, log: log, now: time.Now, static: sync.OnceValues(readStatic)}
+	return &Handler{list: list, remote: func() *Remote { return nil }, log: log, now: time.Now, static: sync.OnceValues(readStatic)}
+}
+
+// With adds the documents of other servers. remote is called on each request, and must return the same pointer as long as nothing
+// changes; nil: no other servers.
+func (h *Handler) With(remote func() *Remote) *Handler {
+	h.remote = remote
+	return h
 }
 
 // documents are all documents for one list of descriptors.
 type documents struct {
-	from  []*resource.Descriptor // sorted by address, for comparison
-	since time.Time
-	v3    map[string]*document
-	index func() ([]byte, error)
-	v2    *document
-	parts map[string]*part // what v2 has beside the default documents, by path
+	from   []*resource.Descriptor // sorted by address, for comparison
+	remote *Remote
+	since  time.Time
+	v3     map[string]*document
+	index  func() ([]byte, error)
+	v2     *document
+	parts  map[string]*part // what v2 has beside the default documents, by path
 }
 
 // part is what the custom kinds of one group version make, or a preview adds to v2. It is kept as long as they are the same, so that a new definition costs
@@ -62,24 +71,27 @@ type part struct {
 
 // documents returns those of the present list.
 func (h *Handler) documents() (*documents, error) {
-	list := h.list()
-	if d := h.current.Load(); d != nil && sameKinds(d.from, list) {
+	list, remote := h.list(), h.remote()
+	if d := h.current.Load(); d != nil && d.remote == remote && sameKinds(d.from, list) {
 		return d, nil
 	}
 	h.building.Lock()
 	defer h.building.Unlock()
-	list = h.list()
-	if d := h.current.Load(); d != nil && sameKinds(d.from, list) {
+	list, remote = h.list(), h.remote()
+	if d := h.current.Load(); d != nil && d.remote == remote && sameKinds(d.from, list) {
 		return d, nil
 	}
 	s, err := h.static()
 	if err != nil {
 		return nil, err
 	}
-	d := assemble(s, list, h.now(), h.current.Load())
+	d := assemble(s, list, remote, h.now(), h.current.Load(), h.log)
 	h.current.Store(d)
 	return d, nil
 }
+
+// remotePart is the name of the part of other servers, after those of all paths.
+const remotePart = "~"
 
 // sameKinds compares two lists without regard to their order.
 func sameKinds(a, b []*resource.Descriptor) bool {
@@ -97,12 +109,12 @@ func sameKinds(a, b []*resource.Descriptor) bool {
 }
 
 // assemble makes the documents of a list, with the parts of the one before, if any, that have not changed.
-func assemble(s *static, list []*resource.Descriptor, now time.Time, before *documents) *documents {
+func assemble(s *static, list []*resource.Descriptor, remote *Remote, now time.Time, before *documents, log *slog.Logger) *documents {
 	if before != nil && now.Unix() <= before.since.Unix() {
 		// Clients ask whether something is newer than what they have, by the second: no two states may share one.
 		now = before.since.Add(time.Second)
 	}
-	d := &documents{from: slices.Clone(list), since: now, v3: map[string]*document{}, parts: map[string]*part{}}
+	d := &documents{from: slices.Clone(list), remote: remote, since: now, v3: map[string]*document{}, parts: map[string]*part{}}
 	served, custom := map[string]bool{}, map[string][]*resource.Descriptor{}
 	for _, k := range list {
 		isCustom := crd.IsCustom(k)
@@ -145,6 +157,14 @@ func assemble(s *static, list []*resource.Descriptor, now time.Time, before *doc
 			d.v3[p] = d.parts[p].v3
 		}
 	}
+	if remote != nil && len(remote.V2) > 0 {
+		if before != nil && before.remote == remote && before.parts[remotePart] != nil {
+			d.parts[remotePart] = before.parts[remotePart]
+		} else {
+			taken := func(p string) bool { return served[p] || len(custom[p]) > 0 }
+			d.parts[remotePart] = &part{v2: sync.OnceValues(func() (*addition, error) { return remoteAdditions(s, remote, taken, log) })}
+		}
+	}
 	d.v2 = embedded(s.V2.File, s.V2.Hash)
 	if len(d.parts) > 0 {
 		d.v2 = mergedV2(s, d.parts)
@@ -174,6 +194,15 @@ func (d *documents) makeIndex() ([]byte, error) {
 		}
 		out.Paths[p] = entry{relative(p, hash)}
 	}
+	if d.remote != nil {
+		for p, doc := range d.remote.V3 {
+			if doc.Hash == "" {
+				out.Paths[p] = entry{"/openapi/v3/" + p}
+			} else {
+				out.Paths[p] = entry{relative(p, doc.Hash)}
+			}
+		}
+	}
 	return json.Marshal(out)
 }
 
@@ -182,6 +211,12 @@ func relative(p, hash string) string { return "/openapi/v3/" + p + "?hash=" + ur
 // ServeHTTP answers every method alike, as kube-apiserver does.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	docs, err := h.documents()
+	if err == nil && docs.remote != nil {
+		if name, ok := strings.CutPrefix(r.URL.Path, "/openapi/v3/"); ok && docs.remote.V3[name] != nil {
+			h.serveRemote(w, r, name, docs.remote.V3[name])
+			return
+		}
+	}
 	if err == nil {
 		err = docs.serve(w, r, h.now())
 	}

@@ -1,0 +1,217 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package learn
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
+)
+
+// answer is what a server said.
+type answer struct {
+	code        int
+	etag        string
+	contentType string
+	body        []byte
+}
+
+// ask sends one question. Redirects are answers: nobody is followed.
+func ask(ctx context.Context, way http.RoundTripper, r *Remote, path, accept, etag string, limit time.Duration, size int64) (*answer, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no whole answer within %v", limit))
+	defer cancel()
+	to := *r.Base
+	to.Path = path
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("ask for %s: %w", path, err)
+	}
+	req.Header.Set("Accept", accept)
+	if etag != "" {
+		req.Header.Set("If-None-Match", etag)
+	}
+	resp, err := way.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask for %s: %w", path, because(ctx, err))
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, size+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", path, because(ctx, err))
+	case int64(len(b)) > size:
+		return nil, fmt.Errorf("read %s: the answer is longer than %d bytes", path, size)
+	}
+	return &answer{resp.StatusCode, resp.Header.Get("ETag"), resp.Header.Get("Content-Type"), b}, nil
+}
+
+// because is the reason why the context ended, if that is what the error comes from.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+func (a *answer) refused(path string) error {
+	text := a.body
+	if len(text) > 200 {
+		text = text[:200]
+	}
+	return fmt.Errorf("ask for %s: status %d: %q", path, a.code, bytes.ToValidUTF8(bytes.TrimSpace(text), nil))
+}
+
+const aggregatedType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+// isAggregated says whether a content type is that of aggregated discovery.
+func isAggregated(contentType string) bool {
+	media, params, err := mime.ParseMediaType(contentType)
+	return err == nil && media == "application/json" && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2" && params["as"] == "APIGroupDiscoveryList"
+}
+
+// discover asks what the server serves. A version that it does not tell of has no resources.
+func (s *server) discover(ctx context.Context) error {
+	remotes := s.asked()
+	if len(remotes) == 0 {
+		return nil
+	}
+	s.learner.mu.Lock()
+	etag := s.etag
+	s.learner.mu.Unlock()
+	a, err := ask(ctx, remotes[0].Discovery, &remotes[0], "/apis", aggregatedType, etag, discoveryTime, discoverySize)
+	var said map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery
+	switch {
+	case err != nil:
+	case a.code == http.StatusNotModified && etag != "":
+		s.learn(remotes, nil, etag, nil)
+		return nil
+	case a.code == http.StatusServiceUnavailable:
+		err = a.refused("/apis")
+	case a.code == http.StatusOK && isAggregated(a.contentType):
+		said, err = parseAggregated(a.body)
+	default:
+		return s.discoverLegacy(ctx, remotes)
+	}
+	if err != nil {
+		s.fail(remotes)
+		return err
+	}
+	s.learn(remotes, said, a.etag, nil)
+	return nil
+}
+
+// parseAggregated reads the aggregated document of a server. Clients rely on a kind being there, so empty ones take the place of none.
+func parseAggregated(b []byte) (map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, error) {
+	var list apidiscoveryv2.APIGroupDiscoveryList
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("parse /apis: %w", err)
+	}
+	if list.Kind != "" && list.Kind != "APIGroupDiscoveryList" {
+		return nil, fmt.Errorf("parse /apis: it is a %q, not an APIGroupDiscoveryList", list.Kind)
+	}
+	said := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
+	for _, g := range list.Items {
+		for _, v := range g.Versions {
+			for i := range v.Resources {
+				r := &v.Resources[i]
+				if r.ResponseKind == nil {
+					r.ResponseKind = &metav1.GroupVersionKind{}
+				}
+				for j := range r.Subresources {
+					if r.Subresources[j].ResponseKind == nil {
+						r.Subresources[j].ResponseKind = &metav1.GroupVersionKind{}
+					}
+				}
+			}
+			said[schema.GroupVersion{Group: g.Name, Version: v.Version}] = v
+		}
+	}
+	return said, nil
+}
+
+// discoverLegacy asks for each version by itself. What could be learned is kept, whatever becomes of the others.
+func (s *server) discoverLegacy(ctx context.Context, remotes []Remote) error {
+	said := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
+	failed := map[schema.GroupVersion]bool{}
+	var errs []error
+	for i := range remotes {
+		r := &remotes[i]
+		path := "/apis/" + r.Group + "/" + r.Version
+		if r.Group == "" {
+			path = "/api/" + r.Version
+		}
+		a, err := ask(ctx, r.Discovery, r, path, "application/json", "", discoveryTime, discoverySize)
+		if err == nil && a.code != http.StatusOK {
+			err = a.refused(path)
+		}
+		var list metav1.APIResourceList
+		if err == nil {
+			if err = json.Unmarshal(a.body, &list); err != nil {
+				err = fmt.Errorf("parse %s: %w", path, err)
+			} else if list.Kind != "" && list.Kind != "APIResourceList" {
+				err = fmt.Errorf("parse %s: it is a %q, not an APIResourceList", path, list.Kind)
+			}
+		}
+		if err != nil {
+			errs, failed[r.gv()] = append(errs, fmt.Errorf("%s: %w", r.Name, err)), true
+			continue
+		}
+		said[r.gv()] = apidiscoveryv2.APIVersionDiscovery{Version: r.Version, Resources: discovery.Legacy(list.APIResources)}
+	}
+	s.learn(remotes, said, "", failed)
+	return errors.Join(errs...)
+}
+
+// learn keeps what the server said; nil: what it said before still holds. Versions that failed keep what they had, as stale.
+func (s *server) learn(remotes []Remote, said map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, etag string, failed map[schema.GroupVersion]bool) {
+	l := s.learner
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.etag = etag
+	if said != nil && failed == nil {
+		s.versions = map[schema.GroupVersion]version{}
+		for gv, doc := range said { // all of them: a version may be registered later
+			s.versions[gv] = version{doc, true}
+		}
+	}
+	for i := range remotes {
+		gv := remotes[i].gv()
+		v := s.versions[gv]
+		if doc, ok := said[gv]; ok {
+			v.document = doc
+		}
+		v.current = !failed[gv]
+		s.versions[gv] = v
+	}
+	if l.servers[s.name] == s {
+		l.publish()
+	}
+}
+
+// fail keeps what the server said before, as stale.
+func (s *server) fail(remotes []Remote) {
+	failed := map[schema.GroupVersion]bool{}
+	for i := range remotes {
+		failed[remotes[i].gv()] = true
+	}
+	s.learner.mu.Lock()
+	etag := s.etag
+	for gv := range s.versions {
+		failed[gv] = true
+	}
+	s.learner.mu.Unlock()
+	s.learn(remotes, nil, etag, failed)
+}

@@ -1,0 +1,278 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package learn asks aggregated API servers what they serve, in the background, and keeps what they said last.
+//
+// A [Learner] has two workers for each server: one for discovery, one for OpenAPI. Each asks one thing at a time, with a deadline and a bound on
+// the size of the answer, by the tag of the answer before: at once when an APIService of the server is new or becomes available, then every
+// minute, and after failures with growing pauses. What came of it is published as one immutable state
+// ([Learner.Discovery], [Learner.OpenAPI]), and is another pointer only when its content is another; so a request for documents waits for no
+// server, and makes nothing that was made before.
+//
+// Worked example: v1.a and v2.a are at one server, v1.b at another. The first is asked for /apis once, and both versions are taken from its
+// answer. The other one has become garbage: v1.b stays as it was said last, now marked Stale, one line in the log names it, and nothing else
+// changes. When it answers again, it is Current with the next question, without a restart.
+//
+// # Concurrency
+//
+// All methods may be called by many goroutines. [Learner.Run] owns the workers and ends them.
+package learn
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
+	"github.com/mortise-dev/mortise/internal/apiserver/openapi"
+)
+
+const (
+	// period is how long what a server said is believed.
+	period = time.Minute
+	// The time that a question may take, and the size of what is read of its answer.
+	discoveryTime, openapiTime = 5 * time.Second, time.Minute
+	discoverySize, openapiSize = 16 << 20, 64 << 20
+	// The pauses after failures double from the first to the longest.
+	firstDiscoveryPause, longestDiscoveryPause = 500 * time.Millisecond, period
+	firstOpenAPIPause, longestOpenAPIPause     = time.Minute, time.Hour
+)
+
+// Remote is one group version that another server serves, as its APIService says.
+type Remote struct {
+	Name                           string // of the APIService
+	Group, Version                 string
+	GroupPriority, VersionPriority int
+	// Server says who answers: those that are equal are one server, and are asked once.
+	Server string
+	// State is what a new question is worth for when it changes: it names the registration and whether its server is available.
+	State string
+	// Base is the server's address; paths are below it. Discovery and OpenAPI are the ways to it, as those who may ask.
+	Base               *url.URL
+	Discovery, OpenAPI http.RoundTripper
+}
+
+func (r *Remote) gv() schema.GroupVersion {
+	return schema.GroupVersion{Group: r.Group, Version: r.Version}
+}
+
+// Options of [New]. Remotes and Changed are required.
+type Options struct {
+	// Remotes are all group versions that others serve now.
+	Remotes func() []Remote
+	// Changed is closed when Remotes has something else to say.
+	Changed func() <-chan struct{}
+	Log     *slog.Logger
+	Clock   clock.Clock
+
+	published func() // after each state; nil: nobody wants to know
+}
+
+// Learner keeps what servers say of themselves.
+type Learner struct {
+	o Options
+
+	mu      sync.Mutex
+	remotes []Remote // sorted by name
+	servers map[string]*server
+	workers sync.WaitGroup
+
+	discovery atomic.Pointer[discovery.Remote]
+	openapi   atomic.Pointer[openapi.Remote]
+}
+
+// server is what is known of one.
+type server struct {
+	learner *Learner
+	name    string
+	stop    context.CancelFunc
+	remotes []Remote // its own, by name; guarded by the learner's mutex
+	wake    [2]chan struct{}
+
+	// What it said last, each guarded by the learner's mutex and written by its own worker.
+	etag     string
+	versions map[schema.GroupVersion]version
+	api      described
+}
+
+// version is what a server said of one of its versions.
+type version struct {
+	document apidiscoveryv2.APIVersionDiscovery
+	current  bool
+}
+
+// New makes a learner that knows nothing.
+func New(o Options) *Learner {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	return &Learner{o: o, servers: map[string]*server{}}
+}
+
+// Discovery is what other servers serve; nil: there are none.
+func (l *Learner) Discovery() *discovery.Remote { return l.discovery.Load() }
+
+// OpenAPI are the documents of other servers; nil: there are none.
+func (l *Learner) OpenAPI() *openapi.Remote { return l.openapi.Load() }
+
+// Run asks until ctx ends.
+func (l *Learner) Run(ctx context.Context) {
+	defer l.workers.Wait()
+	for {
+		changed := l.o.Changed()
+		l.take(ctx, l.o.Remotes())
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// take makes workers for new servers, ends those of servers that are gone, and wakes those that have something new to find out.
+func (l *Learner) take(ctx context.Context, remotes []Remote) {
+	remotes = slices.Clone(remotes)
+	slices.SortFunc(remotes, func(a, b Remote) int { return cmp.Compare(a.Name, b.Name) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.remotes = remotes
+	by := map[string][]Remote{}
+	for _, r := range remotes {
+		by[r.Server] = append(by[r.Server], r)
+	}
+	for name, s := range l.servers {
+		if by[name] == nil {
+			s.stop()
+			delete(l.servers, name)
+		}
+	}
+	for name, its := range by {
+		s := l.servers[name]
+		if s == nil {
+			life, stop := context.WithCancel(ctx)
+			s = &server{learner: l, name: name, stop: stop, versions: map[schema.GroupVersion]version{}, wake: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
+			s.remotes = its
+			l.servers[name] = s
+			l.workers.Go(func() { s.work(life, s.wake[0], s.discover, firstDiscoveryPause, longestDiscoveryPause) })
+			l.workers.Go(func() { s.work(life, s.wake[1], s.describe, firstOpenAPIPause, longestOpenAPIPause) })
+			continue
+		}
+		news := !slices.EqualFunc(s.remotes, its, func(a, b Remote) bool { return a.Name == b.Name && a.State == b.State })
+		s.remotes = its
+		if news {
+			s.poke()
+		}
+	}
+	l.publish()
+}
+
+func (s *server) poke() {
+	for _, c := range s.wake {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// asked are the server's group versions, by name; none: it is gone.
+func (s *server) asked() []Remote {
+	s.learner.mu.Lock()
+	defer s.learner.mu.Unlock()
+	return s.remotes
+}
+
+// work asks by do, again and again. A wake-up makes the pauses short again.
+func (s *server) work(ctx context.Context, wake <-chan struct{}, do func(context.Context) error, first, longest time.Duration) {
+	pause := time.Duration(0)
+	said := "" // the error of before: the log has each once
+	for {
+		err := do(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			if said != "" {
+				s.learner.o.Log.InfoContext(ctx, "an aggregated API server tells again what it serves", "server", s.name, "apiservices", names(s.asked()))
+			}
+			pause, said = 0, ""
+		default:
+			pause = min(max(2*pause, first), longest)
+			if said != err.Error() {
+				s.learner.o.Log.WarnContext(ctx, "an aggregated API server does not tell what it serves; what it said last is kept",
+					"server", s.name, "apiservices", names(s.asked()), "error", err)
+			}
+			said = err.Error()
+		}
+		t := s.learner.o.Clock.NewTimer(cmp.Or(pause, period))
+		select {
+		case <-ctx.Done():
+		case <-wake:
+			pause = 0
+		case <-t.C():
+		}
+		t.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func names(of []Remote) []string {
+	out := make([]string, len(of))
+	for i, r := range of {
+		out[i] = r.Name
+	}
+	return out
+}
+
+// publish makes what is known the truth for requests, if it is other than before. It wants the lock.
+func (l *Learner) publish() {
+	if l.o.published != nil {
+		defer l.o.published()
+	}
+	if len(l.remotes) == 0 {
+		l.discovery.Store(nil)
+		l.openapi.Store(nil)
+		return
+	}
+	d, a := &discovery.Remote{}, &openapi.Remote{}
+	for i := range l.remotes {
+		r := &l.remotes[i]
+		s := l.servers[r.Server]
+		if s == nil {
+			continue
+		}
+		v, known := s.versions[r.gv()]
+		doc := v.document
+		doc.Version, doc.Freshness = r.Version, apidiscoveryv2.DiscoveryFreshnessStale
+		if known && v.current {
+			doc.Freshness = apidiscoveryv2.DiscoveryFreshnessCurrent
+		}
+		d.Versions = append(d.Versions, discovery.RemoteVersion{
+			Group: r.Group, Version: r.Version, GroupPriority: r.GroupPriority, VersionPriority: r.VersionPriority, Document: doc,
+		})
+		s.api.add(a, r)
+	}
+	a.Order()
+	if was := l.discovery.Load(); was == nil || !reflect.DeepEqual(was, d) {
+		l.discovery.Store(d)
+	}
+	if was := l.openapi.Load(); was == nil || !was.Equal(a) {
+		l.openapi.Store(a)
+	}
+}
