@@ -89,6 +89,9 @@ func (s *Server) settle() (*settled, error) {
 	if err := o.apiserver.FlowControl.Check(); err != nil {
 		return nil, err
 	}
+	if err := o.apiserver.Explain.Check(); err != nil {
+		return nil, err
+	}
 	var err error
 	if o.runtimeConfig, err = kinds.ParseRuntimeConfig(s.RuntimeConfig); err != nil {
 		return nil, err

@@ -49,6 +49,7 @@ func starts() []start {
 		{"check audit", checkAudit},
 		{"check authorization", checkAuthorization},
 		{"check encryption", checkEncryption},
+		{"check aggregation", checkAggregation},
 		{"find a node", findNode},
 		{"listen", listen},
 		{"open the data directory", openDirectory},
@@ -61,6 +62,7 @@ func starts() []start {
 		{"make what every cluster has", makeObjects},
 		{"follow the authorization configuration", followAuthorization},
 		{"follow the encryption configuration", followEncryption},
+		{"follow the front proxy's certificate", followAggregation},
 		{"serve", serve},
 		{"run controllers", runControllers},
 		{"run the scheduler", runScheduler},
@@ -164,6 +166,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 		Log:       o.log.With("part", "apiserver"),
 		Ledger:    p.ledger,
 		Audit:     p.audit,
+		Explain:   apiserver.Explain{On: o.apiserver.Explain.Enabled, Bytes: int64(o.apiserver.Explain.Memory) << 20},
 
 		Authentication: p.authn.settings,
 		Authorization:  p.authorization.chain,
@@ -173,6 +176,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 		Bootstrapped: p.bootstrapped,
 		FinishWait:   o.finishWait(),
 		FlowControl:  o.flowControl(),
+		Aggregation:  p.aggregation(o),
 		Flags:        o.flags(),
 		Config:       map[string]any{"mortise": o.configuration()},
 	})

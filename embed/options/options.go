@@ -20,13 +20,14 @@ type APIServer struct {
 	FlowControl    FlowControl
 	Encryption     Encryption
 	Admission      Admission
+	Explain        Explain
 }
 
 // section is one concept's flags.
 type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
-	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission}
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Explain}
 }
 
 // AddFlags binds all of them to f.

@@ -162,6 +162,7 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	begun := time.Now()
 	if rec != nil {
 		begun = rec.begun
+		rec.trace.Queued(class.Name, class.Level)
 	}
 	work := s.flow.Estimate(r, info, class)
 	var turns *flowcontrol.Turns // nil: it needs none

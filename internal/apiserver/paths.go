@@ -71,6 +71,7 @@ func (s *Server) mux() map[string]http.Handler {
 			mux[p] = dump
 		}
 	}
+	s.explaining(mux)
 	routes(mux, "/version", negotiate.JSON, s.version)
 	s.discoverKeys(mux)
 	for _, p := range s.health.Paths() {

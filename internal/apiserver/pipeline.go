@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
@@ -48,11 +49,13 @@ var uncached = []string{"no-cache, private"}
 // pipeline folds the stages around the innermost handler. Around them all come the count of requests, their latency, and
 // the answer to a panic, so that no stage carries bookkeeping.
 func (s *Server) pipeline(inner http.Handler) http.Handler {
-	h := inner
+	h, told := inner, dispatched(inner) // told is the same for writes whose traces are kept
 	all := stages()
+	fold := func(next http.Handler, step func(*Server, http.ResponseWriter, *http.Request, http.Handler)) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { step(s, w, r, next) })
+	}
 	for i := len(all) - 1; i >= 0; i-- {
-		next, step := h, all[i].step
-		h = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { step(s, w, r, next) })
+		h, told = fold(h, all[i].step), explained(all[i].name, fold(told, all[i].step))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
@@ -66,11 +69,18 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 			if rec.left != nil {
 				rec.left()
 			}
-			s.observe(info, r, rec, time.Since(begun))
+			took := time.Since(begun)
+			s.observe(info, r, rec, took)
+			finished(rec.trace, rec, r, took)
 		}()
 		ctx := request.WithRequestInfo(r.Context(), info)
 		if s.opts.CBOR {
 			ctx = negotiate.WithCBOR(ctx, true)
+		}
+		if s.explain.Writes(info) {
+			rec.trace = s.explain.Begin(info, begun)
+			told.ServeHTTP(rec, r.WithContext(explain.With(ctx, rec.trace)))
+			return
 		}
 		h.ServeHTTP(rec, r.WithContext(ctx))
 	})
@@ -156,12 +166,14 @@ func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http
 	switch {
 	case d == authorize.Allow: // whatever else went wrong
 		audit.Decided(r.Context(), true, reason)
+		decided(r, who, true, reason)
 	case err != nil:
 		audit.Undecided(r.Context())
 		internalError(w, r, err)
 		return
 	default:
 		audit.Decided(r.Context(), false, reason)
+		decided(r, who, false, reason)
 		status.Refuse(w, r, authorize.Forbidden(&a, reason))
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
@@ -24,6 +25,7 @@ type recorder struct {
 	request *http.Request
 
 	begun      time.Time
+	trace      *explain.Trace    // of a write; nil: it is not kept
 	turn       *flowcontrol.Turn // that the request has of the processors; nil: it needs none
 	code       int
 	bytes      int64

@@ -46,6 +46,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 	"github.com/mortise-dev/mortise/internal/apiserver/impersonate"
@@ -86,6 +87,8 @@ type Options struct {
 	Roles *rbac.Index
 	// Ledger makes the calls to webhooks; nil: one of the server's own.
 	Ledger *extension.Ledger
+	// Explain keeps traces of writes.
+	Explain Explain
 	// Audit writes down what is asked and answered; nil: nobody does.
 	Audit *audit.Auditor
 	// Paths are further handlers, by path; one that ends in a slash takes all below it.
@@ -121,6 +124,7 @@ type Server struct {
 	authz        authorize.Chain
 	attempts     *authorize.Attempts
 	impersonator *impersonate.Impersonator
+	explain      *explain.Recorder // nil: no traces are kept
 	limiter      flowcontrol.Limiter
 	flow         *flowcontrol.Controller // nil: the limiter alone
 	turns        turns
@@ -170,6 +174,7 @@ func New(o Options) (*Server, error) {
 		o.Roles = &rbac.Index{}
 	}
 	s := &Server{opts: o, ready: make(chan struct{}), started: o.Now(), underway: newGate()}
+	s.newExplain()
 	s.keeper = upkeep.New(upkeep.Options{Log: o.Log})
 	s.health = health.New(o.Log, s.checks()...)
 	s.metrics = meter.New(s.started, s.sources())

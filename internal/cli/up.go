@@ -120,6 +120,7 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 	f.StringToStringVar(&gates, "feature-gates", nil, "upstream's feature gates that differ from their defaults: CBORServingAndStorage=true")
 	var config []string
 	f.StringSliceVar(&config, "runtime-config", nil, "APIs to switch on or off: api/beta=true, GROUP/VERSION=false, GROUP/VERSION/RESOURCE=true ...")
+	o.APIServer.Explain.Enabled = true
 	o.APIServer.AddFlags(f)
 	f.StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	f.Usage = func() {

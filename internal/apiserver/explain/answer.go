@@ -282,7 +282,9 @@ func (w *walk) follow(objects Objects, gr schema.GroupResource, version string, 
 }
 
 // same says whether two states are of the same version, so that they can be compared.
-func same(a, b map[string]any) bool { return a["apiVersion"] == b["apiVersion"] && a["kind"] == b["kind"] }
+func same(a, b map[string]any) bool {
+	return a["apiVersion"] == b["apiVersion"] && a["kind"] == b["kind"]
+}
 
 // told are the steps in words, with the plug-ins that had nothing against the object.
 func (w *walk) told(validators []string, ran int) []trace.Step {
@@ -305,7 +307,9 @@ func (w *walk) told(validators []string, ran int) []trace.Step {
 		if s.Result == trace.Changed {
 			switch {
 			case h.after != nil:
-				s.Changes = trace.Diff(h.before, h.after)
+				if s.Changes = trace.Diff(h.before, h.after); len(s.Changes) == 0 && s.Kind == trace.Defaulting {
+					continue // nothing was left out
+				}
 			case h.step.form == tooLarge:
 				s.Untold = "it is too large to be kept"
 			case h.step.form == hidden:

@@ -68,10 +68,11 @@ const DefaultBytes = 16 << 20
 
 // Options of [New].
 type Options struct {
-	Bytes   int64            // that traces take at most; 0: DefaultBytes
-	Started time.Time        // of the server
-	Plugins []string         // the admission plug-ins that mutate or validate, by name and in order
-	Now     func() time.Time // nil: time.Now
+	Bytes   int64     // that traces take at most; 0: DefaultBytes
+	Started time.Time // of the server
+	// Mutators and Validators are the names of the admission plug-ins that are one, in their order.
+	Mutators, Validators []string
+	Now                  func() time.Time // nil: time.Now
 }
 
 // Recorder keeps traces. A nil one keeps none.
@@ -97,7 +98,7 @@ func New(o Options) *Recorder {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	r := &Recorder{started: o.Started, now: o.Now, bound: o.Bytes, large: int(min(o.Bytes/16, 1<<20)), validators: o.Plugins}
+	r := &Recorder{started: o.Started, now: o.Now, bound: o.Bytes, large: int(min(o.Bytes/16, 1<<20)), validators: o.Validators}
 	if _, err := rand.Read(r.key[:]); err != nil {
 		panic("explain: no randomness: " + err.Error()) // the runtime ends the program before this
 	}
@@ -105,7 +106,7 @@ func New(o Options) *Recorder {
 	r.full = ring{bound: o.Bytes * 7 / 10, segment: segment}
 	r.refused = ring{bound: o.Bytes * 2 / 10, segment: segment}
 	r.brief = ring{bound: o.Bytes / 10, segment: segment}
-	r.watched, r.foreign = concerns(o.Plugins)
+	r.watched, r.foreign = concerns(o.Mutators)
 	return r
 }
 
@@ -166,7 +167,7 @@ type Trace struct {
 	body                  []byte
 	media                 string
 	steps                 []step
-	patched               [2][]byte // what a hook's patch was applied to, and what it made
+	patched               [3][]byte // what a patch of a hook was applied to, what it made, and that filled in
 	plugins               watching
 	commits               []commit
 	more                  int
@@ -190,6 +191,9 @@ func (t *Trace) Enter(s Stage) {
 func (t *Trace) enter(s Stage, now time.Time) {
 	t.took[t.at] += now.Sub(t.since)
 	t.at, t.since = s, now
+	if s == Authorize {
+		t.by = "" // who decided about impersonation is another matter
+	}
 }
 
 // Asks says who asks: first the user, then, if that is another, whom the user is taken for.
@@ -312,18 +316,31 @@ func (t *Trace) Step(s Step) {
 	if s.Before == nil && s.After == nil {
 		s.Before, s.After = t.patched[0], t.patched[1]
 	}
-	t.patched = [2][]byte{}
+	filled := t.patched[2]
+	t.patched = [3][]byte{}
 	if t.secret && s.Reason != "" {
 		s.Reason = withheld
 	}
+	t.add(t.contents(s))
+	if filled != nil {
+		t.add(t.contents(Step{Phase: s.Phase, Kind: trace.Defaulting, Result: trace.Changed, Before: s.After, After: filled}))
+	}
+}
+
+// contents is a step with what is kept of its contents.
+func (t *Trace) contents(s Step) step {
 	kept := step{Step: s}
-	if s.After != nil {
-		kept.form = inJSON
-		if t.secret {
-			kept.Before, kept.After = t.recorder.redactJSON(t.info, s.Before), t.recorder.redactJSON(t.info, s.After)
+	if s.After == nil {
+		return kept
+	}
+	kept.form = inJSON
+	if t.secret {
+		kept.Before, kept.After = t.recorder.redactJSON(t.info, s.Before), t.recorder.redactJSON(t.info, s.After)
+		if kept.After == nil {
+			kept.Before, kept.form = nil, hidden
 		}
 	}
-	t.add(kept)
+	return kept
 }
 
 // maxSteps is how many steps of a request are told of: of a collection that is deleted there may be any number.
@@ -345,13 +362,14 @@ func (t *Trace) add(s step) {
 	}
 }
 
-// Patched says what a hook's answer makes of the object, in JSON, before what is left out is filled in. The step follows.
-func (t *Trace) Patched(before, after []byte) {
+// Patched says what a hook's answer makes of the object, and what that is when what it leaves out is filled in, all in JSON. The
+// step follows.
+func (t *Trace) Patched(before, after, filled []byte) {
 	if t == nil {
 		return
 	}
 	t.mu.Lock()
-	t.patched = [2][]byte{before, after}
+	t.patched = [3][]byte{before, after, filled}
 	t.mu.Unlock()
 }
 

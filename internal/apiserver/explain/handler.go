@@ -15,6 +15,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/extension/trace"
 )
@@ -130,7 +131,7 @@ func (r *Recorder) field(req *http.Request, q *question, path trace.Path, object
 		}
 		f.Managers = managers(live, path)
 		live = nil
-		if err := json.Unmarshal(r.redactJSON(&secretsInfo, b), &live); err != nil {
+		if err := json.Unmarshal(r.redactJSON(&request.RequestInfo{Resource: "secrets"}, b), &live); err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}
 	} else {

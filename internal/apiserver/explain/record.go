@@ -102,6 +102,7 @@ func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, befo
 	if t == nil {
 		return
 	}
+	now := t.recorder.now()
 	is := obj
 	c := commit{group: d.Group, resource: d.Resource, revision: revision, action: changed, form: stored, before: before, after: after}
 	switch {
@@ -113,6 +114,7 @@ func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, befo
 	c.namespace, c.name, c.uid = is.GetNamespace(), is.GetName(), string(is.GetUID())
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.enter(Respond, now)
 	if t.ended || len(t.commits) == maxCommits {
 		t.more++
 		return
@@ -124,11 +126,11 @@ func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, befo
 		c.form, c.before, c.after = tooLarge, nil, nil
 	case secret(d.Group, d.Resource, ""):
 		c.before, c.after, c.form = nil, nil, hidden
-		now, ok := obj.(*corev1.Secret)
+		is, ok := obj.(*corev1.Secret)
 		if !ok {
 			break
 		}
-		if c.after, c.form = t.recorder.redactSecret(d.Storage, now); old != nil {
+		if c.after, c.form = t.recorder.redactSecret(d.Storage, is); old != nil {
 			if was, ok := old.(*corev1.Secret); ok {
 				c.before, _ = t.recorder.redactSecret(d.Storage, was)
 			}

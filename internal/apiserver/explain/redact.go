@@ -116,11 +116,11 @@ func (r *Recorder) redactAnnotations(has map[string]string) map[string]string {
 // redactJSON is the same for an object of a hook, as JSON. What is no Secret, or cannot be read, is not kept at all.
 func (r *Recorder) redactJSON(info *request.RequestInfo, b []byte) []byte {
 	if info.APIGroup != "" || info.Resource != "secrets" {
-		return []byte("null")
+		return nil
 	}
 	var m map[string]any
 	if err := json.Unmarshal(b, &m); err != nil {
-		return []byte("null")
+		return nil
 	}
 	data := map[string]any{}
 	for _, member := range []string{"data", "stringData"} {
@@ -152,10 +152,7 @@ func (r *Recorder) redactJSON(info *request.RequestInfo, b []byte) []byte {
 	}
 	out, err := json.Marshal(m)
 	if err != nil {
-		return []byte("null")
+		return nil
 	}
 	return out
 }
-
-// secretsInfo is a request for secrets.
-var secretsInfo = request.RequestInfo{Resource: "secrets", APIVersion: "v1"}

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -31,18 +32,24 @@ func (m *Meter) Admission(c admit.Chain) admit.Chain {
 		return nil
 	}
 	t := &timed{meter: m, steps: newSteps(func(labels ...string) prometheus.Observer { return m.step.WithLabelValues(labels...) })}
+	validators := 0
 	for _, p := range c {
 		one := plugin{steps: newSteps(func(labels ...string) prometheus.Observer {
 			return m.controller.WithLabelValues(append([]string{p.Name()}, labels...)...)
 		})}
+		one.name = p.Name()
 		one.mutator, _ = p.(admit.Mutator)
-		one.validator, _ = p.(admit.Validator)
+		if one.validator, _ = p.(admit.Validator); one.validator != nil {
+			one.place, validators = validators, validators+1
+		}
 		t.plugins = append(t.plugins, one)
 	}
 	return admit.Chain{t}
 }
 
 type plugin struct {
+	name      string
+	place     int // among the validators
 	mutator   admit.Mutator
 	validator admit.Validator
 	steps     *steps
@@ -60,6 +67,9 @@ func (t *timed) Name() string { return "chain" }
 
 // Mutate calls every mutator in order, all of them again if one asks for it; the first error ends it.
 func (t *timed) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) (err error) {
+	tr := explain.From(ctx)
+	tr.Enter(explain.Mutate)
+	tr.Given(a.Descriptor, a.Subresource, a.Object)
 	start := time.Now()
 	last := start
 	for again := true; again; again = err == nil && a.Again() {
@@ -71,17 +81,23 @@ func (t *timed) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribu
 			err = p.mutator.Mutate(ctx, b, a)
 			now := time.Now()
 			p.steps.observe(t.meter, admitting, a.Operation, err != nil, now.Sub(last))
+			tr.Mutated(p.name, now.Sub(last), a.Object, err)
 			if last = now; err != nil {
 				break
 			}
 		}
 	}
 	t.steps.observe(t.meter, admitting, a.Operation, err != nil, last.Sub(start))
+	if err == nil {
+		tr.Enter(explain.Prepare)
+	}
 	return err
 }
 
 // Validate calls every validator in order; the first error ends it.
 func (t *timed) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) (err error) {
+	tr := explain.From(ctx)
+	tr.Enter(explain.Validate)
 	start := time.Now()
 	last := start
 	for i := range t.plugins {
@@ -92,6 +108,7 @@ func (t *timed) Validate(ctx context.Context, b resource.Backend, a *admit.Attri
 		err = p.validator.Validate(ctx, b, a)
 		now := time.Now()
 		p.steps.observe(t.meter, validating, a.Operation, err != nil, now.Sub(last))
+		tr.Validated(p.place, p.name, now.Sub(last), err)
 		if last = now; err != nil {
 			break
 		}

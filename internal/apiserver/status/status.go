@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/store"
 )
@@ -103,6 +104,7 @@ func Refuse(w http.ResponseWriter, r *http.Request, err error) int {
 func Write(w http.ResponseWriter, r *http.Request, err error) int {
 	s := Of(err)
 	audit.Status(r.Context(), s)
+	explain.From(r.Context()).Refused(s)
 	code := int(s.Code)
 	h := w.Header()
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -118,6 +119,9 @@ func (q *req) attributes(op admit.Operation, obj, old resource.Object, opts runt
 		Warn:     func(text string) { q.warn.AddWarning("", text) },
 		Annotate: func(k, v string) { audit.Annotate(q.ctx, k, v) },
 	}
+	if dryRun {
+		explain.From(q.ctx).DryRun()
+	}
 	if q.sub != nil {
 		at.Subresource = q.sub.Name
 	}
@@ -157,7 +161,9 @@ func (q *req) updateFields(live, obj resource.Object, sub, managerName string) (
 	if q.Fields == nil {
 		return obj, nil
 	}
-	return q.Fields.Update(q.kind.Descriptor, q.ver().Name, sub, live, obj, manager(managerName, q.r.UserAgent()))
+	by := manager(managerName, q.r.UserAgent())
+	explain.From(q.ctx).Managed(by, string(metav1.ManagedFieldsOperationUpdate))
+	return q.Fields.Update(q.kind.Descriptor, q.ver().Name, sub, live, obj, by)
 }
 
 // sameNamespace gives an object the namespace of the path, or refuses one that says another.

@@ -27,6 +27,7 @@ import (
 
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/resource"
@@ -416,6 +417,7 @@ func (q *req) object(fieldValidation string) (resource.Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	explain.From(q.ctx).Body(media, body)
 	obj, strict, err := q.decoder().decode(body, media, directive(fieldValidation))
 	if err != nil {
 		return nil, err

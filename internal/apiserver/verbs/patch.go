@@ -29,6 +29,7 @@ import (
 
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
@@ -103,6 +104,7 @@ func (q *req) readPatch() (*patching, error) {
 		return nil, apierrors.NewBadRequest("invalid JSON patch")
 	}
 	p.auditPatch()
+	explain.From(q.ctx).Body(ct, body)
 	return p, nil
 }
 
@@ -137,6 +139,7 @@ func (p *patching) apply(old *watchcache.Forms) (resource.Object, error) {
 			if p.Fields == nil {
 				return nil, unsupportedMedia(p.patchTypes()[:2])
 			}
+			explain.From(p.ctx).Managed(p.opts.FieldManager, string(metav1.ManagedFieldsOperationApply))
 			obj, err := p.Fields.Apply(p.req.kind.Descriptor, p.ver().Name, p.subName(), hubOf(old), u, p.opts.FieldManager, force)
 			if err == nil && p.dec.coerce != nil {
 				err = p.dec.coerce(obj)

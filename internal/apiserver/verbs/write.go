@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -139,6 +140,7 @@ func (a *API) insertOnce(ctx context.Context, c *creation, obj resource.Object) 
 	if err != nil {
 		return nil, err
 	}
+	explain.From(ctx).Enter(explain.Store)
 	a.holdsOne(k, obj)
 	rec, err := a.Store.Create(ctx, key, data, ttlOf(k, obj))
 	if err != nil {
@@ -149,6 +151,7 @@ func (a *API) insertOnce(ctx context.Context, c *creation, obj resource.Object) 
 		return nil, err
 	}
 	committed = true
+	explain.From(ctx).Committed(k.Descriptor, nil, obj, nil, data, rec.Revision)
 	f, err := k.Forms(rec)
 	if err == nil {
 		a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), f.Hub)
@@ -379,10 +382,13 @@ func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur
 			return nil, nil, err
 		}
 	}
+	tr := explain.From(ctx)
+	tr.Enter(explain.Store)
 	now, err := a.Store.Update(ctx, rec.Key, rec.Revision, data, ttlOf(k, obj))
 	if err != nil {
 		return nil, nil, err
 	}
+	tr.Committed(k.Descriptor, cur.Hub, obj, rec.Value, data, now.Revision)
 	f, err := k.Forms(now)
 	if err == nil {
 		a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), f.Hub)
@@ -491,9 +497,12 @@ func finished(k *Kind, obj, old resource.Object) bool {
 
 // remove deletes a record, and releases what the object held.
 func (a *API) remove(ctx context.Context, k *Kind, rec *store.Record, obj resource.Object) (revision int64, err error) {
+	tr := explain.From(ctx)
+	tr.Enter(explain.Store)
 	if revision, err = a.Store.Delete(ctx, rec.Key, rec.Revision); err != nil {
 		return 0, err
 	}
+	tr.Committed(k.Descriptor, obj, nil, nil, nil, revision)
 	a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), nil)
 	if k.Strategy.Allocate != nil {
 		done, err := k.Strategy.Allocate(ctx, &Backend{a}, nil, obj, false)

@@ -26,8 +26,10 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/cel/environment"
 
+	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -143,11 +145,13 @@ func (r *rounds) require() {
 // refusals gathers what goes wrong.
 type refusals struct {
 	q      *matching.Request
+	trace  *explain.Trace
 	causes []string
 	reason metav1.StatusReason
 }
 
 func (r *refusals) add(p *policy[*mutations], b *binding, err error, reason metav1.StatusReason) {
+	explainRefusal(r.trace, trace.Mutate, p, b, err)
 	if p.ignores() {
 		return
 	}
@@ -187,7 +191,7 @@ func (s *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attr
 		return nil
 	}
 	q := matching.NewRequest(s.host, b, a)
-	wrong := &refusals{q: q}
+	wrong := &refusals{q: q, trace: explain.From(ctx)}
 	var calls []call
 	for _, p := range policies {
 		calls = s.calls(ctx, b, q, p, wrong, calls)
@@ -310,7 +314,7 @@ func (s *Mutating) one(ctx context.Context, q *matching.Request, c *call, ns *co
 	if q.Round > 0 && !memory.due[c.key()] {
 		return false, false, false, nil
 	}
-	before := v.Object
+	before, started := v.Object, time.Now()
 	for _, p := range m.patchers {
 		if v.Object == nil {
 			break // nothing to change
@@ -328,7 +332,9 @@ func (s *Mutating) one(ctx context.Context, q *matching.Request, c *call, ns *co
 		did = true
 		v = q.Change(v, obj)
 	}
-	return true, did, !apiequality.Semantic.DeepEqual(before, v.Object), nil
+	changed = !apiequality.Semantic.DeepEqual(before, v.Object)
+	explainMutation(ctx, c, started, before, v.Object, changed)
+	return true, did, changed, nil
 }
 
 // patch applies one mutation.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,8 +28,10 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/warning"
 
+	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -127,6 +130,7 @@ func conditionsOf(cs []admissionregistrationv1.MatchCondition) []cel.ExpressionA
 type verdict struct {
 	q        *matching.Request
 	meters   *meters
+	trace    *explain.Trace
 	denial   string // the first; empty: none
 	reason   metav1.StatusReason
 	failures []failure
@@ -153,6 +157,7 @@ func (v *verdict) deny(policy, binding, message string, reason metav1.StatusReas
 
 // wrong is that a policy or its binding cannot be evaluated.
 func (v *verdict) wrong(p *policy[validating.Validator], b *binding, err error) {
+	explainRefusal(v.trace, trace.Validate, p, b, err)
 	switch {
 	case p.ignores():
 	case b == nil:
@@ -168,7 +173,7 @@ func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.
 	if len(policies) == 0 {
 		return nil
 	}
-	v := &verdict{q: matching.NewRequest(s.host, b, a), meters: s.meters}
+	v := &verdict{q: matching.NewRequest(s.host, b, a), meters: s.meters, trace: explain.From(ctx)}
 	authz := admissionauthorizer.NewCachingAuthorizer(admit.Authorizer(s.host.Authorize))
 	for _, p := range policies {
 		if err := s.evaluate(ctx, b, v, p, authz); err != nil {
@@ -222,7 +227,9 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 			return err
 		}
 		for _, param := range params {
+			begun := time.Now()
 			r := p.evaluator().Validate(ctx, form.Resource, v.q.Library(in), param, ns, celconfig.RuntimeCELCostBudget, authz)
+			explainVerdict(v.trace, p, bind, begun, &r)
 			if err := v.take(ctx, p, bind, &r, notes); err != nil {
 				return err
 			}

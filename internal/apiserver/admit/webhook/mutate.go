@@ -23,6 +23,7 @@ import (
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
@@ -115,10 +116,8 @@ func (p *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attr
 		if h.again {
 			memory.invoke(h.uid)
 		}
-		if err != nil {
-			if err = p.settle(ctx, h, q, i, err); err != nil {
-				return err
-			}
+		if err = explained(ctx, trace.Mutate, h, begun, changed, err, func(err error) error { return p.settle(ctx, h, q, i, err) }); err != nil {
+			return err
 		}
 	}
 	if err := q.Settle(); err != nil {
@@ -204,6 +203,7 @@ func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *
 		}
 	}
 	q.Default(obj, &v.Form)
+	patchedTo(ctx, raw.Raw, patched, obj, changed)
 	q.Change(v, obj)
 	return changed, nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 	"github.com/mortise-dev/mortise/resource"
@@ -101,8 +102,5 @@ func (p *Validating) ask(ctx context.Context, h *asked, q *matching.Request, r *
 	begun := time.Now()
 	_, err = p.call(ctx, h.hook, q, r, h.in, false)
 	p.observe(h.hook, q, time.Since(begun), err)
-	if err == nil {
-		return nil
-	}
-	return p.settle(ctx, h.hook, q, i, err)
+	return explained(ctx, trace.Validate, h.hook, begun, false, err, func(err error) error { return p.settle(ctx, h.hook, q, i, err) })
 }

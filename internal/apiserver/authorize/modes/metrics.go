@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 )
 
 // Metrics are upstream's metrics of authorizers, of their webhooks and of the reloads of their configuration.
@@ -154,8 +155,10 @@ func (z *counted) Authorize(ctx context.Context, a *authorize.Attributes) (autho
 	switch d {
 	case authorize.Allow:
 		z.inc(&z.allowed, "allowed")
+		explain.From(ctx).DecidedBy(z.name)
 	case authorize.Deny:
 		z.inc(&z.denied, "denied")
+		explain.From(ctx).DecidedBy(z.name)
 	case authorize.NoOpinion:
 	}
 	return d, reason, err

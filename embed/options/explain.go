@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+)
+
+// Explain says whether traces of writes are kept, for `mortise explain`.
+type Explain struct {
+	// Enabled keeps them. The zero value does not; `mortise up` does unless told otherwise.
+	Enabled bool
+	// Memory is how many mebibytes they take at most; 0: 16.
+	Memory int
+}
+
+// What the flags mean that are not set, and the most that they may say.
+const (
+	ExplainMemory    = 16
+	maxExplainMemory = 16 << 10
+)
+
+func (o *Explain) addFlags(f *pflag.FlagSet) {
+	f.BoolVar(&o.Enabled, "explain", o.Enabled, "keep, of each write, what changed or refused it on its way, for mortise explain")
+	f.IntVar(&o.Memory, "explain-memory", ExplainMemory, "mebibytes of memory that this takes at most; the oldest is forgotten first")
+}
+
+// Check refuses what makes no sense.
+func (o *Explain) Check() error {
+	if o.Memory < 0 || o.Memory > maxExplainMemory {
+		return fmt.Errorf("--explain-memory %d: want 1 to %d", o.Memory, maxExplainMemory)
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/mortise-dev/mortise/extension/trace"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+)
+
+// explained settles what a call came to, and tells the request's trace of it: what the webhook answered, and whether the request
+// goes on in spite of that.
+func explained(ctx context.Context, phase string, h *hook, begun time.Time, changed bool, err error, settle func(error) error) error {
+	t := explain.From(ctx)
+	if !t.Keeps() {
+		if err == nil {
+			return nil
+		}
+		return settle(err)
+	}
+	s := explain.Step{Phase: phase, Kind: trace.Webhook, Configuration: h.configuration, Name: h.name, Result: trace.Allowed, Took: time.Since(begun)}
+	if err == nil {
+		if changed {
+			s.Result = trace.Changed
+		}
+		t.Step(s)
+		return nil
+	}
+	settled := settle(err)
+	s.Reason = err.Error()
+	switch {
+	case settled == nil:
+		s.Result = trace.Ignored
+	case errors.As(err, new(rejected)):
+		s.Result = trace.Denied
+	default:
+		s.Result = trace.Failed
+	}
+	t.Step(s)
+	return settled
+}
+
+// patchedTo tells the request's trace what a webhook's patch made of an object, and what was filled in then.
+func patchedTo(ctx context.Context, before, patched []byte, filled runtime.Object, changed bool) {
+	if t := explain.From(ctx); changed && t.Keeps() {
+		b, err := json.Marshal(filled)
+		if err != nil {
+			b = patched // it has been encoded before
+		}
+		t.Patched(before, patched, b)
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"net/http"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/extension/trace"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
+)
+
+// Explain says whether traces of writes are kept.
+type Explain struct {
+	On    bool
+	Bytes int64 // that they take at most; 0: 16 MiB
+}
+
+// newExplain makes the recorder; there is none unless somebody asks for it.
+func (s *Server) newExplain() {
+	if !s.opts.Explain.On {
+		return
+	}
+	var mutators, validators []string
+	for _, p := range s.opts.Admission {
+		if _, ok := p.(admit.Mutator); ok {
+			mutators = append(mutators, p.Name())
+		}
+		if _, ok := p.(admit.Validator); ok {
+			validators = append(validators, p.Name())
+		}
+	}
+	s.explain = explain.New(explain.Options{Bytes: s.opts.Explain.Bytes, Started: s.started, Mutators: mutators, Validators: validators})
+}
+
+// explaining answers questions about traces.
+func (s *Server) explaining(mux map[string]http.Handler) {
+	h := s.explain.Handler(s.api.Explained(), status.Write)
+	mux[trace.Route], mux[trace.Route+"/"] = h, h
+}
+
+// entered are the stages of a trace by their names in the table; those that are not there belong to the one before them.
+func entered(name string) (explain.Stage, bool) {
+	switch name {
+	case "authenticate":
+		return explain.Authenticate, true
+	case "audit":
+		return explain.Audit, true
+	case "impersonate":
+		return explain.Impersonate, true
+	case "flow control":
+		return explain.FlowControl, true
+	case "authorize":
+		return explain.Authorize, true
+	}
+	return 0, false
+}
+
+// explained is a stage that says to the request's trace that it is entered, and by whom the request is then.
+func explained(name string, next http.Handler) http.Handler {
+	at, ok := entered(name)
+	if !ok {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t := explain.From(r.Context())
+		t.Enter(at)
+		if at == explain.Audit || at == explain.FlowControl {
+			if who, ok := request.UserFrom(r.Context()); ok && who != nil {
+				t.Asks(who.GetName())
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// dispatched is what follows the last stage.
+func dispatched(inner http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		explain.From(r.Context()).Enter(explain.Decode)
+		inner.ServeHTTP(w, r)
+	})
+}
+
+// decided tells a request's trace what authorization decided.
+func decided(r *http.Request, who user.Info, allowed bool, reason string) {
+	t := explain.From(r.Context())
+	if t == nil {
+		return
+	}
+	if administrator(who) {
+		t.DecidedBy(authorize.Masters)
+	}
+	t.Decided(allowed, reason)
+}
+
+// finished writes a trace down when the request has been answered.
+func finished(t *explain.Trace, w *recorder, r *http.Request, took time.Duration) {
+	if t == nil {
+		return
+	}
+	a := explain.Answer{Code: w.status(), Source: r.RemoteAddr, Took: took}
+	if ids := w.Header()[audit.Header]; len(ids) > 0 {
+		a.ID = ids[0]
+	}
+	t.Finish(r, a)
+}
