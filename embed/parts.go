@@ -40,6 +40,8 @@ type parts struct {
 	audit    *audit.Auditor // nil: nothing is audited
 	auditing group          // what the auditor does meanwhile: it outlasts the API server
 
+	frontProxy *frontProxyClient // nil: the cluster's own
+
 	authorization authorization
 	encryption    encrypting
 

@@ -20,6 +20,7 @@ type APIServer struct {
 	FlowControl    FlowControl
 	Encryption     Encryption
 	Admission      Admission
+	Aggregation    Aggregation
 	Explain        Explain
 }
 
@@ -27,7 +28,7 @@ type APIServer struct {
 type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
-	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Explain}
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Explain}
 }
 
 // AddFlags binds all of them to f.
