@@ -53,7 +53,7 @@ func (s *Server) paths() http.Handler {
 
 // mux are the handlers of the paths that are neither resources nor discovery, by path; one that ends in a slash takes all below it.
 func (s *Server) mux() map[string]http.Handler {
-	documents := openapi.New(s.Kinds, s.opts.Log)
+	documents := openapi.New(s.Kinds, s.opts.Log).With(s.learner.OpenAPI)
 	flags := http.HandlerFunc(s.debugFlags)
 	mux := map[string]http.Handler{
 		"/openapi/v2": documents, "/openapi/v3": documents, "/openapi/v3/": documents,

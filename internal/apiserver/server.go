@@ -39,6 +39,7 @@ import (
 	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
+	"github.com/mortise-dev/mortise/internal/apiserver/aggregate/learn"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
@@ -131,6 +132,8 @@ type Server struct {
 	bounds       *bounds
 	crds         *crd.Registry
 	aggregator   *aggregate.Aggregator
+	learner      *learn.Learner
+	documents    *discovery.Handler
 	keeper       *upkeep.Keeper
 	metrics      *meter.Meter
 	health       *health.Handler
@@ -180,7 +183,7 @@ func New(o Options) (*Server, error) {
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
-	if err := errors.Join(s.newFlow(), s.newAggregator()); err != nil {
+	if err := errors.Join(s.newFlow(), s.newAggregator(), s.newLearner()); err != nil {
 		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
@@ -399,6 +402,7 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() { s.authn.Run(ctx) })
 		g.Go(func() { s.keeper.Run(ctx, s.api.Backend()) })
 		g.Go(func() { s.aggregator.Run(ctx) })
+		g.Go(func() { s.learner.Run(ctx) })
 		g.Go(func() { s.compact(ctx) })
 		g.Go(func() {
 			if e := s.runAdmission(ctx); e != nil && ctx.Err() == nil {
@@ -436,4 +440,4 @@ func (s *Server) bookmarks(ctx context.Context) {
 }
 
 // discovery makes the handler of the discovery documents.
-func (s *Server) discovery() http.Handler { return discovery.New(s.Kinds) }
+func (s *Server) discovery() http.Handler { return s.documents }

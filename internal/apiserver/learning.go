@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
+	"github.com/mortise-dev/mortise/internal/apiserver/aggregate/learn"
+	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
+)
+
+// newLearner makes what finds out what other servers serve, and the discovery documents that tell of it.
+func (s *Server) newLearner() error {
+	s.learner = learn.New(learn.Options{Remotes: s.remotes, Changed: s.aggregator.Changed, Log: s.opts.Log})
+	s.documents = discovery.New(s.Kinds).With(s.learner.Discovery)
+	return s.metrics.Registry().Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "aggregator_discovery_aggregation_count_total", Help: "[ALPHA] Counter of number of times discovery was aggregated",
+	}, func() float64 { return float64(s.documents.Builds()) }))
+}
+
+// remotes are the group versions that others serve, as the learner wants them.
+func (s *Server) remotes() []learn.Remote {
+	services := s.aggregator.Services()
+	out := make([]learn.Remote, len(services))
+	for i, a := range services {
+		base := a.URL("")
+		out[i] = learn.Remote{
+			Name: a.Name, Group: a.Group, Version: a.Version, GroupPriority: int(a.GroupPriority), VersionPriority: int(a.VersionPriority),
+			Server: base.Host, State: fmt.Sprint(a.UID, a.Available), Base: base,
+			Discovery: a.As(aggregate.Discovery()), OpenAPI: a.As(aggregate.OpenAPI()),
+		}
+	}
+	return out
+}
