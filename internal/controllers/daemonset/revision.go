@@ -4,12 +4,9 @@
 package daemonset
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -22,26 +19,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// snapshot is what a ControllerRevision holds: the patch that puts the template back.
-func snapshot(set *appsv1.DaemonSet) ([]byte, error) {
-	text, err := json.Marshal(set.Spec.Template)
-	if err != nil {
-		return nil, fmt.Errorf("encode template: %w", err)
-	}
-	var template map[string]any
-	if err := json.Unmarshal(text, &template); err != nil {
-		return nil, fmt.Errorf("decode template: %w", err)
-	}
-	template["$patch"] = "replace"
-	return json.Marshal(map[string]any{"spec": map[string]any{"template": template}})
-}
-
-// same compares snapshots as JSON.
-func same(a, b []byte) bool {
-	var x, y any
-	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
-}
-
 // revise makes the revision of the set's template the newest, and deletes old ones that no pod is of and that are over
 // the history limit. It returns the hash of the newest; empty when the set's status had to be changed first.
 func (c *controller) revise(ctx context.Context, set *appsv1.DaemonSet, pods []*corev1.Pod) (string, error) {
@@ -50,10 +27,8 @@ func (c *controller) revise(ctx context.Context, set *appsv1.DaemonSet, pods []*
 		return "", fmt.Errorf("list revisions: %w", err)
 	}
 	mine := slices.DeleteFunc(all, func(r *appsv1.ControllerRevision) bool { return !workload.Controlled(r, set) })
-	slices.SortFunc(mine, func(a, b *appsv1.ControllerRevision) int {
-		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Name, b.Name))
-	})
-	data, err := snapshot(set)
+	workload.SortRevisions(mine)
+	data, err := workload.Snapshot(&set.Spec.Template)
 	if err != nil {
 		return "", err
 	}
@@ -61,7 +36,7 @@ func (c *controller) revise(ctx context.Context, set *appsv1.DaemonSet, pods []*
 	var current *appsv1.ControllerRevision
 	for _, r := range mine {
 		newest = max(newest, r.Revision)
-		if same(r.Data.Raw, data) {
+		if workload.SameSnapshot(r.Data.Raw, data) {
 			current = r
 		}
 	}
@@ -106,7 +81,7 @@ func (c *controller) createRevision(ctx context.Context, set *appsv1.DaemonSet, 
 	if err != nil {
 		return nil, fmt.Errorf("get revision: %w", err)
 	}
-	if workload.Controlled(there, set) && same(there.Data.Raw, data) {
+	if workload.Controlled(there, set) && workload.SameSnapshot(there.Data.Raw, data) {
 		return there, nil
 	}
 	// Another template has the same hash: the next one is salted.
