@@ -45,7 +45,8 @@ type parts struct {
 	authorization authorization
 	encryption    encrypting
 
-	admission admit.Chain
+	admission    admit.Chain
+	initializing initializing
 
 	bootstrapped chan struct{} // closed when the objects that every cluster has are there
 

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -45,6 +46,7 @@ func starts() []start {
 	return []start{
 		{"check the selection", checkSelection},
 		{"make admission", checkAdmission},
+		{"make initializers", makeInitializers},
 		{"check authentication", checkAuthentication},
 		{"check audit", checkAudit},
 		{"check authorization", checkAuthorization},
@@ -156,10 +158,10 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 	p.bootstrapped = make(chan struct{})
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace}), o.extensions.Kinds...)),
+		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace}), slices.Concat(p.initializing.kinds, o.extensions.Kinds)...)),
 		Roles:     p.authorization.roles,
 		Nodes:     p.authorization.nodes,
-		Admission: append(p.admission, o.extensions.Admission...),
+		Admission: slices.Concat(p.admission, o.extensions.Admission, p.initializing.plugins),
 		Material:  p.pki,
 		Version:   version.Get(),
 		CBOR:      o.cbor,

@@ -139,6 +139,7 @@ type Server struct {
 	health       *health.Handler
 	started      time.Time
 	leaving      atomic.Bool // the server was told to end
+	initializes  bool        // whether objects may wait for initializers
 	underway     *gate
 	lifetime     *watchcache.Lifetime
 	end          context.CancelFunc
@@ -205,7 +206,9 @@ func New(o Options) (*Server, error) {
 	vo := verbs.Options{
 		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
 		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds(), aggregate.Kinds(), s.followed()),
+		Initialization: initialization(o.Admission),
 	}
+	s.initializes = vo.Initialization != nil
 	if o.Nodes != nil {
 		vo.Watched = append(vo.Watched, node.Kinds()...)
 	}

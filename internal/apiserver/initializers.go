@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/initializers"
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
+	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
+)
+
+// Plug-ins that are not asked again as about a new object when an initializer has changed one that waits: the mutating hooks, of
+// which initializers come after; the quota, which has counted the object; and whether the namespace takes new objects.
+var (
+	notFilledAgain  = []string{initializers.Name, "MutatingAdmissionPolicy", "MutatingAdmissionWebhook", "NamespaceLifecycle"}
+	notCheckedAgain = []string{initializers.Name, "ResourceQuota", "NamespaceLifecycle"}
+)
+
+// initialization is what verbs must know when objects may wait for initializers; nil: none does.
+func initialization(all admit.Chain) *verbs.Initialization {
+	if !slices.ContainsFunc(all, func(p admit.Plugin) bool { return p.Name() == initializers.Name }) {
+		return nil
+	}
+	without := func(names []string) (some admit.Chain) {
+		for _, p := range all {
+			if !slices.Contains(names, p.Name()) {
+				some = append(some, p)
+			}
+		}
+		return some
+	}
+	return &verbs.Initialization{Fill: without(notFilledAgain), Check: without(notCheckedAgain)}
+}
+
+// yielding lets a request that creates an object, and then waits for it to be initialised, give up what it holds of the server:
+// its seat, and its turn if it has one.
+func yielding(r *http.Request, info *requestinfo.Info, leave, end func()) *http.Request {
+	if info.Verb != "create" && info.Verb != "patch" && info.Verb != "update" {
+		return r
+	}
+	return r.WithContext(flowcontrol.WithBeginning(r.Context(), func() {
+		leave()
+		if end != nil {
+			end()
+		}
+	}))
+}
