@@ -45,3 +45,4 @@ func checkAdmission(_ context.Context, p *parts, o *settled) error {
 	p.admission, err = builtin.Admission(opts)
 	return err
 }
+	opts.NotReadySeconds, opts.UnreachableSeconds = a.NotReadySeconds, a.UnreachableSeconds

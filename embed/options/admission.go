@@ -3,7 +3,11 @@
 
 package options
 
-import "github.com/spf13/pflag"
+import (
+	"strconv"
+
+	"github.com/spf13/pflag"
+)
 
 // Admission says what changes and checks every write.
 type Admission struct {
@@ -13,11 +17,37 @@ type Admission struct {
 	Enable, Disable []string
 	// Initializers serves InitializerConfiguration, and lets new objects wait for those whom it names.
 	Initializers bool
+	// NotReadySeconds and UnreachableSeconds are how long a pod that does not say so itself stays on a node that is not ready,
+	// or cannot be reached; nil: five minutes.
+	NotReadySeconds, UnreachableSeconds *int64
 }
 
 func (o *Admission) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ConfigFile, "admission-control-config-file", o.ConfigFile, "file of an AdmissionConfiguration: credentials and manifests of webhooks, manifests of policies")
+	f.StringVar(&o.ConfigFile, "admission-control-config-file", o.ConfigFile, "file of an AdmissionConfiguration: what admission plug-ins are configured by")
 	f.StringSliceVar(&o.Enable, "enable-admission-plugins", o.Enable, "admission plug-ins that are not on by themselves")
 	f.BoolVar(&o.Initializers, "enable-initializers", o.Initializers, "serve InitializerConfiguration of extension.mortise.dev, and hide new objects until the initializers that it names are through with them")
 	f.StringSliceVar(&o.Disable, "disable-admission-plugins", o.Disable, "admission plug-ins that are off")
+	f.Var(&seconds{&o.NotReadySeconds}, "default-not-ready-toleration-seconds", "how long a pod that does not say so itself stays on a node that is not ready")
+	f.Var(&seconds{&o.UnreachableSeconds}, "default-unreachable-toleration-seconds", "how long a pod that does not say so itself stays on a node that cannot be reached")
 }
+
+// seconds is a flag of whole seconds that is nil, five minutes, until somebody sets it.
+type seconds struct{ to **int64 }
+
+func (v *seconds) Set(s string) error {
+	n, err := strconv.ParseInt(s, 0, 64)
+	if err != nil {
+		return err
+	}
+	*v.to = &n
+	return nil
+}
+
+func (v *seconds) String() string {
+	if v.to == nil || *v.to == nil {
+		return "300"
+	}
+	return strconv.FormatInt(**v.to, 10)
+}
+
+func (v *seconds) Type() string { return "int" }

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	policyconfig "k8s.io/apiserver/pkg/admission/plugin/policy/config"
 	webhookconfig "k8s.io/apiserver/pkg/admission/plugin/webhook/config"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/alwaysadmit"
@@ -24,16 +26,21 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultingressclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultstorageclass"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaulttolerationseconds"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/eventratelimit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/extendedresources"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/imagepolicy"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/limitranger"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespaceautoprovision"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespaceexists"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/namespacelifecycle"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/nodefeatures"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/noderestriction"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/ownerreferences"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podantiaffinity"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/podnodeselector"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podresize"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podsecurity"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/podtolerations"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/podtopologylabels"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/policy"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/priority"
@@ -45,11 +52,14 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/taintnodes"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/volumeresize"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/webhook"
+	"github.com/mortise-dev/mortise/internal/kinds/podspec"
 )
 
 // AdmissionOptions select and configure the built-in admission plug-ins. The zero value is kube-apiserver's default.
 type AdmissionOptions struct {
 	Enable, Disable []string
+	// NotReadySeconds and UnreachableSeconds are how long pods stay on such nodes by themselves; nil: as long as ever.
+	NotReadySeconds, UnreachableSeconds *int64
 	// Configuration is what an AdmissionConfiguration says for a plug-in, nil where it says nothing; nil: there is no file.
 	Configuration func(name string) (io.Reader, error)
 }
@@ -64,11 +74,14 @@ type admissionPlugin struct {
 
 // plain is a plug-in without configuration.
 func plain[P admit.Plugin](p func() P) func(io.Reader) (admit.Plugin, error) {
+// release is the one of Kubernetes that this is.
+const release = "1.37.1"
+
 	return func(io.Reader) (admit.Plugin, error) { return p(), nil }
 }
 
 // admissionPlugins are all of kube-apiserver's, in its order.
-func admissionPlugins() []admissionPlugin {
+func admissionPlugins(o AdmissionOptions) []admissionPlugin {
 	return []admissionPlugin{
 		{name: "AlwaysAdmit", off: true, make: plain(alwaysadmit.New)},
 		{name: "NamespaceAutoProvision", off: true, make: plain(namespaceautoprovision.New)},
@@ -80,13 +93,20 @@ func admissionPlugins() []admissionPlugin {
 		{name: "NodeRestriction", make: plain(noderestriction.New)}, // on here, unlike upstream: nodes are on by themselves too
 		{name: "TaintNodesByCondition", make: plain(taintnodes.New)},
 		{name: "AlwaysPullImages", off: true, make: plain(alwayspullimages.New)},
-		{name: "ImagePolicyWebhook", off: true},
+		{name: "ImagePolicyWebhook", off: true, make: imagepolicy.New},
 		{name: "PodSecurity", make: podsecurity.New},
-		{name: "PodNodeSelector", off: true},
+		{name: "PodNodeSelector", off: true, make: podnodeselector.New},
 		{name: "Priority", make: plain(priority.New)},
-		{name: "DefaultTolerationSeconds", make: plain(defaulttolerationseconds.New)},
-		{name: "PodTolerationRestriction", off: true},
-		{name: "EventRateLimit", off: true},
+		{name: "DefaultTolerationSeconds", make: func(io.Reader) (admit.Plugin, error) {
+			seconds := defaulttolerationseconds.Usually()
+			seconds.NotReady = ptr.Deref(o.NotReadySeconds, seconds.NotReady)
+			seconds.Unreachable = ptr.Deref(o.UnreachableSeconds, seconds.Unreachable)
+			return defaulttolerationseconds.New(seconds), nil
+		}},
+		{name: "PodTolerationRestriction", off: true, make: func(r io.Reader) (admit.Plugin, error) {
+			return podtolerations.New(r, podtolerations.Kinds{QOSClass: podspec.QOSClass, Check: podspec.CheckTolerations})
+		}},
+		{name: "EventRateLimit", off: true, make: func(r io.Reader) (admit.Plugin, error) { return eventratelimit.New(r, clock.RealClock{}) }},
 		{name: "ExtendedResourceToleration", off: true, make: plain(extendedresources.New)},
 		{name: "DefaultStorageClass", make: plain(defaultstorageclass.New)},
 		{name: "StorageObjectInUseProtection", make: plain(storageprotection.New)},
@@ -101,7 +121,7 @@ func admissionPlugins() []admissionPlugin {
 		{name: "DefaultIngressClass", make: plain(defaultingressclass.New)},
 		{name: "DenyServiceExternalIPs", off: true, make: plain(serviceexternalips.New)},
 		{name: "PodTopologyLabels", make: plain(podtopologylabels.New)},
-		{name: "NodeDeclaredFeatureValidator"},
+		{name: "NodeDeclaredFeatureValidator", make: func(io.Reader) (admit.Plugin, error) { return nodefeatures.New(release) }},
 		{name: "PodResizeValidator", make: plain(podresize.New)},
 		{name: "MutatingAdmissionPolicy", make: func(r io.Reader) (admit.Plugin, error) {
 			c, err := policyconfig.LoadMutatingConfig(r)
@@ -135,7 +155,7 @@ func webhookOptions(r io.Reader) (webhook.Options, error) {
 // AdmissionNames are the names of all of upstream's plug-ins.
 func AdmissionNames() []string {
 	var names []string
-	for _, p := range admissionPlugins() {
+	for _, p := range admissionPlugins(AdmissionOptions{}) {
 		names = append(names, p.name)
 	}
 	return names
@@ -143,7 +163,7 @@ func AdmissionNames() []string {
 
 // Admission is the built-in admission plug-ins, in kube-apiserver's order.
 func Admission(o AdmissionOptions) (admit.Chain, error) {
-	all := admissionPlugins()
+	all := admissionPlugins(o)
 	if err := checkAdmission(all, o); err != nil {
 		return nil, err
 	}

@@ -45,6 +45,17 @@ func AppArmorProfile(p *corev1.AppArmorProfile) field.ErrorList {
 	return validation.ValidateAppArmorProfileField(in, &field.Path{})
 }
 
+// Tolerations validates a list of tolerations.
+func Tolerations(ts []corev1.Toleration, path *field.Path) field.ErrorList {
+	in := make([]core.Toleration, len(ts))
+	for i, t := range ts {
+		in[i] = core.Toleration{
+			Key: t.Key, Operator: core.TolerationOperator(t.Operator), Value: t.Value, Effect: core.TaintEffect(t.Effect), TolerationSeconds: t.TolerationSeconds,
+		}
+	}
+	return validation.ValidateTolerations(in, path, validation.PodValidationOptions{})
+}
+
 // podUpdate gives one of the validations of a pod's update its options.
 func podUpdate(f func(pod, old *core.Pod, o validation.PodValidationOptions) field.ErrorList) func(pod, old *core.Pod) field.ErrorList {
 	return func(pod, old *core.Pod) field.ErrorList {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package defaulttolerationseconds is the DefaultTolerationSeconds plug-in: a pod that says nothing of nodes that are not
-// ready or not reachable stays on them for five minutes.
+// ready or not reachable stays on them for a while.
 package defaulttolerationseconds
 
 import (
@@ -14,17 +14,21 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-const seconds = 300
+// Options are how long a pod stays, in seconds. 0 is: not at all.
+type Options struct{ NotReady, Unreachable int64 }
+
+// Usually is what kube-apiserver has unless its flags say otherwise.
+func Usually() Options { return Options{NotReady: 300, Unreachable: 300} }
 
 // New makes the plug-in.
-func New() admit.Plugin { return plugin{} }
+func New(o Options) admit.Plugin { return plugin{o} }
 
-type plugin struct{}
+type plugin struct{ o Options }
 
 func (plugin) Name() string { return "DefaultTolerationSeconds" }
 
 // Mutate adds the tolerations that are missing, on create and on update.
-func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
+func (p plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if !a.Is("", "pods", "") || a.Operation != admit.Create && a.Operation != admit.Update {
 		return nil
 	}
@@ -33,11 +37,13 @@ func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes)
 		return nil
 	}
 	given := pod.Spec.Tolerations
-	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-		if !speaksOf(given, key) {
-			s := int64(seconds)
+	for _, taint := range []struct {
+		key     string
+		seconds int64
+	}{{corev1.TaintNodeNotReady, p.o.NotReady}, {corev1.TaintNodeUnreachable, p.o.Unreachable}} {
+		if !speaksOf(given, taint.key) {
 			pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
-				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &s,
+				Key: taint.key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &taint.seconds,
 			})
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/tolerations"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -54,7 +55,7 @@ func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribute
 		selector[key] = want
 	}
 	pod.Spec.NodeSelector = selector
-	pod.Spec.Tolerations = mergeTolerations(pod.Spec.Tolerations, class.Scheduling.Tolerations)
+	pod.Spec.Tolerations = tolerations.Merge(pod.Spec.Tolerations, class.Scheduling.Tolerations)
 	return nil
 }
 
@@ -107,48 +108,4 @@ func find(ctx context.Context, b resource.Backend, a *admit.Attributes) (*corev1
 		return pod, nil, apierrors.NewInternalError(fmt.Errorf("runtime class is a %T", obj))
 	}
 	return pod, class, nil
-}
-
-// mergeTolerations keeps, of both lists, those that no other one covers; of equal ones the first.
-func mergeTolerations(first, second []corev1.Toleration) []corev1.Toleration {
-	all := append(append([]corev1.Toleration(nil), first...), second...)
-	var kept []corev1.Toleration
-next:
-	for i, t := range all {
-		for _, k := range kept {
-			if covers(k, t) {
-				continue next
-			}
-		}
-		for _, later := range all[i+1:] {
-			if !equality.Semantic.DeepEqual(t, later) && covers(later, t) {
-				continue next
-			}
-		}
-		kept = append(kept, t)
-	}
-	return kept
-}
-
-// covers says that whatever t tolerates, wide does too.
-func covers(wide, t corev1.Toleration) bool {
-	if equality.Semantic.DeepEqual(wide, t) {
-		return true
-	}
-	if t.Key != wide.Key && (wide.Key != "" || wide.Operator != corev1.TolerationOpExists) {
-		return false
-	}
-	if wide.Effect != "" && t.Effect != wide.Effect {
-		return false
-	}
-	if wide.Effect == corev1.TaintEffectNoExecute && wide.TolerationSeconds != nil &&
-		(t.TolerationSeconds == nil || *t.TolerationSeconds > *wide.TolerationSeconds) {
-		return false
-	}
-	switch wide.Operator {
-	case corev1.TolerationOpEqual, "":
-		return t.Operator == corev1.TolerationOpEqual && t.Value == wide.Value
-	default:
-		return wide.Operator == corev1.TolerationOpExists
-	}
 }

@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package imagepolicy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/imagepolicy"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// backend answers reviews, and keeps what it was asked.
+type backend struct {
+	answer func(call int) (int, string)
+	asked  []map[string]any
+	path   string // of the kubeconfig
+}
+
+func newBackend(t *testing.T, answer func(call int) (int, string)) *backend {
+	t.Helper()
+	b := &backend{answer: answer, path: filepath.Join(t.TempDir(), "kubeconfig")}
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body map[string]any
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		b.asked = append(b.asked, body)
+		code, text := b.answer(len(b.asked))
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		fmt.Fprint(w, text)
+	}))
+	t.Cleanup(s.Close)
+	c := clientapi.NewConfig()
+	c.Clusters["b"] = &clientapi.Cluster{Server: s.URL + "/review", InsecureSkipTLSVerify: true}
+	c.Contexts["b"], c.CurrentContext = &clientapi.Context{Cluster: "b"}, "b"
+	if err := clientcmd.WriteToFile(*c, b.path); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func newPlugin(t *testing.T, b *backend, more string) (admit.Validator, *extension.Ledger) {
+	t.Helper()
+	p, err := imagepolicy.New(strings.NewReader(fmt.Sprintf("imagePolicy: {kubeConfigFile: %q, retryBackoff: 1%s}", b.path, more)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := extension.NewLedger(clock.RealClock{})
+	if err := p.(admit.Hosted).Join(&admit.Host{Ledger: l, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	return p.(admit.Validator), l
+}
+
+// ask validates a pod with that image, and returns the refusal with the audit annotations.
+func ask(t *testing.T, p admit.Validator, image, subresource string) (string, map[string]string) {
+	t.Helper()
+	notes := map[string]string{}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Annotations: map[string]string{"break.image-policy.k8s.io/glass": "now", "other": "x"}},
+		Spec: corev1.PodSpec{
+			InitContainers: []corev1.Container{{Image: "init"}}, Containers: []corev1.Container{{Image: image}},
+			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Image: "late"}}},
+		},
+	}
+	err := p.Validate(t.Context(), nil, &admit.Attributes{
+		Operation: admit.Create, Descriptor: &resource.Descriptor{Resource: "pods", Kind: "Pod"}, Version: "v1", Namespace: "ns", Name: "p",
+		Subresource: subresource, Object: pod, Annotate: func(k, v string) { notes[k] = v },
+	})
+	if err != nil {
+		return err.Error(), notes
+	}
+	return "", notes
+}
+
+func status(s string) string {
+	return `{"apiVersion":"imagepolicy.k8s.io/v1alpha1","kind":"ImageReview","status":` + s + `}`
+}
+
+// TestReview: what the backend is asked, and what becomes of its answers.
+func TestReview(t *testing.T) {
+	for name, c := range map[string]struct {
+		subresource, status, want string
+		images                    []any
+		notes                     map[string]string
+	}{
+		"allowed":   {"", `{"allowed":true,"auditAnnotations":{"a":"b"}}`, "", []any{"app", "init"}, map[string]string{"imagepolicywebhook.image-policy.k8s.io/a": "b"}},
+		"denied":    {"", `{"allowed":false,"reason":"too old"}`, `pods "p" is forbidden: image policy webhook backend denied one or more images: too old`, []any{"app", "init"}, nil},
+		"no reason": {"", `{}`, `pods "p" is forbidden: one or more images rejected by webhook backend`, []any{"app", "init"}, nil},
+		"ephemeral": {"ephemeralcontainers", `{"allowed":true}`, "", []any{"late"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackend(t, func(int) (int, string) { return 200, status(c.status) })
+			p, _ := newPlugin(t, b, "")
+			got, notes := ask(t, p, "app", c.subresource)
+			if got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+			if c.notes == nil {
+				c.notes = map[string]string{}
+			}
+			if d := cmp.Diff(c.notes, notes); d != "" {
+				t.Errorf("annotations (-want +got):\n%s", d)
+			}
+			var containers []any
+			for _, i := range c.images {
+				containers = append(containers, map[string]any{"image": i})
+			}
+			want := map[string]any{
+				"apiVersion": "imagepolicy.k8s.io/v1alpha1", "kind": "ImageReview", "metadata": map[string]any{}, "status": map[string]any{"allowed": false},
+				"spec": map[string]any{"containers": containers, "namespace": "ns", "annotations": map[string]any{"break.image-policy.k8s.io/glass": "now"}},
+			}
+			if d := cmp.Diff([]map[string]any{want}, b.asked); d != "" {
+				t.Errorf("asked (-want +got):\n%s", d)
+			}
+		})
+	}
+	b := newBackend(t, func(int) (int, string) { return 200, status(`{}`) })
+	p, _ := newPlugin(t, b, "")
+	if got, _ := ask(t, p, "app", "status"); got != "" || len(b.asked) > 0 {
+		t.Errorf("a pod's status was asked about: %q", got)
+	}
+}
+
+// TestRemembered: equal questions are asked once, unless the answers are not to be kept.
+func TestRemembered(t *testing.T) {
+	b := newBackend(t, func(int) (int, string) { return 200, status(`{"allowed":true}`) })
+	p, _ := newPlugin(t, b, "")
+	for _, image := range []string{"a", "a", "b", "a"} {
+		ask(t, p, image, "")
+	}
+	if len(b.asked) != 2 {
+		t.Errorf("asked %d times, want 2", len(b.asked))
+	}
+	b = newBackend(t, func(int) (int, string) { return 200, status(`{}`) })
+	p, _ = newPlugin(t, b, ", denyTTL: -1")
+	ask(t, p, "a", "")
+	ask(t, p, "a", "")
+	if len(b.asked) != 2 {
+		t.Errorf("asked %d times, want 2", len(b.asked))
+	}
+}
+
+// TestFailing: a backend that breaks down is asked five times; then the configuration decides.
+func TestFailing(t *testing.T) {
+	broken := func(int) (int, string) {
+		return 500, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500}`
+	}
+	b := newBackend(t, broken)
+	p, ledger := newPlugin(t, b, "")
+	if got, _ := ask(t, p, "a", ""); !strings.HasPrefix(got, `pods "p" is forbidden: `) || len(b.asked) != 5 {
+		t.Errorf("%q after %d calls", got, len(b.asked))
+	}
+	entries := ledger.Snapshot()
+	if len(entries) != 1 || entries[0].Calls != 5 || entries[0].State != extension.Failing || entries[0].Where != "ImagePolicyWebhook/"+b.path {
+		t.Errorf("the ledger has %+v", entries)
+	}
+	b = newBackend(t, broken)
+	p, _ = newPlugin(t, b, ", defaultAllow: true")
+	got, notes := ask(t, p, "a", "")
+	if got != "" || notes["imagepolicywebhook.image-policy.k8s.io/failed-open"] != "true" {
+		t.Errorf("%q, %v", got, notes)
+	}
+	b = newBackend(t, func(call int) (int, string) {
+		if call < 3 {
+			return broken(call)
+		}
+		return 200, status(`{"allowed":true}`)
+	})
+	p, _ = newPlugin(t, b, "")
+	if got, _ := ask(t, p, "a", ""); got != "" || len(b.asked) != 3 {
+		t.Errorf("%q after %d calls", got, len(b.asked))
+	}
+	b = newBackend(t, func(int) (int, string) { return 400, "" })
+	p, _ = newPlugin(t, b, "")
+	if got, _ := ask(t, p, "a", ""); got == "" || len(b.asked) != 1 {
+		t.Errorf("%q after %d calls", got, len(b.asked))
+	}
+}
+
+// TestConfiguration: a bad one is refused.
+func TestConfiguration(t *testing.T) {
+	if _, err := imagepolicy.New(nil); err == nil || err.Error() != "no config specified" {
+		t.Errorf("without configuration: %v", err)
+	}
+	bad := filepath.Join(t.TempDir(), "bad")
+	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for in, want := range map[string]string{
+		"imagePolicy: {allowTTL: 1801}":                       "allowTTL: valid value is between 1s and 30m0s, got 1801",
+		"imagePolicy: {denyTTL: -2}":                          "denyTTL: valid value",
+		"imagePolicy: {retryBackoff: 300001}":                 "retryBackoff: valid value",
+		"imagePolicy: {retryBackoff: 9223372036854775807}":    "retryBackoff: valid value",
+		"imagePolicy: {kubeConfig: x}":                        "unknown field",
+		"imagePolicy: {kubeConfigFile: /nowhere/at/all}":      "/nowhere/at/all",
+		fmt.Sprintf("imagePolicy: {kubeConfigFile: %q}", bad): bad,
+	} {
+		if _, err := imagepolicy.New(strings.NewReader(in)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", in, err, want)
+		}
+	}
+}

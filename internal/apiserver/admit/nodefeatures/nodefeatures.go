@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodefeatures is the NodeDeclaredFeatureValidator plug-in: a pod on a node is not changed so that it needs a feature that
+// the node does not declare.
+package nodefeatures
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
+	features "k8s.io/component-helpers/nodedeclaredfeatures"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// New makes the plug-in for a release of Kubernetes: features that all its nodes have need not be declared.
+func New(release string) (admit.Plugin, error) {
+	v, err := version.Parse(release)
+	if err != nil {
+		return nil, err
+	}
+	return &plugin{release: v}, nil
+}
+
+type plugin struct{ release *version.Version }
+
+func (*plugin) Name() string { return "NodeDeclaredFeatureValidator" }
+
+// Validate refuses a change that the pod's node cannot follow.
+func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if a.Operation != admit.Update || !a.Is("", "pods", "") && !a.Is("", "pods", "resize") {
+		return nil
+	}
+	pod, old, ok := admit.ObjectsOf[*corev1.Pod](a)
+	if !ok || old == nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("expected a pod but got a %T", a.Object)) // upstream's words
+	}
+	if pod.Spec.NodeName == "" || pod.Generation == old.Generation {
+		return nil
+	}
+	needs, err := features.DefaultFramework.InferForPodUpdate(
+		&features.PodInfo{Spec: &old.Spec, Status: &old.Status}, &features.PodInfo{Spec: &pod.Spec, Status: &pod.Status}, p.release)
+	if err != nil {
+		return admit.Forbidden(a, fmt.Errorf("failed to infer pod capability requirements: %w", err)) // upstream's words
+	}
+	if needs.IsEmpty() {
+		return nil
+	}
+	obj, err := b.Get(ctx, schema.GroupResource{Resource: "nodes"}, "", pod.Spec.NodeName)
+	if apierrors.IsNotFound(err) {
+		return admit.Forbidden(a, fmt.Errorf("node %q not found", pod.Spec.NodeName))
+	} else if err != nil {
+		return admit.Forbidden(a, fmt.Errorf("failed to get node %q: %w", pod.Spec.NodeName, err)) // upstream's words
+	}
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return apierrors.NewInternalError(fmt.Errorf("node is a %T", obj))
+	}
+	match, err := features.DefaultFramework.MatchNode(needs, node)
+	if err != nil {
+		return admit.Forbidden(a, fmt.Errorf("failed to match pod requirements against node %q: %w", node.Name, err)) // upstream's words
+	}
+	if !match.IsMatch {
+		return admit.Forbidden(a, fmt.Errorf("pod update requires features %s which are not available on node %q", strings.Join(match.UnsatisfiedRequirements, ", "), node.Name))
+	}
+	return nil
+}
