@@ -41,8 +41,8 @@ func checkAdmission(_ context.Context, p *parts, o *settled) error {
 			return r, err
 		}
 	}
+	opts.NotReadySeconds, opts.UnreachableSeconds = a.NotReadySeconds, a.UnreachableSeconds
 	var err error
 	p.admission, err = builtin.Admission(opts)
 	return err
 }
-	opts.NotReadySeconds, opts.UnreachableSeconds = a.NotReadySeconds, a.UnreachableSeconds

@@ -72,11 +72,11 @@ type admissionPlugin struct {
 	make func(config io.Reader) (admit.Plugin, error)
 }
 
-// plain is a plug-in without configuration.
-func plain[P admit.Plugin](p func() P) func(io.Reader) (admit.Plugin, error) {
 // release is the one of Kubernetes that this is.
 const release = "1.37.1"
 
+// plain is a plug-in without configuration.
+func plain[P admit.Plugin](p func() P) func(io.Reader) (admit.Plugin, error) {
 	return func(io.Reader) (admit.Plugin, error) { return p(), nil }
 }
 
