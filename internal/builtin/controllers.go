@@ -22,6 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/nodelifecycle"
 	"github.com/mortise-dev/mortise/internal/controllers/podgc"
 	"github.com/mortise-dev/mortise/internal/controllers/replicaset"
+	"github.com/mortise-dev/mortise/internal/controllers/resourcequota"
 	"github.com/mortise-dev/mortise/internal/controllers/rootca"
 	"github.com/mortise-dev/mortise/internal/controllers/serviceaccount"
 	"github.com/mortise-dev/mortise/internal/controllers/servicecidr"
@@ -57,6 +58,7 @@ func Controllers() []controllers.Controller {
 		podgc.Controller(),
 		replicaset.Controller(),
 		replicaset.ReplicationControllers(),
+		resourcequota.Controller(),
 		rootca.Controller(),
 		serviceaccount.Controller(),
 		servicecidr.Controller(),

@@ -80,3 +80,6 @@ func intersect(names, known []corev1.ResourceName) []corev1.ResourceName {
 	}
 	return out
 }
+
+// Number is a number of objects.
+func Number(n int64) resource.Quantity { return *decimal(n) }

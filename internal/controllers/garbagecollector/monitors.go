@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/follow"
 )
 
 // patience is how long the first judgement waits for lists; a resource that cannot be listed must not stop the rest.
@@ -233,10 +234,10 @@ func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.
 			return &monitor{stop: func() {}, synced: registration.HasSyncedChecker().Done()}, nil
 		}
 	}
-	follow := newReflected(func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) }, m.removed)
+	one := follow.New(func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) }, func(g follow.Gone) { m.removed(g.UID) })
 	ctx, stop := context.WithCancel(ctx)
-	group.Go(func() error { return follow.run(ctx, m.d.Metadata, gvr) })
-	return &monitor{stop: stop, synced: follow.synced}, nil
+	group.Go(func() error { return one.Run(ctx, m.d.Metadata, gvr) })
+	return &monitor{stop: stop, synced: one.Synced()}, nil
 }
 
 func describe(gvr schema.GroupVersionResource, kind string, o metav1.Object) *object {

@@ -1,7 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package garbagecollector
+// Package follow follows the metadata of one resource, for controllers that do so for resources which come and go and which no
+// other controller has in full. A [Resource] tells of each object that is there or has changed, and of each that has gone. It
+// keeps no more than their names, UIDs and versions, and needs neither the goroutines nor the buffers of an informer, of which
+// there would be one for each custom resource definition.
+package follow
 
 import (
 	"context"
@@ -18,15 +22,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// reflected follows one resource that no other controller does. The graph has all that is wanted of its objects, so it
-// keeps no more than their UIDs; and it needs neither the goroutines nor the buffers of an informer, of which there would
-// be one for each custom resource definition.
-type reflected struct {
-	observed func(metav1.Object)
-	removed  func(types.UID)
-	synced   chan struct{}
-	first    sync.Once
-	known    map[cache.ObjectName]state // the reflector's own goroutine's
+// Resource is one resource that is followed. Its functions are called by one goroutine, in the order of what happened.
+type Resource struct {
+	seen   func(metav1.Object)
+	gone   func(Gone)
+	synced chan struct{}
+	first  sync.Once
+	known  map[cache.ObjectName]state // the reflector's own goroutine's
+}
+
+// Gone is an object that is there no more.
+type Gone struct {
+	cache.ObjectName
+	UID types.UID
 }
 
 type state struct {
@@ -34,12 +42,16 @@ type state struct {
 	version string
 }
 
-func newReflected(observed func(metav1.Object), removed func(types.UID)) *reflected {
-	return &reflected{observed: observed, removed: removed, synced: make(chan struct{}), known: map[cache.ObjectName]state{}}
+// New makes a follower that tells seen and gone.
+func New(seen func(metav1.Object), gone func(Gone)) *Resource {
+	return &Resource{seen: seen, gone: gone, synced: make(chan struct{}), known: map[cache.ObjectName]state{}}
 }
 
-// run follows the resource until ctx ends. A panic of who is told is an error.
-func (r *reflected) run(ctx context.Context, client metadata.Interface, gvr schema.GroupVersionResource) (err error) {
+// Synced is closed when all has been told of that was there in the beginning.
+func (r *Resource) Synced() <-chan struct{} { return r.synced }
+
+// Run follows the resource until ctx ends. A panic of who is told is an error.
+func (r *Resource) Run(ctx context.Context, client metadata.Interface, gvr schema.GroupVersionResource) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("follow %s: panic: %v\n%s", gvr, v, debug.Stack())
@@ -53,12 +65,12 @@ func (r *reflected) run(ctx context.Context, client metadata.Interface, gvr sche
 		},
 	}, client)
 	cache.NewReflectorWithOptions(source, &metav1.PartialObjectMetadata{}, r, cache.ReflectorOptions{
-		Name: "garbage-collector " + gvr.String(),
+		Name: "follow " + gvr.String(),
 	}).RunWithContext(ctx)
 	return nil
 }
 
-func (r *reflected) see(obj any) error {
+func (r *Resource) see(obj any) error {
 	o, ok := obj.(metav1.Object)
 	if !ok {
 		return fmt.Errorf("follow objects: %T has no metadata", obj)
@@ -69,21 +81,21 @@ func (r *reflected) see(obj any) error {
 		return nil
 	}
 	if ok && was.uid != is.uid {
-		r.removed(was.uid)
+		r.gone(Gone{at, was.uid})
 	}
 	r.known[at] = is
-	r.observed(o)
+	r.seen(o)
 	return nil
 }
 
 // Add implements [cache.ReflectorStore].
-func (r *reflected) Add(obj any) error { return r.see(obj) }
+func (r *Resource) Add(obj any) error { return r.see(obj) }
 
 // Update implements [cache.ReflectorStore].
-func (r *reflected) Update(obj any) error { return r.see(obj) }
+func (r *Resource) Update(obj any) error { return r.see(obj) }
 
 // Delete implements [cache.ReflectorStore].
-func (r *reflected) Delete(obj any) error {
+func (r *Resource) Delete(obj any) error {
 	o, ok := obj.(metav1.Object)
 	if !ok {
 		return fmt.Errorf("follow objects: %T has no metadata", obj)
@@ -91,13 +103,13 @@ func (r *reflected) Delete(obj any) error {
 	at := cache.MetaObjectToName(o)
 	if was, ok := r.known[at]; ok {
 		delete(r.known, at)
-		r.removed(was.uid)
+		r.gone(Gone{at, was.uid})
 	}
 	return nil
 }
 
 // Replace implements [cache.ReflectorStore].
-func (r *reflected) Replace(all []any, _ string) error {
+func (r *Resource) Replace(all []any, _ string) error {
 	there := make(map[cache.ObjectName]bool, len(all))
 	for _, obj := range all {
 		if o, ok := obj.(metav1.Object); ok {
@@ -107,7 +119,7 @@ func (r *reflected) Replace(all []any, _ string) error {
 	for at, was := range r.known {
 		if !there[at] {
 			delete(r.known, at)
-			r.removed(was.uid)
+			r.gone(Gone{at, was.uid})
 		}
 	}
 	for _, obj := range all {
@@ -120,4 +132,4 @@ func (r *reflected) Replace(all []any, _ string) error {
 }
 
 // Resync implements [cache.ReflectorStore].
-func (r *reflected) Resync() error { return nil }
+func (r *Resource) Resync() error { return nil }

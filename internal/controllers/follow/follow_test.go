@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package garbagecollector
+package follow
 
 import (
 	"testing"
@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestReflectedTells is what the graph hears of lists and events: each change once, and of what a new list lacks that it is gone.
-func TestReflectedTells(t *testing.T) {
+// TestTells is what one hears of lists and events: each change once, and of what a new list lacks that it is gone.
+func TestTells(t *testing.T) {
 	object := func(name, uid, version string) any {
 		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(uid), ResourceVersion: version}}
 	}
 	var heard []string
-	r := newReflected(
+	r := New(
 		func(o metav1.Object) { heard = append(heard, "+"+string(o.GetUID())+"@"+o.GetResourceVersion()) },
-		func(uid types.UID) { heard = append(heard, "-"+string(uid)) },
+		func(g Gone) { heard = append(heard, "-"+g.Name+string(g.UID)) },
 	)
 	steps := []struct {
 		what string
@@ -30,9 +30,9 @@ func TestReflectedTells(t *testing.T) {
 		{"same again", func() error { return r.Update(object("a", "1", "5")) }, nil},
 		{"changed", func() error { return r.Update(object("a", "1", "7")) }, []string{"+1@7"}},
 		{"new", func() error { return r.Add(object("c", "3", "8")) }, []string{"+3@8"}},
-		{"gone", func() error { return r.Delete(object("c", "3", "9")) }, []string{"-3"}},
+		{"gone", func() error { return r.Delete(object("c", "3", "9")) }, []string{"-c3"}},
 		{"gone twice", func() error { return r.Delete(object("c", "3", "9")) }, nil},
-		{"made anew while nobody looked", func() error { return r.Replace([]any{object("a", "4", "12")}, "12") }, []string{"-2", "-1", "+4@12"}},
+		{"made anew while nobody looked", func() error { return r.Replace([]any{object("a", "4", "12")}, "12") }, []string{"-b2", "-a1", "+4@12"}},
 	}
 	for i, s := range steps {
 		heard = nil

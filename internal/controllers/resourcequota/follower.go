@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourcequota
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/follow"
+	"github.com/mortise-dev/mortise/internal/quota"
+)
+
+// patience is how long a count waits until what it counts is followed.
+const patience = 30 * time.Second
+
+// follower follows the resources that quotas name, and tells where something was given back.
+type follower struct {
+	d        *controllers.Deps
+	released func(r schema.GroupResource, namespace string)
+	ctx      context.Context //nolint:containedctx // of Run, which the goroutines belong to
+	group    *errgroup.Group
+
+	mu        sync.Mutex
+	followed  map[schema.GroupResource]*followed
+	informers map[schema.GroupVersionResource]<-chan struct{} // subscriptions last; closed when synced
+}
+
+type followed struct {
+	gvr    schema.GroupVersionResource
+	synced <-chan struct{}
+	stop   context.CancelFunc
+}
+
+func newFollower(d *controllers.Deps, released func(schema.GroupResource, string)) *follower {
+	return &follower{
+		d: d, released: released,
+		followed: map[schema.GroupResource]*followed{}, informers: map[schema.GroupVersionResource]<-chan struct{}{},
+	}
+}
+
+// begin gives the follower the life of its controller.
+func (f *follower) begin(ctx context.Context, group *errgroup.Group) { f.ctx, f.group = ctx, group }
+
+// follow returns once deletions of a resource will be heard of; false if nobody serves it, or not so that it could be counted.
+func (f *follower) follow(ctx context.Context, r schema.GroupResource) (schema.GroupVersionResource, bool, error) {
+	one, err := f.start(r)
+	if err != nil || one == nil {
+		return schema.GroupVersionResource{}, false, err
+	}
+	timer := f.d.Clock.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-one.synced:
+		return one.gvr, true, nil
+	case <-timer.C():
+		return one.gvr, false, fmt.Errorf("no list after %s", patience)
+	case <-ctx.Done():
+		return one.gvr, false, ctx.Err()
+	}
+}
+
+func (f *follower) start(r schema.GroupResource) (*followed, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if one := f.followed[r]; one != nil {
+		return one, nil
+	}
+	gvr, ok, err := f.find(r)
+	if err != nil || !ok {
+		return nil, err
+	}
+	one := &followed{gvr: gvr, stop: func() {}}
+	informer, err := f.informer(gvr)
+	switch {
+	case err != nil:
+		return nil, err
+	case informer != nil:
+		one.synced = informer
+	default:
+		meta := follow.New(func(metav1.Object) {}, func(g follow.Gone) { f.released(r, g.Namespace) })
+		ctx, stop := context.WithCancel(f.ctx)
+		one.stop, one.synced = stop, meta.Synced()
+		f.group.Go(func() error { return meta.Run(ctx, f.d.Metadata, gvr) })
+	}
+	f.followed[r] = one
+	return one, nil
+}
+
+// informer subscribes to the informer of a resource whose updates matter, or that another controller has; nil: neither.
+func (f *follower) informer(gvr schema.GroupVersionResource) (<-chan struct{}, error) {
+	if synced := f.informers[gvr]; synced != nil {
+		return synced, nil
+	}
+	r := gvr.GroupResource()
+	var registration cache.ResourceEventHandlerRegistration
+	var err error
+	core := f.d.Informers.Core().V1()
+	switch {
+	case gvr == corev1.SchemeGroupVersion.WithResource("pods"):
+		registration, err = subscribe(f, r, core.Pods().Informer(), func(before, now *corev1.Pod) bool {
+			return quota.PodReleases(before, now, f.d.Clock.Now())
+		})
+	case gvr == corev1.SchemeGroupVersion.WithResource("services"):
+		registration, err = subscribe(f, r, core.Services().Informer(), quota.ServiceReleases)
+	case gvr == corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"):
+		registration, err = subscribe(f, r, core.PersistentVolumeClaims().Informer(), quota.VolumeClaimReleases)
+	case f.d.Typed[gvr]:
+		generic, none := f.d.Informers.ForResource(gvr)
+		if none != nil {
+			return nil, nil
+		}
+		registration, err = subscribe[metav1.Object](f, r, generic.Informer(), nil)
+	default:
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.informers[gvr] = registration.HasSyncedChecker().Done()
+	return f.informers[gvr], nil
+}
+
+// subscribe tells of what is deleted, and of what releases something.
+func subscribe[T metav1.Object](f *follower, r schema.GroupResource, informer cache.SharedIndexInformer, releases func(before, now T) bool) (cache.ResourceEventHandlerRegistration, error) {
+	h := controllers.Handler[T]{Delete: func(o T) { f.released(r, o.GetNamespace()) }}
+	if releases != nil {
+		h.Update = func(before, now T) {
+			if releases(before, now) {
+				f.released(r, now.GetNamespace())
+			}
+		}
+	}
+	return controllers.SubscribeWhileRunning(f.d, informer, h)
+}
+
+// find is the preferred version of a namespaced resource whose objects can be made, listed, watched and deleted.
+func (f *follower) find(r schema.GroupResource) (schema.GroupVersionResource, bool, error) {
+	gvr, err := f.d.RESTMapper.ResourceFor(r.WithVersion(""))
+	if meta.IsNoMatchError(err) {
+		return gvr, false, nil
+	}
+	if err != nil {
+		return gvr, false, fmt.Errorf("map resource: %w", err)
+	}
+	if gvr.GroupResource() != r {
+		return gvr, false, nil // a singular, or a resource of another group
+	}
+	list, err := f.d.Discovery.ServerResourcesForGroupVersion(gvr.GroupVersion().String())
+	if err != nil {
+		return gvr, false, fmt.Errorf("discover resources: %w", err)
+	}
+	for i := range list.APIResources {
+		if one := &list.APIResources[i]; one.Name == r.Resource {
+			able := one.Namespaced
+			for _, verb := range []string{"create", "list", "watch", "delete"} {
+				able = able && slices.Contains(one.Verbs, verb)
+			}
+			return gvr, able, nil
+		}
+	}
+	return gvr, false, nil
+}
+
+// forget has the resources of a group looked up anew: they may have come, gone, or be served in other versions.
+func (f *follower) forget(group string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for r, one := range f.followed {
+		if r.Group == group {
+			one.stop()
+			delete(f.followed, r)
+		}
+	}
+	f.d.RESTMapper.Reset()
+}

@@ -1,0 +1,245 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package resourcequota counts what each ResourceQuota limits, and writes into its status what is in force and what is used.
+//
+// The API server charges a quota for each write that it allows (the admission plug-in of the same name); what is deleted, or
+// ends, or shrinks is given back here. A count is made when a quota comes or its limits change, when an object goes that a
+// quota of its namespace counts, and some time after a charge, in case what was charged never came to be. The resources that
+// any quota names are followed, and no others: without quotas there is nothing to do.
+//
+// A count must not miss an object that was charged and is not committed yet, or more than the limit would be let in. So it is
+// made in four steps:
+//
+//  1. The quota is taken as it is known.
+//  2. Its status is written as a dry run. The server answers when all writes that were charged before have ended. If the
+//     quota has changed meanwhile, the newest is taken and the step made again.
+//  3. The objects are listed at the server, not looked up in a cache, which may be behind.
+//  4. The status is written, on condition that the quota is still as it was: that nothing was charged since.
+package resourcequota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	maths "k8s.io/apiserver/pkg/quota/v1"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/utils/clock"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/quota"
+)
+
+const (
+	workers = 5
+	// recheck is how long after a change of its use a quota is counted once more.
+	recheck = 5 * time.Minute
+	// attempts bound how often a count is made anew because the quota was charged meanwhile, before others have their turn.
+	attempts = 8
+)
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	return controllers.Controller{
+		Name:    "resourcequota-controller",
+		Inputs:  []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("resourcequotas")},
+		Outputs: []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("resourcequotas")},
+		New:     build,
+	}
+}
+
+type controller struct {
+	client   kubernetes.Interface
+	clock    clock.PassiveClock
+	quotas   listers.ResourceQuotaLister
+	counter  *counter
+	follower *follower
+	queue    *controllers.Queue[types.NamespacedName] // of quotas
+	groups   *controllers.Queue[string]               // whose resources may have changed
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	informer := d.Informers.Core().V1().ResourceQuotas()
+	c := &controller{
+		client: d.Client, clock: d.Clock, quotas: informer.Lister(),
+		queue:  controllers.NewQueue[types.NamespacedName](d, "resourcequota_primary", workers),
+		groups: controllers.NewQueue[string](d, "resourcequota_discovery", 1),
+	}
+	c.counter = &counter{client: d.Client, metadata: d.Metadata, clock: d.Clock}
+	c.follower = newFollower(d, c.replenish)
+	changed := func(o metav1.Object) { // definitions are called RESOURCE.GROUP and registrations VERSION.GROUP
+		if _, group, ok := strings.Cut(o.GetName(), "."); ok && group != "" {
+			c.groups.Add(group)
+		}
+	}
+	err := errors.Join(
+		controllers.Subscribe(d, informer.Informer(), controllers.Handler[*corev1.ResourceQuota]{
+			Add: func(q *corev1.ResourceQuota) { c.queue.Add(controllers.Key(q)) },
+			Update: func(before, now *corev1.ResourceQuota) {
+				switch {
+				case !maths.Equals(before.Spec.Hard, now.Spec.Hard), !equality.Semantic.DeepEqual(now.Spec.Hard, now.Status.Hard):
+					c.queue.Add(controllers.Key(now))
+				case !maths.Equals(before.Status.Used, now.Status.Used):
+					c.queue.AddAfter(controllers.Key(now), recheck)
+				}
+			},
+		}),
+		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Informer(), changed),
+		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}).Informer(), changed),
+	)
+	return c, err
+}
+
+// Run works until ctx ends.
+func (c *controller) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	c.follower.begin(ctx, group)
+	group.Go(func() error { return c.groups.Run(ctx, c.changed) })
+	group.Go(func() error { return c.queue.Run(ctx, c.sync) })
+	return group.Wait()
+}
+
+// replenish has the quotas of a namespace counted that limit a resource.
+func (c *controller) replenish(r schema.GroupResource, namespace string) {
+	all, err := c.quotas.ResourceQuotas(namespace).List(labels.Everything())
+	if err != nil {
+		return // a cache's list has none
+	}
+	for _, q := range all {
+		if names(r, q) {
+			c.queue.Add(controllers.Key(q))
+		}
+	}
+}
+
+// names says whether a quota limits a resource.
+func names(r schema.GroupResource, q *corev1.ResourceQuota) bool {
+	for _, of := range quota.Resources(maths.ResourceNames(q.Spec.Hard)) {
+		if of == r {
+			return true
+		}
+	}
+	return false
+}
+
+// changed has the quotas counted that limit resources of a group which are served now, or no more.
+func (c *controller) changed(_ context.Context, group string) error {
+	all, err := c.quotas.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list quotas: %w", err)
+	}
+	forgotten := false
+	for _, q := range all {
+		for _, r := range quota.Resources(maths.ResourceNames(q.Spec.Hard)) {
+			if r.Group != group {
+				continue
+			}
+			if !forgotten {
+				c.follower.forget(group)
+				forgotten = true
+			}
+			c.queue.Add(controllers.Key(q))
+		}
+	}
+	return nil
+}
+
+func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
+	q, err := c.quotas.ResourceQuotas(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get quota: %w", err)
+	}
+	served := map[schema.GroupResource]schema.GroupVersionResource{}
+	for _, r := range quota.Resources(maths.ResourceNames(q.Spec.Hard)) {
+		gvr, ok, err := c.follower.follow(ctx, r)
+		if err != nil {
+			return fmt.Errorf("follow %s: %w", r, err)
+		}
+		if ok {
+			served[r] = gvr
+		}
+	}
+	for attempt := 1; ; attempt++ {
+		err := c.count(ctx, q, served)
+		if !apierrors.IsConflict(err) || attempt == attempts {
+			return err
+		}
+		if q, err = c.newest(ctx, key); err != nil || q == nil {
+			return err
+		}
+	}
+}
+
+// newest asks the server for a quota; nil: there is none.
+func (c *controller) newest(ctx context.Context, key types.NamespacedName) (*corev1.ResourceQuota, error) {
+	list, err := c.client.CoreV1().ResourceQuotas(key.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", key.Name).String()})
+	if err != nil {
+		return nil, fmt.Errorf("list quotas: %w", err)
+	}
+	for i := range list.Items {
+		if list.Items[i].Name == key.Name {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// count makes one count and writes it; a conflict if the quota was changed or charged meanwhile.
+func (c *controller) count(ctx context.Context, q *corev1.ResourceQuota, served map[schema.GroupResource]schema.GroupVersionResource) error {
+	api := c.client.CoreV1().ResourceQuotas(q.Namespace)
+	if _, err := api.UpdateStatus(ctx, q, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		return gone(err)
+	}
+	hard := maps.Clone(q.Spec.Hard)
+	if hard == nil {
+		hard = corev1.ResourceList{}
+	}
+	counted, again, failed := c.counter.count(ctx, q, served)
+	if again > 0 {
+		c.queue.AddAfter(controllers.Key(q), again)
+	}
+	used := maps.Clone(q.Status.Used)
+	if used == nil {
+		used = corev1.ResourceList{}
+	}
+	maps.Copy(used, counted)
+	used = maths.Mask(used, maths.ResourceNames(hard))
+	if q.Status.Hard != nil && q.Status.Used != nil && equality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard) && maths.Equals(q.Status.Used, used) {
+		return failed
+	}
+	now := q.DeepCopy()
+	now.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: used}
+	if _, err := api.UpdateStatus(ctx, now, metav1.UpdateOptions{}); err != nil {
+		if apierrors.IsConflict(err) {
+			return err
+		}
+		return errors.Join(failed, gone(err))
+	}
+	return failed
+}
+
+// gone is no error of a quota that was deleted meanwhile.
+func gone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
