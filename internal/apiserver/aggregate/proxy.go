@@ -6,6 +6,8 @@ package aggregate
 import (
 	"bufio"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -16,14 +18,14 @@ import (
 	"strings"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilproxy "k8s.io/apimachinery/pkg/util/proxy"
-	auditapi "k8s.io/apiserver/pkg/apis/audit"
-	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 )
 
 // Refusals in upstream's words.
@@ -76,15 +78,15 @@ func (s *Service) Serve(w http.ResponseWriter, r *http.Request, lasting bool, en
 	out.Host = host
 	out.Header = r.Header.Clone()
 	out.Header.Del("Authorization")
-	if id, ok := audit.AuditIDFrom(r.Context()); ok {
-		out.Header.Set(auditapi.HeaderAuditID, string(id))
+	if id := audit.ID(r.Context()); id != "" {
+		out.Header.Set(audit.Header, id)
 	}
 	if httpstream.IsUpgradeRequest(r) {
 		identify(out.Header, who)
 		s.upgrade(w, out, end)
 		return
 	}
-	s.forward(w, out, who)
+	s.forward(w, out, who, lasting)
 }
 
 // refuse answers in the server's stead: in upstream's words, and with a warning that tells whose fault it is.
@@ -110,14 +112,31 @@ func (s *Service) name(w http.ResponseWriter, why string) {
 // bound is the time that a request has: none of ours if it lasts by its nature; little for discovery, by which clients of all
 // groups would be held up.
 func (s *Service) bound(r *http.Request, lasting bool) (context.Context, context.CancelFunc) {
-	info, _ := request.RequestInfoFrom(r.Context())
 	switch {
 	case lasting:
 		return context.WithCancel(r.Context())
-	case info != nil && !info.IsResourceRequest && strings.Count(strings.Trim(info.Path, "/"), "/") == 2:
+	case discovers(r):
 		return context.WithTimeout(r.Context(), probeTime)
 	}
 	return context.WithTimeout(r.Context(), s.aggregator.o.RequestTimeout)
+}
+
+// discovers is true of requests like /apis/GROUP/VERSION.
+func discovers(r *http.Request) bool {
+	info, _ := request.RequestInfoFrom(r.Context())
+	return info != nil && !info.IsResourceRequest && strings.Count(strings.Trim(info.Path, "/"), "/") == 2
+}
+
+// late answers a request whose time is over, as a stage does that wraps them all.
+func (s *Service) late(w http.ResponseWriter) {
+	h := w.Header()
+	h.Del("X-Kubernetes-Pf-Flowschema-Uid")
+	h.Del("X-Kubernetes-Pf-Prioritylevel-Uid")
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	s.name(w, "no answer in time")
+	w.WriteHeader(http.StatusGatewayTimeout)
+	status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).ErrStatus // upstream's words
+	_ = json.NewEncoder(w).Encode(&status)                                                                   // a client that went away needs no answer
 }
 
 // buffers are what answers are copied through.
@@ -137,7 +156,7 @@ func (b *buffers) Get() []byte {
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 
 // forward sends on a request that is answered as such.
-func (s *Service) forward(w http.ResponseWriter, r *http.Request, who user.Info) {
+func (s *Service) forward(w http.ResponseWriter, r *http.Request, who user.Info, lasting bool) {
 	p := httputil.ReverseProxy{
 		Director:   func(*http.Request) {}, // the request is what is to be sent
 		Transport:  &forwarding{s, who},
@@ -153,7 +172,13 @@ func (s *Service) forward(w http.ResponseWriter, r *http.Request, who user.Info)
 			}
 			return nil
 		},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) { s.Error(w, r, err) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			if !lasting && !discovers(r) && errors.Is(r.Context().Err(), context.DeadlineExceeded) {
+				s.late(w)
+				return
+			}
+			s.Error(w, r, err)
+		},
 	}
 	p.ServeHTTP(w, r)
 }
@@ -238,13 +263,17 @@ func (t *tied) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &tiedConn{Conn: c, stop: context.AfterFunc(t.end, func() { _ = c.Close() })}, rw, nil
+	return &tiedConn{Conn: c, from: rw.Reader, stop: context.AfterFunc(t.end, func() { _ = c.Close() })}, rw, nil
 }
 
 type tiedConn struct {
 	net.Conn
+	from *bufio.Reader // what the client sent before it was answered comes first
 	stop func() bool
 }
+
+// Read implements [net.Conn].
+func (c *tiedConn) Read(p []byte) (int, error) { return c.from.Read(p) }
 
 // Close implements [net.Conn].
 func (c *tiedConn) Close() error {
