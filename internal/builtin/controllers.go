@@ -26,6 +26,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/rootca"
 	"github.com/mortise-dev/mortise/internal/controllers/serviceaccount"
 	"github.com/mortise-dev/mortise/internal/controllers/servicecidr"
+	"github.com/mortise-dev/mortise/internal/controllers/statefulset"
 	"github.com/mortise-dev/mortise/internal/controllers/storageversionmigrator"
 	"github.com/mortise-dev/mortise/internal/controllers/tainteviction"
 	"github.com/mortise-dev/mortise/internal/controllers/tokensecrets"
@@ -62,6 +63,7 @@ func Controllers() []controllers.Controller {
 		rootca.Controller(),
 		serviceaccount.Controller(),
 		servicecidr.Controller(),
+		statefulset.Controller(),
 		storageversionmigrator.Controller(),
 		tainteviction.Controller(),
 		tokensecrets.Cleaner(),

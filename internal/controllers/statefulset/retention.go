@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package statefulset
+
+import (
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// How long a claim lives is said by its owners, and the garbage collector does the rest (KEP-1847):
+//
+//	whenDeleted  whenScaled   the pod's ordinal is wanted   the set was scaled below it
+//	Retain       Retain       nobody                        nobody
+//	Delete       Retain       the set                       the set
+//	Retain       Delete       nobody                        the pod
+//	Delete       Delete       the set                       the pod
+
+var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
+
+func policy(set *appsv1.StatefulSet) (deleted, scaled bool) {
+	p := set.Spec.PersistentVolumeClaimRetentionPolicy
+	if p == nil {
+		return false, false
+	}
+	return p.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType, p.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+}
+
+// owners are the owner references that a claim of a pod is to have; off says that it has others, and conflict that somebody
+// else's controller is in the way, so that the policy is not kept.
+func owners(set *appsv1.StatefulSet, pod *corev1.Pod, c *corev1.PersistentVolumeClaim) (want []metav1.OwnerReference, off, conflict bool) {
+	conflict = contested(set, pod, c)
+	if stale(c, set, kind) || stale(c, pod, podKind) {
+		return c.OwnerReferences, false, conflict // of one that is gone: the collector sees to it
+	}
+	deleted, scaled := policy(set)
+	var owner *metav1.OwnerReference
+	switch {
+	case conflict:
+	case scaled && !within(set, pod):
+		owner = metav1.NewControllerRef(pod, podKind)
+	case deleted:
+		owner = metav1.NewControllerRef(set, kind)
+	}
+	missing := owner != nil
+	for _, ref := range c.OwnerReferences {
+		switch {
+		case !means(ref, set, kind) && !means(ref, pod, podKind):
+			want = append(want, ref)
+		case owner != nil && ref.UID == owner.UID && ref.Controller != nil && *ref.Controller:
+			want, missing = append(want, ref), false
+		default:
+			off = true
+		}
+	}
+	if missing {
+		want, off = append(want, *owner), true
+	}
+	return want, off, conflict
+}
+
+// means tells whether a reference has an object's kind and name; which one of that name is another question.
+func means(ref metav1.OwnerReference, o metav1.Object, k schema.GroupVersionKind) bool {
+	return ref.APIVersion == k.GroupVersion().String() && ref.Kind == k.Kind && ref.Name == o.GetName()
+}
+
+// stale tells whether a claim is owned by a former object of that name.
+func stale(c *corev1.PersistentVolumeClaim, o metav1.Object, k schema.GroupVersionKind) bool {
+	return slices.ContainsFunc(c.OwnerReferences, func(ref metav1.OwnerReference) bool { return means(ref, o, k) && ref.UID != o.GetUID() })
+}
+
+// contested tells whether another controller has a claim that the policy would have us own.
+func contested(set *appsv1.StatefulSet, pod *corev1.Pod, c *corev1.PersistentVolumeClaim) bool {
+	if deleted, scaled := policy(set); !deleted && !scaled {
+		return false
+	}
+	for _, ref := range c.OwnerReferences {
+		switch {
+		case means(ref, set, kind):
+			if ref.UID != set.GetUID() {
+				return true
+			}
+		case means(ref, pod, podKind):
+			if ref.UID != pod.GetUID() {
+				return true
+			}
+		case ref.Controller != nil && *ref.Controller:
+			return true
+		}
+	}
+	return false
+}
+
+// blocked tells whether a pod cannot be made yet: a claim of its name is about to go with the pod that owned it.
+func blocked(set *appsv1.StatefulSet, pod *corev1.Pod, of func(name string) *corev1.PersistentVolumeClaim) bool {
+	if _, scaled := policy(set); !scaled {
+		return false
+	}
+	return slices.ContainsFunc(claims(set, pod), func(want claim) bool {
+		c := of(want.object.Name)
+		return c != nil && stale(c, pod, podKind)
+	})
+}
