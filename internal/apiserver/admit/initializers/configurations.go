@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
@@ -75,7 +76,8 @@ func newRule(i *v1alpha1.Initializer) *rule {
 			Rule:       admissionregistrationv1.Rule{APIGroups: of.APIGroups, APIVersions: of.APIVersions, Resources: of.Resources},
 		})
 	}
-	r.criteria.Select(i.NamespaceSelector, i.ObjectSelector)
+	everything := &metav1.LabelSelector{}
+	r.criteria.Select(cmp.Or(i.NamespaceSelector, everything), cmp.Or(i.ObjectSelector, everything))
 	return r
 }
 

@@ -44,6 +44,7 @@ func Kind() (*resource.Descriptor, error) {
 	d.Strategy.ValidateUpdate = func(ctx context.Context, obj, old resource.Object) field.ErrorList {
 		return checked(updateBySchema(ctx, obj, old), obj)
 	}
+	d.Hub().Columns = columns{d.Hub().Columns}
 	d.Internal = true
 	return d, nil
 }
