@@ -67,6 +67,7 @@ func verbs() []verb {
 		{"kubectl", "ARGS...", "the whole of kubectl", runKubectl},
 		{"machine", "prepare", "install and start what a real node needs: containerd, CNI plug-ins, images", runMachine},
 		{"crd", "check FILE...", "judge CustomResourceDefinitions as a server would, without one", runCRD},
+		{"explain", "ID|TYPE/NAME [FIELD]", "what changed or refused a write, and who set a field", runExplain},
 		{"extensions", "[points] [-o json|wide]", "what is plugged into a running server, and how it does", runExtensions},
 		{"credential", "service-account|file|oidc", "print a token for a kubeconfig's exec section", runCredential},
 		{"store", "check|backup|restore", "look after a data directory that is not in use", runStore},

@@ -1,0 +1,249 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/mortise-dev/mortise/extension/trace"
+)
+
+// explainOptions are what `mortise explain` was asked.
+type explainOptions struct {
+	kubeconfig, namespace, output string
+	all, rejected                 bool
+	last                          time.Duration
+	limit                         int
+	what, field                   string // an audit ID, or TYPE/NAME and a field of it
+}
+
+// runExplain tells what a running server did with writes.
+func runExplain(ctx context.Context, p Program, args []string) int {
+	f := pflag.NewFlagSet("explain", pflag.ContinueOnError)
+	f.SetOutput(p.Err)
+	var o explainOptions
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the server; default: $KUBECONFIG, then ~/.kube/config")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "the namespace; default: the kubeconfig's")
+	f.BoolVar(&o.rejected, "rejected", false, "only writes that were refused, of all namespaces unless -n names one")
+	f.DurationVar(&o.last, "last", 0, "only writes of so long ago at most: 10m")
+	f.IntVar(&o.limit, "limit", 50, "how many writes, 1 to 1000")
+	f.StringVarP(&o.output, "output", "o", "", "json")
+	f.Usage = func() {
+		fmt.Fprintf(p.Err, `Usage: mortise explain AUDIT-ID [flags]
+       mortise explain TYPE/NAME [FIELD] [flags]
+       mortise explain [--rejected] [--last 10m] [flags]
+
+Tells what a running server did with writes: how long each stage took, what each mutating step changed, who had something against
+it, what was stored. A write is known by the Audit-Id header of its answer. Of an object it lists the writes; of a field of an
+object it says who set it: the request, a default, a plug-in, policy or webhook. --rejected lists writes that were refused, by which
+stage or hook, and why. (What a field means is told by "mortise kubectl explain".)
+
+  mortise explain pod/web spec.containers[0].image
+  mortise explain deployment.apps/web 'metadata.labels["example.com/team"]' -n shop
+  mortise explain --rejected --last 10m
+
+The server keeps traces in memory, the newest that fit (--explain-memory of "mortise up"); they begin with its start.
+
+%s`, f.FlagUsages())
+	}
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return 0
+		}
+		fmt.Fprintf(p.Err, "mortise explain: %v\n", err)
+		return 2
+	}
+	o.what, o.field = f.Arg(0), f.Arg(1)
+	if err := o.check(f.NArg()); err != nil {
+		fmt.Fprintf(p.Err, "mortise explain: %v\n", err)
+		return 2
+	}
+	if err := o.run(ctx, p); err != nil {
+		return fail(p, err)
+	}
+	return 0
+}
+
+// object says whether an object is asked for, and not a write.
+func (o *explainOptions) object() bool { return strings.Contains(o.what, "/") }
+
+func (o *explainOptions) check(args int) error {
+	switch {
+	case args > 2 || args == 2 && !o.object():
+		return errors.New("want an audit ID, or TYPE/NAME and a field")
+	case o.output != "" && o.output != "json":
+		return fmt.Errorf("-o %q: want json", o.output)
+	case o.last < 0:
+		return fmt.Errorf("--last %s: want a time above 0", o.last)
+	case o.limit < 1 || o.limit > 1000:
+		return fmt.Errorf("--limit %d: want 1 to 1000", o.limit)
+	case o.rejected && o.field != "":
+		return errors.New("--rejected is about writes, not about a field")
+	}
+	if o.object() {
+		if kind, name, _ := strings.Cut(o.what, "/"); kind == "" || name == "" || strings.Contains(name, "/") {
+			return fmt.Errorf("%q: want TYPE/NAME", o.what)
+		}
+	}
+	if o.field != "" {
+		if _, err := trace.ParsePath(o.field); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *explainOptions) run(ctx context.Context, p Program) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil)
+	config, err := loaded.ClientConfig()
+	if err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	config.Timeout = 30 * time.Second
+	path, query := trace.Route, url.Values{trace.ParamLimit: {strconv.Itoa(o.limit)}}
+	if o.namespace != "" {
+		query.Set(trace.ParamNamespace, o.namespace)
+	}
+	switch {
+	case o.object():
+		space, _, err := loaded.Namespace()
+		if err != nil {
+			return fmt.Errorf("read kubeconfig: %w", err)
+		}
+		if err := o.find(config, space, query); err != nil {
+			return err
+		}
+	case o.what != "":
+		path += "/" + url.PathEscape(o.what)
+	}
+	if o.rejected {
+		query.Set(trace.ParamRejected, "true")
+	}
+	if o.last > 0 {
+		query.Set(trace.ParamSince, o.last.String())
+	}
+	body, err := ask(ctx, config, path, query)
+	if err != nil {
+		return err
+	}
+	if o.field != "" {
+		var f trace.Field
+		if err := json.Unmarshal(body, &f); err != nil {
+			return fmt.Errorf("read answer: %w", err)
+		}
+		if o.output == "json" {
+			return printJSON(p.Out, &f)
+		}
+		return printField(p.Out, &f)
+	}
+	var v trace.View
+	if err := json.Unmarshal(body, &v); err != nil {
+		return fmt.Errorf("read answer: %w", err)
+	}
+	switch {
+	case o.output == "json":
+		return printJSON(p.Out, &v)
+	case o.what != "" && !o.object():
+		return printTraces(p.Out, v.Traces)
+	case o.rejected:
+		return printRejected(p.Out, &v)
+	}
+	return printWrites(p.Out, &v)
+}
+
+// find turns TYPE/NAME into a resource, as the server's discovery has it.
+func (o *explainOptions) find(config *rest.Config, space string, query url.Values) error {
+	kind, name, _ := strings.Cut(o.what, "/")
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	groups, err := restmapper.GetAPIGroupResources(client)
+	if err != nil {
+		return fmt.Errorf("ask for resources: %w", err)
+	}
+	cached := discovered{client}
+	mapper := restmapper.NewShortcutExpander(restmapper.NewDiscoveryRESTMapper(groups), cached, nil)
+	r, err := resourceOf(mapper, strings.ToLower(kind))
+	if err != nil {
+		return fmt.Errorf("find resource: %w", err)
+	}
+	gvk, err := mapper.KindFor(r)
+	if err != nil {
+		return fmt.Errorf("find resource: %w", err)
+	}
+	m, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return fmt.Errorf("find resource: %w", err)
+	}
+	query.Set(trace.ParamGroup, r.Group)
+	query.Set(trace.ParamResource, r.Resource)
+	query.Set(trace.ParamName, name)
+	query.Del(trace.ParamNamespace)
+	if m.Scope.Name() == meta.RESTScopeNameNamespace {
+		if o.namespace != "" {
+			space = o.namespace
+		}
+		query.Set(trace.ParamNamespace, space)
+	}
+	if o.field != "" {
+		query.Set(trace.ParamField, o.field)
+	}
+	return nil
+}
+
+func resourceOf(mapper meta.RESTMapper, kind string) (schema.GroupVersionResource, error) {
+	full, group := schema.ParseResourceArg(kind)
+	if full != nil {
+		if r, err := mapper.ResourceFor(*full); err == nil {
+			return r, nil
+		}
+	}
+	return mapper.ResourceFor(group.WithVersion(""))
+}
+
+// discovered is a discovery client that asks anew each time: a command asks once.
+type discovered struct{ discovery.DiscoveryInterface }
+
+// Fresh is true.
+func (discovered) Fresh() bool { return true }
+
+// Invalidate has nothing to forget.
+func (discovered) Invalidate() {}
+
+// ask asks the server a question.
+func ask(ctx context.Context, config *rest.Config, path string, query url.Values) ([]byte, error) {
+	client, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	r := client.Get().AbsPath(path)
+	for name, values := range query {
+		r = r.Param(name, values[0])
+	}
+	body, err := r.Do(ctx).Raw()
+	if err != nil {
+		return nil, fmt.Errorf("ask for traces: %w", err)
+	}
+	return body, nil
+}
