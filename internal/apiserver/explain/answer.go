@@ -276,7 +276,11 @@ func (w *walk) follow(objects Objects, gr schema.GroupResource, version string, 
 		last = filled
 	}
 	if last != nil && final != nil && same(last, final) {
-		w.hands = append(w.hands, hand{kind: trace.Server, before: last, after: final})
+		at := slices.IndexFunc(w.hands, func(h hand) bool { return h.step != nil && h.step.Phase == trace.Validate })
+		if at < 0 {
+			at = len(w.hands)
+		}
+		w.hands = slices.Insert(w.hands, at, hand{kind: trace.Server, before: last, after: final})
 	}
 	return nil
 }
