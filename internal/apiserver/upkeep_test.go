@@ -137,26 +137,31 @@ func TestDefinitionsAreRegistered(t *testing.T) {
 		a := obj.(*apiregistrationv1.APIService)
 		return a.Labels["kube-aggregator.kubernetes.io/automanaged"] == "true" && a.Spec.GroupPriorityMinimum == 1000 && a.Status.Conditions[0].Reason == "Local"
 	}
-	makeObject(t, k, schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "widgets.example.com"},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Kind: "Widget"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
-			}},
-		},
-	})
+	makeObject(t, k, schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, definition("example.com"))
 	k.until(t, "apiregistration.k8s.io/", registered)
 	if err := k.Backend().Delete(t.Context(), registrations, "", "v1.example.com", nil); err != nil {
 		t.Fatal(err)
 	}
 	k.until(t, "apiregistration.k8s.io/", registered)
-	if err := k.Backend().Delete(t.Context(), schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "", "widgets.example.com", nil); err != nil {
+	if err := k.Backend().Delete(t.Context(), schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, "", "things.example.com", nil); err != nil {
 		t.Fatal(err)
 	}
 	k.until(t, "apiregistration.k8s.io/", func() bool { return !registered() })
+}
+
+// definition is one of Thing in a group.
+func definition(group string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "things." + group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "things", Kind: "Thing", ListKind: "ThingList", Singular: "thing"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+			}},
+		},
+	}
 }
 
 func makeObject(t *testing.T, k *kept, r schema.GroupResource, obj resource.Object) {

@@ -214,7 +214,7 @@ func (a *Aggregator) adopt(e *entry, s *Service, r *apiregistrationv1.APIService
 		if e.way != nil {
 			e.way.close()
 		}
-		e.way = a.newWay(r)
+		e.way = a.open(wayTo(r))
 	}
 	s.way = e.way
 	e.service = s
@@ -279,10 +279,12 @@ func (a *Aggregator) Find(path string) *Service {
 		return nil
 	}
 	if rest, ok := strings.CutPrefix(path, "/apis/"); ok {
-		if i := strings.IndexByte(rest, '/'); i >= 0 {
-			if j := strings.IndexByte(rest[i+1:], '/'); j >= 0 {
-				rest = rest[:i+1+j]
-			}
+		i := strings.IndexByte(rest, '/')
+		if i < 0 {
+			return nil
+		}
+		if j := strings.IndexByte(rest[i+1:], '/'); j >= 0 {
+			rest = rest[:i+1+j]
 		}
 		return (*paths)[rest]
 	}
@@ -322,14 +324,18 @@ func (a *Aggregator) movedIn(namespace string) {
 	}
 }
 
-// Rotated says that the certificate of the front proxy is another: who holds connections made with the old one makes new ones.
+// Rotated says that the certificate of the front proxy is another: what is asked from now on is asked on new connections.
 func (a *Aggregator) Rotated() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, e := range a.entries {
+		s := *e.service
 		e.way.close()
+		e.way = a.open(&way{name: s.way.name, insecure: s.way.insecure, authority: s.way.authority})
+		s.way, e.service = e.way, &s
 		e.poke()
 	}
+	a.publish()
 }
 
 func (e *entry) poke() {

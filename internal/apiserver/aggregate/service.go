@@ -125,8 +125,12 @@ const (
 	pingWait     = 15 * time.Second
 )
 
-func (a *Aggregator) newWay(r *apiregistrationv1.APIService) *way {
-	w := &way{name: serverName(r), insecure: r.Spec.InsecureSkipTLSVerify, authority: r.Spec.CABundle}
+func wayTo(r *apiregistrationv1.APIService) *way {
+	return &way{name: serverName(r), insecure: r.Spec.InsecureSkipTLSVerify, authority: r.Spec.CABundle}
+}
+
+// open makes the transport of a way that has none yet.
+func (a *Aggregator) open(w *way) *way {
 	var conf *tls.Config
 	conf, w.err = transport.TLSConfigFor(&transport.Config{TLS: transport.TLSConfig{Insecure: w.insecure, ServerName: w.name, CAData: w.authority}})
 	if w.err != nil {
