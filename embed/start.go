@@ -232,7 +232,7 @@ func runControllers(_ context.Context, p *parts, o *settled) error {
 			Selection: selection, Logger: o.log.With("part", "controllers"), Ready: func() { close(p.settled) },
 			Cluster: controllers.Cluster{
 				RootCA: p.pki.CA.CertPEM, Signer: &controllers.Authority{Certificate: p.pki.CA.Certificate, Key: p.pki.CA.Key}, PodCIDRs: []netip.Prefix{o.podCIDR}, ServiceCIDR: o.serviceCIDRs[0],
-				AdvertiseAddress: o.advertise(), AdvertisePort: p.port(), Tokens: p.tokens(),
+				AdvertiseAddress: o.advertise(), AdvertisePort: p.port(), Tokens: p.tokens(), Initializers: o.apiserver.Admission.Initializers,
 			},
 		})
 	})

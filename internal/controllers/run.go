@@ -28,6 +28,8 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
 )
 
 // Options of Run. The zero value runs everything on the real clock, silently.
@@ -53,15 +55,16 @@ func Run(ctx context.Context, all []Controller, config *rest.Config, options Opt
 	if err != nil {
 		return err
 	}
-	deps, err := clients(config)
+	deps, err := clients(config, options.Cluster.Initializers)
 	if err != nil {
 		return err
 	}
 	return RunWith(ctx, selected, deps, options)
 }
 
-// clients makes the shared part of Deps.
-func clients(config *rest.Config) (*Deps, error) {
+// clients makes the shared part of Deps. With initializers the metadata client sees what others do not see yet: those who use
+// it clean up, and must find everything.
+func clients(config *rest.Config, initializers bool) (*Deps, error) {
 	config = rest.AddUserAgent(rest.CopyConfig(config), "controllers")
 	if config.QPS == 0 && config.RateLimiter == nil {
 		config.QPS = -1 // the server's own flow control is the limit
@@ -74,6 +77,10 @@ func clients(config *rest.Config) (*Deps, error) {
 	dyn, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make dynamic client: %w", err)
+	}
+	if initializers {
+		config = rest.CopyConfig(config)
+		config.Wrap(v1alpha1.SeeUninitialized)
 	}
 	meta, err := metadata.NewForConfig(config)
 	if err != nil {

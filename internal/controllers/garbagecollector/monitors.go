@@ -217,14 +217,15 @@ func (m *monitors) refresh(ctx context.Context, group *errgroup.Group, of string
 	return nil
 }
 
-// start begins to watch one resource: on the informer that other controllers share if there is one, else by metadata.
+// start begins to watch one resource: on the informer that other controllers share if there is one, else by metadata. Where
+// objects may be hidden it is always by metadata: the owner of a hidden object may go, and an owner may be hidden.
 func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.GroupVersionResource, r resource) (*monitor, error) {
 	handler := controllers.Handler[metav1.Object]{
 		Add:    func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },
 		Update: func(_, o metav1.Object) { m.observed(describe(gvr, r.kind, o)) },
 		Delete: func(o metav1.Object) { m.removed(o.GetUID()) },
 	}
-	if m.d.Typed[gvr] {
+	if m.d.Typed[gvr] && !m.d.Cluster.Initializers {
 		informer, err := m.d.Informers.ForResource(gvr)
 		if err == nil {
 			registration, err := controllers.SubscribeWhileRunning(m.d, informer.Informer(), handler)
