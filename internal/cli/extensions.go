@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -33,8 +34,8 @@ func runExtensions(ctx context.Context, p Program, args []string) int {
 
 Prints what is plugged into a running server: the point, the extension's name, what configures it, how it is doing, how often it
 was called, how long calls took (median and 99th percentile of the newest), and its newest error; with -o wide also what
-failed, was kept back by the breaker, and when its certificate ends. "points" prints the catalogue of extension points with the
-contract of each; it asks no server.
+failed, was kept back by the breaker, and when its certificate ends. Below stand the objects that wait for an extension that
+nobody calls, an initializer. "points" prints the catalogue of extension points with the contract of each; it asks no server.
 
 %s`, f.FlagUsages())
 	}
@@ -124,6 +125,33 @@ func printExtensions(ctx context.Context, w io.Writer, kubeconfig, output string
 			fmt.Fprintf(t, "\t%d\t%d\t%s\t%s", e.Failures, e.Refused, cmp.Or(e.CertificateEnds, "-"), cmp.Or(e.LastFailure, "-"))
 		}
 		fmt.Fprintf(t, "\t%s\n", cmp.Or(line(e.LastError, wide), "-"))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return printWaiting(w, view.Extensions, wide)
+}
+
+// mostWaiting bounds what a narrow table shows of what waits for one extension.
+const mostWaiting = 5
+
+// printWaiting prints what waits for extensions that drive themselves, and how long it has.
+func printWaiting(w io.Writer, rows []extension.Row, wide bool) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	headed := false
+	for _, e := range rows {
+		for i, o := range e.Waiting {
+			if !headed {
+				fmt.Fprintln(t, "\nOBJECT\tWAITS FOR\tSINCE\tUNTIL")
+				headed = true
+			}
+			if i == mostWaiting && !wide {
+				fmt.Fprintf(t, "%d more\t%s\t\t\n", e.Waits-i, e.Name)
+				break
+			}
+			now := time.Now()
+			fmt.Fprintf(t, "%s\t%s\t%s ago\tin %s\n", o.Object, e.Name, duration.HumanDuration(now.Sub(o.Since)), duration.HumanDuration(max(o.Until.Sub(now), 0)))
+		}
 	}
 	return t.Flush()
 }
