@@ -239,7 +239,7 @@ func says(want, is metav1.Object) bool {
 
 // ownClient is the server as a client of itself.
 func (p *parts) ownClient() kubernetes.Interface {
-	c := p.as("apiserver")
+	c := p.as(apiserverUser())
 	c.UserAgent = "kube-apiserver"
 	return kubernetes.NewForConfigOrDie(c)
 }

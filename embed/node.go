@@ -99,7 +99,7 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 		}
 		p.client("node", func(ctx context.Context) error {
 			return agent.Run(ctx, agent.Options{
-				NodeName: name, Config: p.as("node:" + name), RuntimeEndpoint: p.criSocket, RootDir: nodeRoot(o),
+				NodeName: name, Config: p.as(p.nodeUser(name)), RuntimeEndpoint: p.criSocket, RootDir: nodeRoot(o),
 				PodCIDR: podCIDR, NodeIPs: []string{address.String()},
 				Listen: net.JoinHostPort(address.String(), "0"), TLS: secure, API: api, Logger: log,
 			})
@@ -113,7 +113,7 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 	}
 	p.client("simulated nodes", func(ctx context.Context) error {
 		return simulated.Run(ctx, simulated.Options{
-			Config: p.as("simulated"), Nodes: o.nodes, PodCIDR: o.podCIDR.String(), Version: version.Get().GitVersion,
+			Config: p.asNodes(), Nodes: o.nodes, PodCIDR: o.podCIDR.String(), Version: version.Get().GitVersion,
 			Listener: tls.NewListener(l, secure), Serve: server.Serve(server.Options{ClientCAs: p.pki.CA.Pool(), Logger: log}), Logger: log,
 		})
 	})

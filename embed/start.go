@@ -215,20 +215,14 @@ func serve(_ context.Context, p *parts, _ *settled) error {
 	return nil
 }
 
-// as is an in-process client configuration of a component. Components are administrators until roles come.
-func (p *parts) as(component string) *rest.Config {
-	c := p.api.Config(&user.DefaultInfo{Name: "system:" + component, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}})
-	c.QPS = -1
-	return c
-}
-
 func runControllers(_ context.Context, p *parts, o *settled) error {
 	selection := o.controllers
 	if o.bare { // a server publishes itself, alone too
 		selection = []string{kubernetesservice.Name}
 	}
 	p.client("controllers", func(ctx context.Context) error {
-		return controllers.Run(ctx, append(builtin.Controllers(), o.extensions.Controllers...), p.as("kube-controller-manager"), controllers.Options{
+		return controllers.Run(ctx, append(builtin.Controllers(), o.extensions.Controllers...), p.as(p.component(controllers.Manager)), controllers.Options{
+			As:        p.asController,
 			Selection: selection, Logger: o.log.With("part", "controllers"), Ready: func() { close(p.settled) },
 			Cluster: controllers.Cluster{
 				RootCA: p.pki.CA.CertPEM, Signer: &controllers.Authority{Certificate: p.pki.CA.Certificate, Key: p.pki.CA.Key}, PodCIDRs: []netip.Prefix{o.podCIDR}, ServiceCIDR: o.serviceCIDRs[0],
@@ -263,7 +257,7 @@ func runScheduler(_ context.Context, p *parts, o *settled) error {
 	}
 	p.client("scheduler", func(ctx context.Context) error {
 		return scheduler.Run(ctx, scheduler.Options{
-			Config: p.as("kube-scheduler"), Plugins: builtin.SchedulerPlugins(), Logger: o.log.With("part", "scheduler"),
+			Config: p.as(p.component(user.KubeScheduler)), Plugins: builtin.SchedulerPlugins(), Logger: o.log.With("part", "scheduler"),
 		})
 	})
 	return nil

@@ -47,7 +47,8 @@ func TestContainers(t *testing.T) {
 	})
 	lines := strings.Split(strings.TrimSpace(string(said)), "\n")
 	socket := lines[len(lines)-1]
-	args := []string{"--node", "cri", "--cri-socket", socket}
+	audited, log := auditEverything(t)
+	args := append(audited, "--node", "cri", "--cri-socket", socket)
 	p := up(t, dir, args...)
 	if !strings.HasSuffix(p.readyLine, "node: containerd") {
 		t.Errorf("ready line %q", p.readyLine)
@@ -127,6 +128,7 @@ func TestContainers(t *testing.T) {
 	p.kubectl("delete", "-f", "../examples/", "--timeout=90s")
 	p.kubectl("delete", "pod", "talker", "--timeout=60s")
 	p.stop()
+	checkComponents(t, log)
 }
 
 // running says for each pod of the Deployment and the ReplicaSet which container runs in it, since when, and how often it

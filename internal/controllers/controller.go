@@ -105,6 +105,10 @@ type Deps struct {
 	Discovery  discovery.DiscoveryInterface
 	RESTMapper meta.ResettableRESTMapper // deferred; reset when a CRD comes, changes or goes
 
+	// Watcher is who reads for the shared informers. One that a controller makes for itself, narrowed by a selector, is made
+	// on it: a controller's own account may write what it has to, but not always read.
+	Watcher kubernetes.Interface
+
 	Informers         informers.SharedInformerFactory
 	MetadataInformers metadatainformer.SharedInformerFactory
 

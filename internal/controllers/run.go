@@ -4,6 +4,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,8 @@ type Options struct {
 	Ready func()
 	// Health is told what each controller is up to; nil tells nobody. It is called from many goroutines.
 	Health func(controller string, err error)
+	// As is the client configuration of a controller; nil: all have the one that is shared. Informers are shared always.
+	As func(controller string) *rest.Config
 	// BackOff is the first pause before a failed controller starts again; it doubles up to 64 times that. 1 s when 0.
 	BackOff time.Duration
 }
@@ -111,6 +114,7 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	defer cancel()
 
 	d := *shared
+	d.Watcher = d.Client
 	d.Clock, d.Cluster, d.Metrics = options.Clock, options.Cluster, options.Metrics
 	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(DropManagedFields))
 	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0, metadatainformer.WithTransform(DropManagedFields))
@@ -120,10 +124,6 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 			d.Typed[in] = true
 		}
 	}
-	events := record.NewBroadcaster(record.WithContext(ctx))
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: d.Client.CoreV1().Events("")})
-	defer events.Shutdown()
-
 	if d.RESTMapper == nil {
 		d.RESTMapper = deferredMapper(d.Discovery)
 	}
@@ -136,16 +136,23 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 		d.MetadataInformers.Start(ctx.Done())
 	}
 
-	var running, first sync.WaitGroup
-	for _, c := range selected {
-		own := d
-		own.Name = c.Name
-		own.Logger = options.Logger.With("controller", c.Name)
-		component := c.Component
-		if component == "" {
-			component = c.Name
+	recorded := sinks{}
+	own := make([]Deps, len(selected))
+	for i, c := range selected {
+		own[i] = d
+		if err := own[i].become(c, options); err != nil {
+			return err
 		}
-		own.Recorder = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
+		recorded[source(c)] = &typedcorev1.EventSinkImpl{Interface: own[i].Client.CoreV1().Events("")}
+	}
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	events.StartRecordingToSink(recorded)
+	defer events.Shutdown()
+
+	var running, first sync.WaitGroup
+	for i, c := range selected {
+		own := own[i]
+		own.Recorder = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: source(c)})
 		first.Add(1)
 		running.Go(func() { supervise(ctx, c, own, options, sync.OnceFunc(first.Done)) })
 	}
@@ -160,6 +167,42 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	d.Informers.Shutdown()
 	d.MetadataInformers.Shutdown()
 	return nil
+}
+
+// source is what the events of a controller say they come from.
+func source(c Controller) string { return cmp.Or(c.Component, c.Name) }
+
+// become makes shared Deps those of a controller.
+func (d *Deps) become(c Controller, options Options) error {
+	d.Name = c.Name
+	d.Logger = options.Logger.With("controller", c.Name)
+	if options.As == nil {
+		return nil
+	}
+	mine, err := clients(options.As(c.Name))
+	if err != nil {
+		return fmt.Errorf("run %s: %w", c.Name, err)
+	}
+	d.Client, d.Dynamic, d.Metadata, d.Discovery = mine.Client, mine.Dynamic, mine.Metadata, mine.Discovery
+	return nil
+}
+
+// sinks write the events of each source as who has them.
+type sinks map[string]record.EventSink
+
+// Create implements [record.EventSink].
+func (s sinks) Create(e *corev1.Event) (*corev1.Event, error) {
+	return s[e.Source.Component].Create(e)
+}
+
+// Update implements [record.EventSink].
+func (s sinks) Update(e *corev1.Event) (*corev1.Event, error) {
+	return s[e.Source.Component].Update(e)
+}
+
+// Patch implements [record.EventSink].
+func (s sinks) Patch(e *corev1.Event, data []byte) (*corev1.Event, error) {
+	return s[e.Source.Component].Patch(e, data)
 }
 
 // supervise keeps one controller running.

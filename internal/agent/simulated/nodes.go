@@ -66,6 +66,7 @@ func (f *fleet) beatAll(ctx context.Context) {
 }
 
 func (f *fleet) beat(ctx context.Context, n *node) error {
+	ctx = asNode(ctx, n.name)
 	if !n.known {
 		if err := f.register(ctx, n); err != nil {
 			return err

@@ -92,6 +92,7 @@ func (f *fleet) pod(ctx context.Context, key cache.ObjectName) (wake time.Time, 
 	if n == nil {
 		return time.Time{}, nil
 	}
+	ctx = asNode(ctx, n.name)
 	over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	if over {
 		n.pool.release(pod.UID)

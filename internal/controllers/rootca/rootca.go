@@ -58,7 +58,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		}), nil
 	}
 	// Of all ConfigMaps only those of this name are watched, so that the others need not be held in memory.
-	own := informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+	own := informers.NewSharedInformerFactoryWithOptions(d.Watcher, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", name).String()
 	}))
 	namespaces := d.Informers.Core().V1().Namespaces()

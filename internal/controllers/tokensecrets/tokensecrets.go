@@ -107,7 +107,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 
 // ofType watches the secrets that hold tokens.
 func ofType(d *controllers.Deps) informers.SharedInformerFactory {
-	return informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(controllers.DropManagedFields),
+	return informers.NewSharedInformerFactoryWithOptions(d.Watcher, 0, informers.WithTransform(controllers.DropManagedFields),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String()
 		}))

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package builtin
+
+import (
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
+	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+)
+
+// TestAccounts: each controller acts as somebody whom the roles of a new cluster know.
+func TestAccounts(t *testing.T) {
+	bound := map[string]bool{}
+	bind := func(subjects []rbacv1.Subject) {
+		for _, s := range subjects {
+			if s.Kind == rbacv1.ServiceAccountKind && s.Namespace == "kube-system" {
+				bound[s.Name] = true
+			}
+		}
+	}
+	p := upstream.BootstrapPolicy()
+	for _, b := range p.ClusterRoleBindings {
+		bind(b.Subjects)
+	}
+	for _, bs := range p.RoleBindings {
+		for _, b := range bs {
+			bind(b.Subjects)
+		}
+	}
+	for _, c := range Controllers() {
+		if c.Name == kubernetesservice.Name {
+			continue // the server's own
+		}
+		switch account, ok := controllers.Account(c.Name); {
+		case !ok:
+			t.Errorf("%s: no account", c.Name)
+		case account != "" && !bound[account]:
+			t.Errorf("%s: no role is bound to %s", c.Name, account)
+		}
+	}
+}
