@@ -179,7 +179,7 @@ func (d *Deps) become(c Controller, options Options) error {
 	if options.As == nil {
 		return nil
 	}
-	mine, err := clients(options.As(c.Name))
+	mine, err := clients(options.As(c.Name), options.Cluster.Initializers)
 	if err != nil {
 		return fmt.Errorf("run %s: %w", c.Name, err)
 	}
