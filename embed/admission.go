@@ -15,13 +15,20 @@ import (
 	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
 	apiserverv1beta1 "k8s.io/apiserver/pkg/apis/apiserver/v1beta1"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/webhook"
 	"github.com/mortise-dev/mortise/internal/builtin"
 )
 
 // checkAdmission reads what admission is configured by and makes the plug-ins, before anything is written.
 func checkAdmission(_ context.Context, p *parts, o *settled) error {
 	a := o.apiserver.Admission
-	opts := builtin.AdmissionOptions{Enable: a.Enable, Disable: a.Disable}
+	w := o.apiserver.Webhooks
+	if err := w.Check(); err != nil {
+		return err
+	}
+	opts := builtin.AdmissionOptions{Enable: a.Enable, Disable: a.Disable, Webhooks: webhook.Care{
+		Deadline: w.Deadline, Failures: w.BreakerFailures, Pause: w.BreakerPause, Guard: w.LockoutGuard, Configurations: w.NameConfigurations,
+	}}
 	if a.ConfigFile != "" {
 		s := runtime.NewScheme()
 		for _, add := range []func(*runtime.Scheme) error{apiserver.AddToScheme, apiserverv1alpha1.AddToScheme, apiserverv1beta1.AddToScheme, apiserverv1.AddToScheme} {

@@ -22,13 +22,14 @@ type APIServer struct {
 	Admission      Admission
 	Aggregation    Aggregation
 	Explain        Explain
+	Webhooks       Webhooks
 }
 
 // section is one concept's flags.
 type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
-	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Explain}
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Explain, &o.Webhooks}
 }
 
 // AddFlags binds all of them to f.

@@ -62,6 +62,8 @@ type AdmissionOptions struct {
 	NotReadySeconds, UnreachableSeconds *int64
 	// Configuration is what an AdmissionConfiguration says for a plug-in, nil where it says nothing; nil: there is no file.
 	Configuration func(name string) (io.Reader, error)
+	// Webhooks is how carefully webhooks are called.
+	Webhooks webhook.Care
 }
 
 // admissionPlugin is one row of the plug-ins: make is nil for one of upstream's that this release does not have, off for one
@@ -182,6 +184,9 @@ func Admission(o AdmissionOptions) (admit.Chain, error) {
 		made, err := p.make(config)
 		if err != nil {
 			return nil, fmt.Errorf("make admission plug-in %s: %w", p.name, err)
+		}
+		if w, ok := made.(webhook.Careful); ok {
+			w.Care(o.Webhooks)
 		}
 		chain = append(chain, made)
 	}

@@ -224,6 +224,8 @@ type req struct {
 	user    user.Info
 	accept  *accept
 	warn    *warnings
+
+	spending admit.Spending // of its admission
 }
 
 func (q *req) ver() *resource.Version { return &q.kind.Versions[q.version] }

@@ -109,7 +109,8 @@ func (q *req) act(ctx context.Context, obj resource.Object, opts *metav1.CreateO
 
 // writing is the context of a write: bounded, and with the request's warnings.
 func (q *req) writing() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(warning.WithWarningRecorder(q.ctx, q.warn), requestTimeoutSeconds*1e9)
+	ctx := admit.WithSpending(q.ctx, &q.spending)
+	return context.WithTimeout(warning.WithWarningRecorder(ctx, q.warn), requestTimeoutSeconds*1e9)
 }
 
 func (q *req) attributes(op admit.Operation, obj, old resource.Object, opts runtime.Object, dryRun bool) *admit.Attributes {

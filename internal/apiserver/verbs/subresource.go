@@ -322,7 +322,7 @@ func connect(q *req) error {
 	}
 	ctx := q.ctx
 	if q.sub.Name != "log" { // reading a log is a get, of which admission is not told
-		ctx := warning.WithWarningRecorder(ctx, q.warn)
+		ctx := warning.WithWarningRecorder(admit.WithSpending(ctx, &q.spending), q.warn)
 		at := q.attributes(admit.Connect, nil, nil, opts, false)
 		if err := q.Admission.Mutate(ctx, &Backend{q.API}, at); err != nil {
 			return err

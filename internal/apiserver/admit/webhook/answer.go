@@ -28,13 +28,13 @@ type answer struct {
 
 // failed is that a webhook could not be asked, or did not answer as it should. Its failure policy decides what comes of it.
 type failed struct {
-	webhook string
+	webhook string // its title
 	reason  error
 	code    int32 // as metrics count it
 }
 
 func (e *failed) Error() string {
-	return fmt.Sprintf("failed calling webhook %q: %v", e.webhook, e.reason) // upstream's words
+	return fmt.Sprintf("failed calling webhook %s: %v", e.webhook, e.reason) // upstream's words
 }
 
 func (e *failed) Unwrap() error { return e.reason }
@@ -104,7 +104,7 @@ func checkV1(uid types.UID, mutating bool, r *admissionv1.AdmissionReview) (*ans
 }
 
 // refusal is the API status of a webhook's no. It is an error whatever the webhook made of it.
-func refusal(webhook string, result *metav1.Status) *apierrors.StatusError {
+func refusal(title string, result *metav1.Status) *apierrors.StatusError {
 	st := metav1.Status{Status: metav1.StatusFailure}
 	if result != nil {
 		st = *result
@@ -115,7 +115,7 @@ func refusal(webhook string, result *metav1.Status) *apierrors.StatusError {
 	if st.Status == "" || st.Status == metav1.StatusSuccess {
 		st.Status = metav1.StatusFailure
 	}
-	by := fmt.Sprintf("admission webhook %q denied the request", webhook) // upstream's words
+	by := fmt.Sprintf("admission webhook %s denied the request", title) // upstream's words
 	switch {
 	case st.Message != "":
 		st.Message = by + ": " + st.Message

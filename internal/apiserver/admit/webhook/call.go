@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apiserver/pkg/warning"
 
-	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 )
 
@@ -24,40 +23,46 @@ import (
 func (p *side) call(ctx context.Context, h *hook, q *matching.Request, r *reviews, v *matching.Versioned, mutating bool) (*answer, error) {
 	if q.DryRun {
 		if h.sideEffects == nil {
-			return nil, &failed{h.name, errors.New("Webhook SideEffects is nil"), http.StatusBadRequest} //nolint:staticcheck // upstream's words
+			return nil, &failed{h.title, errors.New("Webhook SideEffects is nil"), http.StatusBadRequest} //nolint:staticcheck // upstream's words
 		}
 		if s := *h.sideEffects; s != admissionregistrationv1.SideEffectClassNone && s != admissionregistrationv1.SideEffectClassNoneOnDryRun {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("admission webhook %q does not support dry run", h.name)) // upstream's words
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("admission webhook %s does not support dry run", h.title)) // upstream's words
 		}
 	}
 	uid, version, body, err := r.of(h, v)
 	if err != nil {
-		return nil, &failed{h.name, fmt.Errorf("could not create admission objects: %w", err), http.StatusBadRequest} // upstream's words
+		return nil, &failed{h.title, fmt.Errorf("could not create admission objects: %w", err), http.StatusBadRequest} // upstream's words
 	}
 	client, err := h.client()
 	if err != nil {
-		return nil, &failed{h.name, fmt.Errorf("could not get REST client: %w", err), http.StatusInternalServerError} // upstream's words
+		return nil, &failed{h.title, fmt.Errorf("could not get REST client: %w", err), http.StatusInternalServerError} // upstream's words
 	}
 	said := emptyAnswer(version)
-	if err := client.Post(ctx, h.ref, extension.Policy{Timeout: h.timeout}, body, said); err != nil {
+	if err := p.post(ctx, h, client, body, said); err != nil {
 		code := int32(http.StatusServiceUnavailable)
+		if errors.Is(err, errSpent) {
+			code = http.StatusGatewayTimeout
+		}
 		if st := (*apierrors.StatusError)(nil); errors.As(err, &st) {
 			code = st.ErrStatus.Code
 		}
-		return nil, &failed{h.name, fmt.Errorf("failed to call webhook: %w", err), code} // upstream's words
+		return nil, &failed{h.title, fmt.Errorf("failed to call webhook: %w", err), code} // upstream's words
 	}
 	a, err := check(uid, mutating, said)
 	if err != nil {
-		return nil, &failed{h.name, fmt.Errorf("received invalid webhook response: %w", err), http.StatusServiceUnavailable} // upstream's words
+		return nil, &failed{h.title, fmt.Errorf("received invalid webhook response: %w", err), http.StatusServiceUnavailable} // upstream's words
 	}
 	for key, value := range a.annotations {
 		p.annotate(q, h.name+"/"+key, value)
 	}
 	for _, w := range a.warnings {
+		if p.care.Configurations && w != "" {
+			w = "webhook " + h.title + ": " + w
+		}
 		warning.AddWarning(ctx, "", w)
 	}
 	if !a.allowed {
-		return nil, rejected{refusal(h.name, a.result)}
+		return nil, rejected{refusal(h.title, a.result)}
 	}
 	return a, nil
 }

@@ -6,6 +6,7 @@ package webhook
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	celplugin "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -36,7 +38,8 @@ type hook struct {
 	uid           string // of its place: configuration, name, and which of that name it is
 	configuration string
 	name          string
-	static        bool // from a file: it sees what webhooks of the API do not
+	title         string // the name in quotes, as errors call it
+	static        bool   // from a file: it sees what webhooks of the API do not
 	criteria      matching.Criteria
 	ignore        bool // failures to call it
 	sideEffects   *admissionregistrationv1.SideEffectClass
@@ -45,6 +48,9 @@ type hook struct {
 	again         bool // when others changed the object after it
 
 	ref     extension.Ref
+	service types.NamespacedName // that it is behind; empty: none
+	target  [sha256.Size]byte    // of all that says how it is called
+	policy  extension.Policy
 	client  func() (*webhook.Client, error)
 	matcher func() matchconditions.Matcher // nil: no conditions
 }
@@ -100,6 +106,7 @@ func (p *side) read(obj resource.Object, static bool) ([]*hook, error) {
 		w := &said[i]
 		hooks[i] = p.hook(w, obj.GetName(), seen[w.name])
 		hooks[i].static = static
+		p.breaker(hooks[i], obj.GetAnnotations()[BreakerAnnotation])
 		seen[w.name]++
 	}
 	return hooks, nil
@@ -122,6 +129,11 @@ func (p *side) hook(w *common, configuration string, nth int) *hook {
 		h.timeout = time.Duration(*w.timeout) * time.Second
 	}
 	target := targetOf(w)
+	h.title, h.service = p.titleOf(h), serviceOf(&target)
+	flat := target
+	flat.Service = nil
+	h.target = sha256.Sum256(fmt.Appendf(nil, "%+v %+v", flat, target.Service))
+	h.policy.Timeout = h.timeout
 	h.client = sync.OnceValues(func() (*webhook.Client, error) { return p.caller.Client(target) })
 	if len(w.conditions) > 0 {
 		h.matcher = sync.OnceValue(func() matchconditions.Matcher {
@@ -157,10 +169,12 @@ func targetOf(w *common) webhook.Target {
 // side is what both plug-ins have in common: the webhooks of one kind of configuration.
 type side struct {
 	name     string // of the plug-in
+	kind     string // of its configurations
 	step     string // "admit" or "validating", as metrics call it
 	point    extension.Point
 	resource schema.GroupResource
 	options  Options
+	care     Care
 
 	host   *admit.Host
 	caller *webhook.Caller
@@ -199,8 +213,10 @@ func (p *side) compiler() celplugin.ConditionCompiler {
 	return celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 }
 
-// Follows is the kind of configuration.
-func (p *side) Follows() []schema.GroupResource { return []schema.GroupResource{p.resource} }
+// Follows is the kind of configuration; and, where there are breakers, what tells that a service has other endpoints.
+func (p *side) Follows() []schema.GroupResource {
+	return []schema.GroupResource{p.resource, endpointSlices}
+}
 
 // Run follows the directory of manifests until ctx ends.
 func (p *side) Run(ctx context.Context) error {
@@ -263,7 +279,11 @@ func (p *side) Load(ctx context.Context, b resource.Backend) error {
 
 // Committed reads a configuration anew, or forgets it. What is stored now counts, not what this commit was: commits that
 // follow each other closely may be told in any order.
-func (p *side) Committed(ctx context.Context, b resource.Backend, _ schema.GroupResource, _, name string) error {
+func (p *side) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
+	if r == endpointSlices {
+		p.moved(ctx, b, namespace, name)
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	obj, err := b.Get(ctx, p.resource, "", name)
@@ -277,6 +297,7 @@ func (p *side) Committed(ctx context.Context, b resource.Backend, _ schema.Group
 		if err != nil {
 			return err
 		}
+		p.forgive(p.by[name], hooks)
 		p.by[name] = hooks
 	}
 	p.arrange()

@@ -41,7 +41,7 @@ var (
 
 // NewMutating returns the plug-in.
 func NewMutating(o Options) *Mutating {
-	return &Mutating{side{name: "MutatingAdmissionWebhook", step: "admit", point: extension.MutatingWebhook, options: o,
+	return &Mutating{side{name: "MutatingAdmissionWebhook", kind: "MutatingWebhookConfiguration", step: "admit", point: extension.MutatingWebhook, options: o,
 		resource: schema.GroupResource{Group: group, Resource: "mutatingwebhookconfigurations"}}}
 }
 
@@ -142,6 +142,9 @@ func (p *side) settle(ctx context.Context, h *hook, q *matching.Request, i int, 
 		return err
 	}
 	if !h.ignore {
+		if p.care.Guard && p.letThrough(ctx, h, q, i, f) {
+			return nil
+		}
 		return apierrors.NewInternalError(f)
 	}
 	p.host.Log.WarnContext(ctx, "webhook failed and is passed over", "configuration", h.configuration, "webhook", h.name, "error", f)
@@ -173,16 +176,16 @@ func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *
 	}
 	patch, err := jsonpatch.DecodePatch(a.patch)
 	if err != nil {
-		return false, &failed{h.name, fmt.Errorf("received undecodable patch in webhook response: %w", err), http.StatusServiceUnavailable} // upstream's words
+		return false, &failed{h.title, fmt.Errorf("received undecodable patch in webhook response: %w", err), http.StatusServiceUnavailable} // upstream's words
 	}
 	if len(patch) == 0 {
 		return false, nil
 	}
 	if v.Object == nil {
-		return false, apierrors.NewInternalError(fmt.Errorf("admission webhook %q attempted to modify the object, which is not supported for this operation", h.name)) // upstream's words
+		return false, apierrors.NewInternalError(fmt.Errorf("admission webhook %s attempted to modify the object, which is not supported for this operation", h.title)) // upstream's words
 	}
 	if a.patchType != admissionv1.PatchTypeJSONPatch {
-		return false, &failed{h.name, fmt.Errorf("unsupported patch type %q", a.patchType), refusal(h.name, a.result).ErrStatus.Code} // upstream's words
+		return false, &failed{h.title, fmt.Errorf("unsupported patch type %q", a.patchType), refusal(h.title, a.result).ErrStatus.Code} // upstream's words
 	}
 	raw, err := r.raw(v.Object)
 	if err != nil {

@@ -31,7 +31,7 @@ var (
 
 // NewValidating returns the plug-in.
 func NewValidating(o Options) *Validating {
-	return &Validating{side{name: "ValidatingAdmissionWebhook", step: "validating", point: extension.ValidatingWebhook, options: o,
+	return &Validating{side{name: "ValidatingAdmissionWebhook", kind: "ValidatingWebhookConfiguration", step: "validating", point: extension.ValidatingWebhook, options: o,
 		resource: schema.GroupResource{Group: group, Resource: "validatingwebhookconfigurations"}}}
 }
 

@@ -207,3 +207,20 @@ func Reads(p *corev1.Pod) (anySecrets, anyConfigMaps bool) {
 	})
 	return anySecrets, anyConfigMaps
 }
+
+// referable are the resources of the core group that pods refer to by name in their namespace.
+var referable = map[string]kind{"secrets": secrets, "configmaps": configMaps, "persistentvolumeclaims": claims, "serviceaccounts": accounts}
+
+// Referable says whether pods refer to objects of a resource of the core group.
+func Referable(name string) bool {
+	_, ok := referable[name]
+	return ok
+}
+
+// RefersTo says whether a pod refers to the named object of a [Referable] resource: also to the account and the authority that
+// pods are given which name none.
+func RefersTo(p *corev1.Pod, resource, name string) bool {
+	want, found := referable[resource], false
+	references(p, func(k kind, n string) { found = found || k == want && n == name })
+	return found || want == accounts && p.Spec.ServiceAccountName == "" && name == "default" || want == configMaps && name == "kube-root-ca.crt"
+}

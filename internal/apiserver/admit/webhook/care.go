@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/extension/webhook"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// Care is what keeps a webhook that fails from hurting the rest. The zero value is kube-apiserver's way: none.
+type Care struct {
+	// Deadline bounds the time that all webhooks of one request take together; 0: no bound but each one's own. A webhook
+	// for which nothing is left counts as failed.
+	Deadline time.Duration
+	// Failures in a row after which a webhook is not called for Pause (0: [DefaultPause]); its failure policy decides at once. 0: only
+	// for configurations with [BreakerAnnotation], after [DefaultFailures].
+	Failures int
+	Pause    time.Duration
+	// Guard lets objects through that bring a failing webhook back.
+	Guard bool
+	// Configurations has errors and warnings name the webhook's configuration, where kube-apiserver names the webhook alone.
+	Configurations bool
+}
+
+// What a breaker does where nobody said.
+const (
+	DefaultFailures = 5
+	DefaultPause    = 10 * time.Second
+)
+
+// BreakerAnnotation on a configuration says "on" or "off" of the breakers of its webhooks.
+const BreakerAnnotation = "extension.mortise.dev/breaker"
+
+// Care sets how carefully the webhooks of the plug-in are called. It is called before Join.
+func (p *side) Care(c Care) { p.care = c }
+
+// Careful are the two plug-ins.
+type Careful interface{ Care(c Care) }
+
+var endpointSlices = schema.GroupResource{Group: discoveryv1.GroupName, Resource: "endpointslices"}
+
+// titleOf is how errors call a webhook: its name as kube-apiserver has it, and its configuration where that was asked for.
+func (p *side) titleOf(h *hook) string {
+	if p.care.Configurations {
+		return fmt.Sprintf("%q of %s %q", h.name, p.kind, h.configuration)
+	}
+	return fmt.Sprintf("%q", h.name)
+}
+
+// serviceOf is the service that a target is behind, also where a URL names it.
+func serviceOf(t *webhook.Target) types.NamespacedName {
+	if t.Service != nil {
+		return types.NamespacedName{Namespace: t.Service.Namespace, Name: t.Service.Name}
+	}
+	u, err := url.Parse(t.URL)
+	if err != nil {
+		return types.NamespacedName{}
+	}
+	labels := strings.SplitN(u.Hostname(), ".", 4)
+	if len(labels) < 3 || labels[2] != "svc" {
+		return types.NamespacedName{}
+	}
+	return types.NamespacedName{Namespace: labels[1], Name: labels[0]}
+}
+
+// breaker gives a webhook its breaker.
+func (p *side) breaker(h *hook, said string) {
+	if said == "off" || said != "on" && p.care.Failures == 0 {
+		return
+	}
+	h.policy.Failures, h.policy.Pause = cmp.Or(p.care.Failures, DefaultFailures), cmp.Or(p.care.Pause, DefaultPause)
+	h.policy.Turned = func(open bool) {
+		if open {
+			p.host.Log.Warn("webhook keeps failing and is not called for a while", "configuration", h.configuration, "webhook", h.name, "pause", h.policy.Pause)
+		} else {
+			p.host.Log.Info("webhook is called again", "configuration", h.configuration, "webhook", h.name)
+		}
+	}
+}
+
+// forgive closes the breakers of webhooks that are called in another way than before: who mends a configuration need not wait.
+func (p *side) forgive(before, now []*hook) {
+	old := make(map[string][sha256.Size]byte, len(before))
+	for _, h := range before {
+		old[h.uid] = h.target
+	}
+	for _, h := range now {
+		if target, ok := old[h.uid]; ok && target != h.target {
+			p.host.Ledger.Forgive(h.ref)
+		}
+	}
+}
+
+// moved closes the breakers of the webhooks behind a service that has other endpoints.
+func (p *side) moved(ctx context.Context, b resource.Backend, namespace, name string) {
+	all := p.hooks.Load()
+	if all == nil {
+		return
+	}
+	service := ""
+	for _, h := range *all {
+		if h.policy.Failures == 0 || h.service.Namespace != namespace {
+			continue
+		}
+		if service == "" {
+			obj, err := b.Get(ctx, endpointSlices, namespace, name)
+			if err != nil {
+				return // what is gone helps nobody
+			}
+			service = obj.GetLabels()[discoveryv1.LabelServiceName]
+		}
+		if h.service.Name == service {
+			p.host.Ledger.Forgive(h.ref)
+		}
+	}
+}
+
+// errSpent is that a request has no time left for webhooks.
+var errSpent = errors.New("the deadline of admission is used up")
+
+// post calls a webhook, in the time that the request has left for it.
+func (p *side) post(ctx context.Context, h *hook, c *webhook.Client, body []byte, into runtime.Object) error {
+	policy := h.policy
+	if p.care.Deadline == 0 {
+		if policy.Failures > 0 {
+			policy.Excused = func(error) bool { return errors.Is(ctx.Err(), context.Canceled) }
+		}
+		return c.Post(ctx, h.ref, policy, body, into)
+	}
+	s, begun := admit.SpendingOf(ctx), time.Now()
+	left := p.care.Deadline - s.Begin(begun)
+	if left <= 0 {
+		s.End(h.ref.Name, begun, begun)
+		return p.spent(s)
+	}
+	within, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	if policy.Failures > 0 { // who was left too little is not to blame, unless it took the most of all
+		policy.Excused = func(error) bool {
+			return errors.Is(ctx.Err(), context.Canceled) || within.Err() != nil && time.Since(begun) < p.care.Deadline/2
+		}
+	}
+	err := c.Post(within, h.ref, policy, body, into)
+	s.End(h.ref.Name, begun, time.Now())
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return p.spent(s)
+	}
+	return err
+}
+
+// spent says who used the time up: each webhook with what it took, the one that took most first.
+func (p *side) spent(s *admit.Spending) error {
+	took := s.Took()
+	parts := make([]string, len(took))
+	most := 0
+	for i, t := range took {
+		parts[i] = fmt.Sprintf("%s took %s", t.Name, t.Took.Round(time.Millisecond))
+		if t.Took > took[most].Took {
+			most = i
+		}
+	}
+	if len(took) == 0 {
+		return fmt.Errorf("%w (%s)", errSpent, p.care.Deadline)
+	}
+	return fmt.Errorf("%w (%s), most of it by %s: %s", errSpent, p.care.Deadline, took[most].Name, strings.Join(parts, ", "))
+}
