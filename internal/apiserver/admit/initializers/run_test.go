@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package initializers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// kept is a backend that keeps config maps in a map.
+type kept struct {
+	resource.Backend
+
+	mu      sync.Mutex
+	objects map[string]*corev1.ConfigMap
+	changes chan change
+	fails   int // how many changes still fail
+	history []string
+	begun   time.Time
+}
+
+// change is what an object is after one.
+type change struct {
+	name string
+	is   *corev1.ConfigMap
+}
+
+var maps = schema.GroupResource{Resource: "configmaps"}
+
+func (k *kept) note(format string, args ...any) {
+	k.history = append(k.history, fmt.Sprintf("%v: ", time.Since(k.begun))+fmt.Sprintf(format, args...))
+}
+
+// put stores an object that waits; nil: for nothing.
+func (k *kept) put(name string, i *v1alpha1.Initializers) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID("uid-" + name)}}
+	if err := v1alpha1.SetInitializers(m, i); err != nil {
+		panic(err)
+	}
+	k.store(name, m)
+}
+
+func (k *kept) store(name string, m *corev1.ConfigMap) {
+	k.objects[name] = m
+	k.changes <- change{name, m}
+}
+
+func (k *kept) FollowHeld(ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case c := <-k.changes:
+			switch {
+			case c.is == nil:
+				tell(maps, "ns", c.name, nil, true)
+			case !v1alpha1.Uninitialized(c.is):
+				tell(maps, "ns", c.name, nil, false)
+			default:
+				tell(maps, "ns", c.name, c.is, false)
+			}
+		}
+	}
+}
+
+func (k *kept) SettleHeld(_ context.Context, _ schema.GroupResource, _, name string, edit func(obj resource.Object) error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.fails > 0 {
+		k.fails--
+		k.note("%s cannot be changed", name)
+		return errors.New("the disk is full")
+	}
+	if k.objects[name] == nil {
+		return nil
+	}
+	m := k.objects[name].DeepCopy()
+	if err := edit(m); err != nil {
+		return err
+	}
+	i, err := v1alpha1.InitializersOf(m)
+	switch {
+	case err != nil:
+		return err
+	case i == nil:
+		k.note("%s is initialised", name)
+		k.store(name, m)
+	case i.Result != nil:
+		k.note("%s is rejected: %d %s %s", name, i.Result.Code, i.Result.Reason, i.Result.Message)
+		k.store(name, m)
+		k.store(name, nil)
+	default:
+		k.note("%s waits for %v", name, i.Names())
+		k.store(name, m)
+	}
+	return nil
+}
+
+func (k *kept) Create(_ context.Context, _ schema.GroupResource, obj resource.Object, _ bool) (resource.Object, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := obj.(*corev1.Event)
+	k.note("event: %s %s %s", e.InvolvedObject.Name, e.Reason, e.Message)
+	return obj, nil
+}
+
+// running has a plug-in follow what is kept, and ends it with the test.
+func running(t *testing.T, k *kept) *extension.Ledger {
+	k.objects, k.changes, k.begun = map[string]*corev1.ConfigMap{}, make(chan change, 100), time.Now()
+	p := New(clock.RealClock{})
+	ledger := extension.NewLedger(clock.RealClock{})
+	if err := p.Join(&admit.Host{
+		Log: slog.New(slog.DiscardHandler), Ledger: ledger, Backend: func() resource.Backend { return k },
+		Kind: func(schema.GroupResource) *resource.Descriptor { return nil },
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return ledger
+}
+
+func pending(since time.Time, of ...v1alpha1.Pending) *v1alpha1.Initializers {
+	return &v1alpha1.Initializers{Pending: of, Since: metav1.NewMicroTime(since)}
+}
+
+func TestDeadlinesPass(t *testing.T) {
+	a := v1alpha1.Pending{Name: "a.example.com", DeadlineSeconds: 10, FailurePolicy: v1alpha1.Ignore}
+	b := v1alpha1.Pending{Name: "b.example.com", DeadlineSeconds: 20, FailurePolicy: v1alpha1.Fail}
+	for _, c := range []struct {
+		name  string
+		fails int
+		does  func(k *kept)
+		want  []string
+	}{
+		{"one is passed over, the next rejects", 0, func(k *kept) { k.put("m", pending(time.Now(), a, b)) }, []string{
+			"10s: m waits for [b.example.com]",
+			"30s: m is rejected: 504 Timeout initializer b.example.com did not finish with configmaps ns/m within 20s",
+			"30s: event: m InitializationFailed initializer b.example.com did not finish with configmaps ns/m within 20s",
+		}},
+		{"the last is passed over", 0, func(k *kept) { k.put("m", pending(time.Now(), a)) }, []string{"10s: m is initialised"}},
+		{"the time before a restart counts", 0, func(k *kept) { k.put("m", pending(time.Now().Add(-7*time.Second), a)) }, []string{"3s: m is initialised"}},
+		{"what is long overdue is settled at once", 0, func(k *kept) { k.put("m", pending(time.Now().Add(-time.Hour), a)) }, []string{"0s: m is initialised"}},
+		{"a list without settings has the defaults", 0, func(k *kept) { k.put("m", pending(time.Now(), v1alpha1.Pending{Name: "c.example.com"})) }, []string{
+			"30s: m is rejected: 504 Timeout initializer c.example.com did not finish with configmaps ns/m within 30s",
+			"30s: event: m InitializationFailed initializer c.example.com did not finish with configmaps ns/m within 30s",
+		}},
+		{"who finishes in time is left alone", 0, func(k *kept) {
+			k.put("m", pending(time.Now(), b))
+			time.Sleep(19 * time.Second)
+			k.put("m", nil)
+		}, nil},
+		{"each turn has its own time", 0, func(k *kept) {
+			k.put("m", pending(time.Now(), b, a))
+			time.Sleep(15 * time.Second)
+			k.put("m", pending(time.Now(), a))
+		}, []string{"25s: m is initialised"}},
+		{"the soonest is first, whichever came first", 0, func(k *kept) {
+			k.put("late", pending(time.Now(), b))
+			k.put("soon", pending(time.Now(), a))
+		}, []string{
+			"10s: soon is initialised",
+			"20s: late is rejected: 504 Timeout initializer b.example.com did not finish with configmaps ns/late within 20s",
+			"20s: event: late InitializationFailed initializer b.example.com did not finish with configmaps ns/late within 20s",
+		}},
+		{"what was rejected when the server went is taken away", 0, func(k *kept) {
+			i := pending(time.Now(), b)
+			i.Result = &metav1.Status{Status: metav1.StatusFailure, Code: 403, Reason: "Forbidden", Message: "no"}
+			k.put("m", i)
+		}, []string{"0s: m is rejected: 403 Forbidden no"}},
+		{"what cannot be changed is tried again, later and later", 3, func(k *kept) { k.put("m", pending(time.Now(), a)) }, []string{
+			"10s: m cannot be changed", "11s: m cannot be changed", "13s: m cannot be changed", "17s: m is initialised",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &kept{fails: c.fails}
+				running(t, k)
+				c.does(k)
+				time.Sleep(time.Minute)
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				if diff := cmp.Diff(c.want, k.history); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// TestWaitingIsTold shows what waits, with the time that it still has, and books what came of it.
+func TestWaitingIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kept{}
+		ledger := running(t, k)
+		since := time.Now()
+		k.put("m", pending(since, v1alpha1.Pending{Name: "a.example.com", DeadlineSeconds: 10}))
+		k.put("n", pending(since, v1alpha1.Pending{Name: "b.example.com", DeadlineSeconds: 10}))
+		time.Sleep(3 * time.Second)
+		k.put("n", nil)
+		synctest.Wait()
+		all := ledger.Snapshot()
+		at := func(name string) extension.Entry {
+			i := slices.IndexFunc(all, func(e extension.Entry) bool { return e.Name == name })
+			if i < 0 {
+				t.Fatalf("%s is not told of", name)
+			}
+			return all[i]
+		}
+		want := []extension.Waiting{{Object: "configmaps ns/m", Since: since, Until: since.Add(10 * time.Second)}}
+		if e := at("a.example.com"); e.State != extension.WaitedFor || cmp.Diff(want, e.Waiting) != "" {
+			t.Errorf("it waits: %+v", e)
+		}
+		if e := at("b.example.com"); e.State != extension.OK || e.Calls != 1 || e.Longest != 3*time.Second || e.Waits != 0 {
+			t.Errorf("it has finished: %+v", e)
+		}
+		time.Sleep(10 * time.Second)
+		all = ledger.Snapshot()
+		if e := at("a.example.com"); e.State != extension.Failing || e.Waits != 0 {
+			t.Errorf("it has failed: %+v", e)
+		}
+	})
+}
