@@ -92,3 +92,20 @@ func (b Bundle) Turn(hosts []string, now time.Time, t Times, issue func() (*Pair
 	}
 	return b, again, nil
 }
+
+// Read is the bundle that is kept in these files; what is damaged in them is not in it. The authority of each pair is the one among
+// the trusted that signed it.
+func Read(cert, key, nextCert, nextKey, trusted []byte) Bundle {
+	b := Bundle{Trusted: bytes.Join(authorities(trusted), nil)}
+	pair := func(cert, key []byte) *Pair {
+		for _, a := range authorities(trusted) {
+			p := &Pair{Cert: cert, Key: key, Authority: a}
+			if _, err := p.leaf(); err == nil {
+				return p
+			}
+		}
+		return nil
+	}
+	b.Current, b.Next = pair(cert, key), pair(nextCert, nextKey)
+	return b
+}

@@ -32,6 +32,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/tokensecrets"
 	"github.com/mortise-dev/mortise/internal/controllers/trustbundle"
 	"github.com/mortise-dev/mortise/internal/controllers/ttlafterfinished"
+	"github.com/mortise-dev/mortise/internal/controllers/webhooktrust"
 )
 
 // Controllers are the control loops there are.
@@ -70,5 +71,6 @@ func Controllers() []controllers.Controller {
 		tokensecrets.Filler(),
 		trustbundle.Controller(),
 		ttlafterfinished.Controller(),
+		webhooktrust.Controller(),
 	}
 }
