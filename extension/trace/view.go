@@ -12,6 +12,7 @@ const Route = "/debug/explain"
 // The parameters of a question.
 const (
 	ParamRejected    = "rejected"    // true: only what was refused
+	ParamBrief       = "brief"       // true: brief traces too, which a list of many leaves out
 	ParamSince       = "since"       // a duration: not what is older
 	ParamGroup       = "group"       // of the object; with resource
 	ParamResource    = "resource"    // its plural

@@ -28,7 +28,7 @@ import (
 // explainOptions are what `mortise explain` was asked.
 type explainOptions struct {
 	kubeconfig, namespace, output string
-	all, rejected                 bool
+	brief, rejected               bool
 	last                          time.Duration
 	limit                         int
 	what, field                   string // an audit ID, or TYPE/NAME and a field of it
@@ -42,6 +42,7 @@ func runExplain(ctx context.Context, p Program, args []string) int {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the server; default: $KUBECONFIG, then ~/.kube/config")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "the namespace; default: the kubeconfig's")
 	f.BoolVar(&o.rejected, "rejected", false, "only writes that were refused, of all namespaces unless -n names one")
+	f.BoolVar(&o.brief, "brief", false, "also writes that are kept without their contents: leases, events, reviews, status of components")
 	f.DurationVar(&o.last, "last", 0, "only writes of so long ago at most: 10m")
 	f.IntVar(&o.limit, "limit", 50, "how many writes, 1 to 1000")
 	f.StringVarP(&o.output, "output", "o", "", "json")
@@ -135,6 +136,9 @@ func (o *explainOptions) run(ctx context.Context, p Program) error {
 		}
 	case o.what != "":
 		path += "/" + url.PathEscape(o.what)
+	}
+	if o.brief {
+		query.Set(trace.ParamBrief, "true")
 	}
 	if o.rejected {
 		query.Set(trace.ParamRejected, "true")
@@ -241,9 +245,9 @@ func ask(ctx context.Context, config *rest.Config, path string, query url.Values
 	for name, values := range query {
 		r = r.Param(name, values[0])
 	}
-	body, err := r.Do(ctx).Raw()
-	if err != nil {
+	answer := r.Do(ctx)
+	if err := answer.Error(); err != nil { // as the server words it
 		return nil, fmt.Errorf("ask for traces: %w", err)
 	}
-	return body, nil
+	return answer.Raw()
 }

@@ -117,7 +117,10 @@ func printTraces(w io.Writer, traces []trace.Trace) error {
 func printTrace(to io.Writer, t *trace.Trace) error {
 	var w bytes.Buffer
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&w, "%-15s%s\n", name+":", fmt.Sprintf(format, args...))
+		if name != "" {
+			name += ":"
+		}
+		fmt.Fprintf(&w, "%-15s%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("Audit ID", "%s", plain(t.AuditID))
 	line("Time", "%s", t.Time)

@@ -51,7 +51,7 @@ func (r *record) time() time.Time { return time.Unix(0, r.numbers[numTime]) }
 // question is what a client wants to know.
 type question struct {
 	id                                            string // empty: any
-	rejected                                      bool
+	rejected, brief                               bool
 	since                                         time.Time // zero: any
 	object                                        bool      // group, resource and name are an object's, which was written
 	group, resource, namespace, name, subresource string    // empty: any, but for the group of a resource
@@ -84,8 +84,11 @@ func (q *question) is(group, resource, namespace, name []byte) bool {
 // find is the records that are asked for, the newest first, and whether there are more.
 func (r *Recorder) find(q *question) (found []*record, more bool) {
 	rings := []*ring{&r.full, &r.refused, &r.brief}
-	if q.rejected {
+	switch {
+	case q.rejected:
 		rings = rings[1:2]
+	case !q.brief && q.id == "" && !q.object:
+		rings = rings[:2]
 	}
 	for _, from := range rings {
 		from.each(func(b []byte) bool {
@@ -197,7 +200,8 @@ func (r *Recorder) walk(rec *record, objects Objects) (*walk, error) {
 	gr := schema.GroupResource{Group: rec.text(textGroup), Resource: rec.text(textResource)}
 	version := rec.text(textVersion)
 	var old, final map[string]any
-	for i, c := range w.commits {
+	found := false
+	for _, c := range w.commits {
 		at, v := schema.GroupResource{Group: c.group, Resource: c.resource}, version
 		if at != gr {
 			v = ""
@@ -222,8 +226,8 @@ func (r *Recorder) walk(rec *record, objects Objects) (*walk, error) {
 			}
 		}
 		w.written = append(w.written, o)
-		if i == 0 && at == gr {
-			old, final = before, after
+		if at == gr && !found {
+			old, final, found = before, after, true
 		}
 	}
 	return w, w.follow(objects, gr, version, old, final)

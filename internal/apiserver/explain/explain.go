@@ -106,7 +106,7 @@ func New(o Options) *Recorder {
 	r.full = ring{bound: o.Bytes * 7 / 10, segment: segment}
 	r.refused = ring{bound: o.Bytes * 2 / 10, segment: segment}
 	r.brief = ring{bound: o.Bytes / 10, segment: segment}
-	r.watched, r.foreign = concerns(o.Mutators)
+	r.watched, r.foreign = concerns(o.Mutators), len(Foreign(o.Mutators)) > 0
 	return r
 }
 

@@ -410,7 +410,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 	for _, r := range []*ring{&s.full, &s.refused, &s.brief} {
 		kept = append(kept, r.kept()...)
 	}
-	_, all := s.ask("?limit=100")
+	_, all := s.ask("?limit=100&brief=true")
 	_, field := s.ask("?resource=secrets&namespace=shop&name=s&field=data.p")
 	for _, where := range append(kept, all, field) {
 		for _, v := range []string{password, other} {

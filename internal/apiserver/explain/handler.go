@@ -101,6 +101,11 @@ func (r *Recorder) question(v url.Values) (*question, error) {
 			return nil, fmt.Errorf("%s: %q is neither true nor false", trace.ParamRejected, s)
 		}
 	}
+	if s := v.Get(trace.ParamBrief); s != "" {
+		if q.brief, err = strconv.ParseBool(s); err != nil {
+			return nil, fmt.Errorf("%s: %q is neither true nor false", trace.ParamBrief, s)
+		}
+	}
 	if s := v.Get(trace.ParamSince); s != "" {
 		d, err := time.ParseDuration(s)
 		if err != nil || d <= 0 {

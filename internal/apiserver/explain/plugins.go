@@ -49,17 +49,22 @@ func mutates() map[string][]string {
 	}
 }
 
-// concerns are the resources that some of the plug-ins change, and whether there are plug-ins that may change any.
-func concerns(names []string) (map[string]bool, bool) {
-	known, watched, foreign := mutates(), map[string]bool{}, false
+// Foreign are those of the plug-ins of which it is not known what they change: with one of them, every object is looked at before
+// and after, which is slower.
+func Foreign(names []string) []string {
+	known := mutates()
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { _, ok := known[n]; return ok })
+}
+
+// concerns are the resources that some of the plug-ins change.
+func concerns(names []string) map[string]bool {
+	known, watched := mutates(), map[string]bool{}
 	for _, n := range names {
-		resources, ok := known[n]
-		foreign = foreign || !ok
-		for _, r := range resources {
+		for _, r := range known[n] {
 			watched[r] = true
 		}
 	}
-	return watched, foreign
+	return watched
 }
 
 // watching is how a trace sees what plug-ins change.

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -216,8 +217,10 @@ func (t *Trace) encode(b []byte, r *http.Request, a Answer) []byte {
 	}
 	i := t.info
 	name := i.Name
-	if name == "" && len(t.commits) > 0 && i.Verb == "create" {
-		name = t.commits[0].name
+	if name == "" && i.Verb == "create" { // what it was given a name for may have been written with it
+		if at := slices.IndexFunc(t.commits, func(c commit) bool { return c.resource == i.Resource && c.group == i.APIGroup }); at >= 0 {
+			name = t.commits[at].name
+		}
 	}
 	texts := [textCount]string{
 		textID: a.ID, textUser: t.user, textAs: t.as, textAgent: r.UserAgent(), textSource: a.Source, textMethod: r.Method, textURI: uri(r, i.Subresource),

@@ -79,7 +79,7 @@ func (e Explained) Live(ctx context.Context, r schema.GroupResource, namespace, 
 	if err != nil {
 		return nil, "", err
 	}
-	m, err := e.shown(&watchcache.Forms{Kind: k, Hub: obj}, i)
+	m, err := e.shown(k.NewForms(obj.DeepCopyObject().(resource.Object)), i)
 	return m, k.Versions[i].Name, err
 }
 
