@@ -49,6 +49,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(credentialPlugin) != "" {
 		os.Exit(runCredentialPlugin())
 	}
+	if os.Getenv(aggregatedServer) != "" {
+		os.Exit(runAggregatedServer())
+	}
 	code := m.Run()
 	if builtIn != "" {
 		os.RemoveAll(builtIn)

@@ -221,6 +221,9 @@ const most = 8 << 20
 // RoundTrip implements [http.RoundTripper].
 func (s sending) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := s.service.send(r)
+	if err != nil && s.service.Available {
+		s.service.entry.poke() // perhaps it is not there any more
+	}
 	if err == nil && strings.HasPrefix(strings.TrimSpace(resp.Header.Get("Content-Type")), "text/html") {
 		resp.Body = http.MaxBytesReader(nil, resp.Body, most)
 	}
