@@ -160,6 +160,7 @@ type Trace struct {
 
 	secret, brief, dryRun bool
 	user, as              string
+	name                  string // of what is created
 	decided, allowed      bool
 	by, why               string
 	schema, level         string

@@ -335,13 +335,13 @@ func TestRejectedAreListed(t *testing.T) {
 	v := s.view("?rejected=true&since=10m")
 	var got []string
 	for _, x := range v.Traces {
-		line := x.AuditID + " " + x.Refused
+		line := x.AuditID + " " + x.Name + " " + x.Refused
 		for _, st := range x.Steps {
 			line += " " + st.Kind + " " + st.Name + " " + st.Result + " " + st.Reason
 		}
 		got = append(got, line)
 	}
-	want := []string{"denied-3 flow control", "denied-2 mutate plug-in Priority denied no such class", "denied-1 validate webhook check.example.com denied no team"}
+	want := []string{"denied-3  flow control", "denied-2 web mutate plug-in Priority denied no such class", "denied-1  validate webhook check.example.com denied no team"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -89,6 +89,9 @@ func (t *Trace) Given(d *resource.Descriptor, subresource string, obj resource.O
 	p := &t.plugins
 	p.kind, p.subresource, p.last = d, subresource, nil
 	p.seen = [2]int{p.changes, p.denials}
+	if obj != nil && t.name == "" {
+		t.name = obj.GetName()
+	}
 	if obj != nil && (t.recorder.foreign || t.recorder.watched[d.Resource] && (subresource == "" || subresource == "binding")) {
 		p.last, p.form = t.look(obj)
 	}

@@ -220,6 +220,8 @@ func (t *Trace) encode(b []byte, r *http.Request, a Answer) []byte {
 	if name == "" && i.Verb == "create" { // what it was given a name for may have been written with it
 		if at := slices.IndexFunc(t.commits, func(c commit) bool { return c.resource == i.Resource && c.group == i.APIGroup }); at >= 0 {
 			name = t.commits[at].name
+		} else {
+			name = t.name
 		}
 	}
 	texts := [textCount]string{
