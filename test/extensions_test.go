@@ -6,10 +6,10 @@ package test
 import (
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/embed"
@@ -53,8 +53,8 @@ func TestExtensionsAreListed(t *testing.T) {
 		t.Fatalf("create: %d", code)
 	}
 	want := extension.Row{Point: extension.ConversionWebhook, Name: name, Configured: "CustomResourceDefinition/" + name, State: extension.Unused}
-	if got := listed(); !slices.Equal(got, []extension.Row{want}) {
-		t.Errorf("got %+v, want %+v", got, want)
+	if diff := cmp.Diff([]extension.Row{want}, listed()); diff != "" {
+		t.Errorf("listed (-want +got):\n%s", diff)
 	}
 	if code := post(client, s.URL()+"/apis/ext.example.com/v2/namespaces/default/boxes", []byte(`{"apiVersion":"ext.example.com/v2","kind":"Box","metadata":{"name":"a"}}`)); code < 400 {
 		t.Errorf("an object went through a webhook that is not there: %d", code)
