@@ -21,8 +21,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
@@ -266,4 +269,73 @@ func TestFailingAggregatedServer(t *testing.T) {
 	if code, text, _ := f.say(t.Context(), failingThings); code != http.StatusOK {
 		t.Errorf("mended: %d %s", code, text)
 	}
+}
+
+// While an aggregated server is dead, a namespace is emptied of all else, and says for whom it waits; the garbage of other groups
+// is collected; and kubectl knows all other resources. When the server is back, the namespace goes.
+func TestDeadAggregatedServerAndNamespaces(t *testing.T) {
+	f := startFailing(t)
+	cert, key := f.good.server("fail.default.svc", time.Now().Add(30*time.Minute))
+	maps := func(ns string) corev1client.ConfigMapInterface { return f.client.CoreV1().ConfigMaps(ns) }
+	if _, err := f.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := maps("going").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/seen"}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	owner, err := maps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owned, err := maps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID},
+	}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.server.kill()
+	f.becomes("FailedDiscoveryCheck")
+
+	gone := func(watch func(context.Context, metav1.ListOptions) (watch.Interface, error), name, version string, seen func(runtime.Object) bool) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		w, err := watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: version})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		for e := range w.ResultChan() {
+			if seen == nil && e.Type == "DELETED" || seen != nil && seen(e.Object) {
+				return
+			}
+		}
+		t.Fatalf("%s: not in time", name)
+	}
+	if err := maps("default").Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	gone(maps("default").Watch, "owned", owned.ResourceVersion, nil)
+
+	if err := f.client.CoreV1().Namespaces().Delete(t.Context(), "going", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	gone(maps("going").Watch, "held", "", func(o runtime.Object) bool { return o.(*corev1.ConfigMap).DeletionTimestamp != nil })
+	if _, err := maps("going").Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	version := ""
+	gone(f.client.CoreV1().Namespaces().Watch, "going", "", func(o runtime.Object) bool {
+		ns := o.(*corev1.Namespace)
+		version = ns.ResourceVersion
+		return slices.ContainsFunc(ns.Status.Conditions, func(c corev1.NamespaceCondition) bool {
+			return c.Type == corev1.NamespaceDeletionDiscoveryFailure && c.Status == corev1.ConditionTrue && c.Reason == "DiscoveryFailed" && strings.Contains(c.Message, "fail.example.com/v1")
+		})
+	})
+	if out, err := f.kubectl("api-resources"); !strings.Contains(out, "deployments") || err != nil {
+		t.Errorf("kubectl api-resources: %v\n%s", err, out)
+	}
+	f.server = startBehind(t, cert, key, f.server.address)
+	f.becomes("Passed")
+	gone(f.client.CoreV1().Namespaces().Watch, "going", version, nil)
 }
