@@ -21,6 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/nodeipam"
 	"github.com/mortise-dev/mortise/internal/controllers/nodelifecycle"
 	"github.com/mortise-dev/mortise/internal/controllers/podgc"
+	"github.com/mortise-dev/mortise/internal/controllers/policystatus"
 	"github.com/mortise-dev/mortise/internal/controllers/replicaset"
 	"github.com/mortise-dev/mortise/internal/controllers/resourcequota"
 	"github.com/mortise-dev/mortise/internal/controllers/rootca"
@@ -58,6 +59,7 @@ func Controllers() []controllers.Controller {
 		nodeipam.Controller(),
 		nodelifecycle.Controller(),
 		podgc.Controller(),
+		policystatus.Controller(),
 		replicaset.Controller(),
 		replicaset.ReplicationControllers(),
 		resourcequota.Controller(),

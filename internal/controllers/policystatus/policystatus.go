@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policystatus checks the expressions of ValidatingAdmissionPolicies against the schemas of the kinds that they match,
+// native ones and custom ones alike, and writes what is wrong into their status. It changes nothing about what policies decide.
+//
+// A policy is checked once for each generation: kinds that come later are met by its next one. The schemas are those that the
+// server publishes at /openapi/v3.
+package policystatus
+
+import (
+	"context"
+	"fmt"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/cel/openapi/resolver"
+	apply "k8s.io/client-go/applyconfigurations/admissionregistration/v1"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/admissionregistration/v1"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// manager is what the status belongs to, in the managed fields.
+const manager = "validatingadmissionpolicy-status"
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	policies := []schema.GroupVersionResource{admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies")}
+	return controllers.Controller{Name: "validatingadmissionpolicy-status-controller", Inputs: policies, Outputs: policies, New: build}
+}
+
+type controller struct {
+	client   kubernetes.Interface
+	policies listers.ValidatingAdmissionPolicyLister
+	queue    *controllers.Queue[string]
+	checker  validating.TypeChecker
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	policies := d.Informers.Admissionregistration().V1().ValidatingAdmissionPolicies()
+	c := &controller{
+		client: d.Client, policies: policies.Lister(), queue: controllers.NewQueue[string](d, manager, 1),
+		checker: validating.TypeChecker{SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: d.Discovery}, RestMapper: d.RESTMapper},
+	}
+	wake := func(p *admissionv1.ValidatingAdmissionPolicy) {
+		if unchecked(p) {
+			c.queue.Add(p.Name)
+		}
+	}
+	err := controllers.Subscribe(d, policies.Informer(), controllers.Handler[*admissionv1.ValidatingAdmissionPolicy]{
+		Add: wake, Update: func(_, p *admissionv1.ValidatingAdmissionPolicy) { wake(p) },
+	})
+	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+}
+
+func unchecked(p *admissionv1.ValidatingAdmissionPolicy) bool { return p.Generation > p.Status.ObservedGeneration }
+
+func (c *controller) sync(ctx context.Context, name string) error {
+	policy, err := c.policies.Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get policy: %w", err)
+	}
+	if !unchecked(policy) {
+		return nil
+	}
+	checked := apply.TypeChecking()
+	for _, w := range c.checker.Check(policy) {
+		checked.WithExpressionWarnings(apply.ExpressionWarning().WithFieldRef(w.FieldRef).WithWarning(w.Warning))
+	}
+	status := apply.ValidatingAdmissionPolicyStatus().WithObservedGeneration(policy.Generation).WithTypeChecking(checked)
+	_, err = c.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().ApplyStatus(ctx,
+		apply.ValidatingAdmissionPolicy(name).WithStatus(status), metav1.ApplyOptions{FieldManager: manager, Force: true})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
