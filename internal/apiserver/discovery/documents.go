@@ -33,6 +33,7 @@ type documents struct {
 	aggregated *document            // /apis
 	core       *document            // /api, aggregated
 	custom     map[string]bool      // groups that only CRDs serve
+	warning    string               // the header that names versions whose servers do not answer; empty: all do
 }
 
 // entry is one resource in one version.
@@ -73,6 +74,7 @@ func build(list []*resource.Descriptor, remote *Remote) *documents {
 			docs.custom[name] = true // nobody's routes
 		}
 	}
+	docs.warning = ranks.warning()
 	legacy := map[string]metav1.APIGroup{}
 	var aggregated, core apidiscoveryv2.APIGroupDiscoveryList
 	aggregated.Items, core.Items = []apidiscoveryv2.APIGroupDiscovery{}, []apidiscoveryv2.APIGroupDiscovery{}

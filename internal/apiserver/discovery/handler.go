@@ -97,6 +97,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", etag)
 		w.Header().Set("Vary", "Accept")
 		w.Header().Set("Cache-Control", "public")
+		if docs.warning != "" && aggregated == docs.aggregated {
+			w.Header().Set("Warning", docs.warning)
+		}
 		if r.Header.Get("If-None-Match") == etag {
 			w.WriteHeader(http.StatusNotModified)
 			return

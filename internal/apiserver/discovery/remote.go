@@ -5,12 +5,14 @@ package discovery
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/version"
 )
 
@@ -111,6 +113,35 @@ func (r ranking) sorted(key func(group string) string) []string {
 		names[i] = p.group
 	}
 	return names
+}
+
+// namedStale is how many stale versions a warning names.
+const namedStale = 10
+
+// warning is a Warning header that names the versions whose servers do not answer; empty: all do. Clients leave stale versions out without a
+// word, and kubectl prints warnings: so who misses a resource is told why.
+func (r ranking) warning() string {
+	var names []string
+	for _, versions := range r {
+		for _, v := range versions {
+			if v.remote != nil && v.remote.Document.Freshness == apidiscoveryv2.DiscoveryFreshnessStale {
+				names = append(names, v.Version+"."+v.Group)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	more := ""
+	if n := len(names) - namedStale; n > 0 {
+		names, more = names[:namedStale], fmt.Sprintf(" and %d more", n)
+	}
+	text, err := net.NewWarningHeader(299, "-", "stale discovery: the API server of APIService "+strings.Join(names, ", ")+more+" does not tell what it serves")
+	if err != nil {
+		return "" // a name that no header can hold
+	}
+	return text
 }
 
 // Legacy turns a version's list of resources of old into the aggregated form. Subresources of unknown resources get a resource without a

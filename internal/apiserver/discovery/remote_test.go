@@ -90,13 +90,16 @@ func TestRemoteVersionsAreMerged(t *testing.T) {
 		t.Errorf("a group that only others serve: %d", r.StatusCode)
 	}
 
+	if got, want := first.Header.Get("Warning"), `299 - "stale discovery: the API server of APIService v1.aaa.example.com does not tell what it serves"`; got != want {
+		t.Errorf("warning %q, want %q", got, want)
+	}
 	etag, builds := first.Header.Get("ETag"), h.Builds()
 	if again := get(t, h, "/apis", "Accept", acceptAggregated, "If-None-Match", etag); again.StatusCode != http.StatusNotModified || h.Builds() != builds {
 		t.Errorf("unchanged: %d, made %d times", again.StatusCode, h.Builds()-builds)
 	}
 	current = nil
-	if after := get(t, h, "/apis", "Accept", acceptAggregated, "If-None-Match", etag); after.StatusCode != http.StatusOK {
-		t.Errorf("changed: %d", after.StatusCode)
+	if after := get(t, h, "/apis", "Accept", acceptAggregated, "If-None-Match", etag); after.StatusCode != http.StatusOK || after.Header.Get("Warning") != "" {
+		t.Errorf("changed: %d, warning %q", after.StatusCode, after.Header.Get("Warning"))
 	}
 	if r := get(t, h, "/apis/aaa.example.com"); r.StatusCode != http.StatusNotFound {
 		t.Errorf("a group that nobody serves any more: %d", r.StatusCode)
