@@ -122,6 +122,7 @@ func (s *Server) Start(ctx context.Context) (err error) {
 		ErrorLog:          slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return life },
 	}
+	s.Logger.InfoContext(ctx, "serving", "address", s.address.String())
 	s.done.Go(func() {
 		if err := s.http.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			s.failed <- err

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package aggregated
+
+import (
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMetricsAdapter reads custom and external metrics of the test adapter through the cluster.
+func TestMetricsAdapter(t *testing.T) {
+	c := up(t, "--node", "none", "--controllers", "namespace-controller")
+	ca, cert, key := certificate(t, "adapter")
+	at := port(t)
+	adapter := start(t, nil, "test-adapter", append(c.delegates(), "--lister-kubeconfig", c.kubeconfig, "--secure-port", at, "--tls-cert-file", cert, "--tls-private-key-file", key)...)
+	adapter.await(regexp.MustCompile(`Serving securely on`))
+	c.register("adapter", at, ca, "v1beta2.custom.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
+
+	c.do("", "create", "service", "clusterip", "kettle", "--tcp=80")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:8080/write-metrics/namespaces/default/services/kettle/calls", strings.NewReader(`"300m"`))
+	must(t, err)
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(r)
+	must(t, err)
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("write a metric: %s", resp.Status)
+	}
+	for path, want := range map[string]string{
+		"/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/services/kettle/calls":                  "300m",
+		"/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/services/*/calls":                       "300m",
+		"/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/services/kettle/calls":                  "300m",
+		"/apis/external.metrics.k8s.io/v1beta1/namespaces/default/my-external-metric?labelSelector=foo": "42",
+	} {
+		var list struct{ Items []struct{ Value string } }
+		out := c.do("", "get", "--raw", path)
+		if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Items) == 0 || list.Items[0].Value != want {
+			t.Errorf("%s: error %v, %s", path, err, out)
+		}
+	}
+	c.refused("", "is forbidden", "get", "--raw", "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/my-external-metric", "--as", "jane")
+	out := c.eventually("external.metrics.k8s.io/v1beta1", "api-versions")
+	if !strings.Contains(out, "custom.metrics.k8s.io/v1beta2") {
+		t.Errorf("versions:\n%s", out)
+	}
+}
+
+// TestTop has kubectl top read a server of metrics.k8s.io that is written with embed/aggregated.
+func TestTop(t *testing.T) {
+	c := up(t, "--node", "simulated")
+	start(t, []string{"KUBECONFIG=" + c.kubeconfig}, "metrics").await(regexp.MustCompile(`serving on`))
+	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1beta1.metrics.k8s.io")
+	out := c.eventually("250m", "top", "nodes")
+	if !strings.Contains(out, "512Mi") {
+		t.Errorf("nodes:\n%s", out)
+	}
+	c.do("apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec: {containers: [{name: a, image: a}, {name: b, image: b}]}\n", "create", "-f", "-")
+	if out := c.eventually("20m", "top", "pods"); !strings.Contains(out, "64Mi") || !strings.Contains(out, "web") {
+		t.Errorf("pods:\n%s", out)
+	}
+	if out := c.do("", "top", "pod", "web", "--containers"); strings.Count(out, "10m") != 2 {
+		t.Errorf("containers:\n%s", out)
+	}
+	if out, _ := c.kubectl("", "top", "pods", "-l", "app=other"); strings.Contains(out, "web") {
+		t.Errorf("pods that are not selected:\n%s", out)
+	}
+}
+
+// TestExample does what the example's README says, and stops and starts it again.
+func TestExample(t *testing.T) {
+	c := up(t, "--node", "none", "--controllers", "namespace-controller")
+	env := []string{"KUBECONFIG=" + c.kubeconfig, "LISTEN=127.0.0.1:8443"}
+	e := start(t, env, "example")
+	c.do("", "apply", "-f", "../../examples/aggregated/manifest.yaml")
+	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1.example.com")
+	const path = "/apis/example.com/v1/customresource"
+	if out := c.do("", "get", "--raw", path); !strings.Contains(out, `"message":"Hello, `) {
+		t.Errorf("it answers %s", out)
+	}
+	e.stop()
+	c.look("aggregated")
+	c.do("", "wait", "--for=condition=Available=False", "--timeout=60s", "apiservice/v1.example.com")
+	if out, err := c.kubectl("", "get", "--raw", path); err == nil {
+		t.Errorf("it answers though it is stopped: %s", out)
+	}
+	began := time.Now()
+	c.do("", "get", "configmaps", "-A")
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("kubectl get configmaps takes %v", took)
+	}
+	start(t, env, "example").await(regexp.MustCompile(`serving`))
+	c.look("aggregated")
+	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1.example.com")
+	c.do("", "get", "--raw", path)
+}
