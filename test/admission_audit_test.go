@@ -59,7 +59,7 @@ rules:
 		t.Fatalf("read %q: %v", first, err)
 	}
 	for key := range event.Annotations {
-		if strings.HasPrefix(key, "authorization.k8s.io/") {
+		if strings.HasPrefix(key, "authorization.k8s.io/") || strings.HasPrefix(key, "apiserver.latency.k8s.io/") {
 			delete(event.Annotations, key)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -132,7 +133,9 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 	if len(r.Header["Authorization"]) > 0 {
 		asks = r.WithContext(warning.WithWarningRecorder(r.Context(), warner{w.Header()}))
 	}
+	begun := time.Now()
 	who, err := s.authn.Authenticate(asks)
+	request.TrackAuthenticationLatency(r.Context(), time.Since(begun))
 	if err != nil {
 		s.opts.Log.DebugContext(r.Context(), "authenticate a request", "error", err)
 		closeAfter(w, r)

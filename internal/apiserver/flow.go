@@ -186,7 +186,9 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 		defer rec.turn.End()
 		release = rec.turn.End
 	}
+	queued := time.Now()
 	ticket, ok := s.flow.Enter(ctx, begun, class, work, info, who, release)
+	request.TrackAPFQueueWaitLatency(ctx, time.Since(queued))
 	if !ok {
 		refuse()
 		return

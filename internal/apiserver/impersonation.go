@@ -5,6 +5,7 @@ package apiserver
 
 import (
 	"net/http"
+	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 
@@ -22,7 +23,9 @@ func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next ht
 	}
 	from, _ := request.UserFrom(r.Context())
 	info, _ := request.RequestInfoFrom(r.Context())
+	begun := time.Now()
 	who, constraint, err := s.impersonator.As(r.Context(), r.Header, authorize.Of(info, from))
+	request.TrackImpersonationLatency(r.Context(), time.Since(begun))
 	if err != nil {
 		status.Refuse(w, r, err)
 		return

@@ -162,7 +162,9 @@ func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http
 	a := authorize.Of(info, who)
 	begun := time.Now()
 	d, reason, err := s.authz.Authorize(r.Context(), &a)
-	s.attempts.Observe(d, err, time.Since(begun))
+	took := time.Since(begun)
+	s.attempts.Observe(d, err, took)
+	request.TrackAuthorizationLatency(r.Context(), took)
 	switch {
 	case d == authorize.Allow: // whatever else went wrong
 		audit.Decided(r.Context(), true, reason)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // ReadPolicy reads a policy: audit.k8s.io/v1, YAML or JSON.
@@ -79,7 +80,7 @@ func (a *Auditor) With(ctx context.Context) context.Context {
 	}
 	ctx = audit.WithAuditContext(ctx)
 	audit.WithAuditID(ctx, types.UID(ID(ctx)))
-	return ctx
+	return request.WithLatencyTrackers(ctx)
 }
 
 // lines are the rooms in which events are encoded.
@@ -155,6 +156,7 @@ func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.At
 				ac.ProcessEventStage(ctx, auditinternal.StageResponseStarted)
 			}
 		}
+		annotateLatency(ctx, received)
 		a.complete(t)
 	}()
 	next.ServeHTTP(t, r)

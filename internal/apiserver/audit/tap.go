@@ -8,10 +8,12 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // maxHeld bounds what is held back of an answer.
@@ -71,7 +73,10 @@ func (t *tap) Write(p []byte) (int, error) {
 		t.body = append(t.body, p...)
 	}
 	if !t.holds {
-		return t.ResponseWriter.Write(p)
+		begun := time.Now()
+		n, err := t.ResponseWriter.Write(p)
+		request.TrackResponseWriteLatency(t.ctx, time.Since(begun))
+		return n, err
 	}
 	if len(t.body) > maxHeld {
 		t.release()

@@ -23,6 +23,7 @@ import (
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
@@ -142,7 +143,9 @@ func (a *API) insertOnce(ctx context.Context, c *creation, obj resource.Object) 
 	}
 	explain.From(ctx).Enter(explain.Store)
 	a.holdsOne(k, obj)
+	begun := time.Now()
 	rec, err := a.Store.Create(ctx, key, data, ttlOf(k, obj))
+	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {
 		var conflict *store.ConflictError
 		if errors.As(err, &conflict) {
@@ -384,7 +387,9 @@ func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur
 	}
 	tr := explain.From(ctx)
 	tr.Enter(explain.Store)
+	begun := time.Now()
 	now, err := a.Store.Update(ctx, rec.Key, rec.Revision, data, ttlOf(k, obj))
+	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -499,7 +504,10 @@ func finished(k *Kind, obj, old resource.Object) bool {
 func (a *API) remove(ctx context.Context, k *Kind, rec *store.Record, obj resource.Object) (revision int64, err error) {
 	tr := explain.From(ctx)
 	tr.Enter(explain.Store)
-	if revision, err = a.Store.Delete(ctx, rec.Key, rec.Revision); err != nil {
+	begun := time.Now()
+	revision, err = a.Store.Delete(ctx, rec.Key, rec.Revision)
+	request.TrackStorageLatency(ctx, time.Since(begun))
+	if err != nil {
 		return 0, err
 	}
 	tr.Committed(k.Descriptor, obj, nil, nil, nil, revision)

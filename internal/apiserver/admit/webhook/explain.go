@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
@@ -18,6 +19,14 @@ import (
 // explained settles what a call came to, and tells the request's trace of it: what the webhook answered, and whether the request
 // goes on in spite of that.
 func explained(ctx context.Context, phase string, h *hook, begun time.Time, changed bool, err error, settle func(error) error) error {
+	took := time.Since(begun)
+	if spent, ok := request.LatencyTrackersFrom(ctx); ok { // for the audit log
+		to := spent.MutatingWebhookTracker
+		if phase == trace.Validate {
+			to = spent.ValidatingWebhookTracker
+		}
+		to.TrackDuration(took)
+	}
 	t := explain.From(ctx)
 	if !t.Keeps() {
 		if err == nil {
@@ -25,7 +34,7 @@ func explained(ctx context.Context, phase string, h *hook, begun time.Time, chan
 		}
 		return settle(err)
 	}
-	s := explain.Step{Phase: phase, Kind: trace.Webhook, Configuration: h.configuration, Name: h.name, Result: trace.Allowed, Took: time.Since(begun)}
+	s := explain.Step{Phase: phase, Kind: trace.Webhook, Configuration: h.configuration, Name: h.name, Result: trace.Allowed, Took: took}
 	if err == nil {
 		if changed {
 			s.Result = trace.Changed
