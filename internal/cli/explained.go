@@ -125,7 +125,7 @@ func printTrace(to io.Writer, t *trace.Trace) error {
 	line("Audit ID", "%s", plain(t.AuditID))
 	line("Time", "%s", t.Time)
 	line("User", "%s", who(t.User, t.As))
-	line("Client", "%s from %s", plain(cmp.Or(t.UserAgent, "(unnamed)")), plain(t.Source))
+	line("Client", "%s from %s", plain(cmp.Or(t.UserAgent, "(unnamed)")), plain(cmp.Or(t.Source, "(nowhere known)")))
 	dry := ""
 	if t.DryRun {
 		dry = " (dry run)"
@@ -144,7 +144,7 @@ func printTrace(to io.Writer, t *trace.Trace) error {
 		if d.Allowed {
 			word = "allowed"
 		}
-		if d.By != "" {
+		if d.By != "" && !strings.HasPrefix(d.Reason, d.By+": ") {
 			word += " by " + plain(d.By)
 		}
 		if d.Reason != "" {

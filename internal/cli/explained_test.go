@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/mortise-dev/mortise/extension/trace"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/explain/*.txt")
+
+// TestExplainPrints prints the answers of testdata/explain: NAME.json is what a server says, NAME.txt what is printed of it, in each
+// form that fits.
+func TestExplainPrints(t *testing.T) {
+	files, err := filepath.Glob("testdata/explain/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no answers: %v", err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if strings.HasPrefix(filepath.Base(file), "field") {
+			var f trace.Field
+			if err := json.Unmarshal(b, &f); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			err = printField(&out, &f)
+		} else {
+			var v trace.View
+			if err := json.Unmarshal(b, &v); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			for _, print := range []func() error{
+				func() error { return printWrites(&out, &v) },
+				func() error { _, err := fmt.Fprintln(&out, "----------"); return err },
+				func() error { return printRejected(&out, &v) },
+				func() error { _, err := fmt.Fprintln(&out, "----------"); return err },
+				func() error { return printTraces(&out, v.Traces) },
+			} {
+				if err == nil {
+					err = print()
+				}
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden := strings.TrimSuffix(file, ".json") + ".txt"
+		if *update {
+			if err := os.WriteFile(golden, out.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), out.String()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", file, diff)
+		}
+	}
+}
+
+// TestExplainAsks looks at what the command asks a server, and how it says what that refuses.
+func TestExplainAsks(t *testing.T) {
+	var asked []string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/api":
+			fmt.Fprint(w, `{"kind": "APIVersions", "versions": ["v1"]}`)
+		case "/apis":
+			fmt.Fprint(w, `{"kind": "APIGroupList", "apiVersion": "v1", "groups": []}`)
+		case "/api/v1":
+			fmt.Fprint(w, `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+				{"name": "pods", "singularName": "pod", "shortNames": ["po"], "namespaced": true, "kind": "Pod", "verbs": ["get"]},
+				{"name": "nodes", "singularName": "node", "namespaced": false, "kind": "Node", "verbs": ["get"]}]}`)
+		case "/debug/explain/gone":
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no such trace", "reason": "NotFound", "code": 404}`)
+		default:
+			q := r.URL.Query()
+			q.Del("timeout") // how long the command waits
+			asked = append(asked, r.URL.Path+"?"+q.Encode())
+			fmt.Fprint(w, `{}`)
+		}
+	}))
+	defer s.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "c", "cluster": {"server": "`+s.URL+`"}}],
+		"contexts": [{"name": "x", "context": {"cluster": "c", "namespace": "mine"}}], "current-context": "x"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]struct {
+		asks string
+		code int
+		says string
+	}{
+		"some-id":                    {"/debug/explain/some-id?limit=50", 0, ""},
+		"some-id -o json":            {"/debug/explain/some-id?limit=50", 0, `"traces": null`},
+		"a/b/c":                      {"", 2, "want TYPE/NAME"},
+		"po/web":                     {"/debug/explain?group=&limit=50&name=web&namespace=mine&resource=pods", 0, "No writes"},
+		"Pod/web spec.a -n other":    {"/debug/explain?field=spec.a&group=&limit=50&name=web&namespace=other&resource=pods", 0, "Value:    (absent)"},
+		"nodes.v1./a":                {"/debug/explain?group=&limit=50&name=a&resource=nodes", 0, ""},
+		"thing/a":                    {"", 1, "find resource: "},
+		"pod/web spec..a":            {"", 2, "read path"},
+		"--rejected --last 10m -n a": {"/debug/explain?limit=50&namespace=a&rejected=true&since=10m0s", 0, "No refused writes"},
+		"--brief --limit 3":          {"/debug/explain?brief=true&limit=3", 0, ""},
+		"gone":                       {"", 1, "mortise: ask for traces: no such trace"},
+		"--limit 0":                  {"", 2, "--limit 0"},
+		"--last -1s":                 {"", 2, "--last"},
+		"-o yaml":                    {"", 2, "want json"},
+		"a b":                        {"", 2, "want an audit ID"},
+		"pod/web spec --rejected":    {"", 2, "--rejected"},
+		"--nosuch":                   {"", 2, "unknown flag"},
+		"--help":                     {"", 0, "Usage: mortise explain"},
+	} {
+		asked = nil
+		var out bytes.Buffer
+		code := Main(t.Context(), append([]string{"explain", "--kubeconfig", kubeconfig}, strings.Fields(args)...), Program{Out: &out, Err: &out})
+		if code != want.code || !strings.Contains(out.String(), want.says) {
+			t.Errorf("explain %s: exit code %d, want %d: %s", args, code, want.code, out.String())
+		}
+		if got := strings.Join(asked, " "); got != want.asks {
+			t.Errorf("explain %s asks\n%s, want\n%s", args, got, want.asks)
+		}
+	}
+}
