@@ -192,7 +192,7 @@ func TestDeadlines(t *testing.T) {
 		t.Errorf("passed over: %v, %v", m, err)
 	}
 	_, err = c.client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
-	if want := "initializer dead.example.com did not finish with secrets default/s within 1s"; !apierrors.IsTimeout(err) || err.Error() != want {
+	if want := "initializer dead.example.com did not finish with secrets default/s within 1s"; apierrors.ReasonForError(err) != v1alpha1.ReasonDeadlineExceeded || apierrors.IsTimeout(err) || err.Error() != want {
 		t.Errorf("rejected: %v, want %s", err, want)
 	}
 	if _, err := c.client.CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -222,7 +222,7 @@ func TestRestart(t *testing.T) {
 	}
 	last := follow(t, c.all, metav1.ListOptions{ResourceVersion: made.ResourceVersion}).want(t, "MODIFIED m", "DELETED m")
 	i, err := v1alpha1.InitializersOf(last)
-	if err != nil || i == nil || i.Result == nil || i.Result.Reason != metav1.StatusReasonTimeout {
+	if err != nil || i == nil || i.Result == nil || i.Result.Reason != v1alpha1.ReasonDeadlineExceeded {
 		t.Errorf("it went as %v, %v", last, err)
 	}
 	if waited := time.Since(i.Since.Time); waited < 2*time.Second {

@@ -60,6 +60,10 @@ const (
 	Ignore FailurePolicy = "Ignore" // the initializer is passed over
 )
 
+// ReasonDeadlineExceeded is why an object was rejected whose deadline has passed. It is not Timeout, which says to a creator that
+// its object may still come.
+const ReasonDeadlineExceeded metav1.StatusReason = "InitializerDeadlineExceeded"
+
 // DefaultDeadlineSeconds is the deadline of an initializer that sets none. A create that waits for its object is answered a
 // few seconds later at most, so that it learns of it.
 const DefaultDeadlineSeconds = 30

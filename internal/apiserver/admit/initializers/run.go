@@ -119,7 +119,7 @@ func (p *Plugin) settle(ctx context.Context, k keeper, w *waits) error {
 			return v1alpha1.SetInitializers(obj, pass(is, now))
 		}
 		is.Result = &metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
+			Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: v1alpha1.ReasonDeadlineExceeded,
 			Message: fmt.Sprintf("initializer %s did not finish with %s within %v", w.head().Name, w.place, w.until().Sub(w.on.Since.Time)),
 		}
 		return v1alpha1.SetInitializers(obj, is)

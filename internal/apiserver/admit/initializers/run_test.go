@@ -164,14 +164,14 @@ func TestDeadlinesPass(t *testing.T) {
 	}{
 		{"one is passed over, the next rejects", 0, func(k *kept) { k.put("m", pending(time.Now(), a, b)) }, []string{
 			"10s: m waits for [b.example.com]",
-			"30s: m is rejected: 504 Timeout initializer b.example.com did not finish with configmaps ns/m within 20s",
+			"30s: m is rejected: 500 InitializerDeadlineExceeded initializer b.example.com did not finish with configmaps ns/m within 20s",
 			"30s: event: m InitializationFailed initializer b.example.com did not finish with configmaps ns/m within 20s",
 		}},
 		{"the last is passed over", 0, func(k *kept) { k.put("m", pending(time.Now(), a)) }, []string{"10s: m is initialised"}},
 		{"the time before a restart counts", 0, func(k *kept) { k.put("m", pending(time.Now().Add(-7*time.Second), a)) }, []string{"3s: m is initialised"}},
 		{"what is long overdue is settled at once", 0, func(k *kept) { k.put("m", pending(time.Now().Add(-time.Hour), a)) }, []string{"0s: m is initialised"}},
 		{"a list without settings has the defaults", 0, func(k *kept) { k.put("m", pending(time.Now(), v1alpha1.Pending{Name: "c.example.com"})) }, []string{
-			"30s: m is rejected: 504 Timeout initializer c.example.com did not finish with configmaps ns/m within 30s",
+			"30s: m is rejected: 500 InitializerDeadlineExceeded initializer c.example.com did not finish with configmaps ns/m within 30s",
 			"30s: event: m InitializationFailed initializer c.example.com did not finish with configmaps ns/m within 30s",
 		}},
 		{"who finishes in time is left alone", 0, func(k *kept) {
@@ -189,7 +189,7 @@ func TestDeadlinesPass(t *testing.T) {
 			k.put("soon", pending(time.Now(), a))
 		}, []string{
 			"10s: soon is initialised",
-			"20s: late is rejected: 504 Timeout initializer b.example.com did not finish with configmaps ns/late within 20s",
+			"20s: late is rejected: 500 InitializerDeadlineExceeded initializer b.example.com did not finish with configmaps ns/late within 20s",
 			"20s: event: late InitializationFailed initializer b.example.com did not finish with configmaps ns/late within 20s",
 		}},
 		{"what was rejected when the server went is taken away", 0, func(k *kept) {
