@@ -13,6 +13,7 @@ import (
 
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
@@ -142,6 +143,8 @@ func (s *Server) sources() meter.Sources {
 		Storage:  func() int64 { return s.opts.Store.Size().Disk },
 		Watches:  s.countWatched,
 		Health:   s.health.Results,
+
+		Libraries: legacyregistry.DefaultGatherer,
 	}
 }
 

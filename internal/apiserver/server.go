@@ -203,6 +203,9 @@ func New(o Options) (*Server, error) {
 	}
 
 	s.impersonator = impersonate.New(s.authz)
+	if err := s.metrics.Registry().Register(s.impersonator); err != nil {
+		return nil, fmt.Errorf("make API server: %w", err)
+	}
 	vo := verbs.Options{
 		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
 		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds(), aggregate.Kinds(), s.followed()),

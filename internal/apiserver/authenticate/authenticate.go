@@ -151,7 +151,7 @@ func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...A
 		a.accounts = newAccounts(s.Accounts, a.audiences, d, a.metrics)
 		local = append(local, authenticator.TokenFunc(a.accounts.AuthenticateToken))
 		if x, ok := s.Accounts.Signer.(*External); ok {
-			x.metrics.Store(a.metrics)
+			x.measure(a.metrics)
 			a.runs = append(a.runs, func(ctx context.Context) { x.Run(ctx, d.Log) })
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"k8s.io/externaljwt/apis/v1"
@@ -46,6 +47,7 @@ type heldKeys struct {
 	keys       []Key
 	generation uint64
 	stamp      time.Time
+	fetched    time.Time
 	refresh    time.Time
 }
 
@@ -60,15 +62,16 @@ const (
 // DialExternal connects to the signer at a socket and fetches its keys and what it says of itself. A signer that is not there
 // is an error: without one nobody could log in. Close it in the end.
 func DialExternal(ctx context.Context, path string, ledger *extension.Ledger, now func() time.Time) (*External, error) {
+	x := &External{path: path, ledger: ledger, now: now}
 	conn, err := grpc.NewClient("passthrough:///"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithUnaryInterceptor(x.timed),
 		grpc.WithContextDialer(func(ctx context.Context, path string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}))
 	if err != nil {
 		return nil, fmt.Errorf("dial external signer %s: %w", path, err)
 	}
-	x := &External{path: path, ledger: ledger, conn: conn, client: v1.NewExternalJWTSignerClient(conn), now: now}
+	x.conn, x.client = conn, v1.NewExternalJWTSignerClient(conn)
 	x.held.Store(&heldKeys{})
 	if err := x.start(ctx); err != nil {
 		_ = conn.Close()
@@ -94,6 +97,41 @@ func (x *External) start(ctx context.Context) error {
 	}
 	x.most = time.Duration(said.MaxTokenExpirationSeconds) * time.Second
 	return nil
+}
+
+// measure has what the signer does counted from now on; that it was asked for its keys once is.
+func (x *External) measure(m *Metrics) {
+	m.fetched.WithLabelValues(code(nil)).Inc()
+	m.holds(x.held.Load())
+	x.metrics.Store(m)
+}
+
+// holds tells of the keys that are held.
+func (m *Metrics) holds(h *heldKeys) {
+	m.fetchedAt.WithLabelValues().Set(float64(h.fetched.UnixNano()) / 1e9)
+	m.keysOf.WithLabelValues().Set(float64(h.stamp.UnixNano()) / 1e9)
+}
+
+// timed measures a call.
+func (x *External) timed(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	began := x.now()
+	err := invoke(ctx, method, req, reply, conn, opts...)
+	if m := x.metrics.Load(); m != nil {
+		m.signerTook.WithLabelValues(method, code(err)).Observe(x.now().Sub(began).Seconds())
+	}
+	return err
+}
+
+// code is gRPC's for an error, or says that it is none of gRPC's.
+func code(err error) string {
+	if err == nil {
+		return codes.OK.String()
+	}
+	var s interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &s) {
+		return s.GRPCStatus().Code().String()
+	}
+	return "unknown-non-grpc"
 }
 
 // MaxExpiration is the longest life of a token that it signs.
@@ -139,8 +177,9 @@ func (x *External) fetch(ctx context.Context) error {
 		if err == nil {
 			h, err = x.read(said)
 		}
-		if m := x.metrics.Load(); m != nil {
-			m.fetched.WithLabelValues(status.Code(errors.Unwrap(err)).String()).Inc()
+		m := x.metrics.Load()
+		if m != nil {
+			m.fetched.WithLabelValues(code(err)).Inc()
 		}
 		if err != nil {
 			return nil, err
@@ -149,6 +188,9 @@ func (x *External) fetch(ctx context.Context) error {
 		defer x.mu.Unlock()
 		h.generation = x.held.Load().generation + 1
 		x.held.Store(h)
+		if m != nil {
+			m.holds(h)
+		}
 		return nil, nil
 	})
 	return err
@@ -164,7 +206,7 @@ func (x *External) read(said *v1.FetchKeysResponse) (*heldKeys, error) {
 	if err := said.DataTimestamp.CheckValid(); err != nil {
 		return nil, fmt.Errorf("invalid data timestamp: %w", err)
 	}
-	h := &heldKeys{stamp: said.DataTimestamp.AsTime(), refresh: x.now().Add(time.Duration(said.RefreshHintSeconds) * time.Second)}
+	h := &heldKeys{stamp: said.DataTimestamp.AsTime(), fetched: x.now(), refresh: x.now().Add(time.Duration(said.RefreshHintSeconds) * time.Second)}
 	for _, k := range said.Keys {
 		if k == nil {
 			return nil, errors.New("found nil public key") // upstream's words
@@ -215,7 +257,7 @@ func (x *External) MaxAge() int { return max(0, int(x.held.Load().refresh.Sub(x.
 func (x *External) Sign(ctx context.Context, claims []byte) (token string, err error) {
 	defer func() {
 		if m := x.metrics.Load(); m != nil {
-			m.signed.WithLabelValues(status.Code(errors.Unwrap(err)).String()).Inc()
+			m.signed.WithLabelValues(code(err)).Inc()
 		}
 	}()
 	payload := base64.RawURLEncoding.EncodeToString(claims)

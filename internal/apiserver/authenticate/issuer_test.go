@@ -27,6 +27,8 @@ type issuer struct {
 	id   string
 	down atomic.Bool
 	sets atomic.Int64 // how often the keys were asked for
+
+	claims atomic.Pointer[string] // what /claims answers who shows the access token
 }
 
 func newIssuer(t testing.TB) *issuer {
@@ -42,6 +44,13 @@ func newIssuer(t testing.TB) *issuer {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: i.id, Algorithm: "ES256", Use: "sig"}}})
+	})
+	mux.HandleFunc("/claims", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer access" || i.claims.Load() == nil {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		_, _ = w.Write([]byte(*i.claims.Load()))
 	})
 	i.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if i.down.Load() {

@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -74,6 +75,8 @@ func Requested(h http.Header) (*user.DefaultInfo, error) {
 type Impersonator struct {
 	may  authorize.Authorizer
 	last *lru.Cache // by the asker's name: the mode that allowed, which is tried first
+
+	metrics *metrics
 }
 
 // maxRemembered bounds the memory of modes that allowed.
@@ -81,7 +84,8 @@ const maxRemembered = 10_000
 
 // New asks an authorizer.
 func New(may authorize.Authorizer) *Impersonator {
-	return &Impersonator{may: may, last: lru.New(maxRemembered)}
+	m := newMetrics()
+	return &Impersonator{may: measured{may, m}, last: lru.New(maxRemembered), metrics: m}
 }
 
 // Wanted says whether the headers may name a user, so that most requests need no closer look.
@@ -101,6 +105,8 @@ func (i *Impersonator) As(ctx context.Context, h http.Header, request authorize.
 	if who == nil || err != nil {
 		return nil, "", err
 	}
+	began := time.Now()
+	defer func() { i.metrics.attempted(constraint, err, time.Since(began)) }()
 	all := modes()
 	order := make([]int, 0, len(all)+1)
 	if last, ok := i.last.Get(request.User.GetName()); ok {

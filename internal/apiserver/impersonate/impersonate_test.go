@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
@@ -134,4 +135,33 @@ func FuzzRequested(f *testing.F) {
 			t.Fatalf("%q %q gave %v", name, who, got)
 		}
 	})
+}
+
+func TestMetrics(t *testing.T) {
+	i := New(rules{"impersonate users bob"})
+	asker := &user.DefaultInfo{Name: "alice"}
+	for _, name := range []string{"bob", "root"} {
+		if _, _, err := i.As(t.Context(), http.Header{"Impersonate-User": {name}}, authorize.Attributes{User: asker, Verb: "get", ResourceRequest: true, Resource: "pods"}); (err == nil) != (name == "bob") {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(i)
+	got, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]float64{}
+	for _, f := range got {
+		for _, m := range f.Metric {
+			if m.Counter != nil {
+				counts[f.GetName()+" "+m.Label[1].GetValue()+" "+m.Label[0].GetValue()] = m.Counter.GetValue()
+			}
+		}
+	}
+	const asks = "apiserver_impersonation_authorization_attempts_total "
+	if counts["apiserver_impersonation_attempts_total legacy allowed"] != 1 || counts["apiserver_impersonation_attempts_total  denied"] != 1 ||
+		counts[asks+"legacy allowed"] != 1 || counts[asks+"legacy denied"] != 1 || counts[asks+"user-info denied"] == 0 {
+		t.Errorf("counted %v", counts)
+	}
 }

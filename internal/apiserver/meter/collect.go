@@ -24,6 +24,8 @@ type Sources struct {
 	Watches func(tell func(Watched))
 	// Health are the results of the health checks.
 	Health func() []health.Result
+	// Libraries are metrics that libraries count by themselves; nil: none are told.
+	Libraries prometheus.Gatherer
 }
 
 // Watched is what the watches of a resource were sent.

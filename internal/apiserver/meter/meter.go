@@ -25,6 +25,8 @@ const Component = "apiserver"
 
 // Meter is all metrics of a server. Its methods may be called by many goroutines.
 type Meter struct {
+	libraries prometheus.Gatherer // nil: there are none
+
 	started  time.Time
 	registry *prometheus.Registry
 	slis     *prometheus.Registry
@@ -100,6 +102,7 @@ func New(started time.Time, sources Sources) *Meter {
 		}, []string{"name", "type", "operation", "rejected"}),
 	}
 	m.requests.Store(&sync.Map{})
+	m.libraries = sources.Libraries
 	m.resettable = []interface{ Reset() }{m.total, m.duration, m.sli, m.sizes, m.deprecated, m.terminations, m.step, m.controller}
 	m.registry.MustRegister(m.total, m.duration, m.sli, m.sizes, m.running, m.deprecated, m.terminations, m.tls, m.certificates, m.step, m.controller,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &collector{sources: sources})
@@ -182,7 +185,9 @@ func (m *Meter) Handshake() { m.tls.Inc() }
 func (m *Meter) Certificate(left time.Duration) { m.certificates.Observe(left.Seconds()) }
 
 // Metrics answers /metrics; DELETE forgets what was counted.
-func (m *Meter) Metrics(w http.ResponseWriter, r *http.Request) { m.serve(w, r, m.registry) }
+func (m *Meter) Metrics(w http.ResponseWriter, r *http.Request) {
+	m.serve(w, r, withLibraries{m.registry, m.libraries})
+}
 
 // Registry takes further metrics, which /metrics shows beside the meter's own.
 func (m *Meter) Registry() prometheus.Registerer { return m.registry }
@@ -190,9 +195,9 @@ func (m *Meter) Registry() prometheus.Registerer { return m.registry }
 // SLIs answers /metrics/slis: what the health checks came to.
 func (m *Meter) SLIs(w http.ResponseWriter, r *http.Request) { m.serve(w, r, m.slis) }
 
-func (m *Meter) serve(w http.ResponseWriter, r *http.Request, of *prometheus.Registry) {
+func (m *Meter) serve(w http.ResponseWriter, r *http.Request, of prometheus.Gatherer) {
 	if r.Method == http.MethodDelete {
-		if of == m.registry {
+		if of != prometheus.Gatherer(m.slis) {
 			m.reset()
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
