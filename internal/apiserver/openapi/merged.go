@@ -4,12 +4,14 @@
 package openapi
 
 import (
+	"bytes"
 	"crypto/sha512"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
@@ -51,7 +53,12 @@ func mergedV2(s *static, parts map[string]*part) *document {
 			}
 			from = part.end
 		}
-		return deflate(append(out, b[from:]...))
+		out = append(out, b[from:]...)
+		for _, name := range slices.Sorted(maps.Keys(more.changed)) {
+			key := []byte(strconv.Quote(name) + ":")
+			out = bytes.Replace(out, slices.Concat(key, more.changed[name].from), slices.Concat(key, more.changed[name].to), 1)
+		}
+		return deflate(out)
 	})
 	return &document{
 		hash: sync.OnceValues(func() (string, error) {
@@ -59,7 +66,7 @@ func mergedV2(s *static, parts map[string]*part) *document {
 			if err != nil {
 				return "", err
 			}
-			return fmt.Sprintf("%X", sha512.Sum512(slices.Concat([]byte(s.V2.Hash), more.paths, more.definitions))), nil
+			return fmt.Sprintf("%X", sha512.Sum512(slices.Concat([]byte(s.V2.Hash), more.paths, more.definitions, more.changes()))), nil
 		}),
 		json: made,
 		protobuf: sync.OnceValues(func() ([]byte, error) {
@@ -72,7 +79,7 @@ func mergedV2(s *static, parts map[string]*part) *document {
 				return nil, err
 			}
 			doc, err := openapi_v2.ParseDocument(slices.Concat([]byte(`{"swagger":"2.0","info":{"title":"Kubernetes","version":"v1"},"paths":`),
-				more.paths, []byte(`,"definitions":`), more.definitions, []byte("}")))
+				more.paths, []byte(`,"definitions":`), append(join(bytes.TrimSuffix(bytes.Clone(more.definitions), []byte("}")), more.changes()), '}'), []byte("}")))
 			if err != nil {
 				return nil, fmt.Errorf("parse definitions: %w", err)
 			}
@@ -94,7 +101,22 @@ func unzip(get func() ([]byte, error)) ([]byte, error) {
 }
 
 // addition is what custom kinds add to the v2 document: JSON objects.
-type addition struct{ paths, definitions []byte }
+type addition struct {
+	paths, definitions []byte
+	changed            map[string]change // definitions of this server's own, by name
+}
+
+// change is a definition as it stands in the document, and as it is to stand.
+type change struct{ from, to json.RawMessage }
+
+// changes are the changed definitions: an object.
+func (a *addition) changes() []byte {
+	out := []byte("{")
+	for _, name := range slices.Sorted(maps.Keys(a.changed)) {
+		out = join(out, slices.Concat([]byte("{"+strconv.Quote(name)+":"), a.changed[name].to, []byte("}")))
+	}
+	return append(out, '}')
+}
 
 // sum puts the additions of all parts together, in the order of their paths.
 func sum(parts map[string]*part) (*addition, error) {
@@ -105,6 +127,9 @@ func sum(parts map[string]*part) (*addition, error) {
 			return nil, err
 		}
 		all.paths, all.definitions = join(all.paths, a.paths), join(all.definitions, a.definitions)
+		if a.changed != nil { // other servers' alone
+			all.changed = a.changed
+		}
 	}
 	all.paths, all.definitions = append(all.paths, '}'), append(all.definitions, '}')
 	return all, nil

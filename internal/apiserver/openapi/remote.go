@@ -153,7 +153,7 @@ func remoteAdditions(s *static, remote *Remote, served func(path string) bool, l
 	if err != nil {
 		return nil, err
 	}
-	all, ours := &spec.Swagger{}, map[string]bool{}
+	all, ours := &spec.Swagger{}, map[string]int{}
 	for i := range remote.V2 {
 		v := &remote.V2[i]
 		if served("apis/" + v.Group + "/" + v.Version) {
@@ -163,10 +163,17 @@ func remoteAdditions(s *static, remote *Remote, served func(path string) bool, l
 			log.Warn("leave an aggregated API server out of /openapi/v2", "apiservice", v.Name, "error", err)
 		}
 	}
-	for name := range ours {
+	a := &addition{paths: []byte("{}"), definitions: []byte("{}"), changed: map[string]change{}}
+	for name, kinds := range ours {
+		if d := all.Definitions[name]; kindsOf(&d) != kinds {
+			b, err := json.Marshal(d)
+			if err != nil {
+				return nil, fmt.Errorf("encode definition %s: %w", name, err)
+			}
+			a.changed[name] = change{own[name], b}
+		}
 		delete(all.Definitions, name)
 	}
-	a := &addition{paths: []byte("{}"), definitions: []byte("{}")}
 	if all.Paths != nil {
 		paths, err := inlined(all, s.Parameters)
 		if err != nil {
@@ -185,7 +192,7 @@ func remoteAdditions(s *static, remote *Remote, served func(path string) bool, l
 }
 
 // merge adds a server's part to what is there. Of this server's own definitions those come in that it has by the same name.
-func merge(all *spec.Swagger, v *RemoteV2, own map[string]json.RawMessage, ours map[string]bool) error {
+func merge(all *spec.Swagger, v *RemoteV2, own map[string]json.RawMessage, ours map[string]int) error {
 	b, err := inflate(v.Body)
 	if err != nil {
 		return err
@@ -196,7 +203,7 @@ func merge(all *spec.Swagger, v *RemoteV2, own map[string]json.RawMessage, ours 
 	}
 	for name := range part.Definitions {
 		raw, ok := own[name]
-		if !ok || ours[name] {
+		if _, is := ours[name]; !ok || is {
 			continue
 		}
 		var schema spec.Schema
@@ -206,12 +213,18 @@ func merge(all *spec.Swagger, v *RemoteV2, own map[string]json.RawMessage, ours 
 		if all.Definitions == nil {
 			all.Definitions = spec.Definitions{}
 		}
-		all.Definitions[name], ours[name] = schema, true
+		all.Definitions[name], ours[name] = schema, kindsOf(&schema)
 	}
 	if err := aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(all, &part); err != nil {
 		return fmt.Errorf("merge document: %w", err)
 	}
 	return nil
+}
+
+// kindsOf is how many kinds a definition is of. Options and events are of the kinds of all groups that have them.
+func kindsOf(s *spec.Schema) int {
+	kinds, _ := s.Extensions[kindExtension].([]any)
+	return len(kinds)
 }
 
 // ownDefinitions are those of the embedded v2 document.
