@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,7 +53,8 @@ func (a *API) holdsOne(k *Kind, obj resource.Object) {
 	}
 }
 
-var heldMark = []byte(v1alpha1.InitializersAnnotation)
+// The annotation's key is looked for by its end, whose first byte is rare in what is stored.
+var heldGroup, heldMark = []byte(v1alpha1.Group), []byte(strings.TrimPrefix(v1alpha1.InitializersAnnotation, v1alpha1.Group))
 
 // marked says whether a stored object may wait: whether it has the annotation's key somewhere, other than after a colon, where
 // the names of managed fields have it. Most objects need not be decoded for that.
@@ -62,12 +64,14 @@ func marked(value []byte) bool {
 		if i < 0 {
 			return false
 		}
-		if i == 0 || value[i-1] != ':' {
+		if before, ok := bytes.CutSuffix(value[:i], heldGroup); ok && !bytes.HasSuffix(before, colon) {
 			return true
 		}
 		value = value[i+len(heldMark):]
 	}
 }
+
+var colon = []byte{':'}
 
 // held says whether a stored object is not initialised yet.
 func held(k *Kind, rec *store.Record) (bool, error) {
