@@ -42,6 +42,7 @@ func rowsInOrder() []row {
 		{name: "crmemory", what: "memory per custom resource, beside ConfigMaps", args: bare, serve: customMemory},
 		{name: "schedule", what: "pods scheduled a second", start: schedule},
 		{name: "embed", what: "embedtest.New", start: embeds},
+		{name: "aggregated", what: "bulk and watches through the proxy of an aggregated server", start: aggregated},
 		{name: "growth", what: "cost in objects stored; memory per object; idle watchers", args: bare, serve: growth},
 	}
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/internal/apiserver/cork"
 )
 
 // Refusals in upstream's words.
@@ -180,7 +181,29 @@ func (s *Service) forward(w http.ResponseWriter, r *http.Request, who user.Info,
 			s.Error(w, r, err)
 		},
 	}
+	if c := cork.From(r.Context()); c != nil && r.ProtoMajor == 1 {
+		w = &corked{w, c}
+	}
 	p.ServeHTTP(w, r)
+}
+
+// corked has what is copied at once leave at once: TLS makes a write of every 16 KB.
+type corked struct {
+	http.ResponseWriter
+	conn *cork.Conn
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (c *corked) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// Write implements [http.ResponseWriter].
+func (c *corked) Write(p []byte) (int, error) {
+	c.conn.Hold()
+	n, err := c.ResponseWriter.Write(p)
+	if e := c.conn.Release(); err == nil {
+		err = e
+	}
+	return n, err
 }
 
 // Error answers a request that did not reach the server, or came back as none. It is what is wanted of who
