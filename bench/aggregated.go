@@ -227,13 +227,14 @@ func bulk(ctx context.Context, direct, client *http.Client, s *server, at string
 	slices.Sort(straight)
 	slices.Sort(around)
 	const megabytes = aggregatedPart * aggregatedParts / 1e6
-	d, p := straight[len(straight)/2], around[len(around)/2]
-	add("64 MiB in 64 answers, straight from an aggregated server", value{unit: "MB/s", number: megabytes / d.Seconds()})
+	direct50, p := straight[len(straight)/2], around[len(around)/2]
+	add("64 MiB in 64 answers, straight from an aggregated server", value{unit: "MB/s", number: megabytes / direct50.Seconds()})
 	add("the same through the proxy", value{unit: "MB/s", number: megabytes / p.Seconds(), bound: bound{limit: 64, budgeted: true, least: true}},
 		value{name: "CPU of the proxy per MB", unit: "ms", number: ms(spent) / megabytes / aggregatedTurns})
-	add("  time of that through the proxy, of that straight", value{number: p.Seconds() / d.Seconds()})
+	add("  time of that through the proxy, of that straight", value{number: p.Seconds() / direct50.Seconds()})
 	const pace = time.Second * aggregatedPart / 64e6
-	if d, err = round(direct, at, pace); err != nil {
+	d, err := round(direct, at, pace)
+	if err != nil {
 		return fmt.Errorf("read directly: %w", err)
 	}
 	if p, err = round(client, s.config.Host, pace); err != nil {
