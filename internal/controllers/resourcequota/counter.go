@@ -18,8 +18,10 @@ import (
 	maths "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
 	"github.com/mortise-dev/mortise/internal/quota"
 )
 
@@ -128,41 +130,46 @@ func (c *counter) list(ctx context.Context, r schema.GroupResource, namespace st
 	var objs []runtime.Object
 	switch r.Resource {
 	case "pods":
-		l, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
+		l := &corev1.PodList{}
+		if err := c.all(ctx, c.client.CoreV1(), r, namespace, l); err != nil {
 			return nil, err
 		}
 		for i := range l.Items {
 			objs = append(objs, &l.Items[i])
 		}
 	case "services":
-		l, err := c.client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
+		l := &corev1.ServiceList{}
+		if err := c.all(ctx, c.client.CoreV1(), r, namespace, l); err != nil {
 			return nil, err
 		}
 		for i := range l.Items {
 			objs = append(objs, &l.Items[i])
 		}
 	case "persistentvolumeclaims":
-		l, err := c.client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
+		l := &corev1.PersistentVolumeClaimList{}
+		if err := c.all(ctx, c.client.CoreV1(), r, namespace, l); err != nil {
 			return nil, err
 		}
 		for i := range l.Items {
 			objs = append(objs, &l.Items[i])
 		}
 	case "resourceclaims":
-		l, err := c.DeviceClaims(ctx, namespace)
-		if err != nil {
+		l := &resourcev1.ResourceClaimList{}
+		if err := c.all(ctx, c.client.ResourceV1(), r, namespace, l); err != nil {
 			return nil, err
 		}
-		for _, claim := range l {
-			objs = append(objs, claim)
+		for i := range l.Items {
+			objs = append(objs, &l.Items[i])
 		}
 	default:
 		return nil, fmt.Errorf("list %s: nobody knows their type", r)
 	}
 	return objs, nil
+}
+
+// all lists also what waits for initializers: it has been charged.
+func (c *counter) all(ctx context.Context, group interface{ RESTClient() rest.Interface }, r schema.GroupResource, namespace string, into runtime.Object) error {
+	return group.RESTClient().Get().Namespace(namespace).Resource(r.Resource).Param(v1alpha1.IncludeUninitialized, "true").Do(ctx).Into(into)
 }
 
 // The rest is what evaluators may ask.

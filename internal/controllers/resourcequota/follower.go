@@ -84,12 +84,10 @@ func (f *follower) start(r schema.GroupResource) (*followed, error) {
 	}
 	one := &followed{gvr: gvr, stop: func() {}}
 	informer, err := f.informer(gvr)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case informer != nil:
-		one.synced = informer
-	default:
+	}
+	if one.synced = informer; informer == nil || f.d.Cluster.Initializers { // informers do not see what waits for initializers
 		meta := follow.New(func(metav1.Object) {}, func(g follow.Gone) { f.released(r, g.Namespace) })
 		ctx, stop := context.WithCancel(f.ctx)
 		one.stop, one.synced = stop, meta.Synced()
