@@ -13,7 +13,10 @@ import (
 type Extensions struct {
 	// Kinds are served beside the built-in ones.
 	Kinds []*resource.Descriptor
-	// Admission plug-ins run after the built-in ones, mutating and validating each in their turn.
+	// Admission plug-ins run after the built-in ones, mutating and validating each in their turn; quota alone is charged after
+	// them. They are called by many requests at once. One that is [AdmissionConfigured] is given what the
+	// AdmissionConfiguration says under its name, one that is [AdmissionHosted] the server that it works in;
+	// --disable-admission-plugins takes their names too.
 	Admission []AdmissionPlugin
 	// Controllers run beside the built-in ones, and are selected by name like them.
 	Controllers []Controller
@@ -29,6 +32,12 @@ type (
 	AdmissionValidator = admit.Validator
 	// AdmissionAttributes are what both know of a request.
 	AdmissionAttributes = admit.Attributes
+	// AdmissionConfigured is one that is configured by the AdmissionConfiguration.
+	AdmissionConfigured = admit.Configured
+	// AdmissionHosted is one that wants to know the server that it works in, an [AdmissionHost].
+	AdmissionHosted = admit.Hosted
+	// AdmissionHost is that server: who may do what, which kinds there are, the ledger by which webhooks are called.
+	AdmissionHost = admit.Host
 
 	// Controller is a control loop, run with the built-in ones on the caches that all share.
 	Controller = controllers.Controller

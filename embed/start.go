@@ -161,7 +161,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace}), slices.Concat(p.initializing.kinds, o.extensions.Kinds)...)),
 		Roles:     p.authorization.roles,
 		Nodes:     p.authorization.nodes,
-		Admission: slices.Concat(p.admission, o.extensions.Admission, p.initializing.plugins),
+		Admission: slices.Concat(p.admission, p.initializing.plugins),
 		Material:  p.pki,
 		Version:   version.Get(),
 		CBOR:      o.cbor,

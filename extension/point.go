@@ -98,7 +98,7 @@ func Points() []Description {
 		{MutatingWebhook, "mutating admission webhook", Called, "AdmissionReview admission.k8s.io/v1, v1beta1 over HTTPS", "a MutatingWebhookConfiguration", guide + "reference/access-authn-authz/extensible-admission-controllers/"},
 		{ValidatingWebhook, "validating admission webhook", Called, "AdmissionReview admission.k8s.io/v1, v1beta1 over HTTPS", "a ValidatingWebhookConfiguration", guide + "reference/access-authn-authz/extensible-admission-controllers/"},
 		{AdmissionPolicy, "admission policy", Linked, "CEL in ValidatingAdmissionPolicy, MutatingAdmissionPolicy admissionregistration.k8s.io/v1", "an object and its bindings", guide + "reference/access-authn-authz/validating-admission-policy/"},
-		{ImagePolicyWebhook, "image policy webhook", Absent, "ImageReview imagepolicy.k8s.io/v1alpha1 over HTTPS", "--admission-control-config-file", guide + "reference/access-authn-authz/admission-controllers/#imagepolicywebhook"},
+		{ImagePolicyWebhook, "image policy webhook", Called, "ImageReview imagepolicy.k8s.io/v1alpha1 over HTTPS", "--admission-control-config-file", guide + "reference/access-authn-authz/admission-controllers/#imagepolicywebhook"},
 		{Initializer, "initializer", Drives, "the verb initialize, the annotation extension.mortise.dev/initializers of objects that nobody else sees yet", "an InitializerConfiguration extension.mortise.dev/v1alpha1, with --enable-initializers", "docs/initializers.md"},
 		{AdmissionPlugin, "admission plug-in", Linked, "embed.AdmissionMutator, embed.AdmissionValidator in Go", "embed.Server.Extensions", "package embed"},
 		{Controller, "controller", Linked, "embed.Controller in Go; or any client of the API", "embed.Server.Extensions", "package embed"},

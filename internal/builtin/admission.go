@@ -60,6 +60,8 @@ type AdmissionOptions struct {
 	Enable, Disable []string
 	// NotReadySeconds and UnreachableSeconds are how long pods stay on such nodes by themselves; nil: as long as ever.
 	NotReadySeconds, UnreachableSeconds *int64
+	// More are plug-ins of third parties. They come after those that are built in, but before quota is charged.
+	More []admit.Plugin
 	// Configuration is what an AdmissionConfiguration says for a plug-in, nil where it says nothing; nil: there is no file.
 	Configuration func(name string) (io.Reader, error)
 	// Webhooks is how carefully webhooks are called.
@@ -154,19 +156,13 @@ func webhookOptions(r io.Reader) (webhook.Options, error) {
 	return webhook.Options{Kubeconfig: c.KubeConfigFile, Manifests: c.StaticManifestsDir}, nil
 }
 
-// AdmissionNames are the names of all of upstream's plug-ins.
-func AdmissionNames() []string {
-	var names []string
-	for _, p := range admissionPlugins(AdmissionOptions{}) {
-		names = append(names, p.name)
-	}
-	return names
-}
-
 // Admission is the built-in admission plug-ins, in kube-apiserver's order.
 func Admission(o AdmissionOptions) (admit.Chain, error) {
-	all := admissionPlugins(o)
-	if err := checkAdmission(all, o); err != nil {
+	all, err := withMore(admissionPlugins(o), o.More)
+	if err == nil {
+		err = checkAdmission(all, o)
+	}
+	if err != nil {
 		return nil, err
 	}
 	var chain admit.Chain
@@ -191,6 +187,24 @@ func Admission(o AdmissionOptions) (admit.Chain, error) {
 		chain = append(chain, made)
 	}
 	return chain, nil
+}
+
+// withMore puts the plug-ins of third parties in their place.
+func withMore(all []admissionPlugin, more []admit.Plugin) ([]admissionPlugin, error) {
+	at := slices.IndexFunc(all, func(p admissionPlugin) bool { return p.name == "ResourceQuota" })
+	for _, p := range more {
+		if slices.ContainsFunc(all, func(o admissionPlugin) bool { return o.name == p.Name() }) {
+			return nil, fmt.Errorf("there are two admission plug-ins %q", p.Name())
+		}
+		all = slices.Insert(all, at, admissionPlugin{name: p.Name(), make: func(config io.Reader) (admit.Plugin, error) {
+			if c, ok := p.(admit.Configured); ok {
+				return p, c.Configure(config)
+			}
+			return p, nil
+		}})
+		at++
+	}
+	return all, nil
 }
 
 func checkAdmission(all []admissionPlugin, o AdmissionOptions) error {

@@ -5,6 +5,7 @@ package admit
 
 import (
 	"context"
+	"io"
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,6 +33,13 @@ type Host struct {
 	Types func(d *resource.Descriptor) (managedfields.TypeConverter, error)
 	// Metrics takes the plug-in's own.
 	Metrics prometheus.Registerer
+}
+
+// Configured is a plug-in that an AdmissionConfiguration may say something for, under its name. Configure is called once, before
+// Join: config is nil where nothing is said. Its error ends the start.
+type Configured interface {
+	Plugin
+	Configure(config io.Reader) error
 }
 
 // Hosted is a plug-in that wants to know its server. Join is called once, before the first request.

@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package embed_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mortise-dev/mortise/embed"
+	"github.com/mortise-dev/mortise/embed/options"
+)
+
+// TestBadAdmission: what plug-ins cannot be configured by is refused before anything is written, and says which one.
+func TestBadAdmission(t *testing.T) {
+	const none = "/nowhere/at/all"
+	for name, c := range map[string]struct {
+		plugins string
+		raw     string // the file, in the place of one with the plugins
+		enable  []string
+		more    []embed.AdmissionPlugin
+		want    []string
+	}{
+		"pod security":       {plugins: "{name: PodSecurity, configuration: {apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration, defaults: {enforce: odd}}}", want: []string{"PodSecurity", "defaults.enforce"}},
+		"node selectors":     {plugins: "{name: PodNodeSelector, configuration: {podNodeSelectorPluginConfig: {a: 'b in (c)'}}}", enable: []string{"PodNodeSelector"}, want: []string{"PodNodeSelector", "podNodeSelectorPluginConfig[a]"}},
+		"tolerations":        {plugins: "{name: PodTolerationRestriction, configuration: {apiVersion: podtolerationrestriction.admission.k8s.io/v1alpha1, kind: Configuration, default: [{operator: Equal}]}}", enable: []string{"PodTolerationRestriction"}, want: []string{"PodTolerationRestriction", "podtolerationrestriction.default[0]"}},
+		"events":             {enable: []string{"EventRateLimit"}, want: []string{"EventRateLimit", "limits"}},
+		"images":             {enable: []string{"ImagePolicyWebhook"}, want: []string{"ImagePolicyWebhook", "no config specified"}},
+		"a file":             {plugins: "{name: EventRateLimit, path: " + none + "}", enable: []string{"EventRateLimit"}, want: []string{"EventRateLimit", none}},
+		"a file beside":      {plugins: "{name: EventRateLimit, path: beside.yaml}", enable: []string{"EventRateLimit"}, want: []string{"EventRateLimit", "limits[0].type"}},
+		"of no kind":         {raw: "podNodeSelectorPluginConfig: {a: 'b in (c)'}", enable: []string{"PodNodeSelector"}, want: []string{"podNodeSelectorPluginConfig[a]"}},
+		"another kind":       {raw: "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration", want: []string{"admission.yaml", "EncryptionConfiguration"}},
+		"an unknown field":   {raw: "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugin: []", want: []string{"admission.yaml", "plugin"}},
+		"an unknown one":     {enable: []string{"Nothing"}, want: []string{`plugin "Nothing" is unknown`}},
+		"third party":        {plugins: "{name: Team, configuration: {defalt: x}}", more: []embed.AdmissionPlugin{&Team{}}, want: []string{"Team", "defalt"}},
+		"third party's name": {more: []embed.AdmissionPlugin{&Team{}, &Team{}}, want: []string{`two admission plug-ins "Team"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			config := filepath.Join(dir, "admission.yaml")
+			text := "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: [" + c.plugins + "]"
+			if c.raw != "" {
+				text = c.raw
+			}
+			beside := "apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits: [{type: Odd, qps: 1, burst: 1}]"
+			for path, text := range map[string]string{config: text, filepath.Join(dir, "beside.yaml"): beside} {
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := &embed.Server{
+				DataDir: filepath.Join(dir, "data"), Node: embed.NodeNone, Controllers: []string{"none"},
+				APIServer:  options.APIServer{Admission: options.Admission{ConfigFile: config, Enable: c.enable}},
+				Extensions: embed.Extensions{Admission: c.more},
+			}
+			err := s.Start(t.Context())
+			if err == nil {
+				s.Stop()
+				t.Fatal("it was started")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%v, want %s in it", err, want)
+				}
+			}
+			if _, err := os.Stat(filepath.Join(dir, "data")); !os.IsNotExist(err) {
+				t.Errorf("something was written: %v", err)
+			}
+		})
+	}
+}
