@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,10 +16,13 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
@@ -52,7 +56,7 @@ func (s *Server) newAuthentication(ctx context.Context) error {
 	}
 	var err error
 	s.authn, err = authenticate.New(ctx, settings, own, authenticate.Deps{
-		Objects: func() authenticate.Objects { return s.api.Backend() }, Ledger: s.opts.Ledger, Log: s.opts.Log, Now: s.opts.Now, ID: settings.ServerID,
+		Objects: func() authenticate.Objects { return s.api.Backend() }, Label: s.labelSecret, Ledger: s.opts.Ledger, Log: s.opts.Log, Now: s.opts.Now, ID: settings.ServerID,
 	}, s.opts.Authenticators...)
 	if err != nil {
 		return fmt.Errorf("make authentication: %w", err)
@@ -66,6 +70,28 @@ func (s *Server) newAuthentication(ctx context.Context) error {
 	}
 	return nil
 }
+
+// labelSecret labels a secret as the server itself, so that its label has an owner and the audit log an event.
+func (s *Server) labelSecret(_ context.Context, namespace, name string, uid types.UID, key, value string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid, "labels": map[string]string{key: value}}})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	config := s.Config(&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}})
+	config.UserAgent = "kube-apiserver"
+	client, err := typedcorev1.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	// The request is another one than the one that brought the token: it has an audit event and a deadline of its own.
+	own, cancel := context.WithTimeout(s.lifetime.Context, labelWait)
+	defer cancel()
+	_, err = client.Secrets(namespace).Patch(own, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// labelWait bounds the time that a label takes.
+const labelWait = 10 * time.Second
 
 // trusted are all authorities of client certificates. The pool is the same one until one of the bundles changes.
 func trusted(own []byte, bundles ...*authenticate.Bundle) func() *x509.CertPool {

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	apiserverconfig "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -84,18 +85,19 @@ type Settings struct {
 
 // Deps are what authenticators work with.
 type Deps struct {
-	// Objects reads what tokens are bound to, and marks the secrets of legacy tokens as used.
+	// Objects reads what tokens are bound to.
 	Objects func() Objects
-	Ledger  *extension.Ledger
-	Log     *slog.Logger
-	Now     func() time.Time
-	ID      string // the server's identity, for metrics
+	// Label labels the secret of that uid.
+	Label  func(ctx context.Context, namespace, name string, uid types.UID, key, value string) error
+	Ledger *extension.Ledger
+	Log    *slog.Logger
+	Now    func() time.Time
+	ID     string // the server's identity, for metrics
 }
 
-// Objects is what of the store is looked at and changed.
+// Objects is what of the store is looked at.
 type Objects interface {
 	Get(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error)
-	Update(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, change func(obj resource.Object) error) (resource.Object, error)
 }
 
 // Authenticators are a server's. The methods may be called by many goroutines.

@@ -63,17 +63,21 @@ func (s *shelf) Get(_ context.Context, r schema.GroupResource, namespace, name s
 	return nil, apierrors.NewNotFound(r, name)
 }
 
-func (s *shelf) Update(ctx context.Context, r schema.GroupResource, namespace, name string, _ bool, change func(resource.Object) error) (resource.Object, error) {
-	o, err := s.Get(ctx, r, namespace, name)
+func (s *shelf) label(ctx context.Context, namespace, name string, uid types.UID, key, value string) error {
+	o, err := s.Get(ctx, secrets, namespace, name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	o = o.DeepCopyObject().(resource.Object)
-	if err := change(o); err != nil {
-		return nil, err
+	labels := map[string]string{key: value}
+	for k, v := range o.GetLabels() {
+		if k != key {
+			labels[k] = v
+		}
 	}
-	s.put(r.Resource, namespace, name, string(o.GetUID()), o)
-	return o, nil
+	o.SetLabels(labels)
+	s.put("secrets", namespace, name, string(uid), o)
+	return nil
 }
 
 // world is a server's authentication with what is around it.
@@ -94,7 +98,7 @@ func newWorld(t testing.TB, s Settings, own *Certificate) *world {
 		}
 		s.Accounts.Signer = signer
 	}
-	a, err := New(t.Context(), s, own, Deps{Objects: func() Objects { return w.shelf }, Ledger: w.ledger, Now: func() time.Time { return w.now }})
+	a, err := New(t.Context(), s, own, Deps{Objects: func() Objects { return w.shelf }, Label: w.shelf.label, Ledger: w.ledger, Now: func() time.Time { return w.now }})
 	if err != nil {
 		t.Fatal(err)
 	}

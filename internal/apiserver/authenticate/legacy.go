@@ -13,8 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/warning"
-
-	"github.com/mortise-dev/mortise/resource"
 )
 
 // Labels of the secrets of legacy tokens.
@@ -91,19 +89,7 @@ func (a *Accounts) used(ctx context.Context, s *corev1.Secret) {
 	if last := s.Labels[lastUsedLabel]; last == today || last == now.AddDate(0, 0, 1).Format("2006-01-02") {
 		return
 	}
-	_, err := a.deps.Objects().Update(context.WithoutCancel(ctx), secrets, s.Namespace, s.Name, false, func(obj resource.Object) error {
-		if obj.GetUID() != s.UID {
-			return errors.New("the secret is another one by now")
-		}
-		labels := map[string]string{lastUsedLabel: today}
-		for k, v := range obj.GetLabels() {
-			if k != lastUsedLabel {
-				labels[k] = v
-			}
-		}
-		obj.SetLabels(labels)
-		return nil
-	})
+	err := a.deps.Label(context.WithoutCancel(ctx), s.Namespace, s.Name, s.UID, lastUsedLabel, today)
 	if err != nil {
 		a.deps.Log.ErrorContext(ctx, "label the secret of a legacy token with the day of its use", "namespace", s.Namespace, "name", s.Name, "error", err)
 	}
