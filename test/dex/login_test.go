@@ -82,7 +82,7 @@ func TestLogin(t *testing.T) {
 
 	// It comes up, and is asked again in ten seconds.
 	stop := dex.start(t, time.Hour)
-	alice, _ := dex.login(t, "mortise", "alice")
+	alice, refresh := dex.login(t, "mortise", "alice")
 	look := time.NewTicker(200 * time.Millisecond)
 	defer look.Stop()
 	for late := time.After(limit); ; {
@@ -108,6 +108,8 @@ func TestLogin(t *testing.T) {
 	if out, err := with(bob, "get", "configmaps"); err == nil || !strings.Contains(out, `User "dex:bob@example.com" cannot list resource "configmaps"`) {
 		t.Errorf("bob is in no group: %v, %s", err, out)
 	}
+
+	byRefreshToken(t, dex, mortise, said[1], filepath.Join(data, "pki", "ca.crt"), refresh, kubectl)
 
 	// Tokens that are no good.
 	parts := strings.Split(alice, ".")
