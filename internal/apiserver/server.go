@@ -140,6 +140,7 @@ type Server struct {
 	started      time.Time
 	leaving      atomic.Bool // the server was told to end
 	initializes  bool        // whether objects may wait for initializers
+	leave        func()      // tells those who wait for them that the server ends; nil: nobody does
 	underway     *gate
 	lifetime     *watchcache.Lifetime
 	end          context.CancelFunc
@@ -211,7 +212,9 @@ func New(o Options) (*Server, error) {
 		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds(), aggregate.Kinds(), s.followed()),
 		Initialization: initialization(o.Admission),
 	}
-	s.initializes = vo.Initialization != nil
+	if s.initializes = vo.Initialization != nil; s.initializes {
+		vo.Initialization.Serving, s.leave = context.WithCancel(ctx)
+	}
 	if o.Nodes != nil {
 		vo.Watched = append(vo.Watched, node.Kinds()...)
 	}
@@ -393,7 +396,12 @@ func (s *Server) Config(u user.Info) *rest.Config {
 }
 
 // Leave has /readyz fail from now on, so that nobody sends more: what a server does first that is told to end.
-func (s *Server) Leave() { s.leaving.Store(true) }
+func (s *Server) Leave() {
+	s.leaving.Store(true)
+	if s.leave != nil {
+		s.leave()
+	}
+}
 
 // Run does what the server does between requests, until ctx ends; then it ends all watches.
 func (s *Server) Run(ctx context.Context) error {

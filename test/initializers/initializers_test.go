@@ -230,6 +230,30 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestEnding stops the server while a create waits: it is answered, and holds nothing up.
+func TestEnding(t *testing.T) {
+	t.Parallel()
+	c := start(t, &embed.Server{DataDir: t.TempDir()})
+	c.configure(t, "dead", "", "configmaps", v1alpha1.Initializer{Name: "slow.example.com", DeadlineSeconds: 3600})
+	all := follow(t, c.all, metav1.ListOptions{})
+	answer := make(chan error)
+	go func() {
+		_, err := c.client.CoreV1().ConfigMaps("default").Create(context.WithoutCancel(t.Context()), configMap("m"), metav1.CreateOptions{})
+		answer <- err
+	}()
+	all.want(t, "ADDED m")
+	all.Stop()
+	begun := time.Now()
+	stopped := make(chan error)
+	go func() { stopped <- c.Stop() }()
+	if err := <-answer; !apierrors.IsTimeout(err) || !strings.Contains(err.Error(), "it is stored, and has waited for initializer slow.example.com") {
+		t.Errorf("told %v", err)
+	}
+	if err := <-stopped; err != nil || time.Since(begun) > 20*time.Second {
+		t.Errorf("ended after %v: %v", time.Since(begun), err)
+	}
+}
+
 func names(t *testing.T, client kubernetes.Interface, o metav1.ListOptions) (found []string) {
 	t.Helper()
 	l, err := client.CoreV1().ConfigMaps("default").List(t.Context(), o)

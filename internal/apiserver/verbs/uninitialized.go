@@ -32,6 +32,8 @@ type Initialization struct {
 	// Fill are the plug-ins that complete a new object, and Check those that judge one. An object that waits is changed as if
 	// it were created anew: what nobody has seen yet may still become anything, and must in the end be what may be created.
 	Fill, Check admit.Chain
+	// Serving ends when the server is told to end: creates that wait are answered then, rather than hold it up.
+	Serving context.Context
 
 	holding sync.Map    // roots of the keys of kinds of which an object has waited
 	known   atomic.Bool // whether holding says so of what was stored before the server started
@@ -129,6 +131,9 @@ func (q *req) initialized(ctx context.Context, f *watchcache.Forms, dryRun bool)
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(q.Initialization.Serving, cancel)()
 	key := q.kind.Key(f.Hub.GetNamespace(), f.Hub.GetName())
 	w, err := q.Store.Watch(ctx, key, after)
 	if err != nil {
