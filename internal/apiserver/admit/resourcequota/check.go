@@ -193,14 +193,14 @@ func exceeds(all []*running, deltas map[int]corev1.ResourceList, w *work) error 
 		total := maths.Mask(maths.Add(r.used, requested), maths.ResourceNames(requested))
 		if fits, over := maths.LessThanOrEqual(total, r.Status.Hard); !fits {
 			return admit.Forbidden(w.attributes, fmt.Errorf("exceeded quota: %s, requested: %s, used: %s, limited: %s",
-				r.Name, print(maths.Mask(requested, over)), print(maths.Mask(r.used, over)), print(maths.Mask(r.Status.Hard, over))))
+				r.Name, show(maths.Mask(requested, over)), show(maths.Mask(r.used, over)), show(maths.Mask(r.Status.Hard, over))))
 		}
 	}
 	return nil
 }
 
-// print shows a list in the order of its names.
-func print(list corev1.ResourceList) string {
+// show writes a list in the order of its names.
+func show(list corev1.ResourceList) string {
 	parts := make([]string, 0, len(list))
 	for _, name := range sortedNames(maths.ResourceNames(list)) {
 		q := list[name]

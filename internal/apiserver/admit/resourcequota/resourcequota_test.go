@@ -112,7 +112,7 @@ func newQuota(name string, hard, used corev1.ResourceList) *corev1.ResourceQuota
 	}
 }
 
-func setup(t *testing.T, config string, qs ...*corev1.ResourceQuota) (*plugin, *backend) {
+func setup(t testing.TB, config string, qs ...*corev1.ResourceQuota) (*plugin, *backend) {
 	t.Helper()
 	o := Options{}
 	if config != "" {
@@ -178,7 +178,6 @@ func TestGivenBack(t *testing.T) {
 			if err := b.plugin.Committed(t.Context(), b, quotas, "team", "q"); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() {})
 			b.quotas["q"] = was
 			b.quotas["q"].UID = "another"
 		}, 1},
@@ -208,8 +207,8 @@ func TestGivenBack(t *testing.T) {
 func TestBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := setup(t, "", newQuota("q", amounts("configmaps", "40"), amounts("configmaps", "0")))
-		first, go_ := make(chan struct{}), make(chan struct{})
-		b.meddle = sync.OnceFunc(func() { close(first); <-go_ })
+		first, release := make(chan struct{}), make(chan struct{})
+		b.meddle = sync.OnceFunc(func() { close(first); <-release })
 		var wg sync.WaitGroup
 		var refused int
 		var mu sync.Mutex
@@ -226,7 +225,7 @@ func TestBatch(t *testing.T) {
 			wg.Go(func() { try(i + 1) })
 		}
 		synctest.Wait()
-		close(go_)
+		close(release)
 		wg.Wait()
 		if n := b.used("q", "configmaps"); n != 40 || refused != 11 || b.writes != 2 {
 			t.Errorf("used %d, refused %d, %d writes; want 40, 11, 2", n, refused, b.writes)
@@ -345,8 +344,8 @@ func TestFirstCount(t *testing.T) {
 func TestGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := setup(t, "", newQuota("q", amounts("configmaps", "9"), amounts("configmaps", "0")))
-		first, go_ := make(chan struct{}), make(chan struct{})
-		b.meddle = sync.OnceFunc(func() { close(first); <-go_ })
+		first, release := make(chan struct{}), make(chan struct{})
+		b.meddle = sync.OnceFunc(func() { close(first); <-release })
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := p.Validate(t.Context(), b, configMap("a")); err != nil {
@@ -359,7 +358,7 @@ func TestGivesUp(t *testing.T) {
 		if err := p.Validate(ctx, b, configMap("b")); !apierrors.IsInternalError(err) {
 			t.Errorf("gave up with %v", err)
 		}
-		close(go_)
+		close(release)
 		wg.Wait()
 		if n := b.used("q", "configmaps"); n != 1 {
 			t.Errorf("used %d, want 1", n)
