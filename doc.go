@@ -13,7 +13,8 @@
 //   - internal/controllers, internal/scheduler, internal/agent: the loops, the scheduler, the node. Each is a client of the
 //     API server and nothing else.
 //   - internal/builtin: the lists of all of the above.
-//   - embed: the library, a Server to start in a Go program; embed/embedtest in a Go test. embed/options are the API server's
+//   - embed: the library, a Server to start in a Go program; embed/embedtest in a Go test; embed/aggregated, the
+//     other half of aggregation: an API server of one's own behind a cluster. embed/options are the API server's
 //     settings under kube-apiserver's flag names.
 //   - internal/cli, cmd/mortise: the command line.
 //   - extension: the catalogue of extension points and the ledger of calls out to them.

@@ -181,6 +181,8 @@ func TestStoppedServer(t *testing.T) {
 	c := up(t, "--node", "none", "--controllers", "namespace-controller,garbage-collector-controller")
 	s := sample(t, c)
 	c.eventually("flunders", "api-resources", "--api-group", "wardle.example.com")
+	c.do("", "create", "namespace", "leaving")
+	c.do("", "-n", "leaving", "create", "configmap", "held", "--from-literal=a=b")
 	must(t, s.cmd.Process.Signal(syscall.SIGSTOP))
 	c.look("wardle")
 	c.do("", "wait", "--for=condition=Available=False", "--timeout=60s", "apiservice/v1beta1.wardle.example.com")
@@ -193,10 +195,17 @@ func TestStoppedServer(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("kubectl get configmaps takes %v", took)
 	}
+	c.do("", "delete", "namespace", "leaving", "--wait=false")
+	c.do("", "-n", "leaving", "wait", "--for=delete", "configmap/held", "--timeout=60s")
+	c.do("", "wait", "--for=condition=NamespaceDeletionDiscoveryFailure", "namespace/leaving", "--timeout=60s")
+	if out := c.do("", "get", "namespace", "leaving", "-o", "jsonpath={.status.conditions[*].message}"); !strings.Contains(out, "wardle.example.com/v1beta1: stale GroupVersion discovery") {
+		t.Errorf("the namespace does not say what it waits for:\n%s", out)
+	}
 	must(t, s.cmd.Process.Signal(syscall.SIGCONT))
 	c.look("wardle")
 	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1beta1.wardle.example.com")
 	c.do(fmt.Sprintf(flunder, "again"), "create", "-f", "-")
+	c.do("", "wait", "--for=delete", "namespace/leaving", "--timeout=60s")
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for late := time.After(limit); ; {
