@@ -13,6 +13,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/reload"
 )
@@ -95,5 +99,30 @@ func followAggregation(_ context.Context, p *parts, o *settled) error {
 			}
 		}, f.certFile, f.keyFile)
 	})
+	return nil
+}
+
+// automanaged marks registrations that servers make: "onstart" those of their own groups.
+const automanaged = "kube-aggregator.kubernetes.io/automanaged"
+
+// dropRegistrations deletes those that a start made of groups that are not served any more.
+func dropRegistrations(ctx context.Context, p *parts, _ *settled) error {
+	r := schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
+	all, err := p.api.Backend().List(ctx, r, "")
+	if err != nil {
+		return fmt.Errorf("list registrations: %w", err)
+	}
+	served := map[string]bool{}
+	for _, gv := range p.served() {
+		served[gv.Version+"."+gv.Group] = true
+	}
+	for _, obj := range all {
+		if obj.GetLabels()[automanaged] != "onstart" || served[obj.GetName()] {
+			continue
+		}
+		if err := p.api.Backend().Delete(ctx, r, "", obj.GetName(), nil); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete registration %s: %w", obj.GetName(), err)
+		}
+	}
 	return nil
 }

@@ -196,7 +196,7 @@ func (p *parts) repair(ctx context.Context, want bootstrap.Object, is resource.O
 		_, err := p.ownClient().CoordinationV1().Leases(l.Namespace).Update(ctx, l, metav1.UpdateOptions{})
 		return err
 	case *apiregistrationv1.APIService:
-		if a := is.(*apiregistrationv1.APIService); apiequality.Semantic.DeepEqual(w.Spec, a.Spec) {
+		if a := is.(*apiregistrationv1.APIService); a.Labels[automanaged] == "" || apiequality.Semantic.DeepEqual(w.Spec, a.Spec) {
 			return nil
 		}
 		_, err := p.api.Backend().Update(ctx, want.Resource, "", is.GetName(), false, func(obj resource.Object) error {

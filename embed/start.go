@@ -62,6 +62,7 @@ func starts() []start {
 		{"make authentication", makeAuthentication},
 		{"make the API server", makeServer},
 		{"make what every cluster has", makeObjects},
+		{"take back former registrations", dropRegistrations},
 		{"follow the authorization configuration", followAuthorization},
 		{"follow the encryption configuration", followEncryption},
 		{"follow the front proxy's certificate", followAggregation},
