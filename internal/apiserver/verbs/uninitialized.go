@@ -131,7 +131,7 @@ func (q *req) initialized(ctx context.Context, f *watchcache.Forms, dryRun bool)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := beforeEnd(ctx)
 	defer cancel()
 	defer context.AfterFunc(q.Initialization.Serving, cancel)()
 	key := q.kind.Key(f.Hub.GetNamespace(), f.Hub.GetName())
@@ -163,6 +163,18 @@ func (q *req) initialized(ctx context.Context, f *watchcache.Forms, dryRun bool)
 			}
 		}
 	}
+}
+
+// answerTime is what a create that waits leaves of its request's time to be answered in.
+const answerTime = 250 * time.Millisecond
+
+// beforeEnd ends a little before ctx does, while the request can still be answered.
+func beforeEnd(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, end.Add(-min(answerTime, time.Until(end)/4)))
 }
 
 // gone is the answer to a create whose object was deleted before it was initialised: what its initializer said, if it rejected it.
