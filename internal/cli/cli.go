@@ -69,6 +69,7 @@ func verbs() []verb {
 		{"crd", "check FILE...", "judge CustomResourceDefinitions as a server would, without one", runCRD},
 		{"explain", "ID|TYPE/NAME [FIELD]", "what changed or refused a write, and who set a field", runExplain},
 		{"extensions", "[points] [-o json|wide]", "what is plugged into a running server, and how it does", runExtensions},
+		{"webhook", "dev --url URL -f FILE", "point webhooks at a process on this machine, and back", runWebhook},
 		{"credential", "service-account|file|oidc", "print a token for a kubeconfig's exec section", runCredential},
 		{"store", "check|backup|restore", "look after a data directory that is not in use", runStore},
 		{"version", "[-o json]", "print the version", runVersion},
