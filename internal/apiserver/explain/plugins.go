@@ -35,6 +35,7 @@ func hooks(name string) bool {
 func mutates() map[string][]string {
 	pods, none := []string{"pods"}, []string{}
 	return map[string][]string{
+		"PodGroupProtection": {"podgroups"}, "NodeDeclaredFeatureValidator": none,
 		"AlwaysPullImages": pods, "DefaultTolerationSeconds": pods, "ExtendedResourceToleration": pods, "LimitRanger": pods,
 		"PodNodeSelector": pods, "PodTolerationRestriction": pods, "PodTopologyLabels": pods, "Priority": pods, "RuntimeClass": pods,
 		"ServiceAccount": pods, "TaintNodesByCondition": {"nodes"}, "DefaultIngressClass": {"ingresses"},
