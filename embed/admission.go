@@ -39,7 +39,9 @@ func checkAdmission(_ context.Context, p *parts, o *settled) error {
 		if err != nil {
 			return fmt.Errorf("read admission configuration %s: %w", a.ConfigFile, err)
 		}
-		opts.Configuration = func(name string) (io.Reader, error) { return pluginConfiguration(plugins, filepath.Dir(a.ConfigFile), name) }
+		opts.Configuration = func(name string) (io.Reader, error) {
+			return pluginConfiguration(plugins, filepath.Dir(a.ConfigFile), name)
+		}
 	}
 	opts.NotReadySeconds, opts.UnreachableSeconds = a.NotReadySeconds, a.UnreachableSeconds
 	opts.More = o.extensions.Admission

@@ -9,7 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/mortise-dev/mortise/embed"
+	"github.com/mortise-dev/mortise/embed/embedtest"
 	"github.com/mortise-dev/mortise/embed/options"
 )
 
@@ -69,5 +74,39 @@ func TestBadAdmission(t *testing.T) {
 				t.Errorf("something was written: %v", err)
 			}
 		})
+	}
+}
+
+// TestConditionsAreCounted: a webhook whose conditions leave a request out is counted, and so are its conditions.
+func TestConditionsAreCounted(t *testing.T) {
+	s := embedtest.Start(t, &embed.Server{Node: embed.NodeNone, Controllers: []string{"none"}})
+	nowhere, none := "https://127.0.0.1:1/", admissionv1.SideEffectClassNone
+	_, err := s.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "c"},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "counted.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: &nowhere}, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+			Rules: []admissionv1.RuleWithOperations{{
+				Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			}},
+			MatchConditions: []admissionv1.MatchCondition{{Name: "never", Expression: "false"}},
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Client().CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := s.Client().CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`apiserver_admission_match_condition_exclusions_total{kind="webhook",name="counted.example.com",operation="CREATE",type="validate"} 1`,
+		`apiserver_admission_match_condition_evaluation_seconds_count{kind="webhook",name="counted.example.com",operation="CREATE",type="validating"} 1`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s", want)
+		}
 	}
 }

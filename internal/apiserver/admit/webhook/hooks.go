@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission/metrics"
 	celplugin "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -369,6 +370,11 @@ func (p *side) matches(ctx context.Context, h *hook, q *matching.Request) (*matc
 	case r.Error != nil:
 		return nil, apierrors.NewForbidden(q.Resource().GroupResource(), q.Name, r.Error)
 	case !r.Matches:
+		step := p.step
+		if step != "admit" {
+			step = "validate" // upstream's word here, unlike everywhere else
+		}
+		metrics.Metrics.ObserveMatchConditionExclusion(ctx, h.name, "webhook", step, string(q.Operation))
 		return nil, nil
 	}
 	return form, nil
