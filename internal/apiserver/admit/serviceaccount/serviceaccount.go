@@ -87,7 +87,7 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 		if err != nil || !enforced(account) {
 			return err
 		}
-		return refuse(a, checkEphemeral(account, pod))
+		return checkEphemeral(account, pod) // upstream answers 500 here
 	case a.Operation != admit.Create:
 		return nil
 	case isMirror(pod):
