@@ -4,8 +4,6 @@
 package apiserver
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -122,39 +120,6 @@ func internalError(w http.ResponseWriter, r *http.Request, err error) {
 
 // markup keeps what a client said in a path from being read as HTML.
 var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
-
-// deadlineStage gives a request the time that its client gives it. Those that last long by their nature have no such time.
-func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
-	info, _ := request.RequestInfoFrom(r.Context())
-	if !strings.Contains(r.URL.RawQuery, "timeout=") || info.Verb == "watch" || longRunning(info) {
-		next.ServeHTTP(w, r)
-		return
-	}
-	said := r.URL.Query().Get("timeout")
-	if said == "" {
-		next.ServeHTTP(w, r)
-		return
-	}
-	timeout, err := time.ParseDuration(said)
-	if err != nil {
-		e := apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err))
-		s.refused(w, r, e.Error(), func(w http.ResponseWriter, r *http.Request) { status.Write(w, r, e) })
-		return
-	}
-	if most := s.opts.FlowControl.RequestTimeout; timeout <= 0 || timeout > most {
-		timeout = most
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
-	defer cancel()
-	if ctx.Err() == nil {
-		next.ServeHTTP(w, r.WithContext(ctx))
-		return
-	}
-	late := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).ErrStatus
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(http.StatusGatewayTimeout)
-	_ = json.NewEncoder(w).Encode(&late) // a client that went away needs no answer
-}
 
 func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	info, _ := request.RequestInfoFrom(r.Context())

@@ -5,6 +5,7 @@ package apiserver
 
 import (
 	"bufio"
+	"context"
 	"net"
 	"net/http"
 	"time"
@@ -25,6 +26,8 @@ type recorder struct {
 	request *http.Request
 
 	begun      time.Time
+	allotted   context.Context   // ends when the request's time is over; nil: it has no bound
+	late       bool              // it was answered that it is
 	trace      *explain.Trace    // of a write; nil: it is not kept
 	turn       *flowcontrol.Turn // that the request has of the processors; nil: it needs none
 	code       int
@@ -48,15 +51,28 @@ func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // WriteHeader sends the code.
 func (w *recorder) WriteHeader(code int) {
 	if w.code == 0 {
+		if w.expired() {
+			w.tooLate()
+			return
+		}
 		w.code = code
 	}
-	w.ResponseWriter.WriteHeader(code)
+	if !w.late {
+		w.ResponseWriter.WriteHeader(code)
+	}
 }
 
 // Write sends a part of the body.
 func (w *recorder) Write(p []byte) (int, error) {
 	if w.code == 0 {
-		w.code = http.StatusOK
+		if w.expired() {
+			w.tooLate()
+		} else {
+			w.code = http.StatusOK
+		}
+	}
+	if w.late {
+		return len(p), nil
 	}
 	if w.turn != nil && len(p) >= turnBytes {
 		w.turn.Writing()
