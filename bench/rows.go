@@ -26,6 +26,7 @@ func rowsInOrder() []row {
 		{name: "create", what: "durable creates with 1, 16 and 128 clients", serve: creates},
 		{name: "audit", what: "what roles and an audit log cost of creates", start: audited},
 		{name: "explain", what: "what traces of writes cost of creates", start: explained},
+		{name: "hooks", what: "what a webhook and a policy add to a create", args: bare, serve: hooked},
 		{name: "identify", what: "authenticate and authorize a service-account token", start: identify},
 		{name: "get", what: "GET", serve: gets},
 		{name: "update", what: "update (PUT)", serve: updates},

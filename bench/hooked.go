@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"time"
+)
+
+// hookRounds is how often the three take turns: what else the machine does meanwhile falls upon all.
+const hookRounds = 5
+
+// hooked is what one webhook on this machine, and one policy, add to a create. The creates are dry runs: the disk would hide it. The
+// webhook's own time is taken off. What no webhook costs is too little to see from outside: BenchmarkWebhook/none.
+func hooked(ctx context.Context, b *bench, t *target, add adder) error {
+	var own, asked atomic.Int64
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		begun := time.Now()
+		var r struct{ Request struct{ UID string } }
+		if err := json.NewDecoder(q.Body).Decode(&r); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":%q,"allowed":true}}`, r.Request.UID)
+		own.Add(int64(time.Since(begun)))
+		asked.Add(1)
+	}))
+	defer hook.Close()
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw}))
+	ns, err := t.namespace(ctx)
+	if err != nil {
+		return err
+	}
+	client, err := t.client(1)
+	if err != nil {
+		return err
+	}
+	const group = "/apis/admissionregistration.k8s.io/v1/"
+	const rules = `[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]`
+	type object struct{ path, body string }
+	ways := [][]object{
+		nil,
+		{{"validatingwebhookconfigurations", fmt.Sprintf(`{"metadata":{"name":"bench"},"webhooks":[{"name":"bench.example.com","clientConfig":{"url":%q,"caBundle":%q},"rules":%s,"sideEffects":"None","admissionReviewVersions":["v1"]}]}`, hook.URL, ca, rules)}},
+		{{"validatingadmissionpolicies", fmt.Sprintf(`{"metadata":{"name":"bench"},"spec":{"matchConstraints":{"resourceRules":%s},"validations":[{"expression":"!has(object.metadata.labels) || object.metadata.labels.all(k, k != 'forbidden')"}]}}`, rules)},
+			{"validatingadmissionpolicybindings", `{"metadata":{"name":"bench"},"spec":{"policyName":"bench","validationActions":["Deny"]}}`}},
+	}
+	results := make([][]result, len(ways))
+	base := t.config.Host + "/api/v1/namespaces/" + ns + "/configmaps?dryRun=All"
+	for range hookRounds {
+		for i, way := range ways {
+			for _, o := range way {
+				if err := expect(ctx, client, http.StatusCreated, "POST", t.config.Host+group+o.path, "application/json", o.body); err != nil {
+					return err
+				}
+			}
+			r, err := loop(ctx, t, 1, b.length()/4, func(ctx context.Context, client *http.Client) error {
+				return expect(ctx, client, http.StatusCreated, "POST", base, "application/json", configMap("c", kilobyte))
+			})
+			results[i] = append(results[i], r)
+			for _, o := range way {
+				err = errors.Join(err, expect(ctx, client, http.StatusOK, "DELETE", t.config.Host+group+o.path+"/bench", "application/json", ""))
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if asked.Load() == 0 {
+		return errors.New("measure webhooks: the webhook was not asked")
+	}
+	none := middle(results[0]).p50
+	webhookTook := 1000*(middle(results[1]).p50-none) - float64(own.Load())/float64(asked.Load())/1000
+	add("one create as a dry run, no webhook and no policy", value{name: "p50", unit: "ms", number: none})
+	add("  one webhook of this machine adds, over its own time", value{unit: "µs", number: webhookTook, bound: atMost(300)})
+	add("  one policy adds", value{unit: "µs", number: 1000 * (middle(results[2]).p50 - none), bound: atMost(30)})
+	return nil
+}
