@@ -58,7 +58,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-func unchecked(p *admissionv1.ValidatingAdmissionPolicy) bool { return p.Generation > p.Status.ObservedGeneration }
+func unchecked(p *admissionv1.ValidatingAdmissionPolicy) bool {
+	return p.Generation > p.Status.ObservedGeneration
+}
 
 func (c *controller) sync(ctx context.Context, name string) error {
 	policy, err := c.policies.Get(name)

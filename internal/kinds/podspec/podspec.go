@@ -39,7 +39,9 @@ func SetCondition(status *corev1.PodStatus, c corev1.PodCondition) {
 func QOSClass(pod *corev1.Pod) corev1.PodQOSClass { return upstream.QOSClass(pod) }
 
 // CheckTolerations validates tolerations that stand outside of a pod.
-func CheckTolerations(ts []corev1.Toleration, path *field.Path) field.ErrorList { return upstream.Tolerations(ts, path) }
+func CheckTolerations(ts []corev1.Toleration, path *field.Path) field.ErrorList {
+	return upstream.Tolerations(ts, path)
+}
 
 // MergeLabelKeys writes the label keys of affinity terms and spread constraints out as requirements on the pod's own
 // labels, so that the scheduler need not.
