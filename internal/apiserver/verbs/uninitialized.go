@@ -166,7 +166,7 @@ func (q *req) initialized(ctx context.Context, f *watchcache.Forms, dryRun bool)
 }
 
 // answerTime is what a create that waits leaves of its request's time to be answered in.
-const answerTime = 250 * time.Millisecond
+const answerTime = time.Second
 
 // beforeEnd ends a little before ctx does, while the request can still be answered.
 func beforeEnd(ctx context.Context) (context.Context, context.CancelFunc) {
