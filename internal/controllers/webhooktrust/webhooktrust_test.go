@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package webhooktrust
+package webhooktrust_test
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/embedtest"
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/webhooktrust"
 )
 
 // state is a Secret and the bundle of a configuration, as they are at one moment.
@@ -72,7 +73,7 @@ func TestManagedTrust(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- controllers.Run(ctx, []controllers.Controller{Controller()}, cluster.Config(), controllers.Options{Clock: c})
+		ended <- controllers.Run(ctx, []controllers.Controller{webhooktrust.Controller()}, cluster.Config(), controllers.Options{Clock: c})
 	}()
 	defer func() {
 		cancel()
@@ -84,7 +85,7 @@ func TestManagedTrust(t *testing.T) {
 		t.Fatal(err)
 	}
 	configs := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	config := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "hook", Annotations: map[string]string{Annotation: Managed}}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+	config := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "hook", Annotations: map[string]string{webhooktrust.Annotation: webhooktrust.Managed}}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
 		Name: "hook.example.com", ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Namespace: "hooks", Name: "hook"}},
 		SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
 	}}}
@@ -125,7 +126,7 @@ func TestManagedTrust(t *testing.T) {
 	if _, err := client.CoreV1().Secrets("hooks").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Data: map[string][]byte{"tls.crt": []byte("mine")}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := configs.Patch(t.Context(), "hook", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+SecretAnnotation+`":"mine"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := configs.Patch(t.Context(), "hook", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+webhooktrust.SecretAnnotation+`":"mine"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	events, err := client.CoreV1().Events("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "reason=SecretNotManaged"})
