@@ -54,12 +54,9 @@ func at(r *aggregated.Request, name string) types.NamespacedName {
 func (s *shelf) list(_ context.Context, r *aggregated.Request) (aggregated.List, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var l aggregated.List
-	for _, o := range slices.SortedFunc(maps.Values(s.objects), func(a, b aggregated.Object) int {
+	l := aggregated.List{Items: slices.SortedFunc(maps.Values(s.objects), func(a, b aggregated.Object) int {
 		return slices.Compare([]string{a.GetNamespace(), a.GetName()}, []string{b.GetNamespace(), b.GetName()})
-	}) {
-		l.Items = append(l.Items, o)
-	}
+	})}
 	l.ResourceVersion = strconv.Itoa(s.revision)
 	return l, nil
 }

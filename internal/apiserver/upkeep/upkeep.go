@@ -23,8 +23,6 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-const server = "kube-apiserver" // who writes
-
 var (
 	flowSchemas    = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}
 	priorityLevels = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"}
