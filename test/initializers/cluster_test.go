@@ -197,3 +197,15 @@ func jsonPatch(t *testing.T, v any) []byte {
 	}
 	return b
 }
+
+func names(t *testing.T, client kubernetes.Interface, o metav1.ListOptions) (found []string) {
+	t.Helper()
+	l, err := client.CoreV1().ConfigMaps("default").List(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range l.Items {
+		found = append(found, m.Name)
+	}
+	return found
+}

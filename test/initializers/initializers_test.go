@@ -255,18 +255,6 @@ func TestEnding(t *testing.T) {
 	}
 }
 
-func names(t *testing.T, client kubernetes.Interface, o metav1.ListOptions) (found []string) {
-	t.Helper()
-	l, err := client.CoreV1().ConfigMaps("default").List(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range l.Items {
-		found = append(found, m.Name)
-	}
-	return found
-}
-
 // TestHidden reads in every way there is, with objects that wait between others.
 func TestHidden(t *testing.T) {
 	t.Parallel()

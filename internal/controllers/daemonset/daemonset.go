@@ -161,6 +161,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		c.recorder.Event(set, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
 		return nil
 	}
+	settled, wait := c.expectations.Satisfied(key) // before the cache is read: what it shows later may be older than the answer
 	pods, err := c.claim(ctx, set)
 	if err != nil {
 		return err
@@ -173,7 +174,6 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		if in.hash, err = c.revise(ctx, set, pods); err != nil || in.hash == "" {
 			return err
 		}
-		settled, wait := c.expectations.Satisfied(key)
 		if in.settled = settled; !settled {
 			c.queue.AddAfter(key, wait)
 		}

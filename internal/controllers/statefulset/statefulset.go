@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -148,6 +147,10 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	if err != nil {
 		return nil // the API lets none such in, and no retry mends it
 	}
+	settled, wait := c.expectations.Satisfied(key) // before the cache is read: what it shows later may be older than the answer
+	if !settled {
+		c.queue.AddAfter(key, wait)
+	}
 	pods, err := c.claimPods(ctx, set, selector)
 	if err != nil {
 		return err
@@ -156,7 +159,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	if err != nil {
 		return err
 	}
-	in := observed{set: set, pods: pods, now: c.clock.Now(), claim: func(name string) *corev1.PersistentVolumeClaim {
+	in := observed{set: set, pods: pods, settled: settled, now: c.clock.Now(), claim: func(name string) *corev1.PersistentVolumeClaim {
 		claim, err := c.claims.PersistentVolumeClaims(set.Namespace).Get(name)
 		if err != nil {
 			return nil
@@ -169,10 +172,6 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		}
 	} else if !in.known(history) {
 		return nil // it is going, and has never been made anything of
-	}
-	var wait time.Duration
-	if in.settled, wait = c.expectations.Satisfied(key); !in.settled {
-		c.queue.AddAfter(key, wait)
 	}
 	out := decide(in)
 	if out.again > 0 {
