@@ -236,8 +236,8 @@ func beNoisy(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := d.Decode(&n); err != nil {
 		return err
 	}
-	// It has the cores that are left: with a machine of its own it would take none of the server's.
-	if err := placed(unix.SchedAttr{Policy: unix.SCHED_NORMAL, Nice: 19}); err != nil {
+	// It has the cores that are left (SCHED_IDLE): with a machine of its own it would take none of the server's.
+	if err := placed(unix.SchedAttr{Policy: unix.SCHED_IDLE}); err != nil {
 		return fmt.Errorf("step back: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)

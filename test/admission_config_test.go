@@ -157,8 +157,8 @@ func TestAdmissionPluginsAreChosen(t *testing.T) {
 		{options.Admission{Enable: []string{"Nonsense"}}, `enable-admission-plugins plugin "Nonsense" is unknown`},
 		{options.Admission{Disable: []string{"Nonsense"}}, `disable-admission-plugins plugin "Nonsense" is unknown`},
 		{options.Admission{Enable: []string{"Priority"}, Disable: []string{"Priority"}}, "[Priority] in enable-admission-plugins and disable-admission-plugins overlapped"},
-		{options.Admission{Enable: []string{"ImagePolicyWebhook"}}, `enable-admission-plugins plugin "ImagePolicyWebhook" is not in this release`},
-		{options.Admission{ConfigFile: "/does/not/exist"}, "unable to read admission control configuration"},
+		{options.Admission{Enable: []string{"ImagePolicyWebhook"}}, "make admission plug-in ImagePolicyWebhook: no config specified"},
+		{options.Admission{ConfigFile: "/does/not/exist"}, "read admission configuration /does/not/exist: open /does/not/exist: no such file or directory"},
 		{options.Admission{ConfigFile: write(t, filepath.Join(t.TempDir(), "c"), "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nnonsense: 1\n")}, `unknown field "nonsense"`},
 		{options.Admission{ConfigFile: write(t, filepath.Join(t.TempDir(), "c"), "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: [{name: MutatingAdmissionWebhook, configuration: {apiVersion: apiserver.config.k8s.io/v1, kind: WebhookAdmissionConfiguration, kubeConfigFile: relative}}]\n")}, "must be an absolute file path"},
 	} {
