@@ -116,15 +116,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 }
 
 func (c *controller) owner(pod *corev1.Pod) *appsv1.DaemonSet {
-	ref := metav1.GetControllerOfNoCopy(pod)
-	if ref == nil || ref.Kind != kind.Kind {
-		return nil
-	}
-	set, err := c.sets.DaemonSets(pod.Namespace).Get(ref.Name)
-	if err != nil || set.UID != ref.UID {
-		return nil
-	}
-	return set
+	o, _ := workload.OwnerOf(pod, kind.Kind, c.sets.DaemonSets(pod.Namespace).Get)
+	return o
 }
 
 func (c *controller) wakeAll() {

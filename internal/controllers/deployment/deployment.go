@@ -108,14 +108,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 }
 
 func (c *controller) owner(rs *appsv1.ReplicaSet) *appsv1.Deployment {
-	ref := metav1.GetControllerOfNoCopy(rs)
-	if ref == nil || ref.Kind != kind.Kind {
-		return nil
-	}
-	o, err := c.deployments.Deployments(rs.Namespace).Get(ref.Name)
-	if err != nil || o.UID != ref.UID {
-		return nil
-	}
+	o, _ := workload.OwnerOf(rs, kind.Kind, c.deployments.Deployments(rs.Namespace).Get)
 	return o
 }
 

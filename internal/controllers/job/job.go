@@ -131,15 +131,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 }
 
 func (c *controller) owner(pod *corev1.Pod) *batchv1.Job {
-	ref := metav1.GetControllerOfNoCopy(pod)
-	if ref == nil || ref.Kind != kind.Kind {
-		return nil
-	}
-	j, err := c.jobs.Jobs(pod.Namespace).Get(ref.Name)
-	if err != nil || j.UID != ref.UID {
-		return nil
-	}
-	return j
+	o, _ := workload.OwnerOf(pod, kind.Kind, c.jobs.Jobs(pod.Namespace).Get)
+	return o
 }
 
 // podChanged wakes the pod's job, or those who may adopt it; a pod that is held for a job that is gone is freed.

@@ -109,15 +109,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 }
 
 func (c *controller) owner(pod *corev1.Pod) *appsv1.StatefulSet {
-	ref := metav1.GetControllerOfNoCopy(pod)
-	if ref == nil || ref.Kind != kind.Kind {
-		return nil
-	}
-	set, err := c.sets.StatefulSets(pod.Namespace).Get(ref.Name)
-	if err != nil || set.UID != ref.UID {
-		return nil
-	}
-	return set
+	o, _ := workload.OwnerOf(pod, kind.Kind, c.sets.StatefulSets(pod.Namespace).Get)
+	return o
 }
 
 // wakeSuitors wakes the set that would adopt a pod: its name says which.
