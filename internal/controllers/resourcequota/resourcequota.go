@@ -15,7 +15,9 @@
 //  2. Its status is written as a dry run. The server answers when all writes that were charged before have ended. If the
 //     quota has changed meanwhile, the newest is taken and the step made again.
 //  3. The objects are listed at the server, not looked up in a cache, which may be behind.
-//  4. The status is written, on condition that the quota is still as it was: that nothing was charged since.
+//  4. The status is written, on condition that the quota is still as it was: that nothing was charged since. It is written
+//     also if it is as the count says: where one object went and another came while counting, the number is the one that was
+//     charged at first, and only the condition tells that one more has been charged. Such a write changes nothing at the server.
 package resourcequota
 
 import (
@@ -222,9 +224,6 @@ func (c *controller) count(ctx context.Context, q *corev1.ResourceQuota, served 
 	}
 	maps.Copy(used, counted)
 	used = maths.Mask(used, maths.ResourceNames(hard))
-	if q.Status.Hard != nil && q.Status.Used != nil && equality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard) && maths.Equals(q.Status.Used, used) {
-		return failed
-	}
 	now := q.DeepCopy()
 	now.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: used}
 	if _, err := api.UpdateStatus(ctx, now, metav1.UpdateOptions{}); err != nil {
