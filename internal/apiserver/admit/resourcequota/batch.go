@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	maths "k8s.io/apiserver/pkg/quota/v1"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
@@ -138,9 +139,21 @@ func (p *plugin) process(ctx context.Context, b resource.Backend, s *space, batc
 			w.settle(s.giveBack(ctx, b, namespace, w.refund))
 		}
 	}
+	newest := false
 	for attempt := 1; ; attempt++ {
 		rs := s.read(all)
-		shares := p.share(ctx, rs, batch)
+		shares, refused := p.share(ctx, rs, batch)
+		if len(refused) > 0 && !newest {
+			// The index hears of a commit a moment after those who watch, who may have been told that there is room.
+			newest = true
+			if now, err := reread(ctx, b, all); err == nil && !slices.EqualFunc(now, all, sameVersion) {
+				all = now
+				continue
+			}
+		}
+		for w, err := range refused {
+			w.settle(err)
+		}
 		stale, failed := s.charge(ctx, b, rs, batch, shares)
 		if failed == nil && len(stale) > 0 && attempt == attempts {
 			failed = apierrors.NewConflict(quotas, stale[0], errors.New("the object has been modified; please apply your changes to the latest version and try again"))
@@ -154,6 +167,7 @@ func (p *plugin) process(ctx context.Context, b resource.Backend, s *space, batc
 			break
 		}
 		var err error
+		newest = true
 		if all, err = reread(ctx, b, all); err != nil {
 			for _, w := range batch {
 				if !w.settled {
@@ -171,17 +185,22 @@ func (p *plugin) process(ctx context.Context, b resource.Backend, s *space, batc
 	}
 }
 
-// share checks all of the batch that have no result yet, one after the other, and returns what each is to be charged.
-func (p *plugin) share(ctx context.Context, rs []*running, batch []*work) map[*work]map[int]corev1.ResourceList {
+// share checks all of the batch that have no result yet, one after the other, and returns what each is to be charged, and why
+// each other is refused.
+func (p *plugin) share(ctx context.Context, rs []*running, batch []*work) (shares map[*work]map[int]corev1.ResourceList, refused map[*work]error) {
 	c := checker{p.limited}
-	shares := map[*work]map[int]corev1.ResourceList{}
+	shares, refused = map[*work]map[int]corev1.ResourceList{}, map[*work]error{}
 	for _, w := range batch {
 		if w.settled {
 			continue
 		}
 		deltas, err := c.check(ctx, rs, w)
-		if err != nil || w.attributes.DryRun || len(deltas) == 0 {
-			w.settle(err)
+		if err != nil {
+			refused[w] = err
+			continue
+		}
+		if w.attributes.DryRun || len(deltas) == 0 {
+			w.settle(nil)
 			continue
 		}
 		for i, d := range deltas {
@@ -189,7 +208,16 @@ func (p *plugin) share(ctx context.Context, rs []*running, batch []*work) map[*w
 		}
 		shares[w] = deltas
 	}
-	return shares
+	return shares, refused
+}
+
+func older(a, b *corev1.ResourceQuota) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order < 0
+}
+
+func sameVersion(a, b *corev1.ResourceQuota) bool {
+	return a.UID == b.UID && a.ResourceVersion == b.ResourceVersion
 }
 
 // errStale: a quota is not as it was when it was looked at.
@@ -201,7 +229,7 @@ func (s *space) charge(ctx context.Context, b resource.Backend, rs []*running, b
 		if !r.dirty {
 			continue
 		}
-		_, err := update(ctx, b, r.Namespace, r.Name, func(q *corev1.ResourceQuota) error {
+		stored, err := update(ctx, b, r.Namespace, r.Name, func(q *corev1.ResourceQuota) error {
 			if q.ResourceVersion != r.ResourceVersion || q.UID != r.UID {
 				return errStale
 			}
@@ -216,7 +244,7 @@ func (s *space) charge(ctx context.Context, b resource.Backend, rs []*running, b
 			return stale, fmt.Errorf("charge quota %s: %w", r.Name, err)
 		}
 		account := s.accounts[r.UID]
-		account.used = r.used
+		account.used, account.newest = r.used, stored
 		for _, w := range batch {
 			if d, ok := shares[w][i]; ok {
 				w.charged = append(w.charged, charge{r.Name, r.UID, account.epoch, d})
@@ -246,7 +274,7 @@ func (s *space) giveBack(ctx context.Context, b resource.Backend, namespace stri
 		case err != nil:
 			errs = append(errs, fmt.Errorf("give back to quota %s: %w", c.name, err))
 		default:
-			account.used = stored.Status.Used
+			account.used, account.newest = stored.Status.Used, stored
 		}
 	}
 	return errors.Join(errs...)
@@ -257,12 +285,16 @@ func (s *space) giveBack(ctx context.Context, b resource.Backend, namespace stri
 func (s *space) read(all []*corev1.ResourceQuota) []*running {
 	rs := make([]*running, len(all))
 	for i, q := range all {
-		rs[i] = &running{ResourceQuota: q, used: q.Status.Used}
 		account := s.accounts[q.UID]
 		if account == nil {
 			account = &accountOf{used: q.Status.Used}
 			s.accounts[q.UID] = account
 		}
+		if account.newest != nil && older(q, account.newest) {
+			q = account.newest // what was read at the store is ahead of the index for a moment
+		}
+		account.newest = q
+		rs[i] = &running{ResourceQuota: q, used: q.Status.Used}
 		if !equality.Semantic.DeepEqual(account.used, q.Status.Used) {
 			account.used = q.Status.Used
 			account.epoch++

@@ -451,3 +451,54 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+// TestRoomNotHeardOf: the store has a count that the index has not been told of yet. Who has seen it by a watch may use the
+// room; and a refusal speaks of the newest.
+func TestRoomNotHeardOf(t *testing.T) {
+	p, b := setup(t, "", newQuota("q", amounts("configmaps", "5"), amounts("configmaps", "5")))
+	counted := b.quotas["q"].DeepCopy()
+	counted.ResourceVersion, counted.Status.Used = "1", amounts("configmaps", "4")
+	b.version, b.quotas["q"] = 1, counted
+	if err := p.Validate(t.Context(), b, configMap("m")); err != nil {
+		t.Fatal(err)
+	}
+	if used := b.used("q", "configmaps"); used != 5 {
+		t.Errorf("used %d, want 5", used)
+	}
+	counted = b.quotas["q"].DeepCopy()
+	counted.ResourceVersion, counted.Status.Used = "9", amounts("configmaps", "7")
+	b.version, b.quotas["q"] = 9, counted
+	want := `configmaps "n" is forbidden: exceeded quota: q, requested: configmaps=1, used: configmaps=7, limited: configmaps=5`
+	if err := p.Validate(t.Context(), b, configMap("n")); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestIndexBehind: the index still has a version that is older than one that was read at the store. It is not taken for a count
+// by somebody else, and what was charged in between can be given back.
+func TestIndexBehind(t *testing.T) {
+	full := newQuota("q", amounts("configmaps", "5"), amounts("configmaps", "5"))
+	full.ResourceVersion = "1"
+	p, b := setup(t, "", full)
+	counted := full.DeepCopy()
+	counted.ResourceVersion, counted.Status.Used = "2", amounts("configmaps", "3")
+	b.version, b.quotas["q"] = 2, counted
+	b.plugin = deaf{p}
+	fails := configMap("taken")
+	for _, a := range []*admit.Attributes{fails, configMap("m")} {
+		if err := p.Validate(t.Context(), b, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fails.End(apierrors.NewAlreadyExists(schema.GroupResource{Resource: "configmaps"}, "taken"))
+	if used := b.used("q", "configmaps"); used != 4 {
+		t.Errorf("used %d, want 4", used)
+	}
+}
+
+// deaf is told of nothing.
+type deaf struct{ admit.Follower }
+
+func (deaf) Committed(context.Context, resource.Backend, schema.GroupResource, string, string) error {
+	return nil
+}

@@ -28,10 +28,12 @@ type space struct {
 	accounts map[types.UID]*accountOf
 }
 
-// accountOf a quota: what its used was when it was last written here or read, and how often others had changed it.
+// accountOf a quota: the newest version that was read or written here, what its used was then, and how often others had
+// changed it.
 type accountOf struct {
-	used  corev1.ResourceList
-	epoch int
+	newest *corev1.ResourceQuota
+	used   corev1.ResourceList
+	epoch  int
 }
 
 func newSpace() *space {
