@@ -251,12 +251,17 @@ func TestFailingAggregatedServer(t *testing.T) {
 					t.Errorf("the condition says %q, want %q", m, c.message)
 				}
 				// Requests are routed by the condition, of which they hear when the watchers do: one that is just on its way may
-				// still reach the server.
+				// still reach the server, and hang there if that is how it fails.
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
-				code, text, h := f.say(ctx, failingThings)
+				ask := func() (int, string, http.Header) {
+					short, done := context.WithTimeout(ctx, time.Second)
+					defer done()
+					return f.say(short, failingThings)
+				}
+				code, text, h := ask()
 				for text != "service unavailable\n" && ctx.Err() == nil {
-					code, text, h = f.say(ctx, failingThings)
+					code, text, h = ask()
 				}
 				if code != http.StatusServiceUnavailable || text != "service unavailable\n" || !strings.Contains(h.Get("Warning"), "v1.fail.example.com: FailedDiscoveryCheck") {
 					t.Errorf("things: %d %q %q", code, text, h.Get("Warning"))
