@@ -60,6 +60,8 @@ func TestWebhooks(t *testing.T) {
 	}{
 		{"01 mutating ones are called one by one in order", hooksInOrder},
 		{"02 at most once more, where others changed something afterwards", hooksAgain},
+		{"02b built-in plug-ins and policies are called once more, too", hooksPlugins},
+		{"02c what is wrong with what a webhook made is found", hooksDenied},
 		{"03 defaults are filled in after each patch", hooksDefaults},
 		{"04 validating ones are called at once", hooksAtOnce},
 		{"05 answers are checked", hooksAnswers},
