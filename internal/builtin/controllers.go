@@ -14,6 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/disruption"
 	"github.com/mortise-dev/mortise/internal/controllers/endpoints"
 	"github.com/mortise-dev/mortise/internal/controllers/endpointslice"
+	"github.com/mortise-dev/mortise/internal/controllers/endpointslicemirroring"
 	"github.com/mortise-dev/mortise/internal/controllers/garbagecollector"
 	"github.com/mortise-dev/mortise/internal/controllers/job"
 	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
@@ -52,6 +53,7 @@ func Controllers() []controllers.Controller {
 		disruption.Controller(),
 		endpoints.Controller(),
 		endpointslice.Controller(),
+		endpointslicemirroring.Controller(),
 		garbagecollector.Controller(),
 		job.Controller(),
 		kubernetesservice.Controller(),

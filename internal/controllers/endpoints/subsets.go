@@ -4,12 +4,7 @@
 package endpoints
 
 import (
-	"cmp"
-	"fmt"
-	"maps"
 	"math"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/endpointslice"
@@ -29,51 +24,23 @@ type place struct {
 	ports   []corev1.EndpointPort
 }
 
-// subsets groups the pods of a service: addresses with the same ports are in one subset. The order of everything is
-// fixed, so that equal pods give equal subsets.
+// subsets says where the pods of a service are, in canonical form.
 func subsets(service *corev1.Service, pods []*corev1.Pod) []corev1.EndpointSubset {
-	byPorts := map[string]*corev1.EndpointSubset{}
+	var each []corev1.EndpointSubset
 	for _, pod := range pods {
 		p, ok := locate(service, pod)
 		if !ok {
 			continue
 		}
-		key := fmt.Sprint(portNames(p.ports))
-		set := byPorts[key]
-		if set == nil {
-			set = &corev1.EndpointSubset{Ports: p.ports}
-			byPorts[key] = set
-		}
+		set := corev1.EndpointSubset{Ports: p.ports}
 		if p.ready {
-			set.Addresses = append(set.Addresses, p.address)
+			set.Addresses = []corev1.EndpointAddress{p.address}
 		} else {
-			set.NotReadyAddresses = append(set.NotReadyAddresses, p.address)
+			set.NotReadyAddresses = []corev1.EndpointAddress{p.address}
 		}
+		each = append(each, set)
 	}
-	result := []corev1.EndpointSubset{}
-	for _, key := range slices.Sorted(maps.Keys(byPorts)) {
-		set := byPorts[key]
-		slices.SortFunc(set.Addresses, byAddress)
-		slices.SortFunc(set.NotReadyAddresses, byAddress)
-		result = append(result, *set)
-	}
-	return result
-}
-
-func byAddress(a, b corev1.EndpointAddress) int {
-	return cmp.Or(cmp.Compare(a.IP, b.IP), cmp.Compare(a.TargetRef.UID, b.TargetRef.UID))
-}
-
-func portNames(ports []corev1.EndpointPort) []string {
-	var names []string
-	for _, p := range ports {
-		app := ""
-		if p.AppProtocol != nil {
-			app = *p.AppProtocol
-		}
-		names = append(names, strings.Join([]string{p.Name, fmt.Sprint(p.Port), string(p.Protocol), app}, "/"))
-	}
-	return names
+	return Repack(each)
 }
 
 // locate finds where a pod serves the service; false when it does not.
@@ -101,9 +68,6 @@ func locate(service *corev1.Service, pod *corev1.Pod) (place, bool) {
 			p.ports = append(p.ports, corev1.EndpointPort{Name: port.Name, Port: int32(number), Protocol: port.Protocol, AppProtocol: port.AppProtocol})
 		}
 	}
-	slices.SortFunc(p.ports, func(a, b corev1.EndpointPort) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port))
-	})
 	headless := len(service.Spec.Ports) == 0 && service.Spec.ClusterIP == corev1.ClusterIPNone
 	return p, len(p.ports) > 0 || headless
 }

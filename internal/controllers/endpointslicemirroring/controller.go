@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package endpointslicemirroring publishes Endpoints that somebody wrote by hand, for a Service without a selector, as
+// EndpointSlices too, since those are what proxies read.
+//
+// What is to be written is computed in mirror.go, without I/O: a slice for each group of ports and each family of
+// addresses. Endpoints that have the label endpointslice.kubernetes.io/skip-mirror, or that serve as a lock, have none.
+package endpointslicemirroring
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/endpointslice/util"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// manager is whose the slices are.
+const manager = "endpointslicemirroring-controller.k8s.io"
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	slices := discoveryv1.SchemeGroupVersion.WithResource("endpointslices")
+	return controllers.Controller{
+		Name:      "endpointslice-mirroring-controller",
+		Component: "endpoint-slice-mirroring-controller",
+		Inputs: []schema.GroupVersionResource{
+			corev1.SchemeGroupVersion.WithResource("services"), corev1.SchemeGroupVersion.WithResource("endpoints"), slices,
+		},
+		Outputs: []schema.GroupVersionResource{slices},
+		New:     build,
+	}
+}
+
+type controller struct {
+	client    kubernetes.Interface
+	recorder  record.EventRecorder
+	services  corelisters.ServiceLister
+	endpoints corelisters.EndpointsLister
+	slices    discoverylisters.EndpointSliceLister
+	tracker   *util.EndpointSliceTracker
+	limit     int // addresses of one subset
+	queue     *controllers.Queue[types.NamespacedName]
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	core, published := d.Informers.Core().V1(), d.Informers.Discovery().V1().EndpointSlices()
+	c := &controller{
+		client: d.Client, recorder: d.Recorder,
+		services: core.Services().Lister(), endpoints: core.Endpoints().Lister(), slices: published.Lister(),
+		tracker: util.NewEndpointSliceTracker(), limit: cmp.Or(d.Cluster.MirroredAddresses, 1000),
+		queue: controllers.NewQueue[types.NamespacedName](d, "endpoint_slice_mirroring", 5),
+	}
+	unselective := func(s *corev1.Service) {
+		if s.Spec.Selector == nil {
+			c.queue.Add(controllers.Key(s))
+		}
+	}
+	written := func(e *corev1.Endpoints) {
+		if mirrored(e) {
+			c.queue.Add(controllers.Key(e))
+		}
+	}
+	err := errors.Join(
+		controllers.Subscribe(d, core.Services().Informer(), controllers.Handler[*corev1.Service]{
+			Add: unselective,
+			Update: func(before, now *corev1.Service) {
+				if (before.Spec.Selector == nil) != (now.Spec.Selector == nil) {
+					c.queue.Add(controllers.Key(now))
+				}
+			},
+			Delete: unselective,
+		}),
+		controllers.Subscribe(d, core.Endpoints().Informer(), controllers.Handler[*corev1.Endpoints]{
+			Add: written,
+			Update: func(before, now *corev1.Endpoints) {
+				if mirrored(before) || mirrored(now) {
+					c.queue.Add(controllers.Key(now))
+				}
+			},
+			Delete: written,
+		}),
+		controllers.Subscribe(d, published.Informer(), controllers.Handler[*discoveryv1.EndpointSlice]{
+			Add: func(s *discoveryv1.EndpointSlice) {
+				if ours(s) && c.tracker.ShouldSync(s) {
+					c.wake(s)
+				}
+			},
+			Update: c.sliceUpdated,
+			Delete: func(s *discoveryv1.EndpointSlice) {
+				if ours(s) && c.tracker.Has(s) && !c.tracker.HandleDeletion(s) {
+					c.wake(s)
+				}
+			},
+		}),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+}
+
+// mirrored tells whether Endpoints are to have slices.
+func mirrored(e *corev1.Endpoints) bool {
+	_, lock := e.Annotations[resourcelock.LeaderElectionRecordAnnotationKey]
+	return !lock && e.Labels[discoveryv1.LabelSkipMirror] != "true"
+}
+
+func ours(s *discoveryv1.EndpointSlice) bool { return s.Labels[discoveryv1.LabelManagedBy] == manager }
+
+func (c *controller) wake(s *discoveryv1.EndpointSlice) {
+	if service := s.Labels[discoveryv1.LabelServiceName]; service != "" {
+		c.queue.Add(types.NamespacedName{Namespace: s.Namespace, Name: service})
+	}
+}
+
+func (c *controller) sliceUpdated(before, now *discoveryv1.EndpointSlice) {
+	if before.Labels[discoveryv1.LabelServiceName] != now.Labels[discoveryv1.LabelServiceName] {
+		c.wake(before)
+		c.wake(now)
+		return
+	}
+	if ours(before) != ours(now) || ours(now) && c.tracker.ShouldSync(now) {
+		c.wake(now)
+	}
+}
+
+func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
+	have, err := c.slices.EndpointSlices(key.Namespace).List(labels.SelectorFromSet(labels.Set{
+		discoveryv1.LabelServiceName: key.Name, discoveryv1.LabelManagedBy: manager,
+	}))
+	if err != nil {
+		return fmt.Errorf("list endpoint slices: %w", err)
+	}
+	endpoints, err := c.endpoints.Endpoints(key.Namespace).Get(key.Name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("get endpoints: %w", err)
+	}
+	service, gone := c.services.Services(key.Namespace).Get(key.Name)
+	if gone != nil && !apierrors.IsNotFound(gone) {
+		return fmt.Errorf("get service: %w", gone)
+	}
+	if err != nil || gone != nil || !mirrored(endpoints) || service.Spec.Selector != nil {
+		c.tracker.DeleteService(key.Namespace, key.Name)
+		return c.remove(ctx, have)
+	}
+	if c.tracker.StaleSlices(service, have) {
+		return nil // the event that the cache waits for comes by here again
+	}
+	p := mirror(endpoints, have, c.limit)
+	if p.invalid > 0 {
+		c.recorder.Eventf(endpoints, corev1.EventTypeWarning, "InvalidIPAddress",
+			"Skipped %d invalid IP addresses when mirroring to EndpointSlices", p.invalid)
+	}
+	if p.skipped > p.invalid {
+		c.recorder.Eventf(endpoints, corev1.EventTypeWarning, "TooManyAddressesToMirror",
+			"A max of %d addresses can be mirrored to EndpointSlices per Endpoints subset. %d addresses were skipped", c.limit, p.skipped)
+	}
+	return c.carryOut(ctx, endpoints, p)
+}
+
+// carryOut writes what is planned. Endpoints that are going get no new slices.
+func (c *controller) carryOut(ctx context.Context, endpoints *corev1.Endpoints, p plan) error {
+	api := c.client.DiscoveryV1().EndpointSlices(endpoints.Namespace)
+	for _, s := range p.keep {
+		if !c.tracker.Has(s) {
+			c.tracker.Update(s)
+		}
+	}
+	if endpoints.DeletionTimestamp == nil {
+		for _, s := range p.create {
+			made, err := api.Create(ctx, s, metav1.CreateOptions{})
+			if err != nil {
+				return fmt.Errorf("create endpoint slice: %w", err)
+			}
+			c.tracker.Update(made)
+		}
+	}
+	for _, s := range p.update {
+		changed, err := api.Update(ctx, s, metav1.UpdateOptions{})
+		if err != nil {
+			return fmt.Errorf("update endpoint slice: %w", err)
+		}
+		c.tracker.Update(changed)
+	}
+	for _, s := range p.remove {
+		if err := api.Delete(ctx, s.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete endpoint slice: %w", err)
+		}
+		c.tracker.ExpectDeletion(s)
+	}
+	return nil
+}
+
+func (c *controller) remove(ctx context.Context, have []*discoveryv1.EndpointSlice) error {
+	var errs []error
+	for _, s := range have {
+		if err := c.client.DiscoveryV1().EndpointSlices(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("delete endpoint slice: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
