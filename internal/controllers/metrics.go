@@ -4,6 +4,7 @@
 package controllers
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,15 +18,17 @@ type Metrics struct {
 	adds, retries   *prometheus.CounterVec
 	work            *prometheus.HistogramVec
 	restarts, panic *prometheus.CounterVec
+	registry        prometheus.Registerer
 }
 
 // NewMetrics makes the metrics and registers them.
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	name, controller := []string{"name"}, []string{"controller"}
 	m := &Metrics{
-		depth:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth", Help: "Keys waiting in a work queue."}, name),
-		adds:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_adds_total", Help: "Keys added to a work queue."}, name),
-		retries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_retries_total", Help: "Keys put back after a failed sync."}, name),
+		registry: registry,
+		depth:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth", Help: "Keys waiting in a work queue."}, name),
+		adds:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_adds_total", Help: "Keys added to a work queue."}, name),
+		retries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_retries_total", Help: "Keys put back after a failed sync."}, name),
 		work: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "workqueue_work_duration_seconds", Help: "How long a sync takes.",
 			Buckets: prometheus.ExponentialBuckets(10e-6, 10, 8),
@@ -40,6 +43,25 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		}
 	}
 	return m, nil
+}
+
+// Register registers metrics that a controller keeps of its own, and returns those to use, in the same order: the ones that an
+// earlier incarnation registered go on counting.
+func (m *Metrics) Register(own ...prometheus.Collector) ([]prometheus.Collector, error) {
+	if m == nil {
+		return own, nil
+	}
+	for i, c := range own {
+		err := m.registry.Register(c)
+		var there prometheus.AlreadyRegisteredError
+		switch {
+		case errors.As(err, &there):
+			own[i] = there.ExistingCollector
+		case err != nil:
+			return nil, fmt.Errorf("register a controller's metrics: %w", err)
+		}
+	}
+	return own, nil
 }
 
 func (m *Metrics) started(controller string) {

@@ -10,6 +10,7 @@
 //	-- serve --        lines "group/version resource kind verb,verb": what discovery tells of
 //	-- ready SELECTOR --    pods that match become Running and Ready
 //	-- phase PHASE SELECTOR --  pods that match get the phase
+//	-- status SELECTOR --   pods that match get the status that the section holds as YAML
 //	-- advance DURATION --  time passes
 //	-- expect --       what was written since the last expect: objects with the fields that changed, events
 //	-- show RESOURCE NAMESPACE/NAME --  the fields of an object
@@ -46,6 +47,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
@@ -148,6 +150,10 @@ func (s *scene) step(f *txtar.File) {
 			pod.Status.Phase = corev1.PodPhase(words[1])
 			pod.Status.Conditions = nil
 		}))
+	case "status":
+		var status corev1.PodStatus
+		s.check(yaml.UnmarshalStrict(f.Data, &status))
+		s.check(s.pods(words[1], func(pod *corev1.Pod) { pod.Status = *status.DeepCopy() }))
 	case "advance":
 		d, err := time.ParseDuration(words[1])
 		s.check(err)

@@ -4,8 +4,8 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,54 +14,136 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// indexes is a set of completion indexes.
-type indexes map[int]bool
+// indexes is a set of completion indexes as spans: in order, apart, with a gap of at least one between neighbours. A job
+// may have a thousand million indexes, so nothing here may cost as much as there are indexes.
+type indexes []span
+
+// span is the indexes from first to last, both in it.
+type span struct{ first, last int }
 
 // parseIndexes reads the text form, "0-2,5"; what cannot be read, and what is not below limit, is left out.
 func parseIndexes(text string, limit int) indexes {
-	set := indexes{}
 	if text == "" {
-		return set
+		return nil
 	}
-	for _, part := range strings.Split(text, ",") {
-		from, to, span := strings.Cut(part, "-")
+	var spans []span
+	for part := range strings.SplitSeq(text, ",") {
+		from, to, long := strings.Cut(part, "-")
 		first, err := strconv.Atoi(from)
 		if err != nil || first < 0 {
 			continue
 		}
 		last := first
-		if span {
+		if long {
 			if last, err = strconv.Atoi(to); err != nil {
 				continue
 			}
 		}
-		for i := first; i <= min(last, limit-1); i++ {
-			set[i] = true
+		spans = append(spans, span{first, min(last, limit-1)})
+	}
+	return join(spans)
+}
+
+// indexesOf is the set of some indexes.
+func indexesOf(numbers ...int) indexes {
+	spans := make([]span, len(numbers))
+	for i, n := range numbers {
+		spans[i] = span{n, n}
+	}
+	return join(spans)
+}
+
+// join brings spans into order and melts those that touch.
+func join(spans []span) indexes {
+	spans = slices.DeleteFunc(spans, func(s span) bool { return s.last < s.first })
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+	var set indexes
+	for _, s := range spans {
+		if n := len(set); n > 0 && s.first <= set[n-1].last+1 {
+			set[n-1].last = max(set[n-1].last, s.last)
+			continue
 		}
+		set = append(set, s)
 	}
 	return set
 }
 
+// with is the union of sets.
+func (s indexes) with(others ...indexes) indexes {
+	return join(slices.Concat(append([]indexes{s}, others...)...))
+}
+
+func (s indexes) has(i int) bool {
+	_, found := slices.BinarySearchFunc(s, i, func(x span, i int) int {
+		switch {
+		case x.last < i:
+			return -1
+		case x.first > i:
+			return 1
+		}
+		return 0
+	})
+	return found
+}
+
+// total is how many indexes are in the set.
+func (s indexes) total() int {
+	n := 0
+	for _, x := range s {
+		n += x.last - x.first + 1
+	}
+	return n
+}
+
+// shared is how many indexes are in both sets.
+func (s indexes) shared(t indexes) int {
+	n := 0
+	for len(s) > 0 && len(t) > 0 {
+		n += max(min(s[0].last, t[0].last)-max(s[0].first, t[0].first)+1, 0)
+		if s[0].last < t[0].last {
+			s = s[1:]
+		} else {
+			t = t[1:]
+		}
+	}
+	return n
+}
+
+// lacking are the first n indexes below limit that are not in the set.
+func (s indexes) lacking(n, limit int) []int {
+	var free []int
+	for i := 0; i < limit && len(free) < n; i++ {
+		for len(s) > 0 && s[0].last < i {
+			s = s[1:]
+		}
+		if len(s) > 0 && s[0].first <= i {
+			i = s[0].last
+			continue
+		}
+		free = append(free, i)
+	}
+	return free
+}
+
 // String writes the text form: runs of three and more as a span.
 func (s indexes) String() string {
-	sorted := slices.Sorted(maps.Keys(s))
-	var parts []string
-	for i := 0; i < len(sorted); {
-		j := i
-		for j+1 < len(sorted) && sorted[j+1] == sorted[j]+1 {
-			j++
+	var b strings.Builder
+	for _, x := range s {
+		if b.Len() > 0 {
+			b.WriteByte(',')
 		}
-		switch j - i {
+		b.WriteString(strconv.Itoa(x.first))
+		switch x.last - x.first {
 		case 0:
-			parts = append(parts, strconv.Itoa(sorted[i]))
+			continue
 		case 1:
-			parts = append(parts, strconv.Itoa(sorted[i]), strconv.Itoa(sorted[j]))
+			b.WriteByte(',')
 		default:
-			parts = append(parts, fmt.Sprintf("%d-%d", sorted[i], sorted[j]))
+			b.WriteByte('-')
 		}
-		i = j + 1
+		b.WriteString(strconv.Itoa(x.last))
 	}
-	return strings.Join(parts, ",")
+	return b.String()
 }
 
 // completionIndex is the pod's index; noIndex when it has none.
@@ -96,6 +178,23 @@ func setIndex(pod *corev1.Pod, job *batchv1.Job, index int) {
 				}}})
 			}
 		}
+	}
+}
+
+// setFailures tells pod how often its index has failed, by what the pod says that it replaces.
+func setFailures(pod *corev1.Pod, job *batchv1.Job, replaces *corev1.Pod) {
+	failures, ignored := 0, 0
+	if replaces != nil {
+		failures, ignored = failuresOf(replaces), ignoredFailuresOf(replaces)
+		if rule(job.Spec.PodFailurePolicy, replaces).ignored {
+			ignored++
+		} else {
+			failures++
+		}
+	}
+	pod.Annotations[batchv1.JobIndexFailureCountAnnotation] = strconv.Itoa(failures)
+	if ignored > 0 {
+		pod.Annotations[batchv1.JobIndexIgnoredFailureCountAnnotation] = strconv.Itoa(ignored)
 	}
 }
 

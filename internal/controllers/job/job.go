@@ -10,13 +10,16 @@
 // computed from a stale job conflicts.
 //
 //	plan.go     the decision, a pure function: count, judge, finish
-//	manage.go   how many pods should run, which indexes, and how long to wait after failures
-//	indexes.go  completion indexes and their text form
+//	manage.go   how many pods should run, and which indexes
+//	policy.go   what the policies for failed pods and for success say
+//	backoff.go  how long to wait after failures
+//	indexes.go  sets of completion indexes and their text form
+//	act.go      a decision carried out
+//	meters.go   what is measured
 package job
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,7 +27,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -69,8 +71,13 @@ type controller struct {
 	queue        *controllers.Queue[types.NamespacedName]
 	orphans      *controllers.Queue[types.NamespacedName]
 
-	// released are pods whose finalizer was taken off, until the cache shows it.
+	// released are pods, by UID, whose finalizer was taken off, until the cache shows it.
 	released sync.Map
+
+	// records are the jobs' failures, by key.
+	records sync.Map
+
+	meters *meters
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
@@ -79,15 +86,25 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		client: d.Client, control: workload.Control{Client: d.Client, Recorder: d.Recorder}, recorder: d.Recorder, clock: d.Clock,
 		jobs: jobs.Lister(), pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock), writes: workload.NewWrites(),
 		queue:   controllers.NewQueue[types.NamespacedName](d, "job", 5),
-		orphans: controllers.NewQueue[types.NamespacedName](d, "job-orphans", 1),
+		orphans: controllers.NewQueue[types.NamespacedName](d, "job_orphan_pod", 1),
 	}
-	err := errors.Join(
+	var err error
+	if c.meters, err = newMeters(d); err != nil {
+		return nil, err
+	}
+	err = errors.Join(
 		workload.IndexByController(pods.Informer()),
 		controllers.Subscribe(d, jobs.Informer(), controllers.Handler[*batchv1.Job]{
-			Add:    func(j *batchv1.Job) { c.queue.Add(controllers.Key(j)) },
+			Add: func(j *batchv1.Job) {
+				if foreign(j) {
+					c.meters.foreign(*j.Spec.ManagedBy)
+				}
+				c.queue.Add(controllers.Key(j))
+			},
 			Update: func(_, j *batchv1.Job) { c.queue.Add(controllers.Key(j)) },
 			Delete: func(j *batchv1.Job) {
 				c.expectations.Forget(controllers.Key(j))
+				c.records.Delete(controllers.Key(j))
 				c.queue.Add(controllers.Key(j))
 				c.freeAll(j)
 			},
@@ -97,9 +114,11 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 				if j := c.owner(pod); j != nil {
 					c.expectations.CreationObserved(controllers.Key(j))
 				}
+				c.meters.tracked(nil, pod)
 				c.podChanged(pod)
 			},
 			Update: func(before, now *corev1.Pod) {
+				c.meters.tracked(before, now)
 				if !tracked(now) {
 					c.released.Delete(now.UID)
 				}
@@ -114,6 +133,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 				c.podChanged(now)
 			},
 			Delete: func(pod *corev1.Pod) {
+				c.meters.tracked(pod, nil)
 				c.released.Delete(pod.UID)
 				if j := c.owner(pod); j != nil {
 					c.expectations.DeletionObserved(controllers.Key(j), pod.UID)
@@ -137,14 +157,15 @@ func (c *controller) owner(pod *corev1.Pod) *batchv1.Job {
 
 // podChanged wakes the pod's job, or those who may adopt it; a pod that is held for a job that is gone is freed.
 func (c *controller) podChanged(pod *corev1.Pod) {
-	j := c.owner(pod)
+	ref, j := metav1.GetControllerOfNoCopy(pod), c.owner(pod)
 	if j != nil {
 		c.queue.Add(controllers.Key(j))
 	}
-	if tracked(pod) && (j == nil || ended(j)) {
+	// The job of a pod that lives may merely not have been heard of yet.
+	if tracked(pod) && (ref == nil || pod.DeletionTimestamp != nil && (j == nil || ended(j))) {
 		c.orphans.Add(controllers.Key(pod))
 	}
-	if metav1.GetControllerOfNoCopy(pod) != nil || len(pod.Labels) == 0 {
+	if ref != nil || len(pod.Labels) == 0 {
 		return
 	}
 	jobs, err := c.jobs.Jobs(pod.Namespace).List(labels.Everything())
@@ -199,32 +220,12 @@ func (c *controller) free(ctx context.Context, key types.NamespacedName) error {
 	return c.release(ctx, pod)
 }
 
-func (c *controller) release(ctx context.Context, pod *corev1.Pod) error {
-	if _, done := c.released.Load(pod.UID); done || !tracked(pod) {
-		return nil
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"$deleteFromPrimitiveList/finalizers": []string{batchv1.JobTrackingFinalizer}, "uid": pod.UID,
-	}})
-	if err != nil {
-		return fmt.Errorf("encode patch: %w", err)
-	}
-	c.released.Store(pod.UID, true)
-	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		c.released.Delete(pod.UID)
-	}
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // it is gone, or another has its name
-	}
-	return err
-}
-
 func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	j, err := c.jobs.Jobs(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
 		c.expectations.Forget(key)
 		c.writes.Forget(key)
+		c.records.Delete(key)
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get job: %w", err)
@@ -233,22 +234,44 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		return nil
 	}
 	if ended(j) {
+		c.records.Delete(key)
 		c.freeAll(j)
 		return nil
 	}
-	settled, wait := c.expectations.Satisfied(key)
-	if !settled {
-		c.queue.AddAfter(key, wait)
+	if settled, wait := c.expectations.Satisfied(key); !settled {
+		c.queue.AddAfter(key, wait) // the events of what is outstanding bring it back before
+		return nil
 	}
+	began := c.clock.Now()
 	pods, err := c.claim(ctx, j)
 	if err != nil {
 		return err
 	}
-	out := decide(observed{job: j, pods: pods, settled: settled, now: c.clock.Now()})
-	if out.again > 0 {
-		c.queue.AddAfter(key, out.again)
+	out := c.execute(ctx, c.observe(j, pods))
+	c.meters.synced(j, out.action, out.err, c.clock.Since(began))
+	return out.err
+}
+
+// observe gathers what a decision rests on.
+func (c *controller) observe(j *batchv1.Job, pods []*corev1.Pod) observed {
+	in := observed{job: j, pods: pods, now: c.clock.Now(), released: map[types.UID]bool{}}
+	for _, pod := range pods {
+		if _, off := c.released.Load(pod.UID); off {
+			in.released[pod.UID] = true
+		}
 	}
-	return c.execute(ctx, j, out)
+	if known, ok := c.records.Load(controllers.Key(j)); ok {
+		if k, ok := known.(remembered); ok && k.uid == j.UID {
+			in.record = &k.history
+		}
+	}
+	return in
+}
+
+// remembered is the record of the job with a UID.
+type remembered struct {
+	uid types.UID
+	history
 }
 
 func (c *controller) claim(ctx context.Context, j *batchv1.Job) ([]*corev1.Pod, error) {
@@ -269,66 +292,4 @@ func (c *controller) claim(ctx context.Context, j *batchv1.Job) ([]*corev1.Pod, 
 	}.Settle(ctx, pods)
 	// What was adopted just now shows its finalizer only in its next version; its event brings us back.
 	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return !workload.Controlled(pod, j) }), err
-}
-
-// execute carries a decision out. When pods could not be made or deleted, the status says what became of the rest.
-func (c *controller) execute(ctx context.Context, j *batchv1.Job, out decision) error {
-	failure := c.scale(ctx, j, &out)
-	if !equality.Semantic.DeepEqual(j.Status, out.status) {
-		update := j.DeepCopy()
-		update.Status = out.status
-		now, err := c.client.BatchV1().Jobs(j.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
-		if err != nil {
-			return errors.Join(failure, fmt.Errorf("update status: %w", err))
-		}
-		c.writes.Note(now)
-	}
-	for _, e := range out.events {
-		c.recorder.Event(j, e.level, e.reason, e.message)
-	}
-	err := workload.Concurrently(len(out.release), 64, func(i int) error { return c.release(ctx, out.release[i]) })
-	return errors.Join(failure, err)
-}
-
-// scale deletes or makes the pods of a decision; one has only either.
-func (c *controller) scale(ctx context.Context, j *batchv1.Job, out *decision) error {
-	key := controllers.Key(j)
-	switch {
-	case len(out.delete) > 0:
-		uids := make([]types.UID, len(out.delete))
-		for i, pod := range out.delete {
-			uids[i] = pod.UID
-		}
-		c.expectations.Expect(key, 0, uids...)
-		return workload.Concurrently(len(uids), 64, func(i int) error {
-			err := c.control.Delete(ctx, j, out.delete[i].Name)
-			if err == nil {
-				return nil
-			}
-			c.expectations.DeletionObserved(key, uids[i])
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return err
-		})
-	case len(out.create) > 0:
-		c.expectations.Expect(key, len(out.create))
-		made, err := workload.SlowStart(len(out.create), func(i int) error {
-			pod := workload.PodFromTemplate(&j.Spec.Template, j, metav1.NewControllerRef(j, kind))
-			if !tracked(pod) {
-				pod.Finalizers = append(pod.Finalizers, batchv1.JobTrackingFinalizer)
-			}
-			if out.create[i] != noIndex {
-				setIndex(pod, j, out.create[i])
-			}
-			_, err := c.control.Create(ctx, j, pod)
-			return err
-		})
-		for range len(out.create) - made {
-			c.expectations.CreationObserved(key)
-		}
-		out.status.Active -= int32(len(out.create) - made)
-		return err
-	}
-	return nil
 }

@@ -4,7 +4,6 @@
 package job
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -13,25 +12,30 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
-// manage decides which pods to make and which to give up so that the right number runs.
+// manage decides which pods to make and which to give up so that the right number runs. It does one or the other.
 func (p *planner) manage() {
-	if p.suspended() {
-		p.out.delete = p.active
-		return
-	}
+	p.out.action = actionTracking
 	active := len(p.active)
 	parallelism := 1
 	if p.job.Spec.Parallelism != nil {
 		parallelism = int(*p.job.Spec.Parallelism)
 	}
 	want := parallelism
-	if p.job.Spec.Completions != nil {
+	switch {
+	case p.suspended():
+		want = 0
+	case p.job.Spec.Completions != nil:
 		want = max(min(p.completions()-int(p.succeeded), parallelism), 0)
-	} else if p.succeeded > 0 {
+	case p.succeeded > 0:
 		want = active // one success is the whole; the others may finish
 	}
-	if surplus := p.surplus(max(active-want, 0)); len(surplus) > 0 {
-		p.out.delete = surplus[:min(len(surplus), burst)]
+	surplus := p.active
+	if !p.suspended() {
+		surplus = p.surplus(max(active-want, 0))
+		surplus = surplus[:min(len(surplus), burst)]
+	}
+	if len(surplus) > 0 || p.suspended() {
+		p.out.delete, p.out.uncount, p.out.action = surplus, true, actionDeleted
 		return
 	}
 	missing := want - active
@@ -41,16 +45,35 @@ func (p *planner) manage() {
 	if missing <= 0 {
 		return
 	}
-	if wait := p.backOff(); wait > 0 {
-		p.lookAgain(wait)
-		return
-	}
+	p.out.action = actionCreated
 	missing = min(missing, burst)
-	if p.indexed() {
-		p.out.create = p.pending(missing)
+	p.out.reason = p.whyCreate()
+	if p.indexed() && p.job.Spec.BackoffLimitPerIndex != nil {
+		p.createByIndex(missing)
 		return
 	}
-	p.out.create = slices.Repeat([]int{noIndex}, missing)
+	if wait := p.out.record.wait(p.now); wait > 0 {
+		p.lookAgain(max(wait, time.Second))
+		return
+	}
+	if !p.indexed() {
+		p.out.create = slices.Repeat([]creation{{index: noIndex}}, missing)
+		return
+	}
+	for _, index := range p.pending(missing) {
+		p.out.create = append(p.out.create, creation{index: index})
+	}
+}
+
+// createByIndex makes the pods of those indexes whose own back-off is over.
+func (p *planner) createByIndex(missing int) {
+	for _, index := range p.pending(missing) {
+		if wait := recordOfIndex(p.delayed[index]).wait(p.now); wait > 0 {
+			p.lookAgain(wait)
+			continue
+		}
+		p.out.create = append(p.out.create, creation{index, p.delayed[index]})
+	}
 }
 
 // surplus are the pods to give up: at least n, and all but one of each index.
@@ -60,14 +83,17 @@ func (p *planner) surplus(n int) []*corev1.Pod {
 	workload.SortForDeletion(left)
 	if p.indexed() {
 		kept := map[int]bool{}
+		var stay []*corev1.Pod
 		for _, pod := range slices.Backward(left) {
 			if i := completionIndex(pod); i == noIndex || i >= p.completions() || kept[i] {
 				gone = append(gone, pod)
 			} else {
 				kept[i] = true
+				stay = append(stay, pod)
 			}
 		}
-		left = slices.DeleteFunc(left, func(pod *corev1.Pod) bool { return slices.Contains(gone, pod) })
+		slices.Reverse(stay)
+		left = stay
 	}
 	if more := n - len(gone); more > 0 {
 		gone = append(gone, left[:min(more, len(left))]...)
@@ -75,84 +101,22 @@ func (p *planner) surplus(n int) []*corev1.Pod {
 	return gone
 }
 
-// pending are the first n indexes that are neither done nor being worked on.
+// pending are the first n indexes that are neither done nor lost nor being worked on.
 func (p *planner) pending(n int) []int {
-	taken := maps.Clone(p.done)
-	if taken == nil {
-		taken = indexes{}
+	taken := p.done.with(p.lost, p.indexesOfPods(p.active))
+	if p.onlyReplaceFailed() {
+		taken = taken.with(p.indexesOfPods(workload.Filter(p.pods, workload.Terminating)))
 	}
-	for _, pod := range p.pods {
-		if workload.Active(pod) || p.onlyReplaceFailed() && workload.Terminating(pod) {
-			if i := completionIndex(pod); i != noIndex {
-				taken[i] = true
-			}
-		}
-	}
-	var free []int
-	for i := 0; i < p.completions() && len(free) < n; i++ {
-		if !taken[i] {
-			free = append(free, i)
-		}
-	}
-	return free
+	return taken.lacking(n, p.completions())
 }
 
-// backOff is how long to wait before the next pod is made: ten seconds after a failure, doubling with each further one
-// since the last success, up to ten minutes.
-func (p *planner) backOff() time.Duration {
-	var success, last time.Time
-	for _, pod := range p.pods {
-		if pod.Status.Phase == corev1.PodSucceeded {
-			if t := finished(pod); t.After(success) {
-				success = t
-			}
-		}
+// whyCreate is what creations are counted as.
+func (p *planner) whyCreate() string {
+	switch {
+	case p.failed > 0 && p.onlyReplaceFailed():
+		return "recreate_failed"
+	case p.failed > 0 || p.terminating > 0:
+		return "recreate_terminating_or_failed"
 	}
-	failures := 0
-	for _, pod := range p.pods {
-		if p.podFailed(pod) {
-			if t := finished(pod); t.After(success) {
-				failures++
-				if t.After(last) {
-					last = t
-				}
-			}
-		}
-	}
-	if failures == 0 {
-		return 0
-	}
-	wait := backOffMost
-	if failures < 8 {
-		wait = min(backOffBase<<(failures-1), backOffMost)
-	}
-	return last.Add(wait).Sub(p.now)
-}
-
-// finished is when a pod ended: its last container, or when it stopped being ready, or when it was deleted.
-func finished(pod *corev1.Pod) time.Time {
-	var last time.Time
-	for _, s := range pod.Status.ContainerStatuses {
-		if s.State.Terminated == nil || s.State.Terminated.FinishedAt.IsZero() {
-			last = time.Time{}
-			break
-		}
-		if t := s.State.Terminated.FinishedAt.Time; t.After(last) {
-			last = t
-		}
-	}
-	if !last.IsZero() {
-		return last
-	}
-	if c := workload.Condition(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
-		return c.LastTransitionTime.Time
-	}
-	if pod.DeletionTimestamp != nil {
-		var grace int64
-		if pod.DeletionGracePeriodSeconds != nil {
-			grace = *pod.DeletionGracePeriodSeconds
-		}
-		return pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
-	}
-	return pod.CreationTimestamp.Time
+	return "new"
 }

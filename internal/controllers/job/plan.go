@@ -4,6 +4,7 @@
 package job
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -17,29 +18,42 @@ import (
 
 // Limits of one sync.
 const (
-	burst       = 500
-	maxUncount  = 500
-	backOffBase = 10 * time.Second
-	backOffMost = 10 * time.Minute
+	burst      = 500
+	maxUncount = 500
 )
 
 // observed is all that a decision rests on; nothing in it is changed.
 type observed struct {
-	job     *batchv1.Job
-	pods    []*corev1.Pod // those that the job controls
-	settled bool          // the cache shows all pods that were created and deleted
-	now     time.Time
+	job      *batchv1.Job
+	pods     []*corev1.Pod      // those that the job controls
+	released map[types.UID]bool // pods whose finalizer is off, though the cache shows it still
+	stuck    map[types.UID]bool // pods that could not be deleted just now
+	record   *history           // of failures; nil when nothing is remembered of the job
+	now      time.Time
 }
 
 // decision is what follows. First pods are deleted and created, then the status is written, then finalizers come off:
 // a pod may go only after its outcome stands in the status.
 type decision struct {
 	delete  []*corev1.Pod
-	create  []int // completion indexes; noIndex for jobs without
+	uncount bool // what is deleted is not to be counted: its finalizer comes off before
+	create  []creation
 	status  batchv1.JobStatus
 	release []*corev1.Pod // take the tracking finalizer off
 	events  []event       // to be told once the status is written
+	over    *batchv1.JobCondition
 	again   time.Duration // look again after that; 0: when something happens
+	record  history
+
+	action string                                 // what the sync is counted as
+	ruled  map[batchv1.PodFailurePolicyAction]int // failures that the policy had a rule for
+	reason string                                 // why pods are created
+}
+
+// creation is a pod to make: for an index or none, and in the place of a failed one or none.
+type creation struct {
+	index    int
+	replaces *corev1.Pod
 }
 
 type event struct{ level, reason, message string }
@@ -53,34 +67,46 @@ type planner struct {
 	active      []*corev1.Pod
 	terminating int32
 	uncounted   map[types.UID]bool
-	done        indexes // of an indexed job
-	succeeded   int32   // counted or not
+	before      indexes             // of an indexed job: those that stood in its status
+	done        indexes             // … with those that have ended since
+	lost        indexes             // … and those that failed for good
+	delayed     map[int]*corev1.Pod // the last failed pod of each index that waits for the next one
+	succeeded   int32               // counted or not
 	failed      int32
+	full        bool // more pods wait to be counted than one sync may
 	out         decision
 }
 
 func decide(in observed) decision {
 	p := &planner{observed: in, s: *in.job.Status.DeepCopy(), uncounted: map[types.UID]bool{}}
+	p.out.action = actionReconciling
 	p.active = workload.Filter(in.pods, workload.Active)
 	p.terminating = int32(len(workload.Filter(in.pods, workload.Terminating)))
+	p.settleUncounted()
+	p.countNew()
 	if p.s.StartTime == nil && !p.suspended() {
 		p.s.StartTime = p.time()
 	}
-	p.settleUncounted()
-	p.countNew()
 	end := p.verdict()
-	if end != nil {
-		p.stop(end)
-	} else {
-		if p.settled && in.job.DeletionTimestamp == nil {
+	switch {
+	case end != nil:
+		p.out.delete = p.active
+		if len(in.stuck) > 0 {
+			end = nil // not while pods run on
+		}
+	default:
+		managed := in.job.DeletionTimestamp == nil
+		if managed {
 			p.manage()
-			p.noteSuspension()
 		}
 		if p.enough() {
-			end = p.condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods")
+			end = p.condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods") // upstream's words
+		} else if managed {
+			p.noteSuspension()
 		}
 	}
-	p.releaseFinished(end)
+	p.out.delete = slices.DeleteFunc(slices.Clone(p.out.delete), func(pod *corev1.Pod) bool { return in.stuck[pod.UID] })
+	p.track(end)
 	p.finish(end)
 	p.out.status = p.s
 	return p.out
@@ -113,6 +139,18 @@ func tracked(pod *corev1.Pod) bool {
 	return slices.Contains(pod.Finalizers, batchv1.JobTrackingFinalizer)
 }
 
+// held tells whether the pod cannot go yet, as far as is known.
+func (p *planner) held(pod *corev1.Pod) bool { return tracked(pod) && !p.released[pod.UID] }
+
+// index is the pod's index; ok tells whether the pod counts: for jobs without indexes every pod does.
+func (p *planner) index(pod *corev1.Pod) (index int, ok bool) {
+	if !p.indexed() {
+		return noIndex, true
+	}
+	index = completionIndex(pod)
+	return index, index != noIndex && index < p.completions()
+}
+
 // settleUncounted moves pods whose finalizer is off, or that are gone, from the list of the uncounted to the counters.
 func (p *planner) settleUncounted() {
 	if p.s.UncountedTerminatedPods == nil {
@@ -120,7 +158,7 @@ func (p *planner) settleUncounted() {
 	}
 	held := map[types.UID]bool{}
 	for _, pod := range p.pods {
-		if tracked(pod) {
+		if p.held(pod) {
 			held[pod.UID] = true
 		}
 	}
@@ -143,34 +181,94 @@ func (p *planner) settleUncounted() {
 
 // countNew finds pods that have ended and are in no list, and counts all outcomes.
 func (p *planner) countNew() {
-	u := p.s.UncountedTerminatedPods
-	p.done = parseIndexes(p.s.CompletedIndexes, p.completions())
+	var succeeded, failed []*corev1.Pod
+	var all [2][]*corev1.Pod
+	p.failed = p.s.Failed + int32(len(p.s.UncountedTerminatedPods.Failed))
 	for _, pod := range p.pods {
-		if !tracked(pod) || p.uncounted[pod.UID] || len(u.Succeeded)+len(u.Failed) >= maxUncount {
+		if _, ok := p.index(pod); !ok {
 			continue
 		}
-		index := completionIndex(pod)
-		if p.indexed() && (index == noIndex || index >= p.completions()) {
-			continue
-		}
+		fresh := p.held(pod) && !p.uncounted[pod.UID]
 		switch {
-		case pod.Status.Phase == corev1.PodSucceeded && p.indexed():
-			p.done[index] = true
 		case pod.Status.Phase == corev1.PodSucceeded:
-			u.Succeeded = append(u.Succeeded, pod.UID)
-			p.uncounted[pod.UID] = true
+			all[0] = append(all[0], pod)
+			if fresh {
+				succeeded = append(succeeded, pod)
+			}
 		case p.podFailed(pod):
-			u.Failed = append(u.Failed, pod.UID)
-			p.uncounted[pod.UID] = true
+			all[1] = append(all[1], pod)
+			if !fresh {
+				continue
+			}
+			failed = append(failed, pod)
+			if !rule(p.job.Spec.PodFailurePolicy, pod).ignored {
+				p.failed++
+			}
 		}
 	}
-	p.succeeded = p.s.Succeeded + int32(len(u.Succeeded))
-	if p.indexed() {
-		p.s.CompletedIndexes = p.done.String()
-		p.s.Succeeded = int32(len(p.done))
-		p.succeeded = p.s.Succeeded
+	p.succeeded = p.s.Succeeded + int32(len(p.s.UncountedTerminatedPods.Succeeded)+len(succeeded))
+	if p.record != nil {
+		p.out.record = p.record.after(succeeded, failed)
+	} else {
+		p.out.record = history{}.after(all[0], all[1]) // as much as can still be seen
 	}
-	p.failed = p.s.Failed + int32(len(u.Failed))
+	if p.indexed() {
+		p.countIndexes(succeeded)
+	}
+}
+
+func (p *planner) countIndexes(succeeded []*corev1.Pod) {
+	p.before = parseIndexes(p.s.CompletedIndexes, p.completions())
+	p.done = p.before.with(p.indexesOfPods(succeeded))
+	p.succeeded = int32(p.done.total())
+	p.s.CompletedIndexes, p.s.Succeeded = p.done.String(), p.succeeded
+	p.s.FailedIndexes = nil
+	if p.job.Spec.BackoffLimitPerIndex == nil {
+		return
+	}
+	var lost []int
+	if before := p.job.Status.FailedIndexes; before != nil {
+		p.lost = parseIndexes(*before, p.completions())
+	}
+	for _, pod := range p.pods {
+		if index, ok := p.index(pod); ok && p.held(pod) && p.podFailed(pod) {
+			r := rule(p.job.Spec.PodFailurePolicy, pod)
+			if r.action == batchv1.PodFailurePolicyActionFailIndex || !r.ignored && failuresOf(pod) >= int(*p.job.Spec.BackoffLimitPerIndex) {
+				lost = append(lost, index)
+			}
+		}
+	}
+	p.lost = p.lost.with(indexesOf(lost...))
+	text := p.lost.String()
+	p.s.FailedIndexes = &text
+	p.delay()
+}
+
+// delay finds the failed pods that must stay until their index has its next pod, which is told by them how often the
+// index has failed.
+func (p *planner) delay() {
+	p.delayed = map[int]*corev1.Pod{}
+	settled := p.done.with(p.lost, p.indexesOfPods(p.active))
+	for _, pod := range p.pods {
+		index, ok := p.index(pod)
+		if !ok || !p.held(pod) || !p.podFailed(pod) || settled.has(index) {
+			continue
+		}
+		last := p.delayed[index]
+		if last == nil || failuresOf(last)+ignoredFailuresOf(last) <= failuresOf(pod)+ignoredFailuresOf(pod) && !finished(pod).Before(finished(last)) {
+			p.delayed[index] = pod
+		}
+	}
+}
+
+func (p *planner) indexesOfPods(pods []*corev1.Pod) indexes {
+	var numbers []int
+	for _, pod := range pods {
+		if index := completionIndex(pod); index != noIndex {
+			numbers = append(numbers, index)
+		}
+	}
+	return indexesOf(numbers...)
 }
 
 func (p *planner) completions() int {
@@ -193,22 +291,46 @@ func find(conditions []batchv1.JobCondition, kind batchv1.JobConditionType) *bat
 	return nil
 }
 
-// verdict says why the job must end although pods may still run; nil when it goes on.
+// verdict says why the job must end although pods may still run; nil when it goes on. What was decided once stays so.
 func (p *planner) verdict() *batchv1.JobCondition {
 	for _, kind := range []batchv1.JobConditionType{batchv1.JobSuccessCriteriaMet, batchv1.JobFailureTarget} {
 		if c := find(p.s.Conditions, kind); c != nil {
 			return c
 		}
 	}
+	fail := func(reason, message string) *batchv1.JobCondition {
+		return p.condition(batchv1.JobFailureTarget, reason, message)
+	}
+	if p.job.Spec.PodFailurePolicy != nil {
+		for _, pod := range p.pods {
+			if !p.podFailed(pod) {
+				continue
+			}
+			if message := rule(p.job.Spec.PodFailurePolicy, pod).message; message != "" {
+				return fail(batchv1.JobReasonPodFailurePolicy, message)
+			}
+		}
+	}
 	if p.failed > p.backoffLimit() || p.restartedTooOften() {
-		return p.condition(batchv1.JobFailureTarget, batchv1.JobReasonBackoffLimitExceeded, "Job has reached the specified backoff limit")
+		return fail(batchv1.JobReasonBackoffLimitExceeded, "Job has reached the specified backoff limit") // upstream's words
 	}
 	if limit := p.job.Spec.ActiveDeadlineSeconds; limit != nil && p.s.StartTime != nil && !p.suspended() {
 		left := p.s.StartTime.Add(time.Duration(*limit) * time.Second).Sub(p.now)
 		if left <= 0 {
-			return p.condition(batchv1.JobFailureTarget, batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline")
+			return fail(batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline") // upstream's words
 		}
 		p.lookAgain(left)
+	}
+	if !p.indexed() {
+		return nil
+	}
+	if lost, most := p.lost.total(), p.job.Spec.MaxFailedIndexes; most != nil && lost > int(*most) {
+		return fail(batchv1.JobReasonMaxFailedIndexesExceeded, "Job has exceeded the specified maximal number of failed indexes") // upstream's words
+	} else if lost > 0 && lost+p.done.total() >= p.completions() {
+		return fail(batchv1.JobReasonFailedIndexes, "Job has failed indexes") // upstream's words
+	}
+	if message, ok := successful(p.job.Spec.SuccessPolicy, p.done, p.completions()); ok {
+		return p.condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonSuccessPolicy, message)
 	}
 	return nil
 }
@@ -243,26 +365,6 @@ func (p *planner) restartedTooOften() bool {
 	return n > 0 && n >= p.backoffLimit()
 }
 
-// stop ends what still runs. Of a job that fails, what is stopped counts as failed.
-func (p *planner) stop(end *batchv1.JobCondition) {
-	if !p.settled {
-		return
-	}
-	p.out.delete = p.active
-	if end.Type != batchv1.JobFailureTarget {
-		return
-	}
-	u := p.s.UncountedTerminatedPods
-	for _, pod := range p.pods {
-		index := completionIndex(pod)
-		if !tracked(pod) || p.uncounted[pod.UID] || pod.Status.Phase == corev1.PodSucceeded || p.indexed() && (index == noIndex || index >= p.completions()) {
-			continue
-		}
-		u.Failed = append(u.Failed, pod.UID)
-		p.uncounted[pod.UID] = true
-	}
-}
-
 // enough tells whether the work is done and nothing runs any more.
 func (p *planner) enough() bool {
 	if len(p.active) > 0 || len(p.out.create) > 0 {
@@ -274,34 +376,75 @@ func (p *planner) enough() bool {
 	return p.succeeded >= *p.job.Spec.Completions
 }
 
-// releaseFinished lets go of the pods whose outcome will stand in the status, and, once the job ends, of all others.
-func (p *planner) releaseFinished(end *batchv1.JobCondition) {
-	for _, pod := range p.pods {
-		if !tracked(pod) {
+// track lists the pods whose outcome will stand in the status, and lets go of them. Of a job that fails, what is stopped
+// counts as failed; of one that has succeeded it does not count.
+func (p *planner) track(end *batchv1.JobCondition) {
+	u := p.s.UncountedTerminatedPods
+	pods, indexed := p.pods, 0
+	if p.indexed() {
+		pods = slices.Clone(pods)
+		slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(completionIndex(a), completionIndex(b)) })
+	}
+	for _, pod := range pods {
+		failed := p.podFailed(pod)
+		if !p.held(pod) || !p.mayGo(pod, failed, end) {
 			continue
 		}
-		index := completionIndex(pod)
-		counted := p.uncounted[pod.UID] || p.indexed() && pod.Status.Phase == corev1.PodSucceeded
-		invalid := p.indexed() && (index == noIndex || index >= p.completions())
-		ended := workload.Finished(pod) || p.podFailed(pod)
-		if counted || invalid && ended || p.job.DeletionTimestamp != nil || end != nil && (ended || slices.Contains(p.out.delete, pod)) {
-			p.out.release = append(p.out.release, pod)
+		p.out.release = append(p.out.release, pod)
+		index, ok := p.index(pod)
+		switch {
+		case !ok || p.uncounted[pod.UID]:
+		case pod.Status.Phase == corev1.PodSucceeded && p.indexed():
+			if !p.before.has(index) {
+				indexed++
+			}
+		case pod.Status.Phase == corev1.PodSucceeded:
+			u.Succeeded = append(u.Succeeded, pod.UID)
+		case failed || end != nil && end.Type == batchv1.JobFailureTarget:
+			r := rule(p.job.Spec.PodFailurePolicy, pod)
+			if r.action != "" {
+				if p.out.ruled == nil {
+					p.out.ruled = map[batchv1.PodFailurePolicyAction]int{}
+				}
+				p.out.ruled[r.action]++
+			}
+			if !r.ignored {
+				u.Failed = append(u.Failed, pod.UID)
+			}
+		}
+		if indexed+len(u.Succeeded)+len(u.Failed) >= maxUncount {
+			p.full = true // the rest the next time, which the pods' own events bring
+			return
 		}
 	}
+}
+
+// mayGo tells whether nothing will be asked of the pod any more.
+func (p *planner) mayGo(pod *corev1.Pod, failed bool, end *batchv1.JobCondition) bool {
+	if p.job.DeletionTimestamp != nil || end != nil || pod.Status.Phase == corev1.PodSucceeded {
+		return true
+	}
+	if !failed {
+		return false
+	}
+	index, ok := p.index(pod)
+	return !ok || p.delayed[index] != pod
 }
 
 // finish writes the counters, and the conditions by which a job ends: first what decides it, and when nothing is left
 // that runs or is uncounted, that it is over.
 func (p *planner) finish(end *batchv1.JobCondition) {
+	gone := map[types.UID]bool{}
+	for _, pod := range p.out.delete {
+		gone[pod.UID] = true
+	}
 	ready := int32(0)
 	for _, pod := range p.active {
-		if workload.Ready(pod) && !slices.Contains(p.out.delete, pod) {
+		if workload.Ready(pod) && !gone[pod.UID] {
 			ready++
 		}
 	}
-	if p.settled { // else the cache lacks pods that the status knows of
-		p.s.Active = int32(len(p.active) - len(p.out.delete) + len(p.out.create))
-	}
+	p.s.Active = int32(len(p.active) - len(p.out.delete) + len(p.out.create))
 	p.s.Ready = &ready
 	going := p.terminating + int32(len(p.out.delete))
 	p.s.Terminating = &going
@@ -312,7 +455,7 @@ func (p *planner) finish(end *batchv1.JobCondition) {
 		p.s.Conditions = append(p.s.Conditions, *end)
 	}
 	u := p.s.UncountedTerminatedPods
-	if len(u.Succeeded)+len(u.Failed) > 0 || going > 0 || p.s.Active > 0 || !p.settled {
+	if p.full || len(u.Succeeded)+len(u.Failed) > 0 || going > 0 || p.s.Active > 0 {
 		return
 	}
 	last := p.condition(batchv1.JobComplete, end.Reason, end.Message)
@@ -327,6 +470,7 @@ func (p *planner) finish(end *batchv1.JobCondition) {
 		p.out.events = append(p.out.events, event{corev1.EventTypeNormal, "Completed", "Job completed"})
 	}
 	p.s.Conditions = append(p.s.Conditions, *last)
+	p.out.over = last
 }
 
 // noteSuspension keeps the Suspended condition.

@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package job
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
+)
+
+const (
+	backOffBase = 10 * time.Second
+	backOffMost = 10 * time.Minute
+)
+
+// history is what is remembered of a job's failures: how many there were since the last success, and when the last was.
+// It is carried from sync to sync, since pods that are counted may be deleted.
+type history struct {
+	failures int
+	last     time.Time
+}
+
+// after is the history once more pods have ended.
+func (r history) after(succeeded, failed []*corev1.Pod) history {
+	var success time.Time
+	for _, pod := range succeeded {
+		if t := finished(pod); t.After(success) {
+			success = t
+		}
+	}
+	if len(succeeded) > 0 {
+		r = history{}
+	}
+	for _, pod := range failed {
+		t := finished(pod)
+		if len(succeeded) > 0 && !t.After(success) {
+			continue
+		}
+		r.failures++
+		if t.After(r.last) {
+			r.last = t
+		}
+	}
+	return r
+}
+
+// wait is how long after now the next pod may be made: ten seconds after a failure, doubling with each further one, up
+// to ten minutes.
+func (r history) wait(now time.Time) time.Duration {
+	if r.failures == 0 {
+		return 0
+	}
+	most := backOffMost
+	if r.failures < 8 {
+		most = min(backOffBase<<(r.failures-1), backOffMost)
+	}
+	return max(r.last.Add(most).Sub(now), 0)
+}
+
+// recordOfIndex is the record of one index, of which pod is the last that failed; nil when none has.
+func recordOfIndex(pod *corev1.Pod) history {
+	if pod == nil {
+		return history{}
+	}
+	return history{failures: failuresOf(pod) + ignoredFailuresOf(pod) + 1, last: finished(pod)}
+}
+
+// failuresOf is how many pods of the pod's index had failed before it, as it says itself.
+func failuresOf(pod *corev1.Pod) int { return number(pod, batchv1.JobIndexFailureCountAnnotation) }
+
+func ignoredFailuresOf(pod *corev1.Pod) int {
+	return number(pod, batchv1.JobIndexIgnoredFailureCountAnnotation)
+}
+
+func number(pod *corev1.Pod, annotation string) int {
+	n, err := strconv.ParseInt(pod.Annotations[annotation], 10, 32)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// finished is when a pod ended: its last container, or when it stopped being ready, or when it was deleted.
+func finished(pod *corev1.Pod) time.Time {
+	if last := containersEnded(pod); !last.IsZero() {
+		return last
+	}
+	if c := workload.Condition(pod, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
+		return c.LastTransitionTime.Time
+	}
+	if pod.DeletionTimestamp != nil {
+		var grace int64
+		if pod.DeletionGracePeriodSeconds != nil {
+			grace = *pod.DeletionGracePeriodSeconds
+		}
+		return pod.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
+	}
+	return pod.CreationTimestamp.Time
+}
+
+// containersEnded is when the last container ended, sidecars among them; zero when one has not.
+func containersEnded(pod *corev1.Pod) time.Time {
+	var last time.Time
+	see := func(s corev1.ContainerStatus) bool {
+		if s.State.Terminated == nil || s.State.Terminated.FinishedAt.IsZero() {
+			return false
+		}
+		if t := s.State.Terminated.FinishedAt.Time; t.After(last) {
+			last = t
+		}
+		return true
+	}
+	for _, s := range pod.Status.ContainerStatuses {
+		if !see(s) {
+			return time.Time{}
+		}
+	}
+	for _, s := range pod.Status.InitContainerStatuses {
+		sidecar := slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
+			return c.Name == s.Name && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		})
+		if sidecar && !see(s) {
+			return time.Time{}
+		}
+	}
+	return last
+}

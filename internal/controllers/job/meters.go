@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package job
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
+)
+
+// What a sync is counted as.
+const (
+	actionReconciling = "reconciling"
+	actionTracking    = "tracking"
+	actionCreated     = "pods_created"
+	actionDeleted     = "pods_deleted"
+)
+
+// meters are upstream's metrics of this controller, under its names.
+type meters struct {
+	duration                                                             *prometheus.HistogramVec
+	syncs, finished, foreigners, pods, rulings, held, indexes, creations *prometheus.CounterVec
+}
+
+func newMeters(d *controllers.Deps) (*meters, error) {
+	m := &meters{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Subsystem: "job_controller", Name: "job_sync_duration_seconds", Help: "How long a sync of a job takes.",
+			Buckets: prometheus.ExponentialBuckets(0.004, 2, 15),
+		}, []string{"completion_mode", "result", "action"}),
+		syncs:      counter("job_syncs_total", "Syncs of jobs.", "completion_mode", "result", "action"),
+		finished:   counter("jobs_finished_total", "Jobs that ended.", "completion_mode", "result", "reason"),
+		foreigners: counter("jobs_by_external_controller_total", "Jobs that another controller manages.", "controller_name"),
+		pods:       counter("job_pods_finished_total", "Pods whose end was counted.", "completion_mode", "result"),
+		rulings:    counter("pod_failures_handled_by_failure_policy_total", "Failed pods that a rule of the pod failure policy matched, by its action.", "action"),
+		held:       counter("terminated_pods_tracking_finalizer_total", "Ended pods that got, or lost, the finalizer batch.kubernetes.io/job-tracking.", "event"),
+		indexes:    counter("job_finished_indexes_total", "Indexes that ended.", "status", "backoffLimit"),
+		creations:  counter("job_pods_creation_total", "Pods that were created, by why.", "reason", "status"),
+	}
+	all := []prometheus.Collector{m.duration}
+	for _, c := range []**prometheus.CounterVec{&m.syncs, &m.finished, &m.foreigners, &m.pods, &m.rulings, &m.held, &m.indexes, &m.creations} {
+		all = append(all, *c)
+	}
+	kept, err := d.Metrics.Register(all...)
+	if err != nil {
+		return nil, err
+	}
+	m.duration, _ = kept[0].(*prometheus.HistogramVec)
+	for i, c := range []**prometheus.CounterVec{&m.syncs, &m.finished, &m.foreigners, &m.pods, &m.rulings, &m.held, &m.indexes, &m.creations} {
+		*c, _ = kept[i+1].(*prometheus.CounterVec)
+	}
+	return m, nil
+}
+
+func counter(name, help string, names ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: "job_controller", Name: name, Help: help}, names)
+}
+
+func mode(j *batchv1.Job) string {
+	if j.Spec.CompletionMode != nil && *j.Spec.CompletionMode == batchv1.IndexedCompletion {
+		return string(batchv1.IndexedCompletion)
+	}
+	return string(batchv1.NonIndexedCompletion)
+}
+
+func (m *meters) synced(j *batchv1.Job, action string, err error, took time.Duration) {
+	result := "success"
+	if err != nil {
+		result = "error"
+	}
+	m.duration.WithLabelValues(mode(j), result, action).Observe(took.Seconds())
+	m.syncs.WithLabelValues(mode(j), result, action).Inc()
+}
+
+func (m *meters) foreign(controller string) { m.foreigners.WithLabelValues(controller).Inc() }
+
+// counted tells of what a status says and the one before did not.
+func (m *meters) counted(before, now *batchv1.Job, over *batchv1.JobCondition) {
+	add(m.pods, int(now.Status.Failed-before.Status.Failed), mode(now), "failed")
+	add(m.pods, int(now.Status.Succeeded-before.Status.Succeeded), mode(now), "succeeded")
+	if mode(now) == string(batchv1.IndexedCompletion) {
+		limit := "global"
+		if now.Spec.BackoffLimitPerIndex != nil {
+			limit = "perIndex"
+		}
+		add(m.indexes, int(now.Status.Succeeded-before.Status.Succeeded), "succeeded", limit)
+		if now.Status.FailedIndexes != nil && now.Spec.Completions != nil {
+			lost := parseIndexes(*now.Status.FailedIndexes, int(*now.Spec.Completions)).total()
+			if before.Status.FailedIndexes != nil {
+				lost -= parseIndexes(*before.Status.FailedIndexes, int(*now.Spec.Completions)).total()
+			}
+			add(m.indexes, lost, "failed", limit)
+		}
+	}
+	if over != nil {
+		result := "succeeded"
+		if over.Type == batchv1.JobFailed {
+			result = "failed"
+		}
+		m.finished.WithLabelValues(mode(now), result, over.Reason).Inc()
+	}
+}
+
+// add counts n more; counts that went down, since a job may be cut short, are not.
+func add(c *prometheus.CounterVec, n int, values ...string) {
+	if n > 0 {
+		c.WithLabelValues(values...).Add(float64(n))
+	}
+}
+
+func (m *meters) ruled(by map[batchv1.PodFailurePolicyAction]int) {
+	for action, n := range by {
+		add(m.rulings, n, string(action))
+	}
+}
+
+// tracked tells of ended pods that got or lost the finalizer.
+func (m *meters) tracked(before, now *corev1.Pod) {
+	was := before != nil && workload.Finished(before) && tracked(before)
+	is := now != nil && workload.Finished(now) && tracked(now)
+	switch {
+	case is && !was:
+		m.held.WithLabelValues("add").Inc()
+	case was && !is:
+		m.held.WithLabelValues("delete").Inc()
+	}
+}
+
+func (m *meters) created(reason string, made int, err error) {
+	add(m.creations, made, reason, "succeeded")
+	if err != nil {
+		m.creations.WithLabelValues(reason, "failed").Inc()
+	}
+}
