@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/client-go/rest"
 )
@@ -53,7 +54,7 @@ func audited(ctx context.Context, b *bench, add adder) (err error) {
 	defer func() { err = errors.Join(err, full.server.stop()) }()
 	for range auditRounds {
 		for _, t := range []*turns{plain, full} {
-			if err := t.create(ctx, b); err != nil {
+			if err := t.create(ctx, b.length()/2); err != nil {
 				return err
 			}
 		}
@@ -109,8 +110,8 @@ func turn(ctx context.Context, b *bench, args []string) (_ *turns, err error) {
 	return t, nil
 }
 
-func (t *turns) create(ctx context.Context, b *bench) error {
-	r, err := loop(ctx, &t.user, 16, b.length()/2, func(ctx context.Context, client *http.Client) error {
+func (t *turns) create(ctx context.Context, length time.Duration) error {
+	r, err := loop(ctx, &t.user, 16, length, func(ctx context.Context, client *http.Client) error {
 		return expect(ctx, client, http.StatusCreated, "POST", t.base, "application/json", configMap(fmt.Sprint("c-", t.serial.Add(1)), kilobyte))
 	})
 	t.results = append(t.results, r)

@@ -60,6 +60,38 @@ func BenchmarkCreate(b *testing.B) {
 	})
 }
 
+// BenchmarkCreateExplained is what the server does for a create without traces and with them, and nothing of the client's.
+func BenchmarkCreateExplained(b *testing.B) {
+	for _, on := range []bool{false, true} {
+		b.Run(fmt.Sprintf("traces=%t", on), func(b *testing.B) {
+			engine := store.New(memory.Open(memory.Options{}))
+			s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps()}, Explain: Explain{On: on}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer func() {
+				s.end()
+				s.lifetime.Group.Wait()
+				if err := engine.Close(); err != nil {
+					b.Error(err)
+				}
+			}()
+			ctx := request.WithUser(b.Context(), &user.DefaultInfo{Name: "a", Groups: []string{user.SystemPrivilegedGroup}})
+			body := strings.Repeat("x", 1000)
+			h := s.Handler()
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				r := httptest.NewRequest("POST", "/api/v1/namespaces/ns/configmaps", strings.NewReader(fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c-%d"},"data":{"k":%q}}`, i, body))).WithContext(ctx)
+				r.Header.Set("Content-Type", "application/json")
+				w := httptest.NewRecorder()
+				if h.ServeHTTP(w, r); w.Code != http.StatusCreated {
+					b.Fatal(w.Code, w.Body)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkGet reads one object again and again.
 func BenchmarkGet(b *testing.B) {
 	c := benchServer(b).CoreV1().ConfigMaps("ns")

@@ -64,6 +64,14 @@ func entered(name string) (explain.Stage, bool) {
 	return 0, false
 }
 
+// traceOf is the trace of a request whose answer goes to w: the context is long, and asked only where a stage stands between.
+func traceOf(w http.ResponseWriter, r *http.Request) *explain.Trace {
+	if rec, ok := w.(*recorder); ok {
+		return rec.trace
+	}
+	return explain.From(r.Context())
+}
+
 // explained is a stage that says to the request's trace that it is entered, and by whom the request is then.
 func explained(name string, next http.Handler) http.Handler {
 	at, ok := entered(name)
@@ -71,7 +79,7 @@ func explained(name string, next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t := explain.From(r.Context())
+		t := traceOf(w, r)
 		t.Enter(at)
 		if at == explain.Audit || at == explain.FlowControl {
 			if who, ok := request.UserFrom(r.Context()); ok && who != nil {
@@ -85,7 +93,7 @@ func explained(name string, next http.Handler) http.Handler {
 // dispatched is what follows the last stage.
 func dispatched(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		explain.From(r.Context()).Enter(explain.Decode)
+		traceOf(w, r).Enter(explain.Decode)
 		inner.ServeHTTP(w, r)
 	})
 }

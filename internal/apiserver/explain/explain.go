@@ -83,8 +83,9 @@ type Recorder struct {
 	large      int // contents of more bytes are not kept
 	key        [32]byte
 	validators []string
-	watched    map[string]bool // resources that some built-in plug-in changes
-	foreign    bool            // there are plug-ins of which nothing is known
+	watched    map[string]bool     // resources that some built-in plug-in changes
+	changes    map[string][]string // by plug-in, as in the table
+	foreign    bool                // there are plug-ins of which nothing is known
 
 	full, refused, brief ring
 	buffers              sync.Pool // in which records are made
@@ -106,7 +107,7 @@ func New(o Options) *Recorder {
 	r.full = ring{bound: o.Bytes * 7 / 10, segment: segment}
 	r.refused = ring{bound: o.Bytes * 2 / 10, segment: segment}
 	r.brief = ring{bound: o.Bytes / 10, segment: segment}
-	r.watched, r.foreign = concerns(o.Mutators), len(Foreign(o.Mutators)) > 0
+	r.watched, r.changes, r.foreign = concerns(o.Mutators), mutates(), len(Foreign(o.Mutators)) > 0
 	return r
 }
 
@@ -158,24 +159,39 @@ type Trace struct {
 	since time.Time
 	took  [stageCount]time.Duration
 
-	secret, brief, dryRun bool
-	user, as              string
-	name                  string // of what is created
-	decided, allowed      bool
-	by, why               string
-	schema, level         string
-	manager, operation    string
-	body                  []byte
-	media                 string
-	steps                 []step
-	patched               [3][]byte // what a patch of a hook was applied to, what it made, and that filled in
-	plugins               watching
-	commits               []commit
-	more                  int
-	refusedAt             Stage
-	refused               bool
-	reason                metav1.StatusReason
-	message               string
+	secret, brief, dryRun     bool
+	decided, allowed, refused bool
+	refusedAt                 Stage
+	user, as                  string
+	name                      string // of what is created
+	by, why                   string
+	schema, level             string
+	manager, operation, media string
+	body                      []byte
+	commits                   []commit
+	first                     [1]commit // most writes are of one object
+	changes, denials          int32     // steps that were told of
+	seen                      [2]int32  // those of them that the plug-ins are known by
+	ran                       int32     // how many of the plug-ins validated
+	more                      int
+	odd                       *odd // nil of most writes: there is nothing out of the ordinary
+}
+
+// odd is what few traces have.
+type odd struct {
+	steps   []step
+	patched [3][]byte // what a patch of a hook was applied to, what it made, and that filled in
+	plugins watching
+	reason  metav1.StatusReason
+	message string
+}
+
+// oddly is the place for what few traces have.
+func (t *Trace) oddly() *odd {
+	if t.odd == nil {
+		t.odd = new(odd)
+	}
+	return t.odd
 }
 
 // Enter says that the request comes to a stage.
@@ -294,9 +310,10 @@ func (t *Trace) Refused(s *metav1.Status) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.refused, t.refusedAt, t.reason = true, t.at, s.Reason
-	if t.message = s.Message; t.secret && t.at > Authorize && !harmless(s.Reason) {
-		t.message = withheld
+	o := t.oddly()
+	t.refused, t.refusedAt, o.reason = true, t.at, s.Reason
+	if o.message = s.Message; t.secret && t.at > Authorize && !harmless(s.Reason) {
+		o.message = withheld
 	}
 }
 
@@ -314,11 +331,12 @@ func (t *Trace) Step(s Step) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	o := t.oddly()
 	if s.Before == nil && s.After == nil {
-		s.Before, s.After = t.patched[0], t.patched[1]
+		s.Before, s.After = o.patched[0], o.patched[1]
 	}
-	filled := t.patched[2]
-	t.patched = [3][]byte{}
+	filled := o.patched[2]
+	o.patched = [3][]byte{}
 	if t.secret && s.Reason != "" {
 		s.Reason = withheld
 	}
@@ -348,18 +366,19 @@ func (t *Trace) contents(s Step) step {
 const maxSteps = 1000
 
 func (t *Trace) add(s step) {
-	if len(t.steps) == maxSteps || t.ended {
+	o := t.oddly()
+	if len(o.steps) == maxSteps || t.ended {
 		return
 	}
 	if len(s.Before) > t.recorder.large || len(s.After) > t.recorder.large {
 		s.Before, s.After, s.form = nil, nil, tooLarge
 	}
-	t.steps = append(t.steps, s)
+	o.steps = append(o.steps, s)
 	if s.Result == trace.Changed {
-		t.plugins.changes++
+		t.changes++
 	}
 	if s.Result == trace.Denied || s.Result == trace.Failed {
-		t.plugins.denials++
+		t.denials++
 	}
 }
 
@@ -370,7 +389,7 @@ func (t *Trace) Patched(before, after, filled []byte) {
 		return
 	}
 	t.mu.Lock()
-	t.patched = [3][]byte{before, after, filled}
+	t.oddly().patched = [3][]byte{before, after, filled}
 	t.mu.Unlock()
 }
 

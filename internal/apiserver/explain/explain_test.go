@@ -567,3 +567,27 @@ func BenchmarkTrace(b *testing.B) {
 		w.Finish(r, Answer{ID: "83b57932-e5b8-4c88-bbb4-d0114d2d2b1d", Code: 201})
 	}
 }
+
+// TestSegmentsThatWereRead are not written anew: who reads them goes on while others write.
+func TestSegmentsThatWereRead(t *testing.T) {
+	r := ring{bound: 64, segment: 16}
+	add := func(from byte, n int) {
+		for i := range n {
+			if !r.add(bytes.Repeat([]byte{from + byte(i)}, 8)) {
+				t.Fatal("a record was refused")
+			}
+		}
+	}
+	add('a', 4)
+	read := r.kept()
+	was := bytes.Join(read, nil)
+	add('e', 20)
+	if diff := cmp.Diff(string(was), string(bytes.Join(read, nil))); diff != "" {
+		t.Errorf("what is read has changed:\n%s", diff)
+	}
+	var last []byte
+	r.each(func(b []byte) bool { last = append(last, b[0]); return true })
+	if diff := cmp.Diff("uvwx", string(last)); diff != "" {
+		t.Errorf("kept:\n%s", diff)
+	}
+}

@@ -70,14 +70,10 @@ func concerns(names []string) map[string]bool {
 
 // watching is how a trace sees what plug-ins change.
 type watching struct {
-	kind             *resource.Descriptor
-	subresource      string
-	last             []byte // the object as it was when it was looked at last; nil: nobody looks
-	form             form
-	changes, denials int // of steps that were told of
-	seen             [2]int
-	table            map[string][]string
-	ran              int // how many of the plug-ins validated
+	kind        *resource.Descriptor
+	subresource string
+	last        []byte // the object as it was when it was looked at last; nil: nobody looks
+	form        form
 }
 
 // Given says what mutating admission begins with.
@@ -87,20 +83,24 @@ func (t *Trace) Given(d *resource.Descriptor, subresource string, obj resource.O
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := &t.plugins
-	p.kind, p.subresource, p.last = d, subresource, nil
-	p.seen = [2]int{p.changes, p.denials}
+	t.noted()
 	if obj != nil && t.name == "" {
 		t.name = obj.GetName()
 	}
 	if obj != nil && (t.recorder.foreign || t.recorder.watched[d.Resource] && (subresource == "" || subresource == "binding")) {
-		p.last, p.form = t.look(obj)
+		p := &t.oddly().plugins
+		p.kind, p.subresource = d, subresource
+		p.last, p.form = t.look(p, obj)
+	} else if t.odd != nil {
+		t.odd.plugins.last = nil
 	}
 }
 
+// noted says that the steps told of so far are accounted for.
+func (t *Trace) noted() { t.seen = [2]int32{t.changes, t.denials} }
+
 // look is an object as bytes that can be compared, and read later.
-func (t *Trace) look(obj resource.Object) ([]byte, form) {
-	p := &t.plugins
+func (t *Trace) look(p *watching, obj resource.Object) ([]byte, form) {
 	if t.secret {
 		return t.recorder.redactObject(t.info, obj)
 	}
@@ -123,31 +123,27 @@ func (t *Trace) Mutated(name string, took time.Duration, obj resource.Object, er
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := &t.plugins
-	told := [2]int{p.changes, p.denials}
 	if err != nil {
-		if told[1] == p.seen[1] {
+		if t.denials == t.seen[1] {
 			t.deny(trace.Mutate, name, took, err)
 		}
-		p.seen = [2]int{p.changes, p.denials}
+		t.noted()
 		return
 	}
-	if p.last == nil || obj == nil {
-		p.seen = told
+	if t.odd == nil || t.odd.plugins.last == nil || obj == nil {
+		t.noted()
 		return
 	}
-	if told[0] != p.seen[0] { // a hook that tells of itself
-		p.last, p.form = t.look(obj)
-		p.seen = told
+	p := &t.odd.plugins
+	if t.changes != t.seen[0] { // a hook that tells of itself
+		p.last, p.form = t.look(p, obj)
+		t.noted()
 		return
 	}
-	if p.table == nil {
-		p.table = mutates()
-	}
-	if resources, ok := p.table[name]; ok && !slices.Contains(resources, p.kind.Resource) {
+	if resources, ok := t.recorder.changes[name]; ok && !slices.Contains(resources, p.kind.Resource) {
 		return
 	}
-	now, form := t.look(obj)
+	now, form := t.look(p, obj)
 	if bytes.Equal(now, p.last) {
 		return
 	}
@@ -157,7 +153,7 @@ func (t *Trace) Mutated(name string, took time.Duration, obj resource.Object, er
 	}
 	t.add(s)
 	p.last, p.form = now, form
-	p.seen = [2]int{p.changes, p.denials}
+	t.noted()
 }
 
 // Validated says what a plug-in has to say to the object. at is its place among all.
@@ -167,13 +163,12 @@ func (t *Trace) Validated(at int, name string, took time.Duration, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := &t.plugins
 	if err == nil {
-		p.ran = max(p.ran, at+1)
-	} else if p.denials == p.seen[1] {
+		t.ran = max(t.ran, int32(at+1))
+	} else if t.denials == t.seen[1] {
 		t.deny(trace.Validate, name, took, err)
 	}
-	p.seen = [2]int{p.changes, p.denials}
+	t.noted()
 }
 
 func (t *Trace) deny(phase, name string, took time.Duration, err error) {

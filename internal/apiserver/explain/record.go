@@ -137,6 +137,9 @@ func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, befo
 			}
 		}
 	}
+	if t.commits == nil {
+		t.commits = t.first[:0]
+	}
 	t.commits = append(t.commits, c)
 }
 
@@ -182,7 +185,9 @@ func (t *Trace) Finish(r *http.Request, a Answer) {
 		to = &t.recorder.brief
 	}
 	if !to.add(*b) {
-		t.body, t.steps, t.commits = nil, nil, nil // it is larger than all that is kept: without its contents
+		if t.body, t.commits = nil, nil; t.odd != nil { // it is larger than all that is kept: without its contents
+			t.odd.steps = nil
+		}
 		*b = t.encode((*b)[:0], r, a)
 		to.add(*b)
 	}
@@ -203,9 +208,13 @@ func lastOf(took *[stageCount]time.Duration) Stage {
 }
 
 func (t *Trace) encode(b []byte, r *http.Request, a Answer) []byte {
+	o := t.odd
+	if o == nil {
+		o = &odd{}
+	}
 	n := [numberCount]int64{
-		numTime: t.begun.UnixNano(), numCode: int64(a.Code), numRefusedAt: int64(t.refusedAt), numRan: int64(t.plugins.ran), numMore: int64(t.more),
-		numTook: int64(a.Took), numSteps: int64(len(t.steps)), numCommits: int64(len(t.commits)),
+		numTime: t.begun.UnixNano(), numCode: int64(a.Code), numRefusedAt: int64(t.refusedAt), numRan: int64(t.ran), numMore: int64(t.more),
+		numTook: int64(a.Took), numSteps: int64(len(o.steps)), numCommits: int64(len(t.commits)),
 	}
 	n[numFlags] = bit(t.dryRun, flagDryRun) | bit(t.brief, flagBrief) | bit(t.secret, flagSecret) | bit(t.refused, flagRefused) |
 		bit(t.decided, flagDecided) | bit(t.allowed, flagAllowed)
@@ -227,15 +236,15 @@ func (t *Trace) encode(b []byte, r *http.Request, a Answer) []byte {
 	texts := [textCount]string{
 		textID: a.ID, textUser: t.user, textAs: t.as, textAgent: r.UserAgent(), textSource: a.Source, textMethod: r.Method, textURI: uri(r, i.Subresource),
 		textVerb: i.Verb, textGroup: i.APIGroup, textVersion: i.APIVersion, textResource: i.Resource, textSubresource: i.Subresource,
-		textNamespace: i.Namespace, textName: name, textManager: t.manager, textOperation: t.operation, textReason: string(t.reason),
-		textMessage: t.message, textBy: t.by, textWhy: t.why, textSchema: t.schema, textLevel: t.level, textMedia: t.media,
+		textNamespace: i.Namespace, textName: name, textManager: t.manager, textOperation: t.operation, textReason: string(o.reason),
+		textMessage: o.message, textBy: t.by, textWhy: t.why, textSchema: t.schema, textLevel: t.level, textMedia: t.media,
 	}
 	for _, s := range texts {
 		b = appendText(b, s)
 	}
 	b = appendText(b, t.body)
-	for i := range t.steps {
-		s := &t.steps[i]
+	for i := range o.steps {
+		s := &o.steps[i]
 		for _, text := range [...]string{s.Phase, s.Kind, s.Configuration, s.Name, s.Result, s.Reason} {
 			b = appendText(b, text)
 		}

@@ -11,7 +11,8 @@ import (
 // ring keeps records, the newest that fit into its bound. They lie one behind the other in segments, each after its length in
 // four bytes; the oldest segment goes when a new one is needed and there is no room.
 //
-// A segment's bytes are written once and never change, so that readers need the lock only to see which segments there are.
+// A segment's bytes are written once and do not change while somebody may read them, so that readers need the lock only to see
+// which segments there are. One that nobody ever read is written anew when its records are forgotten.
 type ring struct {
 	bound   int64
 	segment int
@@ -21,6 +22,8 @@ type ring struct {
 	size     int64 // of all segments, whether they are full or not
 	count    int
 	counts   []int // of records, by segment
+	read     int   // how many segments, of the oldest, were handed to readers
+	spare    []byte
 }
 
 // lengthBytes is what a record's length takes.
@@ -40,7 +43,11 @@ func (r *ring) add(record []byte) bool {
 		for r.size+int64(size) > r.bound && len(r.segments) > 0 {
 			r.drop()
 		}
-		r.segments, r.counts = append(r.segments, make([]byte, 0, size)), append(r.counts, 0)
+		next := r.spare
+		if r.spare = nil; cap(next) != size {
+			next = make([]byte, 0, size)
+		}
+		r.segments, r.counts = append(r.segments, next), append(r.counts, 0)
 		r.size += int64(size)
 		last = len(r.segments) - 1
 	}
@@ -55,6 +62,11 @@ func (r *ring) add(record []byte) bool {
 func (r *ring) drop() {
 	r.size -= int64(cap(r.segments[0]))
 	r.count -= r.counts[0]
+	if r.read > 0 {
+		r.read--
+	} else {
+		r.spare = r.segments[0][:0]
+	}
 	r.segments[0] = nil
 	r.segments, r.counts = r.segments[1:], r.counts[1:]
 }
@@ -63,6 +75,7 @@ func (r *ring) drop() {
 func (r *ring) kept() [][]byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.read = len(r.segments)
 	return append([][]byte(nil), r.segments...)
 }
 
