@@ -211,6 +211,7 @@ func TestPolicies(t *testing.T) {
 			}
 		}},
 		{"08 definition, policy, binding and parameters of one second", p.definitionOfNow},
+		{"08b a mutation of a definition that was made, or grew, a moment ago", p.definitionThatGrows},
 		{"09 policies are not about themselves", func(t *testing.T, ns string) {
 			p.validate(t, ns, vspec{
 				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(append(rules("admissionregistration.k8s.io", "*", "*"), rules("authorization.k8s.io", "*", "*")...))},
@@ -243,6 +244,7 @@ func TestPolicies(t *testing.T) {
 				t.Errorf("/metrics lacks %s", want)
 			}
 		}},
+		{"11b the cost of asking who may do what", p.authorizerCost},
 		{"12 reasons", func(t *testing.T, ns string) {
 			p.validate(t, ns, vspec{Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "too much", Reason: ptr.To(metav1.StatusReasonRequestEntityTooLarge)}}}, vbind{})
 			_, err := p.create(t, ns, "x")
@@ -270,6 +272,7 @@ func TestPolicies(t *testing.T) {
 				t.Errorf("created: %v", err)
 			}
 		}},
+		{"15 a mutation into another kind is refused", p.anotherKind},
 	} {
 		ns := "a" + strings.Fields(c.name)[0] + fmt.Sprint(len(c.name))
 		t.Run(c.name, func(t *testing.T) {

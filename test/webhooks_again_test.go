@@ -4,13 +4,11 @@
 package test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -22,16 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
-
-	"github.com/mortise-dev/mortise/embed"
-	"github.com/mortise-dev/mortise/embed/embedtest"
-	"github.com/mortise-dev/mortise/store"
-	"github.com/mortise-dev/mortise/store/local"
 )
 
 // hooksPlugins: a webhook adds a container; the plug-ins, which ran before it, run once more
@@ -130,14 +121,6 @@ func hooksDenied(t *testing.T, h *hooks, ns string, _ *warned) {
 // those with side effects, and those that do not say. A dry run does not pass them over, whatever their failure policy: it is
 // refused, and none of them is called. What is no dry run goes on as ever.
 func TestSideEffects(t *testing.T) {
-	dir := t.TempDir()
-	first := &embed.Server{DataDir: dir, Controllers: []string{"none"}} // lays out the directory
-	if err := first.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Stop(); err != nil {
-		t.Fatal(err)
-	}
 	h := startHooks(t, nil)
 	h.on("allow", allow)
 	var ws []admissionregistrationv1.ValidatingWebhook
@@ -158,26 +141,9 @@ func TestSideEffects(t *testing.T) {
 		w.TimeoutSeconds = ptr.To(int32(30))
 		ws = append(ws, w)
 	}
-	var stored bytes.Buffer
-	err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(&admissionregistrationv1.ValidatingWebhookConfiguration{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: "ValidatingWebhookConfiguration"},
+	h.client = kubernetes.NewForConfigOrDie(stored(t, map[string]runtime.Object{"validatingwebhookconfigurations/old": &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "11111111-1111-1111-1111-111111111111", CreationTimestamp: metav1.Unix(1600000000, 0)}, Webhooks: ws,
-	}, &stored)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := local.Open(filepath.Join(dir, "store"), local.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := store.New(e)
-	if _, err := s.Create(t.Context(), "/registry/validatingwebhookconfigurations/old", stored.Bytes(), 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	h.client = kubernetes.NewForConfigOrDie(embedtest.Start(t, &embed.Server{DataDir: dir, Controllers: []string{"none"}}).Config())
+	}}).Config())
 	try := func(label string, opts metav1.CreateOptions) error {
 		cm := configMap("x-" + label)
 		cm.Labels = map[string]string{"for": label}

@@ -351,7 +351,7 @@ func (s *Mutating) patch(ctx context.Context, q *matching.Request, v *matching.V
 		return nil, apierrors.NewInternalError(err)
 	}
 	out, err := p.Patch(ctx, patch.Request{
-		MatchedResource: v.Resource, VersionedAttributes: q.Library(v), ObjectInterfaces: interfaces{v: v, q: q},
+		MatchedResource: v.Resource, VersionedAttributes: q.Library(v), ObjectInterfaces: interfaces{v: v, q: q, kinds: s.host.Kinds},
 		OptionalVariables: cel.OptionalVariableBindings{VersionedParams: param, Authorizer: authz}, Namespace: ns, TypeConverter: types,
 	}, celconfig.RuntimeCELCostBudget)
 	if err != nil {
@@ -360,6 +360,9 @@ func (s *Mutating) patch(ctx context.Context, q *matching.Request, v *matching.V
 	obj, ok := out.(resource.Object)
 	if !ok {
 		return nil, apierrors.NewInternalError(fmt.Errorf("a mutation made a %T", out))
+	}
+	if err := sameKind(v, out); err != nil {
+		return nil, apierrors.NewInternalError(err)
 	}
 	if u, free := out.(*unstructured.Unstructured); free {
 		if _, free := v.Object.(*unstructured.Unstructured); !free {
