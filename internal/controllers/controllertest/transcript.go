@@ -93,7 +93,7 @@ func what(line string) string {
 var noise = []string{
 	"metadata.resourceVersion", "metadata.uid", "metadata.creationTimestamp", "metadata.name", "metadata.namespace",
 	"metadata.generateName", "metadata.generation", "spec.template", "spec.containers", "spec.initContainers", "kind", "apiVersion",
-	"metadata.managedFields",
+	"metadata.managedFields", "status.active[0].resourceVersion", // it counts events, too, and these come when they come
 }
 
 // difference lists the fields of after that differ from before, one a line.

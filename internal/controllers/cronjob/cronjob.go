@@ -13,16 +13,17 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/prometheus/client_golang/prometheus"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/batch/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
@@ -43,19 +44,23 @@ func Controller() controllers.Controller {
 	}
 }
 
+// byController is the index of jobs by the UID of their controller.
+const byController = "controller"
+
 type controller struct {
 	client   kubernetes.Interface
 	recorder record.EventRecorder
 	clock    clock.PassiveClock
 	crons    listers.CronJobLister
-	jobs     listers.JobLister
+	jobs     cache.Indexer
+	skew     prometheus.Histogram
 	queue    *controllers.Queue[types.NamespacedName]
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	crons, jobs := d.Informers.Batch().V1().CronJobs(), d.Informers.Batch().V1().Jobs()
 	c := &controller{
-		client: d.Client, recorder: d.Recorder, clock: d.Clock, crons: crons.Lister(), jobs: jobs.Lister(),
+		client: d.Client, recorder: d.Recorder, clock: d.Clock, crons: crons.Lister(), jobs: jobs.Informer().GetIndexer(),
 		queue: controllers.NewQueue[types.NamespacedName](d, "cronjob", 5),
 	}
 	wake := func(j *batchv1.Job) {
@@ -63,7 +68,24 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			c.queue.Add(types.NamespacedName{Namespace: j.Namespace, Name: ref.Name})
 		}
 	}
-	err := errors.Join(
+	kept, err := d.Metrics.Register(prometheus.NewHistogram(prometheus.HistogramOpts{
+		Subsystem: "cronjob_controller", Name: "job_creation_skew_duration_seconds",
+		Help:    "How long after the time that it was due a job was created.",
+		Buckets: prometheus.ExponentialBuckets(1, 2, 10),
+	}))
+	if err != nil {
+		return nil, err
+	}
+	c.skew, _ = kept[0].(prometheus.Histogram)
+	err = errors.Join(
+		controllers.Index(jobs.Informer(), byController, func(obj any) ([]string, error) {
+			if j, ok := obj.(*batchv1.Job); ok {
+				if ref := metav1.GetControllerOfNoCopy(j); ref != nil {
+					return []string{string(ref.UID)}, nil
+				}
+			}
+			return nil, nil
+		}),
 		controllers.Subscribe(d, crons.Informer(), controllers.OnAny(func(cj *batchv1.CronJob) { c.queue.Add(controllers.Key(cj)) })),
 		controllers.Subscribe(d, jobs.Informer(), controllers.OnAny(wake)),
 	)
@@ -77,13 +99,13 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	} else if err != nil {
 		return fmt.Errorf("get cron job: %w", err)
 	}
-	all, err := c.jobs.Jobs(key.Namespace).List(labels.Everything())
+	all, err := c.jobs.ByIndex(byController, string(cj.UID))
 	if err != nil {
-		return fmt.Errorf("list jobs: %w", err)
+		return fmt.Errorf("look up jobs: %w", err)
 	}
 	in := observed{cron: cj, now: c.clock.Now()}
-	for _, j := range all {
-		if workload.Controlled(j, cj) {
+	for _, o := range all {
+		if j, ok := o.(*batchv1.Job); ok {
 			in.jobs = append(in.jobs, j)
 		}
 	}
@@ -185,6 +207,7 @@ func (c *controller) create(ctx context.Context, cj *batchv1.CronJob, out *decis
 		c.recorder.Eventf(cj, corev1.EventTypeWarning, "FailedCreate", "Error creating job: %v", err)
 		return fmt.Errorf("create job: %w", err)
 	default:
+		c.skew.Observe(made.CreationTimestamp.Sub(out.status.LastScheduleTime.Time).Seconds())
 		c.recorder.Eventf(cj, corev1.EventTypeNormal, "SuccessfulCreate", "Created job %v", made.Name)
 	}
 	if !out.active(made.UID) && ended(made) == "" {

@@ -55,6 +55,28 @@ func TestDue(t *testing.T) {
 	}
 }
 
+func TestNextLookIsReckonedFromTheLastStart(t *testing.T) {
+	made := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		schedule  string
+		now, want time.Duration
+	}{
+		{"@every 1h", 30 * time.Minute, 30*time.Minute + slack},             // not an hour from whenever one looks
+		{"@every 1h", 5*time.Hour + 50*time.Minute, 10*time.Minute + slack}, // missed ones or not
+		{"*/5 * * * *", 4 * time.Minute, time.Minute + slack},
+		{"*/5 * * * *", 5 * time.Minute, 5*time.Minute + slack},
+	} {
+		cj := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(made)}, Spec: batchv1.CronJobSpec{Schedule: c.schedule}}
+		table, err := parse(cj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := table.until(cj, made.Add(c.now)); got != c.want {
+			t.Errorf("%s, made %v ago: look again in %v, want %v", c.schedule, c.now, got, c.want)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add("*/5 * * * *", "")
 	f.Add("TZ=0 * * * *", "Europe/Berlin")

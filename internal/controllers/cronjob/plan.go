@@ -151,7 +151,7 @@ func (d *decision) start(in observed) {
 		d.tell(corev1.EventTypeWarning, "UnparseableSchedule", "unparseable schedule: %q : %s", cj.Spec.Schedule, err)
 		return
 	}
-	d.again = table.until(in.now)
+	d.again = table.until(cj, in.now)
 	at, missed, err := table.due(cj, in.now)
 	if err != nil {
 		d.again = 0

@@ -41,15 +41,25 @@ func parse(cj *batchv1.CronJob) (t timetable, err error) {
 // before now, and steps from there. When times are uneven (weekdays only) the leap may land too far; then it goes back to
 // the last time known to be before now.
 func (t timetable) due(cj *batchv1.CronJob, now time.Time) (last time.Time, missed int64, err error) {
-	since := cj.CreationTimestamp.Time
-	if l := cj.Status.LastScheduleTime; l != nil {
-		since = l.Time
-	}
+	since := begin(cj)
 	if d := cj.Spec.StartingDeadlineSeconds; d != nil {
-		if begin := now.Add(-time.Duration(*d) * time.Second); begin.After(since) {
-			since = begin
+		if earliest := now.Add(-time.Duration(*d) * time.Second); earliest.After(since) {
+			since = earliest
 		}
 	}
+	return t.last(since, now)
+}
+
+// begin is when starts of a CronJob have been seen to until: its last start, or when it was made.
+func begin(cj *batchv1.CronJob) time.Time {
+	if l := cj.Status.LastScheduleTime; l != nil {
+		return l.Time
+	}
+	return cj.CreationTimestamp.Time
+}
+
+// last is the last time after since and up to now.
+func (t timetable) last(since, now time.Time) (last time.Time, missed int64, err error) {
 	first := t.Next(since)
 	if first.IsZero() || first.After(now) {
 		return time.Time{}, 0, nil
@@ -79,11 +89,19 @@ func (t timetable) due(cj *batchv1.CronJob, now time.Time) (last time.Time, miss
 // slack is added to the time of the next look, so that it comes after the minute has turned.
 const slack = 100 * time.Millisecond
 
-// until is how long after now the next look is due.
-func (t timetable) until(now time.Time) time.Duration {
-	next := t.Next(now)
+// until is how long after now the next look is due. It is reckoned from the last start that was due, since "@every 1h" counts
+// from there and not from whenever one happens to look.
+func (t timetable) until(cj *batchv1.CronJob, now time.Time) time.Duration {
+	from, missed, err := t.last(begin(cj), now)
+	switch {
+	case err != nil:
+		from = now
+	case from.IsZero() && missed == 0:
+		from = begin(cj)
+	}
+	next := t.Next(from)
 	if next.IsZero() {
 		return 0
 	}
-	return next.Add(slack).Sub(now)
+	return max(next.Add(slack).Sub(now), slack)
 }
