@@ -44,6 +44,7 @@ type failing struct {
 	kubeconfig string
 	good       *issuer
 	server     *behind
+	port       string // of the server
 }
 
 // say asks for a path and returns the answer's status and text; 0 and why if there was none.
@@ -79,6 +80,24 @@ func (f *failing) look() {
 func (f *failing) becomes(reason string) string {
 	f.t.Helper()
 	f.look()
+	return f.says(apiregistrationv1.Available, reason).Message
+}
+
+func condition(r *apiregistrationv1.APIService, kind apiregistrationv1.APIServiceConditionType) *apiregistrationv1.APIServiceCondition {
+	for i := range r.Status.Conditions {
+		if c := &r.Status.Conditions[i]; c.Type == kind {
+			return c
+		}
+	}
+	return nil
+}
+
+// readable is the condition that says whether it is understood what the server tells of itself. It is there if that was ever in doubt.
+const readable = "DiscoveryReadable"
+
+// says waits until a condition of the registration has one of some reasons, and returns it.
+func (f *failing) says(kind apiregistrationv1.APIServiceConditionType, reasons ...string) *apiregistrationv1.APIServiceCondition {
+	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
 	defer cancel()
 	w, err := f.api.APIServices().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=v1.fail.example.com"})
@@ -92,14 +111,14 @@ func (f *failing) becomes(reason string) string {
 		if !ok {
 			continue
 		}
-		for _, c := range a.Status.Conditions {
-			if last = c.Reason + ": " + c.Message; c.Reason == reason {
-				return c.Message
+		if c := condition(a, kind); c != nil {
+			if last = c.Reason + ": " + c.Message; slices.Contains(reasons, c.Reason) {
+				return c
 			}
 		}
 	}
-	f.t.Fatalf("the registration never became %s; now %s", reason, last)
-	return ""
+	f.t.Fatalf("the registration never became %s %s; now %s", kind, reasons, last)
+	return nil
 }
 
 // kubectl runs it and returns what it printed, on both streams.
@@ -171,8 +190,8 @@ func startFailing(t *testing.T) *failing {
 	if f.http, err = rest.HTTPClientFor(config); err != nil {
 		t.Fatal(err)
 	}
-	_, port, _ := net.SplitHostPort(f.server.address)
-	number, err := strconv.Atoi(port)
+	_, f.port, _ = net.SplitHostPort(f.server.address)
+	number, err := strconv.Atoi(f.port)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,6 +218,57 @@ func (f *failing) restart(cert, key string) {
 	f.server = startBehind(f.t, cert, key, f.server.address)
 }
 
+// unread checks what is to be seen of a server that answers, and is not understood.
+func (f *failing) unread(reasons []string) {
+	f.t.Helper()
+	got := f.says(readable, reasons...)
+	if at := "https://fail.default.svc:" + f.port + "/apis"; got.Status != apiregistrationv1.ConditionFalse || !strings.HasPrefix(got.Message, at) {
+		f.t.Errorf("the condition is %s: %q; want it False, and naming %s", got.Status, got.Message, at)
+	}
+	if c := condition(f.registration(), apiregistrationv1.Available); c == nil || c.Reason != "Passed" {
+		f.t.Errorf("available: %+v", c)
+	}
+	// Clients are told why they do not see its resources, and so are their users.
+	out, err := f.kubectl("get", "things")
+	if err == nil || !strings.Contains(out, "APIService v1.fail.example.com does not tell what it serves") || !strings.Contains(out, "DiscoveryReadable") {
+		f.t.Errorf("kubectl get things: %v\n%s", err, out)
+	}
+	// Who asks the server itself hears it too, as soon as who sends requests on has heard of the condition.
+	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
+	defer cancel()
+	want := "APIService v1.fail.example.com: DiscoveryReadable is False: " + got.Reason
+	said := ""
+	for said = f.warned(ctx, "/apis/fail.example.com/v1"); !strings.Contains(said, want) && ctx.Err() == nil; said = f.warned(ctx, "/apis/fail.example.com/v1") {
+	}
+	if !strings.Contains(said, want) {
+		f.t.Errorf("discovery has the warning %q, want %q", said, want)
+	}
+}
+
+// warned is the warning of an answer, whose body may have no end.
+func (f *failing) warned(ctx context.Context, path string) string {
+	f.t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url+path, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	resp, err := f.http.Do(r)
+	if err != nil {
+		return ""
+	}
+	_ = resp.Body.Close()
+	return resp.Header.Get("Warning")
+}
+
+func (f *failing) registration() *apiregistrationv1.APIService {
+	f.t.Helper()
+	r, err := f.api.APIServices().Get(f.t.Context(), "v1.fail.example.com", metav1.GetOptions{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return r
+}
+
 // A dead aggregated server hurts only itself: however it fails, all other groups keep their latency, kubectl works, condition and
 // error name the registration, namespaces are emptied of all else; and when it is mended it is back without a restart.
 func TestFailingAggregatedServer(t *testing.T) {
@@ -220,23 +290,30 @@ func TestFailingAggregatedServer(t *testing.T) {
 	base50, base99 := f.latency()
 	t.Logf("%-20s p50 %8v p99 %8v", "all is well", base50, base99)
 	for _, c := range []struct {
-		name         string
-		fail, mend   func()
-		message      string // in the condition; empty: it is available, only that nobody understands what it serves
-		unresponsive bool
+		name       string
+		fail, mend func()
+		message    string   // in the condition
+		unreadable []string // reasons, if it is available, only that nobody understands what it serves
 	}{
-		{name: "kill -STOP", fail: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT), message: "https://" + f.server.address + "/apis/fail.example.com/v1", unresponsive: true},
+		{name: "kill -STOP", fail: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT), message: "https://" + f.server.address + "/apis/fail.example.com/v1"},
 		{name: "kill -9", fail: func() { f.server.kill() }, mend: mend, message: "connection refused"},
 		{name: "wrong certificate", fail: func() { f.restart(wrongCert, wrongKey) }, mend: mend, message: "certificate signed by unknown authority"},
 		{name: "expired certificate", fail: func() { f.restart(oldCert, oldKey) }, mend: mend, message: "certificate has expired"},
 		{name: "5xx discovery", fail: mode("broken"), mend: mode("good"), message: "bad status from https://" + f.server.address + "/apis/fail.example.com/v1: 500"},
-		{name: "endless discovery", fail: mode("endless"), mend: mode("good")},
-		{name: "garbage discovery", fail: mode("garbage"), mend: mode("good")},
+		{name: "endless discovery", fail: mode("endless"), mend: mode("good"), unreadable: []string{"TooLong", "NoAnswer"}},
+		{name: "garbage discovery", fail: mode("garbage"), mend: mode("good"), unreadable: []string{"NotUnderstood"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := *f
 			f.t = t
-			defer func() { f.becomes("Passed") }()
+			defer func() {
+				f.becomes("Passed")
+				if c.unreadable != nil {
+					f.says(readable, "Read")
+				} else if r := f.registration(); condition(r, readable) != nil {
+					t.Errorf("a server that is understood when it is there has conditions %+v", r.Status.Conditions)
+				}
+			}()
 			c.fail()
 			defer c.mend()
 			stop := f.hammer()
@@ -272,6 +349,10 @@ func TestFailingAggregatedServer(t *testing.T) {
 				if out, err := f.kubectl("get", "--raw", failingThings); err == nil || !strings.Contains(out, "unable to handle the request") {
 					t.Errorf("kubectl get things: %v\n%s", err, out)
 				}
+			}
+			if c.unreadable != nil {
+				f.look()
+				f.unread(c.unreadable)
 			}
 			if out, err := f.kubectl("get", "namespaces"); err != nil || !strings.Contains(out, "kube-system") {
 				t.Errorf("kubectl get namespaces: %v\n%s", err, out)

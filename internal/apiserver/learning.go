@@ -4,6 +4,7 @@
 package apiserver
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,11 +16,23 @@ import (
 
 // newLearner makes what finds out what other servers serve, and the discovery documents that tell of it.
 func (s *Server) newLearner() error {
-	s.learner = learn.New(learn.Options{Remotes: s.remotes, Changed: s.aggregator.Changed, Log: s.opts.Log})
+	s.learner = learn.New(learn.Options{Remotes: s.remotes, Changed: s.aggregator.Changed, Told: s.told, Log: s.opts.Log})
 	s.documents = discovery.New(s.Kinds).With(s.learner.Discovery)
 	return s.metrics.Registry().Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "aggregator_discovery_aggregation_count_total", Help: "[ALPHA] Counter of number of times discovery was aggregated",
 	}, func() float64 { return float64(s.documents.Builds()) }))
+}
+
+// told has a registration say whether it is known what its server serves.
+func (s *Server) told(r *learn.Remote, err error) {
+	var reason, message string
+	if err != nil {
+		reason, message = "NotRead", err.Error()
+		if t := (*learn.Trouble)(nil); errors.As(err, &t) {
+			reason, message = t.Reason, t.URL+": "+message
+		}
+	}
+	s.aggregator.Read(r.Name, r.Server, reason, message)
 }
 
 // remotes are the group versions that others serve, as the learner wants them.
@@ -30,7 +43,7 @@ func (s *Server) remotes() []learn.Remote {
 		base := a.URL("")
 		out[i] = learn.Remote{
 			Name: a.Name, Group: a.Group, Version: a.Version, GroupPriority: int(a.GroupPriority), VersionPriority: int(a.VersionPriority),
-			Server: base.Host, State: fmt.Sprint(a.UID, a.Available), Base: base,
+			Server: base.Host, State: fmt.Sprint(a.UID, a.Available, a.Epoch()), Base: base,
 			Discovery: a.As(aggregate.Discovery()), OpenAPI: a.As(aggregate.OpenAPI()),
 		}
 	}

@@ -11,7 +11,8 @@
 //
 // Each registration has a worker in [Aggregator.Run] that finds out whether its server answers, and keeps the condition
 // Available (probe.go): when the registration, the service or its endpoints change, and every half minute. A server that hangs
-// holds up its own worker alone.
+// holds up its own worker alone. What is found out elsewhere of a server that answers, namely that nobody understands what it tells of
+// itself, is handed in by [Aggregator.Read], and becomes a condition of its own (reading.go).
 //
 // Who merges what the servers tell of themselves (discovery, OpenAPI) reads [Aggregator.Services] and waits for
 // [Aggregator.Changed]. A [Service] is the state of one registration at one time and does not change:
@@ -105,7 +106,8 @@ type entry struct {
 	service *Service
 	way     *way
 	target  atomic.Pointer[target]
-	epoch   atomic.Int64       // of the service and its endpoints: a target of another is to be found again
+	epoch   atomic.Int64 // of the service and its endpoints: a target of another is to be found again
+	reading atomic.Pointer[reading]
 	gate    chan struct{}      // holds one for each request under way
 	wake    chan struct{}      // holds one when there is something to find out
 	stop    context.CancelFunc // nil: no worker yet
@@ -305,6 +307,9 @@ func (a *Aggregator) moved(r reference) {
 		e.epoch.Add(1)
 		e.poke()
 	}
+	if len(a.at[r]) > 0 {
+		a.publish() // another server may serve other things
+	}
 }
 
 // movedIn says so of all services of a namespace.
@@ -314,13 +319,18 @@ func (a *Aggregator) movedIn(namespace string) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	moved := false
 	for r, es := range a.at {
 		for _, e := range es {
 			if r.namespace == namespace {
 				e.epoch.Add(1)
 				e.poke()
+				moved = true
 			}
 		}
+	}
+	if moved {
+		a.publish()
 	}
 }
 

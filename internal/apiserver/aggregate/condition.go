@@ -22,16 +22,17 @@ const writer = "kube-apiserver"
 
 // finding is what a condition says, its time aside.
 type finding struct {
+	kind            apiregistrationv1.APIServiceConditionType
 	status          apiregistrationv1.ConditionStatus
 	reason, message string
 }
 
 func refusal(reason, format string, args ...any) finding {
-	return finding{apiregistrationv1.ConditionFalse, reason, fmt.Sprintf(format, args...)}
+	return finding{apiregistrationv1.Available, apiregistrationv1.ConditionFalse, reason, fmt.Sprintf(format, args...)}
 }
 
 func doubt(reason, format string, args ...any) finding {
-	return finding{apiregistrationv1.ConditionUnknown, reason, fmt.Sprintf(format, args...)}
+	return finding{apiregistrationv1.Available, apiregistrationv1.ConditionUnknown, reason, fmt.Sprintf(format, args...)}
 }
 
 // find says whether a server is there and answers. The error is that of a look that is worth repeating soon.
@@ -62,7 +63,7 @@ func (a *Aggregator) find(ctx context.Context, s *Service) (finding, error) {
 	if err := a.probe(ctx, s); err != nil {
 		return refusal("FailedDiscoveryCheck", "%s", clip(err.Error())), err
 	}
-	return finding{apiregistrationv1.ConditionTrue, "Passed", "all checks passed"}, nil
+	return finding{apiregistrationv1.Available, apiregistrationv1.ConditionTrue, "Passed", "all checks passed"}, nil
 }
 
 // longest bounds a message: a server says what it likes.
@@ -81,10 +82,10 @@ func answers(s *discoveryv1.EndpointSlice, port string) bool {
 		slices.ContainsFunc(s.Ports, func(p discoveryv1.EndpointPort) bool { return p.Name != nil && *p.Name == port && p.Port != nil })
 }
 
-// condition is what a registration says of its availability; nil: nothing yet.
-func condition(r *apiregistrationv1.APIService) *apiregistrationv1.APIServiceCondition {
+// condition is what a registration says of one thing; nil: nothing yet.
+func condition(r *apiregistrationv1.APIService, kind apiregistrationv1.APIServiceConditionType) *apiregistrationv1.APIServiceCondition {
 	for i := range r.Status.Conditions {
-		if c := &r.Status.Conditions[i]; c.Type == apiregistrationv1.Available {
+		if c := &r.Status.Conditions[i]; c.Type == kind {
 			return c
 		}
 	}
@@ -100,15 +101,23 @@ func (a *Aggregator) write(ctx context.Context, s *Service, f finding) error {
 		return fmt.Errorf("get registration: %w", err)
 	}
 	r, ok := obj.(*apiregistrationv1.APIService)
-	if !ok || r.UID != s.UID || r.Spec.Service == nil || f.said(condition(r)) {
+	if !ok || r.UID != s.UID || r.Spec.Service == nil {
 		return nil
 	}
-	if c := condition(r); f.status != apiregistrationv1.ConditionTrue && c != nil && c.Status == apiregistrationv1.ConditionTrue {
+	read, ok := s.entry.reading.Load().finding(r, f)
+	if f.said(r) && (!ok || read.said(r)) {
+		return nil
+	}
+	if c := condition(r, f.kind); f.status != apiregistrationv1.ConditionTrue && c != nil && c.Status == apiregistrationv1.ConditionTrue {
 		a.metrics.lost(s.Name, f.reason)
 	}
 	err = a.o.Backend().UpdateStatus(ctx, registrations, "", s.Name, writer, func(obj resource.Object) {
-		if r, ok := obj.(*apiregistrationv1.APIService); ok && r.UID == s.UID && r.Spec.Service != nil {
-			f.set(r, metav1.NewTime(a.o.Clock.Now()).Rfc3339Copy())
+		if r, is := obj.(*apiregistrationv1.APIService); is && r.UID == s.UID && r.Spec.Service != nil {
+			now := metav1.NewTime(a.o.Clock.Now()).Rfc3339Copy()
+			f.set(r, now)
+			if ok {
+				read.set(r, now)
+			}
 		}
 	})
 	if apierrors.IsNotFound(err) {
@@ -117,16 +126,17 @@ func (a *Aggregator) write(ctx context.Context, s *Service, f finding) error {
 	return err
 }
 
-func (f finding) said(c *apiregistrationv1.APIServiceCondition) bool {
+func (f finding) said(r *apiregistrationv1.APIService) bool {
+	c := condition(r, f.kind)
 	return c != nil && c.Status == f.status && c.Reason == f.reason && c.Message == f.message
 }
 
 // set makes f the registration's condition. Its time is that of the newest change of the status.
 func (f finding) set(r *apiregistrationv1.APIService, now metav1.Time) {
 	next := apiregistrationv1.APIServiceCondition{
-		Type: apiregistrationv1.Available, Status: f.status, Reason: f.reason, Message: f.message, LastTransitionTime: now,
+		Type: f.kind, Status: f.status, Reason: f.reason, Message: f.message, LastTransitionTime: now,
 	}
-	if c := condition(r); c != nil {
+	if c := condition(r, f.kind); c != nil {
 		if c.Status == f.status {
 			next.LastTransitionTime = c.LastTransitionTime
 		}
@@ -137,11 +147,11 @@ func (f finding) set(r *apiregistrationv1.APIService, now metav1.Time) {
 }
 
 // isLocal is what a registration without a service says.
-var isLocal = finding{apiregistrationv1.ConditionTrue, "Local", "Local APIServices are always available"}
+var isLocal = finding{apiregistrationv1.Available, apiregistrationv1.ConditionTrue, "Local", "Local APIServices are always available"}
 
 // localLater has the condition of a registration without a service written, if it is not. It wants the lock.
 func (a *Aggregator) localLater(r *apiregistrationv1.APIService) {
-	if isLocal.said(condition(r)) {
+	if isLocal.said(r) {
 		return
 	}
 	a.locals[r.Name] = true

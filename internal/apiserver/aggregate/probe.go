@@ -11,6 +11,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
 // Times of probes, upstream's where it has them.
@@ -58,6 +59,9 @@ func (a *Aggregator) check(ctx context.Context, e *entry) error {
 	if e := a.write(ctx, s, found); e != nil && ctx.Err() == nil {
 		a.o.Log.WarnContext(ctx, "write the condition of a registration", "name", s.Name, "error", e)
 		return e
+	}
+	if found.status != apiregistrationv1.ConditionTrue {
+		e.reading.Store(nil) // what could not be read before is of no account when it is back
 	}
 	return err
 }

@@ -171,6 +171,9 @@ func (s *Service) forward(w http.ResponseWriter, r *http.Request, who user.Info,
 					Body: io.NopCloser(strings.NewReader(textRedirect)), ContentLength: int64(len(textRedirect)),
 				}
 			}
+			if text := s.unread(); text != "" && discovers(r) {
+				resp.Header.Add("Warning", text)
+			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {

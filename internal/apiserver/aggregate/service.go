@@ -30,6 +30,8 @@ type Service struct {
 	// Available, Reason and Message are the condition's.
 	Available       bool
 	Reason, Message string
+	// Unreadable is why nobody understands what an available server tells of itself; empty: it is understood, or not known yet.
+	Unreadable string
 
 	at         address
 	way        *way
@@ -54,8 +56,11 @@ func (a *Aggregator) describe(r *apiregistrationv1.APIService) *Service {
 	if p := r.Spec.Service.Port; p != nil {
 		s.at.port = *p
 	}
-	if c := condition(r); c != nil {
+	if c := condition(r, apiregistrationv1.Available); c != nil {
 		s.Available, s.Reason, s.Message = c.Status == apiregistrationv1.ConditionTrue, c.Reason, c.Message
+	}
+	if c := condition(r, Readable); s.Available && c != nil && c.Status == apiregistrationv1.ConditionFalse {
+		s.Unreadable = c.Reason
 	}
 	return s
 }
@@ -63,7 +68,7 @@ func (a *Aggregator) describe(r *apiregistrationv1.APIService) *Service {
 // says is true if o says the same, its way aside.
 func (s *Service) says(o *Service) bool {
 	return s.UID == o.UID && s.GroupPriority == o.GroupPriority && s.VersionPriority == o.VersionPriority &&
-		s.Available == o.Available && s.Reason == o.Reason && s.Message == o.Message
+		s.Available == o.Available && s.Reason == o.Reason && s.Message == o.Message && s.Unreadable == o.Unreadable
 }
 
 // path is what [Aggregator.Find] finds it by.
@@ -81,6 +86,9 @@ func (s *Service) root() string {
 	}
 	return "/apis/" + s.Group + "/" + s.Version
 }
+
+// Epoch is another one after each change of the service and its endpoints.
+func (s *Service) Epoch() int64 { return s.entry.epoch.Load() }
 
 func (s *Service) ref() extension.Ref {
 	return extension.Ref{Point: extension.AggregatedAPI, Name: s.Name}

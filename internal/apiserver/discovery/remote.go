@@ -137,7 +137,7 @@ func (r ranking) warning() string {
 	if n := len(names) - namedStale; n > 0 {
 		names, more = names[:namedStale], fmt.Sprintf(" and %d more", n)
 	}
-	text, err := net.NewWarningHeader(299, "-", "stale discovery: the API server of APIService "+strings.Join(names, ", ")+more+" does not tell what it serves")
+	text, err := net.NewWarningHeader(299, "-", "stale discovery: the API server of APIService "+strings.Join(names, ", ")+more+" does not tell what it serves; see its conditions Available and DiscoveryReadable")
 	if err != nil {
 		return "" // a name that no header can hold
 	}

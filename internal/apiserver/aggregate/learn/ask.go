@@ -45,15 +45,15 @@ func ask(ctx context.Context, way http.RoundTripper, r *Remote, path, accept, et
 	}
 	resp, err := way.RoundTrip(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask for %s: %w", path, because(ctx, err))
+		return nil, r.trouble(NoAnswer, path, fmt.Errorf("ask for %s: %w", path, because(ctx, err)))
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, size+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read %s: %w", path, because(ctx, err))
+		return nil, r.trouble(NoAnswer, path, fmt.Errorf("read %s: %w", path, because(ctx, err)))
 	case int64(len(b)) > size:
-		return nil, fmt.Errorf("read %s: the answer is longer than %d bytes", path, size)
+		return nil, r.trouble(TooLong, path, fmt.Errorf("read %s: the answer is longer than %d bytes", path, size))
 	}
 	return &answer{resp.StatusCode, resp.Header.Get("ETag"), resp.Header.Get("Content-Type"), b}, nil
 }
@@ -97,19 +97,28 @@ func (s *server) discover(ctx context.Context) error {
 	case err != nil:
 	case a.code == http.StatusNotModified && etag != "":
 		s.learn(remotes, nil, etag, nil)
+		s.tell(ctx, remotes, nil)
 		return nil
 	case a.code == http.StatusServiceUnavailable:
-		err = a.refused("/apis")
+		err = remotes[0].trouble(Refused, "/apis", a.refused("/apis"))
 	case a.code == http.StatusOK && isAggregated(a.contentType):
-		said, err = parseAggregated(a.body)
+		if said, err = parseAggregated(a.body); err != nil {
+			err = remotes[0].trouble(NotUnderstood, "/apis", err)
+		}
 	default:
 		return s.discoverLegacy(ctx, remotes)
 	}
 	if err != nil {
 		s.fail(remotes)
+		troubles := map[string]error{}
+		for i := range remotes {
+			troubles[remotes[i].Name] = err
+		}
+		s.tell(ctx, remotes, troubles)
 		return err
 	}
 	s.learn(remotes, said, a.etag, nil)
+	s.tell(ctx, remotes, nil)
 	return nil
 }
 
@@ -145,7 +154,7 @@ func parseAggregated(b []byte) (map[schema.GroupVersion]apidiscoveryv2.APIVersio
 // discoverLegacy asks for each version by itself. What could be learned is kept, whatever becomes of the others.
 func (s *server) discoverLegacy(ctx context.Context, remotes []Remote) error {
 	said := map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery{}
-	failed := map[schema.GroupVersion]bool{}
+	failed, troubles := map[schema.GroupVersion]bool{}, map[string]error{}
 	var errs []error
 	for i := range remotes {
 		r := &remotes[i]
@@ -155,23 +164,24 @@ func (s *server) discoverLegacy(ctx context.Context, remotes []Remote) error {
 		}
 		a, err := ask(ctx, r.Discovery, r, path, "application/json", "", discoveryTime, discoverySize)
 		if err == nil && a.code != http.StatusOK {
-			err = a.refused(path)
+			err = r.trouble(Refused, path, a.refused(path))
 		}
 		var list metav1.APIResourceList
 		if err == nil {
 			if err = json.Unmarshal(a.body, &list); err != nil {
-				err = fmt.Errorf("parse %s: %w", path, err)
+				err = r.trouble(NotUnderstood, path, fmt.Errorf("parse %s: %w", path, err))
 			} else if list.Kind != "" && list.Kind != "APIResourceList" {
-				err = fmt.Errorf("parse %s: it is a %q, not an APIResourceList", path, list.Kind)
+				err = r.trouble(NotUnderstood, path, fmt.Errorf("parse %s: it is a %q, not an APIResourceList", path, list.Kind))
 			}
 		}
 		if err != nil {
-			errs, failed[r.gv()] = append(errs, fmt.Errorf("%s: %w", r.Name, err)), true
+			errs, failed[r.gv()], troubles[r.Name] = append(errs, fmt.Errorf("%s: %w", r.Name, err)), true, err
 			continue
 		}
 		said[r.gv()] = apidiscoveryv2.APIVersionDiscovery{Version: r.Version, Resources: discovery.Legacy(list.APIResources)}
 	}
 	s.learn(remotes, said, "", failed)
+	s.tell(ctx, remotes, troubles)
 	return errors.Join(errs...)
 }
 

@@ -73,8 +73,11 @@ type Options struct {
 	Remotes func() []Remote
 	// Changed is closed when Remotes has something else to say.
 	Changed func() <-chan struct{}
-	Log     *slog.Logger
-	Clock   clock.Clock
+	// Told is called after each question for discovery, with why nothing was learned (a [Trouble], mostly); nil: it is known what is
+	// served. It must not block for long. Nil: nobody wants to know.
+	Told  func(r *Remote, err error)
+	Log   *slog.Logger
+	Clock clock.Clock
 
 	published func() // after each state; nil: nobody wants to know
 }
@@ -104,6 +107,8 @@ type server struct {
 	etag     string
 	versions map[schema.GroupVersion]version
 	api      described
+
+	doubts map[string]string // states of the APIServices of which nothing was learned last, by name; the discovery worker's own
 }
 
 // version is what a server said of one of its versions.

@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package learn
+
+import "context"
+
+// Reasons of a [Trouble].
+const (
+	NoAnswer      = "NoAnswer"      // or none that came to an end in time
+	TooLong       = "TooLong"       // an answer without an end, or nearly so
+	Refused       = "Refused"       // a status other than 200
+	NotUnderstood = "NotUnderstood" // an answer that is no list of resources
+)
+
+// Trouble is why what a server tells of itself is not known.
+type Trouble struct {
+	Reason string
+	URL    string // what was asked for, at the server's own name
+	Err    error
+}
+
+// Error implements error.
+func (t *Trouble) Error() string { return t.Err.Error() }
+
+// Unwrap returns what went wrong.
+func (t *Trouble) Unwrap() error { return t.Err }
+
+func (r *Remote) trouble(reason, path string, err error) *Trouble {
+	to := *r.Base
+	to.Path = path
+	return &Trouble{reason, to.String(), err}
+}
+
+// tell says of each group version whether it is known what the server serves: troubles are by the name of the APIService. Once is chance,
+// as when a server starts anew: trouble is told of when it comes twice running, in one state of the registration.
+func (s *server) tell(ctx context.Context, remotes []Remote, troubles map[string]error) {
+	if s.learner.o.Told == nil || ctx.Err() != nil {
+		return // a worker that ends found out nothing
+	}
+	was := s.doubts
+	s.doubts = map[string]string{}
+	for i := range remotes {
+		r := &remotes[i]
+		err := troubles[r.Name]
+		if err != nil {
+			s.doubts[r.Name] = r.State
+			if state, twice := was[r.Name]; !twice || state != r.State {
+				continue
+			}
+		}
+		s.learner.o.Told(r, err)
+	}
+}

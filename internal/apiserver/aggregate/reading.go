@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package aggregate
+
+import (
+	"fmt"
+
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+)
+
+// Readable is the type of the condition that says whether it is understood what a server tells of itself. Available says only that
+// something answers where the group-version is. The condition stands beside Available from the first time on that an available server
+// was not understood; a registration that was always well does not have it.
+const Readable apiregistrationv1.APIServiceConditionType = "DiscoveryReadable"
+
+// reading is what came of the newest attempt to learn what a server serves. Empty: it was understood.
+type reading struct{ reason, message string }
+
+// Read is told what came of an attempt to learn what is served at host (that of [Service.URL]) for a registration. Reason and message are
+// empty if that is known now. Of a server that is not available it says nothing: why nobody reads it is known.
+func (a *Aggregator) Read(name, host, reason, message string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e := a.entries[name]
+	if e == nil || e.service.URL("").Host != host {
+		return // it leads elsewhere by now
+	}
+	if reason != "" && !e.service.Available {
+		return
+	}
+	now := &reading{reason, clip(message)}
+	was := e.reading.Swap(now)
+	if was == nil && *now == (reading{}) && e.service.Unreadable == "" || was != nil && *was == *now {
+		return
+	}
+	e.poke()
+}
+
+// finding is what the condition is to say of a registration whose availability was found out just now; false: what it says is left.
+func (r *reading) finding(of *apiregistrationv1.APIService, availability finding) (finding, bool) {
+	switch {
+	case r == nil || availability.status != apiregistrationv1.ConditionTrue:
+		return finding{}, false
+	case r.reason != "":
+		return finding{Readable, apiregistrationv1.ConditionFalse, r.reason, r.message}, true
+	case condition(of, Readable) == nil:
+		return finding{}, false
+	}
+	return finding{Readable, apiregistrationv1.ConditionTrue, "Read", "what the server tells of itself is understood"}, true
+}
+
+// unread is the text of a warning to who asks what a server serves that nobody understands; empty: there is none to give.
+func (s *Service) unread() string {
+	if s.Unreadable == "" {
+		return ""
+	}
+	return fmt.Sprintf(`299 - "APIService %s: %s is False: %s"`, s.Name, Readable, s.Unreadable)
+}
