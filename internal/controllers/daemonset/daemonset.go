@@ -68,40 +68,10 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		pods: core.Pods().Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock),
 		queue: controllers.NewQueue[types.NamespacedName](d, "daemonset", 2),
 	}
-	gone := func(pod *corev1.Pod) {
-		if set := c.owner(pod); set != nil {
-			c.expectations.DeletionObserved(controllers.Key(set), pod.UID)
-			c.queue.Add(controllers.Key(set))
-		}
-	}
 	d.Await(apps.ControllerRevisions().Informer())
 	err := errors.Join(
-		workload.IndexByController(core.Pods().Informer()),
 		controllers.Subscribe(d, apps.DaemonSets().Informer(), controllers.OnAny(func(set *appsv1.DaemonSet) { c.queue.Add(controllers.Key(set)) })),
-		controllers.Subscribe(d, core.Pods().Informer(), controllers.Handler[*corev1.Pod]{
-			Add: func(pod *corev1.Pod) {
-				if pod.DeletionTimestamp != nil {
-					gone(pod)
-				} else if set := c.owner(pod); set != nil {
-					c.expectations.CreationObserved(controllers.Key(set))
-					c.queue.Add(controllers.Key(set))
-				} else if metav1.GetControllerOfNoCopy(pod) == nil {
-					c.wakeSuitors(pod)
-				}
-			},
-			Update: func(before, now *corev1.Pod) {
-				if now.DeletionTimestamp != nil {
-					gone(now)
-					return
-				}
-				for _, pod := range []*corev1.Pod{before, now} {
-					if set := c.owner(pod); set != nil {
-						c.queue.Add(controllers.Key(set))
-					}
-				}
-			},
-			Delete: gone,
-		}),
+		workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Expectations: c.expectations}.Subscribe(d, core.Pods().Informer()),
 		controllers.Subscribe(d, core.Nodes().Informer(), controllers.Handler[*corev1.Node]{
 			Add: func(*corev1.Node) { c.wakeAll() },
 			Update: func(before, now *corev1.Node) {
@@ -115,9 +85,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-func (c *controller) owner(pod *corev1.Pod) *appsv1.DaemonSet {
-	o, _ := workload.OwnerOf(pod, kind.Kind, c.sets.DaemonSets(pod.Namespace).Get)
-	return o
+func (c *controller) owned(pod *corev1.Pod) bool {
+	_, ok := workload.OwnerOf(pod, kind.Kind, c.sets.DaemonSets(pod.Namespace).Get)
+	return ok
 }
 
 func (c *controller) wakeAll() {
@@ -132,11 +102,11 @@ func (c *controller) wakeAll() {
 
 func (c *controller) wakeSuitors(pod *corev1.Pod) {
 	sets, err := c.sets.DaemonSets(pod.Namespace).List(labels.Everything())
-	if err != nil || len(pod.Labels) == 0 {
+	if err != nil {
 		return
 	}
 	for _, set := range sets {
-		if selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector); err == nil && !selector.Empty() && selector.Matches(labels.Set(pod.Labels)) {
+		if workload.Selects(set.Spec.Selector, pod) {
 			c.queue.Add(controllers.Key(set))
 		}
 	}

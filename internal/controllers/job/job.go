@@ -165,7 +165,7 @@ func (c *controller) podChanged(pod *corev1.Pod) {
 	if tracked(pod) && (ref == nil || pod.DeletionTimestamp != nil && (j == nil || ended(j))) {
 		c.orphans.Add(controllers.Key(pod))
 	}
-	if ref != nil || len(pod.Labels) == 0 {
+	if ref != nil {
 		return
 	}
 	jobs, err := c.jobs.Jobs(pod.Namespace).List(labels.Everything())
@@ -173,7 +173,7 @@ func (c *controller) podChanged(pod *corev1.Pod) {
 		return
 	}
 	for _, j := range jobs {
-		if selector, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && !selector.Empty() && selector.Matches(labels.Set(pod.Labels)) {
+		if workload.Selects(j.Spec.Selector, pod) {
 			c.queue.Add(controllers.Key(j))
 		}
 	}

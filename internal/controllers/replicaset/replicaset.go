@@ -75,10 +75,7 @@ func newController(d *controllers.Deps, queue string, s source) (*controller, er
 		expectations: workload.NewExpectations(d.Clock),
 		queue:        controllers.NewQueue[types.NamespacedName](d, queue, 5),
 	}
-	return c, errors.Join(
-		workload.IndexByController(pods.Informer()),
-		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{Add: c.podAdded, Update: c.podUpdated, Delete: c.podDeleted}),
-	)
+	return c, workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Expectations: c.expectations}.Subscribe(d, pods.Informer())
 }
 
 // Run works until ctx ends.
@@ -98,74 +95,25 @@ func (c *controller) gone(was metav1.Object) {
 	c.queue.Add(controllers.Key(was))
 }
 
-// owner finds the set that ref speaks of.
-func (c *controller) owner(namespace string, ref *metav1.OwnerReference) *appsv1.ReplicaSet {
-	if ref == nil || ref.Kind != c.kind.Kind {
-		return nil
-	}
-	s, err := c.get(namespace, ref.Name)
-	if err != nil || s.UID != ref.UID {
-		return nil
-	}
-	return s.ReplicaSet
-}
-
-func (c *controller) podAdded(pod *corev1.Pod) {
-	if pod.DeletionTimestamp != nil {
-		c.podDeleted(pod)
-		return
-	}
-	ref := metav1.GetControllerOfNoCopy(pod)
-	if ref == nil {
-		c.wakeSuitors(pod)
-		return
-	}
-	if rs := c.owner(pod.Namespace, ref); rs != nil {
-		c.expectations.CreationObserved(controllers.Key(rs))
-		c.queue.Add(controllers.Key(rs))
-	}
-}
-
-func (c *controller) podUpdated(before, now *corev1.Pod) {
-	if now.DeletionTimestamp != nil {
-		// A replacement is due at once, not only when the node has finished with the pod.
-		c.podDeleted(now)
-		return
-	}
-	refBefore, refNow := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(now)
-	if refBefore != nil && (refNow == nil || refNow.UID != refBefore.UID) {
-		if rs := c.owner(before.Namespace, refBefore); rs != nil {
-			c.queue.Add(controllers.Key(rs))
+func (c *controller) owned(pod *corev1.Pod) bool {
+	_, ok := workload.OwnerOf(pod, c.kind.Kind, func(name string) (metav1.Object, error) {
+		s, err := c.get(pod.Namespace, name)
+		if err != nil {
+			return nil, err
 		}
-	}
-	if refNow == nil {
-		c.wakeSuitors(now)
-		return
-	}
-	if rs := c.owner(now.Namespace, refNow); rs != nil {
-		c.queue.Add(controllers.Key(rs))
-	}
-}
-
-func (c *controller) podDeleted(pod *corev1.Pod) {
-	if rs := c.owner(pod.Namespace, metav1.GetControllerOfNoCopy(pod)); rs != nil {
-		c.expectations.DeletionObserved(controllers.Key(rs), pod.UID)
-		c.queue.Add(controllers.Key(rs))
-	}
+		return s.ReplicaSet, nil
+	})
+	return ok
 }
 
 // wakeSuitors wakes those who may want to adopt an orphan.
 func (c *controller) wakeSuitors(pod *corev1.Pod) {
-	if len(pod.Labels) == 0 {
-		return
-	}
 	sets, err := c.list(pod.Namespace)
 	if err != nil {
 		return
 	}
 	for _, rs := range sets {
-		selector, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
-		if err == nil && !selector.Empty() && selector.Matches(labels.Set(pod.Labels)) {
+		if workload.Selects(rs.Spec.Selector, pod) {
 			c.queue.Add(controllers.Key(rs.ReplicaSet))
 		}
 	}

@@ -66,51 +66,18 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		pods: core.Pods().Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock), writes: workload.NewWrites(),
 		queue: controllers.NewQueue[types.NamespacedName](d, "statefulset", 5),
 	}
-	gone := func(pod *corev1.Pod) {
-		if set := c.owner(pod); set != nil {
-			c.expectations.DeletionObserved(controllers.Key(set), pod.UID)
-			c.queue.Add(controllers.Key(set))
-		}
-	}
 	d.Await(apps.ControllerRevisions().Informer())
 	d.Await(core.PersistentVolumeClaims().Informer())
 	err := errors.Join(
-		workload.IndexByController(core.Pods().Informer()),
 		controllers.Subscribe(d, apps.StatefulSets().Informer(), controllers.OnAny(func(set *appsv1.StatefulSet) { c.queue.Add(controllers.Key(set)) })),
-		controllers.Subscribe(d, core.Pods().Informer(), controllers.Handler[*corev1.Pod]{
-			Add: func(pod *corev1.Pod) {
-				if pod.DeletionTimestamp != nil {
-					gone(pod)
-				} else if set := c.owner(pod); set != nil {
-					c.expectations.CreationObserved(controllers.Key(set))
-					c.queue.Add(controllers.Key(set))
-				} else if metav1.GetControllerOfNoCopy(pod) == nil {
-					c.wakeSuitors(pod)
-				}
-			},
-			Update: func(before, now *corev1.Pod) {
-				if now.DeletionTimestamp != nil {
-					gone(now)
-					return
-				}
-				for _, pod := range []*corev1.Pod{before, now} {
-					if set := c.owner(pod); set != nil {
-						c.queue.Add(controllers.Key(set))
-					}
-				}
-				if metav1.GetControllerOfNoCopy(now) == nil {
-					c.wakeSuitors(now)
-				}
-			},
-			Delete: gone,
-		}),
+		workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Expectations: c.expectations}.Subscribe(d, core.Pods().Informer()),
 	)
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-func (c *controller) owner(pod *corev1.Pod) *appsv1.StatefulSet {
-	o, _ := workload.OwnerOf(pod, kind.Kind, c.sets.StatefulSets(pod.Namespace).Get)
-	return o
+func (c *controller) owned(pod *corev1.Pod) bool {
+	_, ok := workload.OwnerOf(pod, kind.Kind, c.sets.StatefulSets(pod.Namespace).Get)
+	return ok
 }
 
 // wakeSuitors wakes the set that would adopt a pod: its name says which.

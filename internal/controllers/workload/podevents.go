@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"errors"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// PodEvents is what the events of pods mean to a controller whose objects own them: what was expected has been seen, an
+// owner has something to look at, or there is an orphan that somebody may want.
+type PodEvents struct {
+	// Owned tells whether the pod's controller is one of the controller's objects, and is there.
+	Owned func(pod *corev1.Pod) bool
+	// Orphan hears of a pod without controller that came, or whose labels or controller changed.
+	Orphan func(pod *corev1.Pod)
+	// Wake puts an owner into the queue.
+	Wake func(owner types.NamespacedName)
+
+	Expectations *Expectations
+}
+
+// Subscribe makes e see the events of pods, and pods be found by ByController.
+func (e PodEvents) Subscribe(d *controllers.Deps, pods cache.SharedIndexInformer) error {
+	return errors.Join(IndexByController(pods),
+		controllers.Subscribe(d, pods, controllers.Handler[*corev1.Pod]{Add: e.added, Update: e.updated, Delete: e.gone}))
+}
+
+// wake wakes the owner that ref names, if it is there; before, when set, hears of it first.
+func (e PodEvents) wake(pod *corev1.Pod, ref *metav1.OwnerReference, before func(owner types.NamespacedName)) {
+	if ref == nil || !e.Owned(pod) {
+		return
+	}
+	owner := types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}
+	if before != nil {
+		before(owner)
+	}
+	e.Wake(owner)
+}
+
+func (e PodEvents) added(pod *corev1.Pod) {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	switch {
+	case pod.DeletionTimestamp != nil:
+		e.gone(pod) // it was going before anybody here heard of it
+	case ref == nil:
+		e.Orphan(pod)
+	default:
+		e.wake(pod, ref, e.Expectations.CreationObserved)
+	}
+}
+
+func (e PodEvents) updated(before, now *corev1.Pod) {
+	was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(now)
+	moved := was != nil && (is == nil || is.UID != was.UID)
+	if moved {
+		e.wake(before, was, nil)
+	}
+	switch {
+	case now.DeletionTimestamp != nil:
+		e.gone(now) // a replacement is due at once, not only when the node has finished with the pod
+	case is != nil:
+		e.wake(now, is, nil)
+	case moved || !maps.Equal(before.Labels, now.Labels):
+		e.Orphan(now)
+	}
+}
+
+func (e PodEvents) gone(pod *corev1.Pod) {
+	e.wake(pod, metav1.GetControllerOfNoCopy(pod), func(owner types.NamespacedName) {
+		e.Expectations.DeletionObserved(owner, pod.UID)
+	})
+}
+
+// Selects tells whether selector, which must say something, matches the pod.
+func Selects(selector *metav1.LabelSelector, pod *corev1.Pod) bool {
+	if len(pod.Labels) == 0 {
+		return false
+	}
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	return err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels))
+}
