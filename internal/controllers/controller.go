@@ -86,7 +86,21 @@ type Cluster struct {
 	LegacyTokenPeriod time.Duration // after how long unused tokens go that were made unasked; a year when 0
 	MirroredAddresses int           // of one subset of Endpoints, how many are mirrored; 1000 when 0
 
+	NodeHealth NodeHealth
+
 	Initializers bool // objects may be hidden while they wait for initializers: Metadata shows them, Informers do not
+}
+
+// NodeHealth says when a node counts as lost, and how fast its pods are evicted then.
+type NodeHealth struct {
+	Grace        time.Duration // how long a node may be silent; 50 s when 0
+	StartupGrace time.Duration // and one that has never reported; 1 min when 0
+	Period       time.Duration // how long changes are collected before zones are judged; 5 s when 0
+
+	EvictionRate          *float32 // nodes a second, of each zone; 0.1 when nil
+	SecondaryEvictionRate *float32 // the same of a zone in which most nodes are lost; 0.01 when nil
+	LargeZone             *int     // up to how many nodes that is none at all; 50 when nil
+	UnhealthyZone         *float32 // which part of a zone is most; 0.55 when nil
 }
 
 // TokenSigner signs the token that a secret holds for a service account.

@@ -5,11 +5,16 @@
 //
 // A node's heartbeat is its Lease in kube-node-lease, or a change of its Ready condition. What counts is when this
 // process saw it, not what the node's clock says. A heartbeat costs an entry in a map; only when one fails to come for
-// 50 seconds is the node looked at: its conditions become Unknown, it gets the taints unreachable, and its pods count as
+// 50 seconds is the node looked at: its conditions become Unknown, it gets the taint unreachable, and its pods count as
 // not ready, so that services send them nothing.
+//
+// The taints NoExecute, which evict pods, come one node after the other, by what the nodes of the zone are like together:
+// see [zones]. Changes are collected for five seconds before zones are judged, since nodes that fail for one reason fall
+// silent one by one.
 package nodelifecycle
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -49,37 +55,61 @@ func Controller() controllers.Controller {
 // byNode is the index of pods by the node they are on.
 const byNode = "node"
 
+// judging is the key of the queue under which zones are judged; no node has that name.
+const judging = ""
+
 type controller struct {
 	client   kubernetes.Interface
 	recorder record.EventRecorder
 	clock    clock.PassiveClock
 	nodes    listers.NodeLister
 	pods     cache.Indexer
+	leases   coordinationlisters.LeaseLister
 	queue    *controllers.Queue[string]
+	settings settings
 
 	mu    sync.Mutex
 	heard map[string]time.Time
+	zones *zones
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	nodes, pods := d.Informers.Core().V1().Nodes(), d.Informers.Core().V1().Pods()
 	leases := d.Informers.Coordination().V1().Leases()
+	h := d.Cluster.NodeHealth
 	c := &controller{
-		client: d.Client, recorder: d.Recorder, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Informer().GetIndexer(),
-		queue: controllers.NewQueue[string](d, "node-lifecycle", 4), heard: map[string]time.Time{},
+		client: d.Client, recorder: d.Recorder, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Informer().GetIndexer(), leases: leases.Lister(),
+		queue: controllers.NewQueue[string](d, "node_lifecycle_controller", 4), heard: map[string]time.Time{},
+		settings: settings{
+			grace: cmp.Or(h.Grace, 50*time.Second), startupGrace: cmp.Or(h.StartupGrace, time.Minute), period: cmp.Or(h.Period, 5*time.Second),
+			rate: or(h.EvictionRate, 0.1), secondary: or(h.SecondaryEvictionRate, 0.01), unhealthy: or(h.UnhealthyZone, 0.55), large: or(h.LargeZone, 50),
+		},
 	}
+	c.zones = newZones(c.settings)
 	beat := func(lease *coordinationv1.Lease) {
 		if lease.Namespace == corev1.NamespaceNodeLease {
-			c.hear(lease.Name)
+			c.hear(lease.Name, c.clock.Now())
 		}
 	}
-	d.Await(pods.Informer())
+	bound := func(pod *corev1.Pod) {
+		if node, err := c.nodes.Get(pod.Spec.NodeName); err == nil && readiness(node) == corev1.ConditionUnknown {
+			c.queue.Add(node.Name)
+		}
+	}
 	err := errors.Join(
 		controllers.Index(pods.Informer(), byNode, func(obj any) ([]string, error) {
 			if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
 				return []string{pod.Spec.NodeName}, nil
 			}
 			return nil, nil
+		}),
+		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
+			Add: bound,
+			Update: func(before, now *corev1.Pod) {
+				if before.Spec.NodeName != now.Spec.NodeName {
+					bound(now)
+				}
+			},
 		}),
 		controllers.Subscribe(d, leases.Informer(), controllers.Handler[*coordinationv1.Lease]{
 			Add: beat,
@@ -91,37 +121,68 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		}),
 		controllers.Subscribe(d, nodes.Informer(), controllers.Handler[*corev1.Node]{
 			Add: func(node *corev1.Node) {
-				c.hear(node.Name)
-				c.tell(node.Name, "RegisteredNode", "Node %s event: Registered Node %s in Controller", node.Name)
+				at := c.clock.Now()
+				if readiness(node) == "" {
+					at = node.CreationTimestamp.Time
+				}
+				c.hear(node.Name, at)
+				c.tell(node, "RegisteredNode", "Node %s event: Registered Node %s in Controller", node.Name)
+				c.observe(node)
 				c.queue.Add(node.Name)
 			},
 			Update: func(before, now *corev1.Node) {
 				was, is := condition(before.Status.Conditions, corev1.NodeReady), condition(now.Status.Conditions, corev1.NodeReady)
-				if is != nil && (was == nil || !was.LastHeartbeatTime.Equal(&is.LastHeartbeatTime)) {
-					c.hear(now.Name)
+				if (was == nil) != (is == nil) || is != nil && !was.LastHeartbeatTime.Equal(&is.LastHeartbeatTime) {
+					c.hear(now.Name, c.clock.Now())
 				}
+				c.observe(now)
 				c.queue.Add(now.Name)
 			},
 			Delete: func(node *corev1.Node) {
 				c.mu.Lock()
 				delete(c.heard, node.Name)
+				c.zones.remove(node.Name)
 				c.mu.Unlock()
-				c.tell(node.Name, "RemovingNode", "Node %s event: Removing Node %s from Controller", node.Name)
+				c.tell(node, "RemovingNode", "Node %s event: Removing Node %s from Controller", node.Name)
+				c.queue.AddAfter(judging, c.settings.period)
 			},
 		}),
 	)
-	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+	return controllers.RunnerFunc(func(ctx context.Context) error {
+		return c.queue.Run(ctx, func(ctx context.Context, name string) error {
+			if name == judging {
+				return c.judge(ctx)
+			}
+			return c.sync(ctx, name)
+		})
+	}), err
 }
 
-func (c *controller) hear(node string) {
+// hear books a sign of life; the latest counts.
+func (c *controller) hear(node string, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard[node] = c.clock.Now()
+	if c.heard[node].Before(at) {
+		c.heard[node] = at
+	}
 }
 
-// tell makes an event about a node; the reference's UID is the node's name, by which kubectl describe finds it.
-func (c *controller) tell(node, reason, format, text string) {
-	c.recorder.Eventf(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: types.UID(node)}, corev1.EventTypeNormal, reason, format, node, text)
+// observe tells the zones of a node, and has them judged if that is new.
+func (c *controller) observe(n *corev1.Node) {
+	status, has := readiness(n), fled(n)
+	_, excluded := n.Labels["node.kubernetes.io/exclude-disruption"]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.zones.observe(n.Name, node{
+		zone: zoneOf(n.Labels), status: status, counted: !excluded, waiting: has == "" && fleeing(status) != "", tainted: has != "",
+	}) {
+		c.queue.AddAfter(judging, c.settings.period)
+	}
+}
+
+// tell makes an event about a node.
+func (c *controller) tell(node *corev1.Node, reason, format, text string) {
+	c.recorder.Eventf(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node.Name, UID: node.UID}, corev1.EventTypeNormal, reason, format, node.Name, text)
 }
 
 func (c *controller) sync(ctx context.Context, name string) error {
@@ -131,36 +192,114 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	} else if err != nil {
 		return fmt.Errorf("get node: %w", err)
 	}
-	now := c.clock.Now()
-	c.mu.Lock()
-	heard := c.heard[name]
-	c.mu.Unlock()
-	if left := deadline(node, heard).Sub(now); left > 0 {
-		c.queue.AddAfter(name, left+time.Millisecond)
-	} else if conditions := silenced(node, now); !equality.Semantic.DeepEqual(conditions, node.Status.Conditions) {
-		update := node.DeepCopy()
-		update.Status.Conditions = conditions
-		if node, err = c.client.CoreV1().Nodes().UpdateStatus(ctx, update, metav1.UpdateOptions{}); err != nil {
-			return fmt.Errorf("update status: %w", err)
-		}
-		c.tell(name, "NodeNotReady", "Node %s status is now: %s", "NodeNotReady")
+	if node, err = c.listen(ctx, node); err != nil {
+		return err
 	}
-	if next := taints(node, now); !equality.Semantic.DeepEqual(next, node.Spec.Taints) {
-		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
-			"spec":     map[string]any{"taints": next},
-		})
-		if err != nil {
-			return fmt.Errorf("encode patch: %w", err)
-		}
-		if _, err := c.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-			return fmt.Errorf("patch taints: %w", err)
-		}
+	if err := c.patch(ctx, node, fled(node) != ""); err != nil {
+		return err
 	}
-	if ready := condition(node.Status.Conditions, corev1.NodeReady); ready != nil && ready.Status == corev1.ConditionUnknown {
-		return c.unready(ctx, name, now)
+	if readiness(node) == corev1.ConditionUnknown {
+		return c.unready(ctx, name, c.clock.Now())
 	}
 	return nil
+}
+
+// listen writes down that a node is silent, if it is, and returns what it is then.
+func (c *controller) listen(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
+	now := c.clock.Now()
+	c.mu.Lock()
+	heard := c.heard[node.Name]
+	c.mu.Unlock()
+	if left := c.settings.deadline(node, heard).Sub(now); left > 0 {
+		c.queue.AddAfter(node.Name, left+time.Millisecond)
+		return node, nil
+	}
+	conditions := silenced(node, now)
+	if equality.Semantic.DeepEqual(conditions, node.Status.Conditions) {
+		return node, nil
+	}
+	// It may be us who do not hear: a cache that is behind is no reason to give nodes up.
+	live, err := c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node.Name, metav1.GetOptions{})
+	if err == nil {
+		if cached, err := c.leases.Leases(corev1.NamespaceNodeLease).Get(node.Name); err != nil || cached.ResourceVersion != live.ResourceVersion {
+			c.queue.AddAfter(node.Name, c.settings.period)
+			return node, nil
+		}
+	} else if !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("get lease: %w", err)
+	}
+	was := readiness(node)
+	update := node.DeepCopy()
+	update.Status.Conditions = conditions
+	if node, err = c.client.CoreV1().Nodes().UpdateStatus(ctx, update, metav1.UpdateOptions{}); err != nil {
+		return nil, fmt.Errorf("update status: %w", err)
+	}
+	if was == corev1.ConditionTrue {
+		c.tell(node, "NodeNotReady", "Node %s status is now: %s", "NodeNotReady")
+	}
+	return node, nil
+}
+
+// patch sets the taints and labels right that a node has by what it is.
+func (c *controller) patch(ctx context.Context, node *corev1.Node, flee bool) error {
+	change := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
+	patch := map[string]any{"metadata": change}
+	changed := false
+	if next := taints(node, flee, c.clock.Now()); !equality.Semantic.DeepEqual(next, node.Spec.Taints) {
+		patch["spec"], changed = map[string]any{"taints": next}, true
+	}
+	if next := oldLabels(node.Labels); len(next) > 0 {
+		change["labels"], changed = next, true
+	}
+	if !changed {
+		return nil
+	}
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	if _, err := c.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, data, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("patch node: %w", err)
+	}
+	return nil
+}
+
+// judge carries out what the zones decide.
+func (c *controller) judge(ctx context.Context) error {
+	now := c.clock.Now()
+	c.mu.Lock()
+	v := c.zones.judge(now)
+	if v.forgive {
+		for name := range c.heard {
+			c.heard[name] = now
+		}
+	}
+	c.mu.Unlock()
+	if !v.again.IsZero() {
+		c.queue.AddAfter(judging, v.again.Sub(now))
+	}
+	var errs []error
+	for i, name := range append(v.untaint, v.taint...) {
+		node, err := c.nodes.Get(name)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err == nil {
+			err = c.patch(ctx, node, i >= len(v.untaint))
+		}
+		if err == nil || apierrors.IsNotFound(err) {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("taint %s: %w", name, err))
+		c.mu.Lock()
+		if i < len(v.untaint) {
+			c.zones.rejudge()
+		} else {
+			c.zones.retry(name)
+		}
+		c.mu.Unlock()
+	}
+	return errors.Join(errs...)
 }
 
 // unready marks the pods of a lost node as not ready.
@@ -172,7 +311,10 @@ func (c *controller) unready(ctx context.Context, node string, now time.Time) er
 	var errs []error
 	for _, o := range objects {
 		pod, ok := o.(*corev1.Pod)
-		if !ok || !workload.Ready(pod) {
+		if !ok {
+			continue
+		}
+		if ready := workload.Condition(pod, corev1.PodReady); ready == nil || ready.Status == corev1.ConditionFalse {
 			continue
 		}
 		patch, err := json.Marshal(map[string]any{

@@ -11,12 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// How long a node may be silent: one that has reported before, and one that never has.
-const (
-	grace        = 50 * time.Second
-	startupGrace = 60 * time.Second
-)
-
 func condition(conditions []corev1.NodeCondition, kind corev1.NodeConditionType) *corev1.NodeCondition {
 	for i := range conditions {
 		if conditions[i].Type == kind {
@@ -26,12 +20,13 @@ func condition(conditions []corev1.NodeCondition, kind corev1.NodeConditionType)
 	return nil
 }
 
-// deadline is when a node that was last heard of at heard counts as lost.
-func deadline(node *corev1.Node, heard time.Time) time.Time {
+// deadline is when a node that was last heard of at heard counts as lost: one that has reported before, and one that
+// never has.
+func (s settings) deadline(node *corev1.Node, heard time.Time) time.Time {
 	if condition(node.Status.Conditions, corev1.NodeReady) == nil {
-		return heard.Add(startupGrace)
+		return heard.Add(s.startupGrace)
 	}
-	return heard.Add(grace)
+	return heard.Add(s.grace)
 }
 
 // silenced are a node's conditions once nothing is known of it any more.
@@ -67,9 +62,38 @@ var byCondition = []struct {
 	{corev1.NodePIDPressure, corev1.ConditionTrue, corev1.TaintNodePIDPressure},
 }
 
+// fleeing is the taint that evicts pods from a node whose Ready condition has that status; empty for none.
+func fleeing(status corev1.ConditionStatus) string {
+	switch status {
+	case corev1.ConditionFalse:
+		return corev1.TaintNodeNotReady
+	case corev1.ConditionUnknown:
+		return corev1.TaintNodeUnreachable
+	}
+	return ""
+}
+
+// readiness is the status of a node's Ready condition; empty where it has none.
+func readiness(node *corev1.Node) corev1.ConditionStatus {
+	if c := condition(node.Status.Conditions, corev1.NodeReady); c != nil {
+		return c.Status
+	}
+	return ""
+}
+
+// fled is the key of the taint that evicts pods from a node because it was not ready; empty where it has none.
+func fled(node *corev1.Node) string {
+	for _, t := range node.Spec.Taints {
+		if t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable) {
+			return t.Key
+		}
+	}
+	return ""
+}
+
 // taints are a node's taints after those of its conditions have been set right: NoSchedule for each, and NoExecute for a
-// node that is not ready or cannot be reached. Those of others stay as they are.
-func taints(node *corev1.Node, now time.Time) []corev1.Taint {
+// node that is not ready or cannot be reached, if flee says so. Those of others stay as they are.
+func taints(node *corev1.Node, flee bool, now time.Time) []corev1.Taint {
 	type id struct {
 		key    string
 		effect corev1.TaintEffect
@@ -88,7 +112,7 @@ func taints(node *corev1.Node, now time.Time) []corev1.Taint {
 		met := c != nil && c.Status == t.status
 		add(t.key, corev1.TaintEffectNoSchedule, met)
 		if t.kind == corev1.NodeReady {
-			add(t.key, corev1.TaintEffectNoExecute, met)
+			add(t.key, corev1.TaintEffectNoExecute, met && flee)
 		}
 	}
 	// A node that has never said that it is ready keeps what it was registered with.
@@ -111,4 +135,17 @@ func taints(node *corev1.Node, now time.Time) []corev1.Taint {
 		}
 	}
 	return result
+}
+
+// oldLabels are the labels with the names of old that a node lacks, or that say something else.
+func oldLabels(labels map[string]string) map[string]string {
+	missing := map[string]string{}
+	for now, old := range map[string]string{corev1.LabelOSStable: "beta.kubernetes.io/os", corev1.LabelArchStable: "beta.kubernetes.io/arch"} {
+		if value, ok := labels[now]; ok {
+			if was, ok := labels[old]; !ok || was != value {
+				missing[old] = value
+			}
+		}
+	}
+	return missing
 }
