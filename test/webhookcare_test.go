@@ -6,6 +6,7 @@ package test
 import (
 	"encoding/json"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -194,6 +195,76 @@ func TestWebhookBreaker(t *testing.T) {
 	refused(t, h, ns, "y")
 	if r := rows(t, cluster)["service/behind.example.com"]; r.State == extension.Open || r.Failures != 6 {
 		t.Errorf("after its endpoints changed it is shown as %+v", r)
+	}
+}
+
+// TestBreakerCountsWrongAnswers: a webhook whose answers are none, to whatever they are given, is one that fails: kube-apiserver lets
+// its failure policy decide, and so does a breaker. A patch that does not fit the object at hand may fit the next one: it is refused each
+// time, whatever the policy, and keeps the webhook from nothing.
+func TestBreakerCountsWrongAnswers(t *testing.T) {
+	cluster, h, _ := careful(t, options.Webhooks{BreakerFailures: 3, BreakerPause: time.Hour})
+	other := func(*admissionv1.AdmissionReview) any {
+		return &admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Response: &admissionv1.AdmissionResponse{UID: "another", Allowed: true}}
+	}
+	typed := func(patchType admissionv1.PatchType) func(*admissionv1.AdmissionReview) any {
+		return func(*admissionv1.AdmissionReview) any {
+			return &admissionv1.AdmissionResponse{Allowed: true, Patch: []byte(`[{"op":"add","path":"/data/x","value":"y"}]`), PatchType: &patchType}
+		}
+	}
+	for name, c := range map[string]struct {
+		answer func(*admissionv1.AdmissionReview) any
+		want   string // what the error says
+		opens  bool
+	}{
+		"another-uid":    {other, `expected response.uid="`, true},
+		"no-patch":       {patching(`{`), "received undecodable patch in webhook response", true},
+		"strange-patch":  {typed("MergePatch"), `unsupported patch type "MergePatch"`, true},
+		"patch-does-not": {patching(`[{"op":"remove","path":"/data/none"}]`), "Unable to remove nonexistent key", false},
+		"denied":         {deny("no"), "denied the request: no", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := h.namespace(t, name)
+			h.on(name, c.answer)
+			h.mutate(t, name, h.mutating(name, ns))
+			for range 3 {
+				if st := refused(t, h, ns, "x"); !strings.Contains(st.Message, c.want) {
+					t.Errorf("refused with %q, want %q", st.Message, c.want)
+				}
+			}
+			st := refused(t, h, ns, "x")
+			if open := strings.Contains(st.Message, "extension is not called while it keeps failing"); open != c.opens || open && !strings.Contains(st.Message, strings.TrimPrefix(c.want, "received undecodable patch in webhook response")) {
+				t.Errorf("refused with %q; is the breaker to be open: %v", st.Message, c.opens)
+			}
+			if n := len(h.take()); (n == 3) != c.opens {
+				t.Errorf("called %d times", n)
+			}
+			state := extension.OK
+			if c.opens {
+				state = extension.Open
+			}
+			if r := rows(t, cluster)[name+"/"+name+".example.com"]; r.State != state || (r.Failures == 0) == c.opens {
+				t.Errorf("shown as %+v", r)
+			}
+		})
+	}
+	// One that answers as it should in between is not one that keeps failing.
+	ns := h.namespace(t, "now-and-then")
+	var count atomic.Int32
+	h.on("sometimes", func(r *admissionv1.AdmissionReview) any {
+		if count.Add(1)%3 == 0 {
+			return allow(r)
+		}
+		return other(r)
+	})
+	h.validate(t, "sometimes", h.validating("sometimes", ns))
+	for range 6 {
+		_, err := h.client.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"}}, metav1.CreateOptions{})
+		if err != nil && !strings.Contains(err.Error(), "expected response.uid") {
+			t.Error(err)
+		}
+	}
+	if n := len(h.take()); n != 6 {
+		t.Errorf("called %d times", n)
 	}
 }
 

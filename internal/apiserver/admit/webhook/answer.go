@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionv1beta1 "k8s.io/api/admission/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +23,8 @@ type answer struct {
 	allowed     bool
 	patch       []byte
 	patchType   admissionv1.PatchType
+	changes     jsonpatch.Patch // patch, read
+	unreadable  error           // why it could not be
 	result      *metav1.Status
 	warnings    []string
 }
@@ -65,6 +68,20 @@ func check(uid types.UID, mutating bool, review runtime.Object) (*answer, error)
 		return a, nil
 	}
 	return nil, fmt.Errorf("unexpected response type %T", review) // upstream's words
+}
+
+// readPatch reads the patch of an answer that lets the object pass. The error is what is wrong with it whatever it is applied to.
+func (a *answer) readPatch() error {
+	if !a.allowed || len(a.patch) == 0 {
+		return nil
+	}
+	if a.changes, a.unreadable = jsonpatch.DecodePatch(a.patch); a.unreadable != nil {
+		return a.unreadable
+	}
+	if a.patchType != admissionv1.PatchTypeJSONPatch && len(a.changes) > 0 {
+		return fmt.Errorf("unsupported patch type %q", a.patchType) // upstream's words
+	}
+	return nil
 }
 
 func checkV1(uid types.UID, mutating bool, r *admissionv1.AdmissionReview) (*answer, error) {

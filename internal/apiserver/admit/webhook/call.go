@@ -38,7 +38,18 @@ func (p *side) call(ctx context.Context, h *hook, q *matching.Request, r *review
 		return nil, &failed{h.title, fmt.Errorf("could not get REST client: %w", err), http.StatusInternalServerError} // upstream's words
 	}
 	said := emptyAnswer(version)
-	if err := p.post(ctx, h, client, body, said); err != nil {
+	var a *answer
+	var wrong error
+	err = p.post(ctx, h, client, body, said, func() error {
+		if a, wrong = check(uid, mutating, said); wrong != nil {
+			return wrong
+		}
+		return a.readPatch()
+	})
+	switch {
+	case wrong != nil:
+		return nil, &failed{h.title, fmt.Errorf("received invalid webhook response: %w", wrong), http.StatusServiceUnavailable} // upstream's words
+	case a == nil && err != nil: // there was none; what is wrong with a patch is told after what else the webhook said
 		code := int32(http.StatusServiceUnavailable)
 		if errors.Is(err, errSpent) {
 			code = http.StatusGatewayTimeout
@@ -47,10 +58,6 @@ func (p *side) call(ctx context.Context, h *hook, q *matching.Request, r *review
 			code = st.ErrStatus.Code
 		}
 		return nil, &failed{h.title, fmt.Errorf("failed to call webhook: %w", err), code} // upstream's words
-	}
-	a, err := check(uid, mutating, said)
-	if err != nil {
-		return nil, &failed{h.title, fmt.Errorf("received invalid webhook response: %w", err), http.StatusServiceUnavailable} // upstream's words
 	}
 	for key, value := range a.annotations {
 		p.annotate(q, h.name+"/"+key, value)

@@ -134,14 +134,14 @@ func (p *side) moved(ctx context.Context, b resource.Backend, namespace, name st
 // errSpent is that a request has no time left for webhooks.
 var errSpent = errors.New("the deadline of admission is used up")
 
-// post calls a webhook, in the time that the request has left for it.
-func (p *side) post(ctx context.Context, h *hook, c *webhook.Client, body []byte, into runtime.Object) error {
+// post calls a webhook, in the time that the request has left for it. An answer that check has something against counts as a failure.
+func (p *side) post(ctx context.Context, h *hook, c *webhook.Client, body []byte, into runtime.Object, check func() error) error {
 	policy := h.policy
 	if p.care.Deadline == 0 {
 		if policy.Failures > 0 {
 			policy.Excused = func(error) bool { return errors.Is(ctx.Err(), context.Canceled) }
 		}
-		return c.Post(ctx, h.ref, policy, body, into)
+		return c.Post(ctx, h.ref, policy, body, into, check)
 	}
 	s, begun := admit.SpendingOf(ctx), time.Now()
 	left := p.care.Deadline - s.Begin(begun)
@@ -156,7 +156,7 @@ func (p *side) post(ctx context.Context, h *hook, c *webhook.Client, body []byte
 			return errors.Is(ctx.Err(), context.Canceled) || within.Err() != nil && time.Since(begun) < p.care.Deadline/2
 		}
 	}
-	err := c.Post(within, h.ref, policy, body, into)
+	err := c.Post(within, h.ref, policy, body, into, check)
 	s.End(h.ref.Name, begun, time.Now())
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
 		return p.spent(s)

@@ -174,10 +174,10 @@ func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *
 	if err != nil || len(a.patch) == 0 {
 		return false, err
 	}
-	patch, err := jsonpatch.DecodePatch(a.patch)
-	if err != nil {
-		return false, &failed{h.title, fmt.Errorf("received undecodable patch in webhook response: %w", err), http.StatusServiceUnavailable} // upstream's words
+	if a.unreadable != nil {
+		return false, &failed{h.title, fmt.Errorf("received undecodable patch in webhook response: %w", a.unreadable), http.StatusServiceUnavailable} // upstream's words
 	}
+	patch := a.changes
 	if len(patch) == 0 {
 		return false, nil
 	}
