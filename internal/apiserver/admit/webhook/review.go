@@ -4,18 +4,19 @@
 package webhook
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionv1beta1 "k8s.io/api/admission/v1beta1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
@@ -27,9 +28,7 @@ type reviews struct {
 	q *matching.Request
 
 	mu      sync.Mutex
-	mark    string // begins what stands for the uid and for objects while a review is encoded; nobody could have said it
-	objects map[runtime.Object]int
-	raws    [][]byte                // the JSON of each of these
+	objects map[runtime.Object][]byte
 	whole   map[reviewKey][2][]byte // what comes before the uid, and after it
 }
 
@@ -37,6 +36,9 @@ type reviewKey struct {
 	*matching.Versioned
 	version string
 }
+
+// place is where the uid goes: it needs no escapes in JSON and is in no review by itself.
+const place = types.UID("\u2063uid\u2063")
 
 // of is the review of a version that the webhook takes, with its uid.
 func (r *reviews) of(h *hook, v *matching.Versioned) (types.UID, string, []byte, error) {
@@ -66,10 +68,19 @@ func (r *reviews) parts(k reviewKey) ([2][]byte, error) {
 	if p, ok := r.whole[k]; ok {
 		return p, nil
 	}
-	p, err := r.make(k)
+	review, err := r.make(k)
 	if err != nil {
-		return p, err
+		return [2][]byte{}, err
 	}
+	b, err := json.Marshal(review)
+	if err != nil {
+		return [2][]byte{}, fmt.Errorf("encode review: %w", err)
+	}
+	before, after, ok := bytes.Cut(b, []byte(place))
+	if !ok {
+		return [2][]byte{}, errors.New("encode review: no place for its uid")
+	}
+	p := [2][]byte{before, after}
 	if r.whole == nil {
 		r.whole = map[reviewKey][2][]byte{}
 	}
@@ -78,123 +89,68 @@ func (r *reviews) parts(k reviewKey) ([2][]byte, error) {
 }
 
 // raw is an object's JSON, made once.
-func (r *reviews) raw(obj runtime.Object) ([]byte, error) {
+func (r *reviews) raw(obj runtime.Object) (runtime.RawExtension, error) {
 	if obj == nil {
-		return []byte("null"), nil
+		return runtime.RawExtension{}, nil
 	}
 	if b, ok := r.objects[obj]; ok {
-		return b, nil
+		return runtime.RawExtension{Raw: b}, nil
 	}
 	b, err := json.Marshal(obj)
 	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", obj.GetObjectKind().GroupVersionKind().Kind, err)
+		return runtime.RawExtension{}, fmt.Errorf("encode %s: %w", obj.GetObjectKind().GroupVersionKind().Kind, err)
 	}
 	if r.objects == nil {
 		r.objects = map[runtime.Object][]byte{}
 	}
 	r.objects[obj] = b
-	return b, nil
+	return runtime.RawExtension{Raw: b}, nil
 }
 
-// make writes a review as the encoder of package json would, which reads and copies the objects inside twice. The versions differ in
-// their name alone.
-func (r *reviews) make(k reviewKey) (parts [2][]byte, err error) {
+func (r *reviews) make(k reviewKey) (any, error) {
 	q := r.q
 	object, err := r.raw(k.Object)
 	if err != nil {
-		return parts, err
+		return nil, err
 	}
 	old, err := r.raw(k.Old)
 	if err != nil {
-		return parts, err
+		return nil, err
 	}
-	options := []byte("null")
+	var options runtime.RawExtension
 	if q.Operation != admit.Connect && q.Options != nil {
 		if options, err = r.raw(q.Options); err != nil {
-			return parts, err
+			return nil, err
+		}
+	}
+	user := authenticationv1.UserInfo{}
+	if u := q.User; u != nil {
+		user = authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authenticationv1.ExtraValue{}}
+		for key, value := range u.GetExtra() {
+			user.Extra[key] = value
 		}
 	}
 	own := q.Form()
-	parts[0] = []byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/` + k.version + `","request":{"uid":"`)
-	w := writer{make([]byte, 0, 1024+len(object)+len(old)+len(options))}
-	w.raw(`"`)
-	w.kind(`,"kind":`, k.Kind)
-	w.resource(`,"resource":`, k.Resource)
-	w.some(`,"subResource":`, q.Subresource)
-	w.kind(`,"requestKind":`, own.Kind)
-	w.resource(`,"requestResource":`, own.Resource)
-	w.some(`,"requestSubResource":`, q.Subresource)
-	w.some(`,"name":`, q.Name)
-	w.some(`,"namespace":`, q.Namespace)
-	w.text(`,"operation":`, string(q.Operation))
-	if err := w.user(`,"userInfo":`, q.User); err != nil {
-		return parts, err
+	requestKind, requestResource := metav1.GroupVersionKind(own.Kind), metav1.GroupVersionResource(own.Resource)
+	dryRun := q.DryRun
+	if k.version == "v1" {
+		return &admissionv1.AdmissionReview{
+			TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
+			Request: &admissionv1.AdmissionRequest{
+				UID: place, Kind: metav1.GroupVersionKind(k.Kind), Resource: metav1.GroupVersionResource(k.Resource), SubResource: q.Subresource,
+				RequestKind: &requestKind, RequestResource: &requestResource, RequestSubResource: q.Subresource,
+				Name: q.Name, Namespace: q.Namespace, Operation: admissionv1.Operation(q.Operation), UserInfo: user,
+				Object: object, OldObject: old, DryRun: &dryRun, Options: options,
+			},
+		}, nil
 	}
-	w.raw(`,"object":`, string(object), `,"oldObject":`, string(old), `,"dryRun":`, strconv.FormatBool(q.DryRun), `,"options":`, string(options), `}}`)
-	parts[1] = w.b
-	return parts, nil
-}
-
-// writer writes JSON.
-type writer struct{ b []byte }
-
-func (w *writer) raw(texts ...string) {
-	for _, t := range texts {
-		w.b = append(w.b, t...)
-	}
-}
-
-// text writes a member: its name as it stands, its value as a string.
-func (w *writer) text(name, value string) {
-	w.b = append(w.b, name...)
-	for i := range len(value) {
-		if c := value[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			b, _ := json.Marshal(value) // a string always can be
-			w.b = append(w.b, b...)
-			return
-		}
-	}
-	w.b = append(append(append(w.b, '"'), value...), '"')
-}
-
-// some writes a member unless it is empty.
-func (w *writer) some(name, value string) {
-	if value != "" {
-		w.text(name, value)
-	}
-}
-
-func (w *writer) kind(name string, k schema.GroupVersionKind) {
-	w.raw(name)
-	w.text(`{"group":`, k.Group)
-	w.text(`,"version":`, k.Version)
-	w.text(`,"kind":`, k.Kind)
-	w.raw(`}`)
-}
-
-func (w *writer) resource(name string, r schema.GroupVersionResource) {
-	w.raw(name)
-	w.text(`{"group":`, r.Group)
-	w.text(`,"version":`, r.Version)
-	w.text(`,"resource":`, r.Resource)
-	w.raw(`}`)
-}
-
-func (w *writer) user(name string, u user.Info) error {
-	info := authenticationv1.UserInfo{}
-	if u != nil {
-		info = authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups()}
-		if extra := u.GetExtra(); len(extra) > 0 {
-			info.Extra = make(map[string]authenticationv1.ExtraValue, len(extra))
-			for key, value := range extra {
-				info.Extra[key] = value
-			}
-		}
-	}
-	b, err := json.Marshal(&info)
-	if err != nil {
-		return fmt.Errorf("encode user: %w", err)
-	}
-	w.raw(name, string(b))
-	return nil
+	return &admissionv1beta1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1beta1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
+		Request: &admissionv1beta1.AdmissionRequest{
+			UID: place, Kind: metav1.GroupVersionKind(k.Kind), Resource: metav1.GroupVersionResource(k.Resource), SubResource: q.Subresource,
+			RequestKind: &requestKind, RequestResource: &requestResource, RequestSubResource: q.Subresource,
+			Name: q.Name, Namespace: q.Namespace, Operation: admissionv1beta1.Operation(q.Operation), UserInfo: user,
+			Object: object, OldObject: old, DryRun: &dryRun, Options: options,
+		},
+	}, nil
 }
