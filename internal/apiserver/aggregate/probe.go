@@ -122,6 +122,9 @@ func (a *Aggregator) attempt(ctx context.Context, s *Service) error {
 			return nil
 		}
 		err = fmt.Errorf("bad status from %v: %d", url, resp.StatusCode)
+		if resp.StatusCode == http.StatusLoopDetected {
+			err = errLoop
+		}
 	}
 	s.way.close()
 	return fmt.Errorf("failing or missing response from %v: %w", url, err)

@@ -42,6 +42,9 @@ func (s *Service) Serve(w http.ResponseWriter, r *http.Request, lasting bool, en
 	a := s.aggregator
 	who, ok := request.UserFrom(r.Context())
 	switch {
+	case a.cameRound(r):
+		s.refuse(w, textLoop, http.StatusLoopDetected)
+		return
 	case !s.Available:
 		s.refuse(w, textUnavailable, http.StatusServiceUnavailable)
 		return
