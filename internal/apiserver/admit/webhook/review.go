@@ -4,19 +4,18 @@
 package webhook
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 
-	admissionv1 "k8s.io/api/admission/v1"
-	admissionv1beta1 "k8s.io/api/admission/v1beta1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
@@ -28,7 +27,9 @@ type reviews struct {
 	q *matching.Request
 
 	mu      sync.Mutex
+	mark    string // begins what stands for the uid and for objects while a review is encoded; nobody could have said it
 	objects map[runtime.Object][]byte
+	raws    [][]byte                // the JSON of each of these
 	whole   map[reviewKey][2][]byte // what comes before the uid, and after it
 }
 
@@ -36,9 +37,6 @@ type reviewKey struct {
 	*matching.Versioned
 	version string
 }
-
-// place is where the uid goes: it needs no escapes in JSON and is in no review by itself.
-const place = types.UID("\u2063uid\u2063")
 
 // of is the review of a version that the webhook takes, with its uid.
 func (r *reviews) of(h *hook, v *matching.Versioned) (types.UID, string, []byte, error) {
@@ -68,19 +66,10 @@ func (r *reviews) parts(k reviewKey) ([2][]byte, error) {
 	if p, ok := r.whole[k]; ok {
 		return p, nil
 	}
-	review, err := r.make(k)
+	p, err := r.make(k)
 	if err != nil {
-		return [2][]byte{}, err
+		return p, err
 	}
-	b, err := json.Marshal(review)
-	if err != nil {
-		return [2][]byte{}, fmt.Errorf("encode review: %w", err)
-	}
-	before, after, ok := bytes.Cut(b, []byte(place))
-	if !ok {
-		return [2][]byte{}, errors.New("encode review: no place for its uid")
-	}
-	p := [2][]byte{before, after}
 	if r.whole == nil {
 		r.whole = map[reviewKey][2][]byte{}
 	}
@@ -107,50 +96,117 @@ func (r *reviews) raw(obj runtime.Object) (runtime.RawExtension, error) {
 	return runtime.RawExtension{Raw: b}, nil
 }
 
-func (r *reviews) make(k reviewKey) (any, error) {
+// make writes a review as the encoder of package json would, which reads and copies the objects inside twice. The versions differ in
+// their name alone.
+func (r *reviews) make(k reviewKey) (parts [2][]byte, err error) {
 	q := r.q
 	object, err := r.raw(k.Object)
 	if err != nil {
-		return nil, err
+		return parts, err
 	}
 	old, err := r.raw(k.Old)
 	if err != nil {
-		return nil, err
+		return parts, err
 	}
 	var options runtime.RawExtension
 	if q.Operation != admit.Connect && q.Options != nil {
 		if options, err = r.raw(q.Options); err != nil {
-			return nil, err
-		}
-	}
-	user := authenticationv1.UserInfo{}
-	if u := q.User; u != nil {
-		user = authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authenticationv1.ExtraValue{}}
-		for key, value := range u.GetExtra() {
-			user.Extra[key] = value
+			return parts, err
 		}
 	}
 	own := q.Form()
-	requestKind, requestResource := metav1.GroupVersionKind(own.Kind), metav1.GroupVersionResource(own.Resource)
-	dryRun := q.DryRun
-	if k.version == "v1" {
-		return &admissionv1.AdmissionReview{
-			TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
-			Request: &admissionv1.AdmissionRequest{
-				UID: place, Kind: metav1.GroupVersionKind(k.Kind), Resource: metav1.GroupVersionResource(k.Resource), SubResource: q.Subresource,
-				RequestKind: &requestKind, RequestResource: &requestResource, RequestSubResource: q.Subresource,
-				Name: q.Name, Namespace: q.Namespace, Operation: admissionv1.Operation(q.Operation), UserInfo: user,
-				Object: object, OldObject: old, DryRun: &dryRun, Options: options,
-			},
-		}, nil
+	parts[0] = []byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/` + k.version + `","request":{"uid":"`)
+	w := writer{make([]byte, 0, 1024+len(object.Raw)+len(old.Raw)+len(options.Raw))}
+	w.raw(`"`)
+	w.kind(`,"kind":`, k.Kind)
+	w.resource(`,"resource":`, k.Resource)
+	w.some(`,"subResource":`, q.Subresource)
+	w.kind(`,"requestKind":`, own.Kind)
+	w.resource(`,"requestResource":`, own.Resource)
+	w.some(`,"requestSubResource":`, q.Subresource)
+	w.some(`,"name":`, q.Name)
+	w.some(`,"namespace":`, q.Namespace)
+	w.text(`,"operation":`, string(q.Operation))
+	if err := w.user(`,"userInfo":`, q.User); err != nil {
+		return parts, err
 	}
-	return &admissionv1beta1.AdmissionReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1beta1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
-		Request: &admissionv1beta1.AdmissionRequest{
-			UID: place, Kind: metav1.GroupVersionKind(k.Kind), Resource: metav1.GroupVersionResource(k.Resource), SubResource: q.Subresource,
-			RequestKind: &requestKind, RequestResource: &requestResource, RequestSubResource: q.Subresource,
-			Name: q.Name, Namespace: q.Namespace, Operation: admissionv1beta1.Operation(q.Operation), UserInfo: user,
-			Object: object, OldObject: old, DryRun: &dryRun, Options: options,
-		},
-	}, nil
+	w.object(`,"object":`, object)
+	w.object(`,"oldObject":`, old)
+	w.raw(`,"dryRun":`, strconv.FormatBool(q.DryRun))
+	w.object(`,"options":`, options)
+	w.raw(`}}`)
+	parts[1] = w.b
+	return parts, nil
+}
+
+// writer writes JSON.
+type writer struct{ b []byte }
+
+func (w *writer) raw(texts ...string) {
+	for _, t := range texts {
+		w.b = append(w.b, t...)
+	}
+}
+
+// text writes a member: its name as it stands, its value as a string.
+func (w *writer) text(name, value string) {
+	w.b = append(w.b, name...)
+	for i := range len(value) {
+		if c := value[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			b, _ := json.Marshal(value) // a string always can be
+			w.b = append(w.b, b...)
+			return
+		}
+	}
+	w.b = append(append(append(w.b, '"'), value...), '"')
+}
+
+// some writes a member unless it is empty.
+func (w *writer) some(name, value string) {
+	if value != "" {
+		w.text(name, value)
+	}
+}
+
+func (w *writer) kind(name string, k schema.GroupVersionKind) {
+	w.raw(name)
+	w.text(`{"group":`, k.Group)
+	w.text(`,"version":`, k.Version)
+	w.text(`,"kind":`, k.Kind)
+	w.raw(`}`)
+}
+
+func (w *writer) resource(name string, r schema.GroupVersionResource) {
+	w.raw(name)
+	w.text(`{"group":`, r.Group)
+	w.text(`,"version":`, r.Version)
+	w.text(`,"resource":`, r.Resource)
+	w.raw(`}`)
+}
+
+func (w *writer) object(name string, o runtime.RawExtension) {
+	w.raw(name)
+	if o.Raw == nil {
+		w.raw("null")
+	}
+	w.b = append(w.b, o.Raw...)
+}
+
+func (w *writer) user(name string, u user.Info) error {
+	info := authenticationv1.UserInfo{}
+	if u != nil {
+		info = authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups()}
+		if extra := u.GetExtra(); len(extra) > 0 {
+			info.Extra = make(map[string]authenticationv1.ExtraValue, len(extra))
+			for key, value := range extra {
+				info.Extra[key] = value
+			}
+		}
+	}
+	b, err := json.Marshal(&info)
+	if err != nil {
+		return fmt.Errorf("encode user: %w", err)
+	}
+	w.raw(name, string(b))
+	return nil
 }
