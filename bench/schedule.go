@@ -90,38 +90,11 @@ func schedule(ctx context.Context, b *bench, add adder) (err error) {
 
 // untilBound reads a watch that shows pods once they are bound, until n were.
 func untilBound(ctx context.Context, client *http.Client, url string, n int) error {
-	request, err := http.NewRequestWithContext(ctx, "GET", url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("watch pods: status %d", response.StatusCode)
-	}
-	buf := make([]byte, 64<<10)
-	var rest []byte
 	added := []byte(`{"type":"ADDED"`)
-	for got := 0; got < n; {
-		k, err := response.Body.Read(buf)
-		if err != nil {
-			return fmt.Errorf("watch pods, %d of %d bound: %w", got, n, err)
+	return watchLines(ctx, client, url, func(line []byte) (bool, error) {
+		if bytes.HasPrefix(line, added) {
+			n--
 		}
-		rest = append(rest, buf[:k]...)
-		for {
-			line, more, whole := bytes.Cut(rest, []byte{'\n'})
-			if !whole {
-				break
-			}
-			if bytes.HasPrefix(line, added) {
-				got++
-			}
-			rest = more
-		}
-		rest = append([]byte(nil), rest...)
-	}
-	return nil
+		return n == 0, nil
+	})
 }
