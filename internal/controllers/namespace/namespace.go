@@ -8,6 +8,9 @@
 // namespace's conditions say what remains, what finalizers hold it, and what could not be discovered or deleted. When
 // nothing remains, the finalizer "kubernetes" is taken off through the finalize subresource.
 //
+// Each API group is emptied by itself, all at once: another server may answer for it, and one that hangs holds up nothing but
+// the namespace's end. A round waits for it half a minute; by the next one, discovery knows that it does not answer.
+//
 // The sync comes back when a pod goes; for other kinds, which are not all watched, after a pause.
 package namespace
 
@@ -134,12 +137,40 @@ func (c *controller) empty(ctx context.Context, namespace string) *remains {
 			return left
 		}
 	}
+	groups := map[string][]schema.GroupVersionResource{}
 	for gvr := range deletable {
 		if gvr != podsResource {
-			c.emptyOf(ctx, gvr, namespace, left)
+			groups[gvr.Group] = append(groups[gvr.Group], gvr)
 		}
 	}
+	c.emptyGroups(ctx, groups, namespace, left)
 	return left
+}
+
+// groupTime is what a group has in a round. What was deleted by then is deleted; the next round goes on.
+const groupTime = 30 * time.Second
+
+// emptyGroups deletes all objects of groups, each by itself.
+func (c *controller) emptyGroups(ctx context.Context, groups map[string][]schema.GroupVersionResource, namespace string, left *remains) {
+	parts := make(chan *remains)
+	for group, all := range groups {
+		go func() {
+			ctx, cancel := context.WithTimeoutCause(ctx, groupTime, fmt.Errorf("group %q is not emptied within %v", group, groupTime))
+			defer cancel()
+			part := newRemains()
+			for _, gvr := range all {
+				c.emptyOf(ctx, gvr, namespace, part)
+				if err := context.Cause(ctx); err != nil {
+					part.errs = append(part.errs, err)
+					break
+				}
+			}
+			parts <- part
+		}()
+	}
+	for range groups {
+		left.add(<-parts)
+	}
 }
 
 // emptyOf deletes all objects of one resource.

@@ -6,6 +6,7 @@ package namespace
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,16 @@ type remains struct {
 
 func newRemains() *remains {
 	return &remains{resources: map[schema.GroupVersionResource]int{}, finalizers: map[string]int{}}
+}
+
+// add takes in what is left of a group.
+func (r *remains) add(group *remains) {
+	maps.Copy(r.resources, group.resources)
+	for f, n := range group.finalizers {
+		r.finalizers[f] += n
+	}
+	r.errs = append(r.errs, group.errs...)
+	r.grace = max(r.grace, group.grace)
 }
 
 func (r *remains) count(gvr schema.GroupVersionResource, items []metav1.PartialObjectMetadata, now time.Time) {
