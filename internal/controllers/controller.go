@@ -84,6 +84,7 @@ type Cluster struct {
 	AdvertisePort    int            // 6443 when 0
 
 	LegacyTokenPeriod time.Duration // after how long unused tokens go that were made unasked; a year when 0
+	FinishedPods      *int          // how many are kept; 12500 when nil, all when not above 0
 	MirroredAddresses int           // of one subset of Endpoints, how many are mirrored; 1000 when 0
 
 	NodeHealth NodeHealth

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podgc removes pods that no node will ever finish with: those of nodes that are gone, those that were deleted
-// before they had a node, and the oldest finished ones when there are too many.
+// Package podgc removes pods that no node will ever finish with: those of nodes that are gone, or that somebody has declared
+// to be out of service, those that were deleted before they had a node, and the oldest finished ones when there are too many.
 package podgc
 
 import (
@@ -29,7 +29,6 @@ import (
 )
 
 const (
-	threshold  = 12500            // finished pods that are kept
 	quarantine = 40 * time.Second // before a node that is gone is believed to be
 )
 
@@ -53,6 +52,7 @@ type controller struct {
 	nodes  listers.NodeLister
 	pods   listers.PodLister
 	queue  *controllers.Queue[string]
+	kept   int                  // finished pods; 0: all
 	missed map[string]time.Time // nodes that pods name and that do not exist, since when; the worker's own
 }
 
@@ -60,10 +60,20 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	nodes, pods := d.Informers.Core().V1().Nodes(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Lister(),
-		queue: controllers.NewQueue[string](d, "pod-garbage-collector", 1), missed: map[string]time.Time{},
+		queue: controllers.NewQueue[string](d, "pod-garbage-collector", 1), missed: map[string]time.Time{}, kept: 12500,
+	}
+	if kept := d.Cluster.FinishedPods; kept != nil {
+		c.kept = max(*kept, 0)
 	}
 	err := errors.Join(
-		controllers.Subscribe(d, nodes.Informer(), controllers.Handler[*corev1.Node]{Delete: func(*corev1.Node) { c.queue.Add(sweep) }}),
+		controllers.Subscribe(d, nodes.Informer(), controllers.Handler[*corev1.Node]{
+			Update: func(before, now *corev1.Node) {
+				if !abandoned(before) && abandoned(now) {
+					c.queue.Add(sweep)
+				}
+			},
+			Delete: func(*corev1.Node) { c.queue.Add(sweep) },
+		}),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
 			Add: func(pod *corev1.Pod) {
 				if _, err := c.nodes.Get(pod.Spec.NodeName); pod.Spec.NodeName != "" && apierrors.IsNotFound(err) {
@@ -72,6 +82,11 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			},
 			Update: func(before, now *corev1.Pod) {
 				unbound := now.DeletionTimestamp != nil && now.Spec.NodeName == ""
+				if now.DeletionTimestamp != nil && before.DeletionTimestamp == nil {
+					if node, err := c.nodes.Get(now.Spec.NodeName); err == nil && abandoned(node) {
+						c.queue.Add(sweep)
+					}
+				}
 				if unbound || workload.Finished(now) && !workload.Finished(before) {
 					c.queue.AddAfter(sweep, time.Second) // many finish together
 				}
@@ -82,6 +97,14 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		c.queue.Add(sweep)
 		return c.queue.Run(ctx, c.sync)
 	}), err
+}
+
+// abandoned tells whether nothing runs on a node any more: it is not ready, and somebody has said that it is out of service.
+func abandoned(node *corev1.Node) bool {
+	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	return !ready && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
 func (c *controller) sync(ctx context.Context, _ string) error {
@@ -100,8 +123,11 @@ func (c *controller) sync(ctx context.Context, _ string) error {
 			errs = append(errs, c.remove(ctx, pod, nil))
 			continue
 		case name != "" && !absent[name]:
-			if _, err := c.nodes.Get(name); apierrors.IsNotFound(err) {
+			if node, err := c.nodes.Get(name); apierrors.IsNotFound(err) {
 				absent[name] = true
+			} else if err == nil && pod.DeletionTimestamp != nil && abandoned(node) {
+				errs = append(errs, c.remove(ctx, pod, nil))
+				continue
 			}
 		}
 		if workload.Finished(pod) && pod.DeletionTimestamp == nil {
@@ -135,7 +161,7 @@ func (c *controller) sync(ctx context.Context, _ string) error {
 			}
 		}
 	}
-	if over := len(finished) - threshold; over > 0 {
+	if over := len(finished) - c.kept; c.kept > 0 && over > 0 {
 		slices.SortFunc(finished, func(a, b *corev1.Pod) int {
 			return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 		})

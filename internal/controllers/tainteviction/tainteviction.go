@@ -3,18 +3,22 @@
 
 // Package tainteviction deletes pods from nodes with NoExecute taints that they do not tolerate, or no longer.
 //
-// When a pod must go is a pure function of its tolerations and the node's taints ([deadline]); a pod that may stay for a
-// while comes back to the queue at its time, and is judged anew then: the taint may have gone.
+// How long a pod may stay is a pure function of its tolerations and the node's taints ([grace]). The time counts from when
+// the taint was seen here. A pod whose time is running is judged anew when the taints or its tolerations change, and when
+// the time is over; what has begun is not begun again while any taint is left that bounds its stay.
 package tainteviction
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,6 +30,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 // Controller describes the loop.
@@ -49,16 +54,19 @@ type controller struct {
 	pods     listers.PodLister
 	index    cache.Indexer
 	queue    *controllers.Queue[types.NamespacedName]
+
+	mu  sync.Mutex
+	due map[types.NamespacedName]time.Time // pods that have to go, and when
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	nodes, pods := d.Informers.Core().V1().Nodes(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Lister(), index: pods.Informer().GetIndexer(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "taint-eviction", 4),
+		queue: controllers.NewQueue[types.NamespacedName](d, "noexec_taint_pod", 8), due: map[types.NamespacedName]time.Time{},
 	}
 	wake := func(pod *corev1.Pod) {
-		if node, err := c.nodes.Get(pod.Spec.NodeName); err == nil && len(noExecute(node)) > 0 {
+		if node, err := c.nodes.Get(pod.Spec.NodeName); err == nil && len(noExecute(node)) > 0 || c.pending(controllers.Key(pod)) {
 			c.queue.Add(controllers.Key(pod))
 		}
 	}
@@ -72,15 +80,24 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
 			Add: wake,
 			Update: func(before, now *corev1.Pod) {
-				if before.Spec.NodeName != now.Spec.NodeName || len(before.Spec.Tolerations) != len(now.Spec.Tolerations) {
+				if before.Spec.NodeName != now.Spec.NodeName || !equality.Semantic.DeepEqual(before.Spec.Tolerations, now.Spec.Tolerations) {
 					wake(now)
+				}
+			},
+			Delete: func(pod *corev1.Pod) {
+				if c.pending(controllers.Key(pod)) {
+					c.queue.Add(controllers.Key(pod))
 				}
 			},
 		}),
 		controllers.Subscribe(d, nodes.Informer(), controllers.Handler[*corev1.Node]{
-			Add: c.wakePods,
+			Add: func(node *corev1.Node) {
+				if len(noExecute(node)) > 0 {
+					c.wakePods(node)
+				}
+			},
 			Update: func(before, now *corev1.Node) {
-				if len(noExecute(before)) > 0 || len(noExecute(now)) > 0 {
+				if !equality.Semantic.DeepEqual(noExecute(before), noExecute(now)) {
 					c.wakePods(now)
 				}
 			},
@@ -89,11 +106,32 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// wakePods wakes the pods of a node that has taints to flee from.
-func (c *controller) wakePods(node *corev1.Node) {
-	if len(noExecute(node)) == 0 {
-		return
+// pending tells whether a pod has to go at some time.
+func (c *controller) pending(key types.NamespacedName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.due[key]
+	return ok
+}
+
+// cancel forgets that a pod has to go, and says so if that was known.
+func (c *controller) cancel(key types.NamespacedName) {
+	c.mu.Lock()
+	_, ok := c.due[key]
+	delete(c.due, key)
+	c.mu.Unlock()
+	if ok {
+		c.tell(key, "Cancelling deletion of Pod %s")
 	}
+}
+
+func (c *controller) tell(key types.NamespacedName, format string) {
+	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: key.Namespace, Name: key.Name}
+	c.recorder.Eventf(ref, corev1.EventTypeNormal, "TaintManagerEviction", format, key)
+}
+
+// wakePods wakes the pods of a node whose taints have changed.
+func (c *controller) wakePods(node *corev1.Node) {
 	objects, err := c.index.ByIndex(byNode, node.Name)
 	if err != nil {
 		return
@@ -115,64 +153,93 @@ func noExecute(node *corev1.Node) []corev1.Taint {
 	return found
 }
 
-// deadline is when a pod with those tolerations must leave a node with those taints: at once (the zero time) if one is
-// not tolerated, else when the shortest of the tolerations that match has passed since the taint came. It is false when
-// the pod may stay for ever.
-func deadline(taints []corev1.Taint, tolerations []corev1.Toleration) (time.Time, bool) {
-	var first time.Time
+// grace is how long a pod with those tolerations may stay on a node with those taints: not at all if one is not tolerated,
+// else as long as the shortest of the tolerations, of which the first counts that matches a taint. It is false when the pod
+// may stay for ever.
+func grace(taints []corev1.Taint, tolerations []corev1.Toleration) (time.Duration, bool) {
+	var shortest time.Duration
 	bounded := false
 	for _, taint := range taints {
-		tolerated := false
-		for i := range tolerations {
-			t := &tolerations[i]
-			if !t.ToleratesTaint(logr.Discard(), &taint, false) {
-				continue
-			}
-			tolerated = true
-			if t.TolerationSeconds == nil {
-				continue
-			}
-			var since time.Time
-			if taint.TimeAdded != nil {
-				since = taint.TimeAdded.Time
-			}
-			if at := since.Add(time.Duration(max(*t.TolerationSeconds, 0)) * time.Second); !bounded || at.Before(first) {
-				first, bounded = at, true
-			}
+		at := slices.IndexFunc(tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, false) })
+		if at < 0 {
+			return 0, true
 		}
-		if !tolerated {
-			return time.Time{}, true
+		seconds := tolerations[at].TolerationSeconds
+		if seconds == nil {
+			continue
+		}
+		// What is longer than a century is for ever, and must not overflow.
+		if d := time.Duration(min(max(*seconds, 0), 100*365*24*3600)) * time.Second; !bounded || d < shortest {
+			shortest, bounded = d, true
 		}
 	}
-	return first, bounded
+	return shortest, bounded
 }
 
 func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	pod, err := c.pods.Pods(key.Namespace).Get(key.Name)
-	if apierrors.IsNotFound(err) || err == nil && (pod.DeletionTimestamp != nil || pod.Spec.NodeName == "") {
+	if apierrors.IsNotFound(err) {
+		c.cancel(key)
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get pod: %w", err)
 	}
+	if pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.due, key)
+		return nil
+	}
 	node, err := c.nodes.Get(pod.Spec.NodeName)
 	if apierrors.IsNotFound(err) {
-		return nil
+		return nil // its pods are collected
 	} else if err != nil {
 		return fmt.Errorf("get node: %w", err)
 	}
 	taints := noExecute(node)
-	at, leave := deadline(taints, pod.Spec.Tolerations)
-	if len(taints) == 0 || !leave {
+	stay, bounded := grace(taints, pod.Spec.Tolerations)
+	if len(taints) == 0 || !bounded {
+		c.cancel(key)
 		return nil
 	}
-	if left := at.Sub(c.clock.Now()); left > 0 {
+	now := c.clock.Now()
+	c.mu.Lock()
+	at, ok := c.due[key]
+	if !ok {
+		at = now.Add(stay)
+		c.due[key] = at
+	}
+	sooner := stay == 0 && at.After(now)
+	if sooner {
+		at = now
+		c.due[key] = now
+	}
+	c.mu.Unlock()
+	if sooner {
+		c.tell(key, "Cancelling deletion of Pod %s")
+	}
+	if left := at.Sub(now); left > 0 {
 		c.queue.AddAfter(key, left)
 		return nil
 	}
-	c.recorder.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s", key)
-	err = c.client.CoreV1().Pods(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
+	return c.evict(ctx, key, pod, now)
+}
+
+func (c *controller) evict(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, now time.Time) error {
+	c.tell(key, "Marking for deletion Pod %s")
+	api := c.client.CoreV1().Pods(key.Namespace)
+	patch, err := workload.Disrupted(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "", now)
+	if err == nil && patch != nil {
+		_, err = api.Patch(ctx, key.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	}
-	return err
+	if err == nil {
+		err = api.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	}
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("evict pod: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.due, key)
+	return nil
 }
