@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"sync/atomic"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionv1beta1 "k8s.io/api/admission/v1beta1"
@@ -33,7 +33,7 @@ func NewAdmission(l *extension.Ledger, r Resolver, kubeconfig string) (*Caller, 
 	if err != nil {
 		return nil, fmt.Errorf("read credentials of webhooks: %w", err)
 	}
-	clients.SetAuthenticationInfoResolver(auth)
+	clients.SetAuthenticationInfoResolver(replaying{auth})
 	clients.SetServiceResolver(webhook.NewDefaultServiceResolver())
 	if r != nil {
 		clients.SetServiceResolver(r)
@@ -45,6 +45,7 @@ func NewAdmission(l *extension.Ledger, r Resolver, kubeconfig string) (*Caller, 
 type Client struct {
 	caller *Caller
 	rest   *rest.RESTClient
+	known  atomic.Pointer[address]
 }
 
 // Client makes the way to a target. Equal targets share their connections.
@@ -63,17 +64,8 @@ func (c *Client) Post(ctx context.Context, ref extension.Ref, p extension.Policy
 	var own error
 	called := false
 	err := c.caller.ledger.Call(ctx, ref, p, func(ctx context.Context) error {
-		r := c.rest.Post().SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body)
-		if deadline, ok := ctx.Deadline(); ok {
-			if left := time.Until(deadline); left > 0 {
-				if whole := left.Truncate(time.Second); whole != left {
-					left = whole + time.Second
-				}
-				r.Timeout(left)
-			}
-		}
 		called = true
-		if own = r.Do(ctx).Into(into); own == nil && check != nil {
+		if own = c.ask(ctx, body, into); own == nil && check != nil {
 			own = check()
 		}
 		return own
