@@ -98,7 +98,7 @@ const readable = "DiscoveryReadable"
 // says waits until a condition of the registration has one of some reasons, and returns it.
 func (f *failing) says(kind apiregistrationv1.APIServiceConditionType, reasons ...string) *apiregistrationv1.APIServiceCondition {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(f.t.Context(), 2*time.Minute)
 	defer cancel()
 	w, err := f.api.APIServices().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=v1.fail.example.com"})
 	if err != nil {
@@ -128,7 +128,7 @@ func (f *failing) kubectl(args ...string) (string, error) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(f.t.Context(), 2*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, path, append([]string{"kubectl"}, args...)...)
 	c.Env = append(os.Environ(), "KUBECONFIG="+f.kubeconfig, "HOME="+f.t.TempDir())
@@ -329,10 +329,10 @@ func TestFailingAggregatedServer(t *testing.T) {
 				}
 				// Requests are routed by the condition, of which they hear when the watchers do: one that is just on its way may
 				// still reach the server, and hang there if that is how it fails.
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				ask := func() (int, string, http.Header) {
-					short, done := context.WithTimeout(ctx, time.Second)
+					short, done := context.WithTimeout(ctx, 5*time.Second)
 					defer done()
 					return f.say(short, failingThings)
 				}
