@@ -20,10 +20,12 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -227,12 +229,18 @@ func lockOut(t *testing.T, cluster *embed.Server, guard bool) {
 
 // TestGuardKnowsWhatMends goes through the objects that a dead webhook's guard lets through, and their like that it does not.
 func TestGuardKnowsWhatMends(t *testing.T) {
-	_, h, heard := careful(t, options.Webhooks{LockoutGuard: true})
+	cluster, h, heard := careful(t, options.Webhooks{LockoutGuard: true})
 	for _, ns := range []string{"hooks", "other"} {
 		h.namespace(t, ns)
-		if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
+		for name, secret := range map[string]string{"default": "registry", "web": "registry-of-web"} {
+			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}, ImagePullSecrets: []corev1.LocalObjectReference{{Name: secret}}}
+			if _, err := h.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
 		}
+	}
+	if _, err := h.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 	c := h.client
 	dead := h.validating("dead", "")
@@ -268,6 +276,21 @@ func TestGuardKnowsWhatMends(t *testing.T) {
 		_, err := c.CoreV1().Services(ns).Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "hook"}, Ports: []corev1.ServicePort{{Port: 443}}}}, metav1.CreateOptions{})
 		return err
 	}
+	as := func(user string) kubernetes.Interface {
+		config := rest.CopyConfig(cluster.Config())
+		config.WarningHandler = heard
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters", "system:nodes"}}
+		return kubernetes.NewForConfigOrDie(config)
+	}
+	lease := func(user, ns, name, holder string) error {
+		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
+		_, err := as(user).CoordinationV1().Leases(ns).Create(t.Context(), l, metav1.CreateOptions{})
+		return err
+	}
+	heartbeat := func(user, node string) error {
+		_, err := as(user).CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(`{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{}, "status")
+		return err
+	}
 	for _, step := range []struct {
 		what string
 		err  error
@@ -286,6 +309,17 @@ func TestGuardKnowsWhatMends(t *testing.T) {
 		{"another's settings", settings("hooks", "web-settings"), ""},
 		{"its secret elsewhere", secret("other", "hook-tls"), ""},
 		{"its pod", pod("hooks", "hook", own), "selected by its service hooks/hook"},
+		{"a secret that its account's pods are pulled with", secret("hooks", "registry"), "used by pods of its service hooks/hook"},
+		{"another account's", secret("hooks", "registry-of-web"), ""},
+		{"a lease of its pod", lease("system:serviceaccount:hooks:default", "hooks", "leader", "hook_71a6"), "a lease of a pod of its service hooks/hook"},
+		{"a lease of nobody's", lease("system:serviceaccount:hooks:default", "hooks", "strange", "web_71a6"), ""},
+		{"a lease elsewhere", lease("system:serviceaccount:other:default", "other", "leader", "hook_71a6"), ""},
+		{"a node's lease", lease("system:node:n", "kube-node-lease", "n", "n"), "the heartbeat of node n"},
+		{"a node's lease by another", lease("jane", "kube-node-lease", "m", "m"), ""},
+		{"a node's status", heartbeat("system:node:n", "n"), "the heartbeat of node n"},
+		{"a node's status by another", heartbeat("jane", "n"), ""},
+		{"the scheduler's lease", lease("system:kube-scheduler", "kube-system", "kube-scheduler", "a_1"), "a lease of the control plane's system:kube-scheduler"},
+		{"a lease beside it", lease("system:serviceaccount:kube-system:default", "kube-system", "addon", "a_1"), ""},
 		{"a strange pod", pod("hooks", "web", strange), ""},
 		{"the binding of its pod", c.CoreV1().Pods("hooks").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{}), "selected by its service hooks/hook"},
 		{"its pod's deletion", c.CoreV1().Pods("hooks").Delete(t.Context(), "hook", metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}), "selected by its service hooks/hook"},

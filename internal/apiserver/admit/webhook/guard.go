@@ -4,12 +4,14 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -22,7 +24,8 @@ import (
 
 // The lock-out guard: a webhook that cannot be called and whose failure policy is Fail would also keep away what brings it back.
 // An object that does is let through: the webhook's service and its namespace, the service's endpoints, the pods that the service
-// selects and what makes them, and what those pods refer to. What the webhook itself refused stays refused.
+// selects and what makes them, what those pods refer to, and the signs of life that they need (guardlife.go). What the webhook
+// itself refused stays refused.
 
 // guardAnnotation begins the keys of audit annotations.
 const guardAnnotation = "passed.lockout-guard.extension.mortise.dev/"
@@ -52,6 +55,9 @@ func (p *side) mends(ctx context.Context, h *hook, q *matching.Request) string {
 	s := h.service
 	if s.Name == "" {
 		return ""
+	}
+	if because := signOfLife(q); because != "" {
+		return because
 	}
 	what := q.Resource().GroupResource()
 	name := s.Namespace + "/" + s.Name
@@ -91,6 +97,9 @@ func (p *side) mends(ctx context.Context, h *hook, q *matching.Request) string {
 			}
 		}
 		return ""
+	}
+	if what == (schema.GroupResource{Group: coordinationv1.GroupName, Resource: "leases"}) {
+		return said(g.leads(ctx, q), "a lease of a pod of its service "+name)
 	}
 	if what.Group == "" && q.Name != "" && node.Referable(what.Resource) && g.refersTo(ctx, what.Resource, q.Name) {
 		return "used by pods of its service " + name
@@ -163,6 +172,7 @@ func templateOf(obj resource.Object) *corev1.PodTemplateSpec {
 
 // refersTo says whether pods of the service, or those that would be made, refer to an object of their namespace.
 func (g *guarded) refersTo(ctx context.Context, what, name string) bool {
+	asked := map[string]bool{} // accounts
 	for r := range servers {
 		objs, err := g.backend.List(ctx, r, g.namespace)
 		if err != nil {
@@ -176,8 +186,16 @@ func (g *guarded) refersTo(ctx context.Context, what, name string) bool {
 			if t := templateOf(obj); t != nil {
 				pod = &corev1.Pod{Spec: t.Spec}
 			}
-			if pod != nil && node.RefersTo(pod, what, name) {
+			if pod == nil {
+				continue
+			}
+			if node.RefersTo(pod, what, name) {
 				return true
+			}
+			if account := cmp.Or(pod.Spec.ServiceAccountName, "default"); what == "secrets" && !asked[account] {
+				if asked[account] = true; g.pulls(ctx, account, name) {
+					return true
+				}
 			}
 		}
 	}
