@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,6 +54,12 @@ func makeObjects(ctx context.Context, p *parts, o *settled) error {
 		plants[i] = verbs.Planting{Resource: obj.Resource, Object: obj.Object, Finish: obj.Finish, Fields: obj.Fields}
 	}
 	found, err := p.api.Plant(ctx, plants)
+	if err != nil && p.encryption.ill(ctx) { // config maps may be what cannot be sealed or read yet; they are kept below
+		o.log.WarnContext(ctx, "make what every cluster has; now without the config maps", "error", err)
+		objects = slices.DeleteFunc(objects, func(o bootstrap.Object) bool { return o.Resource == configMaps })
+		plants = slices.DeleteFunc(plants, func(p verbs.Planting) bool { return p.Resource == configMaps })
+		found, err = p.api.Plant(ctx, plants)
+	}
 	if err != nil {
 		return fmt.Errorf("make what every cluster has: %w", err)
 	}

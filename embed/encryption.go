@@ -8,9 +8,11 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/encryption"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
+	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/sealed"
@@ -50,12 +52,37 @@ func (e *encrypting) seal(ctx context.Context, engine store.Engine, p *parts, o 
 	return sealed.New(engine, t), nil
 }
 
+// awaitEncryption waits for plug-ins that seal what the server reads and writes while it comes up. Secrets and config maps it
+// can do without for a while; what extensions define is none of its own.
+func awaitEncryption(ctx context.Context, p *parts, o *settled) error {
+	t := p.encryption.transformers
+	if t == nil {
+		return nil
+	}
+	own := map[string]bool{}
+	for _, d := range builtin.Kinds(o.serviceCIDRs, false, o.runtimeConfig, builtin.Access{}) {
+		own[d.Group] = true
+	}
+	return t.Await(ctx, func(r schema.GroupResource) bool {
+		switch r {
+		case schema.GroupResource{Resource: "secrets"}, configMaps:
+			return true
+		}
+		return r.Group != "*" && !own[r.Group]
+	})
+}
+
 // know tells whose keys are whose, before any is used.
 func (e *encrypting) know(ds []*resource.Descriptor) []*resource.Descriptor {
 	if e.transformers != nil {
 		e.transformers.Know(ds)
 	}
 	return ds
+}
+
+// ill says whether a plug-in is not well.
+func (e *encrypting) ill(ctx context.Context) bool {
+	return e.transformers != nil && e.transformers.Check(ctx) != nil
 }
 
 // checks are the health checks, under upstream's names; as there, a plug-in that is down is no reason to end the process.

@@ -44,7 +44,15 @@ func (p *parts) keepMaps(found []resource.Object) (look func()) {
 	if made {
 		t.made = time.Now()
 	}
-	p.api.Keep(bootstrap.TrackingName, 0, t.keep)
+	lookAtTracking := p.api.Keep(bootstrap.TrackingName, 0, t.keep)
+	if e := p.encryption.transformers; e != nil && p.encryption.ill(p.server.context) {
+		p.server.Go(func() {
+			if e.Await(p.server.context, func(schema.GroupResource) bool { return false }) == nil {
+				look()
+				lookAtTracking()
+			}
+		})
+	}
 	return look
 }
 

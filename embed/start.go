@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -57,6 +58,7 @@ func starts() []start {
 		{"open the data directory", openDirectory},
 		{"load certificates", loadCertificates},
 		{"open the store", openStore},
+		{"wait for the encryption's plug-ins", awaitEncryption},
 		{"make the auditor", makeAuditor},
 		{"make the authorizers", makeAuthorization},
 		{"make authentication", makeAuthentication},
@@ -157,6 +159,10 @@ func openStore(ctx context.Context, p *parts, o *settled) error {
 
 func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 	p.bootstrapped = make(chan struct{})
+	measured := prometheus.NewRegistry()
+	if p.controllerMetrics, err = controllers.NewMetrics(measured); err != nil {
+		return err
+	}
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
 		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace}), slices.Concat(p.initializing.kinds, o.extensions.Kinds)...)),
@@ -173,7 +179,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 
 		Authentication: p.authn.settings,
 		Authorization:  p.authorization.chain,
-		Collectors:     append(p.encryption.collectors(), p.authorization.chain.Metrics()),
+		Collectors:     append(p.encryption.collectors(), p.authorization.chain.Metrics(), measured),
 		Checks:         p.encryption.checks(),
 
 		Bootstrapped: p.bootstrapped,
@@ -225,10 +231,7 @@ func runControllers(_ context.Context, p *parts, o *settled) error {
 		return controllers.Run(ctx, append(builtin.Controllers(), o.extensions.Controllers...), p.as(p.component(controllers.Manager)), controllers.Options{
 			As:        p.asController,
 			Selection: selection, Logger: o.log.With("part", "controllers"), Ready: func() { close(p.settled) },
-			Cluster: controllers.Cluster{
-				RootCA: p.pki.CA.CertPEM, Signer: &controllers.Authority{Certificate: p.pki.CA.Certificate, Key: p.pki.CA.Key}, PodCIDRs: []netip.Prefix{o.podCIDR}, ServiceCIDR: o.serviceCIDRs[0],
-				AdvertiseAddress: o.advertise(), AdvertisePort: p.port(), Tokens: p.tokens(), Initializers: o.apiserver.Admission.Initializers,
-			},
+			Cluster: p.cluster(o), Metrics: p.controllerMetrics,
 		})
 	})
 	return nil

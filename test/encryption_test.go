@@ -48,11 +48,14 @@ func haystack(t *testing.T, dir string) (found []string, sealed int) {
 	return found, sealed
 }
 
-func encryptionFile(t *testing.T, dir, socket string) string {
+func encryptionFile(t *testing.T, dir, socket string, resources ...string) string {
 	t.Helper()
+	if len(resources) == 0 {
+		resources = []string{"secrets", "widgets.example.com"}
+	}
 	file := filepath.Join(dir, "encryption.yaml")
-	text := fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets, widgets.example.com]\n  providers:\n"+
-		"  - kms: {apiVersion: v2, name: vault, endpoint: 'unix://%s', timeout: 2s}\n  - identity: {}\n", socket)
+	text := fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: ['%s']\n  providers:\n"+
+		"  - kms: {apiVersion: v2, name: vault, endpoint: 'unix://%s', timeout: 2s}\n  - identity: {}\n", strings.Join(resources, "', '"), socket)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -183,6 +186,53 @@ func TestEncryptionAtRest(t *testing.T) {
 	p.stop()
 	if found, _ := haystack(t, clean); len(found) > 0 {
 		t.Errorf("plain text in %v", found)
+	}
+}
+
+// TestPluginDownAtStart: a server comes up without the plug-in that seals its config maps, and makes them when it is there; one
+// whose roles are sealed too waits for it. Both with a new store and with one that is sealed already.
+func TestPluginDownAtStart(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		resources []string
+		waits     bool
+	}{
+		{name: "config maps", resources: []string{"secrets", "configmaps"}},
+		{name: "everything", resources: []string{"*.*"}, waits: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, data := t.TempDir(), t.TempDir()
+			kms := kmstest.New(t, filepath.Join(dir, "kms.sock"))
+			file := encryptionFile(t, dir, kms.Socket, c.resources...)
+			for _, when := range []string{"new", "sealed"} {
+				p := launch(t, data, "--node", "none", "--controllers", "none", "--encryption-provider-config", file)
+				if c.waits {
+					p.says("wait for a KMS plug-in")
+					if err := kms.Start(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				p.comesUp()
+				if !c.waits {
+					if _, code := ask(t, p, "/readyz/kms-providers"); code != 500 {
+						t.Errorf("%s: health without the plug-in: %d", when, code)
+					}
+					if _, err := p.client().RbacV1().ClusterRoles().Get(t.Context(), "view", metav1.GetOptions{}); err != nil {
+						t.Errorf("%s: %v", when, err)
+					}
+					if err := kms.Start(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				p.says("KMS plug-in is well")
+				await(t, p.client(), "kube-system", "extension-apiserver-authentication", func(*corev1.ConfigMap) bool { return true })
+				p.kill()
+				kms.Stop()
+				if _, sealed := haystack(t, data); sealed == 0 {
+					t.Errorf("%s: nothing is sealed", when)
+				}
+			}
+		})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -67,19 +68,52 @@ type program struct {
 	readyLine  string
 	config     *rest.Config
 	output     *tail
+	ready      chan string // the ready line
 	exited     chan error
 }
 
 // tail keeps what a process says on stderr.
 type tail struct {
-	mu   sync.Mutex
-	text bytes.Buffer
+	mu    sync.Mutex
+	text  bytes.Buffer
+	heeds []heed
+}
+
+// heed is closed when a line is said that contains the words.
+type heed struct {
+	words string
+	said  chan struct{}
 }
 
 func (o *tail) add(line string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	fmt.Fprintln(&o.text, line)
+	o.heeds = slices.DeleteFunc(o.heeds, func(h heed) bool {
+		if !strings.Contains(line, h.words) {
+			return false
+		}
+		close(h.said)
+		return true
+	})
+}
+
+// says waits until the process has said the words, from now on or before.
+func (p *program) says(words string) {
+	p.t.Helper()
+	h := heed{words, make(chan struct{})}
+	p.output.mu.Lock()
+	if strings.Contains(p.output.text.String(), words) {
+		close(h.said)
+	} else {
+		p.output.heeds = append(p.output.heeds, h)
+	}
+	p.output.mu.Unlock()
+	select {
+	case <-h.said:
+	case <-time.After(time.Minute):
+		p.t.Fatalf("mortise up never said %q", words)
+	}
 }
 
 func (o *tail) String() string {
@@ -91,11 +125,19 @@ func (o *tail) String() string {
 // up starts the binary on a data directory and waits for its ready line. The process is ended with the test.
 func up(t *testing.T, dataDir string, args ...string) *program {
 	t.Helper()
+	p := launch(t, dataDir, args...)
+	p.comesUp()
+	return p
+}
+
+// launch starts the binary, and does not wait.
+func launch(t *testing.T, dataDir string, args ...string) *program {
+	t.Helper()
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &program{t: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), output: &tail{}, exited: make(chan error, 1)}
+	p := &program{t: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), output: &tail{}, ready: make(chan string, 1), exited: make(chan error, 1)}
 	p.command = exec.Command(path, append([]string{"up", "--data-dir", dataDir, "--kubeconfig", p.kubeconfig, "--listen", "127.0.0.1:0"}, args...)...)
 	stderr, err := p.command.StderrPipe()
 	if err != nil {
@@ -110,30 +152,35 @@ func up(t *testing.T, dataDir string, args ...string) *program {
 			t.Logf("mortise said:\n%s", p.output)
 		}
 	})
-	ready := make(chan string, 1)
 	go func() {
 		lines := bufio.NewScanner(stderr)
 		for lines.Scan() {
 			p.output.add(lines.Text())
 			if strings.HasPrefix(lines.Text(), "mortise: ready in ") {
-				ready <- lines.Text()
+				p.ready <- lines.Text()
 			}
 		}
 		p.exited <- p.command.Wait()
 	}()
+	return p
+}
+
+// comesUp waits for the ready line of a program that was launched.
+func (p *program) comesUp() {
+	p.t.Helper()
 	select {
-	case p.readyLine = <-ready:
+	case p.readyLine = <-p.ready:
 	case err := <-p.exited:
 		p.exited <- err
-		t.Fatalf("mortise up ended before it was ready: %v\n%s", err, p.output)
+		p.t.Fatalf("mortise up ended before it was ready: %v\n%s", err, p.output)
 	case <-time.After(time.Minute):
-		t.Fatalf("mortise up is not ready after a minute:\n%s", p.output)
+		p.t.Fatalf("mortise up is not ready after a minute:\n%s", p.output)
 	}
+	var err error
 	if p.config, err = clientcmd.BuildConfigFromFlags("", p.kubeconfig); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	p.config.QPS = -1
-	return p
 }
 
 // client is a typed client over TLS.

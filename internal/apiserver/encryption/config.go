@@ -109,11 +109,12 @@ func written(gr schema.GroupResource) string {
 // setUp makes the ciphers of a configuration, and the plug-ins' clients.
 func (t *Transformers) setUp(c *Config) (*setup, error) {
 	ctx, end := context.WithCancel(t.context)
-	s := &setup{hash: c.hash, ciphers: map[schema.GroupResource]*cipher{}, end: end}
+	s := &setup{hash: c.hash, ciphers: map[schema.GroupResource]*cipher{}, needs: map[schema.GroupResource][]*plugin{}, end: end}
 	providers := map[schema.GroupResource][]value.PrefixTransformer{}
 	for i := range c.config.Resources {
 		rule := &c.config.Resources[i]
 		var list []value.PrefixTransformer
+		var plugins []*plugin
 		for j := range rule.Providers {
 			p, err := local(&rule.Providers[j])
 			if err != nil {
@@ -126,7 +127,7 @@ func (t *Transformers) setUp(c *Config) (*setup, error) {
 					end()
 					return nil, err
 				}
-				s.plugins = append(s.plugins, remote)
+				plugins = append(plugins, remote)
 				p = value.PrefixTransformer{
 					Prefix:      []byte(sealed.Prefix + "kms:v2:" + k.Name + ":"),
 					Transformer: kmsv2.NewEnvelopeTransformer(remote.service, k.Name, remote.now, t.opts.ServerID),
@@ -134,9 +135,11 @@ func (t *Transformers) setUp(c *Config) (*setup, error) {
 			}
 			list = append(list, p)
 		}
+		s.plugins = append(s.plugins, plugins...)
 		for _, name := range rule.Resources {
 			gr := schema.ParseGroupResource(name)
 			providers[gr] = append(providers[gr], list...)
+			s.needs[gr] = append(s.needs[gr], plugins...)
 		}
 	}
 	for gr, list := range providers {

@@ -11,8 +11,9 @@
 //
 // A KMS v2 plug-in ([plugin]) wraps a seed that the server draws; each object's key comes from the seed and a nonce. Reads ask
 // the plug-in once for each seed, writes never: while it is down, they go on for three minutes after its last good status. One
-// that is down when the server starts is waited for by nobody: what it seals cannot be read or written until it is there, and
-// the health check kms-providers says so.
+// that is down when the server starts is waited for only if it seals what the server cannot come up without
+// ([Transformers.Await]): else what it seals cannot be read or written until it is there, and the health check kms-providers
+// says so.
 //
 // # Concurrency
 //
@@ -77,6 +78,7 @@ type setup struct {
 	hash    string
 	ciphers map[schema.GroupResource]*cipher
 	plugins []*plugin
+	needs   map[schema.GroupResource][]*plugin // as the file names resources
 	end     context.CancelFunc
 }
 
@@ -98,15 +100,35 @@ func Start(ctx context.Context, c *Config, o Options) (*Transformers, error) {
 		return nil, err
 	}
 	for _, p := range s.plugins {
-		if err := p.check(ctx); err != nil {
-			o.Log.WarnContext(ctx, "ask KMS plug-in for its status", "plugin", p.name, "error", err)
-		}
+		_ = p.check(ctx) // which tells the log
 	}
 	t.register(s)
 	t.follow(s)
 	t.current.Store(s)
 	t.metrics.inForce(s.hash)
 	return t, nil
+}
+
+// Await returns when every plug-in has been well once that seals a resource other than those that can be done without; a
+// wildcard is such a resource. It says which it waits for.
+func (t *Transformers) Await(ctx context.Context, dispensable func(schema.GroupResource) bool) error {
+	for gr, plugins := range t.current.Load().needs {
+		if dispensable(gr) {
+			continue
+		}
+		for _, p := range plugins {
+			if p.isMet() {
+				continue
+			}
+			t.opts.Log.WarnContext(ctx, "wait for a KMS plug-in", "plugin", p.name, "resource", written(gr))
+			select {
+			case <-p.met:
+			case <-ctx.Done():
+				return fmt.Errorf("wait for KMS plug-in %s: %w", p.name, context.Cause(ctx))
+			}
+		}
+	}
+	return nil
 }
 
 // Close ends the connections to plug-ins, and what follows them.
@@ -230,7 +252,7 @@ func (t *Transformers) register(s *setup) {
 // follow keeps the plug-ins of a setup up to date until it ends.
 func (t *Transformers) follow(s *setup) {
 	for _, p := range s.plugins {
-		t.group.Go(func() { p.follow(t.opts.Log) })
+		t.group.Go(func() { p.follow() })
 	}
 }
 

@@ -40,8 +40,11 @@ type plugin struct {
 	name, socket string
 	timeout      time.Duration
 	service      kmsservice.Service
+	log          *slog.Logger
 	context      context.Context // until it is configured no more
 	state        atomic.Pointer[kmsv2.State]
+	met          chan struct{} // closed when it was well for the first time
+	seen         os.FileInfo   // its socket, before it was first asked; then of who follows it
 
 	mu      sync.Mutex // of a check, which is one at a time
 	version string
@@ -58,7 +61,8 @@ func (t *Transformers) newPlugin(ctx context.Context, k *apiserver.KMSConfigurat
 	if err != nil {
 		return nil, fmt.Errorf("use KMS provider %s: %w", k.Name, err)
 	}
-	p := &plugin{name: k.Name, socket: socket, timeout: k.Timeout.Duration, context: ctx}
+	p := &plugin{name: k.Name, socket: socket, timeout: k.Timeout.Duration, log: t.opts.Log, context: ctx, met: make(chan struct{})}
+	p.seen, _ = os.Stat(socket)
 	p.service = &booked{Service: service, ledger: t.opts.Ledger, ref: extension.Ref{Point: extension.KMS, Name: k.Name}, timeout: p.timeout}
 	p.state.Store(&kmsv2.State{KMSProviderName: k.Name})
 	return p, nil
@@ -101,8 +105,28 @@ func (p *plugin) ask(ctx context.Context) error {
 	} else if err = p.take(ctx, s); err != nil {
 		err = fmt.Errorf("kmsv2 Provider %s is not healthy, error: %w", p.name, err) // upstream's words
 	}
+	switch {
+	case ctx.Err() != nil, (p.last != nil) == (err != nil) && !p.asked.IsZero():
+	case err != nil:
+		p.log.ErrorContext(ctx, "ask KMS plug-in for its status", "plugin", p.name, "error", err)
+	case p.last != nil:
+		p.log.WarnContext(ctx, "KMS plug-in is well", "plugin", p.name) // as loud as what it ends
+	}
 	p.last, p.asked = err, time.Now()
+	if err == nil && !p.isMet() {
+		close(p.met)
+	}
 	return err
+}
+
+// isMet says whether the plug-in has ever been well.
+func (p *plugin) isMet() bool {
+	select {
+	case <-p.met:
+		return true
+	default:
+		return false
+	}
 }
 
 // take judges a status, and follows its key.
@@ -156,25 +180,18 @@ func (p *plugin) rotate(ctx context.Context, keyID string) error {
 }
 
 // follow asks for the status at upstream's times, and at once when the socket comes to be.
-func (p *plugin) follow(log *slog.Logger) {
-	seen, _ := os.Stat(p.socket)
-	reload.Watch(p.context, statusEveryIll, log, func() {
+func (p *plugin) follow() {
+	reload.Watch(p.context, statusEveryIll, p.log, func() {
 		p.mu.Lock()
 		ill, since := p.last != nil, time.Since(p.asked)
 		p.mu.Unlock()
 		now, _ := os.Stat(p.socket)
-		came := now != nil && (seen == nil || !os.SameFile(now, seen))
-		seen = now
+		came := now != nil && (p.seen == nil || !os.SameFile(now, p.seen))
+		p.seen = now
 		if !came && since < statusEvery && (!ill || since < statusEveryIll) {
 			return
 		}
-		switch err := p.check(p.context); {
-		case p.context.Err() != nil:
-		case err != nil && !ill:
-			log.ErrorContext(p.context, "ask KMS plug-in for its status", "plugin", p.name, "error", err)
-		case err == nil && ill:
-			log.InfoContext(p.context, "KMS plug-in is well", "plugin", p.name)
-		}
+		_ = p.check(p.context) // which tells the log, and keeps it for those who ask for health
 	}, p.socket)
 }
 
