@@ -15,11 +15,13 @@ import (
 	"sync"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
 	admissionauthorizer "k8s.io/apiserver/pkg/admission/plugin/authorizer"
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
@@ -93,12 +95,18 @@ func compileValidating(p *admissionregistrationv1.ValidatingAdmissionPolicy) val
 	if conditions := p.Spec.MatchConditions; len(conditions) > 0 {
 		matcher = matchconditions.NewMatcher(c.CompileCondition(conditionsOf(conditions), with, environment.StoredExpressions), p.Spec.FailurePolicy, "policy", "validate", p.Name)
 	}
-	checks, messages := make([]cel.ExpressionAccessor, len(p.Spec.Validations)), make([]cel.ExpressionAccessor, len(p.Spec.Validations))
+	checks, messages, saying := make([]cel.ExpressionAccessor, len(p.Spec.Validations)), make([]cel.ExpressionAccessor, len(p.Spec.Validations)), false
 	for i, v := range p.Spec.Validations {
 		checks[i] = &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason}
 		if v.MessageExpression != "" {
-			messages[i] = &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}
+			messages[i], saying = &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}, true
 		}
+	}
+	compiled := func(expressions []cel.ExpressionAccessor, declared cel.OptionalVariableDeclarations, any bool) cel.ConditionEvaluator {
+		if !any {
+			return silent{}
+		}
+		return c.CompileCondition(expressions, declared, environment.StoredExpressions)
 	}
 	audits := make([]cel.ExpressionAccessor, len(p.Spec.AuditAnnotations))
 	for i, a := range p.Spec.AuditAnnotations {
@@ -106,9 +114,19 @@ func compileValidating(p *admissionregistrationv1.ValidatingAdmissionPolicy) val
 	}
 	return validating.NewValidator(
 		c.CompileCondition(checks, with, environment.StoredExpressions), matcher,
-		c.CompileCondition(audits, with, environment.StoredExpressions),
-		c.CompileCondition(messages, without, environment.StoredExpressions), p.Spec.FailurePolicy, nil)
+		compiled(audits, with, len(audits) > 0), compiled(messages, without, saying), p.Spec.FailurePolicy, nil)
 }
+
+// silent are no expressions, for which nothing need be made ready.
+type silent struct{}
+
+// ForInput takes nothing of the budget.
+func (silent) ForInput(_ context.Context, _ *admission.VersionedAttributes, _ *admissionv1.AdmissionRequest, _ cel.OptionalVariableBindings, _ *corev1.Namespace, budget int64) ([]cel.EvaluationResult, int64, error) {
+	return nil, budget, nil
+}
+
+// CompilationErrors are none.
+func (silent) CompilationErrors() []error { return nil }
 
 func variables(vs []admissionregistrationv1.Variable) []cel.NamedExpressionAccessor {
 	out := make([]cel.NamedExpressionAccessor, len(vs))
