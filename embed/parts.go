@@ -17,6 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/store"
 )
 
@@ -47,6 +48,8 @@ type parts struct {
 
 	admission    admit.Chain
 	initializing initializing
+
+	controllerMetrics *controllers.Metrics
 
 	bootstrapped chan struct{} // closed when the objects that every cluster has are there
 

@@ -92,6 +92,9 @@ func (s *Server) settle() (*settled, error) {
 	if err := o.apiserver.Explain.Check(); err != nil {
 		return nil, err
 	}
+	if err := o.apiserver.Controllers.Check(); err != nil {
+		return nil, err
+	}
 	var err error
 	if o.runtimeConfig, err = kinds.ParseRuntimeConfig(s.RuntimeConfig); err != nil {
 		return nil, err

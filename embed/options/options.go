@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package options are the settings of the API server that people already have in files and on command lines, under
-// kube-apiserver's flag names: a concept a file, each with its flags.
+// kube-apiserver's flag names, those of the controllers under kube-controller-manager's: a concept a file, each with its flags.
 //
 // `mortise up` binds them to its flags ([APIServer.AddFlags]), package embed takes them as a field of its Server; both mean
 // the same. Nothing here reads a file: what a file says is checked where it is used, before anything is started. The package
@@ -23,13 +23,14 @@ type APIServer struct {
 	Aggregation    Aggregation
 	Explain        Explain
 	Webhooks       Webhooks
+	Controllers    Controllers
 }
 
 // section is one concept's flags.
 type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
-	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Explain, &o.Webhooks}
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Explain, &o.Webhooks, &o.Controllers}
 }
 
 // AddFlags binds all of them to f.

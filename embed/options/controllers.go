@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Controllers are the settings of the control loops, under kube-controller-manager's flag names. What is nil or zero is as
+// it has it without the flag.
+type Controllers struct {
+	Nodes Nodes
+	// FinishedPods is how many finished pods are kept; nil: 12500; not above 0: all.
+	FinishedPods *int
+	// MirroredAddresses is how many addresses of one subset of Endpoints are mirrored to slices; nil: 1000.
+	MirroredAddresses *int
+	// LegacyTokenPeriod is after how long without use tokens go that were made unasked; nil: a year.
+	LegacyTokenPeriod *time.Duration
+}
+
+// Nodes says when a node counts as lost, and how fast its pods are evicted then.
+type Nodes struct {
+	// Grace is how long a node may be silent, StartupGrace one that has never reported; nil: 50 s, 1 min.
+	Grace, StartupGrace *time.Duration
+	// Period is how long changes are collected before zones are judged; nil: 5 s.
+	Period *time.Duration
+	// EvictionRate is how many nodes of a zone are emptied a second, SecondaryEvictionRate the same where most of a zone is
+	// lost; nil: 0.1, 0.01.
+	EvictionRate, SecondaryEvictionRate *float32
+	// LargeZone is up to how many nodes the latter is none at all; nil: 50.
+	LargeZone *int
+	// UnhealthyZone is which part of a zone is most; nil: 0.55.
+	UnhealthyZone *float32
+}
+
+func (o *Controllers) addFlags(f *pflag.FlagSet) {
+	n := &o.Nodes
+	f.Var(&span{&n.Grace, 50 * time.Second}, "node-monitor-grace-period", "how long a node may be silent before it counts as lost")
+	f.Var(&span{&n.StartupGrace, time.Minute}, "node-startup-grace-period", "how long a node may be silent that has never reported")
+	f.Var(&span{&n.Period, 5 * time.Second}, "node-monitor-period", "how long changes of nodes are collected before zones are judged")
+	f.Var(&numeral[float32]{&n.EvictionRate, 0.1}, "node-eviction-rate", "nodes a second, of each zone, whose pods are evicted when nodes are lost")
+	f.Var(&numeral[float32]{&n.SecondaryEvictionRate, 0.01}, "secondary-node-eviction-rate", "the same where most of a zone is lost")
+	f.Var(&numeral[int]{&n.LargeZone, 50}, "large-cluster-size-threshold", "up to how many nodes of a zone --secondary-node-eviction-rate is 0")
+	f.Var(&numeral[float32]{&n.UnhealthyZone, 0.55}, "unhealthy-zone-threshold", "which part of a zone, and three nodes at least, has to be lost for it to be unhealthy")
+	f.Var(&numeral[int]{&o.FinishedPods, 12500}, "terminated-pod-gc-threshold", "how many finished pods are kept; all when not above 0")
+	f.Var(&numeral[int]{&o.MirroredAddresses, 1000}, "mirroring-max-endpoints-per-subset", "addresses of one subset of Endpoints that are mirrored to EndpointSlices")
+	f.Var(&span{&o.LegacyTokenPeriod, 365 * 24 * time.Hour}, "legacy-service-account-token-clean-up-period", "after how long without use tokens of service accounts go that were made unasked")
+}
+
+// Check refuses what makes no sense.
+func (o *Controllers) Check() error {
+	for name, d := range map[string]*time.Duration{
+		"node-monitor-grace-period": o.Nodes.Grace, "node-startup-grace-period": o.Nodes.StartupGrace, "node-monitor-period": o.Nodes.Period,
+		"legacy-service-account-token-clean-up-period": o.LegacyTokenPeriod,
+	} {
+		if d != nil && *d <= 0 {
+			return fmt.Errorf("--%s must be above 0", name)
+		}
+	}
+	for name, rate := range map[string]*float32{"node-eviction-rate": o.Nodes.EvictionRate, "secondary-node-eviction-rate": o.Nodes.SecondaryEvictionRate} {
+		if rate != nil && !(*rate >= 0 && *rate <= 1e6) {
+			return fmt.Errorf("--%s must be from 0 to a million", name)
+		}
+	}
+	if t := o.Nodes.UnhealthyZone; t != nil && !(*t >= 0 && *t <= 1) {
+		return errors.New("--unhealthy-zone-threshold must be from 0 to 1")
+	}
+	if n := o.MirroredAddresses; n != nil && *n < 1 {
+		return fmt.Errorf("mirroring-max-endpoints-per-subset must not be less than %d, but got %d", 1, *n) // upstream's words
+	} else if n != nil && *n > 1000 {
+		return fmt.Errorf("mirroring-max-endpoints-per-subset must not be more than %d, but got %d", 1000, *n) // upstream's words
+	}
+	return nil
+}

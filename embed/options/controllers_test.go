@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func TestControllersFlags(t *testing.T) {
+	for flags, want := range map[string]string{
+		"": "",
+		"--node-monitor-grace-period=20s --node-eviction-rate=0 --terminated-pod-gc-threshold=-1": "",
+		"--node-monitor-grace-period=0s":                     "--node-monitor-grace-period must be above 0",
+		"--legacy-service-account-token-clean-up-period=-1s": "--legacy-service-account-token-clean-up-period must be above 0",
+		"--secondary-node-eviction-rate=-1":                  "--secondary-node-eviction-rate must be from 0 to a million",
+		"--node-eviction-rate=NaN":                           "--node-eviction-rate must be from 0 to a million",
+		"--unhealthy-zone-threshold=1.5":                     "--unhealthy-zone-threshold must be from 0 to 1",
+		"--mirroring-max-endpoints-per-subset=0":             "mirroring-max-endpoints-per-subset must not be less than 1, but got 0",
+		"--mirroring-max-endpoints-per-subset=1001":          "mirroring-max-endpoints-per-subset must not be more than 1000, but got 1001",
+	} {
+		var o Controllers
+		f := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o.addFlags(f)
+		if err := f.Parse(strings.Fields(flags)); err != nil {
+			t.Errorf("%s: %v", flags, err)
+			continue
+		}
+		got := ""
+		if err := o.Check(); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", flags, got, want)
+		}
+	}
+}
