@@ -44,15 +44,13 @@ func Controller() controllers.Controller {
 	}
 }
 
-// byController is the index of jobs by the UID of their controller.
-const byController = "controller"
-
 type controller struct {
 	client   kubernetes.Interface
 	recorder record.EventRecorder
 	clock    clock.PassiveClock
 	crons    listers.CronJobLister
 	jobs     cache.Indexer
+	writes   *workload.Writes
 	skew     prometheus.Histogram
 	queue    *controllers.Queue[types.NamespacedName]
 }
@@ -60,7 +58,7 @@ type controller struct {
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	crons, jobs := d.Informers.Batch().V1().CronJobs(), d.Informers.Batch().V1().Jobs()
 	c := &controller{
-		client: d.Client, recorder: d.Recorder, clock: d.Clock, crons: crons.Lister(), jobs: jobs.Informer().GetIndexer(),
+		client: d.Client, recorder: d.Recorder, clock: d.Clock, crons: crons.Lister(), jobs: jobs.Informer().GetIndexer(), writes: workload.NewWrites(),
 		queue: controllers.NewQueue[types.NamespacedName](d, "cronjob", 5),
 	}
 	wake := func(j *batchv1.Job) {
@@ -78,14 +76,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	}
 	c.skew, _ = kept[0].(prometheus.Histogram)
 	err = errors.Join(
-		controllers.Index(jobs.Informer(), byController, func(obj any) ([]string, error) {
-			if j, ok := obj.(*batchv1.Job); ok {
-				if ref := metav1.GetControllerOfNoCopy(j); ref != nil {
-					return []string{string(ref.UID)}, nil
-				}
-			}
-			return nil, nil
-		}),
+		workload.IndexByController(jobs.Informer()),
 		controllers.Subscribe(d, crons.Informer(), controllers.OnAny(func(cj *batchv1.CronJob) { c.queue.Add(controllers.Key(cj)) })),
 		controllers.Subscribe(d, jobs.Informer(), controllers.OnAny(wake)),
 	)
@@ -95,20 +86,19 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	cj, err := c.crons.CronJobs(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
+		c.writes.Forget(key)
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get cron job: %w", err)
 	}
-	all, err := c.jobs.ByIndex(byController, string(cj.UID))
+	if !c.writes.Shown(cj) {
+		return nil // a job that was replaced a moment ago would seem to be missing; its event brings it back
+	}
+	mine, err := workload.Children[*batchv1.Job](c.jobs, cj, false)
 	if err != nil {
-		return fmt.Errorf("look up jobs: %w", err)
+		return err
 	}
-	in := observed{cron: cj, now: c.clock.Now()}
-	for _, o := range all {
-		if j, ok := o.(*batchv1.Job); ok {
-			in.jobs = append(in.jobs, j)
-		}
-	}
+	in := observed{cron: cj, jobs: mine, now: c.clock.Now()}
 	// A job that was made a moment ago may be in the status and not yet in the cache, and the reverse.
 	if in, err = c.refresh(ctx, in); err != nil {
 		return err
@@ -180,9 +170,11 @@ func (c *controller) execute(ctx context.Context, cj *batchv1.CronJob, out decis
 	if !equality.Semantic.DeepEqual(cj.Status, out.status) {
 		update := cj.DeepCopy()
 		update.Status = out.status
-		if _, err := c.client.BatchV1().CronJobs(cj.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{}); err != nil {
-			errs = append(errs, fmt.Errorf("update status: %w", err))
+		now, err := c.client.BatchV1().CronJobs(cj.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
+		if err != nil {
+			return errors.Join(append(errs, fmt.Errorf("update status: %w", err))...)
 		}
+		c.writes.Note(now)
 	}
 	return errors.Join(errs...)
 }

@@ -62,6 +62,7 @@ type controller struct {
 	clock       clock.PassiveClock
 	deployments appslisters.DeploymentLister
 	sets        appslisters.ReplicaSetLister
+	setIndex    cache.Indexer
 	pods        cache.Indexer
 	queue       *controllers.Queue[types.NamespacedName]
 }
@@ -70,11 +71,12 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	deployments, sets, pods := d.Informers.Apps().V1().Deployments(), d.Informers.Apps().V1().ReplicaSets(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock,
-		deployments: deployments.Lister(), sets: sets.Lister(), pods: pods.Informer().GetIndexer(),
+		deployments: deployments.Lister(), sets: sets.Lister(), setIndex: sets.Informer().GetIndexer(), pods: pods.Informer().GetIndexer(),
 		queue: controllers.NewQueue[types.NamespacedName](d, "deployment", 5),
 	}
 	err := errors.Join(
 		workload.IndexByController(pods.Informer()),
+		workload.IndexByController(sets.Informer()),
 		controllers.Subscribe(d, deployments.Informer(), controllers.OnAny(func(o *appsv1.Deployment) { c.queue.Add(controllers.Key(o)) })),
 		controllers.Subscribe(d, sets.Informer(), controllers.Handler[*appsv1.ReplicaSet]{
 			Add: func(rs *appsv1.ReplicaSet) { c.wake(rs) },
@@ -163,9 +165,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 }
 
 func (c *controller) claim(ctx context.Context, d *appsv1.Deployment) ([]*appsv1.ReplicaSet, error) {
-	all, err := c.sets.ReplicaSets(d.Namespace).List(labels.Everything())
+	all, err := workload.Children[*appsv1.ReplicaSet](c.setIndex, d, true)
 	if err != nil {
-		return nil, fmt.Errorf("list replica sets: %w", err)
+		return nil, err
 	}
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
 
 // Controller describes the loop over replica sets.
@@ -28,9 +29,6 @@ func Controller() controllers.Controller {
 		New:       replicaSets,
 	}
 }
-
-// byOwner is the index of replica sets by the UID of their controller.
-const byOwner = "controller"
 
 func replicaSets(d *controllers.Deps) (controllers.Runner, error) {
 	sets := d.Informers.Apps().V1().ReplicaSets()
@@ -61,25 +59,16 @@ func replicaSets(d *controllers.Deps) (controllers.Runner, error) {
 			return err
 		},
 		siblings: func(ref *metav1.OwnerReference) ([]set, error) {
-			all, err := index.ByIndex(byOwner, string(ref.UID))
-			var out []set
-			for _, obj := range all {
-				if rs, ok := obj.(*appsv1.ReplicaSet); ok {
-					out = append(out, as(rs))
-				}
+			all, err := workload.Children[*appsv1.ReplicaSet](index, &metav1.ObjectMeta{UID: ref.UID}, false)
+			out := make([]set, len(all))
+			for i, rs := range all {
+				out[i] = as(rs)
 			}
 			return out, err
 		},
 	})
 	return c, errors.Join(err,
-		controllers.Index(sets.Informer(), byOwner, func(obj any) ([]string, error) {
-			if rs, ok := obj.(*appsv1.ReplicaSet); ok {
-				if ref := metav1.GetControllerOfNoCopy(rs); ref != nil {
-					return []string{string(ref.UID)}, nil
-				}
-			}
-			return nil, nil
-		}),
+		workload.IndexByController(sets.Informer()),
 		controllers.Subscribe(d, sets.Informer(), controllers.Handler[*appsv1.ReplicaSet]{
 			Add:    func(rs *appsv1.ReplicaSet) { c.changed(nil, rs) },
 			Update: func(before, now *appsv1.ReplicaSet) { c.changed(before, now) },

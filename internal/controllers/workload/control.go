@@ -125,38 +125,44 @@ func Concurrently(n, width int, do func(i int) error) error {
 	return group.Wait()
 }
 
-// byController is the index of pods by the UID of their controller; orphans are under their namespace.
+// byController is the index of children by the UID of their controller; orphans are under their namespace.
 const byController = "controller"
 
-// IndexByController makes sure that the pod informer can answer ByController.
-func IndexByController(pods cache.SharedIndexInformer) error {
-	return controllers.Index(pods, byController, func(obj any) ([]string, error) {
-		pod, ok := obj.(*corev1.Pod)
+// IndexByController makes sure that the informer of pods, or of other children, can answer ByController.
+func IndexByController(children cache.SharedIndexInformer) error {
+	return controllers.Index(children, byController, func(obj any) ([]string, error) {
+		child, ok := obj.(metav1.Object)
 		if !ok {
 			return nil, nil
 		}
-		if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
+		if ref := metav1.GetControllerOfNoCopy(child); ref != nil {
 			return []string{string(ref.UID)}, nil
 		}
-		return []string{"orphans of " + pod.Namespace}, nil
+		return []string{"orphans of " + child.GetNamespace()}, nil
 	})
 }
 
 // ByController returns the pods that owner controls, and with orphans also those in its namespace that nobody does.
 func ByController(pods cache.Indexer, owner metav1.Object, orphans bool) ([]*corev1.Pod, error) {
+	return Children[*corev1.Pod](pods, owner, orphans)
+}
+
+// Children is ByController for any kind.
+func Children[T metav1.Object](children cache.Indexer, owner metav1.Object, orphans bool) ([]T, error) {
 	keys := []string{string(owner.GetUID())}
 	if orphans {
 		keys = append(keys, "orphans of "+owner.GetNamespace())
 	}
-	var found []*corev1.Pod
+	var found []T
 	for _, key := range keys {
-		objects, err := pods.ByIndex(byController, key)
+		objects, err := children.ByIndex(byController, key)
 		if err != nil {
-			return nil, fmt.Errorf("look up pods: %w", err)
+			return nil, fmt.Errorf("look up children: %w", err)
 		}
+		found = slices.Grow(found, len(objects))
 		for _, o := range objects {
-			if pod, ok := o.(*corev1.Pod); ok {
-				found = append(found, pod)
+			if child, ok := o.(T); ok {
+				found = append(found, child)
 			}
 		}
 	}

@@ -53,30 +53,39 @@ func (e *Expectations) Expect(owner types.NamespacedName, creations int, deletio
 	e.of[owner] = x
 }
 
-// CreationObserved takes one expected creation off: it was seen, or it failed and never will be.
-func (e *Expectations) CreationObserved(owner types.NamespacedName) {
+// CreationObserved takes one expected creation off: it was seen, or it failed and never will be. It tells whether that
+// was the last thing expected.
+func (e *Expectations) CreationObserved(owner types.NamespacedName) (last bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if x := e.of[owner]; x != nil && x.creations > 0 {
-		x.creations--
+	x := e.of[owner]
+	if x == nil || x.creations == 0 {
+		return false
 	}
+	x.creations--
+	return x.fulfilled()
 }
 
-// DeletionObserved takes the expected deletion of a child off.
-func (e *Expectations) DeletionObserved(owner types.NamespacedName, child types.UID) {
+// DeletionObserved takes the expected deletion of a child off. It tells whether that was the last thing expected.
+func (e *Expectations) DeletionObserved(owner types.NamespacedName, child types.UID) (last bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if x := e.of[owner]; x != nil {
-		delete(x.deletions, child)
+	x := e.of[owner]
+	if x == nil || !x.deletions[child] {
+		return false
 	}
+	delete(x.deletions, child)
+	return x.fulfilled()
 }
+
+func (x *expectation) fulfilled() bool { return x.creations <= 0 && len(x.deletions) == 0 }
 
 // Satisfied tells whether the cache shows all that owner did. When not, wait is how long until it may be trusted anyway.
 func (e *Expectations) Satisfied(owner types.NamespacedName) (ok bool, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	x := e.of[owner]
-	if x == nil || x.creations <= 0 && len(x.deletions) == 0 {
+	if x == nil || x.fulfilled() {
 		return true, 0
 	}
 	if wait = x.since.Add(ExpectationsTimeout).Sub(e.clock.Now()); wait <= 0 {

@@ -25,6 +25,8 @@ type PodEvents struct {
 	Orphan func(pod *corev1.Pod)
 	// Wake puts an owner into the queue.
 	Wake func(owner types.NamespacedName)
+	// Soon does so after a moment, for those to whom looking is dear; nil: as Wake. What an owner waits for wakes it at once.
+	Soon func(owner types.NamespacedName)
 
 	Expectations *Expectations
 }
@@ -35,16 +37,18 @@ func (e PodEvents) Subscribe(d *controllers.Deps, pods cache.SharedIndexInformer
 		controllers.Subscribe(d, pods, controllers.Handler[*corev1.Pod]{Add: e.added, Update: e.updated, Delete: e.gone}))
 }
 
-// wake wakes the owner that ref names, if it is there; before, when set, hears of it first.
-func (e PodEvents) wake(pod *corev1.Pod, ref *metav1.OwnerReference, before func(owner types.NamespacedName)) {
+// wake wakes the owner that ref names, if it is there; observe, when set, tells whether it is what the owner waits for.
+func (e PodEvents) wake(pod *corev1.Pod, ref *metav1.OwnerReference, observe func(owner types.NamespacedName) bool) {
 	if ref == nil || !e.Owned(pod) {
 		return
 	}
 	owner := types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}
-	if before != nil {
-		before(owner)
+	awaited := observe != nil && observe(owner)
+	if awaited || e.Soon == nil {
+		e.Wake(owner)
+		return
 	}
-	e.Wake(owner)
+	e.Soon(owner)
 }
 
 func (e PodEvents) added(pod *corev1.Pod) {
@@ -76,8 +80,8 @@ func (e PodEvents) updated(before, now *corev1.Pod) {
 }
 
 func (e PodEvents) gone(pod *corev1.Pod) {
-	e.wake(pod, metav1.GetControllerOfNoCopy(pod), func(owner types.NamespacedName) {
-		e.Expectations.DeletionObserved(owner, pod.UID)
+	e.wake(pod, metav1.GetControllerOfNoCopy(pod), func(owner types.NamespacedName) bool {
+		return e.Expectations.DeletionObserved(owner, pod.UID)
 	})
 }
 
