@@ -18,6 +18,10 @@
 // and metadata-only forms; Watch, Create, Update and Delete make the verbs of these names, patch comes with Update,
 // deletecollection with Delete. Discovery (old and aggregated) and OpenAPI (v2 and v3) follow from the resources.
 //
+// It is for servers that answer from elsewhere, not for those that keep objects: server-side apply, strategic merge patches (both are
+// refused with 415), subresources such as status, protobuf, admission and field selectors but for names are not in it. Who needs these
+// makes a CustomResourceDefinition, or uses k8s.io/apiserver, whose servers work behind Mortise unmodified.
+//
 // Who asks is found out as kube-apiserver's own libraries do it: by the front proxy's headers if its certificate is of the
 // authority that ConfigMap kube-system/extension-apiserver-authentication names, by a client certificate of the cluster's
 // authority, or by a TokenReview; else it is system:anonymous. Whether they may is asked of the cluster by a SubjectAccessReview, unless they

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -172,10 +173,7 @@ func (res *Resource) patched(ctx context.Context, w http.ResponseWriter, r *http
 	case types.MergePatchType:
 		after, err = jsonpatch.MergePatch(before, patch)
 	case types.JSONPatchType:
-		var p jsonpatch.Patch
-		if p, err = jsonpatch.DecodePatch(patch); err == nil {
-			after, err = p.Apply(before)
-		}
+		after, err = operate(before, patch)
 	default:
 		return nil, status.Media(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
 			"the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json")
@@ -184,6 +182,26 @@ func (res *Resource) patched(ctx context.Context, w http.ResponseWriter, r *http
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	return res.parse(after)
+}
+
+// Bounds of JSON patches, kube-apiserver's: operations, and bytes that copies add. An operation of a few bytes may double an object.
+const (
+	maxOperations = 10_000
+	maxCopied     = 3 << 20
+)
+
+// operate applies a JSON patch.
+func operate(before, patch []byte) ([]byte, error) {
+	p, err := jsonpatch.DecodePatch(patch)
+	if err != nil {
+		return nil, err
+	}
+	if len(p) > maxOperations {
+		return nil, fmt.Errorf("the allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(p))
+	}
+	// The library has this bound in a variable; one that the program set itself stands.
+	atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied)
+	return p.Apply(before)
 }
 
 // remove is delete and deletecollection.
