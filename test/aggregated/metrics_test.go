@@ -5,7 +5,11 @@ package aggregated
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,12 +21,13 @@ func TestMetricsAdapter(t *testing.T) {
 	c := up(t, "--node", "none", "--controllers", "namespace-controller")
 	ca, cert, key := certificate(t, "adapter")
 	at := port(t)
-	adapter := start(t, nil, "test-adapter", append(c.delegates(), "--lister-kubeconfig", c.kubeconfig, "--secure-port", at, "--tls-cert-file", cert, "--tls-private-key-file", key)...)
-	adapter.await(regexp.MustCompile(`Serving securely on`))
+	adapter, told := testAdapter(t)
+	process := start(t, nil, adapter, append(c.delegates(), "--lister-kubeconfig", c.kubeconfig, "--secure-port", at, "--tls-cert-file", cert, "--tls-private-key-file", key)...)
+	process.await(regexp.MustCompile(`Serving securely on`))
 	c.register("adapter", at, ca, "v1beta2.custom.metrics.k8s.io", "v1beta1.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 
 	c.do("", "create", "service", "clusterip", "kettle", "--tcp=80")
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:8080/write-metrics/namespaces/default/services/kettle/calls", strings.NewReader(`"300m"`))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1:"+told+"/write-metrics/namespaces/default/services/kettle/calls", strings.NewReader(`"300m"`))
 	must(t, err)
 	r.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(r)
@@ -50,6 +55,41 @@ func TestMetricsAdapter(t *testing.T) {
 	}
 }
 
+// testAdapter is the adapter and the port at which it is told of metrics: 8080, which it has in its source. Where somebody else has that
+// already, it is the adapter with another port and nothing else changed.
+func testAdapter(t *testing.T) (name, at string) {
+	t.Helper()
+	const name8080, source = "test-adapter", `":8080"`
+	l, err := net.Listen("tcp", ":8080")
+	if err == nil {
+		must(t, l.Close())
+		return name8080, "8080"
+	}
+	at = port(t)
+	const module = "sigs.k8s.io/custom-metrics-apiserver"
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	must(t, err)
+	file := filepath.Join(strings.TrimSpace(string(dir)), "test-adapter", "main.go")
+	text, err := os.ReadFile(file)
+	must(t, err)
+	if strings.Count(string(text), source) != 1 {
+		t.Fatalf("%s has not %s once", file, source)
+	}
+	own := t.TempDir()
+	changed, overlay := filepath.Join(own, "main.go"), filepath.Join(own, "overlay.json")
+	must(t, os.WriteFile(changed, []byte(strings.Replace(string(text), source, `"127.0.0.1:`+at+`"`, 1)), 0o600))
+	instead, err := json.Marshal(map[string]map[string]string{"Replace": {file: changed}})
+	must(t, err)
+	must(t, os.WriteFile(overlay, instead, 0o600))
+	name = name8080 + "-" + at
+	build := exec.Command("go", "build", "-tags", "grpcnotrace", "-overlay", overlay, "-o", program(name), module+"/test-adapter")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return name, at
+}
+
 // TestTop has kubectl top read a server of metrics.k8s.io that is written with embed/aggregated.
 func TestTop(t *testing.T) {
 	c := up(t, "--node", "simulated")
@@ -74,9 +114,15 @@ func TestTop(t *testing.T) {
 // TestExample does what the example's README says, and stops and starts it again.
 func TestExample(t *testing.T) {
 	c := up(t, "--node", "none", "--controllers", "namespace-controller")
-	env := []string{"KUBECONFIG=" + c.kubeconfig, "LISTEN=127.0.0.1:8443"}
+	at := port(t) // the README has 8443, which may be somebody else's
+	manifest, err := os.ReadFile(filepath.Join("..", "..", "examples", "aggregated", "manifest.yaml"))
+	must(t, err)
+	if !strings.Contains(string(manifest), "port: 8443") {
+		t.Fatalf("the manifest does not name port 8443:\n%s", manifest)
+	}
+	env := []string{"KUBECONFIG=" + c.kubeconfig, "LISTEN=127.0.0.1:" + at}
 	e := start(t, env, "example")
-	c.do("", "apply", "-f", "../../examples/aggregated/manifest.yaml")
+	c.do(strings.ReplaceAll(string(manifest), "port: 8443", "port: "+at), "apply", "-f", "-")
 	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1.example.com")
 	const path = "/apis/example.com/v1/customresource"
 	if out := c.do("", "get", "--raw", path); !strings.Contains(out, `"message":"Hello, `) {
