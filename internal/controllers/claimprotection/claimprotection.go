@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package claimprotection lets a PersistentVolumeClaim that was deleted go once no pod uses it any more. Until then the
+// finalizer kubernetes.io/pvc-protection keeps it, which claims have from their creation, or get here.
+//
+// A pod uses a claim from when it has a node until it is gone: a kubelet does not start a pod whose claim is going. A pod's
+// own claim, made from a template, is free as soon as the pod has shut down.
+package claimprotection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/core/v1"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+const finalizer = "kubernetes.io/pvc-protection"
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	claims := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
+	return controllers.Controller{
+		Name:    "persistentvolumeclaim-protection-controller",
+		Inputs:  []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("pods"), claims},
+		Outputs: []schema.GroupVersionResource{claims},
+		New:     build,
+	}
+}
+
+type controller struct {
+	client kubernetes.Interface
+	pods   listers.PodLister
+	claims listers.PersistentVolumeClaimLister
+	queue  *controllers.Queue[types.NamespacedName]
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	pods, claims := d.Informers.Core().V1().Pods(), d.Informers.Core().V1().PersistentVolumeClaims()
+	c := &controller{
+		client: d.Client, pods: pods.Lister(), claims: claims.Lister(),
+		queue: controllers.NewQueue[types.NamespacedName](d, "pvcprotection", 1),
+	}
+	free := func(pod *corev1.Pod) {
+		for i := range pod.Spec.Volumes {
+			if name := claimOf(pod, &pod.Spec.Volumes[i]); name != "" {
+				c.queue.Add(types.NamespacedName{Namespace: pod.Namespace, Name: name})
+			}
+		}
+	}
+	err := errors.Join(
+		controllers.Subscribe(d, claims.Informer(), controllers.OnAny(func(claim *corev1.PersistentVolumeClaim) {
+			if (claim.DeletionTimestamp == nil) != slices.Contains(claim.Finalizers, finalizer) {
+				c.queue.Add(controllers.Key(claim))
+			}
+		})),
+		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
+			Update: func(before, now *corev1.Pod) {
+				if before.UID != now.UID || !over(before) && over(now) {
+					free(before)
+				}
+			},
+			Delete: free,
+		}),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+}
+
+// claimOf is the name of a volume's claim; empty where it has none.
+func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return pod.Name + "-" + v.Name
+	}
+	return ""
+}
+
+// over tells whether nothing of a pod runs any more, and nothing will.
+func over(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
+}
+
+func uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
+	return pod.Spec.NodeName != "" && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return claimOf(pod, &v) == claim.Name && (v.PersistentVolumeClaim != nil || !over(pod) && metav1.IsControlledBy(claim, pod))
+	})
+}
+
+func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
+	claim, err := c.claims.PersistentVolumeClaims(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get claim: %w", err)
+	}
+	at := slices.Index(claim.Finalizers, finalizer)
+	next := claim.DeepCopy()
+	switch {
+	case claim.DeletionTimestamp == nil && at < 0:
+		next.Finalizers = append(next.Finalizers, finalizer)
+	case claim.DeletionTimestamp != nil && at >= 0:
+		if used, err := c.used(ctx, claim); err != nil || used {
+			return err
+		}
+		next.Finalizers = slices.Delete(next.Finalizers, at, at+1)
+	default:
+		return nil
+	}
+	_, err = c.client.CoreV1().PersistentVolumeClaims(key.Namespace).Update(ctx, next, metav1.UpdateOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("update claim: %w", err)
+	}
+	return nil
+}
+
+// used asks the cache first, and the server when that knows of nobody: a pod may just have got its node.
+func (c *controller) used(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
+	cached, err := c.pods.Pods(claim.Namespace).List(labels.Everything())
+	if err != nil {
+		return false, fmt.Errorf("list pods: %w", err)
+	}
+	if slices.ContainsFunc(cached, func(pod *corev1.Pod) bool { return uses(pod, claim) }) {
+		return true, nil
+	}
+	live, err := c.client.CoreV1().Pods(claim.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, fmt.Errorf("list live pods: %w", err)
+	}
+	return slices.ContainsFunc(live.Items, func(pod corev1.Pod) bool { return uses(&pod, claim) }), nil
+}
