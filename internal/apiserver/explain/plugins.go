@@ -15,6 +15,7 @@ import (
 
 // The plug-ins that tell of what they call themselves.
 const (
+	initializers       = "Initializers"
 	mutatingPolicies   = "MutatingAdmissionPolicy"
 	mutatingWebhooks   = "MutatingAdmissionWebhook"
 	validatingPolicies = "ValidatingAdmissionPolicy"
@@ -41,7 +42,7 @@ func mutates() map[string][]string {
 		"ServiceAccount": pods, "TaintNodesByCondition": {"nodes"}, "DefaultIngressClass": {"ingresses"},
 		"DefaultStorageClass": {"persistentvolumeclaims"}, "StorageObjectInUseProtection": {"persistentvolumeclaims", "persistentvolumes"},
 
-		mutatingPolicies: none, mutatingWebhooks: none, validatingPolicies: none, validatingWebhooks: none,
+		initializers: none, mutatingPolicies: none, mutatingWebhooks: none, validatingPolicies: none, validatingWebhooks: none,
 		"AlwaysAdmit": none, "AlwaysDeny": none, "CertificateApproval": none, "CertificateSigning": none,
 		"CertificateSubjectRestriction": none, "ClusterTrustBundleAttest": none, "DenyServiceExternalIPs": none, "EventRateLimit": none,
 		"ImagePolicyWebhook": none, "LimitPodHardAntiAffinityTopology": none, "NamespaceAutoProvision": none, "NamespaceExists": none,

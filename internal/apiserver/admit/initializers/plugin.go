@@ -6,10 +6,12 @@ package initializers
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,8 +22,10 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
+	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -76,11 +80,62 @@ func (p *Plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attrib
 	case a.Object == nil || a.Operation != admit.Create && a.Operation != admit.Update:
 		return nil
 	case a.Subresource != "":
+		if err := p.mayBelow(ctx, b, a); err != nil {
+			return err
+		}
 		return p.below(a)
-	case a.Operation == admit.Create:
-		return p.create(ctx, b, a)
 	}
-	return p.update(ctx, a)
+	begun, before := p.clock.Now(), a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation]
+	was := a.Object
+	if explain.From(ctx).Keeps() {
+		was = a.Object.DeepCopyObject().(resource.Object)
+	}
+	write := p.update
+	if a.Operation == admit.Create {
+		write = p.create
+	}
+	err := write(ctx, b, a)
+	if err == nil && a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation] != before {
+		p.explain(ctx, begun, was, a.Object)
+	}
+	return err
+}
+
+// explain tells the request's trace what an object was made to wait for.
+func (p *Plugin) explain(ctx context.Context, begun time.Time, before, after resource.Object) {
+	t := explain.From(ctx)
+	if !t.Keeps() {
+		return
+	}
+	s := explain.Step{Phase: trace.Mutate, Kind: trace.Plugin, Name: Name, Result: trace.Changed, Took: p.clock.Since(begun)}
+	var err error
+	if s.Before, err = json.Marshal(before); err == nil {
+		s.After, err = json.Marshal(after)
+	}
+	if err != nil { // what changed is not told then, but that it did
+		s.Before, s.After = nil, nil
+	}
+	t.Step(s)
+}
+
+// mayBelow refuses who may not initialise to change an object that waits by way of a subresource: its status, its scale, the node
+// of a pod. Those that do not change it (a token, an eviction), and what ends an object that is being deleted, are for whoever may them.
+func (p *Plugin) mayBelow(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
+	if a.Operation == admit.Create && a.Subresource != "binding" {
+		return nil
+	}
+	stored := a.Old
+	if sub := a.Descriptor.Subresource(a.Subresource); sub == nil || sub.Strategy == nil {
+		obj, err := b.Get(ctx, a.Descriptor.GroupResource(), a.Namespace, a.Name)
+		if err != nil {
+			return nil // that it is not there is told where it is changed
+		}
+		stored = obj
+	}
+	if stored == nil || stored.GetDeletionTimestamp() != nil || !v1alpha1.Uninitialized(stored) {
+		return nil
+	}
+	return p.mayInitialize(ctx, a, "update to uninitialized resource denied") // upstream's words
 }
 
 // below keeps what is written by way of a subresource from changing what an object waits for.
@@ -180,7 +235,7 @@ func (p *Plugin) checkNamed(i *v1alpha1.Initializers) field.ErrorList {
 	return errs
 }
 
-func (p *Plugin) update(ctx context.Context, a *admit.Attributes) error {
+func (p *Plugin) update(ctx context.Context, _ resource.Backend, a *admit.Attributes) error {
 	if a.Old == nil {
 		return nil
 	}

@@ -10,11 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -86,7 +88,7 @@ func TestNobodyWaits(t *testing.T) {
 	} {
 		a := creation("")
 		change(a)
-		if err := configured().Mutate(t.Context(), nil, a); err != nil || a.Object.GetAnnotations() != nil {
+		if err := configured().Mutate(t.Context(), empty{}, a); err != nil || a.Object.GetAnnotations() != nil {
 			t.Errorf("%s: %v, %v", name, a.Object, err)
 		}
 	}
@@ -98,8 +100,11 @@ func TestSubresources(t *testing.T) {
 	p, a := configured(), creation("")
 	a.Subresource = "binding"
 	a.Object.SetAnnotations(map[string]string{v1alpha1.InitializersAnnotation: list})
-	if err := p.Mutate(t.Context(), nil, a); !apierrors.IsForbidden(err) {
+	if err := p.Mutate(t.Context(), empty{}, a); !apierrors.IsForbidden(err) {
 		t.Errorf("by way of binding: %v", err)
+	}
+	p.host.Authorize = func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return authorizer.DecisionAllow, "", nil
 	}
 	for _, c := range []struct{ was, is string }{{"", list}, {list, ""}, {list, `{"pending":[]}`}, {list, list}} {
 		a := creation("")
@@ -116,4 +121,18 @@ func TestSubresources(t *testing.T) {
 			t.Errorf("by way of status, %q to %q: %v, %v", c.was, c.is, got, err)
 		}
 	}
+}
+
+// TestExplained: the plug-in tells of what it changes, so that nobody need look at every object before and after it.
+func TestExplained(t *testing.T) {
+	if foreign := explain.Foreign([]string{Name}); len(foreign) > 0 {
+		t.Errorf("package explain does not know what these change: %v", foreign)
+	}
+}
+
+// empty is a backend that holds nothing.
+type empty struct{ resource.Backend }
+
+func (empty) Get(_ context.Context, r schema.GroupResource, _, name string) (resource.Object, error) {
+	return nil, apierrors.NewNotFound(r, name)
 }
