@@ -27,10 +27,8 @@ type reviews struct {
 	q *matching.Request
 
 	mu      sync.Mutex
-	mark    string // begins what stands for the uid and for objects while a review is encoded; nobody could have said it
-	objects map[runtime.Object][]byte
-	raws    [][]byte                // the JSON of each of these
-	whole   map[reviewKey][2][]byte // what comes before the uid, and after it
+	objects map[runtime.Object][]byte // the JSON of each
+	whole   map[reviewKey][2][]byte   // what comes before the uid, and after it
 }
 
 type reviewKey struct {
