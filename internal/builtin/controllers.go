@@ -7,6 +7,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/bootstraptokens"
 	"github.com/mortise-dev/mortise/internal/controllers/certificaterequests"
+	"github.com/mortise-dev/mortise/internal/controllers/claimprotection"
 	"github.com/mortise-dev/mortise/internal/controllers/clusterroleaggregation"
 	"github.com/mortise-dev/mortise/internal/controllers/cronjob"
 	"github.com/mortise-dev/mortise/internal/controllers/daemonset"
@@ -15,6 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/endpoints"
 	"github.com/mortise-dev/mortise/internal/controllers/endpointslice"
 	"github.com/mortise-dev/mortise/internal/controllers/endpointslicemirroring"
+	"github.com/mortise-dev/mortise/internal/controllers/ephemeralvolume"
 	"github.com/mortise-dev/mortise/internal/controllers/garbagecollector"
 	"github.com/mortise-dev/mortise/internal/controllers/job"
 	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
@@ -46,6 +48,7 @@ func Controllers() []controllers.Controller {
 		certificaterequests.Cleaner(),
 		certificaterequests.PodCleaner(),
 		certificaterequests.Signing(),
+		claimprotection.Controller(),
 		clusterroleaggregation.Controller(),
 		cronjob.Controller(),
 		daemonset.Controller(),
@@ -54,6 +57,7 @@ func Controllers() []controllers.Controller {
 		endpoints.Controller(),
 		endpointslice.Controller(),
 		endpointslicemirroring.Controller(),
+		ephemeralvolume.Controller(),
 		garbagecollector.Controller(),
 		job.Controller(),
 		kubernetesservice.Controller(),
