@@ -138,9 +138,7 @@ func (f *fleet) status(pod *corev1.Pod, ip string) (corev1.PodStatus, time.Time)
 		Ready:   func(*podstate.Container) bool { return true },
 	}
 	var wake time.Time
-	if pod.Status.StartTime != nil || pod.DeletionTimestamp != nil { // otherwise it is only just creating its containers
-		in.State, wake = runtimeState(pod, ip, now)
-	}
+	in.State, wake = runtimeState(pod, ip, now)
 	in.Terminal = pod.DeletionTimestamp != nil
 	if s := pod.Spec.ActiveDeadlineSeconds; s != nil && pod.Status.StartTime != nil {
 		deadline := pod.Status.StartTime.Add(time.Duration(*s) * time.Second)
