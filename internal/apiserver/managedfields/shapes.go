@@ -10,11 +10,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
 //go:generate go run ./gen
@@ -71,7 +74,32 @@ func builtInTypes() (managedfields.TypeConverter, error) {
 	}
 	p := &typed.Parser{}
 	p.Schema.Types = types
-	return managedfields.NewSchemeTypeConverter(scheme.Scheme, p), nil
+	return trusting{managedfields.NewSchemeTypeConverter(scheme.Scheme, p), p}, nil
+}
+
+// trusting takes Go objects as being of their kind's shape when they are to be compared or merged, which looks at all of it again: to
+// look before as well is half of what the managed fields of an update cost.
+type trusting struct {
+	managedfields.TypeConverter
+	parser *typed.Parser
+}
+
+// ObjectToTyped does not look at the object where duplicates are allowed: that is said of objects that are or will be stored, and a
+// missing key, the other thing that a Go object can have wrong, is found by the comparison.
+func (t trusting) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	if _, ok := obj.(runtime.Unstructured); ok || !slices.Contains(opts, typed.AllowDuplicates) {
+		return t.TypeConverter.ObjectToTyped(obj, opts...)
+	}
+	name, err := scheme.Scheme.ToOpenAPIDefinitionName(obj.GetObjectKind().GroupVersionKind())
+	if err != nil {
+		return nil, fmt.Errorf("find shape: %w", err)
+	}
+	v, err := value.NewValueReflect(obj)
+	if err != nil {
+		return nil, fmt.Errorf("read object: %w", err)
+	}
+	of := t.parser.Type(name)
+	return typed.AsTypedUnvalidated(v, of.Schema, of.TypeRef), nil
 }
 
 func readShapes(z []byte) ([]schema.TypeDef, error) {

@@ -9,10 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	clientgoapply "k8s.io/client-go/applyconfigurations"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/structured-merge-diff/v6/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
 // TestShapesAreClientGos compares every type with what client-go parses.
@@ -56,4 +60,82 @@ func FuzzReadShapes(f *testing.F) {
 			t.Error("no types and no error")
 		}
 	})
+}
+
+// TestTrusting compares and merges all pairs of some pods, with lists that say something twice, lack keys or are empty, as objects that
+// were looked at before and as such that were not.
+func TestTrusting(t *testing.T) {
+	builtIn, err := builtInTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusts := builtIn.(trusting)
+	var all []*corev1.Pod
+	add := func(change func(p *corev1.Pod)) {
+		p := &corev1.Pod{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"a": "b"}, OwnerReferences: []metav1.OwnerReference{{Name: "o", UID: "u"}}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				Name: "c", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}, Ports: []corev1.ContainerPort{{ContainerPort: 80, Protocol: "TCP"}},
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("10m")}},
+			}}},
+		}
+		change(p)
+		all = append(all, p)
+	}
+	first := func(p *corev1.Pod) *corev1.Container { return &p.Spec.Containers[0] }
+	add(func(*corev1.Pod) {})
+	add(func(p *corev1.Pod) { p.Spec.Containers = nil })
+	add(func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, p.Spec.Containers[0]) })
+	add(func(p *corev1.Pod) { first(p).Name = "" })
+	add(func(p *corev1.Pod) { first(p).Env = append(first(p).Env, corev1.EnvVar{Name: "A", Value: "2"}) })
+	add(func(p *corev1.Pod) { first(p).Env[0].Name = "" })
+	add(func(p *corev1.Pod) { first(p).Ports = append(first(p).Ports, first(p).Ports[0]) })
+	add(func(p *corev1.Pod) { first(p).Ports[0].Protocol = "" })
+	add(func(p *corev1.Pod) { first(p).Resources.Requests["cpu"] = resource.MustParse("1") })
+	add(func(p *corev1.Pod) { p.OwnerReferences[0].UID = "" })
+	add(func(p *corev1.Pod) { p.Finalizers = []string{"x/y", "x/y"} })
+	add(func(p *corev1.Pod) { p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{}, {}} })
+	add(func(p *corev1.Pod) { p.Spec.HostAliases = []corev1.HostAlias{{IP: "1.2.3.4"}, {}} })
+	add(func(p *corev1.Pod) { p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{}} })
+	add(func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{}, {IP: "1.2.3.4"}} })
+	add(func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: "Ready", Status: "True"}, {Type: "Ready", Status: "False"}}
+	})
+
+	result := func(c managedfields.TypeConverter, a, b *corev1.Pod) (same bool, all string) {
+		lhs, err := c.ObjectToTyped(a, typed.AllowDuplicates)
+		if err != nil {
+			return false, err.Error()
+		}
+		rhs, err := c.ObjectToTyped(b, typed.AllowDuplicates)
+		if err != nil {
+			return false, err.Error()
+		}
+		compared, err := lhs.Compare(rhs)
+		if err != nil {
+			return false, err.Error()
+		}
+		merged, err := lhs.Merge(rhs)
+		if err != nil { // as where something is there twice
+			return compared.IsSame(), compared.String() + err.Error()
+		}
+		text, err := value.ToJSON(merged.AsValue())
+		if err != nil {
+			return false, err.Error()
+		}
+		return compared.IsSame(), compared.String() + string(text)
+	}
+	for i, a := range all {
+		for j, b := range all {
+			_, want := result(trusts.TypeConverter, a, b)
+			same, got := result(trusts, a, b)
+			if got != want {
+				t.Errorf("pods %d and %d:\n%s\nwant\n%s", i, j, got, want)
+			}
+			if same != (i == j) {
+				t.Errorf("pods %d and %d are the same: %t", i, j, same)
+			}
+		}
+	}
 }
