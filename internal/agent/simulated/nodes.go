@@ -56,14 +56,20 @@ func (f *fleet) beatAll(ctx context.Context) {
 		case first:
 			f.due.Forget(name)
 			n.registered()
-			// Nodes that came together are not to beat together for ever.
-			f.due.AddAfter(name, f.o.Heartbeat/2+f.o.Heartbeat/2*time.Duration(n.index%16)/16)
+			f.due.AddAfter(name, f.o.Heartbeat/2+f.o.Heartbeat/2*time.Duration(n.index%f.turns())/time.Duration(f.turns()))
 		default:
 			f.due.Forget(name)
 			f.due.AddAfter(name, f.o.Heartbeat)
 		}
 	}
 }
+
+// together is about how many nodes beat at once: not all, which the server would feel, and not each alone, since what wakes for one
+// heartbeat, and the disk's sync, do as well for many.
+const together = 32
+
+// turns is how many groups of nodes beat one after the other.
+func (f *fleet) turns() int { return min(max(len(f.nodes)/together, 1), 16) }
 
 func (f *fleet) beat(ctx context.Context, n *node) error {
 	ctx = asNode(ctx, n.name)
