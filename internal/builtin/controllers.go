@@ -23,6 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/namespace"
 	"github.com/mortise-dev/mortise/internal/controllers/nodeipam"
 	"github.com/mortise-dev/mortise/internal/controllers/nodelifecycle"
+	"github.com/mortise-dev/mortise/internal/controllers/nodettl"
 	"github.com/mortise-dev/mortise/internal/controllers/podgc"
 	"github.com/mortise-dev/mortise/internal/controllers/policystatus"
 	"github.com/mortise-dev/mortise/internal/controllers/replicaset"
@@ -36,6 +37,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/tokensecrets"
 	"github.com/mortise-dev/mortise/internal/controllers/trustbundle"
 	"github.com/mortise-dev/mortise/internal/controllers/ttlafterfinished"
+	"github.com/mortise-dev/mortise/internal/controllers/volumeprotection"
 	"github.com/mortise-dev/mortise/internal/controllers/webhooktrust"
 )
 
@@ -64,6 +66,7 @@ func Controllers() []controllers.Controller {
 		namespace.Controller(),
 		nodeipam.Controller(),
 		nodelifecycle.Controller(),
+		nodettl.Controller(),
 		podgc.Controller(),
 		policystatus.Controller(),
 		replicaset.Controller(),
@@ -79,6 +82,8 @@ func Controllers() []controllers.Controller {
 		tokensecrets.Filler(),
 		trustbundle.Controller(),
 		ttlafterfinished.Controller(),
+		volumeprotection.AttributesClasses(),
+		volumeprotection.Volumes(),
 		webhooktrust.Controller(),
 	}
 }
