@@ -106,6 +106,7 @@ func makeAuditor(_ context.Context, p *parts, o *settled) error {
 	var backends []audit.Backend
 	if w := &a.Webhook; w.ConfigFile != "" {
 		wo := audit.WebhookOptions{
+			Dial: p.egress.ControlPlane(),
 			Mode: audit.Mode(cmp.Or(w.Batch.Mode, options.AuditModeBatch)), Truncate: truncation(w.Truncate), Backoff: or(w.InitialBackoff, options.AuditInitialBackoff),
 			Buffer: or(w.Batch.BufferSize, options.AuditBufferSize), BatchSize: or(w.Batch.MaxSize, options.AuditBatchSize), BatchWait: or(w.Batch.MaxWait, options.AuditMaxWait),
 		}

@@ -65,6 +65,7 @@ func checkAuthentication(ctx context.Context, p *parts, o *settled) error {
 		if s.Webhook, err = authenticate.LoadWebhook(w.ConfigFile, cmp.Or(w.Version, "v1beta1"), ttl); err != nil {
 			return err
 		}
+		s.Webhook.Config.Dial = p.egress.ControlPlane()
 	}
 	return p.authn.readKeys(ctx, p, &a.ServiceAccounts)
 }

@@ -49,7 +49,7 @@ func makeAuthorization(_ context.Context, p *parts, o *settled) error {
 	}
 	a.chain, err = a.settings.Build(modes.Options{
 		Roles: a.roles, Node: &node.Authorizer{Graph: a.nodes, Rules: upstream.NodeRules()},
-		Ledger: p.ledger, Log: o.log.With("part", "authorization"), ServerID: identity(hostname),
+		Ledger: p.ledger, Egress: p.egress, Log: o.log.With("part", "authorization"), ServerID: identity(hostname),
 	})
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
@@ -37,6 +38,7 @@ type parts struct {
 	settled    chan struct{}
 
 	ledger   *extension.Ledger // makes every call out to an extension
+	egress   *egress.Selector  // by which way connections leave; nil: the ordinary one
 	authn    authentication
 	audit    *audit.Auditor // nil: nothing is audited
 	auditing group          // what the auditor does meanwhile: it outlasts the API server

@@ -48,6 +48,7 @@ func starts() []start {
 		{"check the selection", checkSelection},
 		{"make admission", checkAdmission},
 		{"make initializers", makeInitializers},
+		{"check egress", checkEgress},
 		{"check authentication", checkAuthentication},
 		{"check audit", checkAudit},
 		{"check authorization", checkAuthorization},
@@ -165,7 +166,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 	}
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace}), slices.Concat(p.initializing.kinds, o.extensions.Kinds)...)),
+		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace, Dial: p.egress.Cluster()}), slices.Concat(p.initializing.kinds, o.extensions.Kinds)...)),
 		Roles:     p.authorization.roles,
 		Nodes:     p.authorization.nodes,
 		Admission: slices.Concat(p.admission, p.initializing.plugins),
@@ -174,6 +175,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 		CBOR:      o.cbor,
 		Log:       o.log.With("part", "apiserver"),
 		Ledger:    p.ledger,
+		Egress:    p.egress,
 		Audit:     p.audit,
 		Explain:   apiserver.Explain{On: o.apiserver.Explain.Enabled, Bytes: int64(o.apiserver.Explain.Memory) << 20},
 

@@ -119,7 +119,7 @@ func Points() []Description {
 		{StoreEngine, "store engine", Linked, "store.Engine in Go, proved by storetest.Run", "package store", "package store"},
 		{ComponentConfigFile, "component configuration", Linked, "versioned configuration files", "flags of mortise up", guide + "reference/config-api/"},
 		{AnnotationsAndLabels, "annotations and labels", Drives, "metadata that only the extension reads, kept as it is", "any object", guide + "concepts/overview/working-with-objects/annotations/"},
-		{EgressProxy, "egress proxy", Absent, "EgressSelectorConfiguration apiserver.k8s.io/v1beta1", "--egress-selector-config-file", guide + "tasks/extend-kubernetes/setup-konnectivity/"},
+		{EgressProxy, "egress proxy", Called, "EgressSelectorConfiguration apiserver.k8s.io/v1beta1: HTTP CONNECT, konnectivity's gRPC", "--egress-selector-config-file", guide + "tasks/extend-kubernetes/setup-konnectivity/"},
 		{ExternalLoadBalancing, "load balancer class", Drives, "spec.loadBalancerClass of services, the status subresource", "a client of the API", guide + "concepts/services-networking/service/#load-balancer-class"},
 	}
 }

@@ -21,6 +21,7 @@ type APIServer struct {
 	Encryption     Encryption
 	Admission      Admission
 	Aggregation    Aggregation
+	Egress         Egress
 	Explain        Explain
 	Webhooks       Webhooks
 	Controllers    Controllers
@@ -30,7 +31,7 @@ type APIServer struct {
 type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
-	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Explain, &o.Webhooks, &o.Controllers}
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Egress, &o.Explain, &o.Webhooks, &o.Controllers}
 }
 
 // AddFlags binds all of them to f.

@@ -18,8 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 )
 
 // Target is where a webhook listens and whom it trusts.
@@ -76,6 +78,27 @@ func (c *Caller) Call(ctx context.Context, ref extension.Ref, p extension.Policy
 		return own
 	}
 	return err
+}
+
+// Dial has services and URLs called by ways of their own; nil: the ordinary one. It comes before the first call.
+func (c *Caller) Dial(service, url egress.Dial) {
+	c.clients.SetAuthenticationInfoResolverWrapper(func(next webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+		return &webhook.AuthenticationInfoResolverDelegator{
+			ClientConfigForFunc: func(host string) (*rest.Config, error) { return by(url)(next.ClientConfigFor(host)) },
+			ClientConfigForServiceFunc: func(name, namespace string, port int) (*rest.Config, error) {
+				return by(service)(next.ClientConfigForService(name, namespace, port))
+			},
+		}
+	})
+}
+
+func by(dial egress.Dial) func(*rest.Config, error) (*rest.Config, error) {
+	return func(c *rest.Config, err error) (*rest.Config, error) {
+		if err == nil && dial != nil {
+			c.Dial = dial
+		}
+		return c, err
+	}
 }
 
 // Register lists a webhook in the ledger, called or not; see [extension.Ledger.Register].

@@ -27,7 +27,7 @@ type typed interface {
 // admission tells the plug-ins where they are, and has them read what they are configured by.
 func (s *Server) admission(ctx context.Context, services webhook.Resolver) error {
 	host := &admit.Host{
-		Log: s.opts.Log, Ledger: s.opts.Ledger, Services: services,
+		Log: s.opts.Log, Ledger: s.opts.Ledger, Services: services, Egress: s.opts.Egress,
 		Backend: func() resource.Backend { return s.api.Backend() },
 		Kind: func(r schema.GroupResource) *resource.Descriptor {
 			if k := s.api.Kind(r); k != nil {

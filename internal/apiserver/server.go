@@ -36,6 +36,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/aggregate"
@@ -88,6 +89,8 @@ type Options struct {
 	Roles *rbac.Index
 	// Ledger makes the calls to webhooks; nil: one of the server's own.
 	Ledger *extension.Ledger
+	// Egress says by which way connections leave; nil: the ordinary one.
+	Egress *egress.Selector
 	// Explain keeps traces of writes.
 	Explain Explain
 	// Audit writes down what is asked and answered; nil: nobody does.
@@ -220,6 +223,7 @@ func New(o Options) (*Server, error) {
 	}
 	if m := o.Material; m != nil {
 		vo.Nodes = &http.Transport{
+			DialContext:       o.Egress.Cluster(),
 			TLSClientConfig:   &tls.Config{RootCAs: m.CA.Pool(), Certificates: []tls.Certificate{m.KubeletClient.TLS()}, MinVersion: tls.VersionTLS12},
 			ForceAttemptHTTP2: true, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
 		}
@@ -247,6 +251,7 @@ func New(o Options) (*Server, error) {
 		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
+	caller.Dial(o.Egress.Cluster(), o.Egress.ControlPlane())
 	s.crds = crd.NewRegistry(crd.Options{
 		BuiltIn: func(r schema.GroupResource) bool { return builtIn[r] }, Logger: o.Log, Now: o.Now,
 		Changed: func(added, removed []*resource.Descriptor) { s.ChangeKinds(added, removed) }, Caller: caller,

@@ -6,6 +6,7 @@ package builtin
 import (
 	"net/netip"
 
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 	"github.com/mortise-dev/mortise/internal/kinds"
 	"github.com/mortise-dev/mortise/internal/kinds/authentication"
@@ -23,6 +24,8 @@ type Access struct {
 	Roles     *rbac.Index             // what users may give to others
 	// Namespaces finds those in which administrators may claim devices.
 	Namespaces devices.Namespaces
+	// Dial is the way to nodes, pods and services; nil: the ordinary one.
+	Dial egress.Dial
 }
 
 // Kinds are the kinds that are served from the start. The list itself stands in internal/kinds, a line a kind. privileged
@@ -35,5 +38,6 @@ func Kinds(serviceCIDRs []netip.Prefix, privileged bool, config kinds.RuntimeCon
 		Verify:          a.Verify, Authorize: a.Authorize, Rules: a.Rules,
 		Roles:      rbackinds.Authority{Authorize: a.Authorize, RulesFor: a.Roles.RulesFor, RulesOf: a.Roles.RulesOf},
 		Namespaces: a.Namespaces,
+		Dial:       a.Dial,
 	})
 }

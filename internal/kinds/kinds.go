@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/kinds/admissionregistration"
 	"github.com/mortise-dev/mortise/internal/kinds/apiregistration"
 	"github.com/mortise-dev/mortise/internal/kinds/apps"
@@ -50,6 +51,8 @@ type Options struct {
 	Namespaces devices.Namespaces
 	// RuntimeConfig says which versions and resources are served; zero: those that are stable.
 	RuntimeConfig RuntimeConfig
+	// Dial is the way to what the proxies of nodes, pods and services reach; nil: the ordinary one.
+	Dial egress.Dial
 }
 
 // All makes the descriptors of all built-in kinds. A second call makes others that share nothing with the first's.
@@ -71,16 +74,16 @@ func All(o Options) []*resource.Descriptor {
 		core.Event(),
 		core.LimitRange(),
 		core.Namespace(),
-		core.Node(),
+		core.Node(o.Dial),
 		core.PersistentVolumeClaim(),
 		core.PersistentVolume(),
-		core.Pod(),
+		core.Pod(o.Dial),
 		core.PodTemplate(),
 		core.ReplicationController(),
 		core.ResourceQuota(),
 		core.Secret(),
 		core.ServiceAccount(),
-		core.Service(o.ServiceCIDR),
+		core.Service(o.ServiceCIDR, o.Dial),
 
 		admissionregistration.MutatingAdmissionPolicy(),
 		admissionregistration.MutatingAdmissionPolicyBinding(),

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -23,6 +24,7 @@ type Host struct {
 	Log      *slog.Logger
 	Ledger   *extension.Ledger
 	Services webhook.Resolver
+	Egress   *egress.Selector
 	Backend  func() resource.Backend
 	// Kind is the descriptor that serves a resource, nil if none does; Kinds are all.
 	Kind  func(schema.GroupResource) *resource.Descriptor

@@ -45,6 +45,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -73,6 +74,8 @@ type Options struct {
 	Certificate func() *tls.Certificate
 	// ClusterIPs has services called at their cluster IP, as kube-apiserver does without --enable-aggregator-routing.
 	ClusterIPs bool
+	// Dial is the way to the servers; nil: the ordinary one.
+	Dial egress.Dial
 	// ForwardRedirects hands redirects on to the client, which is else not allowed to servers.
 	ForwardRedirects bool
 	// RequestTimeout is the most time that a request has which ends; 0: a minute.

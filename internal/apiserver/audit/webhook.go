@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 )
 
 var (
@@ -41,6 +42,8 @@ type WebhookOptions struct {
 	// Rate and Burst bound the batches a second; Rate 0: nothing does.
 	Rate  float32
 	Burst int
+	// Dial is the way to the webhook; nil: the ordinary one.
+	Dial egress.Dial
 }
 
 const (
@@ -63,7 +66,7 @@ type sender struct {
 
 // NewWebhook posts events to the server that a kubeconfig names. Calls are booked under the server's host.
 func NewWebhook(kubeconfig string, l *extension.Ledger, o WebhookOptions) (Backend, error) {
-	config, err := webhook.LoadKubeconfig(kubeconfig, nil)
+	config, err := webhook.LoadKubeconfig(kubeconfig, o.Dial)
 	if err != nil {
 		return nil, fmt.Errorf("read audit webhook configuration: %w", err)
 	}

@@ -42,6 +42,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -90,6 +91,7 @@ type Deps struct {
 	// Label labels the secret of that uid.
 	Label  func(ctx context.Context, namespace, name string, uid types.UID, key, value string) error
 	Ledger *extension.Ledger
+	Egress *egress.Selector // the way to issuers that ask for one
 	Log    *slog.Logger
 	Now    func() time.Time
 	ID     string // the server's identity, for metrics

@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver/reload"
 )
 
@@ -195,8 +196,9 @@ func (j *jwt) build(c *apiserverconfig.AuthenticationConfiguration) (_ *issuers,
 }
 
 func (j *jwt) client(i apiserverconfig.Issuer) (*http.Client, error) {
-	if i.EgressSelectorType != "" {
-		return nil, fmt.Errorf("oidc: egress lookup must be configured when egress selector type is set, type: %q", i.EgressSelectorType) // upstream's words
+	dial, err := j.way(i.EgressSelectorType)
+	if err != nil {
+		return nil, err
 	}
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if i.CertificateAuthority != "" {
@@ -206,9 +208,27 @@ func (j *jwt) client(i apiserverconfig.Issuer) (*http.Client, error) {
 		}
 		t.RootCAs = pool
 	}
-	next := net.SetTransportDefaults(&http.Transport{TLSClientConfig: t})
+	next := net.SetTransportDefaults(&http.Transport{DialContext: dial, TLSClientConfig: t})
 	called := &booked{ledger: j.deps.Ledger, ref: extension.Ref{Point: extension.OIDCIssuer, Name: i.URL}, next: next}
 	return &http.Client{Timeout: 30 * time.Second, Transport: &shortLived{called}}, nil
+}
+
+// way is how an issuer is reached that asks to be reached so.
+func (j *jwt) way(t apiserverconfig.EgressSelectorType) (dial egress.Dial, err error) {
+	switch s := j.deps.Egress; {
+	case t == "":
+		return nil, nil
+	case s == nil:
+		return nil, fmt.Errorf("oidc: egress lookup must be configured when egress selector type is set, type: %q", t) // upstream's words
+	case t == apiserverconfig.EgressSelectorCluster:
+		dial = s.Cluster()
+	case t == apiserverconfig.EgressSelectorControlPlane:
+		dial = s.ControlPlane()
+	}
+	if dial == nil {
+		return nil, fmt.Errorf("oidc: egress lookup for %q is not configured", t) // upstream's words
+	}
+	return dial, nil
 }
 
 // keysLife is how many seconds an issuer's keys are kept, at most, while tokens name others. The library takes thirty off.

@@ -299,7 +299,7 @@ func TestAllocation(t *testing.T) {
 func TestServiceUpdate(t *testing.T) {
 	ctx := context.Background()
 	b := shelfOf(map[string]resource.Object{})
-	d := Service([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})
+	d := Service([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, nil)
 	old := service("s", func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeNodePort })
 	done, err := d.Strategy.Allocate(ctx, b, old, nil, false)
 	if err != nil {

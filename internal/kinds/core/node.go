@@ -11,13 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 	"github.com/mortise-dev/mortise/resource"
 )
 
 // Node describes nodes, with the subresources proxy and status. Their keys lie under "minions", as nodes once were called.
-func Node() *resource.Descriptor {
+func Node(dial egress.Dial) *resource.Descriptor {
 	check := upstream.Node()
 	return kind.Settle(kind.Describe[corev1.Node](resource.Descriptor{
 		Resource:   "nodes",
@@ -46,7 +47,7 @@ func Node() *resource.Descriptor {
 			Warn:           kind.Warn(func(n, _ *corev1.Node) []string { return nodeWarnings(n) }),
 		},
 		Subresources: []resource.Subresource{
-			nodeProxy(),
+			nodeProxy(dial),
 			kind.Status(func(n, old *corev1.Node) {
 				n.Spec = old.Spec
 				if old.Status.Config == nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
 	"github.com/mortise-dev/mortise/internal/kinds/podspec"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
@@ -22,7 +23,7 @@ import (
 )
 
 // Pod describes pods. Its subresources that write the pod are here, those that reach into its node in podconnect.go.
-func Pod() *resource.Descriptor {
+func Pod(dial egress.Dial) *resource.Descriptor {
 	check := upstream.Pod()
 	return kind.Describe[corev1.Pod](resource.Descriptor{
 		Resource:   "pods",
@@ -59,7 +60,7 @@ func Pod() *resource.Descriptor {
 			kind.Window("ephemeralcontainers", onlyEphemeral, upstream.PodEphemeralContainers()),
 			kind.Window("resize", onlyResources, upstream.PodResize()),
 			podStatus(check.Status),
-		}, podConnect()...),
+		}, podConnect(dial)...),
 	})
 }
 

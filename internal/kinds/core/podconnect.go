@@ -25,6 +25,7 @@ import (
 	translator "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -35,7 +36,7 @@ var podResource = schema.GroupResource{Resource: "pods"}
 //
 // The connection to the agent is SPDY, which agents of every age speak. WebSocket clients that signal the end of their
 // input (v5.channel.k8s.io), and port-forwards tunnelled through a WebSocket, are translated on the way.
-func podConnect() []resource.Subresource {
+func podConnect(dial egress.Dial) []resource.Subresource {
 	return []resource.Subresource{
 		{
 			Name: "attach", GroupVersionKind: corev1.SchemeGroupVersion.WithKind("PodAttachOptions"), Verbs: []string{"create", "get"},
@@ -53,7 +54,7 @@ func podConnect() []resource.Subresource {
 			Name: "portforward", GroupVersionKind: corev1.SchemeGroupVersion.WithKind("PodPortForwardOptions"), Verbs: []string{"create", "get"},
 			Connect: &resource.Connect{Options: portForwardOptions, Handler: connectPortForward, AsCreate: true},
 		},
-		podProxy(),
+		podProxy(dial),
 	}
 }
 

@@ -23,26 +23,27 @@ import (
 	"k8s.io/apimachinery/pkg/util/proxy"
 	endpoints "k8s.io/apiserver/pkg/util/proxy"
 
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/resource"
 )
 
 // podProxy, serviceProxy and nodeProxy pass any HTTP request on: to a pod's port, to a ready pod behind a service, to the
 // node's agent or another of its ports. The name in the path may be NAME, NAME:PORT or SCHEME:NAME:PORT.
-func podProxy() resource.Subresource {
-	return proxySubresource("PodProxyOptions", locatePod, ordinary())
+func podProxy(dial egress.Dial) resource.Subresource {
+	return proxySubresource("PodProxyOptions", locatePod, ordinary(dial))
 }
 
-func serviceProxy(preferred corev1.IPFamily) resource.Subresource {
-	return proxySubresource("ServiceProxyOptions", locateService(preferred), ordinary())
+func serviceProxy(preferred corev1.IPFamily, dial egress.Dial) resource.Subresource {
+	return proxySubresource("ServiceProxyOptions", locateService(preferred), ordinary(dial))
 }
 
-func nodeProxy() resource.Subresource {
-	return proxySubresource("NodeProxyOptions", locateNode, ordinary())
+func nodeProxy(dial egress.Dial) resource.Subresource {
+	return proxySubresource("NodeProxyOptions", locateNode, ordinary(dial))
 }
 
 // ordinary is the way to what is addressed by IP and shows its own certificate, which nobody here could check.
-func ordinary() *http.Transport {
-	return &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+func ordinary(dial egress.Dial) *http.Transport {
+	return &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 }
 
 // locate finds where requests for a name go. A nil transport means the ordinary one.

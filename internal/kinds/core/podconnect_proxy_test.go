@@ -55,7 +55,7 @@ func serveProxies(t *testing.T) string {
 	open, secret := httptest.NewServer(behindProxy("http")), httptest.NewTLSServer(behindProxy("https"))
 	t.Cleanup(open.Close)
 	t.Cleanup(secret.Close)
-	way := ordinary()
+	way := ordinary(nil)
 	way.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		to := map[string]string{"192.0.2.1:80": open.Listener.Addr().String(), "192.0.2.1:443": secret.Listener.Addr().String()}[addr]
 		if to == "" {

@@ -164,8 +164,8 @@ func serveConnect(t *testing.T) (*connectBackend, string) {
 		"pods/homeless": connectPod("homeless", "", "c"),
 		"pods/lost":     connectPod("lost", "gone", "c"),
 	}}
-	subs := map[string]*resource.Connect{"services/proxy": serviceProxy(corev1.IPv4Protocol).Connect, "nodes/proxy": nodeProxy().Connect}
-	for _, s := range podConnect() {
+	subs := map[string]*resource.Connect{"services/proxy": serviceProxy(corev1.IPv4Protocol, nil).Connect, "nodes/proxy": nodeProxy(nil).Connect}
+	for _, s := range podConnect(nil) {
 		subs["pods/"+s.Name] = s.Connect
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/kinds/kind"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 	"github.com/mortise-dev/mortise/resource"
@@ -20,7 +21,7 @@ import (
 
 // Service describes services, with the subresources proxy and status. Their cluster IPs come from ranges, one for each family that
 // the cluster has, the preferred first; their node ports from 30000 to 32767.
-func Service(ranges []netip.Prefix) *resource.Descriptor {
+func Service(ranges []netip.Prefix, dial egress.Dial) *resource.Descriptor {
 	check := upstream.Service()
 	status := kind.Status(func(svc, old *corev1.Service) { svc.Spec = old.Spec }, check.Status)
 	status.Strategy.CreateOnUpdate = true // as upstream, which says so for both paths
@@ -57,7 +58,7 @@ func Service(ranges []netip.Prefix) *resource.Descriptor {
 			Allocate:       newAllocator(ranges).allocate,
 			CreateOnUpdate: true,
 		},
-		Subresources: []resource.Subresource{serviceProxy(familyOfAddr(ranges[0].Addr())), status},
+		Subresources: []resource.Subresource{serviceProxy(familyOfAddr(ranges[0].Addr()), dial), status},
 	})
 	d.Codec = serviceCodec{d.Codec, familyOfAddr(ranges[0].Addr())}
 	return d

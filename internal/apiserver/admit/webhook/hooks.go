@@ -205,8 +205,12 @@ func (p *side) Join(h *admit.Host) (err error) {
 	p.host = h
 	p.by = map[string][]*hook{}
 	p.caller, err = webhook.NewAdmission(h.Ledger, h.Services, p.options.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	p.caller.Dial(h.Egress.Cluster(), h.Egress.ControlPlane())
 	p.meter = newMeters(h.Metrics)
-	return err
+	return nil
 }
 
 // compiler makes match conditions.

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/node"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
@@ -32,6 +33,7 @@ type Options struct {
 	Roles    *rbac.Index
 	Node     *node.Authorizer
 	Ledger   *extension.Ledger
+	Egress   *egress.Selector // the way to webhooks
 	Log      *slog.Logger
 	ServerID string // of this server among those of its store
 	// Reread is how long a change of the file may go unnoticed where the machine does not tell of it; 0: a minute.
@@ -113,7 +115,7 @@ func (c *Chain) use(config *apiserver.AuthorizationConfiguration) error {
 func (c *Chain) authorizer(a *apiserver.AuthorizerConfiguration) (authorize.Authorizer, error) {
 	switch a.Type {
 	case Webhook:
-		return review.New(a.Name, a.Webhook, review.Options{Ledger: c.options.Ledger, Compiler: c.settings.compiler(), Metrics: c.metrics})
+		return review.New(a.Name, a.Webhook, review.Options{Ledger: c.options.Ledger, Compiler: c.settings.compiler(), Metrics: c.metrics, Dial: c.options.Egress.ControlPlane()})
 	case AlwaysAllow:
 		return always{authorize.Allow}, nil
 	case AlwaysDeny:

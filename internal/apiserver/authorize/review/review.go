@@ -26,14 +26,17 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
-// Options of [New]; all are required.
+// Options of [New].
 type Options struct {
 	Ledger   *extension.Ledger
 	Compiler cel.Compiler // of match conditions
 	Metrics  metrics.AuthorizerMetrics
+	// Dial is the way to the webhook; nil: the ordinary one. The others are required.
+	Dial egress.Dial
 }
 
 // Authorizer asks a webhook.
@@ -52,7 +55,7 @@ func (z *Authorizer) Review(context.Context, user.Info, string) ([]authorization
 
 // New makes the authorizer of a webhook from its configuration, which has been validated.
 func New(name string, c *apiserver.WebhookConfiguration, o Options) (*Authorizer, error) {
-	config, err := webhookutil.LoadKubeconfig(*c.ConnectionInfo.KubeConfigFile, nil)
+	config, err := webhookutil.LoadKubeconfig(*c.ConnectionInfo.KubeConfigFile, o.Dial)
 	if err != nil {
 		return nil, err
 	}

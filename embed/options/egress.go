@@ -1,0 +1,16 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import "github.com/spf13/pflag"
+
+// Egress says by which way the API server's own connections leave.
+type Egress struct {
+	// ConfigFile is an EgressSelectorConfiguration; empty: all leave straight.
+	ConfigFile string
+}
+
+func (o *Egress) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.ConfigFile, "egress-selector-config-file", o.ConfigFile, "EgressSelectorConfiguration: which proxy leads to nodes, pods and services, and which to webhooks that have a URL")
+}
