@@ -110,7 +110,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return c.execute(ctx, in.cron, out)
 }
 
-// refresh looks past the cache where it contradicts itself, so that what is merely late is not taken for missing.
+// refresh looks past the cache where it contradicts itself, so that what is merely late is not taken for missing. What has
+// become of late jobs is for the cache to tell: the end of one that was read here and noted would be followed by the cache's
+// first sight of it, not ended and in no list, as if somebody else had made it.
 func (c *controller) refresh(ctx context.Context, in observed) (observed, error) {
 	there := map[types.UID]bool{}
 	strange := false
@@ -125,7 +127,7 @@ func (c *controller) refresh(ctx context.Context, in observed) (observed, error)
 		}
 		j, err := c.client.BatchV1().Jobs(in.cron.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 		if err == nil && j.UID == ref.UID {
-			in.jobs = append(in.jobs, j)
+			in.late = append(in.late, j)
 		} else if err != nil && !apierrors.IsNotFound(err) {
 			return in, fmt.Errorf("get job: %w", err)
 		}

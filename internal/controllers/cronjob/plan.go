@@ -21,6 +21,7 @@ import (
 type observed struct {
 	cron *batchv1.CronJob
 	jobs []*batchv1.Job // those that it controls
+	late []*batchv1.Job // active ones that the cache has not heard of
 	now  time.Time
 }
 
@@ -85,6 +86,9 @@ func (d *decision) notice(in observed) {
 				d.status.LastSuccessfulTime = done.DeepCopy()
 			}
 		}
+	}
+	for _, j := range in.late {
+		there[j.UID] = true
 	}
 	for _, ref := range slices.Clone(d.status.Active) {
 		if !there[ref.UID] {
@@ -180,7 +184,7 @@ func (d *decision) start(in observed) {
 			return
 		}
 	case batchv1.ReplaceConcurrent:
-		for _, j := range in.jobs {
+		for _, j := range slices.Concat(in.jobs, in.late) {
 			if d.active(j.UID) {
 				d.delete = append(d.delete, j)
 			}
