@@ -42,15 +42,13 @@ func main() {
 		}
 		return
 	}
-	if len(os.Args) == 2 && os.Args[1] == aggregatedChild {
-		if err := beAggregated(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-		return
+	children := map[string]func() error{
+		aggregatedChild: func() error { return beAggregated(os.Stdin, os.Stdout) },
+		noisyChild:      func() error { return beNoisy(context.Background(), os.Stdin, os.Stdout) },
+		stallsChild:     func() error { return lookAfterProcessors(os.Stdin, os.Stdout) },
 	}
-	if len(os.Args) == 2 && os.Args[1] == noisyChild {
-		if err := beNoisy(context.Background(), os.Stdin, os.Stdout); err != nil {
+	if len(os.Args) == 2 && children[os.Args[1]] != nil {
+		if err := children[os.Args[1]](); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
 		}

@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -97,6 +96,9 @@ func quiet(ctx context.Context, b *bench, t *target, add adder) error {
 			add(fmt.Sprintf("quiet user's %s beside %d clients' %s", d.what, noisyClients, shape),
 				value{name: "p99", unit: "ms", number: is.p99, bound: atMost(timesIdle * was.p99)}, value{name: "idle p99", unit: "ms", number: was.p99},
 				value{name: "p50", unit: "ms", number: is.p50}, value{name: "idle p50", unit: "ms", number: was.p50})
+			add("  those that met processors standing still taken in",
+				value{name: "p99", unit: "ms", number: is.allP99}, value{name: "idle p99", unit: "ms", number: was.allP99},
+				value{name: "share of them", unit: "%", number: is.stood}, value{name: "idle", unit: "%", number: was.stood})
 		}
 		var did int64
 		if err := stop(&did); err != nil {
@@ -107,8 +109,9 @@ func quiet(ctx context.Context, b *bench, t *target, add adder) error {
 	return nil
 }
 
-// paced is how long what was done now and then took.
-type paced struct{ p50, p99 float64 }
+// paced is how long what was done now and then took, in milliseconds, where the machine's processors did not stand still meanwhile;
+// and all of it.
+type paced struct{ p50, p99, allP99, stood float64 }
 
 // paced does one thing after the other, not more often than the pace.
 func (t *target) paced(ctx context.Context, length time.Duration, token string, do does) (p paced, err error) {
@@ -119,24 +122,55 @@ func (t *target) paced(ctx context.Context, length time.Duration, token string, 
 			return p, err
 		}
 	}
-	back, err := ahead()
+	stalls, err := lookOut(ctx)
 	if err != nil {
 		return p, err
 	}
-	defer func() { err = errors.Join(err, back()) }()
+	back, err := ahead()
+	if err != nil {
+		_, e := stalls()
+		return p, errors.Join(err, e)
+	}
+	all, err := pacing(ctx, length, client, do)
+	stood, e := stalls()
+	if err := errors.Join(err, back(), e); err != nil {
+		return p, err
+	}
+	var every, clear []time.Duration
+	for _, s := range all {
+		took := time.Duration(s.to - s.from)
+		if every = append(every, took); !s.meets(stood) {
+			clear = append(clear, took)
+		}
+	}
+	if len(clear) == 0 {
+		return p, errors.New("measure a quiet client: the machine's processors never ran undisturbed")
+	}
+	return paced{
+		p50: quantile(clear, 50), p99: quantile(clear, 99), allP99: quantile(every, 99),
+		stood: 100 * float64(len(every)-len(clear)) / float64(len(every)),
+	}, nil
+}
+
+// pacing is when each thing was done.
+func pacing(ctx context.Context, length time.Duration, client *http.Client, do does) (all []span, err error) {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
-	var all []time.Duration
 	for began := time.Now(); time.Since(began) < length; {
 		<-tick.C
-		from := time.Now()
-		if err := do(ctx, client); err != nil {
-			return p, err
+		var s span
+		if s.from, err = monotonic(); err != nil {
+			return nil, err
 		}
-		all = append(all, time.Since(from))
+		if err := do(ctx, client); err != nil {
+			return nil, err
+		}
+		if s.to, err = monotonic(); err != nil {
+			return nil, err
+		}
+		all = append(all, s)
 	}
-	slices.Sort(all)
-	return paced{p50: quantile(all, 50), p99: quantile(all, 99)}, nil
+	return all, nil
 }
 
 // tokenClient is an HTTP/1.1 client of whoever a token is of. It measures, and so trusts the server.
