@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -53,10 +54,11 @@ type controller struct {
 	recorder     record.EventRecorder
 	clock        clock.PassiveClock
 	sets         appslisters.DaemonSetLister
-	revisions    appslisters.ControllerRevisionLister
+	revisions    cache.Indexer
 	nodes        corelisters.NodeLister
 	pods         cache.Indexer
 	expectations *workload.Expectations
+	waits        *waits
 	queue        *controllers.Queue[types.NamespacedName]
 }
 
@@ -64,12 +66,13 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	apps, core := d.Informers.Apps().V1(), d.Informers.Core().V1()
 	c := &controller{
 		client: d.Client, control: workload.Control{Client: d.Client, Recorder: d.Recorder}, recorder: d.Recorder, clock: d.Clock,
-		sets: apps.DaemonSets().Lister(), revisions: apps.ControllerRevisions().Lister(), nodes: core.Nodes().Lister(),
-		pods: core.Pods().Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock),
+		sets: apps.DaemonSets().Lister(), revisions: apps.ControllerRevisions().Informer().GetIndexer(), nodes: core.Nodes().Lister(),
+		pods: core.Pods().Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock), waits: newWaits(d.Clock),
 		queue: controllers.NewQueue[types.NamespacedName](d, "daemonset", 2),
 	}
 	d.Await(apps.ControllerRevisions().Informer())
 	err := errors.Join(
+		workload.IndexByController(apps.ControllerRevisions().Informer()),
 		controllers.Subscribe(d, apps.DaemonSets().Informer(), controllers.OnAny(func(set *appsv1.DaemonSet) { c.queue.Add(controllers.Key(set)) })),
 		workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Expectations: c.expectations}.Subscribe(d, core.Pods().Informer()),
 		controllers.Subscribe(d, core.Nodes().Informer(), controllers.Handler[*corev1.Node]{
@@ -124,22 +127,23 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		c.recorder.Event(set, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
 		return nil
 	}
+	if set.DeletionTimestamp != nil {
+		return nil // what it has goes with it
+	}
 	settled, wait := c.expectations.Satisfied(key) // before the cache is read: what it shows later may be older than the answer
 	pods, err := c.claim(ctx, set)
 	if err != nil {
 		return err
 	}
-	in := observed{set: set, pods: pods, now: c.clock.Now()}
+	in := observed{set: set, pods: pods, settled: settled, now: c.clock.Now(), wait: func(node string) time.Duration { return c.waits.left(at(set, node)) }}
 	if in.nodes, err = c.nodes.List(labels.Everything()); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
-	if set.DeletionTimestamp == nil {
-		if in.hash, err = c.revise(ctx, set, pods); err != nil || in.hash == "" {
-			return err
-		}
-		if in.settled = settled; !settled {
-			c.queue.AddAfter(key, wait)
-		}
+	if in.hash, err = c.revise(ctx, set, pods); err != nil || in.hash == "" {
+		return err
+	}
+	if !settled {
+		c.queue.AddAfter(key, wait)
 	}
 	out := decide(in)
 	if out.again > 0 {
@@ -159,17 +163,24 @@ func (c *controller) claim(ctx context.Context, set *appsv1.DaemonSet) ([]*corev
 	}
 	return workload.Claim[*corev1.Pod]{
 		Owner: set, Kind: kind, Selector: selector,
-		Fresh: func(ctx context.Context) (metav1.Object, error) {
-			return c.client.AppsV1().DaemonSets(set.Namespace).Get(ctx, set.Name, metav1.GetOptions{})
-		},
+		Fresh: c.fresh(set),
 		Patch: workload.PatchPod(c.client),
 	}.Settle(ctx, pods)
+}
+
+func (c *controller) fresh(set *appsv1.DaemonSet) func(context.Context) (metav1.Object, error) {
+	return func(ctx context.Context) (metav1.Object, error) {
+		return c.client.AppsV1().DaemonSets(set.Namespace).Get(ctx, set.Name, metav1.GetOptions{})
+	}
 }
 
 func (c *controller) execute(ctx context.Context, in observed, out decision) error {
 	key := controllers.Key(in.set)
 	for _, e := range out.events {
 		c.recorder.Event(in.set, e.level, e.reason, e.message)
+	}
+	for _, node := range out.failed {
+		c.waits.again(at(in.set, node))
 	}
 	var failure error
 	if len(out.create)+len(out.delete) > 0 {
@@ -214,14 +225,23 @@ func (c *controller) pod(in observed, node string) *corev1.Pod {
 		pod.Labels = map[string]string{}
 	}
 	pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = in.hash
-	if g := in.set.Annotations[appsv1.DeprecatedTemplateGeneration]; g != "" {
-		if _, err := strconv.ParseInt(g, 10, 64); err == nil {
-			pod.Labels["pod-template-generation"] = g
-		}
+	if g := generation(in.set); g != "" {
+		pod.Labels[generationLabel] = g
 	}
 	pod.Spec.Tolerations = tolerations(&pod.Spec)
 	pin(pod, node)
 	return pod
+}
+
+const generationLabel = "pod-template-generation"
+
+// generation is the number of the set's template by which old clients tell pods apart; empty when it has none.
+func generation(set *appsv1.DaemonSet) string {
+	n, err := strconv.ParseInt(set.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64)
+	if err != nil {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 // pin ties a pod to a node: whatever terms its required node affinity has, they now ask for that name alone.

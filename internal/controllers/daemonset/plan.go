@@ -6,6 +6,7 @@ package daemonset
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,24 +30,34 @@ type observed struct {
 	pods    []*corev1.Pod // those that the set controls
 	settled bool
 	now     time.Time
+	// wait is how long a failed pod on a node has to stay: pods that fail again and again are replaced ever more slowly.
+	wait func(node string) time.Duration
 }
 
 // decision is what follows.
 type decision struct {
 	create []string // node names
 	delete []*corev1.Pod
+	failed []string // nodes of which a failed pod is deleted
 	events []event
 	status appsv1.DaemonSetStatus
-	again  time.Duration
+	again  time.Duration // look again after that; 0: when something happens
+}
+
+func (d *decision) lookAgain(after time.Duration) {
+	if after > 0 && (d.again == 0 || after < d.again) {
+		d.again = after
+	}
 }
 
 type event struct{ level, reason, message string }
 
 // place is one node as the set sees it.
 type place struct {
-	node      *corev1.Node
+	name      string
+	gone      bool          // there is no such node
 	run, stay bool          // should a pod run there; may one that does
-	old, new  []*corev1.Pod // active pods, by template
+	pods      []*corev1.Pod // on the node, or made for it; also those that are going, until they have stopped
 }
 
 // tolerations are the template's and those that every daemon pod has: nodes that are in trouble need their daemons.
@@ -56,6 +67,7 @@ func tolerations(spec *corev1.PodSpec) []corev1.Toleration {
 		t := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect}
 		for i := range all {
 			if all[i].MatchToleration(&t) {
+				all[i] = t // for ever, whatever time the template gives
 				return
 			}
 		}
@@ -115,155 +127,249 @@ func target(pod *corev1.Pod) string {
 
 func decide(in observed) decision {
 	var d decision
-	places := map[string]*place{}
-	tolerated := tolerations(&in.set.Spec.Template.Spec)
-	for _, node := range in.nodes {
-		p := &place{node: node}
-		p.run, p.stay = fits(in.set, tolerated, node)
-		places[node.Name] = p
-	}
-	for _, pod := range in.pods {
-		p := places[target(pod)]
-		switch {
-		case pod.DeletionTimestamp != nil:
-		case p == nil:
-			d.delete = append(d.delete, pod) // its node is gone, or it was made for none
-		case pod.Status.Phase == corev1.PodFailed:
-			d.delete = append(d.delete, pod)
-			d.events = append(d.events, event{corev1.EventTypeWarning, "FailedDaemonPod", fmt.Sprintf("Found failed daemon pod %s/%s on node %s, will try to kill it", pod.Namespace, pod.Name, p.node.Name)})
-		case pod.Status.Phase == corev1.PodSucceeded:
-			d.delete = append(d.delete, pod)
-			d.events = append(d.events, event{corev1.EventTypeNormal, "SucceededDaemonPod", fmt.Sprintf("Found succeeded daemon pod %s/%s on node %s, will try to delete it", pod.Namespace, pod.Name, p.node.Name)})
-		case pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == in.hash:
-			p.new = append(p.new, pod)
-		default:
-			p.old = append(p.old, pod)
-		}
-	}
-	names := make([]string, 0, len(places))
-	for name := range places {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	ordered := make([]*place, len(names))
-	for i, name := range names {
-		ordered[i] = places[name]
-	}
-	d.status = in.count(ordered)
+	places := in.places()
+	d.status = in.count(places)
 	if d.status.NumberReady != d.status.NumberAvailable {
-		d.again = max(workload.NextAvailable(in.pods, in.set.Spec.MinReadySeconds, in.now), 0)
+		d.lookAgain(workload.NextAvailable(in.pods, in.set.Spec.MinReadySeconds, in.now))
 	}
-	if !in.settled || in.set.DeletionTimestamp != nil {
-		d.delete, d.events = nil, nil
+	if !in.settled {
 		return d
 	}
-	d.manage(ordered)
+	for _, p := range places {
+		d.manage(in, p)
+	}
 	if len(d.create) == 0 && len(d.delete) == 0 && in.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
-		d.roll(in, ordered)
+		d.roll(in, places)
 	}
 	d.create, d.delete = d.create[:min(len(d.create), burst)], d.delete[:min(len(d.delete), burst)]
 	return d
 }
 
-// manage sees to it that where a pod should run there is one, and where none may there is none.
-func (d *decision) manage(places []*place) {
+// places are the nodes, and those that pods were made for and that are gone, by name.
+func (in observed) places() []*place {
+	byName := map[string]*place{}
+	tolerated := tolerations(&in.set.Spec.Template.Spec)
+	for _, node := range in.nodes {
+		p := &place{name: node.Name}
+		p.run, p.stay = fits(in.set, tolerated, node)
+		byName[node.Name] = p
+	}
+	for _, pod := range in.pods {
+		name := target(pod)
+		if name == "" || pod.DeletionTimestamp != nil && workload.Finished(pod) {
+			continue
+		}
+		p := byName[name]
+		if p == nil {
+			p = &place{name: name, gone: true}
+			byName[name] = p
+		}
+		p.pods = append(p.pods, pod)
+	}
+	places := slices.SortedFunc(maps.Values(byName), func(a, b *place) int { return cmp.Compare(a.name, b.name) })
 	for _, p := range places {
-		pods := slices.Concat(p.new, p.old)
-		switch {
-		case p.run && len(pods) == 0:
-			if !slices.ContainsFunc(d.delete, func(pod *corev1.Pod) bool { return target(pod) == p.node.Name }) {
-				d.create = append(d.create, p.node.Name)
+		slices.SortFunc(p.pods, eldest)
+	}
+	return places
+}
+
+// eldest puts pods that are bound before others, and older ones before younger.
+func eldest(a, b *corev1.Pod) int {
+	if bound := a.Spec.NodeName != ""; bound != (b.Spec.NodeName != "") {
+		if bound {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+}
+
+// updated tells whether a pod is of the set's template.
+func (in observed) updated(pod *corev1.Pod) bool {
+	if in.hash != "" && pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == in.hash {
+		return true
+	}
+	g := generation(in.set)
+	return g != "" && pod.Labels[generationLabel] == g
+}
+
+func (in observed) available(pod *corev1.Pod) bool {
+	ok, _ := workload.Available(pod, in.set.Spec.MinReadySeconds, in.now)
+	return ok
+}
+
+// manage sees to it that there is a pod where one should run, and none where none may. Unless the set may surge, a pod that is
+// going has to be gone before the next one is made.
+func (d *decision) manage(in observed, p *place) {
+	switch {
+	case p.gone:
+		for _, pod := range p.pods {
+			if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil {
+				d.delete = append(d.delete, pod) // never bound, so nobody else deletes it
 			}
-		case !p.stay:
-			d.delete = append(d.delete, pods...)
-		default:
-			// One of each template may be there, while the new one takes over from the old.
-			d.delete = append(d.delete, surplus(p.new)...)
-			d.delete = append(d.delete, surplus(p.old)...)
+		}
+	case p.run && len(p.pods) == 0:
+		d.create = append(d.create, p.name)
+	case p.stay:
+		d.keep(in, p)
+	default:
+		for _, pod := range p.pods {
+			if pod.DeletionTimestamp == nil {
+				d.delete = append(d.delete, pod)
+			}
 		}
 	}
 }
 
-// surplus are all pods but the oldest.
-func surplus(pods []*corev1.Pod) []*corev1.Pod {
-	if len(pods) < 2 {
-		return nil
+// keep sees to it that one pod runs where one may: what has ended goes, and all but the eldest; with surge, all but the eldest of
+// each template, until that of the newest can take over.
+func (d *decision) keep(in observed, p *place) {
+	var running []*corev1.Pod
+	for _, pod := range p.pods {
+		switch {
+		case pod.DeletionTimestamp != nil:
+		case pod.Status.Phase == corev1.PodFailed:
+			if wait := in.wait(p.name); wait > 0 || slices.Contains(d.failed, p.name) {
+				d.lookAgain(max(wait, time.Second))
+				continue
+			}
+			d.failed = append(d.failed, p.name)
+			d.delete = append(d.delete, pod)
+			d.events = append(d.events, event{corev1.EventTypeWarning, "FailedDaemonPod",
+				fmt.Sprintf("Found failed daemon pod %s/%s on node %s, will try to kill it", pod.Namespace, pod.Name, p.name)})
+		case pod.Status.Phase == corev1.PodSucceeded:
+			d.delete = append(d.delete, pod)
+			d.events = append(d.events, event{corev1.EventTypeNormal, "SucceededDaemonPod",
+				fmt.Sprintf("Found succeeded daemon pod %s/%s on node %s, will try to delete it", pod.Namespace, pod.Name, p.name)})
+		default:
+			running = append(running, pod)
+		}
 	}
-	sorted := slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
-	return sorted[1:]
+	if surge, _ := in.limits(1); surge == 0 {
+		if len(running) > 1 {
+			d.delete = append(d.delete, running[1:]...)
+		}
+		return
+	}
+	if len(running) == 0 && p.run {
+		d.create = append(d.create, p.name)
+	}
+	var current, former *corev1.Pod
+	for _, pod := range running {
+		switch isNew := pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == in.hash; {
+		case isNew && current == nil:
+			current = pod
+		case !isNew && former == nil:
+			former = pod
+		default:
+			d.delete = append(d.delete, pod)
+		}
+	}
+	if current != nil && former != nil && (!workload.Ready(former) || in.available(current)) {
+		d.delete = append(d.delete, former)
+	}
+}
+
+// pair are the pods of a place that are not going, of the newest template and of a former one; false when there are more.
+func (in observed) pair(p *place) (current, former *corev1.Pod, ok bool) {
+	for _, pod := range p.pods {
+		switch isNew := in.updated(pod); {
+		case pod.DeletionTimestamp != nil:
+		case isNew && current == nil:
+			current = pod
+		case !isNew && former == nil:
+			former = pod
+		default:
+			return nil, nil, false
+		}
+	}
+	return current, former, true
 }
 
 // roll replaces old pods. Without surge, old ones are deleted, first those that are not available, then as many as may be
-// missing; the next sync makes the new. With surge, new ones are made beside the old, which go when they are available.
+// missing; a later sync makes the new. With surge, new ones are made beside the old, which go when they are available.
 func (d *decision) roll(in observed, places []*place) {
-	surge, unavailable := in.limits()
-	now, seconds := in.now, in.set.Spec.MinReadySeconds
-	up := func(pods []*corev1.Pod) bool {
-		return len(pods) > 0 && func() bool { ok, _ := workload.Available(pods[0], seconds, now); return ok }()
-	}
-	missing, beside := 0, 0
-	for _, p := range places {
-		if !p.run {
-			continue
-		}
-		if !up(p.new) && !up(p.old) {
-			missing++
-		}
-		if len(p.new) > 0 && len(p.old) > 0 {
-			beside++
-		}
-	}
-	var healthy []*place
-	for _, p := range places {
-		if !p.run || len(p.old) == 0 {
-			continue
-		}
-		switch {
-		case len(p.new) > 0:
-			if up(p.new) || !up(p.old) {
-				d.delete = append(d.delete, p.old...)
-			}
-		case !up(p.old) && surge == 0:
-			d.delete = append(d.delete, p.old...) // it serves nobody; its going makes nothing worse
-		case !up(p.old):
-			d.create = append(d.create, p.node.Name)
-		default:
-			healthy = append(healthy, p)
-		}
-	}
-	for _, p := range healthy {
-		switch {
-		case surge > 0 && beside < surge:
-			d.create = append(d.create, p.node.Name)
-			beside++
-		case surge == 0 && missing < unavailable:
-			d.delete = append(d.delete, p.old...)
-			missing++
-		}
-	}
-}
-
-// limits resolves maxSurge and maxUnavailable, both rounded up.
-func (in observed) limits() (surge, unavailable int) {
 	desired := 0
-	tolerated := tolerations(&in.set.Spec.Template.Spec)
-	for _, node := range in.nodes {
-		if run, _ := fits(in.set, tolerated, node); run {
+	for _, p := range places {
+		if p.run {
 			desired++
 		}
 	}
+	surge, unavailable := in.limits(desired)
+	places = slices.DeleteFunc(slices.Clone(places), func(p *place) bool { return !p.run && len(p.pods) == 0 })
+	if surge > 0 {
+		d.surge(in, places, surge, desired)
+		return
+	}
+	missing := 0
+	var healthy []*corev1.Pod
+	for _, p := range places {
+		switch current, former, ok := in.pair(p); {
+		case !ok || (current == nil) == (former == nil):
+			missing++
+		case former == nil:
+			if !in.available(current) {
+				missing++
+			}
+		case !in.available(former): // it serves nobody; its going makes nothing worse
+			d.delete = append(d.delete, former)
+			missing++
+		default:
+			healthy = append(healthy, former)
+		}
+	}
+	d.delete = append(d.delete, healthy[:min(max(unavailable-missing, 0), len(healthy))]...)
+}
+
+func (d *decision) surge(in observed, places []*place, most, desired int) {
+	beside, up := 0, 0
+	var leaving []*corev1.Pod
+	var healthy []string
+	for _, p := range places {
+		current, former, ok := in.pair(p)
+		if !ok {
+			beside++
+			continue
+		}
+		if serving := cmp.Or(former, current); serving != nil && in.available(serving) {
+			up++
+		}
+		switch {
+		case former == nil:
+		case current != nil:
+			if in.available(current) {
+				d.delete = append(d.delete, former)
+			} else {
+				beside++
+			}
+		case p.gone:
+		case !in.available(former) && !p.run:
+			d.delete = append(d.delete, former)
+		case !in.available(former):
+			d.create = append(d.create, p.name)
+		case !p.run:
+			leaving = append(leaving, former)
+		default:
+			healthy = append(healthy, p.name)
+		}
+	}
+	// Where none should run any longer, an available one stays as long as it makes up for one that is missing elsewhere.
+	d.delete = append(d.delete, leaving[:min(max(up-desired, 0), len(leaving))]...)
+	d.create = append(d.create, healthy[:min(max(most-beside, 0), len(healthy))]...)
+}
+
+// limits resolves maxSurge and maxUnavailable of so many nodes, both rounded up.
+func (in observed) limits(nodes int) (surge, unavailable int) {
 	r := in.set.Spec.UpdateStrategy.RollingUpdate
-	if r == nil {
+	if r == nil || in.set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateDaemonSetStrategyType {
 		return 0, 1
 	}
 	zero, one := intstr.FromInt32(0), intstr.FromInt32(1)
-	surge, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(r.MaxSurge, zero), desired, true)
+	surge, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(r.MaxSurge, zero), nodes, true)
 	if err != nil {
 		return 0, 1
 	}
-	unavailable, err = intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(r.MaxUnavailable, one), desired, true)
+	unavailable, err = intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(r.MaxUnavailable, one), nodes, true)
 	if err != nil {
 		return 0, 1
 	}
@@ -273,34 +379,33 @@ func (in observed) limits() (surge, unavailable int) {
 	return surge, unavailable
 }
 
-// count makes the status.
+// count makes the status. Of several pods on a node the eldest counts.
 func (in observed) count(places []*place) appsv1.DaemonSetStatus {
 	s := appsv1.DaemonSetStatus{
 		ObservedGeneration: in.set.Generation, CollisionCount: in.set.Status.CollisionCount, Conditions: in.set.Status.Conditions,
 	}
+	if !in.settled {
+		s.ObservedGeneration = in.set.Status.ObservedGeneration // nothing has been done about it yet
+	}
 	for _, p := range places {
-		pods := slices.Concat(p.new, p.old)
-		if !p.run {
-			if len(pods) > 0 {
-				s.NumberMisscheduled++
-			}
-			continue
+		if p.run {
+			s.DesiredNumberScheduled++
 		}
-		s.DesiredNumberScheduled++
-		if len(pods) == 0 {
+		switch {
+		case p.gone || len(p.pods) == 0:
+			continue
+		case !p.run:
+			s.NumberMisscheduled++
 			continue
 		}
 		s.CurrentNumberScheduled++
-		if slices.ContainsFunc(pods, workload.Ready) {
+		if workload.Ready(p.pods[0]) {
 			s.NumberReady++
 		}
-		if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-			ok, _ := workload.Available(pod, in.set.Spec.MinReadySeconds, in.now)
-			return ok
-		}) {
+		if in.available(p.pods[0]) {
 			s.NumberAvailable++
 		}
-		if len(p.new) > 0 {
+		if in.updated(p.pods[0]) {
 			s.UpdatedNumberScheduled++
 		}
 	}

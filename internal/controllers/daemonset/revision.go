@@ -5,16 +5,16 @@ package daemonset
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
 )
@@ -22,37 +22,108 @@ import (
 // revise makes the revision of the set's template the newest, and deletes old ones that no pod is of and that are over
 // the history limit. It returns the hash of the newest; empty when the set's status had to be changed first.
 func (c *controller) revise(ctx context.Context, set *appsv1.DaemonSet, pods []*corev1.Pod) (string, error) {
-	all, err := c.revisions.ControllerRevisions(set.Namespace).List(labels.Everything())
+	mine, err := c.history(ctx, set)
 	if err != nil {
-		return "", fmt.Errorf("list revisions: %w", err)
+		return "", err
 	}
-	mine := slices.DeleteFunc(all, func(r *appsv1.ControllerRevision) bool { return !workload.Controlled(r, set) })
-	workload.SortRevisions(mine)
 	data, err := workload.Snapshot(&set.Spec.Template)
 	if err != nil {
 		return "", err
 	}
 	var newest int64
-	var current *appsv1.ControllerRevision
+	var current, old []*appsv1.ControllerRevision
 	for _, r := range mine {
-		newest = max(newest, r.Revision)
 		if workload.SameSnapshot(r.Data.Raw, data) {
-			current = r
+			current = append(current, r)
+		} else {
+			old = append(old, r)
+			newest = max(newest, r.Revision)
 		}
 	}
-	switch {
-	case current == nil:
-		if current, err = c.createRevision(ctx, set, data, newest+1); err != nil || current == nil {
+	if len(current) == 0 {
+		made, err := c.createRevision(ctx, set, data, newest+1)
+		if err != nil || made == nil {
 			return "", err
 		}
-	case current.Revision < newest:
-		current = current.DeepCopy()
-		current.Revision = newest + 1
-		if current, err = c.client.AppsV1().ControllerRevisions(set.Namespace).Update(ctx, current, metav1.UpdateOptions{}); err != nil {
+		return made.Labels[appsv1.DefaultDaemonSetUniqueLabelKey], c.prune(ctx, set, old, pods)
+	}
+	kept, err := c.unite(ctx, current, pods)
+	if err != nil {
+		return "", err
+	}
+	if kept.Revision <= newest {
+		kept = kept.DeepCopy()
+		kept.Revision = newest + 1
+		if kept, err = c.client.AppsV1().ControllerRevisions(set.Namespace).Update(ctx, kept, metav1.UpdateOptions{}); err != nil {
 			return "", fmt.Errorf("update revision: %w", err)
 		}
 	}
-	return current.Labels[appsv1.DefaultDaemonSetUniqueLabelKey], c.prune(ctx, set, mine, current.Name, pods)
+	return kept.Labels[appsv1.DefaultDaemonSetUniqueLabelKey], c.prune(ctx, set, old, pods)
+}
+
+// history is what the set has been, oldest first, each under its hash. Revisions that match and have no controller are adopted.
+func (c *controller) history(ctx context.Context, set *appsv1.DaemonSet) ([]*appsv1.ControllerRevision, error) {
+	all, err := workload.Children[*appsv1.ControllerRevision](c.revisions, set, true)
+	if err != nil {
+		return nil, err
+	}
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("read selector: %w", err)
+	}
+	api := c.client.AppsV1().ControllerRevisions(set.Namespace)
+	mine, err := workload.Claim[*appsv1.ControllerRevision]{
+		Owner: set, Kind: kind, Selector: selector, Fresh: c.fresh(set),
+		Patch: func(ctx context.Context, r metav1.Object, patch []byte) error {
+			_, err := api.Patch(ctx, r.GetName(), types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			return err
+		},
+	}.Settle(ctx, all)
+	if err != nil {
+		return nil, fmt.Errorf("adopt revisions: %w", err)
+	}
+	workload.SortRevisions(mine)
+	for i, r := range mine {
+		if _, ok := r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]; ok {
+			continue
+		}
+		r = r.DeepCopy()
+		if r.Labels == nil {
+			r.Labels = map[string]string{}
+		}
+		r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = r.Name
+		if mine[i], err = api.Update(ctx, r, metav1.UpdateOptions{}); err != nil {
+			return nil, fmt.Errorf("label revision: %w", err)
+		}
+	}
+	return mine, nil
+}
+
+// unite leaves one revision of the set's template, the newest: pods of the set are said to be of it, and the others are deleted.
+func (c *controller) unite(ctx context.Context, same []*appsv1.ControllerRevision, pods []*corev1.Pod) (*appsv1.ControllerRevision, error) {
+	kept := same[len(same)-1]
+	if len(same) == 1 {
+		return kept, nil
+	}
+	hash := kept.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{appsv1.DefaultDaemonSetUniqueLabelKey: hash}}})
+	if err != nil {
+		return nil, fmt.Errorf("encode label: %w", err)
+	}
+	for _, pod := range pods {
+		if pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == hash {
+			continue
+		}
+		if _, err := c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return nil, fmt.Errorf("label pod: %w", err)
+		}
+	}
+	for _, r := range same[:len(same)-1] {
+		if err := c.client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{}); err != nil {
+			return nil, fmt.Errorf("delete revision: %w", err)
+		}
+	}
+	return kept, nil
 }
 
 func (c *controller) createRevision(ctx context.Context, set *appsv1.DaemonSet, data []byte, number int64) (*appsv1.ControllerRevision, error) {
@@ -97,7 +168,8 @@ func (c *controller) createRevision(ctx context.Context, set *appsv1.DaemonSet, 
 	return nil, nil
 }
 
-func (c *controller) prune(ctx context.Context, set *appsv1.DaemonSet, mine []*appsv1.ControllerRevision, current string, pods []*corev1.Pod) error {
+// prune deletes the oldest revisions over the history limit. Those that pods are of stay, though they count.
+func (c *controller) prune(ctx context.Context, set *appsv1.DaemonSet, old []*appsv1.ControllerRevision, pods []*corev1.Pod) error {
 	limit := 10
 	if set.Spec.RevisionHistoryLimit != nil {
 		limit = int(*set.Spec.RevisionHistoryLimit)
@@ -106,17 +178,19 @@ func (c *controller) prune(ctx context.Context, set *appsv1.DaemonSet, mine []*a
 	for _, pod := range pods {
 		live[pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]] = true
 	}
-	var old []*appsv1.ControllerRevision
-	for _, r := range mine {
-		if r.Name != current && !live[r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]] {
-			old = append(old, r)
+	over := len(old) - limit
+	for _, r := range old {
+		if over <= 0 {
+			return nil
 		}
-	}
-	for i := range len(old) - limit {
-		err := c.client.AppsV1().ControllerRevisions(set.Namespace).Delete(ctx, old[i].Name, metav1.DeleteOptions{})
+		if live[r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]] {
+			continue
+		}
+		err := c.client.AppsV1().ControllerRevisions(set.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete revision: %w", err)
 		}
+		over--
 	}
 	return nil
 }
