@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -229,13 +230,24 @@ func runControllers(_ context.Context, p *parts, o *settled) error {
 	if o.bare { // a server publishes itself, alone too
 		selection = []string{kubernetesservice.Name}
 	}
-	p.client("controllers", func(ctx context.Context) error {
-		return controllers.Run(ctx, append(builtin.Controllers(), o.extensions.Controllers...), p.as(p.component(controllers.Manager)), controllers.Options{
-			As:        p.asController,
-			Selection: selection, Logger: o.log.With("part", "controllers"), Ready: func() { close(p.settled) },
-			Cluster: p.cluster(o), Metrics: p.controllerMetrics,
-		})
-	})
+	selected, err := controllers.Select(append(builtin.Controllers(), o.extensions.Controllers...), selection)
+	if err != nil {
+		return err
+	}
+	config, settled := p.as(p.component(controllers.Manager)), sync.OnceFunc(func() { close(p.settled) })
+	start := func(selected []controllers.Controller, ready func()) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return controllers.Run(ctx, selected, config, controllers.Options{
+				As: p.asController, Logger: o.log.With("part", "controllers"), Ready: ready, Cluster: p.cluster(o), Metrics: p.controllerMetrics,
+			})
+		}
+	}
+	if own, shared := divide(selected); o.elects() && len(shared) > 0 {
+		p.client("controllers", start(own, nil))
+		p.client("controllers", p.elected("kube-controller-manager", o.apiserver.Controllers.Election.Name, o, config, settled, start(shared, settled)))
+	} else {
+		p.client("controllers", start(selected, settled))
+	}
 	return nil
 }
 
@@ -261,11 +273,10 @@ func runScheduler(_ context.Context, p *parts, o *settled) error {
 	if o.bare {
 		return nil
 	}
-	p.client("scheduler", func(ctx context.Context) error {
-		return scheduler.Run(ctx, scheduler.Options{
-			Config: p.as(p.component(user.KubeScheduler)), Plugins: builtin.SchedulerPlugins(), Logger: o.log.With("part", "scheduler"),
-		})
-	})
+	config := p.as(p.component(user.KubeScheduler))
+	p.client("scheduler", p.elected("kube-scheduler", "", o, config, func() {}, func(ctx context.Context) error {
+		return scheduler.Run(ctx, scheduler.Options{Config: config, Plugins: builtin.SchedulerPlugins(), Logger: o.log.With("part", "scheduler")})
+	}))
 	return nil
 }
 

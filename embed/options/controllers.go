@@ -21,6 +21,7 @@ type Controllers struct {
 	MirroredAddresses *int
 	// LegacyTokenPeriod is after how long without use tokens go that were made unasked; nil: a year.
 	LegacyTokenPeriod *time.Duration
+	Election          Election
 }
 
 // Nodes says when a node counts as lost, and how fast its pods are evicted then.
@@ -50,6 +51,7 @@ func (o *Controllers) addFlags(f *pflag.FlagSet) {
 	f.Var(&numeral[int]{&o.FinishedPods, 12500}, "terminated-pod-gc-threshold", "how many finished pods are kept; all when not above 0")
 	f.Var(&numeral[int]{&o.MirroredAddresses, 1000}, "mirroring-max-endpoints-per-subset", "addresses of one subset of Endpoints that are mirrored to EndpointSlices")
 	f.Var(&span{&o.LegacyTokenPeriod, 365 * 24 * time.Hour}, "legacy-service-account-token-clean-up-period", "after how long without use tokens of service accounts go that were made unasked")
+	o.Election.addFlags(f)
 }
 
 // Check refuses what makes no sense.
@@ -75,5 +77,5 @@ func (o *Controllers) Check() error {
 	} else if n != nil && *n > 1000 {
 		return fmt.Errorf("mirroring-max-endpoints-per-subset must not be more than %d, but got %d", 1000, *n) // upstream's words
 	}
-	return nil
+	return o.Election.check()
 }

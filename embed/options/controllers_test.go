@@ -21,6 +21,12 @@ func TestControllersFlags(t *testing.T) {
 		"--unhealthy-zone-threshold=1.5":                     "--unhealthy-zone-threshold must be from 0 to 1",
 		"--mirroring-max-endpoints-per-subset=0":             "mirroring-max-endpoints-per-subset must not be less than 1, but got 0",
 		"--mirroring-max-endpoints-per-subset=1001":          "mirroring-max-endpoints-per-subset must not be more than 1000, but got 1001",
+		"--leader-elect --leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s --leader-elect-retry-period=1s --leader-elect-resource-lock=leases": "",
+		"--leader-elect-resource-lock=configmaps": `--leader-elect-resource-lock "configmaps": want leases`,
+		"--leader-elect-lease-duration=10s":       "--leader-elect-lease-duration must be above --leader-elect-renew-deadline",
+		"--leader-elect-renew-deadline=2s":        "--leader-elect-renew-deadline must be above 1.2 times --leader-elect-retry-period",
+		"--leader-elect-retry-period=0s":          "--leader-elect-retry-period must be above 0",
+		"--leader-elect-lease-duration=9ms --leader-elect-renew-deadline=5ms --leader-elect-retry-period=1ms": "--leader-elect-lease-duration must be a second at least",
 	} {
 		var o Controllers
 		f := pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -15,6 +15,7 @@ import (
 // The nil value measures nothing.
 type Metrics struct {
 	depth, running  *prometheus.GaugeVec
+	leading         *prometheus.GaugeVec
 	adds, retries   *prometheus.CounterVec
 	work            *prometheus.HistogramVec
 	restarts, panic *prometheus.CounterVec
@@ -34,10 +35,11 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(10e-6, 10, 8),
 		}, name),
 		running:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "running_managed_controllers", Help: "1 while a controller runs."}, name),
+		leading:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status", Help: "1 while this process holds the Lease."}, name),
 		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_restarts_total", Help: "Incarnations that ended before their time."}, controller),
 		panic:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_panics_total", Help: "Incarnations that ended by a panic."}, controller),
 	}
-	for _, c := range []prometheus.Collector{m.depth, m.adds, m.retries, m.work, m.running, m.restarts, m.panic} {
+	for _, c := range []prometheus.Collector{m.depth, m.adds, m.retries, m.work, m.running, m.leading, m.restarts, m.panic} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register controller metrics: %w", err)
 		}
@@ -62,6 +64,14 @@ func (m *Metrics) Register(own ...prometheus.Collector) ([]prometheus.Collector,
 		}
 	}
 	return own, nil
+}
+
+// Leading says whether this process holds the Lease of a component.
+func (m *Metrics) Leading(component string, holds bool) {
+	if m == nil {
+		return
+	}
+	m.leading.WithLabelValues(component).Set(map[bool]float64{true: 1}[holds])
 }
 
 func (m *Metrics) started(controller string) {

@@ -51,8 +51,7 @@ type Options struct {
 }
 
 // Run runs the selected controllers until ctx ends, on clients made from config, and returns when all have stopped.
-// An error means that it could not begin: an unknown name in the selection, or a config no client can be made of. Once
-// more than one server may run, this is where a Lease will be held.
+// An error means that it could not begin: an unknown name in the selection, or a config no client can be made of.
 func Run(ctx context.Context, all []Controller, config *rest.Config, options Options) error {
 	selected, err := Select(all, options.Selection)
 	if err != nil {

@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Election says how those who share a store find out which of them runs the controllers, and which the scheduler. Nil and
+// empty is as without the flag.
+type Election struct {
+	// Elect is whether they do; nil: where a store can be shared, which neither of the two stores can.
+	Elect *bool
+	// LeaseDuration is how long others wait for a holder that is silent, RenewDeadline after how long without success the
+	// holder stops, RetryPeriod how often all of them try; nil: 15 s, 10 s, 2 s.
+	LeaseDuration, RenewDeadline, RetryPeriod *time.Duration
+	// Lock is the kind of object that is held; there are "leases".
+	Lock string
+	// Namespace and Name are those of the Lease; empty: kube-system and kube-controller-manager. The scheduler's is always
+	// called kube-scheduler.
+	Namespace, Name string
+}
+
+func (o *Election) addFlags(f *pflag.FlagSet) {
+	addSwitch(f, &o.Elect, "leader-elect", false, "hold a Lease while controllers and scheduler run, so that of several servers on one store one runs them")
+	f.Var(&span{&o.LeaseDuration, 15 * time.Second}, "leader-elect-lease-duration", "how long others wait for a holder of the Lease that is silent")
+	f.Var(&span{&o.RenewDeadline, 10 * time.Second}, "leader-elect-renew-deadline", "how long the holder of the Lease tries to renew it before it stops")
+	f.Var(&span{&o.RetryPeriod, 2 * time.Second}, "leader-elect-retry-period", "how often the Lease is renewed, or tried for")
+	f.StringVar(&o.Lock, "leader-elect-resource-lock", o.Lock, `the kind of object that is held: "leases", which is what it is when empty`)
+	f.StringVar(&o.Namespace, "leader-elect-resource-namespace", o.Namespace, "the Lease's namespace; kube-system when empty")
+	f.StringVar(&o.Name, "leader-elect-resource-name", o.Name, "the name of the controllers' Lease; kube-controller-manager when empty")
+}
+
+// Durations are the three with defaults filled in.
+func (o *Election) Durations() (lease, deadline, retry time.Duration) {
+	lease, deadline, retry = 15*time.Second, 10*time.Second, 2*time.Second
+	for to, from := range map[*time.Duration]*time.Duration{&lease: o.LeaseDuration, &deadline: o.RenewDeadline, &retry: o.RetryPeriod} {
+		if from != nil {
+			*to = *from
+		}
+	}
+	return lease, deadline, retry
+}
+
+func (o *Election) check() error {
+	lease, deadline, retry := o.Durations()
+	switch {
+	case o.Lock != "" && o.Lock != "leases":
+		return fmt.Errorf("--leader-elect-resource-lock %q: want leases", o.Lock)
+	case retry <= 0:
+		return errors.New("--leader-elect-retry-period must be above 0")
+	case deadline <= retry*6/5:
+		return errors.New("--leader-elect-renew-deadline must be above 1.2 times --leader-elect-retry-period")
+	case lease <= deadline:
+		return errors.New("--leader-elect-lease-duration must be above --leader-elect-renew-deadline")
+	case lease < time.Second:
+		return errors.New("--leader-elect-lease-duration must be a second at least")
+	}
+	return nil
+}

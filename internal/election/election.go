@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package election lets one of several processes work that share a cluster: the one that holds a Lease.
+//
+// [Run] waits for the Lease, works while it is held, and waits again when it was lost. The Lease is given up when the work
+// has ended, and not before: others need not wait until it runs out, and nobody works beside them. The leases are those of
+// kube-controller-manager and kube-scheduler, so that these can be candidates too.
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+)
+
+// Options say which Lease it is, and how it is held. The durations must be set.
+type Options struct {
+	Component       string // what events come from, and the Lease's name unless Name says another
+	Namespace, Name string
+	Identity        string // of this process, unlike that of any other
+	// LeaseDuration is how long others wait for a holder that is silent, RenewDeadline after how long without success the
+	// holder gives up, RetryPeriod how often everybody tries.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+
+	Logger *slog.Logger
+	// Leader is told whether this process holds the Lease: whenever that changes, and once when another turns out to.
+	Leader func(bool)
+}
+
+// Run calls work while the Lease is held; its context ends when the Lease is lost. It returns when ctx has ended, or with
+// the error that work returns by itself.
+func Run(ctx context.Context, config *rest.Config, o Options, work func(context.Context) error) error {
+	client, err := kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(config), "leader-election"))
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	events := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx))) // the last event is that the Lease was given up
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	defer events.Shutdown()
+	e := &election{Options: o, lock: &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Client: client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{
+			Identity: o.Identity, EventRecorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: o.Component}),
+		},
+	}}
+	for ctx.Err() == nil {
+		if err := e.term(ctx, work); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type election struct {
+	Options
+	lock resourcelock.Interface
+}
+
+// term is the time from when the Lease is waited for until it is lost.
+func (e *election) term(ctx context.Context, work func(context.Context) error) error {
+	// The Lease is kept while the work ends, which is after ctx.
+	keeping, drop := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.FromSlogHandler(e.Logger.Handler())))
+	defer drop()
+	var (
+		mu      sync.Mutex
+		over    bool // the Lease is not waited for any more
+		working = make(chan struct{})
+		began   bool
+		failure error
+	)
+	stop := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if over = true; !began {
+			drop()
+		}
+	})
+	defer stop()
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: e.lock, Name: e.Component,
+		LeaseDuration: e.LeaseDuration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnNewLeader: func(identity string) {
+				mu.Lock()
+				defer mu.Unlock()
+				if identity != e.Identity && !began {
+					e.Leader(false)
+				}
+			},
+			OnStartedLeading: func(held context.Context) {
+				mu.Lock()
+				began = !over
+				mu.Unlock()
+				if !began {
+					return
+				}
+				defer close(working)
+				defer drop()
+				both, end := context.WithCancel(ctx)
+				defer end()
+				defer context.AfterFunc(held, end)()
+				e.Leader(true)
+				failure = work(both)
+				if failure == nil && both.Err() == nil {
+					failure = errors.New("ended by itself")
+				}
+				e.Leader(false)
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("elect %s: %w", e.Component, err)
+	}
+	elector.Run(keeping)
+	mu.Lock()
+	over = true
+	waiting := !began
+	mu.Unlock()
+	if !waiting {
+		<-working
+	}
+	if ctx.Err() == nil && failure == nil && !waiting {
+		e.Logger.Warn("lost the lease", "lease", e.lock.Describe())
+	}
+	if err := e.release(ctx); err != nil {
+		e.Logger.Warn("give up the lease", "lease", e.lock.Describe(), "error", err)
+	}
+	return failure
+}
+
+// release gives the Lease up if it is still held.
+func (e *election) release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(e.RenewDeadline, 5*time.Second))
+	defer cancel()
+	held, _, err := e.lock.Get(ctx)
+	if apierrors.IsNotFound(err) || err == nil && held.HolderIdentity != e.Identity {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	now := metav1.Now()
+	return e.lock.Update(ctx, resourcelock.LeaderElectionRecord{
+		LeaderTransitions: held.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
+	})
+}
