@@ -145,6 +145,14 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	}
 	if s := cached.Spec.Selector; s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
 		c.recorder.Event(cached, corev1.EventTypeWarning, "SelectingAll", "This deployment is selecting all pods. A non-empty selector is required.")
+		if cached.Status.ObservedGeneration >= cached.Generation {
+			return nil
+		}
+		update := cached.DeepCopy()
+		update.Status.ObservedGeneration = cached.Generation
+		if _, err := c.client.AppsV1().Deployments(key.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("update status: %w", err)
+		}
 		return nil
 	}
 	sets, err := c.claim(ctx, cached)
@@ -214,8 +222,8 @@ func (c *controller) execute(ctx context.Context, cached *appsv1.Deployment, out
 		} else if _, err = api.ReplicaSets(w.set.Namespace).Update(ctx, w.set, metav1.UpdateOptions{}); err != nil {
 			return fmt.Errorf("update replica set: %w", err)
 		}
-		if w.event != "" {
-			c.recorder.Event(cached, corev1.EventTypeNormal, "ScalingReplicaSet", w.event)
+		for _, said := range w.events {
+			c.recorder.Event(cached, corev1.EventTypeNormal, "ScalingReplicaSet", said)
 		}
 	}
 	for _, rs := range out.deletes {

@@ -5,6 +5,14 @@ package deployment
 
 import (
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/controllertest"
@@ -13,5 +21,41 @@ import (
 
 func TestScenarios(t *testing.T) {
 	controllertest.Run(t, "testdata/rolling.txtar", controllers.Options{}, Controller())
+	controllertest.Run(t, "testdata/all.txtar", controllers.Options{}, Controller())
 	controllertest.Run(t, "testdata/together.txtar", controllers.Options{}, Controller(), replicaset.Controller())
+}
+
+// TestTwoSteps: a replica set that gives up what is not available, and then some of what is, is written once and told of twice.
+func TestTwoSteps(t *testing.T) {
+	size := func(n int32) *int32 { return &n }
+	template := func(image string) corev1.PodTemplateSpec {
+		return corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}
+	}
+	set := func(name, image string, n, available int32) *appsv1.ReplicaSet {
+		return &appsv1.ReplicaSet{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: map[string]string{annotationDesired: "4", annotationMax: "5"}},
+			Spec:       appsv1.ReplicaSetSpec{Replicas: &n, Template: template(image)},
+			Status:     appsv1.ReplicaSetStatus{Replicas: n, AvailableReplicas: available},
+		}
+	}
+	one, two := intstr.FromInt32(1), intstr.FromInt32(2)
+	out := decide(observed{
+		deployment: &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
+			Replicas: size(4), Template: template("two"), Strategy: appsv1.DeploymentStrategy{
+				Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &one, MaxUnavailable: &two},
+			},
+		}},
+		sets: []*appsv1.ReplicaSet{set("web-a", "one", 4, 3), set("web-b", "two", 1, 1)},
+		now:  time.Unix(0, 0),
+	})
+	var written []string
+	for _, w := range out.writes {
+		if w.set.Name == "web-a" {
+			written = append(written, w.events...)
+		}
+	}
+	want := []string{"Scaled down replica set web-a from 4 to 3", "Scaled down replica set web-a from 3 to 1"}
+	if diff := cmp.Diff(want, written); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
 }

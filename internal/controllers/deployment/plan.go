@@ -5,7 +5,6 @@ package deployment
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -37,7 +36,7 @@ type decision struct {
 type write struct {
 	set    *appsv1.ReplicaSet
 	create bool
-	event  string // of reason ScalingReplicaSet, when the write is done
+	events []string // of reason ScalingReplicaSet, when the write is done
 }
 
 type event struct{ level, reason, message string }
@@ -49,12 +48,13 @@ type planner struct {
 	new     *appsv1.ReplicaSet   // has the deployment's template; nil when there is none yet
 	old     []*appsv1.ReplicaSet // the others, by age
 	before  map[*appsv1.ReplicaSet]*appsv1.ReplicaSet
-	touched []*appsv1.ReplicaSet // in the order in which they are to be written
+	touched []*appsv1.ReplicaSet            // in the order in which they are to be written
+	said    map[*appsv1.ReplicaSet][]string // the steps in which each is resized, one or two
 	out     decision
 }
 
 func decide(in observed) decision {
-	p := &planner{observed: in, d: in.deployment.DeepCopy(), before: map[*appsv1.ReplicaSet]*appsv1.ReplicaSet{}}
+	p := &planner{observed: in, d: in.deployment.DeepCopy(), before: map[*appsv1.ReplicaSet]*appsv1.ReplicaSet{}, said: map[*appsv1.ReplicaSet][]string{}}
 	sets := slices.Clone(in.sets)
 	slices.SortFunc(sets, byAge)
 	for _, shared := range sets {
@@ -111,22 +111,8 @@ func (p *planner) decide() {
 func (p *planner) collect() {
 	for _, rs := range p.touched {
 		before := p.before[rs]
-		switch {
-		case before == nil:
-			w := write{set: rs, create: true}
-			if n := count(rs); n > 0 {
-				w.event = fmt.Sprintf("Scaled up replica set %s from 0 to %d", rs.Name, n)
-			}
-			p.out.writes = append(p.out.writes, w)
-		case !equality.Semantic.DeepEqual(before, rs):
-			w := write{set: rs}
-			switch was, is := count(before), count(rs); {
-			case is > was:
-				w.event = fmt.Sprintf("Scaled up replica set %s from %d to %d", rs.Name, was, is)
-			case is < was:
-				w.event = fmt.Sprintf("Scaled down replica set %s from %d to %d", rs.Name, was, is)
-			}
-			p.out.writes = append(p.out.writes, w)
+		if create := before == nil; create || !equality.Semantic.DeepEqual(before, rs) {
+			p.out.writes = append(p.out.writes, write{set: rs, create: create, events: p.said[rs]})
 		}
 	}
 	if p.out.spec != nil {

@@ -129,6 +129,7 @@ func (p *planner) makeNew(revision int64) {
 	noteSizes(rs, p.d)
 	p.new = rs
 	p.touch(rs)
+	p.tell(rs, 0, size)
 }
 
 // annotate copies the deployment's annotations to rs and raises its revision. The revision that rs had, when an old

@@ -4,6 +4,7 @@
 package deployment
 
 import (
+	"fmt"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -158,6 +159,19 @@ func (p *planner) resize(rs *appsv1.ReplicaSet, size int32) bool {
 
 func (p *planner) resizeAndNote(rs *appsv1.ReplicaSet, size int32) {
 	p.touch(rs)
+	p.tell(rs, count(rs), size)
 	rs.Spec.Replicas = &size
 	noteSizes(rs, p.d)
+}
+
+// tell has an event say that rs is resized.
+func (p *planner) tell(rs *appsv1.ReplicaSet, was, is int32) {
+	direction := "up"
+	switch {
+	case was == is:
+		return
+	case was > is:
+		direction = "down"
+	}
+	p.said[rs] = append(p.said[rs], fmt.Sprintf("Scaled %s replica set %s from %d to %d", direction, rs.Name, was, is))
 }

@@ -10,6 +10,7 @@
 package replicaset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -189,7 +190,8 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		}
 	}
 	if failure == nil && rs.Spec.MinReadySeconds > 0 && next.ReadyReplicas != next.AvailableReplicas {
-		c.queue.AddAfter(key, max(workload.NextAvailable(active, rs.Spec.MinReadySeconds, now), time.Millisecond))
+		// A pod that does not say since when it is ready never becomes available by itself.
+		c.queue.AddAfter(key, cmp.Or(workload.NextAvailable(active, rs.Spec.MinReadySeconds, now), time.Duration(rs.Spec.MinReadySeconds)*time.Second))
 	}
 	return failure
 }
@@ -206,11 +208,11 @@ func (c *controller) claim(ctx context.Context, rs *appsv1.ReplicaSet, selector 
 func (c *controller) neighbours(rs *appsv1.ReplicaSet, active []*corev1.Pod) []*corev1.Pod {
 	ref := metav1.GetControllerOfNoCopy(rs)
 	if ref == nil || c.siblings == nil || len(active) <= int(wanted(rs)) {
-		return active
+		return nil
 	}
 	siblings, err := c.siblings(ref)
 	if err != nil {
-		return active
+		return nil
 	}
 	var found []*corev1.Pod
 	for _, s := range siblings {

@@ -35,7 +35,13 @@ func (c *controller) step(ctx context.Context, in *observed, s step) (done bool,
 		c.told(in, "Delete", s.pod, err)
 		return done, err
 	case furnish:
-		return false, errors.Join(c.makeClaims(ctx, in, s.pod), c.retain(ctx, in, s.pod))
+		if err = c.makeClaims(ctx, in, s.pod); err != nil {
+			return false, err
+		}
+		if err = c.retain(ctx, in, s.pod); err != nil {
+			c.told(in, "Update", s.pod, err)
+		}
+		return false, err
 	case mend:
 		return false, c.mend(ctx, in, s.pod)
 	case retain:
@@ -94,9 +100,7 @@ func (c *controller) retain(ctx context.Context, in *observed, pod *corev1.Pod) 
 		update := have.DeepCopy()
 		update.OwnerReferences = refs
 		if _, err := c.client.CoreV1().PersistentVolumeClaims(have.Namespace).Update(ctx, update, metav1.UpdateOptions{}); err != nil {
-			err = fmt.Errorf("could not update claim %s for delete policy ownerRefs: %w", have.Name, err)
-			c.told(in, "Update", pod, err)
-			return err
+			return fmt.Errorf("could not update claim %s for delete policy ownerRefs: %w", have.Name, err)
 		}
 	}
 	return nil
