@@ -103,7 +103,11 @@ func (p *planner) shrinkOld() bool {
 	slices.SortFunc(old, byAge)
 	var gone int32
 	for _, rs := range old {
-		if sick := count(rs) - available(rs); gone < room && sick != 0 {
+		sick := count(rs) - available(rs)
+		if sick < 0 {
+			return false // it has been told to shrink and its status does not show that yet: more is not known to be safe
+		}
+		if gone < room && sick != 0 {
 			n := min(room-gone, sick)
 			gone += n
 			scaled = p.resize(rs, count(rs)-n) || scaled
