@@ -40,7 +40,9 @@ type View struct {
 	Get func(parent Object) (Object, error)
 	// Edit makes the view that a write starts from, where that can be made of a parent that has no view to be shown; nil: Get.
 	Edit func(parent Object) (Object, error)
-	Set  func(view, parent Object) error
+	// Written makes the view that a write answers with, where the parent may then have none to be shown; nil: Get.
+	Written func(parent Object) (Object, error)
+	Set     func(view, parent Object) error
 	// Strategy validates the view; only Validate and ValidateUpdate are used.
 	Strategy Strategy
 }

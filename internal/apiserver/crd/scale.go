@@ -49,6 +49,9 @@ func (s scale) view() *resource.View {
 		Edit: func(parent resource.Object) (resource.Object, error) {
 			return s.make(parent, func() (int64, error) { return unset, nil })
 		},
+		Written: func(parent resource.Object) (resource.Object, error) { // whose schema may have pruned what was written
+			return s.make(parent, func() (int64, error) { return 0, nil })
+		},
 		Set: s.set,
 	}
 }

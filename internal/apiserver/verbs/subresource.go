@@ -122,13 +122,13 @@ func createBelow(q *req) error {
 	return q.respondOther(http.StatusCreated, out, gvk.GroupVersion().String(), gvk.Kind)
 }
 
-func (q *req) respondView(code int, parent resource.Object) error {
-	v, err := q.sub.View.Get(parent)
+func (q *req) respondView(of func(parent resource.Object) (resource.Object, error), parent resource.Object) error {
+	v, err := of(parent)
 	if err != nil {
 		return err
 	}
 	gvk := q.below()
-	return q.respondOther(code, v, gvk.GroupVersion().String(), gvk.Kind)
+	return q.respondOther(http.StatusOK, v, gvk.GroupVersion().String(), gvk.Kind)
 }
 
 func getView(q *req) error {
@@ -139,7 +139,7 @@ func getView(q *req) error {
 	if err != nil {
 		return err
 	}
-	return q.respondView(http.StatusOK, f.Hub)
+	return q.respondView(q.sub.View.Get, f.Hub)
 }
 
 func updateView(q *req) error {
@@ -243,9 +243,12 @@ func (q *req) alterView(c *alteration, edit func(was resource.Object) (resource.
 	ctx, cancel := q.writing()
 	defer cancel()
 	view := q.sub.View
-	begin := view.Get
+	begin, end := view.Get, view.Get
 	if view.Edit != nil {
 		begin = view.Edit
+	}
+	if view.Written != nil {
+		end = view.Written
 	}
 	c.strategy = &q.kind.Strategy
 	validate := c.validate
@@ -304,7 +307,7 @@ func (q *req) alterView(c *alteration, edit func(was resource.Object) (resource.
 	if err != nil {
 		return err
 	}
-	return q.respondView(http.StatusOK, f.Hub)
+	return q.respondView(end, f.Hub)
 }
 
 // connect hands the request to a handler that streams.
