@@ -43,7 +43,7 @@ func (s *Server) remotes() []learn.Remote {
 		base := a.URL("")
 		out[i] = learn.Remote{
 			Name: a.Name, Group: a.Group, Version: a.Version, GroupPriority: int(a.GroupPriority), VersionPriority: int(a.VersionPriority),
-			Server: base.Host, State: fmt.Sprint(a.UID, a.Available, a.Epoch()), Base: base,
+			Unavailable: !a.Available, Server: base.Host, State: fmt.Sprint(a.UID, a.Available, a.Epoch()), Base: base,
 			Discovery: a.As(aggregate.Discovery()), OpenAPI: a.As(aggregate.OpenAPI()),
 		}
 	}

@@ -84,9 +84,9 @@ func isAggregated(contentType string) bool {
 
 // discover asks what the server serves. A version that it does not tell of has no resources.
 func (s *server) discover(ctx context.Context) error {
-	remotes := s.asked()
-	if len(remotes) == 0 {
-		return nil
+	remotes, err := s.askable()
+	if err != nil {
+		return err
 	}
 	s.learner.mu.Lock()
 	etag := s.etag

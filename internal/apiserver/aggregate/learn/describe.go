@@ -48,9 +48,9 @@ func (d *described) add(to *openapi.Remote, r *Remote) {
 // describe asks for the server's OpenAPI: the index of v3, whose documents are fetched when somebody asks for them, and the document of v2. A server may have
 // neither.
 func (s *server) describe(ctx context.Context) error {
-	remotes := s.asked()
-	if len(remotes) == 0 {
-		return nil
+	remotes, err := s.askable()
+	if err != nil {
+		return err
 	}
 	s.learner.mu.Lock()
 	before := s.api

@@ -21,6 +21,7 @@ package learn
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -58,6 +59,8 @@ type Remote struct {
 	Server string
 	// State is what a new question is worth for when it changes: it names the registration and whether its server is available.
 	State string
+	// Unavailable is true while requests are not sent on: the server is not asked then, nor is it believed.
+	Unavailable bool
 	// Base is the server's address; paths are below it. Discovery and OpenAPI are the ways to it, as those who may ask.
 	Base               *url.URL
 	Discovery, OpenAPI http.RoundTripper
@@ -194,6 +197,18 @@ func (s *server) poke() {
 	}
 }
 
+// errUnavailable is of a server that is not asked.
+var errUnavailable = errors.New("no registration of it is available")
+
+// askable are the server's group versions that are available, by name.
+func (s *server) askable() ([]Remote, error) {
+	out := slices.DeleteFunc(slices.Clone(s.asked()), func(r Remote) bool { return r.Unavailable })
+	if len(out) == 0 {
+		return nil, errUnavailable
+	}
+	return out, nil
+}
+
 // asked are the server's group versions, by name; none: it is gone.
 func (s *server) asked() []Remote {
 	s.learner.mu.Lock()
@@ -210,6 +225,8 @@ func (s *server) work(ctx context.Context, wake <-chan struct{}, do func(context
 		switch {
 		case ctx.Err() != nil:
 			return
+		case errors.Is(err, errUnavailable): // its registration says so; when that changes, it is asked at once
+			pause = 0
 		case err == nil:
 			if said != "" {
 				s.learner.o.Log.InfoContext(ctx, "an aggregated API server tells again what it serves", "server", s.name, "apiservices", names(s.asked()))
@@ -265,7 +282,7 @@ func (l *Learner) publish() {
 		v, known := s.versions[r.gv()]
 		doc := v.document
 		doc.Version, doc.Freshness = r.Version, apidiscoveryv2.DiscoveryFreshnessStale
-		if known && v.current {
+		if known && v.current && !r.Unavailable {
 			doc.Freshness = apidiscoveryv2.DiscoveryFreshnessCurrent
 		}
 		d.Versions = append(d.Versions, discovery.RemoteVersion{

@@ -337,6 +337,92 @@ func TestSlowServersHoldUpNobody(t *testing.T) {
 	}
 }
 
+// crowd answers nobody until n ask at the same time.
+type crowd struct {
+	mu   sync.Mutex
+	n    int
+	here int
+	all  chan struct{}
+}
+
+// wait is false if the one who asks went away before the others came.
+func (c *crowd) wait(ctx context.Context) bool {
+	c.mu.Lock()
+	if c.here++; c.here == c.n {
+		close(c.all)
+	}
+	c.mu.Unlock()
+	select {
+	case <-c.all:
+		return true
+	case <-ctx.Done():
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.here--
+		return false
+	}
+}
+
+// TestServersAreAskedAtTheSameTime has servers that answer when all of them are being asked, which never is where one is asked after
+// the other; and discovery and OpenAPI do not wait for each other.
+func TestServersAreAskedAtTheSameTime(t *testing.T) {
+	const n = 4
+	c := &crowd{n: 2 * n, all: make(chan struct{})}
+	var remotes []Remote
+	for i := range n {
+		group := fmt.Sprintf("g%d.example.com", i)
+		f := newFake(t, func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/apis":
+				if c.wait(r.Context()) {
+					w.Header().Set("Content-Type", aggregatedType)
+					_, _ = io.WriteString(w, strings.Replace(flunders, "wardle.example.com", group, 1))
+				}
+			case "/openapi/v2":
+				c.wait(r.Context())
+				http.NotFound(w, r)
+			default:
+				http.NotFound(w, r)
+			}
+		})
+		remotes = append(remotes, f.remote("v1."+group, "a"))
+	}
+	p := learner(t, clock.RealClock{}, remotes...)
+	p.until(t, "all are current", func(d *discovery.Remote) bool {
+		for _, s := range states(d) {
+			if s != "Current flunders" {
+				return false
+			}
+		}
+		return len(states(d)) == n
+	})
+}
+
+// TestUnavailableServersAreNotBelieved has a server that answers well whose registration is not available: what it said before is kept
+// as stale, and it is asked again as soon as the registration is available.
+func TestUnavailableServersAreNotBelieved(t *testing.T) {
+	f, other := newFake(t, good), newFake(t, good)
+	r := f.remote("v1.wardle.example.com", "a")
+	r.Unavailable = true
+	o := other.remote("v1.other.example.com", "a")
+	p := learner(t, clock.RealClock{}, r, o)
+	p.until(t, "the other one is current", func(d *discovery.Remote) bool {
+		return cmp.Equal(states(d), map[string]string{"wardle.example.com/v1": "Stale ", "other.example.com/v1": "Current "})
+	})
+	f.mu.Lock()
+	asked := len(f.counts)
+	f.mu.Unlock()
+	if asked > 0 {
+		t.Errorf("it was asked for %d paths", asked)
+	}
+	r.Unavailable, r.State = false, "b"
+	p.tell(r, o)
+	p.until(t, "current", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Current flunders" })
+	r.Unavailable, r.State = true, "c"
+	p.tell(r, o)
+	p.until(t, "stale", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Stale flunders" })
+}
+
 // TestLegacyDiscovery asks servers that know no aggregated discovery for each version, and no more of one that fails than of the others.
 func TestLegacyDiscovery(t *testing.T) {
 	f := newFake(t, func(w http.ResponseWriter, r *http.Request) {
