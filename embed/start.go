@@ -167,7 +167,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 	}
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
-		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, !o.bare, o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace, Dial: p.egress.Cluster()}), slices.Concat(p.initializing.kinds, o.extensions.Kinds)...)),
+		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, or(o.apiserver.Pods.AllowPrivileged, !o.bare), o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace, Dial: p.egress.Cluster()}), slices.Concat(p.initializing.kinds, o.extensions.Kinds)...)),
 		Roles:     p.authorization.roles,
 		Nodes:     p.authorization.nodes,
 		Admission: slices.Concat(p.admission, p.initializing.plugins),

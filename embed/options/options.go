@@ -23,6 +23,7 @@ type APIServer struct {
 	Aggregation    Aggregation
 	Egress         Egress
 	Explain        Explain
+	Pods           Pods
 	Webhooks       Webhooks
 	Controllers    Controllers
 }
@@ -31,7 +32,7 @@ type APIServer struct {
 type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
-	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Egress, &o.Explain, &o.Webhooks, &o.Controllers}
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Egress, &o.Explain, &o.Pods, &o.Webhooks, &o.Controllers}
 }
 
 // AddFlags binds all of them to f.

@@ -1,0 +1,16 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import "github.com/spf13/pflag"
+
+// Pods says what pods may ask for at all, whoever asks.
+type Pods struct {
+	// AllowPrivileged lets containers be privileged; nil: they may where there are nodes' agents and controllers, not in a bare API server.
+	AllowPrivileged *bool
+}
+
+func (o *Pods) addFlags(f *pflag.FlagSet) {
+	addSwitch(f, &o.AllowPrivileged, "allow-privileged", true, "let containers be privileged; without the flag they may, but for --controllers none")
+}
