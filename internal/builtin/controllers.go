@@ -27,6 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/podgc"
 	"github.com/mortise-dev/mortise/internal/controllers/policystatus"
 	"github.com/mortise-dev/mortise/internal/controllers/replicaset"
+	"github.com/mortise-dev/mortise/internal/controllers/resourceclaim"
 	"github.com/mortise-dev/mortise/internal/controllers/resourcequota"
 	"github.com/mortise-dev/mortise/internal/controllers/rootca"
 	"github.com/mortise-dev/mortise/internal/controllers/serviceaccount"
@@ -71,6 +72,7 @@ func Controllers() []controllers.Controller {
 		policystatus.Controller(),
 		replicaset.Controller(),
 		replicaset.ReplicationControllers(),
+		resourceclaim.Controller(),
 		resourcequota.Controller(),
 		rootca.Controller(),
 		serviceaccount.Controller(),

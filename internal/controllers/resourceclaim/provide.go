@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applyv1 "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
+)
+
+// provide makes the claim that a pod asks for by a template, unless it is there. It returns the name that the pod's status
+// lacks; empty when it lacks none.
+func (c *controller) provide(ctx context.Context, pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (string, error) {
+	name, own, err := claimName(pod, podClaim)
+	switch {
+	case errors.Is(err, errNotMade):
+	case err != nil:
+		return "", fmt.Errorf("checking for claim before creating it: %w", err) // upstream's words
+	case name == "":
+		return "", nil
+	default:
+		there, err := c.there(ctx, pod, name, own)
+		if err != nil {
+			return "", fmt.Errorf("checking claim existence: %w", err) // upstream's words
+		} else if there {
+			return "", nil
+		}
+	}
+	if podClaim.ResourceClaimTemplateName == nil {
+		return "", nil
+	}
+	if name, err := c.orphan(ctx, pod, podClaim.Name); err != nil || name != "" {
+		return name, err
+	}
+	template, err := c.templates.ResourceClaimTemplates(pod.Namespace).Get(*podClaim.ResourceClaimTemplateName)
+	if err != nil {
+		return "", fmt.Errorf("resource claim template %q: %w", *podClaim.ResourceClaimTemplateName, err) // upstream's words
+	}
+	made, err := c.client.ResourceV1().ResourceClaims(pod.Namespace).Create(ctx, fill(template, pod, podClaim.Name), metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("create ResourceClaim %s: %w", "", err) // upstream's words, which has no name either
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.made[pod.UID] == nil {
+		c.made[pod.UID] = map[string]string{}
+	}
+	c.made[pod.UID][podClaim.Name] = made.Name
+	return made.Name, nil
+}
+
+// there tells whether a claim exists, and is the pod's own if it has to be. The server is asked where the cache knows nothing.
+func (c *controller) there(ctx context.Context, pod *corev1.Pod, name string, own bool) (bool, error) {
+	claim, err := c.claims.ResourceClaims(pod.Namespace).Get(name)
+	if apierrors.IsNotFound(err) {
+		claim, err = c.client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && (!own || workload.Controlled(claim, pod)), err
+}
+
+// orphan finds a claim that was made for a pod whose status does not say so: the write of that failed.
+func (c *controller) orphan(ctx context.Context, pod *corev1.Pod, podClaim string) (string, error) {
+	mine, err := workload.Children[*resourcev1.ResourceClaim](c.owned, pod, false)
+	if err != nil {
+		return "", err
+	}
+	for _, claim := range mine {
+		if of, ok := claim.Annotations[resourcev1.PodResourceClaimAnnotation]; ok && of == podClaim {
+			return claim.Name, nil
+		}
+	}
+	c.mu.Lock()
+	name := c.made[pod.UID][podClaim]
+	c.mu.Unlock()
+	if name == "" {
+		return "", nil
+	}
+	there, err := c.there(ctx, pod, name, true)
+	if err != nil || !there {
+		return "", err
+	}
+	return name, nil
+}
+
+// fill makes the claim of a template.
+func fill(template *resourcev1.ResourceClaimTemplate, pod *corev1.Pod, podClaim string) *resourcev1.ResourceClaim {
+	annotations := maps.Clone(template.Spec.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[resourcev1.PodResourceClaimAnnotation] = podClaim
+	return &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: prefix(pod.Name, podClaim), Labels: maps.Clone(template.Spec.Labels), Annotations: annotations,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: new(true)}},
+		},
+		Spec: *template.Spec.Spec.DeepCopy(),
+	}
+}
+
+// prefix is what a claim's name begins with. Of names that are too long both parts are cut, each by its share.
+func prefix(pod, podClaim string) string {
+	const most = 63 - 6 // a hyphen and five letters follow
+	whole := pod + "-" + podClaim + "-"
+	if len(whole) <= most {
+		return whole
+	}
+	return pod[:len(pod)*most/len(whole)] + "-" + podClaim[:len(podClaim)*most/len(whole)]
+}
+
+// note writes the names of claims into a pod's status.
+func (c *controller) note(ctx context.Context, pod *corev1.Pod, names map[string]string) error {
+	all := map[string]string{}
+	for _, s := range pod.Status.ResourceClaimStatuses {
+		if s.ResourceClaimName != nil {
+			all[s.Name] = *s.ResourceClaimName
+		}
+	}
+	maps.Copy(all, names)
+	status := applyv1.PodStatus()
+	for _, of := range slices.Sorted(maps.Keys(all)) {
+		status.WithResourceClaimStatuses(applyv1.PodResourceClaimStatus().WithName(of).WithResourceClaimName(all[of]))
+	}
+	_, err := c.client.CoreV1().Pods(pod.Namespace).ApplyStatus(ctx, applyv1.Pod(pod.Name, pod.Namespace).WithStatus(status),
+		metav1.ApplyOptions{FieldManager: "ResourceClaimController", Force: true})
+	if err != nil {
+		return fmt.Errorf("write claims into the status: %w", err)
+	}
+	return nil
+}
