@@ -219,6 +219,17 @@ func TestPolicies(t *testing.T) {
 			}, vbind{}) // that it can be taken away again is the test
 			p.allowed(t, ns, "x")
 		}},
+		{"09b nor about any kind of policy, nor reviews; about webhooks they are", func(t *testing.T, ns string) {
+			p.validate(t, ns, vspec{
+				MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: namedRules(never())},
+				Validations:      validations("request.resource.resource.contains('webhook') && request.name != 'seen'"),
+			}, vbind{})
+			exempt(t, p.Interface)
+			_, err := p.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "seen"}}, metav1.CreateOptions{})
+			if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'p-"+ns+"'") {
+				t.Errorf("a webhook configuration that the policy is about: %v", err)
+			}
+		}},
 		{"10 verdicts: deny, warn, audit", func(t *testing.T, ns string) {
 			p.validate(t, ns, vspec{Validations: []admissionregistrationv1.Validation{
 				{Expression: "false", MessageExpression: "'no ' + object.metadata.name"}, {Expression: "object.data.a == 'b'"},

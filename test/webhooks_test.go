@@ -59,6 +59,7 @@ func TestWebhooks(t *testing.T) {
 		test func(t *testing.T, h *hooks, ns string, heard *warned)
 	}{
 		{"01 mutating ones are called one by one in order", hooksInOrder},
+		{"01b one name in two configurations", hooksSameName},
 		{"02 at most once more, where others changed something afterwards", hooksAgain},
 		{"02b built-in plug-ins and policies are called once more, too", hooksPlugins},
 		{"02c what is wrong with what a webhook made is found", hooksDenied},
@@ -68,11 +69,13 @@ func TestWebhooks(t *testing.T) {
 		{"06 a patch of a deletion", hooksPatchDeletion},
 		{"07 dry runs", hooksDryRun},
 		{"08 generated names", hooksGeneratedName},
+		{"08b generated names that are taken meanwhile", hooksTakenName},
 		{"09 deletions, connections, subresources", hooksOperations},
 		{"09b the deletion of what has no grace left", hooksGrace},
 		{"10 the version of the rule", hooksEquivalent},
 		{"11 namespaces, and what is in none", hooksNamespaces},
 		{"12 what no webhook sees", hooksExempt},
+		{"12b none of the kinds that configure admission, no review", hooksExemptAll},
 		{"13 a configuration counts with its commit", hooksCommit},
 		{"14 warnings", hooksWarnings},
 		{"15 broken managed fields", hooksManagedFields},
