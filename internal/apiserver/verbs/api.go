@@ -224,6 +224,7 @@ type req struct {
 	user    user.Info
 	accept  *accept
 	warn    *warnings
+	said    schema.GroupVersionKind // what the body calls itself, if that is not the path's kind; see decoder
 
 	spending admit.Spending // of its admission
 }

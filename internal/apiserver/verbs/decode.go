@@ -103,6 +103,9 @@ type decoder struct {
 	mute bool
 	// others are further group versions in which the body may come.
 	others []schema.GroupVersion
+	// said is what an object that replaces another, and has no Go type, calls itself, if that is not the path's kind: that it is in the
+	// way is found after its revision was looked at.
+	said schema.GroupVersionKind
 }
 
 func (q *req) decoder() *decoder {
@@ -250,22 +253,22 @@ func (d *decoder) freeKind(found schema.GroupVersionKind, err error, body, origi
 		return said, d.refuse(runtime.NewMissingKindErr(string(original)), said, original)
 	}
 	if found.Kind != d.gvk.Kind && found.GroupVersion() == d.gvk.GroupVersion() {
+		if d.name != "" {
+			d.said = found
+			return found, nil
+		}
 		name := ""
 		if m := (metav1.PartialObjectMetadata{}); kjson.UnmarshalCaseSensitivePreserveInts(body, &m) == nil {
 			name = m.Name
 		}
-		return found, d.otherKind(found, name)
+		return found, otherKind(found, d.gvk.Kind, name)
 	}
 	return found, nil
 }
 
-func (d *decoder) otherKind(said schema.GroupVersionKind, name string) error {
-	if d.name != "" {
-		if err := sameName(d.name, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
-			return err
-		}
-	}
-	return apierrors.NewInvalid(said.GroupKind(), name, field.ErrorList{field.Invalid(field.NewPath("kind"), said.Kind, "must be "+d.gvk.Kind)})
+// otherKind is the refusal of an object without a Go type that calls itself something else.
+func otherKind(said schema.GroupVersionKind, want, name string) error {
+	return apierrors.NewInvalid(said.GroupKind(), name, field.ErrorList{field.Invalid(field.NewPath("kind"), said.Kind, "must be "+want)})
 }
 
 func withDefaults(found, defaults schema.GroupVersionKind) schema.GroupVersionKind {
@@ -418,10 +421,12 @@ func (q *req) object(fieldValidation string) (resource.Object, error) {
 		return nil, err
 	}
 	explain.From(q.ctx).Body(media, body)
-	obj, strict, err := q.decoder().decode(body, media, directive(fieldValidation))
+	d := q.decoder()
+	obj, strict, err := d.decode(body, media, directive(fieldValidation))
 	if err != nil {
 		return nil, err
 	}
+	q.said = d.said
 	q.warnStrict(strict)
 	q.auditObject(obj, q.kind.GroupVersionKind(q.ver().Name))
 	return q.toHub(obj)

@@ -39,7 +39,10 @@ func (d *decoder) cbor(body []byte, strictly bool) (resource.Object, schema.Grou
 		strict = more.Errors()
 	}
 	if free && said.Kind != d.gvk.Kind && said.GroupVersion() == d.gvk.GroupVersion() {
-		return nil, said, nil, d.otherKind(said, empty.GetName())
+		if d.name == "" {
+			return nil, said, nil, otherKind(said, d.gvk.Kind, empty.GetName())
+		}
+		d.said = said
 	}
 	obj, ok := out.(resource.Object)
 	if !ok {

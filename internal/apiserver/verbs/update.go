@@ -41,6 +41,9 @@ func update(q *req) error {
 	defer cancel()
 	c := q.alteration(toCreate(opts), opts, len(opts.DryRun) > 0)
 	c.uid = obj.GetUID()
+	if q.sub == nil { // of what is put below, only that part counts
+		c.said = q.said
+	}
 	edited := func(_ context.Context, old *watchcache.Forms) (resource.Object, error) {
 		o := obj.DeepCopyObject().(resource.Object)
 		if o.GetResourceVersion() == "" && old != nil && !q.conditional() {

@@ -213,7 +213,8 @@ type alteration struct {
 	ns, name string
 	uid      types.UID // that the object must have; empty: any
 	dryRun   bool
-	applied  bool // a configuration: managed fields are not given up to make room
+	applied  bool                    // a configuration: managed fields are not given up to make room
+	said     schema.GroupVersionKind // what the new object calls itself, if that is not its kind
 	// allowCreate lets make be called with nil when the object does not exist.
 	allowCreate bool
 	// make returns the new object, which is its own; old is shared, nil when creating. It is called again after a conflict.
@@ -314,6 +315,9 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 		return nil, errors.Unwrap(err)
 	} else if want != rec.Revision {
 		return nil, apierrors.NewConflict(k.GroupResource(), c.name, errors.New(optimisticLock))
+	}
+	if c.said.Kind != "" {
+		return nil, otherKind(c.said, k.Kind, c.name)
 	}
 	done, err := a.allocate(ctx, st, obj, old, c.dryRun)
 	if err != nil {
