@@ -147,6 +147,9 @@ func launch(t *testing.T, dataDir string, args ...string) *program {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() && len(p.exited) == 0 {
+			t.Log(p.state())
+		}
 		p.kill()
 		if t.Failed() {
 			t.Logf("mortise said:\n%s", p.output)
@@ -223,16 +226,28 @@ func (p *program) kubectl(args ...string) string {
 	return out
 }
 
+// state is what a test that failed wants to be known of the pods, to be asked for after the test's end.
+func (p *program) state() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	var all strings.Builder
+	for _, args := range [][]string{{"get", "pods,replicasets,deployments,nodes", "-A", "-o", "wide"}, {"get", "events", "-A"}, {"get", "pods", "-n", "default", "-o", "jsonpath={range .items[*]}{.metadata.name}{.status}{\"\\n\"}{end}"}} {
+		out, err := p.kubectlCommand(ctx, args...).CombinedOutput()
+		fmt.Fprintf(&all, "kubectl %s: %v\n%s\n", strings.Join(args, " "), err, out)
+	}
+	return all.String()
+}
+
 // tryKubectl runs `mortise kubectl` and returns what it printed on both streams.
 func (p *program) tryKubectl(args ...string) (string, error) {
-	path, err := binary()
-	if err != nil {
-		return "", err
-	}
 	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Minute)
 	defer cancel()
-	c := exec.CommandContext(ctx, path, append([]string{"kubectl", "--kubeconfig", p.kubeconfig}, args...)...)
-	c.Env = append(os.Environ(), "HOME="+filepath.Dir(p.kubeconfig))
-	out, err := c.CombinedOutput()
+	out, err := p.kubectlCommand(ctx, args...).CombinedOutput()
 	return string(out), errors.Join(err, ctx.Err())
+}
+
+func (p *program) kubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, p.command.Path, append([]string{"kubectl", "--kubeconfig", p.kubeconfig}, args...)...)
+	c.Env = append(os.Environ(), "HOME="+filepath.Dir(p.kubeconfig))
+	return c
 }
