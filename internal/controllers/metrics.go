@@ -6,7 +6,6 @@ package controllers
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -14,10 +13,11 @@ import (
 // Metrics are what the control loops measure of themselves, under kube-controller-manager's names where it has them.
 // The nil value measures nothing.
 type Metrics struct {
-	depth, running  *prometheus.GaugeVec
+	depth, managed  *prometheus.GaugeVec
 	leading         *prometheus.GaugeVec
+	queues          *queueTimes
 	adds, retries   *prometheus.CounterVec
-	work            *prometheus.HistogramVec
+	waited, work    *prometheus.HistogramVec
 	restarts, panic *prometheus.CounterVec
 	registry        prometheus.Registerer
 }
@@ -30,16 +30,21 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		depth:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth", Help: "Keys waiting in a work queue."}, name),
 		adds:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_adds_total", Help: "Keys added to a work queue."}, name),
 		retries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_retries_total", Help: "Keys put back after a failed sync."}, name),
+		queues:   &queueTimes{of: map[string]timedQueue{}},
+		waited: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "workqueue_queue_duration_seconds", Help: "How long a key waits in a work queue.",
+			Buckets: prometheus.ExponentialBuckets(10e-9, 10, 10),
+		}, name),
 		work: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "workqueue_work_duration_seconds", Help: "How long a sync takes.",
-			Buckets: prometheus.ExponentialBuckets(10e-6, 10, 8),
+			Buckets: prometheus.ExponentialBuckets(10e-9, 10, 10),
 		}, name),
-		running:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "running_managed_controllers", Help: "1 while a controller runs."}, name),
+		managed:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "running_managed_controllers", Help: "1 while a controller runs."}, name),
 		leading:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status", Help: "1 while this process holds the Lease."}, name),
 		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_restarts_total", Help: "Incarnations that ended before their time."}, controller),
 		panic:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_panics_total", Help: "Incarnations that ended by a panic."}, controller),
 	}
-	for _, c := range []prometheus.Collector{m.depth, m.adds, m.retries, m.work, m.running, m.leading, m.restarts, m.panic} {
+	for _, c := range []prometheus.Collector{m.depth, m.adds, m.retries, m.waited, m.work, m.queues, m.managed, m.leading, m.restarts, m.panic} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register controller metrics: %w", err)
 		}
@@ -76,13 +81,13 @@ func (m *Metrics) Leading(component string, holds bool) {
 
 func (m *Metrics) started(controller string) {
 	if m != nil {
-		m.running.WithLabelValues(controller).Set(1)
+		m.managed.WithLabelValues(controller).Set(1)
 	}
 }
 
 func (m *Metrics) stopped(controller string) {
 	if m != nil {
-		m.running.WithLabelValues(controller).Set(0)
+		m.managed.WithLabelValues(controller).Set(0)
 	}
 }
 
@@ -93,46 +98,5 @@ func (m *Metrics) restarted(controller string, panicked bool) {
 	m.restarts.WithLabelValues(controller).Inc()
 	if panicked {
 		m.panic.WithLabelValues(controller).Inc()
-	}
-}
-
-// queueMetrics are those of one queue; nil measures nothing.
-type queueMetrics struct {
-	d          prometheus.Gauge
-	adds, fail prometheus.Counter
-	work       prometheus.Observer
-}
-
-func (m *Metrics) queue(name string) *queueMetrics {
-	if m == nil {
-		return nil
-	}
-	return &queueMetrics{
-		d: m.depth.WithLabelValues(name), adds: m.adds.WithLabelValues(name),
-		fail: m.retries.WithLabelValues(name), work: m.work.WithLabelValues(name),
-	}
-}
-
-func (q *queueMetrics) added() {
-	if q != nil {
-		q.adds.Inc()
-	}
-}
-
-func (q *queueMetrics) depth(n int) {
-	if q != nil {
-		q.d.Set(float64(n))
-	}
-}
-
-func (q *queueMetrics) retried() {
-	if q != nil {
-		q.fail.Inc()
-	}
-}
-
-func (q *queueMetrics) worked(d time.Duration) {
-	if q != nil {
-		q.work.Observe(d.Seconds())
 	}
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/clock"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -22,7 +21,6 @@ import (
 // two workers at a time; one that is added while it is worked on is worked on again afterwards.
 type Queue[K comparable] struct {
 	work    workqueue.TypedRateLimitingInterface[K]
-	clock   clock.PassiveClock
 	log     *slog.Logger
 	metrics *queueMetrics
 	workers int
@@ -31,14 +29,17 @@ type Queue[K comparable] struct {
 // NewQueue makes the queue of a controller. With several queues in one controller, name tells them apart. Failed keys
 // come back after 5 ms, doubling up to 1000 s, and no more than ten of them a second over all, after a burst of a hundred.
 func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
-	q := &Queue[K]{
-		work: workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[K](),
-			workqueue.TypedRateLimitingQueueConfig[K]{Clock: d.Clock}),
-		clock:   d.Clock,
-		log:     d.Logger.With("queue", name),
-		metrics: d.Metrics.queue(name),
-		workers: workers,
+	q := &Queue[K]{log: d.Logger.With("queue", name), metrics: d.Metrics.queue(name), workers: workers}
+	config := workqueue.TypedRateLimitingQueueConfig[K]{Clock: d.Clock}
+	if q.metrics != nil {
+		measured := &measuredQueue[K]{
+			TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{Clock: d.Clock}),
+			metrics:        q.metrics, clock: d.Clock, added: map[K]time.Time{}, began: map[K]time.Time{},
+		}
+		d.Metrics.running(name, measured)
+		config.DelayingQueue = workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{Clock: d.Clock, Queue: measured})
 	}
+	q.work = workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[K](), config)
 	d.scope.mu.Lock()
 	defer d.scope.mu.Unlock()
 	d.scope.stops = append(d.scope.stops, q.work.ShutDown) // also when it is never run
@@ -47,9 +48,7 @@ func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
 
 // Add puts a key in.
 func (q *Queue[K]) Add(key K) {
-	q.metrics.added()
 	q.work.Add(key)
-	q.metrics.depth(q.work.Len())
 }
 
 // AddAfter puts a key in when d has passed; at once when d is not positive.
@@ -81,7 +80,6 @@ func (q *Queue[K]) Run(ctx context.Context, sync func(context.Context, K) error)
 				if done {
 					return nil
 				}
-				q.metrics.depth(q.work.Len())
 				if err := q.one(ctx, key, sync); err != nil {
 					return err
 				}
@@ -99,9 +97,7 @@ func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K)
 			err = panicError(fmt.Sprintf("sync %v", key), v, debug.Stack())
 		}
 	}()
-	start := q.clock.Now()
 	failure := sync(ctx, key)
-	q.metrics.worked(q.clock.Since(start))
 	switch {
 	case failure == nil, ctx.Err() != nil:
 		q.work.Forget(key)

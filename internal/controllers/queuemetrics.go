@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+)
+
+// queueMetrics are those of one queue; nil measures nothing.
+type queueMetrics struct {
+	depth        prometheus.Gauge
+	adds, fail   prometheus.Counter
+	waited, work prometheus.Observer
+}
+
+func (m *Metrics) queue(name string) *queueMetrics {
+	if m == nil {
+		return nil
+	}
+	return &queueMetrics{
+		depth: m.depth.WithLabelValues(name), adds: m.adds.WithLabelValues(name), fail: m.retries.WithLabelValues(name),
+		waited: m.waited.WithLabelValues(name), work: m.work.WithLabelValues(name),
+	}
+}
+
+func (q *queueMetrics) retried() {
+	if q != nil {
+		q.fail.Inc()
+	}
+}
+
+// running says which queue has a name now.
+func (m *Metrics) running(name string, q timedQueue) {
+	m.queues.mu.Lock()
+	defer m.queues.mu.Unlock()
+	m.queues.of[name] = q
+}
+
+// measuredQueue is a queue that takes the time of its keys. It counts what the queue keeps: a key that is in already is not
+// added again.
+type measuredQueue[K comparable] struct {
+	workqueue.TypedInterface[K]
+	metrics *queueMetrics
+	clock   clock.PassiveClock
+
+	mu           sync.Mutex
+	added, began map[K]time.Time
+}
+
+// Add puts a key in.
+func (q *measuredQueue[K]) Add(key K) {
+	q.mu.Lock()
+	if _, ok := q.added[key]; !ok && !q.ShuttingDown() {
+		q.added[key] = q.clock.Now()
+		q.metrics.adds.Inc()
+		q.metrics.depth.Set(float64(len(q.added)))
+	}
+	q.mu.Unlock()
+	q.TypedInterface.Add(key)
+}
+
+// Get takes a key out.
+func (q *measuredQueue[K]) Get() (K, bool) {
+	key, shutdown := q.TypedInterface.Get()
+	if shutdown {
+		return key, shutdown
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.clock.Now()
+	if at, ok := q.added[key]; ok {
+		q.metrics.waited.Observe(now.Sub(at).Seconds())
+		delete(q.added, key)
+	}
+	q.began[key] = now
+	q.metrics.depth.Set(float64(len(q.added)))
+	return key, false
+}
+
+// Done ends the work on a key.
+func (q *measuredQueue[K]) Done(key K) {
+	q.mu.Lock()
+	if at, ok := q.began[key]; ok {
+		q.metrics.work.Observe(q.clock.Since(at).Seconds())
+		delete(q.began, key)
+	}
+	q.mu.Unlock()
+	q.TypedInterface.Done(key)
+}
+
+// underWay is for how long the keys that are worked on have been: all together, and the one that has been longest.
+func (q *measuredQueue[K]) underWay() (all, longest time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, at := range q.began {
+		d := q.clock.Since(at)
+		all, longest = all+d, max(longest, d)
+	}
+	return all, longest
+}
+
+type timedQueue interface {
+	underWay() (all, longest time.Duration)
+}
+
+// queueTimes tells, when it is asked, what takes long in the queues. Nothing has to be kept up to date for that meanwhile.
+type queueTimes struct {
+	mu sync.Mutex
+	of map[string]timedQueue
+}
+
+var (
+	unfinishedWork = prometheus.NewDesc("workqueue_unfinished_work_seconds", "How long the syncs under way have taken, all together.", []string{"name"}, nil)
+	longestRunning = prometheus.NewDesc("workqueue_longest_running_processor_seconds", "How long the longest sync under way has taken.", []string{"name"}, nil)
+)
+
+// Describe implements [prometheus.Collector].
+func (q *queueTimes) Describe(to chan<- *prometheus.Desc) {
+	to <- unfinishedWork
+	to <- longestRunning
+}
+
+// Collect implements [prometheus.Collector].
+func (q *queueTimes) Collect(to chan<- prometheus.Metric) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for name, queue := range q.of {
+		all, longest := queue.underWay()
+		to <- prometheus.MustNewConstMetric(unfinishedWork, prometheus.GaugeValue, all.Seconds(), name)
+		to <- prometheus.MustNewConstMetric(longestRunning, prometheus.GaugeValue, longest.Seconds(), name)
+	}
+}
