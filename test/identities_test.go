@@ -27,9 +27,6 @@ func auditEverything(t *testing.T) (args []string, log string) {
 	return []string{"--audit-policy-file", policy, "--audit-log-path", log, "--audit-log-mode", "blocking"}, log
 }
 
-// ofOurs is the controller that Kubernetes does not have, and wrote no role for: it is an administrator.
-const ofOurs = "system:serviceaccount:kube-system:webhook-trust-controller"
-
 // checkComponents reads an audit log: no component was refused what it asked for, and none but the server itself is an
 // administrator. It returns who asked for something that was granted.
 func checkComponents(t *testing.T, log string) map[string]bool {
@@ -51,7 +48,7 @@ func checkComponents(t *testing.T, log string) map[string]bool {
 			t.Fatalf("%v: %s", err, line)
 		}
 		who := e.User.Username
-		if !strings.HasPrefix(who, "system:") || who == "system:apiserver" || who == "system:anonymous" || who == ofOurs {
+		if !strings.HasPrefix(who, "system:") || who == "system:apiserver" || who == "system:anonymous" {
 			continue
 		}
 		switch code := e.ResponseStatus.Code; {
@@ -78,6 +75,7 @@ func TestIdentities(t *testing.T) {
 	p.kubectl("apply", "-f", "testdata/identities.yaml")
 	awaitPods(t, c, "app=web", 20*time.Second, allReady(3))
 	p.kubectl("wait", "--for=jsonpath={.data.token}", "secret/held", "--timeout=20s")
+	p.kubectl("wait", "--for=jsonpath={.webhooks[0].clientConfig.caBundle}", "validatingwebhookconfiguration/trusting", "--timeout=20s")
 	p.kubectl("wait", "--for=condition=complete", "job/short", "--timeout=20s")
 	p.kubectl("wait", "--for=delete", "job/short", "--timeout=20s")
 	p.kubectl("wait", "--for=condition=Succeeded", "storageversionmigration/maps", "--timeout=20s")
@@ -100,7 +98,7 @@ func TestIdentities(t *testing.T) {
 	want := strings.Fields("bootstrap-signer clusterrole-aggregation-controller daemon-set-controller " +
 		"deployment-controller disruption-controller endpoint-controller endpointslice-controller generic-garbage-collector job-controller " +
 		"kube-apiserver-serving-clustertrustbundle-publisher namespace-controller node-controller replicaset-controller replication-controller " +
-		"root-ca-cert-publisher service-account-controller service-cidrs-controller storage-version-migrator-controller token-cleaner ttl-after-finished-controller")
+		"root-ca-cert-publisher service-account-controller service-cidrs-controller storage-version-migrator-controller token-cleaner ttl-after-finished-controller webhook-trust-controller")
 	for i, name := range want {
 		want[i] = "system:serviceaccount:kube-system:" + name
 	}

@@ -4,14 +4,13 @@
 package builtin
 
 import (
-	"slices"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
-	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 )
 
 // TestAccounts: each controller acts as somebody whom the roles of a new cluster know.
@@ -24,19 +23,16 @@ func TestAccounts(t *testing.T) {
 			}
 		}
 	}
-	p := upstream.BootstrapPolicy()
-	for _, b := range p.ClusterRoleBindings {
-		bind(b.Subjects)
-	}
-	for _, bs := range p.RoleBindings {
-		for _, b := range bs {
+	for _, o := range bootstrap.Objects(bootstrap.Options{Trusting: true}) {
+		switch b := o.Object.(type) {
+		case *rbacv1.ClusterRoleBinding:
+			bind(b.Subjects)
+		case *rbacv1.RoleBinding:
 			bind(b.Subjects)
 		}
 	}
-	// Kubernetes does not have these, and wrote no roles for them: they are administrators under names of their own.
-	ours := []string{"webhook-trust-controller"}
 	for _, c := range Controllers() {
-		if c.Name == kubernetesservice.Name || slices.Contains(ours, c.Name) { // the former is the server itself
+		if c.Name == kubernetesservice.Name { // it is the server itself
 			continue
 		}
 		switch account, ok := controllers.Account(c.Name); {

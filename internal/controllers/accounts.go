@@ -17,7 +17,7 @@ func Account(controller string) (account string, ok bool) {
 	case "clusterrole-aggregation-controller", "cronjob-controller", "deployment-controller", "disruption-controller",
 		"endpointslice-controller", "ephemeral-volume-controller", "job-controller", "namespace-controller",
 		"replicaset-controller", "resourcequota-controller", "statefulset-controller", "storage-version-migrator-controller",
-		"ttl-after-finished-controller", "ttl-controller", "validatingadmissionpolicy-status-controller":
+		"ttl-after-finished-controller", "ttl-controller", "validatingadmissionpolicy-status-controller", "webhook-trust-controller":
 		return controller, true
 	}
 	account, ok = map[string]string{

@@ -53,6 +53,8 @@ type Options struct {
 	Identity                   string
 	Hostname, AdvertiseAddress string
 	Now                        time.Time
+	// Trusting adds the role of the controller that gives webhooks certificates, which Kubernetes does not have.
+	Trusting bool
 }
 
 // GroupVersion is a served group-version with the order that it has among the others.
@@ -86,6 +88,9 @@ var always = sync.OnceValue(func() []Object {
 // Objects lists the objects in the order in which they are to be made.
 func Objects(o Options) []Object {
 	all := slices.Clone(always())
+	if o.Trusting {
+		all = append(all, trusting()...)
+	}
 	if len(o.ServiceCIDR) > 0 {
 		all = append(all, serviceCIDR(o.ServiceCIDR))
 	}
