@@ -79,10 +79,10 @@ func (c *controller) release(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil {
 		c.released.Delete(pod.UID)
 	}
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // it is gone, or another has its name
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
-	return err
+	return err // after a conflict, too: if another has the name, the next look at the cache shows that
 }
 
 // remove deletes the pods of a decision, and returns those that could not be.
