@@ -12,6 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/cronjob"
 	"github.com/mortise-dev/mortise/internal/controllers/daemonset"
 	"github.com/mortise-dev/mortise/internal/controllers/deployment"
+	"github.com/mortise-dev/mortise/internal/controllers/devicetaint"
 	"github.com/mortise-dev/mortise/internal/controllers/disruption"
 	"github.com/mortise-dev/mortise/internal/controllers/endpoints"
 	"github.com/mortise-dev/mortise/internal/controllers/endpointslice"
@@ -56,6 +57,7 @@ func Controllers() []controllers.Controller {
 		cronjob.Controller(),
 		daemonset.Controller(),
 		deployment.Controller(),
+		devicetaint.Controller(),
 		disruption.Controller(),
 		endpoints.Controller(),
 		endpointslice.Controller(),

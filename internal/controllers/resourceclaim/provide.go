@@ -22,7 +22,7 @@ import (
 // provide makes the claim that a pod asks for by a template, unless it is there. It returns the name that the pod's status
 // lacks; empty when it lacks none.
 func (c *controller) provide(ctx context.Context, pod *corev1.Pod, podClaim *corev1.PodResourceClaim) (string, error) {
-	name, own, err := claimName(pod, podClaim)
+	name, own, err := Name(pod, podClaim)
 	switch {
 	case errors.Is(err, errNotMade):
 	case err != nil:

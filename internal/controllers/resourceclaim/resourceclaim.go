@@ -80,7 +80,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	err := errors.Join(
 		controllers.Index(pods.Informer(), byClaim, func(obj any) ([]string, error) {
 			if pod, ok := obj.(*corev1.Pod); ok {
-				return used(pod), nil
+				return Used(pod), nil
 			}
 			return nil, nil
 		}),
@@ -106,11 +106,11 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
 }
 
-// used are the claims that a pod uses, as far as it knows their names.
-func used(pod *corev1.Pod) []string {
+// Used are the keys of the claims that a pod uses, as far as it knows their names.
+func Used(pod *corev1.Pod) []string {
 	var keys []string
 	for i := range pod.Spec.ResourceClaims {
-		if name, _, err := claimName(pod, &pod.Spec.ResourceClaims[i]); err == nil && name != "" {
+		if name, _, err := Name(pod, &pod.Spec.ResourceClaims[i]); err == nil && name != "" {
 			keys = append(keys, pod.Namespace+"/"+name)
 		}
 	}
@@ -150,7 +150,7 @@ func (c *controller) podWent(pod *corev1.Pod) {
 // free looks at the claims of a pod that needs them no more. Those for extended resources the scheduler has made.
 func (c *controller) free(pod *corev1.Pod) {
 	for i := range pod.Spec.ResourceClaims {
-		if name, _, err := claimName(pod, &pod.Spec.ResourceClaims[i]); err == nil && name != "" {
+		if name, _, err := Name(pod, &pod.Spec.ResourceClaims[i]); err == nil && name != "" {
 			c.queue.Add(key{true, types.NamespacedName{Namespace: pod.Namespace, Name: name}})
 		}
 	}
@@ -187,9 +187,9 @@ func (c *controller) sync(ctx context.Context, k key) error {
 // errNotMade is the class of errors that say that a claim for a template was not made yet.
 var errNotMade = errors.New("ResourceClaim not created yet")
 
-// claimName is the name of a pod's claim, and whether the claim has to be the pod's own; empty when the pod turned out not to
+// Name is the name of a pod's claim, and whether the claim has to be the pod's own; empty when the pod turned out not to
 // need one.
-func claimName(pod *corev1.Pod, c *corev1.PodResourceClaim) (name string, own bool, err error) {
+func Name(pod *corev1.Pod, c *corev1.PodResourceClaim) (name string, own bool, err error) {
 	switch {
 	case c.ResourceClaimName != nil:
 		return *c.ResourceClaimName, false, nil
@@ -244,7 +244,7 @@ func (c *controller) syncPod(ctx context.Context, at types.NamespacedName) error
 
 // reserve adds a pod that has a node to the users of an allocated claim.
 func (c *controller) reserve(ctx context.Context, pod *corev1.Pod, podClaim *corev1.PodResourceClaim) error {
-	name, own, err := claimName(pod, podClaim)
+	name, own, err := Name(pod, podClaim)
 	if errors.Is(err, errNotMade) || err == nil && name == "" {
 		return nil // the event of the pod's new status comes
 	} else if err != nil {

@@ -1,0 +1,284 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package devicetaint deletes pods whose devices have NoExecute taints that their claims do not tolerate, or no longer.
+//
+// Taints are those that drivers publish in ResourceSlices and those of DeviceTaintRules. When a pod has to go is a pure
+// function of its claims, the slices and the rules ([view] in eviction.go). A rule's status says what it has done and has
+// still to do, or with the effect None would do (status.go); it is written every ten seconds at most.
+package devicetaint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	listers "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/resourceclaim"
+	"github.com/mortise-dev/mortise/internal/controllers/workload"
+)
+
+const name = "device-taint-eviction-controller"
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	pods := corev1.SchemeGroupVersion.WithResource("pods")
+	v1 := resourcev1.SchemeGroupVersion
+	return controllers.Controller{
+		Name:    name,
+		Inputs:  []schema.GroupVersionResource{pods, v1.WithResource("resourceclaims"), v1.WithResource("resourceslices"), v1.WithResource("devicetaintrules")},
+		Outputs: []schema.GroupVersionResource{pods, v1.WithResource("devicetaintrules")},
+		New:     build,
+	}
+}
+
+// The indexes: of pods by the claims that they use, of slices by their pools.
+const byClaim, byPool = "deviceClaim", "pool"
+
+// key is a pod, or a rule.
+type key struct {
+	rule bool
+	types.NamespacedName
+}
+
+type controller struct {
+	client   kubernetes.Interface
+	recorder record.EventRecorder
+	clock    clock.PassiveClock
+	pods     corelisters.PodLister
+	podIndex cache.Indexer
+	claims   listers.ResourceClaimLister
+	slices   cache.Indexer
+	rules    listers.DeviceTaintRuleLister
+	queue    *controllers.Queue[key]
+
+	mu      sync.Mutex
+	due     map[types.NamespacedName]types.UID // pods that have to go at some time
+	deleted map[types.NamespacedName]types.UID // and those that were told to, while the cache shows them
+	evicted map[types.UID]int                  // how many pods each rule has made go
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	pods, v1 := d.Informers.Core().V1().Pods(), d.Informers.Resource().V1()
+	claims, published, rules := v1.ResourceClaims(), v1.ResourceSlices(), v1.DeviceTaintRules()
+	c := &controller{
+		client: d.Client, recorder: d.Recorder, clock: d.Clock, pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(),
+		claims: claims.Lister(), slices: published.Informer().GetIndexer(), rules: rules.Lister(),
+		queue: controllers.NewQueue[key](d, "device_taint_eviction", 8),
+		due:   map[types.NamespacedName]types.UID{}, deleted: map[types.NamespacedName]types.UID{}, evicted: map[types.UID]int{},
+	}
+	wakeRule := func(rule *resourcev1.DeviceTaintRule) {
+		c.queue.Add(key{true, controllers.Key(rule)})
+		c.wakeUsers(func(r *resourcev1.DeviceRequestAllocationResult) bool {
+			return selects(rule, r.Driver, r.Pool, r.Device)
+		})
+	}
+	err := errors.Join(
+		controllers.Index(pods.Informer(), byClaim, func(obj any) ([]string, error) {
+			if pod, ok := obj.(*corev1.Pod); ok {
+				return resourceclaim.Used(pod), nil
+			}
+			return nil, nil
+		}),
+		controllers.Index(published.Informer(), byPool, func(obj any) ([]string, error) {
+			if s, ok := obj.(*resourcev1.ResourceSlice); ok {
+				return []string{s.Spec.Driver + "/" + s.Spec.Pool.Name}, nil
+			}
+			return nil, nil
+		}),
+		controllers.Subscribe(d, pods.Informer(), controllers.OnAny(func(pod *corev1.Pod) {
+			if len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName != "" {
+				c.queue.Add(key{false, controllers.Key(pod)})
+			}
+		})),
+		controllers.Subscribe(d, claims.Informer(), controllers.OnAny(c.wakePods)),
+		controllers.Subscribe(d, published.Informer(), controllers.OnAny(func(s *resourcev1.ResourceSlice) {
+			c.wakeUsers(func(r *resourcev1.DeviceRequestAllocationResult) bool {
+				return r.Driver == s.Spec.Driver && r.Pool == s.Spec.Pool.Name
+			})
+		})),
+		controllers.Subscribe(d, rules.Informer(), controllers.Handler[*resourcev1.DeviceTaintRule]{
+			Add: wakeRule, Delete: wakeRule,
+			Update: func(before, now *resourcev1.DeviceTaintRule) {
+				if before.UID != now.UID || before.Generation != now.Generation {
+					wakeRule(before)
+					wakeRule(now)
+				}
+			},
+		}),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+}
+
+// wakeUsers looks at the pods that use devices of a sort.
+func (c *controller) wakeUsers(of func(*resourcev1.DeviceRequestAllocationResult) bool) {
+	all, err := c.claims.List(labels.Everything())
+	if err != nil {
+		return // a cache always answers
+	}
+	for _, claim := range all {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for i := range claim.Status.Allocation.Devices.Results {
+			if of(&claim.Status.Allocation.Devices.Results[i]) {
+				c.wakePods(claim)
+				break
+			}
+		}
+	}
+}
+
+func (c *controller) wakePods(claim *resourcev1.ResourceClaim) {
+	found, err := c.podIndex.ByIndex(byClaim, claim.Namespace+"/"+claim.Name)
+	if err != nil {
+		return // the index is there
+	}
+	for _, obj := range found {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			c.queue.Add(key{false, controllers.Key(pod)})
+		}
+	}
+}
+
+func (c *controller) sync(ctx context.Context, k key) error {
+	if k.rule {
+		return c.syncRule(ctx, k.Name)
+	}
+	return c.syncPod(ctx, k)
+}
+
+// view is what the caches say now.
+func (c *controller) view() (view, error) {
+	rules, err := c.rules.List(labels.Everything())
+	if err != nil {
+		return view{}, fmt.Errorf("list rules: %w", err)
+	}
+	return view{
+		rules: rules,
+		claim: func(namespace, name string) *resourcev1.ResourceClaim {
+			claim, err := c.claims.ResourceClaims(namespace).Get(name)
+			if err != nil {
+				return nil
+			}
+			return claim
+		},
+		pool: func(driver, pool string) []*resourcev1.ResourceSlice {
+			objects, err := c.slices.ByIndex(byPool, driver+"/"+pool)
+			if err != nil {
+				return nil // the index is there
+			}
+			var found []*resourcev1.ResourceSlice
+			for _, obj := range objects {
+				if s, ok := obj.(*resourcev1.ResourceSlice); ok {
+					found = append(found, s)
+				}
+			}
+			return found
+		},
+	}, nil
+}
+
+func (c *controller) syncPod(ctx context.Context, k key) error {
+	pod, err := c.pods.Pods(k.Namespace).Get(k.Name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("get pod: %w", err)
+	}
+	if err != nil || pod.DeletionTimestamp != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.due, k.NamespacedName)
+		if err != nil {
+			delete(c.deleted, k.NamespacedName)
+		}
+		return nil
+	}
+	c.mu.Lock()
+	over := c.deleted[k.NamespacedName] == pod.UID
+	c.mu.Unlock()
+	if over {
+		return nil
+	}
+	v, err := c.view()
+	if err != nil {
+		return err
+	}
+	at, by := v.eviction(pod)
+	c.mu.Lock()
+	was, known := c.due[k.NamespacedName]
+	known = known && was == pod.UID
+	if at.IsZero() {
+		delete(c.due, k.NamespacedName)
+	} else {
+		c.due[k.NamespacedName] = pod.UID
+	}
+	c.mu.Unlock()
+	if known == at.IsZero() {
+		// It has to go and had not, or the reverse: what the rules say of that changes.
+		for _, rule := range by {
+			c.queue.Add(key{true, controllers.Key(rule)})
+		}
+	}
+	switch left := at.Sub(c.clock.Now()); {
+	case at.IsZero() && known:
+		c.tell(pod, "Cancelling deletion")
+		return nil
+	case at.IsZero():
+		return nil
+	case left > 0:
+		c.queue.AddAfter(k, left)
+		return nil
+	}
+	return c.evict(ctx, pod, by)
+}
+
+func (c *controller) tell(pod *corev1.Pod, what string) {
+	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+	c.recorder.Event(ref, corev1.EventTypeNormal, "DeviceTaintManagerEviction", what)
+}
+
+func (c *controller) evict(ctx context.Context, pod *corev1.Pod, by []*resourcev1.DeviceTaintRule) error {
+	api := c.client.CoreV1().Pods(pod.Namespace)
+	c.tell(pod, "Marking for deletion")
+	patch, err := workload.Disrupted(pod, "DeletionByDeviceTaintManager", "Device Taint manager: deleting due to NoExecute taint", "", c.clock.Now())
+	if err == nil && patch != nil {
+		_, err = api.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	}
+	if err == nil {
+		err = api.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	}
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // it went by itself
+	case err != nil:
+		return fmt.Errorf("evict pod: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.due, controllers.Key(pod))
+	c.deleted[controllers.Key(pod)] = pod.UID
+	for _, rule := range by {
+		c.evicted[rule.UID]++
+		c.queue.AddAfter(key{true, controllers.Key(rule)}, statusPeriod)
+	}
+	return nil
+}
+
+// statusPeriod is the shortest time between two writes of a rule's status.
+const statusPeriod = 10 * time.Second
