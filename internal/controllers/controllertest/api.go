@@ -33,6 +33,13 @@ type api struct {
 	clock   clock.PassiveClock
 	wrote   func(line string, before, after runtime.Object)
 
+	// In a simulation: disturb is asked before each write of a controller, and may refuse it, or have it fail though it is done;
+	// feed hears of each change in its order; pods that are bound go only when their node says so.
+	disturb func(clienttesting.Action) (refused, late error)
+	feed    func(schema.GroupVersionResource, watch.EventType, runtime.Object)
+	settled func()             // after a write
+	stopped map[types.UID]bool // pods of which the node has said so
+
 	mu      sync.Mutex
 	counter int
 	names   map[string]int
@@ -67,6 +74,22 @@ func (a *api) watch(action clienttesting.Action) (bool, watch.Interface, error) 
 func (a *api) react(action clienttesting.Action) (bool, runtime.Object, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.disturb == nil {
+		return a.do(action)
+	}
+	refused, late := a.disturb(action)
+	if refused != nil {
+		return true, nil, refused
+	}
+	handled, obj, err := a.do(action)
+	a.settled()
+	if late != nil && err == nil {
+		return true, nil, late
+	}
+	return handled, obj, err
+}
+
+func (a *api) do(action clienttesting.Action) (bool, runtime.Object, error) {
 	switch action := action.(type) {
 	case clienttesting.CreateActionImpl:
 		if action.GetSubresource() != "" {
@@ -106,6 +129,9 @@ func (a *api) create(gvr schema.GroupVersionResource, namespace string, obj runt
 	o.SetNamespace(namespace)
 	if o.GetUID() == "" {
 		o.SetUID(types.UID(gvr.Resource + "-" + o.GetName()))
+		if a.feed != nil {
+			o.SetUID(o.GetUID() + types.UID("-"+a.next())) // the next one of that name is another
+		}
 	}
 	o.SetResourceVersion(a.next())
 	if at := o.GetCreationTimestamp(); at.IsZero() {
@@ -115,6 +141,7 @@ func (a *api) create(gvr schema.GroupVersionResource, namespace string, obj runt
 	if err := a.tracker.Create(gvr, obj, namespace); err != nil {
 		return nil, err
 	}
+	a.fed(gvr, watch.Added, obj)
 	a.tell("create", gvr, nil, obj)
 	return obj, nil
 }
@@ -156,10 +183,12 @@ func (a *api) update(gvr schema.GroupVersionResource, namespace, subresource str
 	if subresource != "" {
 		verb += "/" + subresource
 	}
-	if o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0 {
+	if o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0 && !a.runs(obj) {
+		a.fed(gvr, watch.Deleted, obj)
 		a.tell(verb, gvr, old, obj)
 		return obj, a.tracker.Delete(gvr, namespace, o.GetName())
 	}
+	a.fed(gvr, watch.Modified, obj)
 	a.tell(verb, gvr, old, obj)
 	return obj, a.tracker.Update(gvr, obj, namespace)
 }
@@ -198,7 +227,7 @@ func (a *api) remove(gvr schema.GroupVersionResource, namespace, name string) er
 	if err != nil {
 		return err
 	}
-	if len(o.GetFinalizers()) > 0 {
+	if len(o.GetFinalizers()) > 0 || a.runs(old) {
 		if o.GetDeletionTimestamp() != nil {
 			return nil
 		}
@@ -207,11 +236,32 @@ func (a *api) remove(gvr schema.GroupVersionResource, namespace, name string) er
 		now := metav1.NewTime(a.clock.Now())
 		o.SetDeletionTimestamp(&now)
 		o.SetResourceVersion(a.next())
+		a.fed(gvr, watch.Modified, obj)
 		a.tell("delete", gvr, old, obj)
 		return a.tracker.Update(gvr, obj, namespace)
 	}
+	if a.feed != nil {
+		last := old.DeepCopyObject()
+		if o, err = meta.Accessor(last); err == nil {
+			o.SetResourceVersion(a.next())
+		}
+		a.fed(gvr, watch.Deleted, last)
+	}
 	a.tell("delete", gvr, nil, old)
 	return a.tracker.Delete(gvr, namespace, name)
+}
+
+// runs tells whether an object is a pod that its node has yet to stop.
+func (a *api) runs(obj runtime.Object) bool {
+	pod, ok := obj.(*corev1.Pod)
+	return ok && a.feed != nil && pod.Spec.NodeName != "" && !a.stopped[pod.UID]
+}
+
+// fed tells the simulation of a change.
+func (a *api) fed(gvr schema.GroupVersionResource, event watch.EventType, obj runtime.Object) {
+	if a.feed != nil {
+		a.feed(gvr, event, obj.DeepCopyObject())
+	}
 }
 
 // tell adds a write to the transcript.

@@ -13,6 +13,7 @@
 //	scale.go     proportional scaling while several replica sets are up
 //	revision.go  revisions, their annotations, the template's hash
 //	status.go    counts and conditions, the progress deadline
+//	written.go   what was written and the cache does not show yet
 //
 // Worked example: web asks for 3 with maxSurge 1, maxUnavailable 0, and its image changes. Sync 1 creates web-B with
 // one replica (3+1 may exist). When B's pod is available, sync 2 takes A from 3 to 2 (3 must stay available); sync 3
@@ -64,6 +65,7 @@ type controller struct {
 	sets        appslisters.ReplicaSetLister
 	setIndex    cache.Indexer
 	pods        cache.Indexer
+	written     *written
 	queue       *controllers.Queue[types.NamespacedName]
 }
 
@@ -71,7 +73,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	deployments, sets, pods := d.Informers.Apps().V1().Deployments(), d.Informers.Apps().V1().ReplicaSets(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock,
-		deployments: deployments.Lister(), sets: sets.Lister(), setIndex: sets.Informer().GetIndexer(), pods: pods.Informer().GetIndexer(),
+		deployments: deployments.Lister(), sets: sets.Lister(), setIndex: sets.Informer().GetIndexer(), pods: pods.Informer().GetIndexer(), written: newWritten(),
 		queue: controllers.NewQueue[types.NamespacedName](d, "deployment", 5),
 	}
 	err := errors.Join(
@@ -139,6 +141,7 @@ func (c *controller) wake(rs *appsv1.ReplicaSet) {
 func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	cached, err := c.deployments.Deployments(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
+		c.written.forgetAll(key)
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get deployment: %w", err)
@@ -154,6 +157,9 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 			return fmt.Errorf("update status: %w", err)
 		}
 		return nil
+	}
+	if ok, err := c.shown(ctx, key); !ok {
+		return err
 	}
 	sets, err := c.claim(ctx, cached)
 	if err != nil {
@@ -213,15 +219,23 @@ func (c *controller) runningPods(sets []*appsv1.ReplicaSet) (map[types.UID]int, 
 // execute carries a decision out: first what is made and changed, in order, then what is deleted, then the status.
 func (c *controller) execute(ctx context.Context, cached *appsv1.Deployment, out decision) error {
 	api := c.client.AppsV1()
+	key := controllers.Key(cached)
 	for _, w := range out.writes {
+		var now *appsv1.ReplicaSet
 		var err error
 		if w.create {
-			if _, err = api.ReplicaSets(w.set.Namespace).Create(ctx, w.set, metav1.CreateOptions{}); err != nil {
+			now, err = api.ReplicaSets(w.set.Namespace).Create(ctx, w.set, metav1.CreateOptions{})
+		} else {
+			now, err = api.ReplicaSets(w.set.Namespace).Update(ctx, w.set, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			c.written.note(key, w.set.Name, nil)
+			if w.create {
 				return c.createFailed(ctx, cached, w.set, err)
 			}
-		} else if _, err = api.ReplicaSets(w.set.Namespace).Update(ctx, w.set, metav1.UpdateOptions{}); err != nil {
 			return fmt.Errorf("update replica set: %w", err)
 		}
+		c.written.note(key, w.set.Name, now)
 		for _, said := range w.events {
 			c.recorder.Event(cached, corev1.EventTypeNormal, "ScalingReplicaSet", said)
 		}

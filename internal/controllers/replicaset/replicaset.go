@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -61,6 +62,7 @@ type controller struct {
 	clock        clock.PassiveClock
 	pods         cache.Indexer
 	expectations *workload.Expectations
+	expecting    sync.Map // by key, the UID of the set that something is expected for
 	queue        *controllers.Queue[types.NamespacedName]
 }
 
@@ -107,7 +109,7 @@ func (c *controller) Run(ctx context.Context) error { return c.queue.Run(ctx, c.
 func (c *controller) changed(before, now metav1.Object) {
 	key := controllers.Key(now)
 	if before != nil && before.GetUID() != now.GetUID() {
-		c.expectations.Forget(key)
+		c.forget(key, before.GetUID())
 	}
 	if before != nil && before.GetUID() == now.GetUID() && before.GetGeneration() == now.GetGeneration() &&
 		before.GetDeletionTimestamp().Equal(now.GetDeletionTimestamp()) {
@@ -119,8 +121,15 @@ func (c *controller) changed(before, now metav1.Object) {
 
 // gone takes note of a set that was deleted.
 func (c *controller) gone(was metav1.Object) {
-	c.expectations.Forget(controllers.Key(was))
+	c.forget(controllers.Key(was), was.GetUID())
 	c.queue.Add(controllers.Key(was))
+}
+
+// forget drops what is expected for a set that is gone. The next of its name may have been seen to before this is heard of.
+func (c *controller) forget(key types.NamespacedName, gone types.UID) {
+	if uid, ok := c.expecting.Load(key); !ok || uid == gone {
+		c.expectations.Forget(key)
+	}
 }
 
 func (c *controller) owned(pod *corev1.Pod) bool {
@@ -151,6 +160,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	rs, err := c.get(key.Namespace, key.Name)
 	if apierrors.IsNotFound(err) {
 		c.expectations.Forget(key)
+		c.expecting.Delete(key)
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get %s: %w", c.kind.Kind, err)
@@ -226,6 +236,7 @@ func (c *controller) neighbours(rs *appsv1.ReplicaSet, active []*corev1.Pod) []*
 // execute does what was decided.
 func (c *controller) execute(ctx context.Context, rs set, p plan) error {
 	key := controllers.Key(rs.ReplicaSet)
+	c.expecting.Store(key, rs.UID)
 	switch {
 	case p.create > 0:
 		c.expectations.Expect(key, p.create)

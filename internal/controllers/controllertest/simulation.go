@@ -1,0 +1,357 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controllertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// A World is a cluster in which everything goes wrong that can: watches tell late, twice, and lose their place; writes are refused,
+// conflict, or are done though they are said to have failed; and the controllers die before or after any write and begin anew. What
+// goes wrong is decided by the seed and by what is done to which object for the how-manieth time, not by the order in which
+// goroutines run, so that a seed tells much the same story each time, and still does when steps are left out.
+//
+// Nodes and the collector of garbage are part of it: pods are bound, start, end and stop after a while, and what has an owner that is
+// gone goes too.
+type World struct {
+	seed   uint64
+	api    *api
+	client *fake.Clientset
+	counts map[string]int
+	log    []change
+	grown  chan struct{} // closed when log grows
+	dead   bool
+	die    context.CancelFunc
+	deaths int
+	clock  clock.RealClock // within the bubble it is not real
+	over   bool
+	due    []change           // to be checked
+	gone   map[types.UID]bool // what was deleted
+	wrong  []string
+	told   []string // the last writes
+	check  Check
+}
+
+// change is one event of the feed.
+type change struct {
+	resource schema.GroupVersionResource
+	version  int
+	event    Event
+}
+
+// Check hears of each change at the moment at which it is made, and says what must not be.
+type Check func(w *World, event Event) (wrong string)
+
+// Step is something that a user does.
+type Step struct {
+	Name string
+	Do   func(*World)
+}
+
+// Simulate plays steps in a world of that seed, and settles after every few of them: done must then come to hold. It returns what was
+// wrong, or nothing.
+func Simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) (wrong string) {
+	synctest.Test(t, func(t *testing.T) { wrong = simulate(t, seed, all, steps, check, done) })
+	return wrong
+}
+
+// Shortest leaves out steps that a failure does not need.
+func Shortest(steps []Step, fails func([]Step) bool) []Step {
+	for size := len(steps) / 2; size > 0; size /= 2 {
+		for at := 0; at+size <= len(steps); {
+			if rest := slices.Concat(steps[:at], steps[at+size:]); fails(rest) {
+				steps = rest
+			} else {
+				at += size
+			}
+		}
+	}
+	return steps
+}
+
+func simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) string {
+	w := &World{seed: seed, client: fake.NewClientset(), counts: map[string]int{}, grown: make(chan struct{}), check: check}
+	w.api = newAPI(w.client, clock.RealClock{}, func(string, runtime.Object, runtime.Object) {})
+	w.api.tracker = clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()) // one that keeps no managed fields
+	w.api.stopped = map[types.UID]bool{}
+	w.api.feed = w.feed
+	w.api.disturb = w.disturb
+	w.api.settled = w.settled
+	w.client.PrependReactor("get", "*", w.get)
+	w.client.PrependReactor("list", "*", w.list)
+	w.client.PrependReactor("*", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if create, ok := action.(clienttesting.CreateAction); ok {
+			return true, create.GetObject(), nil
+		}
+		return true, &corev1.Event{}, nil
+	})
+	w.client.PrependWatchReactor("*", w.watch)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.live(ctx, all) }()
+	for i, step := range steps {
+		time.Sleep(w.span("step "+step.Name, 3*time.Second))
+		w.say("step " + step.Name)
+		step.Do(w)
+		if i%4 == 3 || i == len(steps)-1 {
+			w.settle(done)
+		}
+	}
+	w.api.mu.Lock()
+	w.over = true
+	wrong := strings.Join(w.wrong, "\n")
+	if wrong != "" {
+		wrong += "\nthe last writes:\n  " + strings.Join(w.told, "\n  ")
+	}
+	w.api.mu.Unlock()
+	cancel()
+	if err := <-ended; err != nil {
+		wrong += err.Error()
+	}
+	time.Sleep(time.Minute) // whatever timers are left in client-go run out
+	return wrong
+}
+
+// settle waits until done holds.
+func (w *World) settle(done func(*World) string) {
+	var why string
+	for range 40 {
+		time.Sleep(15 * time.Second)
+		if why = done(w); why == "" || w.Failed() {
+			return
+		}
+	}
+	w.Fail("after ten minutes: " + why)
+}
+
+// live runs the controllers, and again after each death.
+func (w *World) live(ctx context.Context, all []controllers.Controller) error {
+	definitions := runtime.NewScheme()
+	if err := metav1.AddMetaToScheme(definitions); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		objects := metadatafake.NewSimpleMetadataClient(definitions)
+		w.api.share(objects)
+		life, die := context.WithCancel(ctx)
+		w.api.mu.Lock()
+		w.dead, w.die = false, die
+		w.api.mu.Unlock()
+		err := controllers.RunWith(life, all, &controllers.Deps{
+			Client: w.client, Discovery: w.client.Discovery(), Metadata: objects, Dynamic: dynamicfake.NewSimpleDynamicClient(definitions),
+		}, controllers.Options{Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler)})
+		die()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// roll is a number below n that depends on the seed and on what it is rolled for, the how-manieth time.
+func (w *World) roll(n int, what string) int {
+	w.counts[what]++
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %s %d", w.seed, what, w.counts[what])
+	return rand.New(rand.NewPCG(h.Sum64(), w.seed)).IntN(n)
+}
+
+// span is a time: often none, mostly short, at times long.
+func (w *World) span(what string, longest time.Duration) time.Duration {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	return w.spanLocked(what, longest)
+}
+
+func (w *World) spanLocked(what string, longest time.Duration) time.Duration {
+	switch n := w.roll(1000, what); {
+	case n < 500:
+		return 0
+	case n < 950:
+		return longest * time.Duration(n) / 10000
+	default:
+		return longest
+	}
+}
+
+// disturb decides what goes wrong with a write.
+func (w *World) disturb(action clienttesting.Action) (refused, late error) {
+	if w.dead {
+		return context.Canceled, nil
+	}
+	gvr := action.GetResource()
+	if gvr.Resource == "events" {
+		return nil, nil
+	}
+	name := ""
+	switch action := action.(type) {
+	case clienttesting.CreateActionImpl:
+		if o, err := meta.Accessor(action.GetObject()); err == nil {
+			name = o.GetName()
+		}
+	case clienttesting.UpdateActionImpl:
+		if o, err := meta.Accessor(action.GetObject()); err == nil {
+			name = o.GetName()
+		}
+	case clienttesting.PatchActionImpl:
+		name = action.GetName()
+	case clienttesting.DeleteActionImpl:
+		name = action.GetName()
+	}
+	what := strings.Join([]string{action.GetVerb(), gvr.Resource, action.GetSubresource(), name}, " ")
+	switch n := w.roll(200, what); {
+	case n < 8 && (action.GetVerb() == "update" || action.GetVerb() == "patch"):
+		w.sayLocked(what + ": conflict")
+		return apierrors.NewConflict(gvr.GroupResource(), name, errors.New("the object has been modified")), nil
+	case n < 16:
+		w.sayLocked(what + ": refused")
+		return apierrors.NewInternalError(errors.New("not today")), nil
+	case n < 20 && name != "": // a pod whose name nobody knows is another each time
+		w.sayLocked(what + ": done, and said to have failed")
+		return nil, apierrors.NewTimeoutError("too slow", 0)
+	case n < 22 && w.deaths < 4:
+		w.sayLocked(what + ": death before")
+		w.kill()
+		return context.Canceled, nil
+	case n < 24 && w.deaths < 4:
+		w.sayLocked(what + ": death after")
+		w.kill()
+		return nil, context.Canceled
+	}
+	w.sayLocked(what)
+	return nil, nil
+}
+
+func (w *World) kill() {
+	w.dead = true
+	w.deaths++
+	w.die()
+}
+
+func (w *World) say(what string) {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	w.sayLocked(what)
+}
+
+func (w *World) sayLocked(what string) {
+	if len(w.wrong) > 0 {
+		return
+	}
+	w.told = append(w.told, w.clock.Now().Format("04:05.000 ")+what)
+	if len(w.told) > 60 {
+		w.told = w.told[1:]
+	}
+}
+
+// Fail notes that something is wrong.
+func (w *World) Fail(why string) {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	w.failLocked(why)
+}
+
+func (w *World) failLocked(why string) {
+	if len(w.wrong) < 5 {
+		w.wrong = append(w.wrong, w.clock.Now().Format("04:05.000 ")+why)
+	}
+}
+
+// Failed tells whether something was wrong.
+func (w *World) Failed() bool {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	return len(w.wrong) > 0
+}
+
+// Chance is a number below n for a step.
+func (w *World) Chance(n int, what string) int {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	return w.roll(n, what)
+}
+
+// Put creates an object, or replaces it; of one that is there the status stays.
+func (w *World) Put(gvr schema.GroupVersionResource, namespace string, obj runtime.Object) {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	_, err := w.api.create(gvr, namespace, obj.DeepCopyObject())
+	if apierrors.IsAlreadyExists(err) {
+		_, err = w.api.update(gvr, namespace, "", obj.DeepCopyObject(), false)
+	}
+	w.settled()
+	if err != nil {
+		w.failLocked(fmt.Sprintf("put %s: %v", gvr.Resource, err))
+	}
+}
+
+// Change changes an object that is there.
+func (w *World) Change(gvr schema.GroupVersionResource, namespace, name, subresource string, change func(runtime.Object)) {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	w.changeLocked(gvr, namespace, name, subresource, change)
+	w.settled()
+}
+
+func (w *World) changeLocked(gvr schema.GroupVersionResource, namespace, name, subresource string, change func(runtime.Object)) {
+	obj, err := w.api.tracker.Get(gvr, namespace, name)
+	if err != nil {
+		return
+	}
+	obj = obj.DeepCopyObject()
+	change(obj)
+	_, _ = w.api.update(gvr, namespace, subresource, obj, false) // it was there a moment ago, and nobody else is let in
+}
+
+// Remove deletes an object.
+func (w *World) Remove(gvr schema.GroupVersionResource, namespace, name string) {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	_ = w.api.remove(gvr, namespace, name) // it may not be there
+	w.settled()
+}
+
+// All are the objects of a kind as they are.
+func All[L runtime.Object](w *World, gvr schema.GroupVersionResource, kind string) L {
+	list, err := w.api.tracker.List(gvr, gvr.GroupVersion().WithKind(kind), metav1.NamespaceAll)
+	if err != nil {
+		panic(fmt.Sprintf("list %s: %v", gvr.Resource, err))
+	}
+	return list.(L)
+}
+
+// Locked calls f while nobody writes.
+func (w *World) Locked(f func() string) string {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	return f()
+}
+
+var podsResource = corev1.SchemeGroupVersion.WithResource("pods")

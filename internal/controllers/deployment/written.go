@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package deployment
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// written remembers, for each deployment, the replica sets that were written and that the cache does not show yet. Sizes are
+// decided from all of them together: from a set as it was before, a deployment whose template changes at that moment would be given
+// the same pods a second time, beyond its surge.
+type written struct {
+	mu sync.Mutex
+	of map[types.NamespacedName]map[string]uint64 // the version of a set by its name; 0: not known whether it was written
+}
+
+func newWritten() *written { return &written{of: map[types.NamespacedName]map[string]uint64{}} }
+
+// note remembers what a write returned; nil: that it failed, and may have been done.
+func (w *written) note(key types.NamespacedName, name string, now *appsv1.ReplicaSet) {
+	version := uint64(0)
+	if now != nil {
+		version, _ = strconv.ParseUint(now.ResourceVersion, 10, 64)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of[key] == nil {
+		w.of[key] = map[string]uint64{}
+	}
+	w.of[key][name] = version
+}
+
+func (w *written) forget(key types.NamespacedName, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if delete(w.of[key], name); len(w.of[key]) == 0 {
+		delete(w.of, key)
+	}
+}
+
+func (w *written) forgetAll(key types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.of, key)
+}
+
+func (w *written) open(key types.NamespacedName) map[string]uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	open := map[string]uint64{}
+	for name, version := range w.of[key] {
+		open[name] = version
+	}
+	return open
+}
+
+// shown tells whether the cache shows all that was written. When not, an event is on its way that brings the deployment back.
+func (c *controller) shown(ctx context.Context, key types.NamespacedName) (bool, error) {
+	for name, version := range c.written.open(key) {
+		cached := uint64(0)
+		if rs, err := c.sets.ReplicaSets(key.Namespace).Get(name); err == nil {
+			cached, _ = strconv.ParseUint(rs.ResourceVersion, 10, 64)
+		}
+		if version == 0 || cached == 0 {
+			// Only the server knows whether it was written, or is there still.
+			there, err := c.client.AppsV1().ReplicaSets(key.Namespace).Get(ctx, name, metav1.GetOptions{})
+			switch {
+			case apierrors.IsNotFound(err) && cached == 0:
+				c.written.forget(key, name)
+				continue
+			case err != nil && !apierrors.IsNotFound(err):
+				return false, fmt.Errorf("get replica set: %w", err)
+			case err != nil:
+				return false, nil // it has gone, and the cache has yet to show that
+			}
+			c.written.note(key, name, there)
+			version, _ = strconv.ParseUint(there.ResourceVersion, 10, 64)
+		}
+		if cached < version {
+			return false, nil
+		}
+		c.written.forget(key, name)
+	}
+	return true, nil
+}
