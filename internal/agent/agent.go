@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -347,6 +348,14 @@ func (n *node) follow(ctx context.Context) (cache.SharedIndexInformer, []informe
 		return nil, nil, fmt.Errorf("follow pods: %w", err)
 	}
 	factories := []informers.SharedInformerFactory{all, mine}
+	if n.PodCIDR == "" && n.CNIConfDir != "-" {
+		own, err := n.followOwn()
+		if err != nil {
+			return nil, nil, err
+		}
+		factories = append(factories, own)
+		own.Start(ctx.Done())
+	}
 	all.Start(ctx.Done())
 	// A pod's environment has the services that were there before it: they come first.
 	if !cache.WaitForCacheSync(ctx.Done(), serviceInformer.HasSynced) {
@@ -354,4 +363,24 @@ func (n *node) follow(ctx context.Context) (cache.SharedIndexInformer, []informe
 	}
 	mine.Start(ctx.Done())
 	return pods, factories, nil
+}
+
+// followOwn makes the informer of the node itself, which tells when it is given its range of addresses.
+func (n *node) followOwn() (informers.SharedInformerFactory, error) {
+	own := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", n.NodeName).String()
+	}))
+	given := func(before, now *corev1.Node) {
+		if now.Name == n.NodeName && !slices.Equal(before.Spec.PodCIDRs, now.Spec.PodCIDRs) {
+			n.runtimeTrouble() // the heartbeat looks
+		}
+	}
+	_, err := own.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { given(&corev1.Node{}, obj.(*corev1.Node)) },
+		UpdateFunc: func(old, obj any) { given(old.(*corev1.Node), obj.(*corev1.Node)) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("follow own node: %w", err)
+	}
+	return own, nil
 }

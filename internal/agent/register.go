@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/version"
 )
@@ -173,6 +174,9 @@ func (n *node) askRuntime(ctx context.Context) bool {
 			}
 		}
 	}
+	if n.wantsRange() {
+		problems = append(problems, "container runtime network not ready: the node has no podCIDR yet")
+	}
 	images := n.listImages(ctx)
 	why := strings.Join(problems, ", ")
 	n.mu.Lock()
@@ -233,18 +237,24 @@ func (n *node) register(ctx context.Context) error {
 			return fmt.Errorf("find node %s: %w", n.NodeName, err)
 		}
 	}
-	if err := n.writeNode(ctx, made, true); err != nil {
+	if err := n.network(ctx, made); err != nil {
 		return err
 	}
-	if err := n.network(made); err != nil {
+	if err := n.writeNode(ctx, made, true); err != nil {
 		return err
 	}
 	return n.renewLease(ctx)
 }
 
+// wantsRange says whether the node waits for the range of its pods' addresses. Until then a configuration that is there, if it is ours, is of
+// another node or of an earlier one: pods that got addresses of it would lose their gateway when the right one comes.
+func (n *node) wantsRange() bool {
+	return n.PodCIDR == "" && n.CNIConfDir != "-" && n.installed == nil && cni.Other(n.CNIConfDir) == ""
+}
+
 // network installs the pod network that the API server has given to the node, if it has
 // none of its own.
-func (n *node) network(node *corev1.Node) error {
+func (n *node) network(ctx context.Context, node *corev1.Node) error {
 	if n.PodCIDR != "" {
 		return nil
 	}
@@ -255,8 +265,12 @@ func (n *node) network(node *corev1.Node) error {
 	if len(cidrs) == 0 || slices.Equal(cidrs, n.installed) {
 		return nil
 	}
+	if err := n.installCNI(cidrs...); err != nil {
+		return err
+	}
 	n.installed = cidrs
-	return n.installCNI(cidrs...)
+	n.askRuntime(ctx)
+	return nil
 }
 
 // writeNode writes labels and status where they differ from what is there.
@@ -330,7 +344,7 @@ func (n *node) heartbeat(ctx context.Context) error {
 		if apierrors.IsNotFound(err) {
 			err = n.register(ctx)
 		} else if err == nil {
-			err = errors.Join(n.network(have), n.writeNode(ctx, have, due))
+			err = errors.Join(n.network(ctx, have), n.writeNode(ctx, have, due))
 		}
 		if err != nil {
 			if ctx.Err() == nil {

@@ -46,16 +46,11 @@ var plugins = []string{"bridge", "host-local", "portmap", "loopback"}
 // Install writes the configuration where no other is. It returns the path of the
 // configuration that holds, and whether it is ours.
 func Install(o Options) (path string, ours bool, err error) {
-	entries, err := os.ReadDir(o.Dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.ReadDir(o.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", false, fmt.Errorf("read CNI directory: %w", err)
 	}
-	for _, e := range entries {
-		name := e.Name()
-		if name == FileName || !slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name)) {
-			continue
-		}
-		return filepath.Join(o.Dir, name), false, nil
+	if path := Other(o.Dir); path != "" {
+		return path, false, nil
 	}
 	for _, plugin := range plugins {
 		if !slices.ContainsFunc(o.BinDirs, func(dir string) bool { return executable(filepath.Join(dir, plugin)) }) {
@@ -88,6 +83,20 @@ func Install(o Options) (path string, ours bool, err error) {
 		return "", false, fmt.Errorf("write CNI configuration: %w", err)
 	}
 	return path, true, nil
+}
+
+// Other is the path of a configuration in a directory that is not ours; empty: there is none.
+func Other(dir string) string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return ""
+	}
+	for _, e := range entries {
+		if name := e.Name(); name != FileName && slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(name)) {
+			return filepath.Join(dir, name)
+		}
+	}
+	return ""
 }
 
 func executable(path string) bool {
