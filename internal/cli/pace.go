@@ -14,9 +14,9 @@ import (
 // second, and one request in fifty meets a collection, which is what its slowest ones are made of. Memory that is free while
 // there is much to do is better spent on making that rare.
 const (
-	apart   = 4 * time.Second // between collections, if that does not take too much
-	mostOff = 256 << 20       // bytes that may wait to be collected for that, beyond what the runtime itself lets wait
-	usual   = 100             // the runtime's own: as much waits as lives
+	apart = 4 * time.Second // between collections, if that does not take too much
+	room  = 300 << 20       // bytes that may live and wait to be collected together, for that
+	usual = 100             // the runtime's own: as much waits as lives
 )
 
 // paceCollections puts collections further apart while much is made, and back when not. It ends with ctx.
@@ -52,7 +52,7 @@ func percent(live, made uint64, took time.Duration) int {
 	if live == 0 || took <= 0 {
 		return usual
 	}
-	wait := min(float64(made)/took.Seconds()*apart.Seconds(), mostOff)
+	wait := min(float64(made)/took.Seconds()*apart.Seconds(), float64(room)-float64(live))
 	return max(usual, int(100*wait/float64(live)))
 }
 

@@ -17,9 +17,10 @@ func TestPercent(t *testing.T) {
 	}{
 		{60 * mb, 60 * mb, time.Second, 400},
 		{60 * mb, 60 * mb, time.Minute, 100},     // hardly anything is made
-		{60 * mb, 600 * mb, time.Second, 426},    // 256 MB and no more
+		{60 * mb, 600 * mb, time.Second, 400},    // 300 MB together and no more
 		{1000 * mb, 1000 * mb, time.Second, 100}, // much lives: as much waits by itself
-		{10 * mb, 10 * mb, 100 * time.Millisecond, 2560},
+		{200 * mb, 2000 * mb, time.Second, 100},
+		{10 * mb, 10 * mb, 100 * time.Millisecond, 2900},
 		{0, 1, time.Second, 100},
 		{1, 1, 0, 100},
 	} {
