@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -213,7 +214,8 @@ func TestConversionWebhookIsSentWhatNeedsIt(t *testing.T) {
 			t.Errorf("%s has height %d, want %d", l.Items[i].GetName(), got, want)
 		}
 	}
-	if d := cmp.Diff([]string{"a", "c"}, hook.names()); d != "" {
+	// Whoever follows the kind may be asking for one of them just then.
+	if d := cmp.Diff([]string{"a", "c"}, slices.Compact(slices.Sorted(slices.Values(hook.names())))); d != "" {
 		t.Errorf("sent for a list in the version in which b is stored (-want +got):\n%s", d)
 	}
 }
