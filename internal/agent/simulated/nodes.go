@@ -27,9 +27,14 @@ const reportEvery = 5 * time.Minute
 
 // node is one simulated node. Only the worker that has its name from the queue touches what follows pool.
 type node struct {
-	name  string
-	index int
-	pool  *pool
+	name     string
+	index    int    // among all
+	turn     int    // among its group
+	group    *Group // nil of guests
+	pool     *pool
+	room     room
+	capacity corev1.ResourceList
+	size     corev1.ResourceList // what of it pods may take up
 
 	registered func() // tells that its object is there; may be called often
 	known      bool
@@ -45,7 +50,12 @@ func (f *fleet) beatAll(ctx context.Context) {
 		if shutdown {
 			return
 		}
-		n := f.nodes[name]
+		n := f.nodes.get(name)
+		if n == nil { // a guest that has gone
+			f.due.Forget(name)
+			f.due.Done(name)
+			continue
+		}
 		first := !n.known
 		err := f.beat(ctx, n)
 		f.due.Done(name)
@@ -69,12 +79,16 @@ func (f *fleet) beatAll(ctx context.Context) {
 const together = 32
 
 // turns is how many groups of nodes beat one after the other.
-func (f *fleet) turns() int { return min(max(len(f.nodes)/together, 1), 16) }
+func (f *fleet) turns() int { return min(max(f.own/together, 1), 16) }
 
 func (f *fleet) beat(ctx context.Context, n *node) error {
 	ctx = asNode(ctx, n.name)
 	if !n.known {
-		if err := f.register(ctx, n); err != nil {
+		register := f.register
+		if n.group == nil {
+			register = f.welcome
+		}
+		if err := register(ctx, n); err != nil || n.object == nil {
 			return err
 		}
 		n.known, n.reported = true, f.clock.Now()
@@ -121,6 +135,10 @@ func (f *fleet) register(ctx context.Context, n *node) error {
 		changed.Labels = map[string]string{}
 	}
 	maps.Copy(changed.Labels, want.Labels)
+	if len(want.Annotations) > 0 && changed.Annotations == nil {
+		changed.Annotations = map[string]string{}
+	}
+	maps.Copy(changed.Annotations, want.Annotations)
 	if changed.Spec.PodCIDR == "" {
 		changed.Spec.PodCIDR, changed.Spec.PodCIDRs = want.Spec.PodCIDR, want.Spec.PodCIDRs
 	}
@@ -199,26 +217,39 @@ func (f *fleet) renew(ctx context.Context, n *node) error {
 	return nil
 }
 
-// nodeObject is the node as it describes itself.
-func (f *fleet) nodeObject(n *node) *corev1.Node {
-	now := metav1.NewTime(f.clock.Now()).Rfc3339Copy()
-	capacity := f.o.Capacity.DeepCopy()
+// capacity is a node's, with what of it pods may take up: no more pods than it has addresses.
+func (f *fleet) capacity(n *node) (capacity, allocatable corev1.ResourceList) {
+	capacity = f.o.Capacity.DeepCopy()
+	maps.Copy(capacity, n.group.Capacity)
 	cidr := n.pool.cidr()
 	room := uint64(1) << min(cidr.Addr().BitLen()-cidr.Bits(), 30)
 	if pods, ok := capacity[corev1.ResourcePods]; ok && pods.Value() > int64(room-3) {
 		capacity[corev1.ResourcePods] = *resource.NewQuantity(int64(room-3), resource.DecimalSI)
 	}
+	allocatable = capacity.DeepCopy()
+	for name, q := range n.group.Allocatable {
+		if has, ok := capacity[name]; ok && q.Cmp(has) < 0 {
+			allocatable[name] = q
+		}
+	}
+	return capacity, allocatable
+}
+
+// nodeObject is the node as it describes itself.
+func (f *fleet) nodeObject(n *node) *corev1.Node {
+	now := metav1.NewTime(f.clock.Now()).Rfc3339Copy()
+	cidr := n.pool.cidr()
 	condition := func(t corev1.NodeConditionType, s corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
 		return corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now}
 	}
-	return &corev1.Node{
+	out := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{
 			Label: "true", corev1.LabelHostname: n.name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH,
 			"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": runtime.GOARCH,
 		}},
 		Spec: corev1.NodeSpec{PodCIDR: cidr.String(), PodCIDRs: []string{cidr.String()}},
 		Status: corev1.NodeStatus{
-			Capacity: capacity, Allocatable: capacity.DeepCopy(),
+			Capacity: n.capacity.DeepCopy(), Allocatable: n.size.DeepCopy(),
 			Conditions: []corev1.NodeCondition{
 				condition(corev1.NodeMemoryPressure, corev1.ConditionFalse, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
 				condition(corev1.NodeDiskPressure, corev1.ConditionFalse, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -234,4 +265,6 @@ func (f *fleet) nodeObject(n *node) *corev1.Node {
 			},
 		},
 	}
+	n.group.describe(out, n.turn)
+	return out
 }

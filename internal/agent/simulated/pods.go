@@ -21,7 +21,7 @@ import (
 // handler queues the pods of our nodes.
 func (f *fleet) handler() cache.ResourceEventHandler {
 	queue := func(obj any) {
-		if pod, ok := obj.(*corev1.Pod); ok && f.nodes[pod.Spec.NodeName] != nil {
+		if pod, ok := obj.(*corev1.Pod); ok && f.nodes.get(pod.Spec.NodeName) != nil {
 			f.podQueue.Add(cache.MetaObjectToName(pod))
 			f.followers.changed(pod)
 		}
@@ -34,8 +34,9 @@ func (f *fleet) handler() cache.ResourceEventHandler {
 				obj = t.Obj
 			}
 			if pod, ok := obj.(*corev1.Pod); ok {
-				if n := f.nodes[pod.Spec.NodeName]; n != nil {
+				if n := f.nodes.get(pod.Spec.NodeName); n != nil {
 					n.pool.release(pod.UID)
+					n.room.release(pod.UID)
 					f.followers.gone(pod.UID)
 				}
 			}
@@ -43,14 +44,19 @@ func (f *fleet) handler() cache.ResourceEventHandler {
 	}
 }
 
-// claimAddresses notes the addresses that pods have from before a restart.
-func (f *fleet) claimAddresses() {
+// claim notes the addresses and the room that pods have from before a restart: on one node, or, if none is named, on all.
+func (f *fleet) claim(node string) {
 	all, err := f.pods.List(labels.Everything())
 	if err != nil { // a lister over a cache has no way to fail
 		panic("list pods from memory: " + err.Error())
 	}
 	for _, pod := range all {
-		if n := f.nodes[pod.Spec.NodeName]; n != nil && !pod.Spec.HostNetwork && pod.Status.PodIP != "" {
+		n := f.nodes.get(pod.Spec.NodeName)
+		if n == nil || node != "" && n.name != node || over(pod) || pod.Status.StartTime == nil {
+			continue
+		}
+		n.room.take(pod, n.size)
+		if !pod.Spec.HostNetwork && pod.Status.PodIP != "" {
 			n.pool.claim(pod.UID, pod.Status.PodIP)
 		}
 	}
@@ -88,21 +94,24 @@ func (f *fleet) pod(ctx context.Context, key cache.ObjectName) (wake time.Time, 
 	if err != nil {
 		return time.Time{}, err
 	}
-	n := f.nodes[pod.Spec.NodeName]
+	n := f.nodes.get(pod.Spec.NodeName)
 	if n == nil {
 		return time.Time{}, nil
 	}
 	ctx = asNode(ctx, n.name)
-	over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	if over {
+	if over(pod) {
 		n.pool.release(pod.UID)
+		n.room.release(pod.UID)
 		if pod.DeletionTimestamp == nil {
 			return time.Time{}, nil
 		}
-		return time.Time{}, f.remove(ctx, pod)
+		return f.remove(ctx, pod)
 	}
 	if pod.DeletionTimestamp != nil && pod.Status.StartTime == nil {
-		return time.Time{}, f.remove(ctx, pod)
+		return f.remove(ctx, pod)
+	}
+	if reason, message := n.room.take(pod, n.size); reason != "" {
+		return time.Time{}, f.reject(ctx, pod, reason, message)
 	}
 	ip := ""
 	if !pod.Spec.HostNetwork {
@@ -112,7 +121,7 @@ func (f *fleet) pod(ctx context.Context, key cache.ObjectName) (wake time.Time, 
 		}
 		ip = a.String()
 	}
-	status, wake := f.status(pod, ip)
+	status, wake := f.status(pod, ip, f.phases(n))
 	if !podstatus.Equal(pod.Status, status) {
 		own := pod.DeepCopy()
 		own.Status = status
@@ -124,21 +133,36 @@ func (f *fleet) pod(ctx context.Context, key cache.ObjectName) (wake time.Time, 
 		return wake, nil
 	}
 	if pod.DeletionTimestamp != nil {
-		return time.Time{}, f.remove(ctx, pod)
+		return f.remove(ctx, pod)
 	}
 	return wake, nil
 }
 
+func over(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// reject fails a pod for good that never began.
+func (f *fleet) reject(ctx context.Context, pod *corev1.Pod, reason, message string) error {
+	own, now := pod.DeepCopy(), metav1.NewTime(f.clock.Now()).Rfc3339Copy()
+	own.Status.Phase, own.Status.Reason, own.Status.Message, own.Status.StartTime = corev1.PodFailed, reason, message, &now
+	_, err := f.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, own, metav1.UpdateOptions{})
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reject pod: %w", err)
+	}
+	return nil
+}
+
 // status is what the pod's status is to be, and when it will change by itself.
-func (f *fleet) status(pod *corev1.Pod, ip string) (corev1.PodStatus, time.Time) {
+func (f *fleet) status(pod *corev1.Pod, ip string, takes Phases) (corev1.PodStatus, time.Time) {
 	now := f.clock.Now()
 	in := podstatus.Input{
 		Pod: pod, HostIPs: []string{f.address}, Scheme: "simulated", Now: metav1.NewTime(now).Rfc3339Copy(),
 		Started: func(*podstate.Container) bool { return true },
-		Ready:   func(*podstate.Container) bool { return true },
+		Ready:   func(c *podstate.Container) bool { return !now.Before(c.Started.Add(takes.Ready)) },
 	}
 	var wake time.Time
-	in.State, wake = runtimeState(pod, ip, now)
+	in.State, wake = runtimeState(pod, ip, now, takes)
 	in.Terminal = pod.DeletionTimestamp != nil
 	if s := pod.Spec.ActiveDeadlineSeconds; s != nil && pod.Status.StartTime != nil {
 		deadline := pod.Status.StartTime.Add(time.Duration(*s) * time.Second)
@@ -156,17 +180,23 @@ func (f *fleet) status(pod *corev1.Pod, ip string) (corev1.PodStatus, time.Time)
 	return podstatus.Make(in), wake
 }
 
-// remove deletes the pod for good: its node is done with it.
-func (f *fleet) remove(ctx context.Context, pod *corev1.Pod) error {
-	if pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 {
-		return nil // it is only held by finalizers
+// remove deletes the pod for good: its node is done with it. One whose grace is over already is held by finalizers, or about to be
+// gone by the deletion that said so; only where the server ended between the two it is still there a while later, to be deleted again.
+func (f *fleet) remove(ctx context.Context, pod *corev1.Pod) (wake time.Time, err error) {
+	if g := pod.DeletionGracePeriodSeconds; g != nil && *g == 0 {
+		if len(pod.Finalizers) > 0 {
+			return time.Time{}, nil
+		}
+		if late := pod.DeletionTimestamp.Add(2 * time.Second); f.clock.Now().Before(late) {
+			return late, nil
+		}
 	}
 	now := int64(0)
-	err := f.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+	err = f.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("delete pod: %w", err)
+		return time.Time{}, fmt.Errorf("delete pod: %w", err)
 	}
-	return nil
+	return time.Time{}, nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// pause is how long a container that ended waits before it runs again, and how long a Job's container runs.
+// pause is how long a container that ended waits before it runs again, and how long a Job's container runs unless somebody says.
 const pause = time.Second
 
 // life is how long a pod's containers run and how they end.
@@ -28,11 +28,14 @@ type life struct {
 }
 
 // lifeOf reads it from restart policy, owner and annotations. What cannot be read is as if it were not there.
-func lifeOf(pod *corev1.Pod) life {
+func lifeOf(pod *corev1.Pod, takes Phases) life {
 	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever && pod.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
 		return life{}
 	}
 	l := life{runFor: pause}
+	if takes.Completes != nil {
+		l.runFor = *takes.Completes
+	}
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" {
 		l.ends = true
 	}
@@ -47,8 +50,12 @@ func lifeOf(pod *corev1.Pod) life {
 
 // runtimeState is what a runtime would have of a started pod now, given what it had when the pod's status was written,
 // and when next to look (zero: only when the pod changes).
-func runtimeState(pod *corev1.Pod, ip string, now time.Time) (*podstate.Pod, time.Time) {
+func runtimeState(pod *corev1.Pod, ip string, now time.Time, takes Phases) (*podstate.Pod, time.Time) {
 	now = now.Truncate(time.Second) // as statuses carry it
+	before := statuses(pod)
+	if due, waits := begins(pod, before, takes.Starts, now); waits {
+		return &podstate.Pod{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name}, due
+	}
 	box := podstate.Sandbox{ID: id(pod, "", 0), Created: now, Ready: true, Networked: true, HostNetwork: pod.Spec.HostNetwork}
 	if !pod.Spec.HostNetwork {
 		box.IPs = []string{ip}
@@ -60,8 +67,7 @@ func runtimeState(pod *corev1.Pod, ip string, now time.Time) (*podstate.Pod, tim
 			wake = t
 		}
 	}
-	l := lifeOf(pod)
-	before := statuses(pod)
+	l := lifeOf(pod, takes)
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		if decide.Sidecar(c) {
@@ -73,11 +79,33 @@ func runtimeState(pod *corev1.Pod, ip string, now time.Time) (*podstate.Pod, tim
 	for i := range pod.Spec.Containers {
 		soonest(run(state, pod, &pod.Spec.Containers[i], before[pod.Spec.Containers[i].Name], l, now))
 	}
+	for i := range state.Containers {
+		if c := &state.Containers[i]; takes.Ready > 0 && c.State == podstate.Running && now.Before(c.Started.Add(takes.Ready)) {
+			soonest(c.Started.Add(takes.Ready))
+		}
+	}
 	for i := range pod.Spec.EphemeralContainers {
 		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
 		soonest(run(state, pod, &c, before[c.Name], life{}, now))
 	}
 	return state, wake
+}
+
+// begins says when a pod's containers begin to run, and whether that is yet to come. A pod that has begun does not wait again.
+func begins(pod *corev1.Pod, before map[string]corev1.ContainerStatus, after time.Duration, now time.Time) (due time.Time, waits bool) {
+	if after <= 0 || pod.DeletionTimestamp != nil {
+		return time.Time{}, false
+	}
+	for _, s := range before {
+		if s.State.Running != nil || s.State.Terminated != nil {
+			return time.Time{}, false
+		}
+	}
+	due = now.Add(after)
+	if pod.Status.StartTime != nil {
+		due = pod.Status.StartTime.Add(after)
+	}
+	return due, now.Before(due)
 }
 
 // run adds a container's instances, newest first, and says when it will change by itself.

@@ -17,6 +17,12 @@
 //   - Init containers have ended well by the time they are looked at; activeDeadlineSeconds is kept; changing the image
 //     restarts the container.
 //   - A deleted pod stops at once, whatever its grace period.
+//   - [Phases] make pods wait before they run, before they are ready, and set how long those of Jobs run.
+//
+// # Which nodes there are
+//
+// Groups of nodes that are alike ([Group]), made here; and those that a client makes itself, with the label [Guest]: they keep
+// what their object says of them, and are served as long as they have the label (guests.go).
 //
 // # How it works
 //
@@ -32,7 +38,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -64,10 +72,13 @@ type Options struct {
 	// Config is how the API server is reached; Client, when set, is used instead.
 	Config *rest.Config
 	Client kubernetes.Interface
-	// Nodes is how many there are; 0: one.
-	Nodes int
-	// NamePrefix is what their names begin with; empty: simulated. Names are PREFIX-0, PREFIX-1 …
+	// Groups are the nodes; empty: one group of Nodes nodes (0: one) whose names begin with NamePrefix (empty: simulated), of the
+	// Capacity below. Names are PREFIX-0, PREFIX-1 …
+	Groups     []Group
+	Nodes      int
 	NamePrefix string
+	// Phases are how long pods take on guests, and on nodes that no group describes.
+	Phases Phases
 	// PodCIDR is cut up among the nodes; empty: 10.244.0.0/16, or 100.64.0.0/10 for more than 256 nodes.
 	PodCIDR string
 	// Capacity of each node; nil: 32 CPUs, 256 GiB of memory, 1 TiB of disk, 110 pods.
@@ -93,11 +104,43 @@ type fleet struct {
 	log      *slog.Logger
 	address  string
 	port     int32
-	nodes    map[string]*node // by name; the map does not change
+	nodes    nodes
+	own      int // nodes of the groups
 	pods     listers.PodLister
 	podQueue workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
 	followers
+}
+
+// nodes are those that there are, by name. Guests come and go.
+type nodes struct {
+	mu sync.RWMutex
+	by map[string]*node
+}
+
+func (n *nodes) get(name string) *node {
+	if name == "" {
+		return nil
+	}
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.by[name]
+}
+
+func (n *nodes) set(name string, to *node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if to == nil {
+		delete(n.by, name)
+		return
+	}
+	n.by[name] = to
+}
+
+func (n *nodes) all() []*node {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return slices.Collect(maps.Values(n.by))
 }
 
 // Run holds the nodes until ctx is done. Their objects stay.
@@ -109,10 +152,25 @@ func Run(ctx context.Context, o Options) error {
 	return f.run(ctx)
 }
 
-func newFleet(o Options) (*fleet, error) {
-	o.Nodes = max(o.Nodes, 1)
-	o.NamePrefix = cmp.Or(o.NamePrefix, "simulated")
+// complete fills in what the caller left open.
+func (o *Options) complete() {
 	o.Version = cmp.Or(o.Version, "v1.37.1+mortise")
+	if o.Capacity == nil {
+		o.Capacity = corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
+			corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
+		}
+	}
+	o.NamePrefix = cmp.Or(o.NamePrefix, "simulated")
+	if len(o.Groups) == 0 {
+		o.Groups = []Group{{NamePrefix: o.NamePrefix, Count: o.Nodes, Phases: o.Phases}}
+	}
+	o.Groups = slices.Clone(o.Groups)
+	o.Nodes = 0
+	for i := range o.Groups {
+		o.Groups[i].Count = max(o.Groups[i].Count, 1)
+		o.Nodes += o.Groups[i].Count
+	}
 	if o.PodCIDR == "" {
 		if o.PodCIDR = "10.244.0.0/16"; o.Nodes > 256 {
 			o.PodCIDR = "100.64.0.0/10"
@@ -123,13 +181,11 @@ func newFleet(o Options) (*fleet, error) {
 			o.Heartbeat = 20 * time.Second
 		}
 	}
-	if o.Capacity == nil {
-		o.Capacity = corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
-			corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
-		}
-	}
-	f := &fleet{o: o, client: o.Client, clock: o.Clock, log: o.Logger, address: "127.0.0.1", nodes: map[string]*node{}}
+}
+
+func newFleet(o Options) (*fleet, error) {
+	o.complete()
+	f := &fleet{o: o, client: o.Client, clock: o.Clock, log: o.Logger, address: "127.0.0.1", nodes: nodes{by: map[string]*node{}}, own: o.Nodes}
 	if f.clock == nil {
 		f.clock = clock.RealClock{}
 	}
@@ -166,9 +222,15 @@ func newFleet(o Options) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, subnet := range subnets {
-		name := fmt.Sprintf("%s-%d", o.NamePrefix, i)
-		f.nodes[name] = &node{name: name, index: i, pool: newPool(subnet)}
+	index := 0
+	for k := range o.Groups {
+		g := &f.o.Groups[k]
+		for i := range g.Count {
+			n := &node{name: fmt.Sprintf("%s-%d", g.NamePrefix, i), index: index, turn: i, group: g, pool: newPool(subnets[index])}
+			n.capacity, n.size = f.capacity(n)
+			f.nodes.set(n.name, n)
+			index++
+		}
 	}
 	return f, nil
 }
@@ -198,12 +260,13 @@ func (f *fleet) run(ctx context.Context) error {
 	wg.Go(func() { informer.Informer().RunWithContext(ctx) })
 
 	var registered sync.WaitGroup
-	registered.Add(len(f.nodes))
-	for name, n := range f.nodes {
+	own := f.nodes.all()
+	registered.Add(len(own))
+	for _, n := range own {
 		n.registered = sync.OnceFunc(registered.Done)
-		f.due.Add(name)
+		f.due.Add(n.name)
 	}
-	for range min(8, len(f.nodes)) {
+	for range min(8, len(own)) {
 		wg.Go(func() { f.beatAll(ctx) })
 	}
 	ready := make(chan struct{})
@@ -212,7 +275,7 @@ func (f *fleet) run(ctx context.Context) error {
 		close(ready)
 	})
 	defer func() { // lets the goroutine above go
-		for _, n := range f.nodes {
+		for _, n := range own {
 			n.registered()
 		}
 	}()
@@ -221,7 +284,7 @@ func (f *fleet) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	f.log.Info("simulated nodes registered", "nodes", len(f.nodes))
+	f.log.Info("simulated nodes registered", "nodes", f.own)
 
 	serving := make(chan error, 1)
 	if f.o.Listener != nil && f.o.Serve != nil {
@@ -230,7 +293,10 @@ func (f *fleet) run(ctx context.Context) error {
 	if !cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
 		return nil
 	}
-	f.claimAddresses()
+	f.claim("")
+	if err := f.receive(ctx, &wg); err != nil {
+		return err
+	}
 	for range 8 {
 		wg.Go(func() { f.podsAll(ctx) })
 	}

@@ -212,7 +212,7 @@ func TestPodRuns(t *testing.T) {
 		if _, err := c.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{}); err == nil {
 			t.Error("deleted pod is still there")
 		}
-		if n := len(f.nodes["simulated-0"].pool.used); n != 0 {
+		if n := len(f.nodes.get("simulated-0").pool.used); n != 0 {
 			t.Errorf("%d addresses are not given back", n)
 		}
 	})
@@ -260,6 +260,46 @@ func TestPodEnds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPodLeftByACrash: a pod whose grace is over and that is still there, since the server ended before it was taken away, is
+// deleted by its node, whether it ran or not; one that finalizers hold is left to them, and one that was marked just now to whoever did.
+func TestPodLeftByACrash(t *testing.T) {
+	marked := func(ago time.Duration, finalizers ...string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			at, zero := metav1.NewTime(time.Now().Add(-ago)), int64(0)
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Finalizers = &at, &zero, finalizers
+		}
+	}
+	ran := func(p *corev1.Pod) {
+		marked(time.Hour)(p)
+		start := metav1.NewTime(time.Now().Add(-2 * time.Hour))
+		p.Status.StartTime = &start
+	}
+	inBubble(t, Options{}, func(t *testing.T, c kubernetes.Interface, _ *fleet) {
+		create(t, c, pod("waited", marked(time.Hour)))
+		create(t, c, pod("ran", ran))
+		create(t, c, pod("held", marked(time.Hour, "example.com/keep")))
+		create(t, c, pod("fresh", marked(0)))
+		names := func() string {
+			pods, err := c.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out []string
+			for _, p := range pods.Items {
+				out = append(out, p.Name)
+			}
+			return strings.Join(out, " ")
+		}
+		if got := names(); got != "fresh held" {
+			t.Errorf("pods %s are left at first", got)
+		}
+		pass(3 * time.Second)
+		if got := names(); got != "held" {
+			t.Errorf("pods %s are left", got)
+		}
+	})
 }
 
 func TestLogs(t *testing.T) {

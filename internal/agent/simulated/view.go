@@ -35,7 +35,7 @@ func (v *view) Pods() []*corev1.Pod {
 	}
 	var out []*corev1.Pod
 	for _, pod := range all {
-		if v.f.nodes[pod.Spec.NodeName] != nil {
+		if v.f.nodes.get(pod.Spec.NodeName) != nil {
 			out = append(out, pod.DeepCopy())
 		}
 	}
@@ -45,7 +45,7 @@ func (v *view) Pods() []*corev1.Pod {
 // Pod returns one of the pods, nil if it is not here; package server uses it where there is one.
 func (v *view) Pod(namespace, name string) *corev1.Pod {
 	pod, err := v.f.pods.Pods(namespace).Get(name)
-	if err != nil || v.f.nodes[pod.Spec.NodeName] == nil {
+	if err != nil || v.f.nodes.get(pod.Spec.NodeName) == nil {
 		return nil
 	}
 	return pod.DeepCopy()

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package v1alpha1 is version v1alpha1 of config.mortise.dev: files that say how Mortise itself is to be.
+//
+// Its one kind is [SimulatedNodes]. A file holds one object; [ParseSimulatedNodes] reads it strictly: unknown fields, fields that are
+// there twice, and values that mean nothing are errors, all of which are told at once.
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The names of the group and its version.
+const (
+	Group   = "config.mortise.dev"
+	Version = "v1alpha1"
+)
+
+// SimulatedNodesKind is the kind of [SimulatedNodes].
+const SimulatedNodesKind = "SimulatedNodes"
+
+// SimulatedNodes says which simulated nodes there are, and how their pods fare.
+type SimulatedNodes struct {
+	metav1.TypeMeta `json:",inline"`
+	// Groups are the nodes, in groups that are alike.
+	Groups []NodeGroup `json:"groups"`
+	// Pods is how long pods take in each phase, on nodes of groups that say nothing else.
+	Pods PodPhases `json:"pods,omitempty"`
+}
+
+// NodeGroup is nodes that are alike.
+type NodeGroup struct {
+	// NamePrefix is what their names begin with: PREFIX-0, PREFIX-1 …
+	NamePrefix string `json:"namePrefix"`
+	// Count is how many there are; 1 if it is not set.
+	Count *int32 `json:"count,omitempty"`
+	// Capacity is what each has, over 32 CPUs, 256Gi of memory, 1Ti of ephemeral storage and 110 pods; extended resources too.
+	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+	// Allocatable is what of it pods may take up, where that is less.
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+	// Labels, Annotations and Taints are the nodes'.
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Taints      []corev1.Taint    `json:"taints,omitempty"`
+	// Zones are given to the nodes one after the other, as the label topology.kubernetes.io/zone; Region to all of them.
+	Zones  []string `json:"zones,omitempty"`
+	Region string   `json:"region,omitempty"`
+	// Pods is how long pods take in each phase here. What it does not set is as for all groups.
+	Pods PodPhases `json:"pods,omitempty"`
+}
+
+// PodPhases is how long pods take in each phase, to the second. What is not set takes no time, but for Completes.
+type PodPhases struct {
+	// Starts is from when the node has the pod until its containers run.
+	Starts *metav1.Duration `json:"starts,omitempty"`
+	// Ready is from then until they are ready.
+	Ready *metav1.Duration `json:"ready,omitempty"`
+	// Completes is how long containers run of pods that end by themselves, those of Jobs: 1s if it is not set.
+	Completes *metav1.Duration `json:"completes,omitempty"`
+}
