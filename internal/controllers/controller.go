@@ -22,6 +22,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/x509"
@@ -74,6 +75,7 @@ func (f RunnerFunc) Run(ctx context.Context) error { return f(ctx) }
 // Cluster is what controllers know of the cluster's layout.
 type Cluster struct {
 	RootCA           []byte         // PEM; what kube-root-ca.crt publishes
+	PodRootCA        []byte         // the same where it is not to be RootCA
 	Signer           *Authority     // signs certificates; nil: nobody does
 	Tokens           TokenSigner    // signs the tokens that secrets hold; nil: nobody does
 	PodCIDRs         []netip.Prefix // the ranges nodes' pod CIDRs are cut from; none: nodes get none
@@ -83,13 +85,33 @@ type Cluster struct {
 	AdvertiseAddress netip.Addr     // where the API server can be reached from pods
 	AdvertisePort    int            // 6443 when 0
 
+	Signers     map[string]func() *Authority // by signer name, where it is not to be Signer
+	SigningLife time.Duration                // of a certificate at most; a year when 0
+
 	LegacyTokenPeriod time.Duration // after how long unused tokens go that were made unasked; a year when 0
 	FinishedPods      *int          // how many are kept; 12500 when nil, all when not above 0
+	QuotaPeriod       time.Duration // how long after a change of its use a quota is counted once more; 5 min when 0
 	MirroredAddresses int           // of one subset of Endpoints, how many are mirrored; 1000 when 0
+	Endpoints         Endpoints
+	Syncs             map[string]int // how many objects a controller works on at once, by its name
 
 	NodeHealth NodeHealth
 
 	Initializers bool // objects may be hidden while they wait for initializers: Metadata shows them, Informers do not
+}
+
+// Endpoints says how endpoints of services are published.
+type Endpoints struct {
+	PerSlice                       int           // 100 when 0
+	Batch, SliceBatch, MirrorBatch time.Duration // how long changes are collected: of pods for Endpoints and for slices; of mirrored slices
+}
+
+// Trusted is what pods are told to trust.
+func (c *Cluster) Trusted() []byte {
+	if len(c.PodRootCA) > 0 {
+		return c.PodRootCA
+	}
+	return c.RootCA
 }
 
 // NodeHealth says when a node counts as lost, and how fast its pods are evicted then.
@@ -143,7 +165,11 @@ type Deps struct {
 
 	scope *scope
 	start func() // starts informers that were asked for since the last call
+	turn  func(what string) time.Duration
 }
+
+// Syncs is how many objects the controller works on at once: without, unless the settings say something else.
+func (d *Deps) Syncs(without int) int { return cmp.Or(d.Cluster.Syncs[d.Name], without) }
 
 // Await makes the incarnation wait for informer's initial list although it does not subscribe to its events.
 func (d *Deps) Await(informer cache.SharedIndexInformer) {

@@ -71,6 +71,21 @@ func (m *Metrics) Register(own ...prometheus.Collector) ([]prometheus.Collector,
 	return own, nil
 }
 
+// Keep is Register for one metric. What fails is joined to failure.
+func Keep[C prometheus.Collector](m *Metrics, failure *error, own C) C {
+	kept, err := m.Register(own)
+	if err != nil {
+		*failure = errors.Join(*failure, err)
+		return own
+	}
+	c, ok := kept[0].(C)
+	if !ok {
+		*failure = errors.Join(*failure, fmt.Errorf("register a controller's metrics: %T is there already", kept[0]))
+		return own
+	}
+	return c
+}
+
 // Leading says whether this process holds the Lease of a component.
 func (m *Metrics) Leading(component string, holds bool) {
 	if m == nil {

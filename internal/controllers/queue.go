@@ -21,15 +21,17 @@ import (
 // two workers at a time; one that is added while it is worked on is worked on again afterwards.
 type Queue[K comparable] struct {
 	work    workqueue.TypedRateLimitingInterface[K]
+	name    string
 	log     *slog.Logger
 	metrics *queueMetrics
 	workers int
+	turn    func(what string) time.Duration
 }
 
 // NewQueue makes the queue of a controller. With several queues in one controller, name tells them apart. Failed keys
 // come back after 5 ms, doubling up to 1000 s, and no more than ten of them a second over all, after a burst of a hundred.
 func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
-	q := &Queue[K]{log: d.Logger.With("queue", name), metrics: d.Metrics.queue(name), workers: workers}
+	q := &Queue[K]{name: name, log: d.Logger.With("queue", name), metrics: d.Metrics.queue(name), workers: workers, turn: d.turn}
 	config := workqueue.TypedRateLimitingQueueConfig[K]{Clock: d.Clock}
 	if q.metrics != nil {
 		measured := &measuredQueue[K]{
@@ -48,6 +50,10 @@ func NewQueue[K comparable](d *Deps, name string, workers int) *Queue[K] {
 
 // Add puts a key in.
 func (q *Queue[K]) Add(key K) {
+	if q.turn != nil {
+		q.work.AddAfter(key, q.turn(fmt.Sprintf("%s %v", q.name, key)))
+		return
+	}
 	q.work.Add(key)
 }
 
@@ -89,6 +95,14 @@ func (q *Queue[K]) Run(ctx context.Context, sync func(context.Context, K) error)
 	return group.Wait()
 }
 
+// Conflicts mean that the cache is behind, not that the key is in trouble: each event brings the key back, to conflict once more until
+// the cache has caught up. From the eighth on they are not counted, or the first failure of another sort would be tried again after as
+// much as a quarter of an hour, when nothing else may come that brings the key back.
+const (
+	behind  = 8
+	catchUp = time.Second // about what the back-off has come to by then
+)
+
 // one syncs one key; only a panic is an error.
 func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K) error) (err error) {
 	defer q.work.Done(key)
@@ -111,6 +125,10 @@ func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K)
 		}
 		q.log.Log(ctx, level, "sync", "key", fmt.Sprint(key), "tries", q.work.NumRequeues(key)+1, "error", failure)
 		q.metrics.retried()
+		if apierrors.IsConflict(failure) && q.work.NumRequeues(key) >= behind {
+			q.work.AddAfter(key, catchUp)
+			return nil
+		}
 		q.work.AddRateLimited(key)
 	}
 	return nil

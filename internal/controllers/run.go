@@ -46,6 +46,9 @@ type Options struct {
 	Health func(controller string, err error)
 	// As is the client configuration of a controller; nil: all have the one that is shared. Informers are shared always.
 	As func(controller string) *rest.Config
+	// Turn says how long a key waits that is added to a queue, given the names of both; nil: not at all. In simulations each has
+	// a moment of its own.
+	Turn func(what string) time.Duration
 	// BackOff is the first pause before a failed controller starts again; it doubles up to 64 times that. 1 s when 0.
 	BackOff time.Duration
 }
@@ -114,7 +117,7 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 
 	d := *shared
 	d.Watcher = d.Client
-	d.Clock, d.Cluster, d.Metrics = options.Clock, options.Cluster, options.Metrics
+	d.Clock, d.Cluster, d.Metrics, d.turn = options.Clock, options.Cluster, options.Metrics, options.Turn
 	d.Informers = informers.NewSharedInformerFactoryWithOptions(d.Client, 0, informers.WithTransform(DropManagedFields))
 	d.MetadataInformers = metadatainformer.NewSharedInformerFactoryWithOptions(d.Metadata, 0, metadatainformer.WithTransform(DropManagedFields))
 	d.Typed = map[schema.GroupVersionResource]bool{}

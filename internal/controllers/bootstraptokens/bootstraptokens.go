@@ -143,9 +143,14 @@ func token(s *corev1.Secret, now time.Time) (id, secret string, ok bool) {
 	id, named := strings.CutPrefix(s.Name, tokenPrefix)
 	secret = string(s.Data["token-secret"])
 	end, expires, _ := expiration(s)
-	ok = s.Type == tokenType && named && string(s.Data["token-id"]) == id && secret != "" &&
+	ok = s.Type == tokenType && named && isID(id) && string(s.Data["token-id"]) == id && secret != "" &&
 		string(s.Data["usage-bootstrap-signing"]) == "true" && (!expires || end.After(now))
 	return id, secret, ok
+}
+
+// isID tells whether a token may have that id.
+func isID(id string) bool {
+	return len(id) == 6 && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
 
 // expiration is when a token ends, if it ever does. One that cannot be read is over.

@@ -122,7 +122,7 @@ func TestSign(t *testing.T) {
 		{seconds(1 << 30), ca, -5 * time.Minute, life - 5*time.Minute},
 		{nil, authority(t, now, time.Hour), -5 * time.Minute, time.Hour},
 	} {
-		data, err := Sign(c.ca, r, []certificatesv1.KeyUsage{"server auth", "client auth", "digital signature", "client auth"}, lifetime(c.asked), now)
+		data, err := Sign(c.ca, r, []certificatesv1.KeyUsage{"server auth", "client auth", "digital signature", "client auth"}, lifetime(c.asked, 0), now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,6 +182,36 @@ func TestEnds(t *testing.T) {
 		csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}, Status: c.status}
 		if got := ends(csr).Sub(now); got != c.want {
 			t.Errorf("%s: ends after %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestAuthorities: a signer with an authority of its own signs with that, which may change; and nothing is good for longer than is set.
+func TestAuthorities(t *testing.T) {
+	now := time.Now()
+	all, first, second := authority(t, now, time.Hour), authority(t, now, time.Hour), authority(t, now, time.Hour)
+	held := first
+	c := &controllers.Cluster{Signer: all, Signers: map[string]func() *controllers.Authority{"own": func() *controllers.Authority { return held }}}
+	if authorityFor(c, "other") != all || authorityFor(c, "own") != first {
+		t.Error("a signer has another's authority")
+	}
+	if held = second; authorityFor(c, "own") != second {
+		t.Error("a signer keeps the authority that was")
+	}
+	seconds := func(n int32) *int32 { return &n }
+	for _, c := range []struct {
+		asked      *int32
+		most, want time.Duration
+	}{
+		{nil, 0, life},
+		{nil, time.Hour, time.Hour},
+		{seconds(1800), time.Hour, 30 * time.Minute},
+		{seconds(7200), time.Hour, time.Hour},
+		{seconds(60), time.Hour, 10 * time.Minute},
+		{seconds(600), 5 * time.Minute, 5 * time.Minute},
+	} {
+		if got := lifetime(c.asked, c.most); got != c.want {
+			t.Errorf("%v of %v asked for: %v, want %v", c.asked, c.most, got, c.want)
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package certificaterequests
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/x509"
@@ -36,7 +37,7 @@ func Signing() controllers.Controller {
 		Inputs:  []schema.GroupVersionResource{requests},
 		Outputs: []schema.GroupVersionResource{requests},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
-			if d.Cluster.Signer == nil {
+			if d.Cluster.Signer == nil && len(d.Cluster.Signers) == 0 {
 				return controllers.RunnerFunc(func(ctx context.Context) error {
 					<-ctx.Done()
 					return nil
@@ -59,7 +60,8 @@ var signers = map[string]func(r *x509.CertificateRequest, asked []certificatesv1
 
 func signApproved(ctx context.Context, d *controllers.Deps, csr *certificatesv1.CertificateSigningRequest) error {
 	check := signers[csr.Spec.SignerName]
-	if check == nil || !approved(csr) || failed(csr) {
+	ca := authorityFor(&d.Cluster, csr.Spec.SignerName)
+	if check == nil || ca == nil || !approved(csr) || failed(csr) {
 		return nil
 	}
 	asked, err := parse(csr.Spec.Request)
@@ -72,13 +74,21 @@ func signApproved(ctx context.Context, d *controllers.Deps, csr *certificatesv1.
 			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure", Message: err.Error(),
 			LastUpdateTime: metav1.NewTime(now),
 		})
-	} else if csr.Status.Certificate, err = Sign(d.Cluster.Signer, asked, csr.Spec.Usages, lifetime(csr.Spec.ExpirationSeconds), now); err != nil {
+	} else if csr.Status.Certificate, err = Sign(ca, asked, csr.Spec.Usages, lifetime(csr.Spec.ExpirationSeconds, d.Cluster.SigningLife), now); err != nil {
 		return fmt.Errorf("sign request %s: %w", csr.Name, err)
 	}
 	if _, err := d.Client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, csr, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("write status of request %s: %w", csr.Name, err)
 	}
 	return nil
+}
+
+// authorityFor is who signs for a signer; nil: nobody.
+func authorityFor(c *controllers.Cluster, signer string) *controllers.Authority {
+	if own := c.Signers[signer]; own != nil {
+		return own()
+	}
+	return c.Signer
 }
 
 // approved says that a request was approved, and not denied.
@@ -92,12 +102,16 @@ func failed(csr *certificatesv1.CertificateSigningRequest) bool {
 	})
 }
 
-// lifetime is what was asked for, within bounds.
-func lifetime(seconds *int32) time.Duration {
-	if seconds == nil {
-		return life
+// lifetime is what was asked for, within bounds: more than most is never given, and most is what is given unasked.
+func lifetime(seconds *int32, most time.Duration) time.Duration {
+	if most = cmp.Or(most, life); seconds == nil {
+		return most
 	}
-	return min(max(time.Duration(*seconds)*time.Second, leastFor), life)
+	asked := time.Duration(*seconds) * time.Second
+	if asked > most {
+		return most
+	}
+	return max(asked, leastFor)
 }
 
 // Sign makes a certificate of what a request asks for: its subject and names, no extensions, the given usages. It ends with

@@ -5,6 +5,7 @@ package controllertest
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -69,9 +70,12 @@ func serve(text string) ([]*metav1.APIResourceList, error) {
 		if len(words) != 4 {
 			return nil, fmt.Errorf("serve: %q is not group and version, resource, kind, verbs", line)
 		}
-		lists = append(lists, &metav1.APIResourceList{GroupVersion: words[0], APIResources: []metav1.APIResource{
-			{Name: words[1], Kind: words[2], Namespaced: true, Verbs: strings.Split(words[3], ",")},
-		}})
+		at := slices.IndexFunc(lists, func(l *metav1.APIResourceList) bool { return l.GroupVersion == words[0] })
+		if at < 0 {
+			at = len(lists)
+			lists = append(lists, &metav1.APIResourceList{GroupVersion: words[0]})
+		}
+		lists[at].APIResources = append(lists[at].APIResources, metav1.APIResource{Name: words[1], Kind: words[2], Namespaced: true, Verbs: strings.Split(words[3], ",")})
 	}
 	return lists, nil
 }

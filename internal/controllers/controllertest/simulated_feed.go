@@ -4,6 +4,7 @@
 package controllertest
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -37,7 +38,7 @@ func (w *World) feed(gvr schema.GroupVersionResource, kind watch.EventType, obj 
 	if err != nil {
 		return
 	}
-	w.log = append(w.log, change{gvr, version, Event{Type: kind, Object: obj}})
+	w.log = append(w.log, change{gvr, version, Event{Type: kind, Object: obj}, w.acting})
 	close(w.grown)
 	w.grown = make(chan struct{})
 	if pod, ok := obj.(*corev1.Pod); ok {
@@ -50,9 +51,11 @@ func (w *World) feed(gvr schema.GroupVersionResource, kind watch.EventType, obj 
 
 // settled checks what was changed, now that the tracker shows it.
 func (w *World) settled() {
+	w.acting = false
 	for len(w.due) > 0 && !w.over {
 		next := w.due[0]
 		w.due = w.due[1:]
+		w.checked = next
 		if wrong := w.check(w, next.event); wrong != "" {
 			w.failLocked(wrong)
 		}
@@ -61,7 +64,7 @@ func (w *World) settled() {
 
 // later does something with the lock held, unless all is over.
 func (w *World) later(d time.Duration, do func()) {
-	time.AfterFunc(d, func() {
+	time.AfterFunc(w.alone(d, "later"), func() {
 		w.api.mu.Lock()
 		defer w.api.mu.Unlock()
 		if !w.over {
@@ -158,20 +161,15 @@ func (w *World) sweep() {
 			if guess, _ := meta.UnsafeGuessKindToResource(gvk); guess != gvr || strings.HasSuffix(gvk.Kind, "List") {
 				continue
 			}
-			list, err := w.api.tracker.List(gvr, gvk, metav1.NamespaceAll)
-			if err != nil {
-				continue
-			}
-			_ = meta.EachListItem(list, func(obj runtime.Object) error {
+			for _, obj := range w.allLocked(gvr, gvk) {
 				o, err := meta.Accessor(obj)
 				if err != nil {
-					return err
+					continue
 				}
 				if ref := metav1.GetControllerOf(o); ref != nil && w.gone[ref.UID] && o.GetDeletionTimestamp() == nil {
 					_ = w.api.remove(gvr, o.GetNamespace(), o.GetName())
 				}
-				return nil
-			})
+			}
 		}
 	}
 }
@@ -180,6 +178,9 @@ func (w *World) get(action clienttesting.Action) (bool, runtime.Object, error) {
 	g, ok := action.(clienttesting.GetActionImpl)
 	if !ok {
 		return false, nil, nil
+	}
+	if !w.wait("get "+g.GetResource().Resource+" "+g.GetName(), 200*time.Millisecond) {
+		return true, nil, context.Canceled
 	}
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -190,11 +191,33 @@ func (w *World) get(action clienttesting.Action) (bool, runtime.Object, error) {
 	return true, obj.DeepCopyObject(), nil
 }
 
+// again waits for the end of the time in which an informer lists again whose watch has lost its place: after how long it does is of
+// the informer's own choice, between 0.8 and 1.6 seconds, then twice as long.
+func (w *World) again(gvr schema.GroupVersionResource) {
+	w.api.mu.Lock()
+	ended, ok := w.ended[gvr]
+	delete(w.ended, gvr)
+	life := w.life
+	w.api.mu.Unlock()
+	if !ok {
+		return
+	}
+	until := 1600 * time.Millisecond
+	for until < time.Minute && w.clock.Since(ended) >= until {
+		until *= 2
+	}
+	w.sleep(life, ended.Add(until).Sub(w.clock.Now()))
+}
+
 // list answers with all there is, at the version of now.
 func (w *World) list(action clienttesting.Action) (bool, runtime.Object, error) {
 	l, ok := action.(clienttesting.ListActionImpl)
 	if !ok {
 		return false, nil, nil
+	}
+	w.again(l.GetResource())
+	if !w.wait("list "+l.GetResource().Resource, 200*time.Millisecond) {
+		return true, nil, context.Canceled
 	}
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -207,6 +230,7 @@ func (w *World) list(action clienttesting.Action) (bool, runtime.Object, error) 
 	if err == nil {
 		m.SetResourceVersion(strconv.Itoa(w.api.counter))
 	}
+	w.listed(l.GetResource(), list)
 	return true, list, err
 }
 
@@ -226,15 +250,20 @@ func (w *World) watch(action clienttesting.Action) (bool, watch.Interface, error
 		from, _ = strconv.Atoi(a.ListOptions.ResourceVersion)
 	}
 	out := &watching{events: make(chan watch.Event), done: make(chan struct{})}
-	go w.tell(out, action.GetResource(), from)
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	go w.tell(w.life, out, action.GetResource(), from)
 	return true, out, nil
 }
 
-func (w *World) tell(out *watching, gvr schema.GroupVersionResource, from int) {
+func (w *World) tell(life context.Context, out *watching, gvr schema.GroupVersionResource, from int) {
 	defer close(out.events)
 	send := func(e watch.Event) bool {
 		select {
 		case out.events <- e:
+			if e.Type != watch.Error {
+				w.heard(gvr, e)
+			}
 			return true
 		case <-out.done:
 			return false
@@ -242,6 +271,10 @@ func (w *World) tell(out *watching, gvr schema.GroupVersionResource, from int) {
 	}
 	for at := 0; ; {
 		w.api.mu.Lock()
+		if life.Err() != nil {
+			w.api.mu.Unlock()
+			return
+		}
 		for at < len(w.log) && (w.log[at].resource != gvr || w.log[at].version <= from) {
 			at++
 		}
@@ -267,14 +300,28 @@ func (w *World) tell(out *watching, gvr schema.GroupVersionResource, from int) {
 		}
 		event := watch.Event{Type: next.event.Type, Object: next.event.Object.DeepCopyObject()}
 		switch {
-		case luck == 0: // it ends, and is taken up where it was
+		case luck == 0: // it ends, and is taken up where it was, unless it has just begun
+			w.lost(gvr)
 			return
 		case luck == 1: // its place is lost: all is listed again
+			w.lost(gvr)
 			send(watch.Event{Type: watch.Error, Object: &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: 410, Message: "too old"}})
 			return
 		}
-		if !send(event) || luck < 10 && event.Type == watch.Modified && !send(watch.Event{Type: event.Type, Object: event.Object.DeepCopyObject()}) {
+		if !send(event) {
 			return
 		}
+		if luck < 10 && event.Type == watch.Modified {
+			<-w.clock.After(w.span("again "+what, 0))
+			if !send(watch.Event{Type: event.Type, Object: event.Object.DeepCopyObject()}) {
+				return
+			}
+		}
 	}
+}
+
+func (w *World) lost(gvr schema.GroupVersionResource) {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	w.ended[gvr] = w.clock.Now()
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash"
 	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
@@ -36,34 +37,43 @@ import (
 // A World is a cluster in which everything goes wrong that can: watches tell late, twice, and lose their place; writes are refused,
 // conflict, or are done though they are said to have failed; and the controllers die before or after any write and begin anew. What
 // goes wrong is decided by the seed and by what is done to which object for the how-manieth time, not by the order in which
-// goroutines run, so that a seed tells much the same story each time, and still does when steps are left out.
+// goroutines run; and each thing has a moment of its own, so that no two goroutines are woken at once. So a seed tells the same story
+// each time, and much the same when steps are left out.
 //
 // Nodes and the collector of garbage are part of it: pods are bound, start, end and stop after a while, and what has an owner that is
 // gone goes too.
 type World struct {
-	seed   uint64
-	api    *api
-	client *fake.Clientset
-	counts map[string]int
-	log    []change
-	grown  chan struct{} // closed when log grows
-	dead   bool
-	die    context.CancelFunc
-	deaths int
-	clock  clock.RealClock // within the bubble it is not real
-	over   bool
-	due    []change           // to be checked
-	gone   map[types.UID]bool // what was deleted
-	wrong  []string
-	told   []string // the last writes
-	check  Check
+	seed    uint64
+	api     *api
+	client  *fake.Clientset
+	counts  map[string]int
+	log     []change
+	grown   chan struct{}                             // closed when log grows
+	ended   map[schema.GroupVersionResource]time.Time // when a watch lost its place
+	dead    bool
+	life    context.Context // ends when the controllers die
+	die     context.CancelFunc
+	deaths  int
+	clock   clock.RealClock // within the bubble it is not real
+	over    bool
+	due     []change           // to be checked
+	views   []seen             // what informers have shown of late
+	acting  bool               // a controller writes
+	checked change             // what is being checked
+	gone    map[types.UID]bool // what was deleted
+	wrong   []string
+	told    []string // the last writes
+	check   Check
+	taken   map[time.Time]bool // moments at which something happens
+	story   hash.Hash64        // of all that was told
 }
 
 // change is one event of the feed.
 type change struct {
-	resource schema.GroupVersionResource
-	version  int
-	event    Event
+	resource     schema.GroupVersionResource
+	version      int
+	event        Event
+	byController bool
 }
 
 // Check hears of each change at the moment at which it is made, and says what must not be.
@@ -76,10 +86,10 @@ type Step struct {
 }
 
 // Simulate plays steps in a world of that seed, and settles after every few of them: done must then come to hold. It returns what was
-// wrong, or nothing.
-func Simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) (wrong string) {
-	synctest.Test(t, func(t *testing.T) { wrong = simulate(t, seed, all, steps, check, done) })
-	return wrong
+// wrong, or nothing, and a sum of all that was written and when, which is the same each time.
+func Simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) (wrong string, story uint64) {
+	synctest.Test(t, func(t *testing.T) { wrong, story = simulate(t, seed, all, steps, check, done) })
+	return wrong, story
 }
 
 // Shortest leaves out steps that a failure does not need.
@@ -96,14 +106,20 @@ func Shortest(steps []Step, fails func([]Step) bool) []Step {
 	return steps
 }
 
-func simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) string {
-	w := &World{seed: seed, client: fake.NewClientset(), counts: map[string]int{}, grown: make(chan struct{}), check: check}
+func simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []Step, check Check, done func(*World) string) (string, uint64) {
+	w := &World{
+		seed: seed, client: fake.NewClientset(), counts: map[string]int{}, grown: make(chan struct{}), check: check,
+		taken: map[time.Time]bool{}, ended: map[schema.GroupVersionResource]time.Time{}, story: fnv.New64a(),
+	}
 	w.api = newAPI(w.client, clock.RealClock{}, func(string, runtime.Object, runtime.Object) {})
 	w.api.tracker = clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()) // one that keeps no managed fields
 	w.api.stopped = map[types.UID]bool{}
 	w.api.feed = w.feed
 	w.api.disturb = w.disturb
 	w.api.settled = w.settled
+	for _, verb := range []string{"create", "update", "patch", "delete"} {
+		w.client.PrependReactor(verb, "*", w.late)
+	}
 	w.client.PrependReactor("get", "*", w.get)
 	w.client.PrependReactor("list", "*", w.list)
 	w.client.PrependReactor("*", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -126,6 +142,7 @@ func simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []S
 	}
 	w.api.mu.Lock()
 	w.over = true
+	story := w.story.Sum64()
 	wrong := strings.Join(w.wrong, "\n")
 	if wrong != "" {
 		wrong += "\nthe last writes:\n  " + strings.Join(w.told, "\n  ")
@@ -136,14 +153,17 @@ func simulate(t *testing.T, seed uint64, all []controllers.Controller, steps []S
 		wrong += err.Error()
 	}
 	time.Sleep(time.Minute) // whatever timers are left in client-go run out
-	return wrong
+	return wrong, story
 }
 
 // settle waits until done holds.
 func (w *World) settle(done func(*World) string) {
 	var why string
 	for range 40 {
-		time.Sleep(15 * time.Second)
+		w.api.mu.Lock()
+		wait := w.alone(15*time.Second, "settle")
+		w.api.mu.Unlock()
+		time.Sleep(wait)
 		if why = done(w); why == "" || w.Failed() {
 			return
 		}
@@ -162,11 +182,12 @@ func (w *World) live(ctx context.Context, all []controllers.Controller) error {
 		w.api.share(objects)
 		life, die := context.WithCancel(ctx)
 		w.api.mu.Lock()
-		w.dead, w.die = false, die
+		w.dead, w.life, w.die = false, life, die
+		clear(w.ended)
 		w.api.mu.Unlock()
 		err := controllers.RunWith(life, all, &controllers.Deps{
 			Client: w.client, Discovery: w.client.Discovery(), Metadata: objects, Dynamic: dynamicfake.NewSimpleDynamicClient(definitions),
-		}, controllers.Options{Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler)})
+		}, controllers.Options{Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Turn: w.turn})
 		die()
 		if err != nil {
 			return err
@@ -191,14 +212,26 @@ func (w *World) span(what string, longest time.Duration) time.Duration {
 }
 
 func (w *World) spanLocked(what string, longest time.Duration) time.Duration {
+	d := longest
 	switch n := w.roll(1000, what); {
 	case n < 500:
-		return 0
+		d = 0
 	case n < 950:
-		return longest * time.Duration(n) / 10000
-	default:
-		return longest
+		d = longest * time.Duration(n) / 10000
 	}
+	return w.alone(d, what)
+}
+
+// alone is about d: until a moment at which nothing else happens. Whoever is woken then runs alone, and so does all that follows from
+// it: what is done first never depends on which of two goroutines is the quicker.
+func (w *World) alone(d time.Duration, what string) time.Duration {
+	d += time.Duration(1 + w.roll(1_000_000, "moment "+what))
+	now := w.clock.Now()
+	for w.taken[now.Add(d)] {
+		d += time.Nanosecond
+	}
+	w.taken[now.Add(d)] = true
+	return d
 }
 
 // disturb decides what goes wrong with a write.
@@ -207,14 +240,43 @@ func (w *World) disturb(action clienttesting.Action) (refused, late error) {
 		return context.Canceled, nil
 	}
 	gvr := action.GetResource()
-	if gvr.Resource == "events" {
-		return nil, nil
+	what, name := written(action)
+	switch n := w.roll(200, what); {
+	case n < 8 && (action.GetVerb() == "update" || action.GetVerb() == "patch"):
+		w.sayLocked(what + ": conflict")
+		return apierrors.NewConflict(gvr.GroupResource(), name, errors.New("the object has been modified")), nil
+	case n < 16:
+		w.sayLocked(what + ": refused")
+		return apierrors.NewInternalError(errors.New("not today")), nil
+	case n < 20 && name != "": // a pod whose name nobody knows is another each time
+		w.sayLocked(what + ": done, and said to have failed")
+		w.acting = true
+		return nil, apierrors.NewTimeoutError("too slow", 0)
+	case n < 22 && w.deaths < 4:
+		w.sayLocked(what + ": death before")
+		w.kill()
+		return context.Canceled, nil
+	case n < 24 && w.deaths < 4:
+		w.sayLocked(what + ": death after")
+		w.kill()
+		w.acting = true
+		return nil, context.Canceled
 	}
-	name := ""
+	w.sayLocked(what)
+	w.acting = true
+	return nil, nil
+}
+
+// written is what is done to what, and the latter's name if it is known.
+func written(action clienttesting.Action) (what, name string) {
+	made := ""
 	switch action := action.(type) {
 	case clienttesting.CreateActionImpl:
 		if o, err := meta.Accessor(action.GetObject()); err == nil {
-			name = o.GetName()
+			name, made = o.GetName(), o.GetGenerateName()
+		}
+		if pod, ok := action.GetObject().(*corev1.Pod); ok {
+			made += pinned(pod)
 		}
 	case clienttesting.UpdateActionImpl:
 		if o, err := meta.Accessor(action.GetObject()); err == nil {
@@ -225,28 +287,50 @@ func (w *World) disturb(action clienttesting.Action) (refused, late error) {
 	case clienttesting.DeleteActionImpl:
 		name = action.GetName()
 	}
-	what := strings.Join([]string{action.GetVerb(), gvr.Resource, action.GetSubresource(), name}, " ")
-	switch n := w.roll(200, what); {
-	case n < 8 && (action.GetVerb() == "update" || action.GetVerb() == "patch"):
-		w.sayLocked(what + ": conflict")
-		return apierrors.NewConflict(gvr.GroupResource(), name, errors.New("the object has been modified")), nil
-	case n < 16:
-		w.sayLocked(what + ": refused")
-		return apierrors.NewInternalError(errors.New("not today")), nil
-	case n < 20 && name != "": // a pod whose name nobody knows is another each time
-		w.sayLocked(what + ": done, and said to have failed")
-		return nil, apierrors.NewTimeoutError("too slow", 0)
-	case n < 22 && w.deaths < 4:
-		w.sayLocked(what + ": death before")
-		w.kill()
-		return context.Canceled, nil
-	case n < 24 && w.deaths < 4:
-		w.sayLocked(what + ": death after")
-		w.kill()
-		return nil, context.Canceled
+	return strings.Join([]string{action.GetVerb(), action.GetResource().Resource, action.GetSubresource(), name + made}, " "), name
+}
+
+// late has a write take its time.
+func (w *World) late(action clienttesting.Action) (bool, runtime.Object, error) {
+	what, _ := written(action)
+	if !w.wait("way of "+what, 200*time.Millisecond) {
+		return true, nil, context.Canceled
 	}
-	w.sayLocked(what)
-	return nil, nil
+	return false, nil, nil
+}
+
+// turn has each sync begin at a moment of its own, when all that was told has been heard.
+func (w *World) turn(what string) time.Duration {
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	if w.dead {
+		return 0
+	}
+	return w.spanLocked("turn of "+what, 100*time.Millisecond)
+}
+
+// wait waits while others use the client, which holds its lock while it asks; false when the controllers have died.
+func (w *World) wait(what string, longest time.Duration) bool {
+	w.api.mu.Lock()
+	if w.dead {
+		w.api.mu.Unlock()
+		return false
+	}
+	wait, life := w.spanLocked(what, longest), w.life
+	w.api.mu.Unlock()
+	return w.sleep(life, wait)
+}
+
+// sleep sleeps with the client's lock let go, and is woken when life ends.
+func (w *World) sleep(life context.Context, d time.Duration) bool {
+	w.client.Unlock()
+	defer w.client.Lock()
+	select {
+	case <-w.clock.After(d):
+		return true
+	case <-life.Done():
+		return false
+	}
 }
 
 func (w *World) kill() {
@@ -265,7 +349,9 @@ func (w *World) sayLocked(what string) {
 	if len(w.wrong) > 0 {
 		return
 	}
-	w.told = append(w.told, w.clock.Now().Format("04:05.000 ")+what)
+	what = w.clock.Now().Format("04:05.000000 ") + what
+	fmt.Fprintln(w.story, what)
+	w.told = append(w.told, what)
 	if len(w.told) > 60 {
 		w.told = w.told[1:]
 	}
@@ -338,13 +424,36 @@ func (w *World) Remove(gvr schema.GroupVersionResource, namespace, name string) 
 	w.settled()
 }
 
-// All are the objects of a kind as they are.
+// All are the objects of a kind as they are, by their names.
 func All[L runtime.Object](w *World, gvr schema.GroupVersionResource, kind string) L {
 	list, err := w.api.tracker.List(gvr, gvr.GroupVersion().WithKind(kind), metav1.NamespaceAll)
+	if err == nil {
+		err = meta.SetList(list, w.allLocked(gvr, gvr.GroupVersion().WithKind(kind)))
+	}
 	if err != nil {
 		panic(fmt.Sprintf("list %s: %v", gvr.Resource, err))
 	}
 	return list.(L)
+}
+
+// allLocked are the objects of a kind; the tracker's own order is another each time.
+func (w *World) allLocked(gvr schema.GroupVersionResource, gvk schema.GroupVersionKind) []runtime.Object {
+	list, err := w.api.tracker.List(gvr, gvk, metav1.NamespaceAll)
+	if err != nil {
+		return nil
+	}
+	objects, err := meta.ExtractList(list)
+	if err != nil {
+		return nil
+	}
+	name := func(o runtime.Object) string {
+		if m, err := meta.Accessor(o); err == nil {
+			return m.GetNamespace() + "/" + m.GetName()
+		}
+		return ""
+	}
+	slices.SortFunc(objects, func(a, b runtime.Object) int { return strings.Compare(name(a), name(b)) })
+	return objects
 }
 
 // Locked calls f while nobody writes.

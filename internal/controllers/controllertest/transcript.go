@@ -27,11 +27,14 @@ type entry struct {
 }
 
 // add appends a write. Several updates of one object are shown as one, in the place of the last: how many there are
-// depends on how many events a controller happens to see at once.
+// depends on how many events a controller happens to see at once. One that changes nothing of what is shown is left out.
 func (t *transcript) add(line string, before, after runtime.Object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if strings.HasPrefix(line, "update") {
+		if before != nil && after != nil && len(difference(before, after)) == 0 {
+			return
+		}
 		if i := slices.IndexFunc(t.entries, func(e entry) bool { return e.line == line }); i >= 0 {
 			before = t.entries[i].before
 			t.entries = slices.Delete(t.entries, i, i+1)

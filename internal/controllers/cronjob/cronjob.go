@@ -59,7 +59,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	crons, jobs := d.Informers.Batch().V1().CronJobs(), d.Informers.Batch().V1().Jobs()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock, crons: crons.Lister(), jobs: jobs.Informer().GetIndexer(), writes: workload.NewWrites(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "cronjob", 5),
+		queue: controllers.NewQueue[types.NamespacedName](d, "cronjob", d.Syncs(5)),
 	}
 	wake := func(j *batchv1.Job) {
 		if ref := metav1.GetControllerOfNoCopy(j); ref != nil && ref.Kind == kind.Kind {

@@ -74,7 +74,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock,
 		deployments: deployments.Lister(), sets: sets.Lister(), setIndex: sets.Informer().GetIndexer(), pods: pods.Informer().GetIndexer(), written: newWritten(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "deployment", 5),
+		queue: controllers.NewQueue[types.NamespacedName](d, "deployment", d.Syncs(5)),
 	}
 	err := errors.Join(
 		workload.IndexByController(pods.Informer()),

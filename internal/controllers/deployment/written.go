@@ -6,6 +6,8 @@ package deployment
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -65,7 +67,9 @@ func (w *written) open(key types.NamespacedName) map[string]uint64 {
 
 // shown tells whether the cache shows all that was written. When not, an event is on its way that brings the deployment back.
 func (c *controller) shown(ctx context.Context, key types.NamespacedName) (bool, error) {
-	for name, version := range c.written.open(key) {
+	open := c.written.open(key)
+	for _, name := range slices.Sorted(maps.Keys(open)) {
+		version := open[name]
 		cached := uint64(0)
 		if rs, err := c.sets.ReplicaSets(key.Namespace).Get(name); err == nil {
 			cached, _ = strconv.ParseUint(rs.ResourceVersion, 10, 64)

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,6 +68,8 @@ type controller struct {
 	slices   cache.Indexer
 	rules    listers.DeviceTaintRuleLister
 	queue    *controllers.Queue[key]
+	gone     prometheus.Counter
+	delay    prometheus.Histogram
 
 	mu      sync.Mutex
 	due     map[types.NamespacedName]types.UID // pods that have to go at some time
@@ -80,7 +83,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock, pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(),
 		claims: claims.Lister(), slices: published.Informer().GetIndexer(), rules: rules.Lister(),
-		queue: controllers.NewQueue[key](d, "device_taint_eviction", 8),
+		queue: controllers.NewQueue[key](d, "device-taint-eviction-controller", d.Syncs(8)),
 		due:   map[types.NamespacedName]types.UID{}, deleted: map[types.NamespacedName]types.UID{}, evicted: map[types.UID]int{},
 	}
 	wakeRule := func(rule *resourcev1.DeviceTaintRule) {
@@ -89,7 +92,16 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			return selects(rule, r.Driver, r.Pool, r.Device)
 		})
 	}
-	err := errors.Join(
+	var err error
+	const subsystem = "device_taint_eviction_controller"
+	c.gone = controllers.Keep(d.Metrics, &err, prometheus.NewCounter(prometheus.CounterOpts{
+		Subsystem: subsystem, Name: "pod_deletions_total", Help: "Pods that were deleted because of tainted devices.",
+	}))
+	c.delay = controllers.Keep(d.Metrics, &err, prometheus.NewHistogram(prometheus.HistogramOpts{
+		Subsystem: subsystem, Name: "pod_deletion_duration_seconds", Help: "From when a pod has to go to its deletion.",
+		Buckets: []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240},
+	}))
+	err = errors.Join(err,
 		controllers.Index(pods.Informer(), byClaim, func(obj any) ([]string, error) {
 			if pod, ok := obj.(*corev1.Pod); ok {
 				return resourceclaim.Used(pod), nil
@@ -245,7 +257,7 @@ func (c *controller) syncPod(ctx context.Context, k key) error {
 		c.queue.AddAfter(k, left)
 		return nil
 	}
-	return c.evict(ctx, pod, by)
+	return c.evict(ctx, pod, at, by)
 }
 
 func (c *controller) tell(pod *corev1.Pod, what string) {
@@ -253,10 +265,10 @@ func (c *controller) tell(pod *corev1.Pod, what string) {
 	c.recorder.Event(ref, corev1.EventTypeNormal, "DeviceTaintManagerEviction", what)
 }
 
-func (c *controller) evict(ctx context.Context, pod *corev1.Pod, by []*resourcev1.DeviceTaintRule) error {
+func (c *controller) evict(ctx context.Context, pod *corev1.Pod, at time.Time, by []*resourcev1.DeviceTaintRule) error {
 	api := c.client.CoreV1().Pods(pod.Namespace)
 	c.tell(pod, "Marking for deletion")
-	patch, err := workload.Disrupted(pod, "DeletionByDeviceTaintManager", "Device Taint manager: deleting due to NoExecute taint", "", c.clock.Now())
+	patch, err := workload.Disrupted(pod, "DeletionByDeviceTaintManager", "Device Taint manager: deleting due to NoExecute taint", 0, c.clock.Now())
 	if err == nil && patch != nil {
 		_, err = api.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	}
@@ -269,6 +281,8 @@ func (c *controller) evict(ctx context.Context, pod *corev1.Pod, by []*resourcev
 	case err != nil:
 		return fmt.Errorf("evict pod: %w", err)
 	}
+	c.gone.Inc()
+	c.delay.Observe(c.clock.Since(at).Seconds())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.due, controllers.Key(pod))

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	appslisters "k8s.io/client-go/listers/apps/v1"
@@ -56,6 +58,7 @@ func Controller() controllers.Controller {
 type controller struct {
 	client      kubernetes.Interface
 	dynamic     dynamic.Interface
+	discovery   discovery.DiscoveryInterface
 	mapper      meta.RESTMapper
 	recorder    record.EventRecorder
 	clock       clock.PassiveClock
@@ -73,10 +76,10 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	pods, budgets := d.Informers.Core().V1().Pods(), d.Informers.Policy().V1().PodDisruptionBudgets()
 	replication, apps := d.Informers.Core().V1().ReplicationControllers(), d.Informers.Apps().V1()
 	c := &controller{
-		client: d.Client, dynamic: d.Dynamic, mapper: d.RESTMapper, recorder: d.Recorder, clock: d.Clock,
+		client: d.Client, dynamic: d.Dynamic, discovery: d.Discovery, mapper: d.RESTMapper, recorder: d.Recorder, clock: d.Clock,
 		budgets: budgets.Lister(), pods: pods.Lister(), replication: replication.Lister(),
 		sets: apps.ReplicaSets().Lister(), deployments: apps.Deployments().Lister(), stateful: apps.StatefulSets().Lister(),
-		queue:   controllers.NewQueue[types.NamespacedName](d, "disruption", 1),
+		queue:   controllers.NewQueue[types.NamespacedName](d, "disruption", d.Syncs(1)),
 		targets: controllers.NewQueue[types.NamespacedName](d, "stale_pod_disruption", 1),
 	}
 	// A budget follows its pods, as upstream's does: a workload that asks for more or fewer soon has more or fewer.
@@ -149,7 +152,12 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	} else if err != nil {
 		return err
 	}
-	err = c.judge(ctx, b)
+	status, err := c.judge(ctx, b)
+	unwritten := error(nil)
+	if err == nil {
+		err = c.write(ctx, b, status)
+		unwritten = err
+	}
 	if err == nil || apierrors.IsConflict(err) {
 		return err
 	}
@@ -160,19 +168,23 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.SyncFailedReason,
 		Message: err.Error(), ObservedGeneration: closed.Status.ObservedGeneration,
 	})
-	return c.write(ctx, b, closed.Status)
+	if err := c.write(ctx, b, closed.Status); err != nil {
+		return err
+	}
+	return unwritten // which may be written the next time, while nothing need come that would have it judged anew
 }
 
-// judge works out a budget's status and writes it.
-func (c *controller) judge(ctx context.Context, b *policyv1.PodDisruptionBudget) error {
+// judge works out a budget's status.
+func (c *controller) judge(ctx context.Context, b *policyv1.PodDisruptionBudget) (policyv1.PodDisruptionBudgetStatus, error) {
+	none := policyv1.PodDisruptionBudgetStatus{}
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil {
 		c.recorder.Eventf(b, corev1.EventTypeWarning, "NoPods", "Failed to get pods: %v", err)
-		return err
+		return none, err
 	}
 	pods, err := c.pods.Pods(b.Namespace).List(selector)
 	if err != nil {
-		return fmt.Errorf("list pods: %w", err)
+		return none, fmt.Errorf("list pods: %w", err)
 	}
 	if len(pods) == 0 {
 		c.recorder.Event(b, corev1.EventTypeNormal, "NoPods", "No matching pods found")
@@ -180,7 +192,7 @@ func (c *controller) judge(ctx context.Context, b *policyv1.PodDisruptionBudget)
 	v, err := decide(b, pods, func(pod *corev1.Pod) (scale, error) { return c.scaleOf(ctx, pod) }, c.clock.Now())
 	if err != nil {
 		c.recorder.Eventf(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
-		return err
+		return none, err
 	}
 	if v.unmanaged {
 		c.recorder.Eventf(b, corev1.EventTypeWarning, "UnmanagedPods", "Pods selected by this PodDisruptionBudget (selector: %v) were found "+
@@ -190,13 +202,10 @@ func (c *controller) judge(ctx context.Context, b *policyv1.PodDisruptionBudget)
 	for _, pod := range v.overdue {
 		c.recorder.Eventf(pod, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't", b.Namespace, b.Name)
 	}
-	if err := c.write(ctx, b, v.status); err != nil {
-		return err
-	}
 	if v.recheck > 0 {
 		c.queue.AddAfter(controllers.Key(b), v.recheck)
 	}
-	return nil
+	return v.status, nil
 }
 
 // write makes status the budget's, unless it is that already.
@@ -229,7 +238,10 @@ func (c *controller) scaleOf(ctx context.Context, pod *corev1.Pod) (scale, error
 	answer, err := c.dynamic.Resource(mapping.Resource).Namespace(pod.Namespace).Get(ctx, ref.Name, metav1.GetOptions{}, "scale")
 	switch {
 	case apierrors.IsNotFound(err):
-		if _, err := c.dynamic.Resource(mapping.Resource).Namespace(pod.Namespace).Get(ctx, ref.Name, metav1.GetOptions{}); err == nil {
+		// Either there is no such object, or its kind has no scale. Others may not be read by everybody: discovery says.
+		if scales, err := c.scales(mapping.Resource); err != nil {
+			return scale{}, err
+		} else if !scales {
 			return scale{}, fmt.Errorf("%s does not implement the scale subresource", mapping.Resource.GroupResource())
 		}
 		return scale{}, none
@@ -240,6 +252,15 @@ func (c *controller) scaleOf(ctx context.Context, pod *corev1.Pod) (scale, error
 	}
 	n, _, err := unstructured.NestedInt64(answer.Object, "spec", "replicas")
 	return scale{ref.UID, int32(n)}, err
+}
+
+// scales tells whether a resource has a scale.
+func (c *controller) scales(r schema.GroupVersionResource) (bool, error) {
+	list, err := c.discovery.ServerResourcesForGroupVersion(r.GroupVersion().String())
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(list.APIResources, func(a metav1.APIResource) bool { return a.Name == r.Resource+"/scale" && a.Kind == "Scale" }), nil
 }
 
 // builtIn is the scale of a workload whose kind has a cache here; nil if it is not one, or is not there any more.
@@ -293,7 +314,7 @@ func (c *controller) clear(ctx context.Context, key types.NamespacedName) error 
 	pod = pod.DeepCopy()
 	for i := range pod.Status.Conditions {
 		if t := &pod.Status.Conditions[i]; t.Type == corev1.DisruptionTarget {
-			*t = corev1.PodCondition{Type: t.Type, Status: corev1.ConditionFalse, ObservedGeneration: t.ObservedGeneration, LastTransitionTime: metav1.NewTime(now)}
+			*t = corev1.PodCondition{Type: t.Type, Status: corev1.ConditionFalse, ObservedGeneration: pod.Generation, LastTransitionTime: metav1.NewTime(now)}
 		}
 	}
 	_, err = c.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})

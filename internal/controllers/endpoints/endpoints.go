@@ -55,6 +55,7 @@ type controller struct {
 	pods      listers.PodLister
 	endpoints listers.EndpointsLister
 	times     *util.TriggerTimeTracker
+	batch     time.Duration // how long changes of pods are collected
 	queue     *controllers.Queue[types.NamespacedName]
 }
 
@@ -62,7 +63,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	core := d.Informers.Core().V1()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, services: core.Services().Lister(), pods: core.Pods().Lister(), endpoints: core.Endpoints().Lister(),
-		times: util.NewTriggerTimeTracker(), queue: controllers.NewQueue[types.NamespacedName](d, "endpoints", 5),
+		times: util.NewTriggerTimeTracker(), queue: controllers.NewQueue[types.NamespacedName](d, "endpoint", d.Syncs(5)), batch: d.Cluster.Endpoints.Batch,
 	}
 	err := errors.Join(
 		controllers.Subscribe(d, core.Services().Informer(), controllers.OnAny(func(s *corev1.Service) { c.queue.Add(controllers.Key(s)) })),
@@ -71,10 +72,31 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			Update: func(before, now *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(before, now)) },
 			Delete: func(pod *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(pod, nil)) },
 		}),
-		// Those whose service went while nobody looked are found by the initial list.
-		controllers.Subscribe(d, core.Endpoints().Informer(), controllers.OnAny(func(e *corev1.Endpoints) { c.queue.Add(controllers.Key(e)) })),
+		// Endpoints may be written before their service is: then they stay.
+		controllers.Subscribe(d, core.Endpoints().Informer(), controllers.OnAny(func(e *corev1.Endpoints) {
+			if _, err := c.services.Services(e.Namespace).Get(e.Name); err == nil {
+				c.queue.Add(controllers.Key(e))
+			}
+		})),
 	)
-	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+	return controllers.RunnerFunc(func(ctx context.Context) error {
+		if err := c.leftover(); err != nil {
+			return err
+		}
+		return c.queue.Run(ctx, c.sync)
+	}), err
+}
+
+// leftover looks, once, for Endpoints whose service went while nobody looked.
+func (c *controller) leftover() error {
+	all, err := c.endpoints.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list endpoints: %w", err)
+	}
+	for _, e := range all {
+		c.queue.Add(controllers.Key(e))
+	}
+	return nil
 }
 
 func (c *controller) wake(change *util.PodProjectionKey) {
@@ -87,7 +109,7 @@ func (c *controller) wake(change *util.PodProjectionKey) {
 	}
 	for key := range keys {
 		if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
-			c.queue.Add(types.NamespacedName{Namespace: namespace, Name: name})
+			c.queue.AddAfter(types.NamespacedName{Namespace: namespace, Name: name}, c.batch)
 		}
 	}
 }
@@ -115,15 +137,15 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	if want == nil {
 		return nil
 	}
-	verb, reason := "create", "FailedToCreateEndpoint"
+	reason, told := "FailedToCreateEndpoint", "Failed to create endpoint for service %v/%v: %v" // upstream's words
 	if have == nil {
 		_, err = c.client.CoreV1().Endpoints(key.Namespace).Create(ctx, want, metav1.CreateOptions{})
 	} else {
-		verb, reason = "update", "FailedToUpdateEndpoint"
+		reason, told = "FailedToUpdateEndpoint", "Failed to update endpoint %v/%v: %v" // upstream's words
 		_, err = c.client.CoreV1().Endpoints(key.Namespace).Update(ctx, want, metav1.UpdateOptions{})
 	}
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		c.recorder.Eventf(want, corev1.EventTypeWarning, reason, "Failed to %s endpoint for service %v/%v: %v", verb, key.Namespace, key.Name, err)
+		c.recorder.Eventf(want, corev1.EventTypeWarning, reason, told, key.Namespace, key.Name, err)
 	}
 	return err
 }

@@ -72,19 +72,20 @@ func locate(service *corev1.Service, pod *corev1.Pod) (place, bool) {
 	return p, len(p.ports) > 0 || headless
 }
 
-// address is the pod's address of the service's first family.
+// address is the pod's address of the service's first family; of the pod's own, where the service says nothing of it.
 func address(service *corev1.Service, pod *corev1.Pod) string {
 	six := len(service.Spec.IPFamilies) > 0 && service.Spec.IPFamilies[0] == corev1.IPv6Protocol
-	if len(service.Spec.IPFamilies) == 0 && len(service.Spec.ClusterIP) > 0 && service.Spec.ClusterIP != corev1.ClusterIPNone {
-		six = netutils.IsIPv6String(service.Spec.ClusterIP)
+	if len(service.Spec.IPFamilies) == 0 {
+		like := service.Spec.ClusterIP
+		if like == "" || like == corev1.ClusterIPNone {
+			like = pod.Status.PodIP
+		}
+		six = netutils.IsIPv6String(like)
 	}
 	for _, ip := range pod.Status.PodIPs {
-		if netutils.IsIPv6String(ip.IP) == six {
-			return ip.IP
+		if parsed := netutils.ParseIPSloppy(ip.IP); parsed != nil && netutils.IsIPv6(parsed) == six {
+			return parsed.String()
 		}
-	}
-	if pod.Status.PodIP != "" && netutils.IsIPv6String(pod.Status.PodIP) == six {
-		return pod.Status.PodIP
 	}
 	return ""
 }

@@ -9,10 +9,12 @@
 package endpointslice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -25,17 +27,16 @@ import (
 	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	kept "k8s.io/component-base/metrics"
 	"k8s.io/endpointslice"
+	"k8s.io/endpointslice/metrics"
 	"k8s.io/endpointslice/topologycache"
 	"k8s.io/endpointslice/util"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-const (
-	manager     = "endpointslice-controller.k8s.io"
-	maxPerSlice = 100
-)
+const manager = "endpointslice-controller.k8s.io"
 
 // Controller describes the loop.
 func Controller() controllers.Controller {
@@ -62,6 +63,7 @@ type controller struct {
 	times      *util.TriggerTimeTracker
 	topology   *topologycache.TopologyCache
 	reconciler *endpointslice.Reconciler
+	batch      time.Duration // how long changes of pods are collected
 	queue      *controllers.Queue[types.NamespacedName]
 }
 
@@ -72,11 +74,13 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		log: logr.FromSlogHandler(d.Logger.Handler()).V(4), recorder: d.Recorder,
 		services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: published.Lister(),
 		tracker: util.NewEndpointSliceTracker(), times: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "endpointslice", 5),
+		queue: controllers.NewQueue[types.NamespacedName](d, "endpoint_slice", d.Syncs(5)), batch: d.Cluster.Endpoints.SliceBatch,
 	}
-	c.reconciler = endpointslice.NewReconciler(d.Client, c.nodes, maxPerSlice, c.tracker, c.topology, d.Recorder, manager,
+	perSlice := int32(cmp.Or(d.Cluster.Endpoints.PerSlice, 100))
+	c.reconciler = endpointslice.NewReconciler(d.Client, c.nodes, perSlice, c.tracker, c.topology, d.Recorder, manager,
 		endpointslice.WithPreferSameTrafficDistributionEnabled(true))
 	err := errors.Join(
+		measure(d.Metrics),
 		controllers.Subscribe(d, core.Services().Informer(), controllers.OnAny(func(s *corev1.Service) { c.queue.Add(controllers.Key(s)) })),
 		controllers.Subscribe(d, core.Pods().Informer(), controllers.Handler[*corev1.Pod]{
 			Add:    func(pod *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(nil, pod)) },
@@ -119,19 +123,19 @@ func (c *controller) wake(change *util.PodProjectionKey) {
 		return
 	}
 	for key := range keys {
-		c.add(key)
+		c.add(key, c.batch)
 	}
 }
 
-func (c *controller) add(key string) {
+func (c *controller) add(key string, after time.Duration) {
 	if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
-		c.queue.Add(types.NamespacedName{Namespace: namespace, Name: name})
+		c.queue.AddAfter(types.NamespacedName{Namespace: namespace, Name: name}, after)
 	}
 }
 
 func (c *controller) wakeFor(s *discoveryv1.EndpointSlice) {
 	if service := s.Labels[discoveryv1.LabelServiceName]; service != "" {
-		c.queue.Add(types.NamespacedName{Namespace: s.Namespace, Name: service})
+		c.queue.AddAfter(types.NamespacedName{Namespace: s.Namespace, Name: service}, c.batch)
 	}
 }
 
@@ -153,7 +157,7 @@ func (c *controller) nodesChanged() {
 	}
 	c.topology.SetNodes(c.log, nodes)
 	for _, key := range c.topology.GetOverloadedServices() {
-		c.add(key)
+		c.add(key, 0)
 	}
 }
 
@@ -189,12 +193,30 @@ func (c *controller) sync(_ context.Context, key types.NamespacedName) error {
 	}
 	have = slices.DeleteFunc(have, func(s *discoveryv1.EndpointSlice) bool { return s.DeletionTimestamp != nil })
 	if c.tracker.StaleSlices(service, have) {
+		metrics.EndpointSliceSyncs.WithLabelValues("stale").Inc()
 		return nil // the event that the cache waits for comes by here again
 	}
 	if err := c.reconciler.Reconcile(c.log, service, pods, have, c.times.ComputeEndpointLastChangeTriggerTime(key.Namespace, service, pods)); err != nil {
+		metrics.EndpointSliceSyncs.WithLabelValues("error").Inc()
 		c.recorder.Eventf(service, corev1.EventTypeWarning, "FailedToUpdateEndpointSlices",
 			"Error updating Endpoint Slices for Service %s/%s: %v", service.Namespace, service.Name, err)
 		return err
+	}
+	metrics.EndpointSliceSyncs.WithLabelValues("success").Inc()
+	return nil
+}
+
+// measure registers what the reconciler measures. These metrics are the library's own: several servers in one process count
+// together.
+func measure(m *controllers.Metrics) error {
+	for _, own := range []kept.Registerable{
+		metrics.EndpointsAddedPerSync, metrics.EndpointsRemovedPerSync, metrics.EndpointsDesired, metrics.NumEndpointSlices, metrics.DesiredEndpointSlices,
+		metrics.EndpointSliceChanges, metrics.EndpointSlicesChangedPerSync, metrics.EndpointSliceSyncs, metrics.ServicesCountByTrafficDistribution,
+	} {
+		own.Create(nil)
+		if _, err := m.Register(own); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -5,11 +5,22 @@ package endpointslice
 
 import (
 	"testing"
+	"time"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/controllertest"
 )
 
 func TestScenarios(t *testing.T) {
-	controllertest.Run(t, "testdata/*.txtar", controllers.Options{}, Controller())
+	metrics, counted := controllertest.Meters(t)
+	controllertest.Run(t, "testdata/*.txtar", controllers.Options{Metrics: metrics}, Controller())
+	if len(controllertest.Counted(t, counted, "endpoint_slice_controller_syncs")) == 0 {
+		t.Error("the reconciler's metrics are not told")
+	}
+}
+
+func TestBatch(t *testing.T) {
+	controllertest.Run(t, "testdata/batch/*.txtar", controllers.Options{Cluster: controllers.Cluster{
+		Endpoints: controllers.Endpoints{SliceBatch: 5 * time.Second, PerSlice: 1},
+	}}, Controller())
 }

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -55,7 +56,9 @@ type controller struct {
 	endpoints corelisters.EndpointsLister
 	slices    discoverylisters.EndpointSliceLister
 	tracker   *util.EndpointSliceTracker
-	limit     int // addresses of one subset
+	limit     int           // addresses of one subset
+	batch     time.Duration // how long changes of slices are collected
+	meters    *meters
 	queue     *controllers.Queue[types.NamespacedName]
 }
 
@@ -65,8 +68,10 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		client: d.Client, recorder: d.Recorder,
 		services: core.Services().Lister(), endpoints: core.Endpoints().Lister(), slices: published.Lister(),
 		tracker: util.NewEndpointSliceTracker(), limit: cmp.Or(d.Cluster.MirroredAddresses, 1000),
-		queue: controllers.NewQueue[types.NamespacedName](d, "endpoint_slice_mirroring", 5),
+		queue: controllers.NewQueue[types.NamespacedName](d, "endpoint_slice_mirroring", d.Syncs(5)), batch: d.Cluster.Endpoints.MirrorBatch,
 	}
+	var err error
+	c.meters, err = newMeters(d)
 	unselective := func(s *corev1.Service) {
 		if s.Spec.Selector == nil {
 			c.queue.Add(controllers.Key(s))
@@ -77,7 +82,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			c.queue.Add(controllers.Key(e))
 		}
 	}
-	err := errors.Join(
+	err = errors.Join(err,
 		controllers.Subscribe(d, core.Services().Informer(), controllers.Handler[*corev1.Service]{
 			Add: unselective,
 			Update: func(before, now *corev1.Service) {
@@ -110,7 +115,13 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			},
 		}),
 	)
-	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+	return controllers.RunnerFunc(func(ctx context.Context) error {
+		return c.queue.Run(ctx, func(ctx context.Context, key types.NamespacedName) error {
+			began := d.Clock.Now()
+			defer func() { c.meters.took.WithLabelValues().Observe(d.Clock.Since(began).Seconds()) }()
+			return c.sync(ctx, key)
+		})
+	}), err
 }
 
 // mirrored tells whether Endpoints are to have slices.
@@ -123,7 +134,7 @@ func ours(s *discoveryv1.EndpointSlice) bool { return s.Labels[discoveryv1.Label
 
 func (c *controller) wake(s *discoveryv1.EndpointSlice) {
 	if service := s.Labels[discoveryv1.LabelServiceName]; service != "" {
-		c.queue.Add(types.NamespacedName{Namespace: s.Namespace, Name: service})
+		c.queue.AddAfter(types.NamespacedName{Namespace: s.Namespace, Name: service}, c.batch)
 	}
 }
 
@@ -155,12 +166,14 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	}
 	if err != nil || gone != nil || !mirrored(endpoints) || service.Spec.Selector != nil {
 		c.tracker.DeleteService(key.Namespace, key.Name)
+		c.meters.book(key, amount{})
 		return c.remove(ctx, have)
 	}
 	if c.tracker.StaleSlices(service, have) {
 		return nil // the event that the cache waits for comes by here again
 	}
 	p := mirror(endpoints, have, c.limit)
+	c.meters.tell(key, p)
 	if p.invalid > 0 {
 		c.recorder.Eventf(endpoints, corev1.EventTypeWarning, "InvalidIPAddress",
 			"Skipped %d invalid IP addresses when mirroring to EndpointSlices", p.invalid)
@@ -187,6 +200,7 @@ func (c *controller) carryOut(ctx context.Context, endpoints *corev1.Endpoints, 
 				return fmt.Errorf("create endpoint slice: %w", err)
 			}
 			c.tracker.Update(made)
+			c.meters.changes.WithLabelValues("create").Inc()
 		}
 	}
 	for _, s := range p.update {
@@ -195,12 +209,14 @@ func (c *controller) carryOut(ctx context.Context, endpoints *corev1.Endpoints, 
 			return fmt.Errorf("update endpoint slice: %w", err)
 		}
 		c.tracker.Update(changed)
+		c.meters.changes.WithLabelValues("update").Inc()
 	}
 	for _, s := range p.remove {
 		if err := api.Delete(ctx, s.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete endpoint slice: %w", err)
 		}
 		c.tracker.ExpectDeletion(s)
+		c.meters.changes.WithLabelValues("delete").Inc()
 	}
 	return nil
 }

@@ -25,7 +25,13 @@ type plan struct {
 
 	// Addresses that are none, and all that got no place: these, and those above the limit.
 	invalid, skipped int
+
+	added, updated, removed int    // endpoints
+	sum                     amount // what there is afterwards
 }
+
+// amount is how much is mirrored, and in how few slices it would fit.
+type amount struct{ endpoints, slices, ideal int }
 
 // group is what is in one slice: the addresses of a family behind the same ports.
 type group struct {
@@ -88,6 +94,10 @@ func mirror(from *corev1.Endpoints, have []*discoveryv1.EndpointSlice, limit int
 	}
 	for _, g := range slices.SortedFunc(maps.Keys(want), inOrder) {
 		p.settle(from, g, want[g], existing[g])
+		n := len(want[g].endpoints)
+		p.sum.endpoints += n
+		p.sum.slices += min(n, 1)
+		p.sum.ideal += (n + limit - 1) / limit
 	}
 	for _, g := range slices.SortedFunc(maps.Keys(existing), inOrder) {
 		if want[g] == nil {
@@ -106,9 +116,13 @@ func inOrder(a, b group) int {
 func (p *plan) settle(from *corev1.Endpoints, g group, want *content, have []*discoveryv1.EndpointSlice) {
 	if len(want.endpoints) == 0 {
 		p.remove = append(p.remove, have...)
+		for _, s := range have {
+			p.removed += len(s.Endpoints)
+		}
 		return
 	}
 	slice := compose(from, g.family, want)
+	p.count(have, want.set)
 	if len(have) == 0 {
 		p.create = append(p.create, slice)
 		return
@@ -120,6 +134,26 @@ func (p *plan) settle(from *corev1.Endpoints, g group, want *content, have []*di
 	}
 	slice.Name, slice.GenerateName = have[0].Name, ""
 	p.update = append(p.update, slice)
+}
+
+// count tells endpoints apart that come, change and go.
+func (p *plan) count(have []*discoveryv1.EndpointSlice, want util.EndpointSet) {
+	there := 0
+	if len(have) > 0 {
+		for i := range have[0].Endpoints {
+			e := have[0].Endpoints[i].DeepCopy() // looking it up sorts its addresses
+			switch found := want.Get(e); {
+			case found == nil:
+				p.removed++
+			case !util.EndpointsEqualBeyondHash(found, e):
+				p.updated++
+				there++
+			default:
+				there++
+			}
+		}
+	}
+	p.added += want.Len() - there
 }
 
 // same tells whether a slice says already what it ought to.
@@ -149,7 +183,7 @@ func (p *plan) recycle() {
 			p.create = append(p.create, s)
 			continue
 		}
-		s.Name, s.GenerateName = p.remove[at].Name, ""
+		s.Name = p.remove[at].Name
 		p.update = append(p.update, s)
 		p.remove = slices.Delete(p.remove, at, at+1)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -24,7 +25,57 @@ import (
 )
 
 func TestScenarios(t *testing.T) {
-	controllertest.Run(t, "testdata/*.txtar", controllers.Options{}, Controller())
+	metrics, counted := controllertest.Meters(t)
+	controllertest.Run(t, "testdata/*.txtar", controllers.Options{Metrics: metrics}, Controller())
+	for _, name := range []string{
+		"changes{operation=create}", "changes{operation=update}", "changes{operation=delete}", "endpoints_sync_duration", "addresses_skipped_per_sync",
+		"endpoints_desired{} 0", "num_endpoint_slices{} 0", "desired_endpoint_slices{} 0",
+	} {
+		if !slices.ContainsFunc(controllertest.Counted(t, counted, "endpoint_slice_mirroring_controller_"), func(line string) bool { return strings.HasPrefix(line, name) }) {
+			t.Errorf("%s is not told", name)
+		}
+	}
+}
+
+// TestCounts: what comes, changes and goes is counted, and what is left is booked until it is not mirrored any more.
+func TestCounts(t *testing.T) {
+	from := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "e"}, Subsets: []corev1.EndpointSubset{
+		{Addresses: []corev1.EndpointAddress{{IP: "10.0.0.1"}, {IP: "10.0.0.2"}, {IP: "fd00::1"}}},
+	}}
+	there := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{}}
+	for _, ip := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"} {
+		ready := ip != "10.0.0.2"
+		there.Endpoints = append(there.Endpoints, discoveryv1.Endpoint{Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+	}
+	p := mirror(from, []*discoveryv1.EndpointSlice{there}, 2)
+	// The limit is of a subset: the IPv6 address has no place.
+	if p.added != 0 || p.updated != 1 || p.removed != 1 || p.sum != (amount{2, 1, 1}) {
+		t.Errorf("added %d, updated %d, removed %d, in all %+v", p.added, p.updated, p.removed, p.sum)
+	}
+	if p = mirror(from, nil, 3); p.added != 3 || p.sum != (amount{3, 2, 2}) {
+		t.Errorf("anew: added %d, in all %+v", p.added, p.sum)
+	}
+	m, err := newMeters(&controllers.Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, other := types.NamespacedName{Name: "a"}, types.NamespacedName{Name: "b"}
+	m.book(key, amount{3, 2, 2})
+	m.book(other, amount{1, 1, 1})
+	m.book(key, amount{5, 2, 2})
+	if m.sum != (amount{6, 3, 3}) {
+		t.Errorf("booked %+v", m.sum)
+	}
+	m.book(key, amount{})
+	if m.sum != (amount{1, 1, 1}) || len(m.booked) != 1 {
+		t.Errorf("after one is gone: %+v, %d", m.sum, len(m.booked))
+	}
+}
+
+func TestBatch(t *testing.T) {
+	controllertest.Run(t, "testdata/batch/*.txtar", controllers.Options{Cluster: controllers.Cluster{
+		Endpoints: controllers.Endpoints{MirrorBatch: 5 * time.Second},
+	}}, Controller())
 }
 
 // What is left out is told of: addresses that are none, and those above the limit.
@@ -36,7 +87,12 @@ func TestEvents(t *testing.T) {
 	client := fake.NewClientset(service, from)
 	factory := informers.NewSharedInformerFactory(client, 0)
 	said := record.NewFakeRecorder(10)
+	meters, err := newMeters(&controllers.Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := &controller{
+		meters: meters,
 		client: client, recorder: said, services: factory.Core().V1().Services().Lister(), endpoints: factory.Core().V1().Endpoints().Lister(),
 		slices: factory.Discovery().V1().EndpointSlices().Lister(), tracker: util.NewEndpointSliceTracker(), limit: 3,
 	}

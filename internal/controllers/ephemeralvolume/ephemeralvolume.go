@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,15 +43,25 @@ type controller struct {
 	pods     listers.PodLister
 	claims   listers.PersistentVolumeClaimLister
 	queue    *controllers.Queue[types.NamespacedName]
+
+	tries, failures prometheus.Counter // of claims that are made; upstream's names
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	pods, claims := d.Informers.Core().V1().Pods(), d.Informers.Core().V1().PersistentVolumeClaims()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, pods: pods.Lister(), claims: claims.Lister(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "ephemeral_volume", 5),
+		queue: controllers.NewQueue[types.NamespacedName](d, "ephemeral_volume", d.Syncs(5)),
 	}
+	var unkept error
+	counter := func(name, help string) prometheus.Counter {
+		return controllers.Keep(d.Metrics, &unkept, prometheus.NewCounterVec(
+			prometheus.CounterOpts{Subsystem: "ephemeral_volume_controller", Name: name, Help: help}, nil)).WithLabelValues()
+	}
+	c.tries = counter("create_total", "Requests to create a PersistentVolumeClaim.")
+	c.failures = counter("create_failures_total", "Requests to create a PersistentVolumeClaim that failed.")
 	err := errors.Join(
+		unkept,
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
 			Add: func(pod *corev1.Pod) {
 				if pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Spec.Volumes, templated) {
@@ -111,6 +122,7 @@ func (c *controller) provide(ctx context.Context, pod *corev1.Pod, v *corev1.Vol
 	case !apierrors.IsNotFound(err):
 		return err
 	}
+	c.tries.Inc()
 	template := v.Ephemeral.VolumeClaimTemplate.DeepCopy()
 	_, err = c.client.CoreV1().PersistentVolumeClaims(pod.Namespace).Create(ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -120,6 +132,7 @@ func (c *controller) provide(ctx context.Context, pod *corev1.Pod, v *corev1.Vol
 		Spec: template.Spec,
 	}, metav1.CreateOptions{})
 	if err != nil {
+		c.failures.Inc()
 		return fmt.Errorf("create PVC %s: %w", name, err)
 	}
 	return nil

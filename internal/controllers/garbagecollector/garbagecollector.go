@@ -9,7 +9,7 @@
 // the work queue holds UIDs; and this file carries verdicts out.
 //
 // An observed owner is believed, since its going will be observed as well. An owner that was never observed is asked for
-// at the server, once for all that name it. Every deletion and patch has the UID and the resourceVersion that the verdict
+// at the server, once for all that name it; while it exists and is not observed, it is asked for again and again (unseen.go). Every deletion and patch has the UID and the resourceVersion that the verdict
 // rests on as preconditions, so that an object which changed meanwhile (a reference was taken off it, say) is spared
 // until its new state has arrived and been judged.
 //
@@ -27,15 +27,17 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/record"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
@@ -54,32 +56,47 @@ type controller struct {
 	mapper   meta.RESTMapper
 	recorder record.EventRecorder
 	queue    *controllers.Queue[types.UID]
+	owners   *controllers.Queue[ownerKey] // that are asked for until they are gone
 	monitors *monitors
+	gates    gates
 
 	mu    sync.Mutex
 	graph *graph
+	polls map[ownerKey]time.Duration // the pause before each is asked for again
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		metadata: d.Metadata, mapper: d.RESTMapper, recorder: d.Recorder, graph: newGraph(),
-		queue: controllers.NewQueue[types.UID](d, "garbage-collector", 20),
+		queue:  controllers.NewQueue[types.UID](d, "garbage_collector_attempt_to_delete", d.Syncs(20)),
+		owners: controllers.NewQueue[ownerKey](d, "garbage-collector-owners", 5),
+		gates:  gates{open: map[string]int{}, local: map[string]bool{}}, polls: map[ownerKey]time.Duration{},
 	}
 	var err error
-	c.monitors, err = newMonitors(d, c.observed, c.removed)
+	c.monitors, err = newMonitors(d, c.observed, c.removed, c.gates.defined)
 	return c, err
 }
 
 // Run works until ctx ends. Judging begins when all is known that there is: a foreground deletion must not end while an
 // unread dependent blocks it.
 func (c *controller) Run(ctx context.Context) error {
-	return c.monitors.Run(ctx, func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) })
+	return c.monitors.Run(ctx, c.judge)
+}
+
+func (c *controller) judge(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.queue.Run(ctx, c.sync) })
+	group.Go(func() error { return c.owners.Run(ctx, c.poll) })
+	return group.Wait()
 }
 
 func (c *controller) observed(o *object) {
 	c.mu.Lock()
-	wake := c.graph.observe(o)
+	wake, lost := c.graph.observe(o)
 	c.mu.Unlock()
+	for _, a := range lost {
+		c.warn(a)
+	}
 	c.wake(wake)
 }
 
@@ -106,15 +123,21 @@ func (c *controller) sync(ctx context.Context, uid types.UID) error {
 			return nil
 		}
 		if len(v.ask) == 0 {
-			return c.execute(ctx, o, v)
+			return c.gated(ctx, o, v)
 		}
 		for _, key := range v.ask {
 			exists, err := c.exists(ctx, o, key)
-			if err != nil {
+			switch {
+			case errors.Is(err, errNamespacedOwner):
+				return nil // as upstream: nothing is done about it
+			case errors.Is(err, errBusy):
+				c.queue.AddAfter(uid, busyPause)
+				return nil
+			case err != nil:
 				return err
-			}
-			if exists {
+			case exists:
 				known[key] = true
+				c.unseen(key)
 				continue
 			}
 			c.mu.Lock()
@@ -124,55 +147,27 @@ func (c *controller) sync(ctx context.Context, uid types.UID) error {
 	}
 }
 
-// exists asks the server for an owner.
-func (c *controller) exists(ctx context.Context, child *object, key ownerKey) (bool, error) {
-	version := ""
-	for _, ref := range child.owners {
-		if ref.UID == key.uid {
-			if gv, err := schema.ParseGroupVersion(ref.APIVersion); err == nil {
-				version = gv.Version
-			}
-		}
-	}
-	mapping, err := c.mapper.RESTMapping(schema.GroupKind{Group: key.group, Kind: key.kind}, version)
-	if err != nil {
-		return false, fmt.Errorf("map owner kind %s.%s: %w", key.kind, key.group, err)
-	}
-	var api metadata.ResourceInterface = c.metadata.Resource(mapping.Resource)
-	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		if key.namespace == "" {
-			return true, nil // a namespaced owner of a cluster-wide object is a mistake that nobody is to be deleted for
-		}
-		api = c.metadata.Resource(mapping.Resource).Namespace(key.namespace)
-	}
-	owner, err := api.Get(ctx, key.name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err), err == nil && owner.UID != key.uid:
-		c.warnIfElsewhere(child, key)
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("get owner %s %s: %w", key.kind, key.name, err)
-	}
-	return true, nil
-}
-
-// warnIfElsewhere says so when an owner is in another namespace: it counts as absent, and the author should know.
-func (c *controller) warnIfElsewhere(child *object, key ownerKey) {
-	c.mu.Lock()
-	owner := c.graph.objects[key.uid]
-	c.mu.Unlock()
-	if owner == nil || owner.namespace == "" || owner.namespace == child.namespace {
-		return
-	}
-	i := slices.IndexFunc(child.owners, func(ref metav1.OwnerReference) bool { return ref.UID == key.uid })
-	if i < 0 {
-		return
-	}
-	ref := child.owners[i]
+// warn says that an owner is in another namespace: it counts as absent, and the author should know.
+func (c *controller) warn(a astray) {
+	child, ref := a.child, reference(a.child, a.owner)
 	c.recorder.Eventf(&corev1.ObjectReference{
 		APIVersion: child.resource.GroupVersion().String(), Kind: child.kind, Namespace: child.namespace, Name: child.name, UID: child.uid,
 	}, corev1.EventTypeWarning, "OwnerRefInvalidNamespace", "ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
 		ref.APIVersion, ref.Kind, child.namespace, ref.Name, ref.UID, child.namespace)
+}
+
+// gated carries a verdict out unless the object's group has enough to do.
+func (c *controller) gated(ctx context.Context, o *object, v verdict) error {
+	if !v.writes() {
+		return c.execute(ctx, o, v)
+	}
+	ctx, leave, err := c.gates.enter(ctx, o.resource.Group)
+	if err != nil {
+		c.queue.AddAfter(o.uid, busyPause)
+		return nil
+	}
+	defer leave()
+	return c.execute(ctx, o, v)
 }
 
 func (c *controller) execute(ctx context.Context, o *object, v verdict) error {

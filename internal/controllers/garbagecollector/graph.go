@@ -59,8 +59,14 @@ func newGraph() *graph {
 	return &graph{objects: map[types.UID]*object{}, dependents: map[types.UID]map[types.UID]bool{}, absent: map[ownerKey]bool{}}
 }
 
-// observe takes the state of an object in.
-func (g *graph) observe(o *object) (wake []types.UID) {
+// astray is an object with an owner in another namespace.
+type astray struct {
+	child *object
+	owner types.UID
+}
+
+// observe takes the state of an object in. Lost are those of which it shows that they have an owner in another namespace.
+func (g *graph) observe(o *object) (wake []types.UID, lost []astray) {
 	before := g.objects[o.uid]
 	g.objects[o.uid] = o
 	var had []metav1.OwnerReference
@@ -76,10 +82,27 @@ func (g *graph) observe(o *object) (wake []types.UID) {
 		}
 	}
 	for _, ref := range o.owners {
+		owner := g.objects[ref.UID]
+		isNew := before == nil || reference(before, ref.UID) == nil
+		if isNew && owner != nil && owner.namespace != "" && owner.namespace != o.namespace {
+			lost = append(lost, astray{o, ref.UID})
+		}
 		if g.dependents[ref.UID] == nil {
 			g.dependents[ref.UID] = map[types.UID]bool{}
 		}
 		g.dependents[ref.UID][o.uid] = true
+	}
+	if before == nil {
+		for uid := range g.dependents[o.uid] {
+			child := g.objects[uid]
+			if child == nil || g.means(keyOf(*reference(child, o.uid), child.namespace), o) {
+				continue
+			}
+			wake = append(wake, uid)
+			if o.namespace != "" && child.namespace != o.namespace {
+				lost = append(lost, astray{child, o.uid})
+			}
+		}
 	}
 	if len(o.owners) > 0 || o.foreground() || o.orphaning() {
 		wake = append(wake, o.uid)
@@ -89,7 +112,7 @@ func (g *graph) observe(o *object) (wake []types.UID) {
 			wake = append(wake, child)
 		}
 	}
-	return wake
+	return wake, lost
 }
 
 // remove takes in that an object is gone.
@@ -157,6 +180,9 @@ type verdict struct {
 	policy  metav1.DeletionPropagation
 	unblock bool
 }
+
+// writes tells whether the server is to be asked for something.
+func (v verdict) writes() bool { return v.letGo || v.finish || v.trim || v.policy != "" }
 
 // judge decides about an object. Known are owners that the server, asked for this very judgement, said exist.
 //

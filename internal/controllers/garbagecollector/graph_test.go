@@ -81,7 +81,12 @@ func play(g *graph, words []string) string {
 	o.namespace = namespace
 	switch words[0] {
 	case "see":
-		return "wake " + list(g.observe(o))
+		wake, lost := g.observe(o)
+		said := "wake " + list(wake)
+		for _, a := range lost {
+			said += fmt.Sprintf(", %s has an owner elsewhere: %s", a.child.name, a.owner)
+		}
+		return said
 	case "lose":
 		return "wake " + list(g.remove(o.uid))
 	case "absent":

@@ -56,7 +56,7 @@ type monitor struct {
 	synced <-chan struct{}
 }
 
-func newMonitors(d *controllers.Deps, observed func(*object), removed func(types.UID)) (*monitors, error) {
+func newMonitors(d *controllers.Deps, observed func(*object), removed func(types.UID), defined func(group string)) (*monitors, error) {
 	m := &monitors{
 		d: d, clock: d.Clock, log: d.Logger, observed: observed, removed: removed,
 		changes: controllers.NewQueue[string](d, "garbage-collector-discovery", 1),
@@ -69,7 +69,12 @@ func newMonitors(d *controllers.Deps, observed func(*object), removed func(types
 		}
 	}
 	return m, errors.Join(
-		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Informer(), changed),
+		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Informer(), func(o metav1.Object) {
+			if _, group, ok := strings.Cut(o.GetName(), "."); ok {
+				defined(group)
+			}
+			changed(o)
+		}),
 		d.SubscribeLate(d.MetadataInformers.ForResource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}).Informer(), changed),
 	)
 }

@@ -85,7 +85,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, control: workload.Control{Client: d.Client, Recorder: d.Recorder}, recorder: d.Recorder, clock: d.Clock,
 		jobs: jobs.Lister(), pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock), writes: workload.NewWrites(),
-		queue:   controllers.NewQueue[types.NamespacedName](d, "job", 5),
+		queue:   controllers.NewQueue[types.NamespacedName](d, "job", d.Syncs(5)),
 		orphans: controllers.NewQueue[types.NamespacedName](d, "job_orphan_pod", 1),
 	}
 	var err error

@@ -34,6 +34,10 @@ func (s *served) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if strings.HasSuffix(r.URL.Path, "/unlisted") && r.Method == http.MethodGet {
+		body := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"MethodNotAllowed","code":405}`
+		return &http.Response{StatusCode: http.StatusMethodNotAllowed, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+	}
 	body := `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},"items":[]}`
 	if r.Method == http.MethodDelete {
 		s.deleted = append(s.deleted, r.URL.Path)
@@ -81,4 +85,19 @@ func TestAHungGroupHoldsUpNoOther(t *testing.T) {
 			t.Errorf("%d objects, %v", left.objects(), left.failure())
 		}
 	})
+}
+
+// What cannot be listed is deleted all the same.
+func TestWhatIsNotListed(t *testing.T) {
+	s := &served{}
+	client, err := metadata.NewForConfig(&rest.Config{Host: "http://x", Transport: s, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &controller{metadata: client, clock: clock.RealClock{}}
+	left := newRemains()
+	c.emptyOf(t.Context(), schema.GroupVersionResource{Group: "a.example.com", Version: "v1", Resource: "unlisted"}, "ns", left)
+	if diff := cmp.Diff([]string{"/apis/a.example.com/v1/namespaces/ns/unlisted"}, s.deleted); diff != "" || left.failure() != nil {
+		t.Errorf("%v, deleted (-want +got):\n%s", left.failure(), diff)
+	}
 }

@@ -24,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
@@ -53,6 +54,7 @@ type controller struct {
 	discovery  discovery.DiscoveryInterface
 	clock      clock.PassiveClock
 	namespaces listers.NamespaceLister
+	pods       listers.PodLister
 	queue      *controllers.Queue[string]
 }
 
@@ -60,7 +62,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	namespaces, pods := d.Informers.Core().V1().Namespaces(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, metadata: d.Metadata, discovery: d.Discovery, clock: d.Clock,
-		namespaces: namespaces.Lister(), queue: controllers.NewQueue[string](d, "namespace", 10),
+		namespaces: namespaces.Lister(), pods: pods.Lister(), queue: controllers.NewQueue[string](d, "namespace", d.Syncs(10)),
 	}
 	going := func(ns *corev1.Namespace) {
 		if ns.DeletionTimestamp != nil {
@@ -98,7 +100,7 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	if len(ns.Spec.Finalizers) == 0 {
 		return nil
 	}
-	left := c.empty(ctx, name)
+	left := c.empty(ctx, name, ns.DeletionTimestamp.Time)
 	if conditions := left.conditions(ns.Status.Conditions, c.clock.Now()); !slices.Equal(conditions, ns.Status.Conditions) {
 		ns.Status.Conditions = conditions
 		if ns, err = api.UpdateStatus(ctx, ns, metav1.UpdateOptions{}); err != nil {
@@ -120,18 +122,20 @@ func (c *controller) sync(ctx context.Context, name string) error {
 }
 
 // empty deletes what the namespace holds and returns what is left.
-func (c *controller) empty(ctx context.Context, namespace string) *remains {
+func (c *controller) empty(ctx context.Context, namespace string, since time.Time) *remains {
 	left := newRemains()
 	found, err := discovery.ServerPreferredNamespacedResources(c.discovery)
 	if err != nil {
 		left.discovery = err
 	}
-	deletable, err := discovery.GroupVersionResources(discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete", "list"}}, found))
+	deletable, err := discovery.GroupVersionResources(discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete"}}, found))
 	if err != nil {
 		left.parsing = err
 	}
 	if _, ok := deletable[podsResource]; ok {
+		grace := c.longestGrace(namespace)
 		c.emptyOf(ctx, podsResource, namespace, left)
+		left.overdue(namespace, podsResource, c.clock.Since(since) < grace)
 		if left.objects() > 0 {
 			left.onlyPods = true
 			return left
@@ -160,6 +164,7 @@ func (c *controller) emptyGroups(ctx context.Context, groups map[string][]schema
 			part := newRemains()
 			for _, gvr := range all {
 				c.emptyOf(ctx, gvr, namespace, part)
+				part.overdue(namespace, gvr, false)
 				if err := context.Cause(ctx); err != nil {
 					part.errs = append(part.errs, err)
 					break
@@ -176,8 +181,8 @@ func (c *controller) emptyGroups(ctx context.Context, groups map[string][]schema
 // emptyOf deletes all objects of one resource.
 func (c *controller) emptyOf(ctx context.Context, gvr schema.GroupVersionResource, namespace string, left *remains) {
 	api := c.metadata.Resource(gvr).Namespace(namespace)
-	items, err := c.list(ctx, api)
-	if err == nil && len(items) > 0 {
+	items, listed, err := c.list(ctx, api)
+	if err == nil && (len(items) > 0 || !listed) {
 		background := metav1.DeletePropagationBackground
 		options := metav1.DeleteOptions{PropagationPolicy: &background}
 		err = api.DeleteCollection(ctx, options, metav1.ListOptions{})
@@ -190,7 +195,7 @@ func (c *controller) emptyOf(ctx context.Context, gvr schema.GroupVersionResourc
 			}
 		}
 		if err == nil {
-			items, err = c.list(ctx, api)
+			items, _, err = c.list(ctx, api)
 		}
 	}
 	if err != nil {
@@ -200,15 +205,29 @@ func (c *controller) emptyOf(ctx context.Context, gvr schema.GroupVersionResourc
 	left.count(gvr, items, c.clock.Now())
 }
 
-// list returns the metadata of all objects; none when the resource has gone or cannot be listed.
-func (c *controller) list(ctx context.Context, api metadata.ResourceInterface) ([]metav1.PartialObjectMetadata, error) {
+// longestGrace is what the pods of a namespace that have not ended may take to end.
+func (c *controller) longestGrace(namespace string) (grace time.Duration) {
+	pods, err := c.pods.Pods(namespace).List(labels.Everything())
+	if err != nil {
+		return 0 // a cache's list has none
+	}
+	for _, pod := range pods {
+		if s := pod.Spec.TerminationGracePeriodSeconds; s != nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			grace = max(grace, time.Duration(*s)*time.Second)
+		}
+	}
+	return grace
+}
+
+// list returns the metadata of all objects; none, and that they are not listed, when the resource has gone or cannot be listed.
+func (c *controller) list(ctx context.Context, api metadata.ResourceInterface) (items []metav1.PartialObjectMetadata, listed bool, err error) {
 	list, err := api.List(ctx, metav1.ListOptions{})
 	if apierrors.IsMethodNotSupported(err) || apierrors.IsNotFound(err) {
-		return nil, nil
+		return nil, false, nil
 	} else if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return list.Items, nil
+	return list.Items, true, nil
 }
 
 // longest is the pause after which a namespace with remains is looked at again, whatever it waits for.

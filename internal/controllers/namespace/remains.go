@@ -24,8 +24,10 @@ type remains struct {
 	discovery  error
 	parsing    error
 	errs       []error
-	onlyPods   bool          // nothing but pods has been deleted yet
-	grace      time.Duration // until the last object with a grace period should be gone
+	unexpected map[schema.GroupVersionResource]bool // what remains has no finalizers
+	late       []error                              // said to be unexpected; there is nothing to be tried again sooner
+	onlyPods   bool                                 // nothing but pods has been deleted yet
+	grace      time.Duration                        // until the last object with a grace period should be gone
 }
 
 func newRemains() *remains {
@@ -39,6 +41,7 @@ func (r *remains) add(group *remains) {
 		r.finalizers[f] += n
 	}
 	r.errs = append(r.errs, group.errs...)
+	r.late = append(r.late, group.late...)
 	r.grace = max(r.grace, group.grace)
 }
 
@@ -47,6 +50,10 @@ func (r *remains) count(gvr schema.GroupVersionResource, items []metav1.PartialO
 		return
 	}
 	r.resources[gvr] = len(items)
+	if r.unexpected == nil {
+		r.unexpected = map[schema.GroupVersionResource]bool{}
+	}
+	r.unexpected[gvr] = !slices.ContainsFunc(items, func(item metav1.PartialObjectMetadata) bool { return len(item.Finalizers) > 0 })
 	for _, item := range items {
 		for _, f := range item.Finalizers {
 			r.finalizers[f]++
@@ -54,6 +61,13 @@ func (r *remains) count(gvr schema.GroupVersionResource, items []metav1.PartialO
 		if item.DeletionTimestamp != nil {
 			r.grace = max(r.grace, item.DeletionTimestamp.Sub(now))
 		}
+	}
+}
+
+// overdue takes note that objects of a resource remain which nothing holds, unless their grace lasts.
+func (r *remains) overdue(namespace string, gvr schema.GroupVersionResource, lasts bool) {
+	if r.unexpected[gvr] && !lasts {
+		r.late = append(r.late, fmt.Errorf("unexpected items still remain in namespace: %s for gvr: %v", namespace, gvr))
 	}
 }
 
@@ -87,9 +101,9 @@ func (r *remains) conditions(before []corev1.NamespaceCondition, now time.Time) 
 	if r.parsing != nil {
 		parsingFailure = r.parsing.Error()
 	}
-	if len(r.errs) > 0 {
+	if all := slices.Concat(r.errs, r.late); len(all) > 0 {
 		var texts []string
-		for _, err := range r.errs {
+		for _, err := range all {
 			texts = append(texts, err.Error())
 		}
 		slices.Sort(texts)

@@ -53,3 +53,31 @@ func TestConditions(t *testing.T) {
 		}
 	}
 }
+
+// What nothing holds and is there all the same is said to be unexpected; pods are once their grace is over.
+func TestUnexpected(t *testing.T) {
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	things := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "things"}
+	for name, c := range map[string]struct {
+		items []metav1.PartialObjectMetadata
+		lasts bool
+		want  string
+	}{
+		"nothing":   {want: "All content successfully deleted, may be waiting on finalization"},
+		"held":      {items: []metav1.PartialObjectMetadata{{}, {ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"a/b"}}}}, want: "All content successfully deleted, may be waiting on finalization"},
+		"in grace":  {items: []metav1.PartialObjectMetadata{{}}, lasts: true, want: "All content successfully deleted, may be waiting on finalization"},
+		"for ever":  {items: []metav1.PartialObjectMetadata{{}}, want: "Failed to delete all resource types, 1 remaining: unexpected items still remain in namespace: ns for gvr: example.com/v1, Resource=things"},
+		"once more": {items: []metav1.PartialObjectMetadata{{}, {}}, want: "Failed to delete all resource types, 1 remaining: unexpected items still remain in namespace: ns for gvr: example.com/v1, Resource=things"},
+	} {
+		part := newRemains()
+		part.count(things, c.items, now)
+		part.overdue("ns", things, c.lasts)
+		left := newRemains()
+		left.add(part)
+		for _, condition := range left.conditions(nil, now) {
+			if condition.Type == corev1.NamespaceDeletionContentFailure && condition.Message != c.want {
+				t.Errorf("%s: %s", name, condition.Message)
+			}
+		}
+	}
+}

@@ -8,7 +8,6 @@ package nodeipam
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -44,14 +43,19 @@ type controller struct {
 	nodes    listers.NodeLister
 	queue    *controllers.Queue[string]
 
-	mu    sync.Mutex
-	pools []*pool
+	mu     sync.Mutex
+	pools  []*pool
+	meters *meters
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	nodes := d.Informers.Core().V1().Nodes()
 	c := &controller{
-		client: d.Client, recorder: d.Recorder, nodes: nodes.Lister(), queue: controllers.NewQueue[string](d, "node-ipam", 4),
+		client: d.Client, recorder: d.Recorder, nodes: nodes.Lister(), queue: controllers.NewQueue[string](d, "cidrallocator_node", 4),
+	}
+	var err error
+	if c.meters, err = newMeters(d); err != nil {
+		return nil, err
 	}
 	for _, cidr := range d.Cluster.PodCIDRs {
 		bits := d.Cluster.NodeMaskIPv4
@@ -76,8 +80,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			}
 		}
 		c.pools = append(c.pools, p)
+		c.meters.began(p)
 	}
-	err := controllers.Subscribe(d, nodes.Informer(), controllers.Handler[*corev1.Node]{
+	err = controllers.Subscribe(d, nodes.Informer(), controllers.Handler[*corev1.Node]{
 		Add: c.seen,
 		Update: func(_, node *corev1.Node) {
 			if len(node.Spec.PodCIDRs) == 0 {
@@ -92,7 +97,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	return controllers.RunnerFunc(func(ctx context.Context) error {
 		// The initial list has been seen: what nodes already have is taken. Only now may anything be given.
 		return c.queue.Run(ctx, c.sync)
-	}), errors.Join(err)
+	}), err
 }
 
 func (c *controller) seen(node *corev1.Node) {
@@ -124,21 +129,23 @@ func (c *controller) each(cidrs []string, f func(*pool, netip.Prefix)) {
 			continue
 		}
 		for _, p := range c.pools {
+			before := len(p.taken)
 			f(p, prefix)
+			c.meters.changed(p, before)
 		}
 	}
 }
 
 func (c *controller) sync(ctx context.Context, name string) error {
 	node, err := c.nodes.Get(name)
-	if apierrors.IsNotFound(err) || err == nil && (len(node.Spec.PodCIDRs) > 0 || len(c.pools) == 0) {
+	if apierrors.IsNotFound(err) || err == nil && (len(node.Spec.PodCIDRs) > 0 || len(c.pools) == 0 || node.DeletionTimestamp != nil) {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("get node: %w", err)
 	}
 	given, ok := c.take(name)
 	if !ok {
-		c.recorder.Eventf(&corev1.ObjectReference{Kind: "Node", Name: name, UID: types.UID(name)}, corev1.EventTypeNormal,
+		c.recorder.Eventf(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: name, UID: node.UID}, corev1.EventTypeNormal,
 			"CIDRNotAvailable", "Node %s status is now: %s", name, "CIDRNotAvailable")
 		return nil // a node that goes wakes this one
 	}
@@ -166,10 +173,15 @@ func (c *controller) take(node string) ([]string, bool) {
 	defer c.mu.Unlock()
 	var given []string
 	for i, p := range c.pools {
+		before, at := len(p.taken), p.next
 		prefix, ok := p.take(node)
+		c.meters.tries.WithLabelValues(p.cluster.String()).Observe(float64((p.next-at+p.size-1)%p.size + 1))
+		c.meters.changed(p, before)
 		if !ok {
 			for j, other := range c.pools[:i] {
+				before := len(other.taken)
 				other.release(netip.MustParsePrefix(given[j]), node)
+				c.meters.changed(other, before)
 			}
 			return nil, false
 		}

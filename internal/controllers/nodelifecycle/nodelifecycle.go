@@ -68,6 +68,8 @@ type controller struct {
 	queue    *controllers.Queue[string]
 	settings settings
 
+	meters *meters
+
 	mu    sync.Mutex
 	heard map[string]time.Time
 	zones *zones
@@ -96,7 +98,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			c.queue.Add(node.Name)
 		}
 	}
-	err := errors.Join(
+	var err error
+	c.meters, err = newMeters(d)
+	err = errors.Join(err,
 		controllers.Index(pods.Informer(), byNode, func(obj any) ([]string, error) {
 			if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
 				return []string{pod.Spec.NodeName}, nil
@@ -207,6 +211,7 @@ func (c *controller) sync(ctx context.Context, name string) error {
 // listen writes down that a node is silent, if it is, and returns what it is then.
 func (c *controller) listen(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
 	now := c.clock.Now()
+	defer func() { c.meters.one.Observe(c.clock.Since(now).Seconds()) }()
 	c.mu.Lock()
 	heard := c.heard[node.Name]
 	c.mu.Unlock()
@@ -215,8 +220,8 @@ func (c *controller) listen(ctx context.Context, node *corev1.Node) (*corev1.Nod
 		return node, nil
 	}
 	conditions := silenced(node, now)
-	if equality.Semantic.DeepEqual(conditions, node.Status.Conditions) {
-		return node, nil
+	if was := condition(node.Status.Conditions, corev1.NodeReady); was != nil && was.Status == corev1.ConditionUnknown {
+		return node, nil // that was said before, whatever the others say
 	}
 	// It may be us who do not hear: a cache that is behind is no reason to give nodes up.
 	live, err := c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node.Name, metav1.GetOptions{})
@@ -267,8 +272,10 @@ func (c *controller) patch(ctx context.Context, node *corev1.Node, flee bool) er
 // judge carries out what the zones decide.
 func (c *controller) judge(ctx context.Context) error {
 	now := c.clock.Now()
+	defer func() { c.meters.all.Observe(c.clock.Since(now).Seconds()) }()
 	c.mu.Lock()
 	v := c.zones.judge(now)
+	c.meters.tell(c.zones)
 	if v.forgive {
 		for name := range c.heard {
 			c.heard[name] = now
@@ -285,7 +292,9 @@ func (c *controller) judge(ctx context.Context) error {
 			continue
 		}
 		if err == nil {
-			err = c.patch(ctx, node, i >= len(v.untaint))
+			if err = c.patch(ctx, node, i >= len(v.untaint)); err == nil && i >= len(v.untaint) {
+				c.meters.emptied.WithLabelValues(zoneOf(node.Labels)).Inc()
+			}
 		}
 		if err == nil || apierrors.IsNotFound(err) {
 			continue

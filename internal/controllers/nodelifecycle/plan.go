@@ -110,10 +110,10 @@ func taints(node *corev1.Node, flee bool, now time.Time) []corev1.Taint {
 	for _, t := range byCondition {
 		c := condition(node.Status.Conditions, t.kind)
 		met := c != nil && c.Status == t.status
-		add(t.key, corev1.TaintEffectNoSchedule, met)
-		if t.kind == corev1.NodeReady {
+		if t.kind == corev1.NodeReady { // first, as where one of the two takes the other's place upstream
 			add(t.key, corev1.TaintEffectNoExecute, met && flee)
 		}
+		add(t.key, corev1.TaintEffectNoSchedule, met)
 	}
 	// A node that has never said that it is ready keeps what it was registered with.
 	if condition(node.Status.Conditions, corev1.NodeReady) == nil {

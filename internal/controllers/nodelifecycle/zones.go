@@ -255,5 +255,8 @@ func zoneOf(labels map[string]string) string {
 	}
 	zone := first(corev1.LabelFailureDomainBetaZone, corev1.LabelTopologyZone)
 	region := first(corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyRegion)
-	return region + "/" + zone
+	if region == "" && zone == "" {
+		return ""
+	}
+	return region + ":\x00:" + zone // as metrics show it upstream
 }

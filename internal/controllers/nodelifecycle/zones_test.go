@@ -131,9 +131,9 @@ func TestZoneOf(t *testing.T) {
 		labels map[string]string
 		want   string
 	}{
-		{nil, "/"},
-		{map[string]string{corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r"}, "r/z"},
-		{map[string]string{corev1.LabelTopologyZone: "z", corev1.LabelFailureDomainBetaZone: "old"}, "/old"},
+		{nil, ""},
+		{map[string]string{corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r"}, "r:\x00:z"},
+		{map[string]string{corev1.LabelTopologyZone: "z", corev1.LabelFailureDomainBetaZone: "old"}, ":\x00:old"},
 	} {
 		if got := zoneOf(c.labels); got != c.want {
 			t.Errorf("%v: got %q, want %q", c.labels, got, c.want)

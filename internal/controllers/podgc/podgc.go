@@ -52,7 +52,8 @@ type controller struct {
 	nodes  listers.NodeLister
 	pods   listers.PodLister
 	queue  *controllers.Queue[string]
-	kept   int                  // finished pods; 0: all
+	kept   int // finished pods; 0: all
+	meters *meters
 	missed map[string]time.Time // nodes that pods name and that do not exist, since when; the worker's own
 }
 
@@ -60,12 +61,14 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	nodes, pods := d.Informers.Core().V1().Nodes(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Lister(),
-		queue: controllers.NewQueue[string](d, "pod-garbage-collector", 1), missed: map[string]time.Time{}, kept: 12500,
+		queue: controllers.NewQueue[string](d, "orphaned_pods_nodes", 1), missed: map[string]time.Time{}, kept: 12500,
 	}
 	if kept := d.Cluster.FinishedPods; kept != nil {
 		c.kept = max(*kept, 0)
 	}
-	err := errors.Join(
+	var err error
+	c.meters, err = newMeters(d)
+	err = errors.Join(err,
 		controllers.Subscribe(d, nodes.Informer(), controllers.Handler[*corev1.Node]{
 			Update: func(before, now *corev1.Node) {
 				if !abandoned(before) && abandoned(now) {
@@ -120,17 +123,17 @@ func (c *controller) sync(ctx context.Context, _ string) error {
 		name := pod.Spec.NodeName
 		switch {
 		case name == "" && pod.DeletionTimestamp != nil:
-			errs = append(errs, c.remove(ctx, pod, nil))
+			errs = append(errs, c.remove(ctx, pod, unscheduled))
 			continue
 		case name != "" && !absent[name]:
 			if node, err := c.nodes.Get(name); apierrors.IsNotFound(err) {
 				absent[name] = true
 			} else if err == nil && pod.DeletionTimestamp != nil && abandoned(node) {
-				errs = append(errs, c.remove(ctx, pod, nil))
+				errs = append(errs, c.remove(ctx, pod, outOfService))
 				continue
 			}
 		}
-		if workload.Finished(pod) && pod.DeletionTimestamp == nil {
+		if workload.Finished(pod) {
 			finished = append(finished, pod)
 		}
 	}
@@ -154,44 +157,63 @@ func (c *controller) sync(ctx context.Context, _ string) error {
 		}
 		for _, pod := range pods {
 			if pod.Spec.NodeName == name {
-				errs = append(errs, c.remove(ctx, pod, &corev1.PodCondition{
-					Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC",
-					Message: "PodGC: node no longer exists", LastTransitionTime: metav1.NewTime(now),
-				}))
+				errs = append(errs, c.remove(ctx, pod, orphaned))
 			}
 		}
 	}
 	if over := len(finished) - c.kept; c.kept > 0 && over > 0 {
-		slices.SortFunc(finished, func(a, b *corev1.Pod) int {
-			return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-		})
+		slices.SortFunc(finished, before)
 		for _, pod := range finished[:over] {
-			errs = append(errs, c.remove(ctx, pod, nil))
+			errs = append(errs, c.remove(ctx, pod, terminated))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// remove deletes a pod without grace, marking it failed first if it had not ended, with why.
-func (c *controller) remove(ctx context.Context, pod *corev1.Pod, why *corev1.PodCondition) error {
-	api := c.client.CoreV1().Pods(pod.Namespace)
-	if !workload.Finished(pod) {
-		status := map[string]any{"phase": corev1.PodFailed}
-		if why != nil {
-			status["conditions"] = []corev1.PodCondition{*why}
+// before orders finished pods by who goes first: those that nodes evicted, since nobody waits for them, then the oldest.
+func before(a, b *corev1.Pod) int {
+	rank := func(pod *corev1.Pod) int {
+		if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason == "Evicted" {
+			return 0
 		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
-		if err != nil {
-			return fmt.Errorf("encode patch: %w", err)
-		}
-		if _, err := api.Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("patch pod: %w", err)
-		}
+		return 1
 	}
-	now := int64(0)
-	err := api.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-	if apierrors.IsNotFound(err) {
+	return cmp.Or(rank(a)-rank(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+}
+
+// remove deletes a pod without grace, and counts it. One that had not ended is marked failed first.
+func (c *controller) remove(ctx context.Context, pod *corev1.Pod, why reason) error {
+	c.meters.deleted.WithLabelValues(pod.Namespace, string(why)).Inc()
+	err := c.fail(ctx, pod, why)
+	if err == nil {
+		now := int64(0)
+		err = c.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
+			metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	}
+	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
+	c.meters.failed.WithLabelValues(pod.Namespace, string(why)).Inc()
+	return fmt.Errorf("remove pod %s/%s: %w", pod.Namespace, pod.Name, err)
+}
+
+// fail marks a pod that has not ended as failed; one whose node is gone, as disrupted too.
+func (c *controller) fail(ctx context.Context, pod *corev1.Pod, why reason) error {
+	if workload.Finished(pod) {
+		return nil
+	}
+	status := map[string]any{"phase": corev1.PodFailed, "observedGeneration": pod.Generation}
+	if why == orphaned {
+		status["$setElementOrder/conditions"] = workload.ConditionOrder(pod, corev1.DisruptionTarget)
+		status["conditions"] = []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists",
+			ObservedGeneration: pod.Generation, LastTransitionTime: metav1.NewTime(c.clock.Now()),
+		}}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err != nil {
+		return fmt.Errorf("encode patch: %w", err)
+	}
+	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	return err
 }

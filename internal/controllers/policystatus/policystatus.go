@@ -44,7 +44,7 @@ type controller struct {
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	policies := d.Informers.Admissionregistration().V1().ValidatingAdmissionPolicies()
 	c := &controller{
-		client: d.Client, policies: policies.Lister(), queue: controllers.NewQueue[string](d, manager, 1),
+		client: d.Client, policies: policies.Lister(), queue: controllers.NewQueue[string](d, manager, d.Syncs(5)),
 		checker: validating.TypeChecker{SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: d.Discovery}, RestMapper: d.RESTMapper},
 	}
 	wake := func(p *admissionv1.ValidatingAdmissionPolicy) {

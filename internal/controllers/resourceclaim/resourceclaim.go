@@ -75,7 +75,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(),
 		claims: claims.Lister(), owned: claims.Informer().GetIndexer(), templates: templates.Lister(),
-		queue: controllers.NewQueue[key](d, "resource_claim", 10), made: map[types.UID]map[string]string{},
+		queue: controllers.NewQueue[key](d, "resource_claim", d.Syncs(50)), made: map[types.UID]map[string]string{},
 	}
 	err := errors.Join(
 		controllers.Index(pods.Informer(), byClaim, func(obj any) ([]string, error) {

@@ -21,6 +21,7 @@
 package resourcequota
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,13 +48,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/quota"
 )
 
-const (
-	workers = 5
-	// recheck is how long after a change of its use a quota is counted once more.
-	recheck = 5 * time.Minute
-	// attempts bound how often a count is made anew because the quota was charged meanwhile, before others have their turn.
-	attempts = 8
-)
+// attempts bound how often a count is made anew because the quota was charged meanwhile, before others have their turn.
+const attempts = 8
 
 // Controller describes the loop.
 func Controller() controllers.Controller {
@@ -79,7 +75,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	informer := d.Informers.Core().V1().ResourceQuotas()
 	c := &controller{
 		client: d.Client, clock: d.Clock, quotas: informer.Lister(),
-		queue:  controllers.NewQueue[types.NamespacedName](d, "resourcequota_primary", workers),
+		queue:  controllers.NewQueue[types.NamespacedName](d, "resourcequota_primary", d.Syncs(5)),
 		groups: controllers.NewQueue[string](d, "resourcequota_discovery", 1),
 	}
 	c.counter = &counter{client: d.Client, metadata: d.Metadata, clock: d.Clock}
@@ -97,7 +93,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 				case !maths.Equals(before.Spec.Hard, now.Spec.Hard), !equality.Semantic.DeepEqual(now.Spec.Hard, now.Status.Hard):
 					c.queue.Add(controllers.Key(now))
 				case !maths.Equals(before.Status.Used, now.Status.Used):
-					c.queue.AddAfter(controllers.Key(now), recheck)
+					c.queue.AddAfter(controllers.Key(now), cmp.Or(d.Cluster.QuotaPeriod, 5*time.Minute))
 				}
 			},
 		}),

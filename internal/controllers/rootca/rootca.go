@@ -51,7 +51,7 @@ type controller struct {
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
-	if len(d.Cluster.RootCA) == 0 {
+	if len(d.Cluster.Trusted()) == 0 {
 		return controllers.RunnerFunc(func(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
@@ -65,7 +65,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, own: own, namespaces: namespaces.Lister(), published: own.Core().V1().ConfigMaps().Lister(),
 		queue: controllers.NewQueue[string](d, "root-ca-certificate-publisher", 2),
-		data:  map[string]string{"ca.crt": string(d.Cluster.RootCA)},
+		data:  map[string]string{"ca.crt": string(d.Cluster.Trusted())},
 	}
 	err := errors.Join(
 		controllers.Subscribe(d, namespaces.Informer(), controllers.Handler[*corev1.Namespace]{

@@ -16,20 +16,25 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	applymeta "k8s.io/client-go/applyconfigurations/meta/v1"
+	apply "k8s.io/client-go/applyconfigurations/networking/v1"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/networking/v1"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// manager owns what is written here.
+// manager owns the conditions that are written here.
 const manager = "service-cidr-controller"
 
 // Controller describes the loop.
@@ -45,6 +50,7 @@ func Controller() controllers.Controller {
 
 type controller struct {
 	client    kubernetes.Interface
+	recorder  record.EventRecorder
 	ranges    listers.ServiceCIDRLister
 	addresses listers.IPAddressLister
 	queue     *controllers.Queue[string]
@@ -54,8 +60,8 @@ type controller struct {
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	ranges, addresses := d.Informers.Networking().V1().ServiceCIDRs(), d.Informers.Networking().V1().IPAddresses()
 	c := &controller{
-		client: d.Client, ranges: ranges.Lister(), addresses: addresses.Lister(), clock: d.Clock,
-		queue: controllers.NewQueue[string](d, "service-cidr", 1),
+		client: d.Client, recorder: d.Recorder, ranges: ranges.Lister(), addresses: addresses.Lister(), clock: d.Clock,
+		queue: controllers.NewQueue[string](d, "ipaddresses", 1),
 	}
 	err := errors.Join(
 		controllers.Subscribe(d, ranges.Informer(), controllers.OnAny(func(r *networkingv1.ServiceCIDR) {
@@ -117,31 +123,30 @@ func (c *controller) sync(ctx context.Context, name string) error {
 	if next == release {
 		return c.release(ctx, r)
 	}
-	if r, err = c.hold(ctx, r, next); err != nil || r == nil {
-		return err
+	if next == ready {
+		if err := c.hold(ctx, r); err != nil {
+			return err
+		}
 	}
 	want := next.condition(metav1.NewTime(c.clock.Now()))
 	if same(meta.FindStatusCondition(r.Status.Conditions, want.Type), &want) {
 		return nil
 	}
-	r = r.DeepCopy()
-	meta.SetStatusCondition(&r.Status.Conditions, want)
-	_, err = c.client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, r, metav1.UpdateOptions{FieldManager: manager})
-	return gone(err)
+	status := apply.ServiceCIDRStatus().WithConditions(applymeta.Condition().WithType(want.Type).WithStatus(want.Status).
+		WithReason(want.Reason).WithMessage(want.Message).WithLastTransitionTime(want.LastTransitionTime))
+	_, err = c.client.NetworkingV1().ServiceCIDRs().ApplyStatus(ctx, apply.ServiceCIDR(name).WithStatus(status), metav1.ApplyOptions{FieldManager: manager, Force: true})
+	if err = gone(err); err != nil && next == ready {
+		c.recorder.Event(r, corev1.EventTypeWarning, "KubernetesServiceCIDRError", "The ServiceCIDR Status can not be set to Ready=True") // upstream's words
+	}
+	return err
 }
 
-// hold keeps a range from being gone before it is released, and returns it as it is then.
-func (c *controller) hold(ctx context.Context, r *networkingv1.ServiceCIDR, next step) (*networkingv1.ServiceCIDR, error) {
-	if next != ready || slices.Contains(r.Finalizers, finalizer) {
-		return r, nil
+// hold keeps a range from being gone before it is released.
+func (c *controller) hold(ctx context.Context, r *networkingv1.ServiceCIDR) error {
+	if slices.Contains(r.Finalizers, finalizer) {
+		return nil
 	}
-	r = r.DeepCopy()
-	r.Finalizers = append(r.Finalizers, finalizer)
-	r, err := c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{FieldManager: manager})
-	if err != nil {
-		return nil, gone(err)
-	}
-	return r, nil
+	return c.patch(ctx, r, "finalizers")
 }
 
 // release lets a range go.
@@ -149,9 +154,13 @@ func (c *controller) release(ctx context.Context, r *networkingv1.ServiceCIDR) e
 	if !slices.Contains(r.Finalizers, finalizer) {
 		return nil
 	}
-	r = r.DeepCopy()
-	r.Finalizers = slices.DeleteFunc(r.Finalizers, func(f string) bool { return f == finalizer })
-	_, err := c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{FieldManager: manager})
+	return c.patch(ctx, r, "$deleteFromPrimitiveList/finalizers")
+}
+
+// patch puts the finalizer where key says; those of others stay as they are.
+func (c *controller) patch(ctx context.Context, r *networkingv1.ServiceCIDR, key string) error {
+	patch := fmt.Appendf(nil, `{"metadata":{%q:[%q],"uid":%q}}`, key, finalizer, r.UID)
+	_, err := c.client.NetworkingV1().ServiceCIDRs().Patch(ctx, r.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	return gone(err)
 }
 

@@ -50,8 +50,11 @@ func (c *controller) step(ctx context.Context, in *observed, s step) (done bool,
 	panic(fmt.Sprintf("unknown step %d", s.what))
 }
 
-// told records an event about a pod; the words are upstream's.
+// told records an event about a pod; the words are upstream's. A write that lost to another is tried again, and not spoken of.
 func (c *controller) told(in *observed, verb string, pod *corev1.Pod, err error) {
+	if apierrors.IsConflict(err) {
+		return
+	}
 	if err != nil {
 		c.recorder.Eventf(in.set, corev1.EventTypeWarning, "Failed"+verb, "%s Pod %s in StatefulSet %s failed error: %s", verb, pod.Name, in.set.Name, err)
 		return

@@ -64,7 +64,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		client: d.Client, recorder: d.Recorder, clock: d.Clock,
 		sets: apps.StatefulSets().Lister(), revisions: apps.ControllerRevisions().Lister(), claims: core.PersistentVolumeClaims().Lister(),
 		pods: core.Pods().Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock), writes: workload.NewWrites(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "statefulset", 5),
+		queue: controllers.NewQueue[types.NamespacedName](d, "statefulset", d.Syncs(5)),
 	}
 	d.Await(apps.ControllerRevisions().Informer())
 	d.Await(core.PersistentVolumeClaims().Informer())

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,23 +55,34 @@ type controller struct {
 	pods     listers.PodLister
 	index    cache.Indexer
 	queue    *controllers.Queue[types.NamespacedName]
+	deleted  prometheus.Counter
+	delay    prometheus.Histogram
 
 	mu  sync.Mutex
-	due map[types.NamespacedName]time.Time // pods that have to go, and when
+	due map[types.NamespacedName]*due // pods that have to go
+}
+
+// due is when a pod has to go, whether that was said, and whether it was deleted: then nothing is done until something changes.
+type due struct {
+	at         time.Time
+	said, done bool
 }
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	nodes, pods := d.Informers.Core().V1().Nodes(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Lister(), index: pods.Informer().GetIndexer(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "noexec_taint_pod", 8), due: map[types.NamespacedName]time.Time{},
+		queue: controllers.NewQueue[types.NamespacedName](d, "noexec_taint_pod", 8), due: map[types.NamespacedName]*due{},
 	}
+	var err error
+	c.deleted, c.delay, err = newMeters(d)
 	wake := func(pod *corev1.Pod) {
 		if node, err := c.nodes.Get(pod.Spec.NodeName); err == nil && len(noExecute(node)) > 0 || c.pending(controllers.Key(pod)) {
+			c.renew(controllers.Key(pod))
 			c.queue.Add(controllers.Key(pod))
 		}
 	}
-	err := errors.Join(
+	err = errors.Join(err,
 		controllers.Index(pods.Informer(), byNode, func(obj any) ([]string, error) {
 			if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
 				return []string{pod.Spec.NodeName}, nil
@@ -114,13 +126,22 @@ func (c *controller) pending(key types.NamespacedName) bool {
 	return ok
 }
 
-// cancel forgets that a pod has to go, and says so if that was known.
+// renew has a pod looked at anew that was deleted before, and may still be there.
+func (c *controller) renew(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if was, ok := c.due[key]; ok && was.done {
+		delete(c.due, key)
+	}
+}
+
+// cancel forgets that a pod has to go, and says so if its time was running.
 func (c *controller) cancel(key types.NamespacedName) {
 	c.mu.Lock()
-	_, ok := c.due[key]
+	was, ok := c.due[key]
 	delete(c.due, key)
 	c.mu.Unlock()
-	if ok {
+	if ok && !was.said {
 		c.tell(key, "Cancelling deletion of Pod %s")
 	}
 }
@@ -138,6 +159,7 @@ func (c *controller) wakePods(node *corev1.Node) {
 	}
 	for _, o := range objects {
 		if pod, ok := o.(*corev1.Pod); ok {
+			c.renew(controllers.Key(pod))
 			c.queue.Add(controllers.Key(pod))
 		}
 	}
@@ -153,7 +175,10 @@ func noExecute(node *corev1.Node) []corev1.Taint {
 	return found
 }
 
-// grace is how long a pod with those tolerations may stay on a node with those taints: not at all if one is not tolerated,
+// never is the grace of a pod that does not tolerate a taint.
+const never = -time.Second
+
+// grace is how long a pod with those tolerations may stay on a node with those taints: never if one is not tolerated,
 // else as long as the shortest of the tolerations, of which the first counts that matches a taint. It is false when the pod
 // may stay for ever.
 func grace(taints []corev1.Taint, tolerations []corev1.Toleration) (time.Duration, bool) {
@@ -162,7 +187,7 @@ func grace(taints []corev1.Taint, tolerations []corev1.Toleration) (time.Duratio
 	for _, taint := range taints {
 		at := slices.IndexFunc(tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, false) })
 		if at < 0 {
-			return 0, true
+			return never, true
 		}
 		seconds := tolerations[at].TolerationSeconds
 		if seconds == nil {
@@ -184,39 +209,18 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	} else if err != nil {
 		return fmt.Errorf("get pod: %w", err)
 	}
-	if pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.due, key)
+	if pod.Spec.NodeName == "" {
+		c.cancel(key) // it is another one of that name
 		return nil
 	}
 	node, err := c.nodes.Get(pod.Spec.NodeName)
-	if apierrors.IsNotFound(err) {
-		return nil // its pods are collected
-	} else if err != nil {
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("get node: %w", err)
 	}
-	taints := noExecute(node)
-	stay, bounded := grace(taints, pod.Spec.Tolerations)
-	if len(taints) == 0 || !bounded {
-		c.cancel(key)
-		return nil
-	}
 	now := c.clock.Now()
-	c.mu.Lock()
-	at, ok := c.due[key]
+	at, ok := c.decide(key, pod, node, now)
 	if !ok {
-		at = now.Add(stay)
-		c.due[key] = at
-	}
-	sooner := stay == 0 && at.After(now)
-	if sooner {
-		at = now
-		c.due[key] = now
-	}
-	c.mu.Unlock()
-	if sooner {
-		c.tell(key, "Cancelling deletion of Pod %s")
+		return nil
 	}
 	if left := at.Sub(now); left > 0 {
 		c.queue.AddAfter(key, left)
@@ -225,21 +229,80 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return c.evict(ctx, key, pod, now)
 }
 
+// decide finds when a pod has to go; false when it need not. A node that is gone changes nothing any more. node may be nil.
+func (c *controller) decide(key types.NamespacedName, pod *corev1.Pod, node *corev1.Node, now time.Time) (time.Time, bool) {
+	stay, bounded := never, false
+	if node != nil {
+		if taints := noExecute(node); len(taints) > 0 {
+			stay, bounded = grace(taints, pod.Spec.Tolerations)
+		}
+		if !bounded {
+			c.cancel(key)
+			return time.Time{}, false
+		}
+	}
+	c.mu.Lock()
+	was, ok := c.due[key]
+	if node == nil && !ok || ok && was.done {
+		c.mu.Unlock()
+		return time.Time{}, false
+	}
+	if !ok {
+		was = &due{at: now.Add(max(stay, 0))}
+		c.due[key] = was
+	}
+	sooner := node != nil && stay == never && was.at.After(now)
+	if sooner {
+		was.at = now
+	}
+	at := was.at
+	c.mu.Unlock()
+	if sooner {
+		c.tell(key, "Cancelling deletion of Pod %s")
+	}
+	return at, true
+}
+
+// evict deletes a pod whose time is over. That is said once, however often it has to be tried.
 func (c *controller) evict(ctx context.Context, key types.NamespacedName, pod *corev1.Pod, now time.Time) error {
-	c.tell(key, "Marking for deletion Pod %s")
+	c.mu.Lock()
+	was := c.due[key]
+	said := was.said
+	was.said = true
+	c.mu.Unlock()
+	if !said {
+		c.tell(key, "Marking for deletion Pod %s")
+	}
 	api := c.client.CoreV1().Pods(key.Namespace)
-	patch, err := workload.Disrupted(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "", now)
+	patch, err := workload.Disrupted(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", pod.Generation, now)
 	if err == nil && patch != nil {
 		_, err = api.Patch(ctx, key.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	}
 	if err == nil {
 		err = api.Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	}
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	switch {
+	case err == nil:
+		c.deleted.Inc()
+		c.delay.Observe(c.clock.Since(was.at).Seconds())
+	case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
 		return fmt.Errorf("evict pod: %w", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.due, key)
+	was.done = true
 	return nil
+}
+
+// newMeters makes upstream's metrics of this controller, under its names.
+func newMeters(d *controllers.Deps) (deleted prometheus.Counter, delay prometheus.Histogram, err error) {
+	const subsystem = "taint_eviction_controller"
+	deleted = controllers.Keep(d.Metrics, &err, prometheus.NewCounter(prometheus.CounterOpts{
+		Subsystem: subsystem, Name: "pod_deletions_total", Help: "Pods that were deleted from nodes with taints.",
+	}))
+	delay = controllers.Keep(d.Metrics, &err, prometheus.NewHistogram(prometheus.HistogramOpts{
+		Subsystem: subsystem, Name: "pod_deletion_duration_seconds", Help: "From when a pod has to go to its deletion.",
+		Buckets: []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240},
+	}))
+	return deleted, delay, err
 }

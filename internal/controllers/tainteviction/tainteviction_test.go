@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
@@ -14,7 +15,12 @@ import (
 )
 
 func TestScenarios(t *testing.T) {
-	controllertest.Run(t, "testdata/*.txtar", controllers.Options{}, Controller())
+	metrics, counted := controllertest.Meters(t)
+	controllertest.Run(t, "testdata/*.txtar", controllers.Options{Metrics: metrics}, Controller())
+	want := []string{"pod_deletion_duration_seconds{} 8", "pod_deletions_total{} 8"}
+	if diff := cmp.Diff(want, controllertest.Counted(t, counted, "taint_eviction_controller_")); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
 }
 
 func TestGrace(t *testing.T) {
@@ -32,8 +38,8 @@ func TestGrace(t *testing.T) {
 		want        time.Duration
 		bounded     bool
 	}{
-		{"none", nil, 0, true},
-		{"one of two", []corev1.Toleration{tolerates("a", 0)}, 0, true},
+		{"none", nil, never, true},
+		{"one of two", []corev1.Toleration{tolerates("a", 0)}, never, true},
 		{"for ever", []corev1.Toleration{tolerates("a", 0), tolerates("b", 0)}, 0, false},
 		{"the shortest", []corev1.Toleration{tolerates("a", 30), tolerates("b", 20)}, 20 * time.Second, true},
 		{"one for ever", []corev1.Toleration{tolerates("a", 0), tolerates("b", 20)}, 20 * time.Second, true},

@@ -83,9 +83,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	}
 	own := ofType(d)
 	all, found := d.Informers.Core().V1().ServiceAccounts(), own.Core().V1().Secrets()
-	c := &filler{client: d.Client, sign: d.Cluster.Tokens, rootCA: d.Cluster.RootCA, secrets: found.Lister(), accounts: all.Lister()}
-	tokens := controllers.NewQueue[token](d, "serviceaccount_tokens_secret", 5)
-	owners := controllers.NewQueue[account](d, "serviceaccount_tokens_service", 5)
+	c := &filler{client: d.Client, sign: d.Cluster.Tokens, rootCA: d.Cluster.Trusted(), secrets: found.Lister(), accounts: all.Lister()}
+	tokens := controllers.NewQueue[token](d, "serviceaccount_tokens_secret", d.Syncs(5))
+	owners := controllers.NewQueue[account](d, "serviceaccount_tokens_service", d.Syncs(5))
 	err := errors.Join(
 		controllers.Subscribe(d, all.Informer(), controllers.OnAny(func(a *corev1.ServiceAccount) {
 			owners.Add(account{NamespacedName: controllers.Key(a), uid: a.UID})

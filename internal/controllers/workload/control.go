@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -147,23 +148,35 @@ func ByController(pods cache.Indexer, owner metav1.Object, orphans bool) ([]*cor
 	return Children[*corev1.Pod](pods, owner, orphans)
 }
 
-// Children is ByController for any kind.
+// Children is ByController for any kind. Orphans are looked up first, so that a child that is adopted meanwhile is found, and once.
 func Children[T metav1.Object](children cache.Indexer, owner metav1.Object, orphans bool) ([]T, error) {
-	keys := []string{string(owner.GetUID())}
+	var free []T
 	if orphans {
-		keys = append(keys, "orphans of "+owner.GetNamespace())
-	}
-	var found []T
-	for _, key := range keys {
-		objects, err := children.ByIndex(byController, key)
-		if err != nil {
-			return nil, fmt.Errorf("look up children: %w", err)
+		var err error
+		if free, err = indexed[T](children, "orphans of "+owner.GetNamespace()); err != nil {
+			return nil, err
 		}
-		found = slices.Grow(found, len(objects))
-		for _, o := range objects {
-			if child, ok := o.(T); ok {
-				found = append(found, child)
-			}
+	}
+	found, err := indexed[T](children, string(owner.GetUID()))
+	if err != nil || len(free) == 0 {
+		return found, err
+	}
+	held := make(map[types.UID]bool, len(found))
+	for _, child := range found {
+		held[child.GetUID()] = true
+	}
+	return append(found, slices.DeleteFunc(free, func(child T) bool { return held[child.GetUID()] })...), nil
+}
+
+func indexed[T metav1.Object](children cache.Indexer, key string) ([]T, error) {
+	objects, err := children.ByIndex(byController, key)
+	if err != nil {
+		return nil, fmt.Errorf("look up children: %w", err)
+	}
+	found := make([]T, 0, len(objects))
+	for _, o := range objects {
+		if child, ok := o.(T); ok {
+			found = append(found, child)
 		}
 	}
 	return found, nil

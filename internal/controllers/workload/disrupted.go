@@ -13,30 +13,35 @@ import (
 )
 
 // Disrupted is the strategic merge patch of a pod's status that says why the pod is about to be deleted; nil when it says so
-// already. Owners tell by it that the pod did not fail by itself. A phase is set too if it is not empty.
-func Disrupted(pod *corev1.Pod, reason, message string, phase corev1.PodPhase, now time.Time) ([]byte, error) {
+// already. Owners tell by it that the pod did not fail by itself. generation is which one of the pod that is said of; 0: none.
+func Disrupted(pod *corev1.Pod, reason, message string, generation int64, now time.Time) ([]byte, error) {
 	is := corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now),
+		ObservedGeneration: generation,
 	}
-	if pod.Status.ObservedGeneration != 0 {
-		is.ObservedGeneration = pod.Generation
-	}
-	status := map[string]any{}
-	if was := Condition(pod, corev1.DisruptionTarget); was == nil || was.Status != is.Status || was.Reason != reason || was.Message != message {
-		if was != nil && was.Status == is.Status {
-			is.LastTransitionTime = was.LastTransitionTime
+	was := Condition(pod, corev1.DisruptionTarget)
+	if was != nil && was.Status == is.Status {
+		if was.Reason == reason && was.Message == message {
+			return nil, nil
 		}
-		status["conditions"] = []corev1.PodCondition{is}
+		is.LastTransitionTime = was.LastTransitionTime
 	}
-	if phase != "" && pod.Status.Phase != phase {
-		status["phase"] = phase
-	}
-	if len(status) == 0 {
-		return nil, nil
-	}
+	status := map[string]any{"conditions": []corev1.PodCondition{is}, "$setElementOrder/conditions": ConditionOrder(pod, is.Type)}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
 		return nil, fmt.Errorf("encode patch: %w", err)
 	}
 	return patch, nil
+}
+
+// ConditionOrder keeps the conditions of a pod in their order in a strategic merge patch, with a new one at the end.
+func ConditionOrder(pod *corev1.Pod, with corev1.PodConditionType) []map[string]corev1.PodConditionType {
+	var types []map[string]corev1.PodConditionType
+	for _, c := range pod.Status.Conditions {
+		types = append(types, map[string]corev1.PodConditionType{"type": c.Type})
+	}
+	if Condition(pod, with) == nil {
+		types = append(types, map[string]corev1.PodConditionType{"type": with})
+	}
+	return types
 }
