@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package volumebinder
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/storage/volume"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// volume sees to a volume: it is available, bound to its claim, or left by it.
+func (c *controller) volume(ctx context.Context, pv *corev1.PersistentVolume) error {
+	ref := pv.Spec.ClaimRef
+	if ref == nil || ref.UID == "" {
+		_, err := c.volumePhase(ctx, pv, corev1.VolumeAvailable)
+		return err
+	}
+	claim, err := c.claimOf(ctx, ref)
+	switch {
+	case err != nil:
+		return err
+	case claim == nil:
+		return c.reclaim(ctx, pv)
+	case claim.Spec.VolumeName == "":
+		if volume.CheckVolumeModeMismatches(&claim.Spec, &pv.Spec) {
+			c.recorder.Event(pv, corev1.EventTypeWarning, "VolumeMismatch", fmt.Sprintf("Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode.", claim.Name))
+			c.recorder.Event(claim, corev1.EventTypeWarning, "VolumeMismatch", fmt.Sprintf("Cannot bind PersistentVolume %q to requested PersistentVolumeClaim due to incompatible volumeMode.", pv.Name))
+			return nil
+		}
+		c.queue.Add(controllers.Key(claim)) // that is where it goes on
+		return nil
+	case claim.Spec.VolumeName == pv.Name:
+		_, err := c.volumePhase(ctx, pv, corev1.VolumeBound)
+		return err
+	}
+	// The claim has got another.
+	if _, made := pv.Annotations[volume.AnnDynamicallyProvisioned]; made && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+		return c.reclaim(ctx, pv)
+	}
+	return c.unbind(ctx, pv)
+}
+
+// claimOf is the claim of a volume; nil: it is gone. That is asked of the API, since the cache may not show it yet.
+func (c *controller) claimOf(ctx context.Context, ref *corev1.ObjectReference) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := c.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
+	if err != nil || claim.UID != ref.UID {
+		claim, err = c.client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get claim: %w", err)
+	case claim.UID != ref.UID:
+		return nil, nil // another of its name
+	}
+	return claim, nil
+}
+
+// reclaim releases a volume whose claim is gone. It is deleted by who made it, and kept if nobody did or that is the policy.
+func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) error {
+	if pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
+		var err error
+		if pv, err = c.volumePhase(ctx, pv, corev1.VolumeReleased); err != nil {
+			return err
+		}
+	}
+	switch pv.Spec.PersistentVolumeReclaimPolicy {
+	case corev1.PersistentVolumeReclaimRetain:
+		return nil
+	case corev1.PersistentVolumeReclaimDelete:
+		by := pv.Annotations[volume.AnnDynamicallyProvisioned]
+		if by != "" && !strings.HasPrefix(by, "kubernetes.io/") || pv.Annotations[volume.AnnMigratedTo] != "" {
+			return nil
+		}
+		return c.failed(ctx, pv, "VolumeFailedDelete", fmt.Sprintf("error getting deleter volume plugin for volume %q: no deletable volume plugin matched", pv.Name))
+	case corev1.PersistentVolumeReclaimRecycle:
+		return c.failed(ctx, pv, "VolumeFailedRecycle", "No recycler plugin found for the volume!")
+	}
+	return c.failed(ctx, pv, "VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy")
+}
+
+func (c *controller) failed(ctx context.Context, pv *corev1.PersistentVolume, reason, message string) error {
+	if pv.Status.Phase == corev1.VolumeFailed {
+		return nil
+	}
+	failed := pv.DeepCopy()
+	failed.Status.Phase, failed.Status.Message = corev1.VolumeFailed, message
+	if _, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, failed, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("update volume status: %w", err)
+	}
+	c.recorder.Event(pv, corev1.EventTypeWarning, reason, message)
+	return nil
+}
+
+// unbind takes a volume back from a claim that has got another. One that its maker has meant for the claim stays meant for it.
+func (c *controller) unbind(ctx context.Context, pv *corev1.PersistentVolume) error {
+	update := pv.DeepCopy()
+	if _, ours := pv.Annotations[volume.AnnBoundByController]; ours {
+		update.Spec.ClaimRef = nil
+		delete(update.Annotations, volume.AnnBoundByController)
+	} else {
+		update.Spec.ClaimRef.UID = ""
+	}
+	now, err := c.client.CoreV1().PersistentVolumes().Update(ctx, update, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("update volume: %w", err)
+	}
+	_, err = c.volumePhase(ctx, now, corev1.VolumeAvailable)
+	return err
+}
+
+// volumePhase sets a volume's phase, and returns the volume with it.
+func (c *controller) volumePhase(ctx context.Context, pv *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) (*corev1.PersistentVolume, error) {
+	if pv.Status.Phase == phase {
+		return pv, nil
+	}
+	update := pv.DeepCopy()
+	update.Status.Phase, update.Status.Message = phase, ""
+	now, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, update, metav1.UpdateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("update volume status: %w", err)
+	}
+	return now, nil
+}

@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package volumebinder binds claims to volumes, and says what has become of either.
+//
+// A claim that names no volume gets the smallest one that satisfies it (claim.go), but not if its class waits for the claim's first
+// pod: then the scheduler chooses. If there is none, and the class has an external provisioner, that is told to make one. A volume
+// whose claim is gone is released; what then becomes of it is up to who made it (volume.go).
+//
+// Binding is four writes (bind.go), each of which may be the last before a crash: the volume's claimRef, its phase, the claim's
+// volumeName, its phase. Whoever looks next goes on from there. One worker does all, so that a volume is offered to one claim at a
+// time; that the cache may be behind does not matter, since each write is of the version that was looked at.
+package volumebinder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/component-helpers/storage/volume"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// Controller describes the loop.
+func Controller() controllers.Controller {
+	volumes, claims := corev1.SchemeGroupVersion.WithResource("persistentvolumes"), corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
+	return controllers.Controller{
+		Name: "persistentvolume-binder-controller", Component: "persistentvolume-controller",
+		Inputs:  []schema.GroupVersionResource{volumes, claims, storagev1.SchemeGroupVersion.WithResource("storageclasses")},
+		Outputs: []schema.GroupVersionResource{volumes, claims},
+		New:     build,
+	}
+}
+
+// Indexes: of volumes by class, and of claims by what they wait for, which are keys of a class or of a volume.
+const (
+	byClass = "storageclass"
+	byWait  = "volume or class"
+)
+
+type controller struct {
+	client   kubernetes.Interface
+	recorder record.EventRecorder
+	volumes  corelisters.PersistentVolumeLister
+	claims   corelisters.PersistentVolumeClaimLister
+	classes  storagelisters.StorageClassLister
+	free     cache.Indexer // volumes, by class
+	waiting  cache.Indexer // claims, by what they wait for
+	queue    *controllers.Queue[types.NamespacedName]
+
+	told map[types.NamespacedName]string // what a claim that waits was told last; the worker's
+}
+
+func build(d *controllers.Deps) (controllers.Runner, error) {
+	core, classes := d.Informers.Core().V1(), d.Informers.Storage().V1().StorageClasses()
+	volumes, claims := core.PersistentVolumes(), core.PersistentVolumeClaims()
+	c := &controller{
+		client: d.Client, recorder: d.Recorder, volumes: volumes.Lister(), claims: claims.Lister(), classes: classes.Lister(),
+		free: volumes.Informer().GetIndexer(), waiting: claims.Informer().GetIndexer(), told: map[types.NamespacedName]string{},
+		queue: controllers.NewQueue[types.NamespacedName](d, "volumes", 1),
+	}
+	err := errors.Join(
+		controllers.Index(volumes.Informer(), byClass, func(obj any) ([]string, error) {
+			if pv, ok := obj.(*corev1.PersistentVolume); ok {
+				return []string{volume.GetPersistentVolumeClass(pv)}, nil
+			}
+			return nil, nil
+		}),
+		controllers.Index(claims.Informer(), byWait, func(obj any) ([]string, error) {
+			if claim, ok := obj.(*corev1.PersistentVolumeClaim); ok {
+				return []string{waitsFor(claim)}, nil
+			}
+			return nil, nil
+		}),
+		controllers.Subscribe(d, volumes.Informer(), controllers.OnAny(c.volumeHeard)),
+		controllers.Subscribe(d, claims.Informer(), controllers.OnAny(c.claimHeard)),
+		controllers.Subscribe(d, classes.Informer(), controllers.Handler[*storagev1.StorageClass]{
+			Add: c.classHeard, Update: func(_, now *storagev1.StorageClass) { c.classHeard(now) },
+		}),
+	)
+	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
+}
+
+func ofVolume(name string) string { return "volume " + name }
+func ofClass(name string) string  { return "class " + name }
+
+// waitsFor is what a claim looks out for: its volume, or any of its class.
+func waitsFor(claim *corev1.PersistentVolumeClaim) string {
+	if claim.Spec.VolumeName != "" {
+		return ofVolume(claim.Spec.VolumeName)
+	}
+	return ofClass(volume.GetPersistentVolumeClaimClass(claim))
+}
+
+func (c *controller) volumeHeard(pv *corev1.PersistentVolume) {
+	c.queue.Add(types.NamespacedName{Name: pv.Name})
+	c.wake(ofVolume(pv.Name))
+	if ref := pv.Spec.ClaimRef; ref != nil {
+		c.queue.Add(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	} else {
+		c.wake(ofClass(volume.GetPersistentVolumeClass(pv)))
+	}
+}
+
+func (c *controller) claimHeard(claim *corev1.PersistentVolumeClaim) {
+	c.queue.Add(controllers.Key(claim))
+	if claim.Spec.VolumeName != "" {
+		c.queue.Add(types.NamespacedName{Name: claim.Spec.VolumeName})
+	}
+}
+
+func (c *controller) classHeard(class *storagev1.StorageClass) {
+	c.wake(ofClass(class.Name))
+	if isDefault(class) {
+		c.wake(ofClass(""))
+	}
+}
+
+// wake puts in the claims that wait for something.
+func (c *controller) wake(what string) {
+	found, err := c.waiting.ByIndex(byWait, what)
+	if err != nil {
+		return // there is no such index, and it has been made above
+	}
+	for _, f := range found {
+		if claim, ok := f.(*corev1.PersistentVolumeClaim); ok {
+			c.queue.Add(controllers.Key(claim))
+		}
+	}
+}
+
+// sync looks at a claim, or, if the key has no namespace, at a volume. What is done, or failed at, comes back as an event or by the
+// queue.
+func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
+	if key.Namespace == "" {
+		pv, err := c.volumes.Get(key.Name)
+		if apierrors.IsNotFound(err) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("get volume: %w", err)
+		}
+		return c.volume(ctx, pv)
+	}
+	claim, err := c.claims.PersistentVolumeClaims(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		delete(c.told, key)
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("get claim: %w", err)
+	}
+	if _, ok := claim.Annotations[volume.AnnBindCompleted]; ok {
+		delete(c.told, key)
+		return c.boundClaim(ctx, claim)
+	}
+	if claim.Spec.VolumeName != "" {
+		return c.namingClaim(ctx, claim)
+	}
+	return c.openClaim(ctx, claim)
+}
