@@ -4,6 +4,7 @@
 package simulation_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -20,7 +22,8 @@ import (
 
 // promises are what the controllers promise, whatever goes wrong.
 type promises struct {
-	most map[string]int32 // what was asked for at most since all was last as it should be
+	most  map[string]int32    // what was asked for at most since all was last as it should be
+	sizes map[types.UID]int32 // of replica sets
 }
 
 func (p *promises) atMost(what string, n int32) int32 {
@@ -57,15 +60,16 @@ func (p *promises) check(w *controllertest.World, event controllertest.Event) st
 		p.atMost("deployment "+string(o.UID), *o.Spec.Replicas+surge)
 	case *appsv1.ReplicaSet:
 		p.atMost("set "+string(o.UID), *o.Spec.Replicas)
-		return p.surge(w, o)
+		return cmp.Or(p.available(w, o), p.surge(w, o))
 	case *batchv1.Job:
 		if event.Type == watch.Added {
 			return p.alone(w, o)
 		}
 	case *corev1.Pod:
 		if event.Type == watch.Added {
-			return p.room(w, o)
+			return cmp.Or(p.order(w, event.Type, o), p.room(w, o))
 		}
+		return p.order(w, event.Type, o)
 	}
 	return ""
 }
@@ -166,7 +170,7 @@ func (p *promises) kept(w *controllertest.World) string {
 		}
 		for _, rs := range controllertest.All[*appsv1.ReplicaSetList](w, setsResource, "ReplicaSet").Items {
 			owners[rs.UID] = true
-			if ref := metav1.GetControllerOf(&rs); ref == nil || !owners[ref.UID] {
+			if ref := metav1.GetControllerOf(&rs); rs.Name != "guarded" && (ref == nil || !owners[ref.UID]) {
 				lack("replica set %s is an orphan", rs.Name)
 			}
 			if n, pods := *rs.Spec.Replicas, podsOf(w, rs.UID, active); rs.Status.Replicas != n || len(pods) != int(n) {
@@ -209,6 +213,12 @@ func (p *promises) kept(w *controllertest.World) string {
 			}
 			if ref := metav1.GetControllerOf(&j); ref != nil && !owners[ref.UID] {
 				lack("job %s is an orphan", j.Name)
+			}
+		}
+		for _, b := range controllertest.All[*policyv1.PodDisruptionBudgetList](w, budgetsResource, "PodDisruptionBudget").Items {
+			if s := b.Status; s.ObservedGeneration != b.Generation || s.ExpectedPods != guarded || s.CurrentHealthy != guarded ||
+				s.DesiredHealthy != wanted(&b) || s.DisruptionsAllowed != guarded-wanted(&b) {
+				lack("budget of %d: %+v", wanted(&b), s)
 			}
 		}
 		for _, pod := range controllertest.All[*corev1.PodList](w, podsResource, "Pod").Items {
