@@ -432,7 +432,7 @@ func TestEvictionIsBooked(t *testing.T) {
 		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}},
 		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1}}
 	b := &booking{shelf: shelfOf(map[string]resource.Object{at(podsResource, "ns", "p"): pod("p", nil), at(budgetsResource, "ns", "b"): budget})}
-	if err := spendBudget(context.Background(), b, pod("p", nil), false); err != nil {
+	if _, err := spendBudget(context.Background(), b, pod("p", nil), false); err != nil {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(b.booked); got != "[poddisruptionbudgets/status ns/b false]" {

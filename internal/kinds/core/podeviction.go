@@ -31,6 +31,9 @@ var (
 	budgetsResource = schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}
 )
 
+// maxEvictionTries bounds how often a pod that changes while it is evicted is looked at again.
+const maxEvictionTries = 20
+
 // maxDisruptedPods bounds the pods that a budget keeps count of while their deletion is not seen.
 const maxDisruptedPods = 2000
 
@@ -72,28 +75,51 @@ func evictPod(ctx context.Context, b resource.Backend, namespace, name string, o
 	case len(opts.DryRun) > 0 && !slices.Equal(opts.DryRun, del.DryRun):
 		return nil, fmt.Errorf("Non-matching dry-run options in request and content: %v and %v", opts.DryRun, del.DryRun)
 	}
-	got, err := b.Get(ctx, podsResource, namespace, name)
-	if err != nil {
-		return nil, err
-	}
-	pod, ok := got.(*corev1.Pod)
-	if !ok {
-		return nil, apierrors.NewInternalError(fmt.Errorf("evict pod: %T is no pod", got))
-	}
-	if !beyondBudgets(pod) {
-		if err := spendBudget(ctx, b, pod, dryRun(del.DryRun)); err != nil {
+	for tries := 1; ; tries++ {
+		again, err := evictOnce(ctx, b, namespace, name, del.DeepCopy())
+		switch {
+		case err == nil:
+			return &metav1.Status{Status: metav1.StatusSuccess}, nil
+		case !again || tries == maxEvictionTries || ctx.Err() != nil:
 			return nil, err
 		}
 	}
+}
+
+// evictOnce evicts a pod as it is now. Where a pod is spared its budget for what it is, it is deleted only if it is that
+// still: it may have become one that is missed. again says that it did, and that it is worth another look.
+func evictOnce(ctx context.Context, b resource.Backend, namespace, name string, del *metav1.DeleteOptions) (again bool, err error) {
+	got, err := b.Get(ctx, podsResource, namespace, name)
+	if err != nil {
+		return false, err
+	}
+	pod, ok := got.(*corev1.Pod)
+	if !ok {
+		return false, apierrors.NewInternalError(fmt.Errorf("evict pod: %T is no pod", got))
+	}
+	free := del.Preconditions == nil || del.Preconditions.ResourceVersion == nil // its client does not mind which version goes
+	beyond, spared := beyondBudgets(pod), ""
+	if !beyond {
+		if spared, err = spendBudget(ctx, b, pod, dryRun(del.DryRun)); err != nil {
+			return false, err
+		}
+	}
+	if free && (spared != "" || beyond && pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp == nil) {
+		if del.Preconditions == nil {
+			del.Preconditions = &metav1.Preconditions{}
+		}
+		del.Preconditions.ResourceVersion = &pod.ResourceVersion
+	}
 	if errs := metav1validation.ValidateDeleteOptions(del); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
+		return false, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	// The disruption is counted: a client that goes now must not leave it spent on a pod that stays. Nobody would get one
 	// from this budget until its controller gives up on the pod, minutes later.
-	if err := markAndDelete(context.WithoutCancel(ctx), b, namespace, name, del); err != nil {
-		return nil, err
+	err = markAndDelete(context.WithoutCancel(ctx), b, namespace, name, del)
+	if free && spared != "" && apierrors.IsConflict(err) {
+		return false, beingProcessed(spared)
 	}
-	return &metav1.Status{Status: metav1.StatusSuccess}, nil
+	return free && beyond && apierrors.IsConflict(err), err
 }
 
 // beyondBudgets reports pods whose end disrupts nothing: those that ended, have not begun, or are being deleted.
@@ -102,18 +128,19 @@ func beyondBudgets(pod *corev1.Pod) bool {
 		pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
 }
 
-// spendBudget takes one disruption from the pod's budget, if it has one.
-func spendBudget(ctx context.Context, b resource.Backend, pod *corev1.Pod, dry bool) error {
+// spendBudget takes one disruption from the pod's budget, if it has one. A pod that is not ready may be spared that: then
+// the budget's name is told.
+func spendBudget(ctx context.Context, b resource.Backend, pod *corev1.Pod, dry bool) (spared string, err error) {
 	budget, err := budgetOf(ctx, b, pod)
 	if err != nil || budget == nil {
-		return err
+		return "", err
 	}
 	if !podReady(pod) {
 		if p := budget.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
-			return nil
+			return budget.Name, nil
 		}
 		if budget.Status.CurrentHealthy >= budget.Status.DesiredHealthy && budget.Status.DesiredHealthy > 0 {
-			return nil
+			return budget.Name, nil
 		}
 	}
 	take := func(obj resource.Object) error {
@@ -125,26 +152,37 @@ func spendBudget(ctx context.Context, b resource.Backend, pod *corev1.Pod, dry b
 	}
 	if w, ok := b.(resource.ServerWriter); ok {
 		_, err = w.UpdateAsServer(ctx, budgetsResource, budget.Namespace, budget.Name, "status", dry, take)
-		return err
+		return "", err
 	}
 	_, err = b.Update(ctx, budgetsResource, budget.Namespace, budget.Name, dry, take)
+	return "", err
+}
+
+const refused = "Cannot evict pod as it would violate the pod's disruption budget." // upstream's words
+
+// because adds to an answer what it is about a budget that refuses.
+func because(err *apierrors.StatusError, budget, format string, args ...any) error {
+	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
+		Type: policyv1.DisruptionBudgetCause, Message: fmt.Sprintf("The disruption budget %s ", budget) + fmt.Sprintf(format, args...),
+	})
 	return err
+}
+
+// beingProcessed asks a client to try again in a while.
+func beingProcessed(budget string) error {
+	return because(apierrors.NewTooManyRequests(refused, 10), budget, "is still being processed by the server.") // upstream's words
 }
 
 // spend counts a disruption in a budget, or says why there is no room.
 func spend(budget *policyv1.PodDisruptionBudget, pod string) error {
 	status := &budget.Status
 	cause := func(err *apierrors.StatusError, format string, args ...any) error {
-		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
-			Type: policyv1.DisruptionBudgetCause, Message: fmt.Sprintf("The disruption budget %s ", budget.Name) + fmt.Sprintf(format, args...),
-		})
-		return err
+		return because(err, budget.Name, format, args...)
 	}
-	const refused = "Cannot evict pod as it would violate the pod's disruption budget."
 	one := schema.GroupResource{Group: "policy", Resource: "poddisruptionbudget"}
 	switch {
 	case status.ObservedGeneration < budget.Generation:
-		return cause(apierrors.NewTooManyRequests(refused, 10), "is still being processed by the server.")
+		return beingProcessed(budget.Name)
 	case status.DisruptionsAllowed < 0:
 		return cause(apierrors.NewForbidden(one, budget.Name, errors.New("pdb disruptions allowed is negative")),
 			"does not allow evicting pods currently: pdb disruptions allowed is negative")
@@ -184,9 +222,6 @@ func spend(budget *policyv1.PodDisruptionBudget, pod string) error {
 
 // budgetOf is the budget that selects the pod, nil if none does or the server has no such kind.
 func budgetOf(ctx context.Context, b resource.Backend, pod *corev1.Pod) (*policyv1.PodDisruptionBudget, error) {
-	if len(pod.Labels) == 0 {
-		return nil, nil
-	}
 	all, err := b.List(ctx, budgetsResource, pod.Namespace)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
