@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package claims tells which claims of volumes a pod uses: those that its volumes name, and those that are made for its generic
+// ephemeral volumes (KEP-1698).
+package claims
+
+import (
+	"context"
+	"iter"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Of yields the names of the pod's claims, and whether each is made for the pod alone.
+func Of(pod *corev1.Pod) iter.Seq2[string, bool] {
+	return func(yield func(string, bool) bool) {
+		for i := range pod.Spec.Volumes {
+			name, own := "", false
+			switch v := &pod.Spec.Volumes[i]; {
+			case v.PersistentVolumeClaim != nil:
+				name = v.PersistentVolumeClaim.ClaimName
+			case v.Ephemeral != nil:
+				name, own = ephemeral.VolumeClaimName(pod, v), true
+			default:
+				continue
+			}
+			if !yield(name, own) {
+				return
+			}
+		}
+	}
+}
+
+// Signer is the part of a plug-in that signs pods by their volumes.
+type Signer struct{}
+
+// SignPod signs the volumes.
+func (Signer) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	return []fwk.SignFragment{{Key: fwk.VolumesSignerName, Value: fwk.VolumesSigner(pod)}}, nil
+}
+
+// Uses tells whether the claim is one of the pod's.
+func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
+	if claim == nil || claim.Namespace != pod.Namespace {
+		return false
+	}
+	for name := range Of(pod) {
+		if name == claim.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// Changed is the hint that a claim which came or changed may help the pods that use it, and no others.
+func Changed(_ klog.Logger, pod *corev1.Pod, _, newObj any) (fwk.QueueingHint, error) {
+	if claim, ok := newObj.(*corev1.PersistentVolumeClaim); ok && !Uses(pod, claim) {
+		return fwk.QueueSkip, nil
+	}
+	return fwk.Queue, nil
+}
