@@ -1,0 +1,265 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics is what the scheduler measures of itself, under kube-scheduler's names and with its labels and buckets.
+//
+// [Metrics] are the whole scheduler's, [Profile] those of one scheduler name; both may be nil, and measure nothing then. What comes
+// often has its counters found beforehand. How full the queue and the cache are is counted when somebody asks for the metrics
+// ([Metrics.Attach]), not as it changes.
+package metrics
+
+import (
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Metrics are a scheduler's. Its methods may be called concurrently.
+type Metrics struct {
+	attempts, incoming        *prometheus.CounterVec
+	latency, points, plugins  *prometheus.HistogramVec
+	sli, events, permit       *prometheus.HistogramVec
+	algorithm, tries, victims prometheus.Histogram
+	preemptions               prometheus.Counter
+	goroutines                *prometheus.GaugeVec
+	binding                   prometheus.Gauge
+	first                     prometheus.Observer // of sli, of pods bound at the first attempt
+	state                     state
+}
+
+// New makes the metrics and registers them.
+func New(registry prometheus.Registerer) (*Metrics, error) {
+	name := func(s string) string { return "scheduler_" + s }
+	counter := func(n, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name(n), Help: help}, labels)
+	}
+	times := func(n, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name(n), Help: help, Buckets: buckets}, labels)
+	}
+	one := func(n, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name(n), Help: help, Buckets: buckets})
+	}
+	long, short, fine := prometheus.ExponentialBuckets(0.001, 2, 15), prometheus.ExponentialBuckets(0.0001, 2, 12), prometheus.ExponentialBuckets(0.00001, 1.5, 20)
+	m := &Metrics{
+		attempts:    counter("schedule_attempts_total", "Attempts to schedule pods, by their result.", "result", "profile"),
+		latency:     times("scheduling_attempt_duration_seconds", "How long an attempt to schedule a pod takes, with its binding.", long, "result", "profile"),
+		algorithm:   one("scheduling_algorithm_duration_seconds", "How long deciding on a node takes.", long),
+		incoming:    counter("queue_incoming_pods_total", "Pods that came into a part of the queue, by what brought them.", "queue", "event"),
+		sli:         times("pod_scheduling_sli_duration_seconds", "From a pod's first attempt to its binding, by how many attempts it took.", prometheus.ExponentialBuckets(0.01, 2, 20), "attempts"),
+		tries:       one("pod_scheduling_attempts", "How many attempts a pod takes that is scheduled.", prometheus.ExponentialBuckets(1, 2, 5)),
+		points:      times("framework_extension_point_duration_seconds", "How long all plug-ins of an extension point take for a pod.", short, "extension_point", "status", "profile"),
+		plugins:     times("plugin_execution_duration_seconds", "How long a plug-in takes at an extension point; of one attempt in ten, and of one node in sixteen.", fine, "plugin", "extension_point", "status"),
+		victims:     one("preemption_victims", "How many pods one preemption ends.", prometheus.ExponentialBuckets(1, 2, 7)),
+		preemptions: prometheus.NewCounter(prometheus.CounterOpts{Name: name("preemption_attempts_total"), Help: "Attempts to make room by preemption."}),
+		events:      times("event_handling_duration_seconds", "How long taking over a change of the cluster takes.", short, "event"),
+		permit:      times("permit_wait_duration_seconds", "How long pods wait on Permit plug-ins.", long, "result"),
+		goroutines:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("goroutines"), Help: "Goroutines at work, by what they do."}, []string{"operation"}),
+	}
+	m.first, m.binding = m.sli.WithLabelValues("1"), m.goroutines.WithLabelValues("binding")
+	for _, c := range []prometheus.Collector{
+		m.attempts, m.latency, m.algorithm, m.incoming, m.sli, m.tries, m.points, m.plugins, m.victims, m.preemptions,
+		m.events, m.permit, m.goroutines, &m.state,
+	} {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("register scheduler metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// Profile makes the metrics of one scheduler name.
+func (m *Metrics) Profile(name string) *Profile {
+	if m == nil {
+		return nil
+	}
+	p := &Profile{all: m, name: name}
+	for i, r := range results {
+		p.attempts[i], p.latency[i] = m.attempts.WithLabelValues(r, name), m.latency.WithLabelValues(r, name)
+	}
+	for i, point := range pointNames {
+		p.points[i] = m.points.WithLabelValues(point, fwk.Success.String(), name)
+	}
+	return p
+}
+
+// Incoming counts a pod that came into a part of the queue.
+func (m *Metrics) Incoming(queue, event string) {
+	if m != nil {
+		m.incoming.WithLabelValues(queue, event).Inc()
+	}
+}
+
+// Began is the time, for what ends it; the zero time where nothing is measured.
+func (m *Metrics) Began() time.Time {
+	if m == nil {
+		return time.Time{}
+	}
+	return time.Now()
+}
+
+// Handled measures how long taking over a change of the cluster took.
+func (m *Metrics) Handled(event string, began time.Time) {
+	if m != nil {
+		m.events.WithLabelValues(event).Observe(time.Since(began).Seconds())
+	}
+}
+
+// Preempted counts an attempt to make room, Ended its victims.
+func (m *Metrics) Preempted() {
+	if m != nil {
+		m.preemptions.Inc()
+	}
+}
+
+// Ended notes how many pods a preemption ends.
+func (m *Metrics) Ended(victims int) {
+	if m != nil {
+		m.victims.Observe(float64(victims))
+	}
+}
+
+// Binding counts a pod on its way to its node, until done is called.
+func (m *Metrics) Binding() (done func()) {
+	if m == nil {
+		return func() {}
+	}
+	m.binding.Inc()
+	return m.binding.Dec
+}
+
+// Result is how an attempt ended.
+type Result int
+
+// The results.
+const (
+	Scheduled Result = iota
+	Unschedulable
+	Error
+	resultCount
+)
+
+var results = [resultCount]string{"scheduled", "unschedulable", "error"}
+
+// Point is an extension point.
+type Point int
+
+// The extension points that are measured.
+const (
+	PreFilter Point = iota
+	Filter
+	PostFilter
+	PreScore
+	Score
+	Reserve
+	Unreserve
+	Permit
+	PreBindPreFlight
+	PreBind
+	Bind
+	PostBind
+	pointCount
+)
+
+var pointNames = [pointCount]string{
+	"PreFilter", "Filter", "PostFilter", "PreScore", "Score", "Reserve", "Unreserve", "Permit", "PreBindPreFlight", "PreBind", "Bind", "PostBind",
+}
+
+// Profile is the metrics of one scheduler name. Its methods may be called concurrently.
+type Profile struct {
+	all  *Metrics
+	name string
+
+	attempts [resultCount]prometheus.Counter
+	latency  [resultCount]prometheus.Observer
+	points   [pointCount]prometheus.Observer // of success
+	nodes    atomic.Uint32                   // of which one in sixteen is measured
+}
+
+// Began is the time, for what ends it; the zero time where nothing is measured.
+func (p *Profile) Began() time.Time {
+	if p == nil {
+		return time.Time{}
+	}
+	return time.Now()
+}
+
+// Decided measures a decision.
+func (p *Profile) Decided(took time.Duration) {
+	if p != nil {
+		p.all.algorithm.Observe(took.Seconds())
+	}
+}
+
+// Attempted measures an attempt.
+func (p *Profile) Attempted(r Result, took time.Duration) {
+	if p != nil {
+		p.attempts[r].Inc()
+		p.latency[r].Observe(took.Seconds())
+	}
+}
+
+// manyAttempts and more are counted together.
+const manyAttempts = 15
+
+// Bound measures a pod's way from its first attempt.
+func (p *Profile) Bound(attempts int, took time.Duration) {
+	if p == nil {
+		return
+	}
+	p.all.tries.Observe(float64(attempts))
+	switch {
+	case attempts == 1:
+		p.all.first.Observe(took.Seconds())
+	case attempts < manyAttempts:
+		p.all.sli.WithLabelValues(strconv.Itoa(attempts)).Observe(took.Seconds())
+	default:
+		p.all.sli.WithLabelValues(strconv.Itoa(manyAttempts) + "+").Observe(took.Seconds())
+	}
+}
+
+// Passed measures an extension point.
+func (p *Profile) Passed(at Point, s *fwk.Status, began time.Time) {
+	switch {
+	case p == nil:
+	case s.IsSuccess():
+		p.points[at].Observe(time.Since(began).Seconds())
+	default:
+		p.all.points.WithLabelValues(pointNames[at], s.Code().String(), p.name).Observe(time.Since(began).Seconds())
+	}
+}
+
+// Waited measures how long a pod waited on Permit plug-ins.
+func (p *Profile) Waited(s *fwk.Status, began time.Time) {
+	if p != nil {
+		p.all.permit.WithLabelValues(s.Code().String()).Observe(time.Since(began).Seconds())
+	}
+}
+
+// Samples says whether plug-ins are measured one by one in an attempt. The zero time tells [Profile.Ran] that they are not.
+func (p *Profile) Samples(state fwk.CycleState) bool {
+	return p != nil && state.ShouldRecordPluginMetrics()
+}
+
+// SamplesNode says so of one node of many.
+func (p *Profile) SamplesNode(state fwk.CycleState) bool {
+	return p.Samples(state) && p.nodes.Add(1)%16 == 1
+}
+
+// Begin is the time if sampled, else the zero time.
+func Begin(sampled bool) time.Time {
+	if !sampled {
+		return time.Time{}
+	}
+	return time.Now()
+}
+
+// Ran measures a plug-in, if began is not the zero time.
+func (p *Profile) Ran(plugin string, at Point, s *fwk.Status, began time.Time) {
+	if p != nil && !began.IsZero() {
+		p.all.plugins.WithLabelValues(plugin, pointNames[at], s.Code().String()).Observe(time.Since(began).Seconds())
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// State is how full a scheduler is.
+type State interface {
+	// Pending is how many pods are in each part of the queue, Rejected how many of a profile wait that a plug-in rejected.
+	Pending() map[string]int
+	Rejected() map[Rejector]int
+	// Cached is how many nodes, pods and assumed pods there are in the cache.
+	Cached() (nodes, pods, assumed int)
+}
+
+// Rejector is a plug-in of a profile.
+type Rejector struct{ Plugin, Profile string }
+
+// state counts when it is asked.
+type state struct {
+	mu sync.Mutex
+	of State // nil while no scheduler runs
+}
+
+var (
+	pendingPods  = prometheus.NewDesc("scheduler_pending_pods", "Pods that wait, by the part of the queue.", []string{"queue"}, nil)
+	queued       = prometheus.NewDesc("scheduler_queued_entities", "What waits to be scheduled, by the part of the queue.", []string{"queue", "type"}, nil)
+	rejectedPods = prometheus.NewDesc("scheduler_unschedulable_pods", "Pods that wait, by the plug-ins that rejected them; a pod counts for each of them.", []string{"plugin", "profile"}, nil)
+	cacheSize    = prometheus.NewDesc("scheduler_cache_size", "Nodes, pods and assumed pods in the scheduler's cache.", []string{"type"}, nil)
+)
+
+// Attach has the metrics ask a running scheduler how full it is, until detach is called.
+func (m *Metrics) Attach(s State) (detach func()) {
+	if m == nil {
+		return func() {}
+	}
+	m.state.mu.Lock()
+	defer m.state.mu.Unlock()
+	m.state.of = s
+	return func() {
+		m.state.mu.Lock()
+		defer m.state.mu.Unlock()
+		if m.state.of == s {
+			m.state.of = nil
+		}
+	}
+}
+
+// Describe and Collect are prometheus'.
+func (s *state) Describe(c chan<- *prometheus.Desc) {
+	c <- pendingPods
+	c <- queued
+	c <- rejectedPods
+	c <- cacheSize
+}
+
+// Collect counts.
+func (s *state) Collect(c chan<- prometheus.Metric) {
+	s.mu.Lock()
+	of := s.of
+	s.mu.Unlock()
+	if of == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	for part, n := range of.Pending() {
+		gauge(pendingPods, n, part)
+		gauge(queued, n, part, "pod")
+	}
+	for r, n := range of.Rejected() {
+		gauge(rejectedPods, n, r.Plugin, r.Profile)
+	}
+	nodes, pods, assumed := of.Cached()
+	gauge(cacheSize, nodes, "nodes")
+	gauge(cacheSize, pods, "pods")
+	gauge(cacheSize, assumed, "assumed_pods")
+}
