@@ -29,17 +29,25 @@ type Cache struct {
 	generations nodeinfo.Generations
 	nodes       map[string]*entry
 	pods        map[types.UID]*placed
-	images      map[string]sets.Set[string] // nodes by image
-	changed     []*entry                    // since the last Update
-	order       bool                        // the list of nodes itself changed since
+	images      map[string]*image
+	changed     []*entry // since the last Update
+	order       bool     // the list of nodes itself changed since
 	imagesMoved bool
+	imageMoves  uint64 // counts what changed how many nodes have an image
 }
 
 type entry struct {
-	info *nodeinfo.NodeInfo
-	name string
-	slot int // in the snapshot's list
-	told bool
+	info     *nodeinfo.NodeInfo
+	name     string
+	slot     int // in the snapshot's list
+	told     bool
+	imagesAt uint64 // the count of moves that its images' numbers are of
+}
+
+// image is who has it; its size is what the first of them told.
+type image struct {
+	size  int64
+	nodes sets.Set[string]
 }
 
 type placed struct {
@@ -49,7 +57,7 @@ type placed struct {
 
 // New makes an empty cache.
 func New() *Cache {
-	return &Cache{nodes: map[string]*entry{}, pods: map[types.UID]*placed{}, images: map[string]sets.Set[string]{}}
+	return &Cache{nodes: map[string]*entry{}, pods: map[types.UID]*placed{}, images: map[string]*image{}}
 }
 
 func (c *Cache) entry(name string) *entry {
@@ -82,8 +90,7 @@ func (c *Cache) SetNode(node *corev1.Node) {
 	c.touch(e)
 }
 
-// setImages notes which images the node has. How many nodes have each is as of now: a node learns of others' images when
-// it is next told of itself, as with kube-scheduler.
+// setImages notes which images the node has.
 func (c *Cache) setImages(e *entry, images []corev1.ContainerImage) {
 	c.dropImages(e)
 	if len(images) == 0 {
@@ -91,26 +98,44 @@ func (c *Cache) setImages(e *entry, images []corev1.ContainerImage) {
 		return
 	}
 	states := make(map[string]*fwk.ImageStateSummary, len(images))
-	for _, image := range images {
-		for _, name := range image.Names {
-			nodes := c.images[name]
-			if nodes == nil {
-				nodes = sets.New[string]()
-				c.images[name] = nodes
+	for _, told := range images {
+		for _, name := range told.Names {
+			of := c.images[name]
+			if of == nil {
+				of = &image{size: told.SizeBytes, nodes: sets.New[string]()}
+				c.images[name] = of
 				c.imagesMoved = true
 			}
-			nodes.Insert(e.name)
-			states[name] = &fwk.ImageStateSummary{Size: image.SizeBytes, NumNodes: nodes.Len()}
+			of.nodes.Insert(e.name)
+			states[name] = nil
 		}
 	}
+	c.imageMoves++
 	e.info.SetImages(states)
+}
+
+// countImages brings up to date how many nodes have the images of a node that changed. One that did not change learns of others'
+// images later, as with kube-scheduler.
+func (c *Cache) countImages(e *entry) {
+	states := e.info.GetImageStates()
+	if len(states) == 0 || e.imagesAt == c.imageMoves {
+		return
+	}
+	e.imagesAt = c.imageMoves
+	now := make(map[string]*fwk.ImageStateSummary, len(states))
+	for name := range states {
+		of := c.images[name]
+		now[name] = &fwk.ImageStateSummary{Size: of.size, NumNodes: of.nodes.Len()}
+	}
+	e.info.SetImages(now)
 }
 
 func (c *Cache) dropImages(e *entry) {
 	for name := range e.info.GetImageStates() {
-		nodes := c.images[name]
-		nodes.Delete(e.name)
-		if nodes.Len() == 0 {
+		of := c.images[name]
+		of.nodes.Delete(e.name)
+		c.imageMoves++
+		if of.nodes.Len() == 0 {
 			delete(c.images, name)
 		}
 	}
@@ -214,12 +239,28 @@ func (c *Cache) Counts() (nodes, pods int) {
 	return nodes, len(c.pods)
 }
 
+// Cached is how many nodes, pods and assumed pods there are; for metrics.
+func (c *Cache) Cached() (nodes, pods, assumed int) {
+	nodes, pods = c.Counts()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.pods {
+		if p.assumed {
+			assumed++
+		}
+	}
+	return nodes, pods, assumed
+}
+
 // Update brings a snapshot up to date. A cache has one snapshot.
 func (c *Cache) Update(s *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.order || c.imagesMoved {
 		s.epoch++
+	}
+	for _, e := range c.changed {
+		c.countImages(e)
 	}
 	if c.order {
 		c.relist(s)

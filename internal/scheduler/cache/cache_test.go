@@ -112,3 +112,39 @@ func TestUpdateCopiesOnlyWhatChanged(t *testing.T) {
 		t.Error("a node that was handed out was changed")
 	}
 }
+
+// TestImagesAreCountedWhenANodeIsSeen: nodes that come together know of each other's images; one that did not change learns of
+// what came later only when it does.
+func TestImagesAreCountedWhenANodeIsSeen(t *testing.T) {
+	c, s := cache.New(), cache.NewSnapshot()
+	has := func(name string) *corev1.Node {
+		n := node(name, "a")
+		n.Status.Images = []corev1.ContainerImage{{Names: []string{"web:1"}, SizeBytes: 7}}
+		return n
+	}
+	c.SetNode(has("n1"))
+	c.SetNode(has("n2"))
+	counts := func() map[string]int {
+		c.Update(s)
+		found := map[string]int{}
+		for _, n := range s.Nodes() {
+			for _, image := range n.GetImageStates() {
+				found[n.Node().Name] = image.NumNodes
+			}
+		}
+		return found
+	}
+	if d := cmp.Diff(map[string]int{"n1": 2, "n2": 2}, counts()); d != "" {
+		t.Errorf("two came (-want +got):\n%s", d)
+	}
+	c.SetNode(has("n3"))
+	c.SetPod(pod("p", "n2"))
+	if d := cmp.Diff(map[string]int{"n1": 2, "n2": 3, "n3": 3}, counts()); d != "" {
+		t.Errorf("a third came, and a pod onto the second (-want +got):\n%s", d)
+	}
+	c.RemoveNode("n3")
+	c.SetNode(has("n1"))
+	if d := cmp.Diff(map[string]int{"n1": 2, "n2": 3}, counts()); d != "" {
+		t.Errorf("the third went, and the first was told of (-want +got):\n%s", d)
+	}
+}

@@ -14,10 +14,11 @@ import (
 // Snapshot is the cluster at one moment. It is the [fwk.SharedLister] that plug-ins see. A node keeps its slot, its place in
 // the list, within one epoch.
 type Snapshot struct {
-	epoch  int64
-	list   []fwk.NodeInfo
-	slots  map[string]int
-	claims map[string]int // how many pods use a claim; made when asked for
+	epoch       int64
+	list        []fwk.NodeInfo
+	generations []int64 // of the nodes of list
+	slots       map[string]int
+	claims      map[string]int // how many pods use a claim; made when asked for
 
 	listsStale                      bool
 	withAffinity, withAnti, withFar []fwk.NodeInfo
@@ -34,6 +35,9 @@ func (s *Snapshot) Epoch() int64 { return s.epoch }
 // Nodes is the list of nodes by slot, shared.
 func (s *Snapshot) Nodes() []fwk.NodeInfo { return s.list }
 
+// Generations are the nodes' generations by slot, shared: to compare many is not to fetch each node for its own.
+func (s *Snapshot) Generations() []int64 { return s.generations }
+
 // Slot is a node's place in the list.
 func (s *Snapshot) Slot(name string) (int, bool) {
 	i, ok := s.slots[name]
@@ -42,19 +46,19 @@ func (s *Snapshot) Slot(name string) (int, bool) {
 
 func (s *Snapshot) reset() {
 	clear(s.list)
-	s.list = s.list[:0]
+	s.list, s.generations = s.list[:0], s.generations[:0]
 	s.slots = make(map[string]int, len(s.slots))
 	s.listsStale, s.claims = true, nil
 }
 
 func (s *Snapshot) append(n *nodeinfo.NodeInfo) {
 	s.slots[n.Node().Name] = len(s.list)
-	s.list = append(s.list, n)
+	s.list, s.generations = append(s.list, n), append(s.generations, n.GetGeneration())
 }
 
 func (s *Snapshot) set(slot int, n *nodeinfo.NodeInfo) {
 	old := s.list[slot]
-	s.list[slot] = n
+	s.list[slot], s.generations[slot] = n, n.GetGeneration()
 	s.claims = nil
 	if len(old.GetPodsWithAffinity())+len(n.GetPodsWithAffinity()) > 0 {
 		s.listsStale = true

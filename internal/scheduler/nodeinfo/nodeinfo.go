@@ -41,6 +41,7 @@ type NodeInfo struct {
 	requested, nonZero, allocatable  Resource
 	images                           map[string]*fwk.ImageStateSummary
 	claims                           map[string]int
+	features                         ndf.FeatureSet
 	generation                       int64
 	generations                      *Generations
 	index                            map[types.UID]int // of pods; only while changing
@@ -71,8 +72,8 @@ func (n *NodeInfo) GetImageStates() map[string]*fwk.ImageStateSummary           
 func (n *NodeInfo) GetPVCRefCounts() map[string]int                             { return n.claims }
 func (n *NodeInfo) GetGeneration() int64                                        { return n.generation }
 
-// GetNodeDeclaredFeatures is empty: no feature is declared yet.
-func (n *NodeInfo) GetNodeDeclaredFeatures() ndf.FeatureSet { return ndf.FeatureSet{} }
+// GetNodeDeclaredFeatures are the features that the node declares.
+func (n *NodeInfo) GetNodeDeclaredFeatures() ndf.FeatureSet { return n.features }
 
 // String names the node.
 func (n *NodeInfo) String() string {
@@ -113,6 +114,7 @@ func (n *NodeInfo) Copy() *NodeInfo {
 func (n *NodeInfo) SetNode(node *corev1.Node) {
 	n.node = node
 	n.allocatable = *NewResource(node.Status.Allocatable)
+	n.features = ndf.DefaultFramework.TryMap(node.Status.DeclaredFeatures) // what nobody here knows nobody asks for
 	n.touch()
 }
 

@@ -5,8 +5,10 @@ package nodeinfo
 
 import (
 	"maps"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -90,6 +92,16 @@ func IsScalar(name corev1.ResourceName) bool {
 		return false
 	}
 	return true
+}
+
+// IsExtended says whether a resource is one that a class of devices may stand behind: one of a vendor's domain, or the one that is named
+// for the class itself.
+func IsExtended(name corev1.ResourceName) bool {
+	s := string(name)
+	if strings.HasPrefix(s, resourcev1.ResourceDeviceClassPrefix) {
+		return true
+	}
+	return strings.Contains(s, "/") && !strings.Contains(s, corev1.ResourceDefaultNamespacePrefix) && !strings.HasPrefix(s, corev1.DefaultResourceRequestsPrefix)
 }
 
 // Requests is what the pod asks for, overhead included, and the same with defaults for containers that ask for nothing.

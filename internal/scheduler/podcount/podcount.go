@@ -1,25 +1,78 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podcount counts pods on nodes by a criterion, and keeps the counts: a node whose generation has not moved is not
-// counted again. Spreading and affinity stand on it, so that a decision costs one look at each node, not at each pod.
+// Package podcount counts pods on nodes and in domains by a criterion, and keeps the counts: a node whose generation has not
+// moved is not counted again. Spreading and affinity stand on it, so that a decision looks at the nodes that have changed
+// since the last one like it, and at the generations alone of the others.
 package podcount
 
 import (
+	"math"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// most is how many criteria are kept.
-const most = 256
+// most is how many criteria are kept, mostShares for how many nodes over all of them.
+const (
+	most       = 256
+	mostShares = 1 << 21
+)
 
 // Counter keeps counts. The zero value is ready; its methods may be called concurrently.
 type Counter struct {
 	mu      sync.Mutex
 	columns map[string]*column
+	tallies map[string]*Tally
 	clock   uint64
+}
+
+// List is nodes, and their generations.
+type List struct {
+	nodes       []fwk.NodeInfo
+	generations []int64
+}
+
+// NewList is what plug-ins are asked about. A snapshot that these nodes come from has their generations in a column.
+func NewList(nodes []fwk.NodeInfo, from fwk.SharedLister) List {
+	if s, ok := from.(interface {
+		Nodes() []fwk.NodeInfo
+		Generations() []int64
+	}); ok && len(nodes) > 0 {
+		if all := s.Nodes(); len(all) == len(nodes) && &all[0] == &nodes[0] {
+			return List{nodes, s.Generations()}
+		}
+	}
+	l := List{nodes, make([]int64, len(nodes))}
+	for i, n := range nodes {
+		l.generations[i] = n.GetGeneration()
+	}
+	return l
+}
+
+// Len is how many nodes there are.
+func (l List) Len() int { return len(l.nodes) }
+
+// Tally returns what nodes add up to by domain. Key names the criterion: equal keys mean that find finds the same in a node.
+func (c *Counter) Tally(l List, key string, find func(n fwk.NodeInfo, add Share)) *Tally {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clock++
+	t := c.tallies[key]
+	if t == nil {
+		if c.tallies == nil {
+			c.tallies = map[string]*Tally{}
+		}
+		if len(c.tallies) >= most || (len(c.tallies)+1)*l.Len() > mostShares {
+			forget(c.tallies, func(t *Tally) uint64 { return t.used })
+		}
+		t = &Tally{index: map[Domain]int32{}}
+		c.tallies[key] = t
+	}
+	t.used = c.clock
+	t.update(l.nodes, l.generations, find)
+	return t
 }
 
 type column struct {
@@ -30,30 +83,33 @@ type column struct {
 
 // Count returns how many pods of each node match, in the order of nodes. Key names the criterion: equal keys mean the same
 // match. The slice is the caller's until the next call with that key.
-func (c *Counter) Count(nodes []fwk.NodeInfo, key string, match func(*corev1.Pod) bool) []int32 {
+func (c *Counter) Count(l List, key string, match func(*corev1.Pod) bool) []int32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clock++
 	col := c.columns[key]
-	if col == nil || len(col.count) != len(nodes) {
+	if col == nil || len(col.count) != l.Len() {
 		if c.columns == nil {
 			c.columns = map[string]*column{}
 		}
-		c.evict()
+		if len(c.columns) >= most {
+			forget(c.columns, func(col *column) uint64 { return col.used })
+		}
 		// Generations are unique to a node's state, so counts of another list of nodes can never be taken for these.
-		col = &column{generation: make([]int64, len(nodes)), count: make([]int32, len(nodes))}
+		col = &column{generation: make([]int64, l.Len()), count: make([]int32, l.Len())}
 		c.columns[key] = col
 	}
 	col.used = c.clock
-	for i, n := range nodes {
-		if g := n.GetGeneration(); col.generation[i] != g {
-			col.generation[i], col.count[i] = g, of(n, match)
+	for i, g := range l.generations {
+		if col.generation[i] != g {
+			col.generation[i], col.count[i] = g, Matching(l.nodes[i], match)
 		}
 	}
 	return col.count
 }
 
-func of(n fwk.NodeInfo, match func(*corev1.Pod) bool) (total int32) {
+// Matching is how many pods of a node match.
+func Matching(n fwk.NodeInfo, match func(*corev1.Pod) bool) (total int32) {
 	for _, p := range n.GetPods() {
 		if match(p.GetPod()) {
 			total++
@@ -62,15 +118,13 @@ func of(n fwk.NodeInfo, match func(*corev1.Pod) bool) (total int32) {
 	return total
 }
 
-func (c *Counter) evict() {
-	if len(c.columns) < most {
-		return
-	}
-	oldest := ""
-	for key, col := range c.columns {
-		if oldest == "" || col.used < c.columns[oldest].used {
-			oldest = key
+// forget drops what was used longest ago.
+func forget[T any](kept map[string]T, used func(T) uint64) {
+	oldest, at := "", uint64(math.MaxUint64)
+	for key, t := range kept {
+		if u := used(t); u < at {
+			oldest, at = key, u
 		}
 	}
-	delete(c.columns, oldest)
+	delete(kept, oldest)
 }

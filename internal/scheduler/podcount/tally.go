@@ -1,0 +1,212 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podcount
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// Domain is the nodes that have one value of a topology key.
+type Domain struct{ Key, Value string }
+
+// Of is the node's domain of a topology key, if it has one.
+func Of(node *corev1.Node, key string) (Domain, bool) {
+	value, ok := node.Labels[key]
+	return Domain{key, value}, ok
+}
+
+// Tally is what the nodes of each domain add up to. It is kept from one decision to the next: only nodes whose generation
+// has moved are looked at again. It is its user's until the next question for the same criterion.
+type Tally struct {
+	generation []int64
+	shares     [][]share // by node
+	index      map[Domain]int32
+	sums       []sum
+	free       []int32 // places in sums
+	keys       []string
+	nonzero    int
+	used       uint64
+}
+
+type share struct {
+	of int32 // place in sums
+	n  int64
+}
+
+type sum struct {
+	domain Domain
+	n      int64
+	nodes  int // that have a share; 0: the place is free
+}
+
+// Share adds to the domain that a node is in by a topology key; a node without that label is in none. A share of 0 makes the
+// domain known.
+type Share func(key string, n int64)
+
+// Sum is what the nodes of a domain add up to; 0 where none has a share in it.
+func (t *Tally) Sum(d Domain) int64 {
+	if i, ok := t.index[d]; ok {
+		return t.sums[i].n
+	}
+	return 0
+}
+
+// Len is how many domains are known, NonZero how many of them do not add up to 0.
+func (t *Tally) Len() int     { return len(t.index) }
+func (t *Tally) NonZero() int { return t.nonzero }
+
+// Keys are the topology keys of the known domains, and maybe of former ones. The slice is shared.
+func (t *Tally) Keys() []string { return t.keys }
+
+// Each calls f with each known domain.
+func (t *Tally) Each(f func(d Domain, n int64)) {
+	for i := range t.sums {
+		if s := &t.sums[i]; s.nodes > 0 {
+			f(s.domain, s.n)
+		}
+	}
+}
+
+// update looks again at the nodes that have changed.
+func (t *Tally) update(nodes []fwk.NodeInfo, generations []int64, find func(n fwk.NodeInfo, add Share)) {
+	for slot := len(nodes); slot < len(t.shares); slot++ {
+		t.take(slot)
+	}
+	for len(t.shares) < len(nodes) {
+		t.shares, t.generation = append(t.shares, nil), append(t.generation, 0)
+	}
+	t.shares, t.generation = t.shares[:len(nodes)], t.generation[:len(nodes)]
+	for slot, g := range generations {
+		if t.generation[slot] == g {
+			continue
+		}
+		t.take(slot)
+		t.generation[slot] = g
+		node := nodes[slot].Node()
+		find(nodes[slot], func(key string, n int64) {
+			if d, ok := Of(node, key); ok {
+				t.give(slot, d, n)
+			}
+		})
+	}
+}
+
+func (t *Tally) give(slot int, d Domain, n int64) {
+	i, ok := t.index[d]
+	switch {
+	case ok:
+	case len(t.free) > 0:
+		i = t.free[len(t.free)-1]
+		t.free = t.free[:len(t.free)-1]
+	default:
+		i = int32(len(t.sums))
+		t.sums = append(t.sums, sum{})
+	}
+	if !ok {
+		t.index[d], t.sums[i].domain = i, d
+		if !slices.Contains(t.keys, d.Key) {
+			t.keys = append(slices.Clip(t.keys), d.Key)
+		}
+	}
+	t.sums[i].nodes++
+	t.add(i, n)
+	t.shares[slot] = append(t.shares[slot], share{i, n})
+}
+
+// take forgets a node's shares.
+func (t *Tally) take(slot int) {
+	for _, s := range t.shares[slot] {
+		t.add(s.of, -s.n)
+		if p := &t.sums[s.of]; p.nodes > 1 {
+			p.nodes--
+		} else {
+			delete(t.index, p.domain)
+			*p = sum{}
+			t.free = append(t.free, s.of)
+		}
+	}
+	t.shares[slot] = t.shares[slot][:0]
+}
+
+func (t *Tally) add(i int32, n int64) {
+	s := &t.sums[i]
+	if s.n != 0 {
+		t.nonzero--
+	}
+	if s.n += n; s.n != 0 {
+		t.nonzero++
+	}
+}
+
+// Sums is a tally with what is put and taken for the sake of argument. The zero value is of nothing.
+type Sums struct {
+	Tally *Tally
+	more  map[Domain]int64
+}
+
+// Clone is a copy that can be changed apart.
+func (s Sums) Clone() Sums {
+	return Sums{Tally: s.Tally, more: maps.Clone(s.more)}
+}
+
+// Add adds to a domain.
+func (s *Sums) Add(d Domain, n int64) {
+	if s.more == nil {
+		s.more = map[Domain]int64{}
+	}
+	s.more[d] += n
+}
+
+// Keys are the topology keys that domains may be of.
+func (s *Sums) Keys() []string {
+	keys := s.Tally.Keys()
+	for d := range s.more {
+		if !slices.Contains(keys, d.Key) {
+			keys = append(slices.Clip(keys), d.Key)
+		}
+	}
+	return keys
+}
+
+// Of is what a domain adds up to.
+func (s *Sums) Of(d Domain) int64 {
+	n := s.Tally.Sum(d)
+	if len(s.more) > 0 {
+		n += s.more[d]
+	}
+	return n
+}
+
+// Zero says whether all domains add up to 0.
+func (s *Sums) Zero() bool {
+	nonzero := s.Tally.NonZero()
+	for d, more := range s.more {
+		n := s.Tally.Sum(d)
+		if n != 0 {
+			nonzero--
+		}
+		if n+more != 0 {
+			nonzero++
+		}
+	}
+	return nonzero == 0
+}
+
+// Least is the least that a known domain adds up to; 0 if there is none.
+func (s *Sums) Least() (least int64) {
+	first := true
+	s.Tally.Each(func(d Domain, n int64) {
+		if len(s.more) > 0 {
+			n += s.more[d]
+		}
+		if first || n < least {
+			least, first = n, false
+		}
+	})
+	return least
+}
