@@ -34,7 +34,7 @@ import (
 // Profile is what the queue asks a profile. A queue serves several, which sort alike.
 type Profile interface {
 	RunPreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status
-	SignPod(ctx context.Context, pod *corev1.Pod) fwk.PodSignature
+	Signature(ctx context.Context, pod *corev1.Pod) fwk.PodSignature
 	QueueSort() fwk.QueueSortPlugin
 	Events() map[string][]fwk.ClusterEventWithHint
 }
@@ -45,6 +45,8 @@ type Options struct {
 	MaxWait                    time.Duration              // 0: five minutes
 	Clock                      clock.WithDelayedExecution // nil: the real one
 	Logger                     *slog.Logger
+	// Incoming is told of each pod that comes into a part of the queue, and of what brought it there. Nil: nobody is.
+	Incoming func(part, event string)
 }
 
 // Queue is the pods that wait. Its methods may be called concurrently.
@@ -68,6 +70,7 @@ type Queue struct {
 	wake     chan struct{}               // closed when there may be something to pop
 	timer    clock.Timer                 // for the next moment at which a pod is due, or nil
 	due      time.Time                   // that moment
+	cause    string                      // of what is moved now
 }
 
 // New makes an empty queue. There is at least one profile when the first pod is added.
@@ -104,7 +107,7 @@ func (q *Queue) Add(ctx context.Context, pod *corev1.Pod) {
 	info, _ := nodeinfo.NewPodInfo(pod)
 	item := &Item{PodInfo: info}
 	if p := q.profiles[pod.Spec.SchedulerName]; p != nil {
-		item.Signature = p.SignPod(ctx, pod)
+		item.Signature = p.Signature(ctx, pod)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -112,6 +115,7 @@ func (q *Queue) Add(ctx context.Context, pod *corev1.Pod) {
 		return
 	}
 	item.added = q.options.Clock.Now()
+	q.cause = unscheduledPodAdd
 	q.activate(ctx, item)
 	if pod.Status.NominatedNodeName != "" {
 		q.AddNominatedPod(klog.Logger{}, info, nil)
@@ -137,6 +141,7 @@ func (q *Queue) put(item *Item, p place) {
 	q.take(item)
 	q.items[uidOf(item.Pod)] = item
 	item.place = p
+	q.came(item)
 	switch p {
 	case active:
 		for _, p := range q.profiles {
@@ -216,6 +221,9 @@ func (q *Queue) Pop(ctx context.Context) (*Item, error) {
 			item = q.backoff.items[0]
 		}
 		if item != nil {
+			if item.place == backoff && q.options.Incoming != nil {
+				q.options.Incoming(partActive, popFromBackoff)
+			}
 			q.take(item)
 			now := q.options.Clock.Now()
 			if item.firstAttempt == nil {
@@ -277,6 +285,7 @@ func (q *Queue) Failed(ctx context.Context, item *Item, pod *corev1.Pod) {
 	} else {
 		item.errors++
 	}
+	q.cause = scheduleAttemptFailure
 	worth := worthNothing
 	if from, ok := q.inFlight[uid]; ok && rejected {
 		for _, e := range q.events[from-q.first:] {
@@ -395,6 +404,9 @@ func (q *Queue) happened(ctx context.Context, e Event, but string) {
 			continue
 		}
 		if w := q.worth(item, e); w != worthNothing {
+			if q.options.Incoming != nil {
+				q.cause = e.Label()
+			}
 			q.move(ctx, item, w)
 		}
 	}

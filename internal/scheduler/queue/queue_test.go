@@ -29,8 +29,8 @@ func (profile) RunPreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
 	return nil
 }
 
-func (profile) SignPod(context.Context, *corev1.Pod) fwk.PodSignature { return nil }
-func (profile) QueueSort() fwk.QueueSortPlugin                        { return byPriority{} }
+func (profile) Signature(context.Context, *corev1.Pod) fwk.PodSignature { return nil }
+func (profile) QueueSort() fwk.QueueSortPlugin                          { return byPriority{} }
 
 func (profile) Events() map[string][]fwk.ClusterEventWithHint {
 	return map[string][]fwk.ClusterEventWithHint{

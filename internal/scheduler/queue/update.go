@@ -33,6 +33,7 @@ func (q *Queue) Update(ctx context.Context, old, pod *corev1.Pod, changes []Even
 	}
 	defer q.mu.Unlock()
 	was := item.place
+	q.cause = "" // it stays where it is, as far as is known yet
 	if len(changes) == 0 && old.Generation == pod.Generation && old.Generation != 0 {
 		info := *item.PodInfo // nothing but status changed
 		info.Pod = pod
@@ -42,7 +43,7 @@ func (q *Queue) Update(ctx context.Context, old, pod *corev1.Pod, changes []Even
 	q.take(item)
 	item.PodInfo = mustInfo(pod)
 	if p := q.profiles[pod.Spec.SchedulerName]; p != nil {
-		item.Signature = p.SignPod(ctx, pod)
+		item.Signature = p.Signature(ctx, pod)
 	}
 	if was != waiting {
 		q.put(item, was)
@@ -51,6 +52,9 @@ func (q *Queue) Update(ctx context.Context, old, pod *corev1.Pod, changes []Even
 	worth := worthNothing
 	for _, e := range changes {
 		worth = max(worth, q.worth(item, e))
+	}
+	if worth != worthNothing {
+		q.cause = unscheduledPodUpdate
 	}
 	q.move(ctx, item, worth)
 }
@@ -76,6 +80,7 @@ func (q *Queue) Activate(_ klog.Logger, pods map[string]*corev1.Pod) {
 	defer q.mu.Unlock()
 	for _, pod := range pods {
 		if item := q.items[uidOf(pod)]; item != nil && item.place != active && item.gate == "" {
+			q.cause = forceActivate
 			q.put(item, active)
 		}
 	}
@@ -84,11 +89,13 @@ func (q *Queue) Activate(_ klog.Logger, pods map[string]*corev1.Pod) {
 // release makes active what has waited out its time, and sets the timer for the next. The lock is held.
 func (q *Queue) release() {
 	now := q.options.Clock.Now()
+	q.cause = backoffComplete
 	for _, o := range []*order{&q.backoff, &q.errors} {
 		for o.Len() > 0 && !o.items[0].ready.After(now) {
 			q.put(o.items[0], active)
 		}
 	}
+	q.cause = unschedulableTimeout
 	for q.overdue.Len() > 0 && !q.overdue.items[0].added.Add(q.options.MaxWait).After(now) {
 		q.put(q.overdue.items[0], active)
 	}
