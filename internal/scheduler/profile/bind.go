@@ -5,21 +5,31 @@ package profile
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
 // RunReservePluginsReserve lets the plug-ins reserve what the pod will need on the node.
-func (p *Profile) RunReservePluginsReserve(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+func (p *Profile) RunReservePluginsReserve(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) (st *framework.Status) {
+	defer func(began time.Time) { p.meter.Passed(metrics.Reserve, st, began) }(p.meter.Began())
+	sampled := p.meter.Samples(state)
 	for _, x := range p.reserve {
-		if s := x.Reserve(ctx, state, pod, node); !s.IsSuccess() {
+		began := metrics.Begin(sampled)
+		s := x.Reserve(ctx, state, pod, node)
+		p.meter.Ran(x.Name(), metrics.Reserve, s, began)
+		if !s.IsSuccess() {
 			if s.IsRejected() {
 				return s.WithPlugin(x.Name())
 			}
-			return framework.AsStatus(fmt.Errorf("running Reserve plugin %q: %w", x.Name(), s.AsError()))
+			return failure(x, s, "running Reserve plugin %q: %w")
 		}
 	}
 	return nil
@@ -27,6 +37,7 @@ func (p *Profile) RunReservePluginsReserve(ctx context.Context, state framework.
 
 // RunReservePluginsUnreserve lets all of them go back on it, in the other order, also those that never reserved.
 func (p *Profile) RunReservePluginsUnreserve(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) {
+	defer func(began time.Time) { p.meter.Passed(metrics.Unreserve, nil, began) }(p.meter.Began())
 	for i := len(p.reserve) - 1; i >= 0; i-- {
 		p.reserve[i].Unreserve(ctx, state, pod, node)
 	}
@@ -36,10 +47,14 @@ func (p *Profile) RunReservePluginsUnreserve(ctx context.Context, state framewor
 const MaxWait = 15 * time.Minute
 
 // RunPermit asks whether the pod may be bound. Wait: it is put among the waiting pods, and [Profile.WaitOnPermit] waits.
-func (p *Profile) RunPermit(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+func (p *Profile) RunPermit(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) (st *framework.Status) {
+	defer func(began time.Time) { p.meter.Passed(metrics.Permit, st, began) }(p.meter.Began())
 	var pending map[string]time.Duration
+	sampled := p.meter.Samples(state)
 	for _, x := range p.permit {
+		began := metrics.Begin(sampled)
 		s, wait := x.Permit(ctx, state, pod, node)
+		p.meter.Ran(x.Name(), metrics.Permit, s, began)
 		switch {
 		case s.IsSuccess():
 		case s.IsRejected():
@@ -50,23 +65,40 @@ func (p *Profile) RunPermit(ctx context.Context, state framework.CycleState, pod
 			}
 			pending[x.Name()] = min(wait, MaxWait)
 		default:
-			return framework.AsStatus(fmt.Errorf("running Permit plugin %q: %w", x.Name(), s.AsError())).WithPlugin(x.Name())
+			return failure(x, s, "running Permit plugin %q: %w").WithPlugin(x.Name())
 		}
 	}
 	if pending == nil {
 		return nil
 	}
-	p.waiting.add(pod, pending)
-	return framework.NewStatus(framework.Wait, fmt.Sprintf("one or more plugins asked to wait and no plugin rejected pod %q", pod.Name))
+	p.clients.Waiting.add(pod, pending)
+	return framework.NewStatus(framework.Wait, "one or more plugins asked to wait and no plugin rejected pod") // upstream's words
 }
 
+// failure is the error of a plug-in whose answer is neither a success nor a refusal.
+func failure(x framework.Plugin, s *framework.Status, format string) *framework.Status {
+	return framework.AsStatus(fmt.Errorf(format, x.Name(), fault(s)))
+}
+
+// fault is the error in a status. Wait and Skip are none where they stand, but nothing to go on with here.
+func fault(s *framework.Status) error {
+	if err := s.AsError(); err != nil {
+		return err
+	}
+	return fmt.Errorf("unexpected status %v", s.Code())
+}
+
+// Waits says whether the pod waits for a Permit plug-in.
+func (p *Profile) Waits(pod *corev1.Pod) bool { return p.clients.Waiting.get(pod.UID) != nil }
+
 // WaitOnPermit blocks while the pod waits for a Permit plug-in.
-func (p *Profile) WaitOnPermit(ctx context.Context, pod *corev1.Pod) *framework.Status {
-	w := p.waiting.get(pod.UID)
+func (p *Profile) WaitOnPermit(ctx context.Context, pod *corev1.Pod) (st *framework.Status) {
+	w := p.clients.Waiting.get(pod.UID)
 	if w == nil {
 		return nil
 	}
-	defer p.waiting.remove(pod.UID)
+	defer func(began time.Time) { p.meter.Waited(st, began) }(p.meter.Began())
+	defer p.clients.Waiting.remove(pod.UID)
 	select {
 	case s := <-w.verdict:
 		if s.IsSuccess() || s.IsRejected() {
@@ -78,45 +110,129 @@ func (p *Profile) WaitOnPermit(ctx context.Context, pod *corev1.Pod) *framework.
 	}
 }
 
-// RunPreBind does what must be done before the pod is bound.
-func (p *Profile) RunPreBind(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+// RunPreBindPreFlights asks what there will be to do before the pod is bound: Skip if nothing.
+func (p *Profile) RunPreBindPreFlights(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) (st *framework.Status) {
+	defer func(began time.Time) { p.meter.Passed(metrics.PreBindPreFlight, st, began) }(p.meter.Began())
+	skip, parallel, work := sets.New[string](), sets.New[string](), false
 	for _, x := range p.preBind {
-		if _, s := x.PreBindPreFlight(ctx, state, pod, node); s.IsSkip() {
-			continue
-		} else if !s.IsSuccess() {
-			return framework.AsStatus(fmt.Errorf("running PreBindPreFlight %q: %w", x.Name(), s.AsError()))
+		result, s := x.PreBindPreFlight(ctx, state, pod, node)
+		if result != nil && result.AllowParallel {
+			parallel.Insert(x.Name())
 		}
-		if s := x.PreBind(ctx, state, pod, node); !s.IsSuccess() {
-			if s.IsRejected() {
-				return s.WithPlugin(x.Name())
+		switch {
+		case s.IsSuccess():
+			work = true
+		case s.IsSkip():
+			skip.Insert(x.Name())
+		case s.IsError():
+			return failure(x, s, "running PreBindPreFlight %q: %w")
+		default:
+			return framework.AsStatus(fmt.Errorf("PreBindPreFlight %s returned %q, which is unsupported. It is supposed to return Success, Skip, or Error status", x.Name(), s.Code())) // upstream's words
+		}
+	}
+	state.SetSkipPreBindPlugins(skip)
+	state.SetParallelPreBindPlugins(parallel)
+	if !work {
+		return framework.NewStatus(framework.Skip)
+	}
+	return nil
+}
+
+// RunPreBind does what must be done before the pod is bound: neighbours that allow it at once, the others in their order.
+// The first that fails calls the others off.
+func (p *Profile) RunPreBind(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) (st *framework.Status) {
+	defer func(began time.Time) { p.meter.Passed(metrics.PreBind, st, began) }(p.meter.Began())
+	sampled := p.meter.Samples(state)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, group := range p.preBindGroups(state) {
+		var first *framework.Status
+		var failed sync.Once
+		run := func(x framework.PreBindPlugin) {
+			began := metrics.Begin(sampled)
+			s := preBind(ctx, x, state, pod, node)
+			p.meter.Ran(x.Name(), metrics.PreBind, s, began)
+			if !s.IsSuccess() {
+				failed.Do(func() {
+					first = s
+					cancel(errors.New("some other PreBind operation failed")) // upstream's words
+				})
 			}
-			return framework.AsStatus(fmt.Errorf("running PreBind plugin %q: %w", x.Name(), s.AsError()))
+		}
+		var others sync.WaitGroup
+		for _, x := range group[1:] {
+			others.Go(func() { run(x) })
+		}
+		run(group[0])
+		others.Wait()
+		if first != nil {
+			return first
 		}
 	}
 	return nil
 }
 
-// RunBind binds by the first plug-in that takes the pod.
-func (p *Profile) RunBind(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
-	for _, x := range p.bind {
-		s := x.Bind(ctx, state, pod, node)
-		if s.IsSkip() {
-			continue
+// preBindGroups are the plug-ins that have work to do, those together that do it at once.
+func (p *Profile) preBindGroups(state framework.CycleState) (groups [][]framework.PreBindPlugin) {
+	skip, parallel := state.GetSkipPreBindPlugins(), state.GetParallelPreBindPlugins()
+	open := false // whether the last group takes more
+	for _, x := range p.preBind {
+		if !parallel.Has(x.Name()) {
+			open = false
 		}
-		if !s.IsSuccess() {
-			if s.IsRejected() {
-				return s.WithPlugin(x.Name())
-			}
-			return framework.AsStatus(fmt.Errorf("running Bind plugin %q: %w", x.Name(), s.AsError()))
+		switch {
+		case skip.Has(x.Name()):
+		case open:
+			groups[len(groups)-1] = append(groups[len(groups)-1], x)
+		default:
+			groups = append(groups, []framework.PreBindPlugin{x})
+			open = parallel.Has(x.Name())
 		}
-		return nil
 	}
-	return framework.NewStatus(framework.Skip, "")
+	return groups
+}
+
+func preBind(ctx context.Context, x framework.PreBindPlugin, state framework.CycleState, pod *corev1.Pod, node string) *framework.Status {
+	s := x.PreBind(ctx, state, pod, node)
+	switch {
+	case s.IsSuccess():
+		return nil
+	case s.IsRejected():
+		return s.WithPlugin(x.Name())
+	case errors.Is(s.AsError(), context.Canceled) && context.Cause(ctx) != nil:
+		return framework.AsStatus(fmt.Errorf("running PreBind plugin %q: %w", x.Name(), context.Cause(ctx)))
+	}
+	return failure(x, s, "running PreBind plugin %q: %w")
+}
+
+// RunBind binds by the first plug-in that takes the pod.
+func (p *Profile) RunBind(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) (st *framework.Status) {
+	defer func(began time.Time) { p.meter.Passed(metrics.Bind, st, began) }(p.meter.Began())
+	sampled := p.meter.Samples(state)
+	for _, x := range p.bind {
+		began := metrics.Begin(sampled)
+		s := x.Bind(ctx, state, pod, node)
+		p.meter.Ran(x.Name(), metrics.Bind, s, began)
+		switch {
+		case s.IsSkip():
+		case s.IsSuccess():
+			return nil
+		case s.IsRejected():
+			return s.WithPlugin(x.Name())
+		default:
+			return failure(x, s, "running Bind plugin %q: %w")
+		}
+	}
+	return framework.AsStatus(errors.New("all Bind plugins skipped the pod"))
 }
 
 // RunPostBind tells the plug-ins that the pod is bound.
 func (p *Profile) RunPostBind(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) {
+	defer func(began time.Time) { p.meter.Passed(metrics.PostBind, nil, began) }(p.meter.Began())
+	sampled := p.meter.Samples(state)
 	for _, x := range p.postBind {
+		began := metrics.Begin(sampled)
 		x.PostBind(ctx, state, pod, node)
+		p.meter.Ran(x.Name(), metrics.PostBind, nil, began)
 	}
 }

@@ -18,6 +18,7 @@ type CycleState struct {
 	skipScore       sets.Set[string]
 	skipPreBind     sets.Set[string]
 	parallelPreBind sets.Set[string]
+	sampled         bool
 }
 
 var _ fwk.CycleState = (*CycleState)(nil)
@@ -25,8 +26,11 @@ var _ fwk.CycleState = (*CycleState)(nil)
 // NewCycleState makes an empty state.
 func NewCycleState() *CycleState { return &CycleState{data: make(map[fwk.StateKey]fwk.StateData, 8)} }
 
-// ShouldRecordPluginMetrics is false: metrics are taken by the profile, not by plug-ins.
-func (c *CycleState) ShouldRecordPluginMetrics() bool                    { return false }
+// Sample has plug-ins be measured one by one in this attempt.
+func (c *CycleState) Sample() { c.sampled = true }
+
+// ShouldRecordPluginMetrics says whether they are.
+func (c *CycleState) ShouldRecordPluginMetrics() bool                    { return c.sampled }
 func (c *CycleState) GetSkipFilterPlugins() sets.Set[string]             { return c.skipFilter }
 func (c *CycleState) SetSkipFilterPlugins(p sets.Set[string])            { c.skipFilter = p }
 func (c *CycleState) GetSkipScorePlugins() sets.Set[string]              { return c.skipScore }
@@ -70,7 +74,7 @@ func (c *CycleState) Clone() fwk.CycleState {
 	defer c.mu.RUnlock()
 	out := &CycleState{
 		data: make(map[fwk.StateKey]fwk.StateData, len(c.data)), skipFilter: c.skipFilter, skipScore: c.skipScore,
-		skipPreBind: c.skipPreBind, parallelPreBind: c.parallelPreBind,
+		skipPreBind: c.skipPreBind, parallelPreBind: c.parallelPreBind, sampled: c.sampled,
 	}
 	for k, v := range c.data {
 		out.data[k] = v.Clone()

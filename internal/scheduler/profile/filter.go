@@ -6,32 +6,44 @@ package profile
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
-// RunPreFilter runs the PreFilter plug-ins. It returns the nodes that they leave (nil: all), the first refusal, and which
-// plug-ins narrowed the nodes down.
-func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo) (*framework.PreFilterResult, *framework.Status, sets.Set[string]) {
+// RunPreFilter runs the PreFilter plug-ins. It returns the nodes that they leave (nil: all), the refusal, and which plug-ins
+// narrowed the nodes down. After a refusal that preemption may resolve the others are asked too, since PostFilter plug-ins
+// need what they find out; of several such refusals the last counts.
+func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo) (_ *framework.PreFilterResult, st *framework.Status, _ sets.Set[string]) {
+	defer func(began time.Time) { p.meter.Passed(metrics.PreFilter, st, began) }(p.meter.Began())
+	sampled := p.meter.Samples(state)
 	var result *framework.PreFilterResult
+	var refusal *framework.Status
 	var skip, narrowed sets.Set[string]
+	defer func() { state.SetSkipFilterPlugins(skip) }()
 	for _, x := range p.preFilter {
+		began := metrics.Begin(sampled)
 		r, s := x.PreFilter(ctx, state, pod, nodes)
-		if s.IsSkip() {
+		p.meter.Ran(x.Name(), metrics.PreFilter, s, began)
+		switch {
+		case s.IsSuccess():
+		case s.IsSkip():
 			if skip == nil {
 				skip = sets.New[string]()
 			}
 			skip.Insert(x.Name())
 			continue
-		}
-		if !s.IsSuccess() {
-			s.SetPlugin(x.Name())
-			if s.IsRejected() {
-				return nil, s, nil
-			}
-			return nil, framework.AsStatus(fmt.Errorf("running PreFilter plugin %q: %w", x.Name(), s.AsError())).WithPlugin(x.Name()), nil
+		case s.Code() == framework.UnschedulableAndUnresolvable:
+			return nil, s.WithPlugin(x.Name()), nil
+		case s.Code() == framework.Unschedulable:
+			refusal = s.WithPlugin(x.Name())
+			continue
+		default:
+			return nil, failure(x, s, "running PreFilter plugin %q: %w").WithPlugin(x.Name()), nil
 		}
 		if r.AllNodes() {
 			continue
@@ -41,17 +53,15 @@ func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, 
 		}
 		narrowed.Insert(x.Name())
 		result = result.Merge(r)
-		if !result.AllNodes() && len(result.NodeNames) == 0 {
+		if len(result.NodeNames) == 0 {
 			msg := fmt.Sprintf("node(s) didn't satisfy plugin(s) %v simultaneously", sets.List(narrowed))
 			if len(narrowed) == 1 {
 				msg = fmt.Sprintf("node(s) didn't satisfy plugin %v", sets.List(narrowed)[0])
 			}
-			state.SetSkipFilterPlugins(skip)
 			return result, framework.NewStatus(framework.UnschedulableAndUnresolvable, msg), narrowed
 		}
 	}
-	state.SetSkipFilterPlugins(skip)
-	return result, nil, narrowed
+	return result, refusal, narrowed
 }
 
 // RunFilterPlugins asks all filters about a node; the first refusal is the answer.
@@ -81,17 +91,19 @@ func (p *Profile) HasOtherFilters(state framework.CycleState) bool {
 }
 
 func (p *Profile) runFilters(ctx context.Context, filters []framework.FilterPlugin, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
-	skip := state.GetSkipFilterPlugins()
+	skip, sampled := state.GetSkipFilterPlugins(), p.meter.SamplesNode(state)
 	for _, x := range filters {
 		if len(skip) > 0 && skip.Has(x.Name()) {
 			continue
 		}
+		began := metrics.Begin(sampled)
 		s := x.Filter(ctx, state, pod, node)
+		p.meter.Ran(x.Name(), metrics.Filter, s, began)
 		if s.IsSuccess() {
 			continue
 		}
 		if !s.IsRejected() {
-			return framework.AsStatus(fmt.Errorf("running %q filter plugin: %w", x.Name(), s.AsError())).WithPlugin(x.Name())
+			return failure(x, s, "running %q filter plugin: %w").WithPlugin(x.Name())
 		}
 		if s.Plugin() != x.Name() {
 			s.SetPlugin(x.Name())
@@ -116,7 +128,7 @@ func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state f
 		for _, n := range ahead {
 			with.AddPodInfo(n)
 			if s := p.RunPreFilterExtensionAddPod(ctx, st, pod, n, with); !s.IsSuccess() {
-				return s
+				return framework.AsStatus(s.AsError())
 			}
 		}
 		if s := p.RunFilterPlugins(ctx, st, pod, with); !s.IsSuccess() {
@@ -155,32 +167,43 @@ func (p *Profile) extend(state framework.CycleState, what string, call func(fram
 			continue
 		}
 		if s := call(e); !s.IsSuccess() {
-			return framework.AsStatus(fmt.Errorf("running %s on PreFilter plugin %q: %w", what, x.Name(), s.AsError()))
+			return failure(x, s, "running "+what+" on PreFilter plugin %q: %w")
 		}
 	}
 	return nil
+}
+
+// Filtered measures the search for feasible nodes, which began then.
+func (p *Profile) Filtered(began time.Time, err error) {
+	p.meter.Passed(metrics.Filter, framework.AsStatus(err), began)
 }
 
 // HasPostFilter says whether any plug-in can make room.
 func (p *Profile) HasPostFilter() bool { return len(p.postFilter) > 0 }
 
 // RunPostFilter asks for a way to make room; the first that finds one wins.
-func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader) (*framework.PostFilterResult, *framework.Status) {
+func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader) (_ *framework.PostFilterResult, st *framework.Status) {
+	defer func(began time.Time) { p.meter.Passed(metrics.PostFilter, st, began) }(p.meter.Began())
+	sampled := p.meter.Samples(state)
+	if state.ShouldSkipAllPostFilterPlugins() {
+		return nil, framework.NewStatus(framework.Unschedulable, "All PostFilter plugins are skipped") // upstream's words
+	}
 	var result *framework.PostFilterResult
 	var reasons []string
 	var rejector string
-	code := framework.Unschedulable
 	for _, x := range p.postFilter {
+		began := metrics.Begin(sampled)
 		r, s := x.PostFilter(ctx, state, pod, statuses)
+		p.meter.Ran(x.Name(), metrics.PostFilter, s, began)
 		switch {
 		case s.IsSuccess():
 			return r, s
 		case s.Code() == framework.UnschedulableAndUnresolvable:
 			return r, s.WithPlugin(x.Name())
 		case !s.IsRejected():
-			return nil, framework.AsStatus(s.AsError()).WithPlugin(x.Name())
+			return nil, framework.AsStatus(fault(s)).WithPlugin(x.Name())
 		}
-		if r != nil && r.NominatingInfo.Mode() != framework.ModeNoop {
+		if r != nil && r.Mode() != framework.ModeNoop {
 			result = r
 		}
 		reasons = append(reasons, s.Reasons()...)
@@ -188,7 +211,7 @@ func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState,
 			rejector = x.Name()
 		}
 	}
-	return result, framework.NewStatus(code, reasons...).WithPlugin(rejector)
+	return result, framework.NewStatus(framework.Unschedulable, reasons...).WithPlugin(rejector)
 }
 
 // AnyNominated says whether any pod is nominated to any node.

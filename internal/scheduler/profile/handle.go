@@ -4,16 +4,20 @@
 package profile
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -25,10 +29,6 @@ import (
 type handle struct {
 	clients Clients
 	profile *Profile
-	waiting *waitingPods
-
-	mu      sync.Mutex
-	preBind map[types.UID]*podInPreBind
 }
 
 func (h *handle) SnapshotSharedLister() framework.SharedLister { return h.clients.Lister }
@@ -43,29 +43,53 @@ func (h *handle) ClientSet() kubernetes.Interface                        { retur
 func (h *handle) KubeConfig() *rest.Config                               { return h.clients.Config }
 func (h *handle) EventRecorder() events.EventRecorderLogger              { return h.clients.Recorder }
 func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.clients.Informers }
-func (h *handle) SharedDRAManager() framework.SharedDRAManager           { return nil }
-func (h *handle) SharedCSIManager() framework.CSIManager                 { return nil }
-func (h *handle) Extenders() []framework.Extender                        { return nil }
+func (h *handle) SharedDRAManager() framework.SharedDRAManager           { return h.clients.Devices }
+func (h *handle) Extenders() []framework.Extender                        { return h.clients.Extenders }
 func (h *handle) APIDispatcher() framework.APIDispatcher                 { return nil }
 func (h *handle) APICacher() framework.APICacher                         { return nil }
 func (h *handle) ProfileName() string                                    { return h.profile.name }
-func (h *handle) PodGroupManager() framework.PodGroupManager             { return nil }
-func (h *handle) Parallelizer() framework.Parallelizer                   { return parallelizer{} }
+func (h *handle) PodGroupManager() framework.PodGroupManager             { return noGroups{} }
+func (h *handle) Parallelizer() framework.Parallelizer {
+	return parallelizer(cmp.Or(h.clients.Parallelism, 16))
+}
+
+// SharedCSIManager is nil where there are no informers.
+func (h *handle) SharedCSIManager() framework.CSIManager {
+	if h.clients.Informers == nil {
+		return nil
+	}
+	return csi{h.clients.Informers}
+}
+
+// IterateOverWaitingPods goes through the pods that wait for Permit, those of other profiles of this scheduler too.
 func (h *handle) IterateOverWaitingPods(callback func(framework.WaitingPod)) {
-	h.waiting.each(callback)
+	h.clients.Waiting.each(callback)
 }
 
 func (h *handle) GetWaitingPod(uid types.UID) framework.WaitingPod {
-	if w := h.waiting.get(uid); w != nil {
+	if w := h.clients.Waiting.get(uid); w != nil {
 		return w
 	}
 	return nil
 }
 
 func (h *handle) RejectWaitingPod(uid types.UID) bool {
-	w := h.waiting.get(uid)
+	w := h.clients.Waiting.get(uid)
 	return w != nil && w.Reject("", "removed")
 }
+
+func (h *handle) AddPodInPreBind(uid types.UID, cancel context.CancelCauseFunc) {
+	h.clients.Waiting.addPreBind(uid, cancel)
+}
+
+func (h *handle) GetPodInPreBind(uid types.UID) framework.PodInPreBind {
+	if p := h.clients.Waiting.inPreBind(uid); p != nil {
+		return p
+	}
+	return nil
+}
+
+func (h *handle) RemovePodInPreBind(uid types.UID) { h.clients.Waiting.removePreBind(uid) }
 
 // The nominator and the activator are the queue's.
 
@@ -100,156 +124,71 @@ func (h *handle) Activate(logger klog.Logger, pods map[string]*corev1.Pod) {
 	}
 }
 
-type parallelizer struct{}
+// parallelizer is how many goroutines there are at most.
+type parallelizer int
 
-// Until does all pieces, on a few goroutines.
-func (parallelizer) Until(ctx context.Context, pieces int, do workqueue.DoWorkPieceFunc, _ string) {
-	workqueue.ParallelizeUntil(ctx, 4, pieces, do, workqueue.WithChunkSize(max(1, pieces/16)))
+// Until does all pieces, on several goroutines.
+func (n parallelizer) Until(ctx context.Context, pieces int, do workqueue.DoWorkPieceFunc, _ string) {
+	workqueue.ParallelizeUntil(ctx, int(n), pieces, do, workqueue.WithChunkSize(max(1, pieces/(4*int(n)))))
 }
 
-// podInPreBind is a pod between Permit and Bind, which a preemptor may call off.
-type podInPreBind struct {
-	mu       sync.Mutex
-	cancel   context.CancelCauseFunc
-	finished bool
-	canceled bool
+// csi tells of the storage drivers of nodes. The informer is there from the first question on: a plug-in's factory is the
+// place to ask it.
+type csi struct {
+	informers informers.SharedInformerFactory
 }
 
-func (p *podInPreBind) CancelPod(reason string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.finished {
-		return false
-	}
-	p.canceled = true
-	p.cancel(errors.New(reason))
-	return true
+func (c csi) CSINodes() framework.CSINodeLister {
+	return csiNodes{c.informers.Storage().V1().CSINodes().Lister()}
 }
 
-func (p *podInPreBind) MarkPrebound() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.finished = !p.canceled
-	return p.finished
+type csiNodes struct{ storagelisters.CSINodeLister }
+
+func (c csiNodes) List() ([]*storagev1.CSINode, error) {
+	return c.CSINodeLister.List(labels.Everything())
 }
 
-func (h *handle) AddPodInPreBind(uid types.UID, cancel context.CancelCauseFunc) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.preBind == nil {
-		h.preBind = map[types.UID]*podInPreBind{}
-	}
-	h.preBind[uid] = &podInPreBind{cancel: cancel}
+// noGroups is the groups of pods where pods are not scheduled in groups, as is the default of 1.37: there are none.
+type noGroups struct{}
+
+func (noGroups) PodGroupStates() framework.PodGroupStateLister { return groupStates{} }
+func (noGroups) PodGroups() framework.PodGroupLister           { return groups{} }
+func (noGroups) CompositePodGroupStates() framework.CompositePodGroupStateLister {
+	return compositeStates{}
+}
+func (noGroups) CompositePodGroups() framework.CompositePodGroupLister { return composites{} }
+
+func (g noGroups) BuildHierarchySnapshotFromPod(*corev1.Pod) (framework.PodGroupManager, error) {
+	return g, nil
 }
 
-func (h *handle) GetPodInPreBind(uid types.UID) framework.PodInPreBind {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if p := h.preBind[uid]; p != nil {
-		return p
-	}
-	return nil
+func (noGroups) GetRootKeyForGroup(key framework.EntityKey) (framework.EntityKey, bool, error) {
+	return key, false, nil
 }
 
-func (h *handle) RemovePodInPreBind(uid types.UID) {
-	h.mu.Lock()
-	delete(h.preBind, uid)
-	h.mu.Unlock()
+type (
+	groupStates     struct{}
+	groups          struct{}
+	compositeStates struct{}
+	composites      struct{}
+)
+
+func noGroup(kind, namespace, name string) error {
+	return apierrors.NewNotFound(schema.GroupResource{Group: "scheduling.k8s.io", Resource: kind}, namespace+"/"+name)
 }
 
-// waitingPods are the pods that Permit plug-ins let wait.
-type waitingPods struct {
-	mu   sync.RWMutex
-	pods map[types.UID]*waitingPod
+func (groupStates) Get(namespace, name string) (framework.PodGroupState, error) {
+	return nil, noGroup("podgroups", namespace, name)
 }
 
-func newWaitingPods() *waitingPods { return &waitingPods{pods: map[types.UID]*waitingPod{}} }
-
-func (w *waitingPods) get(uid types.UID) *waitingPod {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	return w.pods[uid]
+func (groups) Get(namespace, name string) (*schedulingv1beta1.PodGroup, error) {
+	return nil, noGroup("podgroups", namespace, name)
 }
 
-func (w *waitingPods) remove(uid types.UID) {
-	w.mu.Lock()
-	delete(w.pods, uid)
-	w.mu.Unlock()
+func (compositeStates) Get(namespace, name string) (framework.CompositePodGroupState, error) {
+	return nil, noGroup("compositepodgroups", namespace, name)
 }
 
-func (w *waitingPods) each(callback func(framework.WaitingPod)) {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	for _, p := range w.pods {
-		callback(p)
-	}
-}
-
-func (w *waitingPods) add(pod *corev1.Pod, pending map[string]time.Duration) {
-	p := &waitingPod{pod: pod, pending: map[string]*time.Timer{}, verdict: make(chan *framework.Status, 1)}
-	p.mu.Lock()
-	for plugin, d := range pending {
-		p.pending[plugin] = time.AfterFunc(d, func() {
-			p.Reject(plugin, fmt.Sprintf("rejected due to timeout after waiting %v at plugin %v", d, plugin))
-		})
-	}
-	p.mu.Unlock()
-	w.mu.Lock()
-	w.pods[pod.UID] = p
-	w.mu.Unlock()
-}
-
-type waitingPod struct {
-	pod     *corev1.Pod
-	verdict chan *framework.Status
-
-	mu      sync.Mutex
-	pending map[string]*time.Timer
-}
-
-func (w *waitingPod) GetPod() *corev1.Pod { return w.pod }
-
-func (w *waitingPod) GetPendingPlugins() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	out := make([]string, 0, len(w.pending))
-	for p := range w.pending {
-		out = append(out, p)
-	}
-	return out
-}
-
-// Allow takes back one plug-in's wish to wait; the pod goes on after the last.
-func (w *waitingPod) Allow(plugin string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if t, ok := w.pending[plugin]; ok {
-		t.Stop()
-		delete(w.pending, plugin)
-	}
-	if len(w.pending) == 0 {
-		w.send(nil)
-	}
-}
-
-// Reject ends the waiting: the pod is not scheduled.
-func (w *waitingPod) Reject(plugin, msg string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, t := range w.pending {
-		t.Stop()
-	}
-	return w.send(framework.NewStatus(framework.Unschedulable, msg).WithPlugin(plugin))
-}
-
-// Preempt ends the waiting for the sake of another pod.
-func (w *waitingPod) Preempt(plugin, msg string) bool { return w.Reject(plugin, msg) }
-
-func (w *waitingPod) send(s *framework.Status) bool {
-	select {
-	case w.verdict <- s:
-		return true
-	default:
-		return false
-	}
+func (composites) Get(namespace, name string) (*schedulingv1alpha3.CompositePodGroup, error) {
+	return nil, noGroup("compositepodgroups", namespace, name)
 }

@@ -5,32 +5,46 @@ package profile
 
 import "k8s.io/kube-scheduler/framework"
 
-// Normalize scales non-negative scores so that the highest is 100; if all are 0 they stay.
-func Normalize(scores framework.NodeScoreList) {
-	top := highest(scores)
+// Scaler is a plug-in whose normalisation looks at the scores alone: it does the same as its NormalizeScore, without names.
+type Scaler interface{ Scale(scores []int64) }
+
+// Scale scales non-negative scores so that the highest is 100; if all are 0 they stay.
+func Scale(scores []int64) {
+	top := int64(0)
+	for _, s := range scores {
+		top = max(top, s)
+	}
 	if top == 0 {
 		return
 	}
-	for i := range scores {
-		scores[i].Score = framework.MaxNodeScore * scores[i].Score / top
+	for i, s := range scores {
+		scores[i] = framework.MaxNodeScore * s / top
 	}
 }
 
-// NormalizeReverse scales non-negative scores so that 0 becomes 100 and the highest 0; if all are 0 all become 100.
-func NormalizeReverse(scores framework.NodeScoreList) {
-	top := highest(scores)
-	for i := range scores {
+// ScaleReverse scales non-negative scores so that 0 becomes 100 and the highest 0; if all are 0 all become 100.
+func ScaleReverse(scores []int64) {
+	top := int64(0)
+	for _, s := range scores {
+		top = max(top, s)
+	}
+	for i, s := range scores {
 		if top == 0 {
-			scores[i].Score = framework.MaxNodeScore
+			scores[i] = framework.MaxNodeScore
 			continue
 		}
-		scores[i].Score = framework.MaxNodeScore - framework.MaxNodeScore*scores[i].Score/top
+		scores[i] = framework.MaxNodeScore - framework.MaxNodeScore*s/top
 	}
 }
 
-func highest(scores framework.NodeScoreList) (top int64) {
+// Normalize is the NormalizeScore of a [Scaler].
+func Normalize(scores framework.NodeScoreList, by Scaler) {
+	bare := make([]int64, len(scores))
 	for i := range scores {
-		top = max(top, scores[i].Score)
+		bare[i] = scores[i].Score
 	}
-	return top
+	by.Scale(bare)
+	for i := range scores {
+		scores[i].Score = bare[i]
+	}
 }

@@ -6,7 +6,8 @@
 // to that module alone compiles in.
 //
 // A [Registry] is the plug-ins in order, each with its weight as a scorer. [New] makes each once; a plug-in takes part in
-// every extension point whose interface it has.
+// every extension point whose interface it has. [Configure] makes those that a KubeSchedulerConfiguration names, at the
+// points where it wants them (points.go).
 //
 // Extension points, in the order of a pod's way: PreEnqueue and QueueSort (the queue asks), PreFilter, Filter, PostFilter,
 // PreScore, Score with normalisation, Reserve, Permit, PreBind, Bind, PostBind. A plug-in whose PreFilter answers Skip is
@@ -18,7 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"io"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +28,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	"k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
 // Factory makes a plug-in. It is the factory function of upstream's registries.
@@ -61,14 +65,25 @@ type Clients struct {
 	Nominator framework.PodNominator
 	Activator framework.PodActivator
 	Lister    framework.SharedLister
+	Extenders []framework.Extender
+	// Devices are the claims of devices, and what there is of them; nil: plug-ins know of none.
+	Devices framework.SharedDRAManager
+	// Metrics measure; nil: nothing is measured.
+	Metrics *metrics.Metrics
+	// Parallelism is how many goroutines a plug-in's parallel work gets; 0: 16.
+	Parallelism int
+	// Waiting are the pods on their way to a node, of all profiles that share them; nil: the profile's own.
+	Waiting *Waiting
 }
 
 // Profile is the plug-ins of one scheduler name. Its methods may be called concurrently.
 type Profile struct {
 	*handle
 
-	name    string
-	plugins []framework.Plugin
+	name       string
+	percentage *int32
+	meter      *metrics.Profile   // may be nil
+	plugins    []framework.Plugin // each once, as they are first mentioned
 
 	preEnqueue []framework.PreEnqueuePlugin
 	queueSort  framework.QueueSortPlugin
@@ -83,7 +98,8 @@ type Profile struct {
 	preBind    []framework.PreBindPlugin
 	bind       []framework.BindPlugin
 	postBind   []framework.PostBindPlugin
-	sign       []framework.SignPlugin
+	sign       []framework.SignPlugin // of the node-local plug-ins
+	signAll    []framework.SignPlugin // of all that a decision asks; nil if one of them does not sign
 	enqueue    map[string][]framework.ClusterEventWithHint
 }
 
@@ -91,108 +107,22 @@ type scorer struct {
 	framework.ScorePlugin
 	weight int64
 	local  bool
+	scale  func(scores []int64) // how scores are normalised, where they alone matter
 }
 
 var _ framework.Handle = (*Profile)(nil)
 
-// New makes the profile of a scheduler name.
+// New makes the profile of a scheduler name: all plug-ins of the registry, each at every extension point that it has.
 func New(ctx context.Context, name string, registry Registry, clients Clients) (*Profile, error) {
-	p := &Profile{name: name, enqueue: map[string][]framework.ClusterEventWithHint{}}
-	p.handle = &handle{clients: clients, profile: p, waiting: newWaitingPods()}
-	allLocal := true
+	s := Settings{Name: name, Plugins: &configv1.Plugins{}, Args: map[string]runtime.Object{}}
 	for _, r := range registry {
-		plugin, err := r.New(ctx, r.Args, p)
-		if err != nil {
-			return nil, fmt.Errorf("make scheduler plug-in %s: %w", r.Name, err)
-		}
-		if plugin.Name() != r.Name {
-			return nil, fmt.Errorf("scheduler plug-in %s calls itself %s", r.Name, plugin.Name())
-		}
-		if slices.ContainsFunc(p.plugins, func(x framework.Plugin) bool { return x.Name() == r.Name }) {
-			return nil, fmt.Errorf("scheduler plug-in %s is there twice", r.Name)
-		}
-		weight := r.Weight
-		if weight == 0 {
-			weight = 1
-		}
-		if err := p.add(ctx, plugin, weight, &allLocal); err != nil {
-			return nil, err
+		weight := int32(r.Weight)
+		s.Plugins.MultiPoint.Enabled = append(s.Plugins.MultiPoint.Enabled, configv1.Plugin{Name: r.Name, Weight: &weight})
+		if r.Args != nil {
+			s.Args[r.Name] = r.Args
 		}
 	}
-	if p.queueSort == nil {
-		return nil, errors.New("no scheduler plug-in sorts the queue")
-	}
-	if len(p.bind) == 0 {
-		return nil, errors.New("no scheduler plug-in binds")
-	}
-	return p, nil
-}
-
-func (p *Profile) add(ctx context.Context, plugin framework.Plugin, weight int64, allLocal *bool) error {
-	p.plugins = append(p.plugins, plugin)
-	_, local := plugin.(NodeLocal)
-	if x, ok := plugin.(framework.PreEnqueuePlugin); ok {
-		p.preEnqueue = append(p.preEnqueue, x)
-	}
-	if x, ok := plugin.(framework.QueueSortPlugin); ok {
-		if p.queueSort != nil {
-			return fmt.Errorf("scheduler plug-ins %s and %s both sort the queue", p.queueSort.Name(), x.Name())
-		}
-		p.queueSort = x
-	}
-	if x, ok := plugin.(framework.PreFilterPlugin); ok {
-		p.preFilter = append(p.preFilter, x)
-	}
-	if x, ok := plugin.(framework.FilterPlugin); ok {
-		p.filter = append(p.filter, x)
-		if *allLocal = *allLocal && local; *allLocal {
-			p.localCount++
-		}
-	}
-	if x, ok := plugin.(framework.PostFilterPlugin); ok {
-		p.postFilter = append(p.postFilter, x)
-	}
-	if x, ok := plugin.(framework.PreScorePlugin); ok {
-		p.preScore = append(p.preScore, x)
-	}
-	if x, ok := plugin.(framework.ScorePlugin); ok {
-		p.score = append(p.score, scorer{ScorePlugin: x, weight: weight, local: local})
-	}
-	if x, ok := plugin.(framework.ReservePlugin); ok {
-		p.reserve = append(p.reserve, x)
-	}
-	if x, ok := plugin.(framework.PermitPlugin); ok {
-		p.permit = append(p.permit, x)
-	}
-	if x, ok := plugin.(framework.PreBindPlugin); ok {
-		p.preBind = append(p.preBind, x)
-	}
-	if x, ok := plugin.(framework.BindPlugin); ok {
-		p.bind = append(p.bind, x)
-	}
-	if x, ok := plugin.(framework.PostBindPlugin); ok {
-		p.postBind = append(p.postBind, x)
-	}
-	if x, ok := plugin.(framework.SignPlugin); ok && local {
-		p.sign = append(p.sign, x)
-	}
-	return p.registerEvents(ctx, plugin)
-}
-
-// registerEvents notes what may make a pod schedulable that the plug-in rejected: all events, if it does not say.
-func (p *Profile) registerEvents(ctx context.Context, plugin framework.Plugin) error {
-	every := []framework.ClusterEventWithHint{{Event: framework.ClusterEvent{Resource: framework.WildCard, ActionType: framework.All}}}
-	x, ok := plugin.(framework.EnqueueExtensions)
-	if !ok {
-		p.enqueue[plugin.Name()] = every
-		return nil
-	}
-	events, err := x.EventsToRegister(ctx)
-	if err != nil {
-		return fmt.Errorf("ask scheduler plug-in %s for its events: %w", plugin.Name(), err)
-	}
-	p.enqueue[plugin.Name()] = events
-	return nil
+	return Configure(ctx, s, registry, clients)
 }
 
 // Name is the scheduler name whose pods the profile schedules.
@@ -214,10 +144,22 @@ func (p *Profile) RunPreEnqueue(ctx context.Context, pod *corev1.Pod) *framework
 	return nil
 }
 
-// SignPod is the pod's signature: the same for pods that all node-local plug-ins treat alike; nil if one does not sign it.
+// Signature is what the node-local plug-ins go by: the same for pods that all of them treat alike; nil if one does not sign it.
+func (p *Profile) Signature(ctx context.Context, pod *corev1.Pod) framework.PodSignature {
+	return signature(ctx, p.sign, pod, map[string]any{})
+}
+
+// SignPod is the pod's signature: the same for pods that the profile treats alike on the same nodes. It is nil where that is
+// not known: extenders and plug-ins that sign nothing say nothing of it.
 func (p *Profile) SignPod(ctx context.Context, pod *corev1.Pod) framework.PodSignature {
-	parts := map[string]any{}
-	for _, x := range p.sign {
+	if p.signAll == nil || len(p.clients.Extenders) > 0 {
+		return nil
+	}
+	return signature(ctx, p.signAll, pod, map[string]any{framework.SchedulerNameSignerName: pod.Spec.SchedulerName})
+}
+
+func signature(ctx context.Context, signers []framework.SignPlugin, pod *corev1.Pod, parts map[string]any) framework.PodSignature {
+	for _, x := range signers {
 		fragments, s := x.SignPod(ctx, pod)
 		if !s.IsSuccess() {
 			return nil
@@ -232,6 +174,28 @@ func (p *Profile) SignPod(ctx context.Context, pod *corev1.Pod) framework.PodSig
 		return nil
 	}
 	return data
+}
+
+// Metrics are what measures the scheduler; nil: nothing does. Meter are the profile's own.
+func (p *Profile) Metrics() *metrics.Metrics { return p.clients.Metrics }
+
+// Meter are the profile's own metrics; nil: nothing is measured.
+func (p *Profile) Meter() *metrics.Profile { return p.meter }
+
+// Percentage is of how many nodes at least the search for feasible ones goes on; nil: as all profiles have it.
+func (p *Profile) Percentage() *int32 { return p.percentage }
+
+// Close closes the plug-ins that can be closed.
+func (p *Profile) Close() error {
+	var errs []error
+	for _, x := range p.plugins {
+		if c, ok := x.(io.Closer); ok {
+			if err := c.Close(); err != nil {
+				errs = append(errs, fmt.Errorf("close scheduler plug-in %s: %w", x.Name(), err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // String lists the plug-ins.

@@ -6,17 +6,24 @@ package profile
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
 // RunPreScorePlugins prepares the scorers for the feasible nodes.
-func (p *Profile) RunPreScorePlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo) *framework.Status {
+func (p *Profile) RunPreScorePlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo) (st *framework.Status) {
+	defer func(began time.Time) { p.meter.Passed(metrics.PreScore, st, began) }(p.meter.Began())
+	sampled := p.meter.Samples(state)
 	var skip sets.Set[string]
 	for _, x := range p.preScore {
+		began := metrics.Begin(sampled)
 		s := x.PreScore(ctx, state, pod, nodes)
+		p.meter.Ran(x.Name(), metrics.PreScore, s, began)
 		if s.IsSkip() {
 			if skip == nil {
 				skip = sets.New[string]()
@@ -25,17 +32,17 @@ func (p *Profile) RunPreScorePlugins(ctx context.Context, state framework.CycleS
 			continue
 		}
 		if !s.IsSuccess() {
-			return framework.AsStatus(fmt.Errorf("running PreScore plugin %q: %w", x.Name(), s.AsError()))
+			return failure(x, s, "running PreScore plugin %q: %w")
 		}
 	}
 	state.SetSkipScorePlugins(skip)
 	return nil
 }
 
-// RawScores gives the score of a node by the scorer of an index that was found before; it is how the core offers what it
-// has kept. Found is false where nothing is kept.
+// RawScores is how the core offers what it has kept: Raw fills in the scores by the scorer of an index that were found before, and
+// appends the nodes to missing that it knows none of. Keep takes one that was found now.
 type RawScores interface {
-	Raw(node, scorer int) (score int64, found bool)
+	Raw(scorer int, scores []int64, missing []int) []int
 	Keep(node, scorer int, score int64)
 }
 
@@ -62,7 +69,8 @@ type ScoreTable struct {
 	Columns []ScoreColumn
 	Total   []int64
 
-	list framework.NodeScoreList
+	list    framework.NodeScoreList
+	missing []int
 }
 
 // column appends a column for n nodes.
@@ -91,7 +99,8 @@ type ScoreColumn struct {
 }
 
 // Score fills a table. Raw scores of node-local scorers are taken from kept where they are there, and kept.
-func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, kept RawScores, table *ScoreTable) *framework.Status {
+func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, kept RawScores, table *ScoreTable) (st *framework.Status) {
+	defer func(began time.Time) { p.meter.Passed(metrics.Score, st, began) }(p.meter.Began())
 	skip := state.GetSkipScorePlugins()
 	table.Columns, table.Total = table.Columns[:0], resize(table.Total, len(nodes))
 	clear(table.Total)
@@ -101,17 +110,19 @@ func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *co
 			continue
 		}
 		col := table.column(x.Name(), len(nodes))
-		if s := x.raw(ctx, state, pod, nodes, k, kept, col.Raw); !s.IsSuccess() {
+		if s := p.raw(ctx, x, state, pod, nodes, k, kept, table, col.Raw); !s.IsSuccess() {
 			return s
 		}
 		copy(col.Weighted, col.Raw)
-		if e := x.ScoreExtensions(); e != nil {
+		if x.scale != nil {
+			x.scale(col.Weighted)
+		} else if e := x.ScoreExtensions(); e != nil {
 			table.list = table.list[:0]
 			for i, n := range nodes {
 				table.list = append(table.list, framework.NodeScore{Name: n.Node().Name, Score: col.Raw[i]})
 			}
 			if s := e.NormalizeScore(ctx, state, pod, table.list); !s.IsSuccess() {
-				return framework.AsStatus(fmt.Errorf("running NormalizeScore plugin %q: %w", x.Name(), s.AsError()))
+				return failure(x, s, "running Normalize on Score plugins: plugin %q failed with: %w")
 			}
 			for i := range table.list {
 				col.Weighted[i] = table.list[i].Score
@@ -119,7 +130,7 @@ func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *co
 		}
 		for i, score := range col.Weighted {
 			if score < framework.MinNodeScore || score > framework.MaxNodeScore {
-				return framework.AsStatus(fmt.Errorf("plugin %q returns an invalid score %v, it should in the range of [%v, %v] after normalizing",
+				return framework.AsStatus(fmt.Errorf("applying score defaultWeights on Score plugins: plugin %q returns an invalid score %v, it should in the range of [%v, %v] after normalizing",
 					x.Name(), score, framework.MinNodeScore, framework.MaxNodeScore))
 			}
 			col.Weighted[i] = score * x.weight
@@ -129,18 +140,23 @@ func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *co
 	return nil
 }
 
-func (x *scorer) raw(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, index int, kept RawScores, out []int64) *framework.Status {
-	keep := x.local && kept != nil
-	for i, n := range nodes {
-		if keep {
-			if score, found := kept.Raw(i, index); found {
-				out[i] = score
-				continue
-			}
+func (p *Profile) raw(ctx context.Context, x *scorer, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, index int, kept RawScores, table *ScoreTable, out []int64) *framework.Status {
+	keep, missing := x.local && kept != nil, table.missing[:0]
+	if keep {
+		missing = kept.Raw(index, out, missing)
+	} else {
+		for i := range nodes {
+			missing = append(missing, i)
 		}
-		score, s := x.Score(ctx, state, pod, n)
+	}
+	table.missing = missing
+	sampled := p.meter.Samples(state)
+	for _, i := range missing {
+		began := metrics.Begin(sampled && i%16 == 0)
+		score, s := x.Score(ctx, state, pod, nodes[i])
+		p.meter.Ran(x.Name(), metrics.Score, s, began)
 		if !s.IsSuccess() {
-			return framework.AsStatus(fmt.Errorf("running Score plugin %q: %w", x.Name(), s.AsError())).WithPlugin(x.Name())
+			return failure(x, s, "running Score plugins: plugin %q failed with: %w")
 		}
 		out[i] = score
 		if keep {
