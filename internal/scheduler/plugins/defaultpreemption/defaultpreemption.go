@@ -8,6 +8,9 @@
 // are put back, those whose disruption budget would suffer first, then the most important first. The rest are the victims.
 // Of the nodes the one is taken with the fewest budgets hurt, the least important victims, the fewest of them, and then the
 // youngest. Nodes whose refusal no preemption resolves are not looked at.
+//
+// A pod that has made room waits for it: as long as one of its victims is on the node that it is nominated to, it ends no
+// others. Victims are remembered (ended.go), since it takes a moment until the API says of them that they are going.
 package defaultpreemption
 
 import (
@@ -21,10 +24,14 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/klog/v2"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/mortise-dev/mortise/internal/scheduler/config"
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 	"github.com/mortise-dev/mortise/internal/scheduler/podcount"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
@@ -32,12 +39,16 @@ import (
 // Name is the plug-in's name.
 const Name = "DefaultPreemption"
 
-// enoughCandidates ends the search; a tenth of the nodes, if that is more, is looked for.
-const enoughCandidates = 100
-
 // New makes the plug-in.
-func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-	p := &plugin{handle: h}
+func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	a, err := config.ArgsFor[*configv1.DefaultPreemptionArgs](Name, args)
+	if err != nil {
+		return nil, err
+	}
+	p := &plugin{handle: h, percentage: int(*a.MinCandidateNodesPercentage), absolute: int(*a.MinCandidateNodesAbsolute)}
+	if m, ok := h.(interface{ Metrics() *metrics.Metrics }); ok {
+		p.metrics = m.Metrics()
+	}
 	if f := h.SharedInformerFactory(); f != nil {
 		p.budgets = f.Policy().V1().PodDisruptionBudgets().Lister()
 	}
@@ -48,7 +59,11 @@ type plugin struct {
 	handle  fwk.Handle
 	budgets policylisters.PodDisruptionBudgetLister // nil: there are none
 	lower   podcount.Counter
-	next    int // where the next search begins
+	metrics *metrics.Metrics    // nil: nothing is measured
+	next    int                 // where the next search begins
+	ended   map[types.UID]ended // by the pod that was to have the room
+
+	percentage, absolute int // of so many nodes with victims, at least, the best is taken
 }
 
 func (*plugin) Name() string { return Name }
@@ -65,6 +80,7 @@ type candidate struct {
 
 // PostFilter makes room, or says why there is none to make.
 func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	defer p.metrics.Preempted()
 	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return nil, fwk.AsStatus(err)
@@ -76,13 +92,20 @@ func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
+	if best == nil && reasons == nil { // extenders left none
+		return nil, fwk.NewStatus(fwk.Unschedulable, "preemption: no candidate node for preemption") // upstream's words
+	}
 	if best == nil {
 		none := &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride}
 		return &fwk.PostFilterResult{NominatingInfo: none}, fwk.NewStatus(fwk.Unschedulable, "preemption: "+summary(len(nodes), reasons))
 	}
-	if err := p.evict(ctx, pod, best); err != nil {
+	p.metrics.Ended(len(best.victims))
+	left, err := p.evict(ctx, pod, best)
+	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
+	p.remember(pod.UID, best.node.Node().Name, left)
+	state.Write(profile.VictimsKey, profile.Victims(best.victims))
 	name := best.node.Node().Name
 	return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: name}},
 		fwk.NewStatus(fwk.Success, fmt.Sprintf("preemption: found a potential placement for pod on node %v, preempting %d victims", name, len(best.victims)))
@@ -95,7 +118,11 @@ func (p *plugin) ineligible(pod *corev1.Pod, statuses fwk.NodeToStatusReader) st
 	}
 	name := pod.Status.NominatedNodeName
 	if name == "" || statuses.Get(name).Code() == fwk.UnschedulableAndUnresolvable {
+		delete(p.ended, pod.UID)
 		return ""
+	}
+	if p.going(pod.UID, name) {
+		return "not eligible due to a terminating pod on the nominated node."
 	}
 	node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(name)
 	if err != nil {
@@ -118,7 +145,7 @@ func beingPreempted(pod *corev1.Pod) bool {
 // search returns the best candidate, or how many nodes there were of each reason.
 func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, statuses fwk.NodeToStatusReader) (*candidate, map[string]int, error) {
 	priority := profile.Priority(pod)
-	lower := p.lower.Count(nodes, fmt.Sprint(priority), func(o *corev1.Pod) bool { return profile.Priority(o) < priority })
+	lower := p.lower.Count(podcount.NewList(nodes, p.handle.SnapshotSharedLister()), fmt.Sprint(priority), func(o *corev1.Pod) bool { return profile.Priority(o) < priority })
 	var budgets []*policyv1.PodDisruptionBudget
 	if p.budgets != nil {
 		var err error
@@ -128,7 +155,7 @@ func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.P
 	}
 	reasons := map[string]int{}
 	var found []*candidate
-	enough := max(enoughCandidates, len(nodes)/10)
+	enough, spared := max(p.absolute, len(nodes)*p.percentage/100), false
 	for i := range nodes {
 		k := (p.next + i) % len(nodes)
 		n := nodes[k]
@@ -150,7 +177,8 @@ func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.P
 			}
 			continue
 		}
-		if found = append(found, c); len(found) >= enough {
+		spared = spared || c.hurt == 0
+		if found = append(found, c); len(found) >= enough && spared { // a node that hurts no budget is worth looking for
 			p.next = (k + 1) % len(nodes)
 			break
 		}
@@ -158,7 +186,12 @@ func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.P
 	if len(found) == 0 {
 		return nil, reasons, nil
 	}
-	return slices.MinFunc(found, compare), nil, nil
+	if found, err := p.askExtenders(pod, found); err != nil {
+		return nil, nil, err
+	} else if len(found) > 0 {
+		return slices.MinFunc(found, compare), nil, nil
+	}
+	return nil, nil, nil
 }
 
 func summary(nodes int, reasons map[string]int) string {

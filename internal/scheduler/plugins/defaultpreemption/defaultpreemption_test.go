@@ -123,7 +123,7 @@ func TestVictims(t *testing.T) {
 			prof := schedulertest.NewProfile(t, profile.Registry{
 				{Name: nodeaffinity.Name, New: nodeaffinity.New}, {Name: noderesources.FitName, New: noderesources.NewFit},
 			}, profile.Clients{Lister: snapshot})
-			p := &plugin{handle: prof, budgets: budgets(t, c.budgets)}
+			p := &plugin{handle: prof, budgets: budgets(t, c.budgets), percentage: 10, absolute: 100}
 			pod := c.pod.pod()
 			pod.Spec.NodeSelector = c.selector
 			state := profile.NewCycleState()
@@ -181,4 +181,71 @@ func describe(nodes []fwk.NodeInfo) (out []string) {
 		out = append(out, fmt.Sprint(n.Node().Name, n.GetGeneration(), n.GetRequested(), pods))
 	}
 	return out
+}
+
+// TestNodesThatHurtNoBudgetAreLookedFor: enough nodes are no reason to stop while each of them would hurt a budget.
+func TestNodesThatHurtNoBudgetAreLookedFor(t *testing.T) {
+	cluster, snapshot := cache.New(), cache.NewSnapshot()
+	for i := range 30 {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%02d", i)}}
+		n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10")}
+		cluster.SetNode(n)
+		x := there{n.Name, "pod-" + n.Name, 1, "4", 0, "db"}
+		if i == 29 {
+			x.app, x.priority = "web", 5
+		}
+		cluster.SetPod(x.pod())
+	}
+	cluster.Update(snapshot)
+	prof := schedulertest.NewProfile(t, profile.Registry{{Name: noderesources.FitName, New: noderesources.NewFit}}, profile.Clients{Lister: snapshot})
+	p := &plugin{handle: prof, budgets: budgets(t, map[string]int32{"db": 0}), percentage: 10, absolute: 2}
+	pod, state := there{name: "p", priority: 9, cpu: "4"}.pod(), profile.NewCycleState()
+	_, err := core.New(core.Options{Forget: true}).Schedule(t.Context(), prof, snapshot, state, pod, nil)
+	fit, ok := err.(*core.FitError) //nolint:errorlint // it is what Schedule returns
+	if !ok {
+		t.Fatal(err)
+	}
+	best, _, err := p.search(t.Context(), state, pod, snapshot.Nodes(), fit.Statuses)
+	if err != nil || best == nil || best.hurt != 0 || best.node.Node().Name != "n29" {
+		t.Errorf("found %+v, %v, want n29, which hurts nobody", best, err)
+	}
+}
+
+// TestVictimsAreRemembered: as long as a victim is on the node, whatever is known of its end, the pod is not to preempt again.
+func TestVictimsAreRemembered(t *testing.T) {
+	cluster, snapshot := cache.New(), cache.NewSnapshot()
+	for _, name := range []string{"a", "b"} {
+		cluster.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	victim := there{"a", "victim", 1, "4", 0, ""}.pod()
+	cluster.SetPod(victim)
+	cluster.SetPod(there{"b", "other", 1, "4", 0, ""}.pod())
+	cluster.Update(snapshot)
+	p := &plugin{handle: schedulertest.NewProfile(t, nil, profile.Clients{Lister: snapshot})}
+	pod := there{name: "p", priority: 9, cpu: "4"}.pod()
+	statuses := core.NewStatuses("a", fwk.NewStatus(fwk.Unschedulable))
+	if why := p.ineligible(pod, statuses); why != "" {
+		t.Errorf("not eligible at first: %s", why)
+	}
+	p.remember(pod.UID, "a", []*corev1.Pod{victim})
+	pod.Status.NominatedNodeName = "a"
+	if why := p.ineligible(pod, statuses); why != "not eligible due to a terminating pod on the nominated node." {
+		t.Errorf("the victim is there, and the pod may preempt again: %q", why)
+	}
+	cordoned := core.NewStatuses("a", fwk.NewStatus(fwk.UnschedulableAndUnresolvable))
+	if why := p.ineligible(pod, cordoned); why != "" {
+		t.Errorf("the node is of no use any more, and the pod waits for it: %s", why)
+	}
+	p.remember(pod.UID, "a", []*corev1.Pod{victim})
+	cluster.RemovePod(victim.UID)
+	cluster.Update(snapshot)
+	if why := p.ineligible(pod, statuses); why != "" || len(p.ended) != 0 {
+		t.Errorf("the victim is gone, and the pod may not preempt: %q, %v", why, p.ended)
+	}
+	for i := range 3 * manyEnded {
+		p.remember(types.UID(fmt.Sprint(i)), "a", []*corev1.Pod{victim})
+	}
+	if len(p.ended) > manyEnded+1 {
+		t.Errorf("%d pods are remembered that wait for nobody", len(p.ended))
+	}
 }

@@ -6,7 +6,9 @@ package defaultpreemption
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -25,29 +27,70 @@ func selects(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	return err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels))
 }
 
-// evict ends the victims and takes back the nominations of lesser pods to the node.
-func (p *plugin) evict(ctx context.Context, pod *corev1.Pod, c *candidate) error {
-	node := c.node.Node().Name
-	for _, victim := range c.victims {
-		if w := p.handle.GetWaitingPod(victim.UID); w != nil {
-			w.Preempt(Name, "preempted")
-			continue
-		}
+// atOnce is how many victims are ended at a time.
+const atOnce = 16
+
+// evict ends the victims and takes back the nominations of lesser pods to the node. It returns the victims that will be on the
+// node for a while.
+func (p *plugin) evict(ctx context.Context, pod *corev1.Pod, c *candidate) ([]*corev1.Pod, error) {
+	p.takeBack(ctx, pod, c.node.Node().Name)
+	errs, gone := make([]error, len(c.victims)), make([]bool, len(c.victims))
+	var all sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i, victim := range c.victims {
 		if victim.DeletionTimestamp != nil {
 			continue
 		}
-		if err := p.end(ctx, pod, victim); err != nil {
-			return fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
-		}
-		p.handle.EventRecorder().WithLogger(klog.Logger{}).Eventf(victim, pod, corev1.EventTypeNormal, "Preempted", "Preempting",
-			"Preempted by pod %v on node %v", pod.UID, node)
+		slots <- struct{}{}
+		all.Go(func() {
+			gone[i], errs[i] = p.preempt(ctx, pod, victim, c.node.Node().Name)
+			<-slots
+		})
 	}
+	all.Wait()
+	var left []*corev1.Pod
+	for i, victim := range c.victims {
+		if !gone[i] {
+			left = append(left, victim)
+		}
+	}
+	return left, errors.Join(errs...)
+}
+
+// preempt ends a victim: one that is not bound yet goes back to the queue at once (stopped), others are deleted.
+func (p *plugin) preempt(ctx context.Context, pod, victim *corev1.Pod, node string) (stopped bool, err error) {
+	note := "Preempted by pod %v on node %v" // upstream's words
+	if w := p.handle.GetWaitingPod(victim.UID); w != nil {
+		stopped = w.Preempt(Name, "preempted")
+	} else if b := p.handle.GetPodInPreBind(victim.UID); b != nil {
+		stopped = b.CancelPod("preempted by " + Name)
+	}
+	if stopped {
+		note += " (in kube-scheduler memory)." // upstream's words
+	} else if err := p.end(ctx, pod, victim); err != nil {
+		return false, fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
+	}
+	p.handle.EventRecorder().WithLogger(klog.Logger{}).Eventf(victim, pod, corev1.EventTypeNormal, "Preempted", "Preempting", note, pod.UID, node)
+	return stopped, nil
+}
+
+// takeBack ends the nominations of lesser pods to the node, where they may fit no longer, so that they look for another.
+func (p *plugin) takeBack(ctx context.Context, pod *corev1.Pod, node string) {
+	again := map[string]*corev1.Pod{}
 	for _, nominated := range p.handle.NominatedPodsForNode(node) {
-		if profile.Priority(nominated.GetPod()) < profile.Priority(pod) {
-			p.handle.AddNominatedPod(klog.Logger{}, nominated, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride})
+		lesser := nominated.GetPod()
+		if profile.Priority(lesser) >= profile.Priority(pod) {
+			continue
 		}
+		p.handle.AddNominatedPod(klog.Logger{}, nominated, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride})
+		again[lesser.Namespace+"/"+lesser.Name] = lesser
+		data := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"nominatedNodeName":null}}`, lesser.UID)
+		// What fails here is written at the pod's next attempt.
+		_, _ = p.handle.ClientSet().CoreV1().Pods(lesser.Namespace).Patch(ctx, lesser.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
 	}
-	return nil
+	if len(again) > 0 {
+		p.handle.Activate(klog.Logger{}, again)
+	}
 }
 
 func (p *plugin) end(ctx context.Context, pod, victim *corev1.Pod) error {
