@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dynamicresources_test
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/dynamicresources"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/noderesources"
+	"github.com/mortise-dev/mortise/internal/scheduler/profile"
+	"github.com/mortise-dev/mortise/internal/scheduler/schedulertest"
+)
+
+var _ = flag.Bool("update", false, "write the golden files")
+
+func TestScenarios(t *testing.T) {
+	schedulertest.Run(t, profile.Registry{
+		{Name: noderesources.FitName, New: noderesources.NewFit},
+		{Name: dynamicresources.Name, New: dynamicresources.New, Weight: 2},
+	})
+}

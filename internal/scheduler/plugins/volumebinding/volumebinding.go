@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package volumebinding is the VolumeBinding plug-in: pods go where their volumes are or can be, and claims of classes that wait for
+// their first pod are bound for the node that the pod goes to.
+//
+// A pod's way: PreFilter sorts its claims. For each node, Filter (volumes.go) finds which volumes would be bound to the claims that
+// wait, smallest claim first, and which a driver would have to make there; Score (capacity.go) prefers nodes where more is left over.
+// Reserve takes that to be done (assume.go); PreBind (bind.go) writes it and waits until controllers and drivers have followed.
+//
+// Worked example: claim a (1Gi) and b (3Gi) of class "local" wait; node n has volumes of 2Gi and 5Gi, node m one of 4Gi. On n the 2Gi
+// volume is a's and the other b's; on m only b's could be had, and n is where the pod goes. The volumes' claimRefs are written, and
+// once the claims say that they are bound, the pod is.
+package volumebinding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/storage/ephemeral"
+	"k8s.io/component-helpers/storage/volume"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/claims"
+	"github.com/mortise-dev/mortise/internal/scheduler/migrated"
+)
+
+// Name is the plug-in's name.
+const Name = "VolumeBinding"
+
+const (
+	stateKey fwk.StateKey = Name
+	byClass               = "storageclass" // the index of volumes
+)
+
+// New makes the plug-in. Its arguments are VolumeBindingArgs; nil: upstream's defaults.
+func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	a, ok := args.(*configv1.VolumeBindingArgs)
+	if args != nil && !ok {
+		return nil, fmt.Errorf("want args to be of type VolumeBindingArgs, got %T", args) // upstream's words
+	}
+	f := h.SharedInformerFactory()
+	volumes, claims, nodes := f.Core().V1().PersistentVolumes().Informer(), f.Core().V1().PersistentVolumeClaims().Informer(), f.Core().V1().Nodes()
+	err := volumes.AddIndexers(cache.Indexers{byClass: func(obj any) ([]string, error) {
+		if pv, ok := obj.(*corev1.PersistentVolume); ok {
+			return []string{volume.GetPersistentVolumeClass(pv)}, nil
+		}
+		return nil, nil
+	}})
+	if _, there := volumes.GetIndexer().GetIndexers()[byClass]; err != nil && !there { // another profile's plug-in may have made it
+		return nil, fmt.Errorf("index persistent volumes: %w", err)
+	}
+	p := &plugin{
+		client: h.ClientSet(), timeout: 600 * time.Second, shape: defaultShape(), migrated: migrated.New(),
+		volumes: newAssumed[*corev1.PersistentVolume]("persistentvolumes", volumes.GetIndexer()),
+		claims:  newAssumed[*corev1.PersistentVolumeClaim]("persistentvolumeclaims", claims.GetIndexer()),
+		nodes:   nodes.Lister(), csiNodes: f.Storage().V1().CSINodes().Lister(), classes: f.Storage().V1().StorageClasses().Lister(),
+		drivers: f.Storage().V1().CSIDrivers().Lister(), capacities: f.Storage().V1().CSIStorageCapacities().Lister(),
+	}
+	if a != nil {
+		if a.BindTimeoutSeconds != nil {
+			p.timeout = time.Duration(*a.BindTimeoutSeconds) * time.Second
+		}
+		if len(a.Shape) > 0 {
+			p.shape = a.Shape
+		}
+	}
+	return p, errors.Join(p.follow(volumes, p.volumes.changed), p.follow(claims, p.claims.changed), p.follow(nodes.Informer(), nil))
+}
+
+type plugin struct {
+	claims.Signer
+
+	client   kubernetes.Interface
+	timeout  time.Duration // of PreBind
+	shape    []configv1.UtilizationShapePoint
+	migrated migrated.Drivers
+	changed  bell
+
+	volumes    *assumed[*corev1.PersistentVolume]
+	claims     *assumed[*corev1.PersistentVolumeClaim]
+	nodes      corelisters.NodeLister
+	csiNodes   storagelisters.CSINodeLister
+	classes    storagelisters.StorageClassLister
+	drivers    storagelisters.CSIDriverLister
+	capacities storagelisters.CSIStorageCapacityLister
+}
+
+func (*plugin) Name() string { return Name }
+
+// state is what is found out about one pod. Filters of several nodes may run at once.
+type state struct {
+	bound   []*corev1.PersistentVolumeClaim
+	waiting []*corev1.PersistentVolumeClaim       // for their first pod, smallest first
+	free    map[string][]*corev1.PersistentVolume // of the classes of those that wait
+
+	mu      sync.Mutex
+	on      map[string]*placement // by node
+	settled bool                  // all are bound: there is nothing to do before the pod is
+}
+
+// Clone returns the state itself: what preemption takes away is no volume.
+func (s *state) Clone() fwk.StateData { return s }
+
+func read(cycle fwk.CycleState) (*state, error) {
+	data, err := cycle.Read(stateKey)
+	if err != nil {
+		return nil, err
+	}
+	s, ok := data.(*state)
+	if !ok {
+		return nil, errors.New("not the state of " + Name)
+	}
+	return s, nil
+}
+
+// PreFilter sorts the pod's claims, and leaves pods without any out.
+func (p *plugin) PreFilter(_ context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	any, err := p.check(pod)
+	if err != nil {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	}
+	if !any {
+		cycle.Write(stateKey, &state{})
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	s, unbound, err := p.sort(pod)
+	if err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	if unbound {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "pod has unbound immediate PersistentVolumeClaims")
+	}
+	cycle.Write(stateKey, s)
+	return nil, nil
+}
+
+// PreFilterExtensions is nil: other pods do not matter.
+func (*plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// check tells whether the pod has claims, and what is wrong with one of them. The words are upstream's.
+func (p *plugin) check(pod *corev1.Pod) (any bool, err error) {
+	for name, own := range claims.Of(pod) {
+		any = true
+		claim, err := p.claims.told(pod.Namespace + "/" + name)
+		switch {
+		case apierrors.IsNotFound(err) && own:
+			return any, fmt.Errorf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", name)
+		case apierrors.IsNotFound(err):
+			return any, apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaim"}, name) // as a lister says it
+		case err != nil:
+			return any, err
+		case claim.Status.Phase == corev1.ClaimLost:
+			return any, fmt.Errorf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", claim.Name, claim.Spec.VolumeName)
+		case claim.DeletionTimestamp != nil:
+			return any, fmt.Errorf("persistentvolumeclaim %q is being deleted", claim.Name)
+		case own:
+			if err := ephemeral.VolumeIsForPod(pod, claim); err != nil {
+				return any, err
+			}
+		}
+	}
+	return any, nil
+}
+
+// bell rings for all who wait when something has changed.
+type bell struct {
+	mu   sync.Mutex
+	next chan struct{}
+}
+
+// wait is closed by the next ring.
+func (b *bell) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.next == nil {
+		b.next = make(chan struct{})
+	}
+	return b.next
+}
+
+func (b *bell) ring() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.next != nil {
+		close(b.next)
+		b.next = nil
+	}
+}
+
+// follow rings for each change of an informer's objects, after changed, if any, has heard of it.
+func (p *plugin) follow(informer cache.SharedIndexInformer, changed func(any)) error {
+	heard := func(obj any) {
+		if changed != nil {
+			changed(obj)
+		}
+		p.changed.ring()
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) }, DeleteFunc: heard})
+	if err != nil {
+		return fmt.Errorf("follow changes: %w", err)
+	}
+	return nil
+}
