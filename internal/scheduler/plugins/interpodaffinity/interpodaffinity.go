@@ -5,14 +5,13 @@
 // domain with certain pods, or away from them. Required terms say where a pod fits (the terms of pods that are there
 // already against newcomers, too), preferred ones where better.
 //
-// How many pods match the newcomer's terms is counted by node and kept (podcount). The terms of the pods that are there are
-// looked through, but only on nodes that have pods with terms.
+// How many pods the newcomer's terms match, and what the terms of those that are there say about pods like it, is added up by
+// domain and kept (podcount).
 package interpodaffinity
 
 import (
 	"context"
 	"fmt"
-	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,8 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/klog/v2"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/mortise-dev/mortise/internal/scheduler/config"
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 	"github.com/mortise-dev/mortise/internal/scheduler/podcount"
 )
@@ -36,8 +37,18 @@ const (
 )
 
 // New makes the plug-in.
-func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-	p := &plugin{handle: h}
+func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	a, err := config.ArgsFor[*configv1.InterPodAffinityArgs](Name, args)
+	if err != nil {
+		return nil, err
+	}
+	refusal := func(code fwk.Code, why string) *fwk.Status { return fwk.NewStatus(code, why).WithPlugin(Name) }
+	p := &plugin{
+		handle: h, hardWeight: int64(*a.HardPodAffinityWeight), ignoreOthers: a.IgnorePreferredTermsOfExistingPods,
+		far:       refusal(fwk.UnschedulableAndUnresolvable, "node(s) didn't match pod affinity rules"),
+		crowded:   refusal(fwk.Unschedulable, "node(s) didn't match pod anti-affinity rules"),
+		unwelcome: refusal(fwk.Unschedulable, "node(s) didn't satisfy existing pods anti-affinity rules"),
+	}
 	if f := h.SharedInformerFactory(); f != nil {
 		p.namespaces = f.Core().V1().Namespaces().Lister()
 	}
@@ -48,6 +59,11 @@ type plugin struct {
 	handle     fwk.Handle
 	namespaces corelisters.NamespaceLister // nil: namespaces have no labels
 	counts     podcount.Counter
+
+	far, crowded, unwelcome *fwk.Status // shared by all who are refused; nobody changes them
+
+	hardWeight   int64 // of a required term of a pod that is there, in the score of newcomers that it is about
+	ignoreOthers bool  // pods without preferences of their own are not ranked by those of others
 }
 
 func (*plugin) Name() string { return Name }
@@ -129,20 +145,41 @@ func identity(t *fwk.AffinityTerm) string {
 	if t.NamespaceSelector != nil && t.NamespaceSelector.Empty() {
 		all = "*"
 	}
+	if _, selectable := t.Selector.Requirements(); !selectable {
+		all += "!" // no pod at all, which looks like any otherwise
+	}
 	return all + strings.Join(sets.List(t.Namespaces), ",") + "\x00" + t.Selector.String()
 }
 
-// matching counts the pods of each node that all the terms match.
-func (p *plugin) matching(nodes []fwk.NodeInfo, terms ...fwk.AffinityTerm) []int32 {
+// matching counts the pods that all the terms match, by the domains of a topology key.
+func (p *plugin) matching(nodes podcount.List, topology string, terms ...fwk.AffinityTerm) *podcount.Tally {
 	var key strings.Builder
+	key.WriteString(topology)
 	for i := range terms {
-		if _, selectable := terms[i].Selector.Requirements(); !selectable {
-			return make([]int32, len(nodes))
-		}
-		key.WriteString(identity(&terms[i]))
 		key.WriteByte(1)
+		key.WriteString(identity(&terms[i]))
 	}
-	return p.counts.Count(nodes, key.String(), func(pod *corev1.Pod) bool { return matchesAll(terms, pod) })
+	matches := func(pod *corev1.Pod) bool { return matchesAll(terms, pod) }
+	return p.counts.Tally(nodes, key.String(), func(n fwk.NodeInfo, add podcount.Share) {
+		if count := podcount.Matching(n, matches); count > 0 {
+			add(topology, int64(count))
+		}
+	})
+}
+
+// about names the criterion of what the terms of pods that are there say about a newcomer.
+func about(what string, pod *corev1.Pod, nsLabels labels.Set) string {
+	return strings.Join([]string{"\x02" + what, pod.Namespace, labels.Set(pod.Labels).String(), nsLabels.String()}, "\x00")
+}
+
+// holders are the nodes whose pods' terms count: those that have such pods where they are few, since many newcomers have labels of
+// their own (ordinals, indices) and so begin a tally; all of them otherwise, which keep their places when one more gets such a pod.
+func holders(have []fwk.NodeInfo, all podcount.List) podcount.List {
+	const few = 8
+	if len(have) < all.Len()/few {
+		return podcount.NewList(have, nil)
+	}
+	return all
 }
 
 func matchesAll(terms []fwk.AffinityTerm, pod *corev1.Pod) bool {
@@ -154,40 +191,34 @@ func matchesAll(terms []fwk.AffinityTerm, pod *corev1.Pod) bool {
 	return len(terms) > 0
 }
 
-// pair is a domain: a topology key and its value.
-type pair struct{ key, value string }
-
 // filterState is how many pods of each domain matter.
 type filterState struct {
 	pod      *corev1.Pod
 	required []fwk.AffinityTerm // the newcomer's
 	anti     []fwk.AffinityTerm
 	nsLabels labels.Set
-	wanted   map[pair]int64 // pods that all required terms match, by the terms' domains
-	avoided  map[pair]int64 // pods that an anti-affinity term matches
-	against  map[pair]int64 // pods whose anti-affinity terms match the newcomer
+	wanted   []podcount.Sums // by required term: pods that all of them match
+	avoided  []podcount.Sums // by anti-affinity term: pods that it matches
+	against  podcount.Sums   // pods whose anti-affinity terms match the newcomer
 }
 
-// Clone copies the counts.
+// Clone copies what AddPod and RemovePod change.
 func (s *filterState) Clone() fwk.StateData {
 	c := *s
-	c.wanted, c.avoided, c.against = maps.Clone(s.wanted), maps.Clone(s.avoided), maps.Clone(s.against)
+	c.wanted, c.avoided, c.against = clones(s.wanted), clones(s.avoided), s.against.Clone()
 	return &c
 }
 
-func (s *filterState) empty() bool {
-	return len(s.required) == 0 && len(s.anti) == 0 && len(s.against) == 0
+func clones(all []podcount.Sums) []podcount.Sums {
+	out := make([]podcount.Sums, len(all))
+	for i := range all {
+		out[i] = all[i].Clone()
+	}
+	return out
 }
 
-func add(m map[pair]int64, node *corev1.Node, key string, n int64) {
-	value, ok := node.Labels[key]
-	if !ok || n == 0 {
-		return
-	}
-	k := pair{key, value}
-	if m[k] += n; m[k] == 0 {
-		delete(m, k)
-	}
+func (s *filterState) empty() bool {
+	return len(s.required) == 0 && len(s.anti) == 0 && s.against.Zero()
 }
 
 // PreFilter counts the domains.
@@ -206,24 +237,19 @@ func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.
 	}
 	s := &filterState{
 		pod: pod, required: p.resolve(info.GetRequiredAffinityTerms()), anti: p.resolve(info.GetRequiredAntiAffinityTerms()),
-		nsLabels: p.labelsOf(pod.Namespace), wanted: map[pair]int64{}, avoided: map[pair]int64{}, against: map[pair]int64{},
+		nsLabels: p.labelsOf(pod.Namespace),
 	}
-	for _, n := range haveAnti {
+	list := podcount.NewList(nodes, p.handle.SnapshotSharedLister())
+	s.against.Tally = p.counts.Tally(holders(haveAnti, list), about("against", pod, s.nsLabels), func(n fwk.NodeInfo, add podcount.Share) {
 		for _, other := range n.GetPodsWithRequiredAntiAffinity() {
-			s.countAgainst(other, n.Node(), 1)
+			s.keptOutBy(other, add)
 		}
-	}
-	if len(s.required) > 0 {
-		for k, count := range p.matching(nodes, s.required...) {
-			for i := range s.required {
-				add(s.wanted, nodes[k].Node(), s.required[i].TopologyKey, int64(count))
-			}
-		}
+	})
+	for i := range s.required {
+		s.wanted = append(s.wanted, podcount.Sums{Tally: p.matching(list, s.required[i].TopologyKey, s.required...)})
 	}
 	for i := range s.anti {
-		for k, count := range p.matching(nodes, s.anti[i]) {
-			add(s.avoided, nodes[k].Node(), s.anti[i].TopologyKey, int64(count))
-		}
+		s.avoided = append(s.avoided, podcount.Sums{Tally: p.matching(list, s.anti[i].TopologyKey, s.anti[i])})
 	}
 	if s.empty() {
 		return nil, fwk.NewStatus(fwk.Skip)
@@ -232,11 +258,12 @@ func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.
 	return nil, nil
 }
 
-func (s *filterState) countAgainst(other fwk.PodInfo, node *corev1.Node, by int64) {
+// keptOutBy says which domains a pod that is there keeps the newcomer out of.
+func (s *filterState) keptOutBy(other fwk.PodInfo, add podcount.Share) {
 	terms := other.GetRequiredAntiAffinityTerms()
 	for i := range terms {
 		if terms[i].Matches(s.pod, s.nsLabels) {
-			add(s.against, node, terms[i].TopologyKey, by)
+			add(terms[i].TopologyKey, 1)
 		}
 	}
 }
@@ -259,15 +286,20 @@ func recount(state fwk.CycleState, other fwk.PodInfo, node *corev1.Node, by int6
 	if st != nil {
 		return st
 	}
-	s.countAgainst(other, node, by)
+	add := func(sums *podcount.Sums, key string, n int64) {
+		if d, ok := podcount.Of(node, key); ok {
+			sums.Add(d, n)
+		}
+	}
+	s.keptOutBy(other, func(key string, n int64) { add(&s.against, key, by*n) })
 	if matchesAll(s.required, other.GetPod()) {
 		for i := range s.required {
-			add(s.wanted, node, s.required[i].TopologyKey, by)
+			add(&s.wanted[i], s.required[i].TopologyKey, by)
 		}
 	}
 	for i := range s.anti {
 		if s.anti[i].Matches(other.GetPod(), nil) {
-			add(s.avoided, node, s.anti[i].TopologyKey, by)
+			add(&s.avoided[i], s.anti[i].TopologyKey, by)
 		}
 	}
 	return nil
@@ -281,16 +313,16 @@ func (p *plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	}
 	node := n.Node()
 	if !s.near(node) {
-		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't match pod affinity rules")
+		return p.far
 	}
 	for i := range s.anti {
-		if v, ok := node.Labels[s.anti[i].TopologyKey]; ok && s.avoided[pair{s.anti[i].TopologyKey, v}] > 0 {
-			return fwk.NewStatus(fwk.Unschedulable, "node(s) didn't match pod anti-affinity rules")
+		if d, ok := podcount.Of(node, s.anti[i].TopologyKey); ok && s.avoided[i].Of(d) > 0 {
+			return p.crowded
 		}
 	}
-	for k := range s.against {
-		if v, ok := node.Labels[k.key]; ok && v == k.value {
-			return fwk.NewStatus(fwk.Unschedulable, "node(s) didn't satisfy existing pods anti-affinity rules")
+	for _, key := range s.against.Keys() {
+		if d, ok := podcount.Of(node, key); ok && s.against.Of(d) > 0 {
+			return p.unwelcome
 		}
 	}
 	return nil
@@ -301,13 +333,23 @@ func (p *plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 func (s *filterState) near(node *corev1.Node) bool {
 	there := true
 	for i := range s.required {
-		v, ok := node.Labels[s.required[i].TopologyKey]
+		d, ok := podcount.Of(node, s.required[i].TopologyKey)
 		if !ok {
 			return false
 		}
-		there = there && s.wanted[pair{s.required[i].TopologyKey, v}] > 0
+		there = there && s.wanted[i].Of(d) > 0
 	}
-	return there || len(s.wanted) == 0 && matchesAll(s.required, s.pod)
+	return there || s.nowhere() && matchesAll(s.required, s.pod)
+}
+
+// nowhere says that no pod is there that all required terms match, in any of their domains.
+func (s *filterState) nowhere() bool {
+	for i := range s.wanted {
+		if !s.wanted[i].Zero() {
+			return false
+		}
+	}
+	return true
 }
 
 func read[T any](state fwk.CycleState, key fwk.StateKey) (T, *fwk.Status) {

@@ -6,7 +6,6 @@ package interpodaffinity
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,15 +13,21 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
+	"github.com/mortise-dev/mortise/internal/scheduler/podcount"
+	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
-// hardWeight is what a required affinity term of a pod that is there counts towards a newcomer that it matches.
-const hardWeight = 1
-
-// scoreState is the weight of each domain, by topology key.
+// scoreState is what domains weigh, by the newcomer's terms and by those of others.
 type scoreState struct {
-	weights map[pair]int64
-	keys    []string // of weights
+	own    []weighed
+	others *podcount.Tally
+}
+
+// weighed is how many pods a term matches, and what each of them weighs.
+type weighed struct {
+	key    string
+	weight int64
+	tally  *podcount.Tally
 }
 
 // Clone shares the state: nothing changes it.
@@ -33,56 +38,56 @@ func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.P
 	if len(feasible) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	infos := p.handle.SnapshotSharedLister().NodeInfos()
-	withTerms, err := infos.HavePodsWithAffinityList()
+	lister := p.handle.SnapshotSharedLister()
+	withTerms, err := lister.NodeInfos().HavePodsWithAffinityList()
 	if err != nil {
 		return fwk.AsStatus(fmt.Errorf("list nodes with pods with affinity: %w", err))
+	}
+	a := pod.Spec.Affinity
+	if len(withTerms) == 0 && (a == nil || a.PodAffinity == nil && a.PodAntiAffinity == nil) {
+		return fwk.NewStatus(fwk.Skip)
 	}
 	info, err := nodeinfo.NewPodInfo(pod)
 	if err != nil {
 		return fwk.AsStatus(fmt.Errorf("parsing pod: %w", err))
 	}
-	s := &scoreState{weights: map[pair]int64{}}
-	if len(info.GetPreferredAffinityTerms())+len(info.GetPreferredAntiAffinityTerms()) > 0 {
-		nodes, err := infos.List()
-		if err != nil {
-			return fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
-		}
-		p.weigh(s, nodes, info.GetPreferredAffinityTerms(), 1)
-		p.weigh(s, nodes, info.GetPreferredAntiAffinityTerms(), -1)
-	}
-	nsLabels := p.labelsOf(pod.Namespace)
-	for _, n := range withTerms {
-		for _, other := range n.GetPodsWithAffinity() {
-			s.weighOther(other, pod, nsLabels, n.Node())
-		}
-	}
-	if len(s.weights) == 0 {
+	if p.ignoreOthers && len(info.GetPreferredAffinityTerms())+len(info.GetPreferredAntiAffinityTerms()) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	for k := range s.weights {
-		if !slices.Contains(s.keys, k.key) {
-			s.keys = append(s.keys, k.key)
+	nodes, err := lister.NodeInfos().List()
+	if err != nil {
+		return fwk.AsStatus(fmt.Errorf("list nodes: %w", err))
+	}
+	list := podcount.NewList(nodes, lister)
+	s := &scoreState{}
+	p.weigh(s, list, info.GetPreferredAffinityTerms(), 1)
+	p.weigh(s, list, info.GetPreferredAntiAffinityTerms(), -1)
+	nsLabels := p.labelsOf(pod.Namespace)
+	s.others = p.counts.Tally(holders(withTerms, list), about("others", pod, nsLabels), func(n fwk.NodeInfo, add podcount.Share) {
+		for _, other := range n.GetPodsWithAffinity() {
+			weighOther(other, pod, nsLabels, p.hardWeight, add)
 		}
+	})
+	if s.others.NonZero() == 0 && !slices.ContainsFunc(s.own, func(w weighed) bool { return w.weight != 0 && w.tally.NonZero() > 0 }) {
+		return fwk.NewStatus(fwk.Skip)
 	}
 	state.Write(scoreKey, s)
 	return nil
 }
 
-func (p *plugin) weigh(s *scoreState, nodes []fwk.NodeInfo, terms []fwk.WeightedAffinityTerm, sign int64) {
+func (p *plugin) weigh(s *scoreState, nodes podcount.List, terms []fwk.WeightedAffinityTerm, sign int64) {
 	for i := range terms {
 		term := p.resolve([]fwk.AffinityTerm{terms[i].AffinityTerm})[0]
-		for k, count := range p.matching(nodes, term) {
-			add(s.weights, nodes[k].Node(), term.TopologyKey, sign*int64(terms[i].Weight)*int64(count))
-		}
+		s.own = append(s.own, weighed{term.TopologyKey, sign * int64(terms[i].Weight), p.matching(nodes, term.TopologyKey, term)})
 	}
 }
 
-func (s *scoreState) weighOther(other fwk.PodInfo, pod *corev1.Pod, nsLabels labels.Set, node *corev1.Node) {
+// weighOther says what the terms of a pod that is there make the newcomer weigh in its domains.
+func weighOther(other fwk.PodInfo, pod *corev1.Pod, nsLabels labels.Set, hardWeight int64, add podcount.Share) {
 	required := other.GetRequiredAffinityTerms()
 	for i := range required {
-		if required[i].Matches(pod, nsLabels) {
-			add(s.weights, node, required[i].TopologyKey, hardWeight)
+		if hardWeight > 0 && required[i].Matches(pod, nsLabels) {
+			add(required[i].TopologyKey, hardWeight)
 		}
 	}
 	for _, terms := range []struct {
@@ -91,7 +96,7 @@ func (s *scoreState) weighOther(other fwk.PodInfo, pod *corev1.Pod, nsLabels lab
 	}{{other.GetPreferredAffinityTerms(), 1}, {other.GetPreferredAntiAffinityTerms(), -1}} {
 		for i := range terms.of {
 			if terms.of[i].Matches(pod, nsLabels) {
-				add(s.weights, node, terms.of[i].TopologyKey, terms.sign*int64(terms.of[i].Weight))
+				add(terms.of[i].TopologyKey, terms.sign*int64(terms.of[i].Weight))
 			}
 		}
 	}
@@ -104,9 +109,15 @@ func (p *plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n
 		return 0, st
 	}
 	var score int64
-	for _, key := range s.keys {
-		if v, ok := n.Node().Labels[key]; ok {
-			score += s.weights[pair{key, v}]
+	node := n.Node()
+	for i := range s.own {
+		if d, ok := podcount.Of(node, s.own[i].key); ok {
+			score += s.own[i].weight * s.own[i].tally.Sum(d)
+		}
+	}
+	for _, key := range s.others.Keys() {
+		if d, ok := podcount.Of(node, key); ok {
+			score += s.others.Sum(d)
 		}
 	}
 	return score, nil
@@ -117,16 +128,21 @@ func (p *plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
 // NormalizeScore scales the span of the scores to 0..100.
 func (p *plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *corev1.Pod, scores fwk.NodeScoreList) *fwk.Status {
-	least, most := int64(math.MaxInt64), int64(math.MinInt64)
-	for _, n := range scores {
-		least, most = min(least, n.Score), max(most, n.Score)
+	profile.Normalize(scores, p)
+	return nil
+}
+
+// Scale does that with scores alone.
+func (*plugin) Scale(scores []int64) {
+	if len(scores) == 0 {
+		return
 	}
-	for i := range scores {
+	least, most := slices.Min(scores), slices.Max(scores)
+	for i, n := range scores {
 		if most == least {
-			scores[i].Score = 0
+			scores[i] = 0
 			continue
 		}
-		scores[i].Score = int64(float64(fwk.MaxNodeScore) * (float64(scores[i].Score-least) / float64(most-least)))
+		scores[i] = int64(float64(fwk.MaxNodeScore) * (float64(n-least) / float64(most-least)))
 	}
-	return nil
 }

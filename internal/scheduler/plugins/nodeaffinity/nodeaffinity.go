@@ -7,6 +7,7 @@ package nodeaffinity
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,8 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/mortise-dev/mortise/internal/scheduler/config"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
@@ -27,10 +30,33 @@ const (
 	preferredKey fwk.StateKey = "PreScore" + Name
 )
 
-// New makes the plug-in.
-func New(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return plugin{}, nil }
+// New makes the plug-in. Its arguments may add an affinity to that of every pod.
+func New(_ context.Context, args runtime.Object, _ fwk.Handle) (fwk.Plugin, error) {
+	a, err := config.ArgsFor[*configv1.NodeAffinityArgs](Name, args)
+	if err != nil {
+		return nil, err
+	}
+	var p plugin
+	if a.AddedAffinity == nil {
+		return p, nil
+	}
+	if s := a.AddedAffinity.RequiredDuringSchedulingIgnoredDuringExecution; s != nil {
+		if p.required, err = nodeaffinity.NewNodeSelector(s); err != nil {
+			return nil, fmt.Errorf("parsing addedAffinity.requiredDuringSchedulingIgnoredDuringExecution: %w", err) // upstream's words
+		}
+	}
+	if terms := a.AddedAffinity.PreferredDuringSchedulingIgnoredDuringExecution; len(terms) > 0 {
+		if p.preferred, err = nodeaffinity.NewPreferredSchedulingTerms(terms); err != nil {
+			return nil, fmt.Errorf("parsing addedAffinity.preferredDuringSchedulingIgnoredDuringExecution: %w", err) // upstream's words
+		}
+	}
+	return p, nil
+}
 
-type plugin struct{}
+type plugin struct {
+	required  *nodeaffinity.NodeSelector             // added to every pod's; nil: nothing is
+	preferred *nodeaffinity.PreferredSchedulingTerms // likewise
+}
 
 func (plugin) Name() string { return Name }
 
@@ -68,10 +94,13 @@ func (p plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, e
 	}, nil
 }
 
-func (plugin) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+func (p plugin) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 	node, ok := newObj.(*corev1.Node)
 	if !ok {
 		return fwk.Queue, nil
+	}
+	if p.required != nil && !p.required.Match(node) {
+		return fwk.QueueSkip, nil
 	}
 	want := nodeaffinity.GetRequiredNodeAffinity(pod)
 	now, err := want.Match(node)
@@ -82,7 +111,7 @@ func (plugin) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk
 		return fwk.QueueSkip, nil
 	}
 	if old, ok := oldObj.(*corev1.Node); ok && old != nil {
-		if was, err := want.Match(old); err != nil || was {
+		if was, err := want.Match(old); err != nil || was && (p.required == nil || p.required.Match(old)) {
 			return fwk.QueueSkip, err
 		}
 	}
@@ -90,9 +119,9 @@ func (plugin) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk
 }
 
 // PreFilter compiles the terms, and where every term names nodes says which.
-func (plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (p plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	terms := requiredTerms(pod)
-	if terms == nil && pod.Spec.NodeSelector == nil {
+	if terms == nil && pod.Spec.NodeSelector == nil && p.required == nil {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	state.Write(requiredKey, required{nodeaffinity.GetRequiredNodeAffinity(pod)})
@@ -134,7 +163,10 @@ func requiredTerms(pod *corev1.Pod) *corev1.NodeSelector {
 func (plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter matches the node.
-func (plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
+func (p plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
+	if p.required != nil && !p.required.Match(node.Node()) {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't match scheduler-enforced node affinity") // upstream's words
+	}
 	want, ok := read[required](state, requiredKey)
 	if !ok {
 		want = required{nodeaffinity.GetRequiredNodeAffinity(pod)}
@@ -147,12 +179,12 @@ func (plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, n
 }
 
 // PreScore compiles the preferences.
-func (plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+func (p plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
 	terms, err := preferences(pod)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	if terms == nil {
+	if terms == nil && p.preferred == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	state.Write(preferredKey, preferred{terms})
@@ -168,7 +200,7 @@ func preferences(pod *corev1.Pod) (*nodeaffinity.PreferredSchedulingTerms, error
 }
 
 // Score sums the weights of the preferences that the node meets.
-func (plugin) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+func (p plugin) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	want, ok := read[preferred](state, preferredKey)
 	if !ok {
 		terms, err := preferences(pod)
@@ -177,18 +209,25 @@ func (plugin) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, no
 		}
 		want = preferred{terms}
 	}
-	if want.PreferredSchedulingTerms == nil {
-		return 0, nil
+	var score int64
+	if p.preferred != nil {
+		score = p.preferred.Score(node.Node())
 	}
-	return want.PreferredSchedulingTerms.Score(node.Node()), nil
+	if want.PreferredSchedulingTerms != nil {
+		score += want.PreferredSchedulingTerms.Score(node.Node())
+	}
+	return score, nil
 }
 
 // ScoreExtensions scales to the best node.
 func (p plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
+// Scale makes 0 to 100 of scores.
+func (plugin) Scale(scores []int64) { profile.Scale(scores) }
+
 // NormalizeScore scales to 0..100.
-func (plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *corev1.Pod, scores fwk.NodeScoreList) *fwk.Status {
-	profile.Normalize(scores)
+func (p plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *corev1.Pod, scores fwk.NodeScoreList) *fwk.Status {
+	profile.Normalize(scores, p)
 	return nil
 }
 

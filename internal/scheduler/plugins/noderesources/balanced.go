@@ -9,18 +9,43 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/config"
 )
 
 // BalancedName is the second plug-in's name.
 const BalancedName = "NodeResourcesBalancedAllocation"
 
-// NewBalanced makes NodeResourcesBalancedAllocation over cpu and memory.
-func NewBalanced(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-	return balanced{}, nil
+// NewBalanced makes NodeResourcesBalancedAllocation; without arguments, over cpu and memory.
+func NewBalanced(_ context.Context, args runtime.Object, _ fwk.Handle) (fwk.Plugin, error) {
+	a, err := config.ArgsFor[*configv1.NodeResourcesBalancedAllocationArgs](BalancedName, args)
+	if err != nil {
+		return nil, err
+	}
+	if usual(a.Resources) {
+		return balanced{}, nil
+	}
+	return balanced{resources: a.Resources}, nil
 }
 
-type balanced struct{}
+type balanced struct {
+	resources []configv1.ResourceSpec // nil: cpu and memory
+}
+
+// indifferent says whether the pod asks for nothing that is to be balanced.
+func (b balanced) indifferent(r *request) bool {
+	if b.resources == nil {
+		return r.cpu == 0 && r.memory == 0
+	}
+	for i := range b.resources {
+		if amount(r.exact, corev1.ResourceName(b.resources[i].Name)) != 0 {
+			return false
+		}
+	}
+	return true
+}
 
 func (balanced) Name() string { return BalancedName }
 
@@ -33,18 +58,24 @@ func (balanced) SignPod(ctx context.Context, pod *corev1.Pod) ([]fwk.SignFragmen
 }
 
 // PreScore leaves pods without requests out: they change no balance.
-func (balanced) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
-	if r := readRequest(state, pod); r.cpu == 0 && r.memory == 0 {
+func (b balanced) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	if b.indifferent(readRequest(state, pod)) {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	return nil
 }
 
 // Score compares the deviation of the shares in use with the pod and without.
-func (balanced) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+func (b balanced) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	r := readRequest(state, pod)
-	if r.cpu == 0 && r.memory == 0 {
+	if b.indifferent(r) {
 		return 0, nil
+	}
+	if b.resources != nil {
+		all := shares(r, node, b.resources, false)
+		with := evennessOf(all, func(x share) int64 { return x.with })
+		without := evennessOf(all, func(x share) int64 { return x.without })
+		return fwk.MaxNodeScore/2 + (fwk.MaxNodeScore/2+with-without)/2, nil
 	}
 	has, used := node.GetAllocatable(), node.GetRequested()
 	with := evenness(used.GetMilliCPU()+r.cpu, has.GetMilliCPU(), used.GetMemory()+r.memory, has.GetMemory())
@@ -56,12 +87,12 @@ func (balanced) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, 
 func evenness(cpu, hasCPU, memory, hasMemory int64) int64 {
 	deviation := 0.0
 	if hasCPU != 0 && hasMemory != 0 {
-		deviation = math.Abs(share(cpu, hasCPU)-share(memory, hasMemory)) / 2
+		deviation = math.Abs(fraction(cpu, hasCPU)-fraction(memory, hasMemory)) / 2
 	}
 	return int64((1 - deviation) * float64(fwk.MaxNodeScore))
 }
 
-func share(used, has int64) float64 { return min(float64(used)/float64(has), 1) }
+func fraction(used, has int64) float64 { return min(float64(used)/float64(has), 1) }
 
 // ScoreExtensions is nil: the score is in range already.
 func (balanced) ScoreExtensions() fwk.ScoreExtensions { return nil }

@@ -14,13 +14,17 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/klog/v2"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/mortise-dev/mortise/internal/scheduler/config"
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
@@ -29,10 +33,25 @@ const FitName = "NodeResourcesFit"
 
 const requestKey fwk.StateKey = "PreFilter" + FitName
 
-// NewFit makes NodeResourcesFit with the LeastAllocated strategy over cpu and memory, equally weighted.
-func NewFit(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return fit{}, nil }
+// NewFit makes NodeResourcesFit; without arguments, with the LeastAllocated strategy over cpu and memory, equally weighted.
+func NewFit(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	a, err := config.ArgsFor[*configv1.NodeResourcesFitArgs](FitName, args)
+	if err != nil {
+		return nil, err
+	}
+	f := fit{ignored: sets.New(a.IgnoredResources...), ignoredGroups: sets.New(a.IgnoredResourceGroups...), devices: h.SharedDRAManager()}
+	if s := a.ScoringStrategy; s.Type != configv1.LeastAllocated || !usual(s.Resources) {
+		f.resources, f.score = s.Resources, strategyOf(s)
+	}
+	return f, nil
+}
 
-type fit struct{}
+type fit struct {
+	ignored, ignoredGroups sets.Set[string]
+	resources              []configv1.ResourceSpec
+	score                  strategy // nil: the usual one
+	devices                fwk.SharedDRAManager
+}
 
 func (fit) Name() string { return FitName }
 
@@ -75,6 +94,7 @@ func (f fit) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, erro
 		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.UpdatePodScaleDown}, QueueingHintFn: f.afterScaleDown},
 		{Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodScaleDown}},
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAllocatable}, QueueingHintFn: f.afterNode},
+		{Event: fwk.ClusterEvent{Resource: fwk.DeviceClass, ActionType: fwk.Add | fwk.Update}, QueueingHintFn: afterClass},
 	}, nil
 }
 
@@ -104,13 +124,13 @@ func (fit) afterScaleDown(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (f
 	return fwk.QueueSkip, nil
 }
 
-func (fit) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+func (f fit) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 	node, ok := newObj.(*corev1.Node)
 	if !ok {
 		return fwk.Queue, nil
 	}
 	r := requestOf(pod)
-	if reasons, _ := insufficient(r, nodeinfo.New(node, nil)); len(reasons) > 0 {
+	if reasons, _ := f.insufficient(r, nodeinfo.New(node, nil)); len(reasons) > 0 {
 		return fwk.QueueSkip, nil
 	}
 	old, ok := oldObj.(*corev1.Node)
@@ -122,7 +142,7 @@ func (fit) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.Qu
 		return fwk.Queue, nil
 	}
 	for _, name := range r.names() {
-		if amount(after, name) > amount(before, name) {
+		if amount(after, name) > amount(before, name) || f.leaves(name, after) {
 			return fwk.Queue, nil
 		}
 	}
@@ -173,8 +193,8 @@ func (fit) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter refuses nodes with too little left, and says which resources. What the whole node could not give either no
 // preemption resolves.
-func (fit) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
-	reasons, hopeless := insufficient(readRequest(state, pod), node)
+func (f fit) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
+	reasons, hopeless := f.insufficient(readRequest(state, pod), node)
 	if len(reasons) == 0 {
 		return nil
 	}
@@ -185,7 +205,7 @@ func (fit) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node
 	return fwk.NewStatus(code, reasons...)
 }
 
-func insufficient(r *request, node fwk.NodeInfo) (reasons []string, hopeless bool) {
+func (f fit) insufficient(r *request, node fwk.NodeInfo) (reasons []string, hopeless bool) {
 	has, used := node.GetAllocatable(), node.GetRequested()
 	if len(node.GetPods())+1 > has.GetAllowedPodNumber() {
 		reasons = append(reasons, "Too many pods")
@@ -201,7 +221,7 @@ func insufficient(r *request, node fwk.NodeInfo) (reasons []string, hopeless boo
 	check(corev1.ResourceEphemeralStorage, r.exact.EphemeralStorage, has.GetEphemeralStorage(), used.GetEphemeralStorage())
 	if len(r.exact.Scalar) > 0 {
 		for _, name := range r.names() {
-			if nodeinfo.IsScalar(name) {
+			if nodeinfo.IsScalar(name) && !f.ignores(name) && !f.leaves(name, has) {
 				check(name, r.exact.Scalar[name], has.GetScalarResources()[name], used.GetScalarResources()[name])
 			}
 		}
@@ -209,9 +229,24 @@ func insufficient(r *request, node fwk.NodeInfo) (reasons []string, hopeless boo
 	return reasons, hopeless
 }
 
-// Score is the mean share of cpu and memory that stays free.
-func (fit) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+// ignores says whether the resource is no matter of this plug-in's. Only extended ones can be.
+func (f fit) ignores(name corev1.ResourceName) bool {
+	if len(f.ignored)+len(f.ignoredGroups) == 0 {
+		return false
+	}
+	group, _, extended := strings.Cut(string(name), "/")
+	if !extended || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix) {
+		return false
+	}
+	return f.ignored.Has(string(name)) || f.ignoredGroups.Has(group)
+}
+
+// Score is, unless another strategy is chosen, the mean share of cpu and memory that stays free.
+func (f fit) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	r := readRequest(state, pod)
+	if f.score != nil {
+		return f.score(shares(r, node, f.resources, true)), nil
+	}
 	has, used := node.GetAllocatable(), node.GetNonZeroRequested()
 	var sum, n int64
 	for _, x := range [...][2]int64{

@@ -6,65 +6,62 @@ package podtopologyspread
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/podcount"
 )
 
 // filterState is, for each constraint, how many matching pods each domain holds.
 type filterState struct {
 	all      []constraint
-	domains  []map[string]int32
-	least    []int32 // over the domains of each constraint
+	domains  []podcount.Sums
+	least    []int64 // over the domains of each constraint
+	self     []int64 // 1: the pod itself is one of those that the constraint is about
 	affinity nodeaffinity.RequiredNodeAffinity
 }
 
 // Clone copies what AddPod and RemovePod change.
 func (s *filterState) Clone() fwk.StateData {
 	c := *s
-	c.domains = make([]map[string]int32, len(s.domains))
+	c.domains = make([]podcount.Sums, len(s.domains))
 	for i, d := range s.domains {
-		c.domains[i] = maps.Clone(d)
+		c.domains[i] = d.Clone()
 	}
-	c.least = append([]int32(nil), s.least...)
+	c.least = append([]int64(nil), s.least...)
 	return &c
 }
 
 func (s *filterState) findLeast(i int) {
-	first := true
 	s.least[i] = 0
-	if len(s.domains[i]) < int(s.all[i].minDomains) {
-		return
-	}
-	for _, n := range s.domains[i] {
-		if first || n < s.least[i] {
-			s.least[i], first = n, false
-		}
+	if s.domains[i].Tally.Len() >= int(s.all[i].minDomains) {
+		s.least[i] = s.domains[i].Least()
 	}
 }
 
 // PreFilter counts the domains of the DoNotSchedule constraints.
 func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	all, err := constraints(pod, pod.Spec.TopologySpreadConstraints, corev1.DoNotSchedule)
+	all, err := p.constraintsOf(pod, corev1.DoNotSchedule)
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("obtaining pod's hard topology spread constraints: %w", err))
 	}
 	if len(all) == 0 {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
-	s := &filterState{all: all, domains: make([]map[string]int32, len(all)), least: make([]int32, len(all)), affinity: nodeaffinity.GetRequiredNodeAffinity(pod)}
+	s := &filterState{
+		all: all, domains: make([]podcount.Sums, len(all)), least: make([]int64, len(all)), self: make([]int64, len(all)),
+		affinity: nodeaffinity.GetRequiredNodeAffinity(pod),
+	}
+	list := podcount.NewList(nodes, p.handle.SnapshotSharedLister())
 	for i := range all {
-		s.domains[i] = map[string]int32{}
-		counts := p.matching(nodes, pod.Namespace, all[i].selector)
-		for k, n := range nodes {
-			if node := n.Node(); hasAll(node, all) && all[i].counts(pod, node, s.affinity) {
-				s.domains[i][node.Labels[all[i].key]] += counts[k]
-			}
-		}
+		s.domains[i].Tally = p.tally(list, pod, &all[i], all, s.affinity)
 		s.findLeast(i)
+		if all[i].selector.Matches(labels.Set(pod.Labels)) {
+			s.self[i] = 1
+		}
 	}
 	state.Write(filterKey, s)
 	return nil, nil
@@ -83,7 +80,7 @@ func (p *plugin) RemovePod(_ context.Context, state fwk.CycleState, pod *corev1.
 	return recount(state, pod, removed.GetPod(), node.Node(), -1)
 }
 
-func recount(state fwk.CycleState, pod, other *corev1.Pod, node *corev1.Node, by int32) *fwk.Status {
+func recount(state fwk.CycleState, pod, other *corev1.Pod, node *corev1.Node, by int64) *fwk.Status {
 	s, st := read[*filterState](state, filterKey)
 	if st != nil {
 		return st
@@ -94,7 +91,7 @@ func recount(state fwk.CycleState, pod, other *corev1.Pod, node *corev1.Node, by
 	for i := range s.all {
 		c := &s.all[i]
 		if c.selector.Matches(labels.Set(other.Labels)) && c.counts(pod, node, s.affinity) {
-			s.domains[i][node.Labels[c.key]] += by
+			s.domains[i].Add(podcount.Domain{Key: c.key, Value: node.Labels[c.key]}, by)
 			s.findLeast(i)
 		}
 	}
@@ -102,23 +99,19 @@ func recount(state fwk.CycleState, pod, other *corev1.Pod, node *corev1.Node, by
 }
 
 // Filter refuses nodes where the skew would be too great.
-func (p *plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, n fwk.NodeInfo) *fwk.Status {
+func (p *plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n fwk.NodeInfo) *fwk.Status {
 	s, st := read[*filterState](state, filterKey)
 	if st != nil {
 		return st
 	}
 	for i := range s.all {
 		c := &s.all[i]
-		domain, ok := n.Node().Labels[c.key]
+		domain, ok := podcount.Of(n.Node(), c.key)
 		if !ok {
-			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't match pod topology spread constraints (missing required label)")
+			return p.unlabelled
 		}
-		skew := s.domains[i][domain] - s.least[i]
-		if c.selector.Matches(labels.Set(pod.Labels)) {
-			skew++
-		}
-		if skew > c.maxSkew {
-			return fwk.NewStatus(fwk.Unschedulable, "node(s) didn't match pod topology spread constraints")
+		if s.domains[i].Of(domain)-s.least[i]+s.self[i] > int64(c.maxSkew) {
+			return p.skewed
 		}
 	}
 	return nil

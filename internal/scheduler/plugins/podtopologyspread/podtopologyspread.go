@@ -12,6 +12,8 @@ package podtopologyspread
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,8 +24,10 @@ import (
 	v1helper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+	configv1 "k8s.io/kube-scheduler/config/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/mortise-dev/mortise/internal/scheduler/config"
 	"github.com/mortise-dev/mortise/internal/scheduler/podcount"
 )
 
@@ -36,35 +40,56 @@ const (
 )
 
 // New makes the plug-in.
-func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-	return &plugin{handle: h, owners: newOwners(h)}, nil
+func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+	a, err := config.ArgsFor[*configv1.PodTopologySpreadArgs](Name, args)
+	if err != nil {
+		return nil, err
+	}
+	p := &plugin{
+		handle: h, owners: newOwners(h), defaults: a.DefaultConstraints,
+		unlabelled: fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't match pod topology spread constraints (missing required label)").WithPlugin(Name),
+		skewed:     fwk.NewStatus(fwk.Unschedulable, "node(s) didn't match pod topology spread constraints").WithPlugin(Name),
+	}
+	if p.systems = a.DefaultingType == configv1.SystemDefaulting; p.systems {
+		p.defaults = []corev1.TopologySpreadConstraint{
+			{TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 3},
+			{TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 5},
+		}
+	}
+	return p, nil
 }
 
 type plugin struct {
 	handle fwk.Handle
 	owners *owners
-	counts podcount.Counter
+	// defaults are for pods without constraints of their own that belong to something; systems: they are the system's, which
+	// nodes need not have all labels for.
+	defaults []corev1.TopologySpreadConstraint
+	systems  bool
+	counts   podcount.Counter
+
+	unlabelled, skewed *fwk.Status // shared by all who are refused; nobody changes them
 }
 
 func (*plugin) Name() string { return Name }
 
 // EventsToRegister says that pods alike, and nodes and their labels and taints, may help.
-func (*plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+func (p *plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{
-		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Add | fwk.UpdatePodLabel | fwk.Delete}, QueueingHintFn: afterPod},
+		{Event: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Add | fwk.UpdatePodLabel | fwk.Delete}, QueueingHintFn: p.afterPod},
 		{Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodLabel}},
 		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.Delete | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint}},
 	}, nil
 }
 
-func afterPod(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
-	all, err := constraints(pod, pod.Spec.TopologySpreadConstraints, corev1.DoNotSchedule)
+func (p *plugin) afterPod(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+	all, err := p.constraintsOf(pod, corev1.DoNotSchedule)
 	if err != nil {
 		return fwk.Queue, err
 	}
 	for _, obj := range []any{oldObj, newObj} {
-		p, ok := obj.(*corev1.Pod)
-		if ok && p != nil && p.Namespace == pod.Namespace && slices.ContainsFunc(all, func(c constraint) bool { return c.selector.Matches(labels.Set(p.Labels)) }) {
+		other, ok := obj.(*corev1.Pod)
+		if ok && other != nil && other.Namespace == pod.Namespace && slices.ContainsFunc(all, func(c constraint) bool { return c.selector.Matches(labels.Set(other.Labels)) }) {
 			return fwk.Queue, nil
 		}
 	}
@@ -125,13 +150,59 @@ func (c *constraint) counts(pod *corev1.Pod, node *corev1.Node, affinity nodeaff
 	return true
 }
 
-// matching counts the pods of each node that the constraint is about: those that are not going.
-func (p *plugin) matching(nodes []fwk.NodeInfo, namespace string, selector labels.Selector) []int32 {
-	if _, selectable := selector.Requirements(); !selectable { // it selects nothing
-		return make([]int32, len(nodes))
+// about says which pods the constraint is about: those that are not going.
+func (c *constraint) about(namespace string) func(*corev1.Pod) bool {
+	if _, selectable := c.selector.Requirements(); !selectable { // it selects nothing
+		return func(*corev1.Pod) bool { return false }
 	}
-	return p.counts.Count(nodes, namespace+"\x00"+selector.String(), func(pod *corev1.Pod) bool {
-		return pod.Namespace == namespace && pod.DeletionTimestamp == nil && selector.Matches(labels.Set(pod.Labels))
+	return func(pod *corev1.Pod) bool {
+		return pod.Namespace == namespace && pod.DeletionTimestamp == nil && c.selector.Matches(labels.Set(pod.Labels))
+	}
+}
+
+// matching counts the pods of each node that the constraint is about.
+func (p *plugin) matching(nodes podcount.List, namespace string, c *constraint) []int32 {
+	if _, selectable := c.selector.Requirements(); !selectable {
+		return make([]int32, nodes.Len())
+	}
+	return p.counts.Count(nodes, namespace+"\x00"+c.selector.String(), c.about(namespace))
+}
+
+// tally counts those pods in the constraint's domains, on nodes that count and, where that is wanted, have the labels of all.
+func (p *plugin) tally(nodes podcount.List, pod *corev1.Pod, c *constraint, all []constraint, affinity nodeaffinity.RequiredNodeAffinity) *podcount.Tally {
+	criterion := struct {
+		Namespace, Selector, Key string
+		Nothing                  bool
+		All                      []string
+		NodeSelector             map[string]string    `json:",omitempty"`
+		NodeAffinity             *corev1.NodeSelector `json:",omitempty"`
+		MindTaints               bool
+		Tolerations              []corev1.Toleration `json:",omitempty"`
+	}{Namespace: pod.Namespace, Selector: c.selector.String(), Key: c.key, MindTaints: c.mindTaints}
+	if _, selectable := c.selector.Requirements(); !selectable {
+		criterion.Nothing = true
+	}
+	for i := range all {
+		criterion.All = append(criterion.All, all[i].key)
+	}
+	if !c.anyAffinity {
+		criterion.NodeSelector = pod.Spec.NodeSelector
+		if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+			criterion.NodeAffinity = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		}
+	}
+	if c.mindTaints {
+		criterion.Tolerations = pod.Spec.Tolerations
+	}
+	key, err := json.Marshal(criterion)
+	if err != nil {
+		panic(fmt.Sprintf("encode a criterion: %v", err)) // of strings and the API's types
+	}
+	about := c.about(pod.Namespace)
+	return p.counts.Tally(nodes, string(key), func(n fwk.NodeInfo, add podcount.Share) {
+		if node := n.Node(); hasAll(node, all) && c.counts(pod, node, affinity) {
+			add(c.key, int64(podcount.Matching(n, about)))
+		}
 	})
 }
 

@@ -15,6 +15,8 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/podcount"
 )
 
 // scoreState is what ranks nodes.
@@ -32,14 +34,11 @@ func (s *scoreState) Clone() fwk.StateData { return s }
 
 // PreScore counts the domains of the ScheduleAnyway constraints, or the system's.
 func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.Pod, feasible []fwk.NodeInfo) *fwk.Status {
-	all, err := constraints(pod, pod.Spec.TopologySpreadConstraints, corev1.ScheduleAnyway)
+	all, err := p.constraintsOf(pod, corev1.ScheduleAnyway)
 	if err != nil {
 		return fwk.AsStatus(fmt.Errorf("obtaining pod's soft topology spread constraints: %w", err))
 	}
-	own := len(pod.Spec.TopologySpreadConstraints) > 0
-	if !own {
-		all = p.owners.constraints(pod)
-	}
+	strict := len(pod.Spec.TopologySpreadConstraints) > 0 || !p.systems
 	if len(all) == 0 || len(feasible) == 0 {
 		return fwk.NewStatus(fwk.Skip)
 	}
@@ -48,18 +47,21 @@ func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.P
 		return fwk.AsStatus(fmt.Errorf("getting all nodes: %w", err))
 	}
 	s := &scoreState{all: all, domains: make([]map[string]int32, len(all)), hosts: make([][]int32, len(all)), weight: make([]float64, len(all)), ignored: map[string]bool{}}
-	// A constraint of the pod's own counts only nodes that have all the labels.
+	// Unless they are the system's, constraints count only nodes that have all the labels.
 	for _, n := range feasible {
-		if own && !hasAll(n.Node(), all) {
+		if strict && !hasAll(n.Node(), all) {
 			s.ignored[n.Node().Name] = true
 		}
 	}
-	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
+	affinity, list := nodeaffinity.GetRequiredNodeAffinity(pod), podcount.NewList(nodes, p.handle.SnapshotSharedLister())
+	var labelled []constraint // of which nodes must have all labels
+	if strict {
+		labelled = all
+	}
 	for i := range all {
 		c := &all[i]
-		counts := p.matching(nodes, pod.Namespace, c.selector)
 		if c.key == corev1.LabelHostname {
-			s.hosts[i] = append([]int32(nil), counts...)
+			s.hosts[i] = append([]int32(nil), p.matching(list, pod.Namespace, c)...)
 			s.weight[i] = math.Log(float64(len(feasible)-len(s.ignored)) + 2)
 			continue
 		}
@@ -70,14 +72,9 @@ func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.P
 			}
 		}
 		s.weight[i] = math.Log(float64(len(s.domains[i])) + 2)
-		for k, n := range nodes {
-			if counts[k] == 0 {
-				continue
-			}
-			node := n.Node()
-			if _, there := s.domains[i][node.Labels[c.key]]; there && (!own || hasAll(node, all)) && c.counts(pod, node, affinity) {
-				s.domains[i][node.Labels[c.key]] += counts[k]
-			}
+		tally := p.tally(list, pod, c, labelled, affinity)
+		for v := range s.domains[i] {
+			s.domains[i][v] = int32(tally.Sum(podcount.Domain{Key: c.key, Value: v}))
 		}
 	}
 	s.slot = slots(p.handle.SnapshotSharedLister(), nodes)
@@ -173,19 +170,26 @@ func newOwners(h fwk.Handle) *owners {
 	}
 }
 
-// constraints are the system's, for pods of a service or a controller.
-func (o *owners) constraints(pod *corev1.Pod) []constraint {
-	if o == nil {
-		return nil
+// constraintsOf are the pod's constraints, or the default ones with what it belongs to as their selector.
+func (p *plugin) constraintsOf(pod *corev1.Pod, when corev1.UnsatisfiableConstraintAction) ([]constraint, error) {
+	if len(pod.Spec.TopologySpreadConstraints) > 0 {
+		return constraints(pod, pod.Spec.TopologySpreadConstraints, when)
 	}
-	selector := o.selector(pod)
+	if p.owners == nil || len(p.defaults) == 0 {
+		return nil, nil
+	}
+	all, err := constraints(pod, p.defaults, when)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	selector := p.owners.selector(pod)
 	if selector.Empty() {
-		return nil
+		return nil, nil
 	}
-	return []constraint{
-		{key: corev1.LabelHostname, maxSkew: 3, minDomains: 1, selector: selector},
-		{key: corev1.LabelTopologyZone, maxSkew: 5, minDomains: 1, selector: selector},
+	for i := range all {
+		all[i].selector = selector
 	}
+	return all, nil
 }
 
 // selector joins the selectors of the services that select the pod and of its controller.

@@ -100,8 +100,11 @@ func (plugin) Score(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node f
 // ScoreExtensions turns many taints into a low score.
 func (p plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
+// Scale makes 0 to 100 of scores.
+func (plugin) Scale(scores []int64) { profile.ScaleReverse(scores) }
+
 // NormalizeScore scales to 0..100, fewest taints best.
-func (plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *corev1.Pod, scores fwk.NodeScoreList) *fwk.Status {
-	profile.NormalizeReverse(scores)
+func (p plugin) NormalizeScore(_ context.Context, _ fwk.CycleState, _ *corev1.Pod, scores fwk.NodeScoreList) *fwk.Status {
+	profile.Normalize(scores, p)
 	return nil
 }

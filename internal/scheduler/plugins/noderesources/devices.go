@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package noderesources
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
+)
+
+// leaves says whether the resource is left to DynamicResources: a node has none, and a class of devices stands behind it (KEP-5004).
+func (f fit) leaves(name corev1.ResourceName, has fwk.Resource) bool {
+	return f.devices != nil && nodeinfo.IsExtended(name) && has.GetScalarResources()[name] == 0 && f.devices.DeviceClassResolver().GetDeviceClass(name) != nil
+}
+
+// afterClass: a class may come to stand behind what the pod asks for.
+func afterClass(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
+	class, ok := newObj.(*resourcev1.DeviceClass)
+	if !ok {
+		return fwk.Queue, nil
+	}
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	asks := func(name string) bool {
+		_, ok := requests[corev1.ResourceName(name)]
+		return ok
+	}
+	stands := ""
+	if class.Spec.ExtendedResourceName != nil {
+		stands = *class.Spec.ExtendedResourceName
+	}
+	if old, ok := oldObj.(*resourcev1.DeviceClass); ok && old != nil {
+		if was := old.Spec.ExtendedResourceName; was != nil && *was == stands || was == nil && stands == "" {
+			return fwk.QueueSkip, nil
+		}
+	} else if asks(resourcev1.ResourceDeviceClassPrefix + class.Name) {
+		return fwk.Queue, nil
+	}
+	if stands != "" && asks(stands) {
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
+}
