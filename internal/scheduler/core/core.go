@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -49,6 +50,8 @@ type Core struct {
 	table   profile.ScoreTable
 	found   []fwk.NodeInfo // memory of the last search
 	slots   []int
+	last    *search  // what the last decision was made of, for who wants to know
+	columns []string // of its scores
 }
 
 // New makes a core.
@@ -73,7 +76,13 @@ func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapsh
 		return Decision{}, ErrNoNodes
 	}
 	q := &search{core: c, profile: p, snapshot: s, state: state, pod: pod, kept: c.verdicts(p, s, signature)}
+	c.last = q
 	q.nominated = p.AnyNominated()
+	for _, e := range p.Extenders() {
+		if e.IsInterested(pod) {
+			q.extenders = append(q.extenders, e)
+		}
+	}
 	if err := q.run(ctx); err != nil {
 		return Decision{}, err
 	}
@@ -85,8 +94,10 @@ func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapsh
 		d.Node = q.feasible[0].Node().Name
 		return d, nil
 	}
-	if st := p.RunPreScorePlugins(ctx, state, pod, q.feasible); !st.IsSuccess() {
-		return d, st.AsError()
+	if p.Scorers() > 0 || len(q.extenders) > 0 {
+		if st := p.RunPreScorePlugins(ctx, state, pod, q.feasible); !st.IsSuccess() {
+			return d, st.AsError()
+		}
 	}
 	var kept profile.RawScores
 	if q.kept != nil {
@@ -95,7 +106,11 @@ func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapsh
 	if st := p.Score(ctx, state, pod, q.feasible, kept, &c.table); !st.IsSuccess() {
 		return d, st.AsError()
 	}
-	d.Node = q.feasible[c.draw(c.table.Total)].Node().Name
+	if len(q.extenders) > 0 {
+		q.prioritize(c.table.Total)
+	}
+	q.scored, q.drawn = true, c.draw(c.table.Total)
+	d.Node = q.feasible[q.drawn].Node().Name
 	return d, nil
 }
 
@@ -116,12 +131,18 @@ func (c *Core) draw(scores []int64) int {
 }
 
 // enough is how many feasible nodes end the search.
-func (c *Core) enough(nodes int) int {
+func (q *search) enough(nodes int) int {
 	const least = 100
+	if q.profile.Scorers() == 0 && !slices.ContainsFunc(q.profile.Extenders(), ranksOrFilters) {
+		return min(1, nodes) // one is as good as another
+	}
 	if nodes < least {
 		return nodes
 	}
-	percentage := int(c.options.Percentage)
+	percentage := int(q.core.options.Percentage)
+	if own := q.profile.Percentage(); own != nil {
+		percentage = int(*own)
+	}
 	if percentage == 0 {
 		percentage = max(50-nodes/125, 5)
 	}
@@ -137,6 +158,7 @@ type search struct {
 	pod       *corev1.Pod
 	kept      *verdicts
 	nominated bool
+	extenders []fwk.Extender // that are interested in the pod
 
 	feasible []fwk.NodeInfo
 	slots    []int // of feasible
@@ -145,6 +167,9 @@ type search struct {
 	message  string      // of PreFilter
 	narrowed sets.Set[string]
 	pre      *fwk.Status
+	extended bool // extenders left nodes out
+	scored   bool
+	drawn    int // index of the node that was drawn, if they were scored
 }
 
 type rejection struct {
@@ -152,7 +177,7 @@ type rejection struct {
 	status *fwk.Status
 }
 
-func (q *search) run(ctx context.Context) error {
+func (q *search) run(ctx context.Context) (err error) {
 	nodes := q.snapshot.Nodes()
 	result, st, narrowed := q.profile.RunPreFilter(ctx, q.state, q.pod, nodes)
 	if !st.IsSuccess() {
@@ -163,24 +188,31 @@ func (q *search) run(ctx context.Context) error {
 		return nil
 	}
 	q.narrowed = narrowed
+	began := q.profile.Meter().Began()
+	defer func() { q.profile.Filtered(began, err) }()
 	others := q.profile.HasOtherFilters(q.state)
 	if name := q.pod.Status.NominatedNodeName; name != "" {
 		if slot, ok := q.snapshot.Slot(name); ok {
-			if err := q.ask(ctx, slot, others); err != nil {
-				return err
+			err := q.ask(ctx, slot, others)
+			if err == nil {
+				err = q.extend()
 			}
-			if len(q.feasible) > 0 {
+			if err == nil && len(q.feasible) > 0 {
 				return nil
 			}
-			q.rejected = q.rejected[:0]
+			// What went wrong there says nothing about the other nodes.
+			q.feasible, q.slots, q.rejected, q.extended = q.feasible[:0], q.slots[:0], q.rejected[:0], false
 		}
 	}
 	if !result.AllNodes() {
 		q.absent = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", sets.List(narrowed)))
-		return q.askNamed(ctx, result.NodeNames, others)
+		if err := q.askNamed(ctx, result.NodeNames, others); err != nil {
+			return err
+		}
+		return q.extend()
 	}
 	q.absent = fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
-	enough := q.core.enough(len(nodes))
+	enough := q.enough(len(nodes))
 	if cap(q.core.found) < enough {
 		q.core.found, q.core.slots = make([]fwk.NodeInfo, enough), make([]int, enough)
 	}
@@ -195,7 +227,7 @@ func (q *search) run(ctx context.Context) error {
 		}
 	}
 	q.core.next = (q.core.next + asked) % len(nodes)
-	return nil
+	return q.extend()
 }
 
 func (q *search) askNamed(ctx context.Context, names sets.Set[string], others bool) error {
@@ -219,7 +251,7 @@ func (q *search) ask(ctx context.Context, slot int, others bool) error {
 	case q.kept == nil:
 		st = q.profile.RunFilterPlugins(ctx, q.state, q.pod, node)
 	default:
-		generation := node.GetGeneration()
+		generation := q.snapshot.Generations()[slot]
 		if q.kept.generation[slot] == generation {
 			st = q.kept.status[slot]
 		} else {
@@ -245,19 +277,23 @@ func (q *search) ask(ctx context.Context, slot int, others bool) error {
 }
 
 // Raw and Keep give the scorers what was kept for the pod's signature.
-func (q *search) Raw(node, scorer int) (int64, bool) {
-	slot := q.slots[node]
-	// Under a nomination the filters were asked afresh, so the generation is compared here too.
-	if q.kept.generation[slot] != q.feasible[node].GetGeneration() {
-		return 0, false
+func (q *search) Raw(scorer int, scores []int64, missing []int) []int {
+	v, generations := q.kept, q.snapshot.Generations()
+	for i, slot := range q.slots {
+		// Under a nomination the filters were asked afresh, so the generation is compared here too.
+		if v.generation[slot] == generations[slot] && v.scored[slot]&(1<<scorer) != 0 {
+			scores[i] = v.scores[slot*v.scorers+scorer]
+		} else {
+			missing = append(missing, i)
+		}
 	}
-	return q.kept.score(slot, scorer)
+	return missing
 }
 
 // Keep remembers a raw score.
 func (q *search) Keep(node, scorer int, score int64) {
 	slot := q.slots[node]
-	if q.kept.generation[slot] == q.feasible[node].GetGeneration() {
+	if q.kept.generation[slot] == q.snapshot.Generations()[slot] {
 		q.kept.setScore(slot, scorer, score)
 	}
 }
@@ -269,6 +305,9 @@ func (q *search) failure() *FitError {
 		UnschedulablePlugins: sets.New[string](), PendingPlugins: sets.New[string](),
 	}
 	e.UnschedulablePlugins = e.UnschedulablePlugins.Union(q.narrowed)
+	if q.extended {
+		e.UnschedulablePlugins.Insert(profile.ExtenderName)
+	}
 	if q.pre != nil {
 		e.note(q.pre)
 	}

@@ -6,6 +6,7 @@ package core_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -187,7 +188,7 @@ func TestReference(t *testing.T) {
 			}
 			p := c.pod()
 			c.Update(c.snapshot)
-			d, err := decide.Schedule(t.Context(), c.profile, c.snapshot, profile.NewCycleState(), p, c.profile.SignPod(t.Context(), p))
+			d, err := decide.Schedule(t.Context(), c.profile, c.snapshot, profile.NewCycleState(), p, c.profile.Signature(t.Context(), p))
 			want := c.reference(t, p)
 			var fit *core.FitError
 			switch {
@@ -229,33 +230,68 @@ func TestSearchGoesOnWhereItEnded(t *testing.T) {
 	}
 }
 
+// decisions are specs of pods that are scheduled one after the other.
+func decisions() map[string]func(*corev1.PodSpec) {
+	blue := &metav1.LabelSelector{MatchLabels: map[string]string{"color": "blue"}}
+	spread := func(key string, skew int32, when corev1.UnsatisfiableConstraintAction) func(*corev1.PodSpec) {
+		return func(s *corev1.PodSpec) {
+			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: when, LabelSelector: blue}}
+		}
+	}
+	term := func(key string) corev1.PodAffinityTerm {
+		return corev1.PodAffinityTerm{TopologyKey: key, LabelSelector: blue}
+	}
+	return map[string]func(*corev1.PodSpec){
+		"plain":        func(*corev1.PodSpec) {},
+		"spread zones": spread(corev1.LabelTopologyZone, 5, corev1.DoNotSchedule),
+		"spread hosts": spread(corev1.LabelHostname, 1, corev1.ScheduleAnyway),
+		"near": func(s *corev1.PodSpec) {
+			s.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term(corev1.LabelTopologyZone)}}}
+		},
+		"rather near": func(s *corev1.PodSpec) {
+			s.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: term(corev1.LabelHostname)}}}}
+		},
+		"apart": func(s *corev1.PodSpec) {
+			s.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term(corev1.LabelHostname)}}}
+		},
+	}
+}
+
 func BenchmarkDecision(b *testing.B) {
-	for _, keep := range []bool{true, false} {
-		b.Run(fmt.Sprintf("nodes=5000/keep=%v", keep), func(b *testing.B) {
-			c := newCluster(b, 1)
-			for i := range 5000 {
-				n := c.node(i)
-				n.Spec = corev1.NodeSpec{}
-				n.Status.Allocatable["cpu"] = resource.MustParse("10000")
-				n.Status.Allocatable["pods"] = resource.MustParse("100000")
-				c.SetNode(n)
-			}
-			decide := core.New(core.Options{Forget: !keep})
-			p := c.pod()
-			p.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")}}}}}
-			signature := c.profile.SignPod(b.Context(), p)
-			b.ReportAllocs()
-			for b.Loop() {
-				next := *p
-				c.made++
-				next.UID = types.UID(fmt.Sprint(c.made))
-				c.Update(c.snapshot)
-				d, err := decide.Schedule(b.Context(), c.profile, c.snapshot, profile.NewCycleState(), &next, signature)
-				if err != nil {
-					b.Fatal(err)
+	all := decisions()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		for _, keep := range []bool{true, false} {
+			b.Run(fmt.Sprintf("%s/keep=%v", name, keep), func(b *testing.B) {
+				c := newCluster(b, 1)
+				for i := range 5000 {
+					n := c.node(i)
+					n.Spec = corev1.NodeSpec{}
+					n.Status.Allocatable["cpu"] = resource.MustParse("10000")
+					n.Status.Allocatable["pods"] = resource.MustParse("100000")
+					c.SetNode(n)
 				}
-				c.assume(b, &next, d.Node)
-			}
-		})
+				decide := core.New(core.Options{Forget: !keep})
+				p := c.pod()
+				p.Labels = map[string]string{"color": "blue"}
+				p.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")}}}}}
+				all[name](&p.Spec)
+				signature := c.profile.Signature(b.Context(), p)
+				placed := 0
+				b.ReportAllocs()
+				for b.Loop() {
+					next := *p
+					c.made++
+					next.UID = types.UID(fmt.Sprint(c.made))
+					c.Update(c.snapshot)
+					d, err := decide.Schedule(b.Context(), c.profile, c.snapshot, profile.NewCycleState(), &next, signature)
+					if err != nil {
+						b.Fatal(err)
+					}
+					if placed++; name != "apart" || placed < 4000 { // there is room for 5000
+						c.assume(b, &next, d.Node)
+					}
+				}
+			})
+		}
 	}
 }

@@ -78,13 +78,6 @@ func (v *verdicts) set(slot int, generation int64, st *fwk.Status) {
 	v.generation[slot], v.status[slot], v.scored[slot] = generation, st, 0
 }
 
-func (v *verdicts) score(slot, scorer int) (int64, bool) {
-	if v.scored[slot]&(1<<scorer) == 0 {
-		return 0, false
-	}
-	return v.scores[slot*v.scorers+scorer], true
-}
-
 func (v *verdicts) setScore(slot, scorer int, score int64) {
 	v.scored[slot] |= 1 << scorer
 	v.scores[slot*v.scorers+scorer] = score

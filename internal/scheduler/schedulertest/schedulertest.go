@@ -15,6 +15,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -30,6 +31,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/cache"
+	"github.com/mortise-dev/mortise/internal/scheduler/config"
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
@@ -40,6 +42,40 @@ type Case struct {
 	Nodes []corev1.Node `json:"nodes"`
 	Pods  []corev1.Pod  `json:"pods"` // on their nodes
 	Pod   corev1.Pod    `json:"pod"`
+	// Objects are others that plug-ins look at, with apiVersion and kind. A case that has any, or an empty list of them, has informers.
+	Objects []json.RawMessage `json:"objects"`
+	// Args are arguments of plug-ins, as a KubeSchedulerConfiguration has them.
+	Args map[string]json.RawMessage `json:"args"`
+}
+
+// configured is the registry with the case's arguments.
+func (c *Case) configured(t *testing.T, registry profile.Registry) profile.Registry {
+	t.Helper()
+	type plugin struct {
+		Name string          `json:"name"`
+		Args json.RawMessage `json:"args"`
+	}
+	var plugins []plugin
+	for _, name := range slices.Sorted(maps.Keys(c.Args)) {
+		plugins = append(plugins, plugin{name, c.Args[name]})
+	}
+	data, err := json.Marshal(map[string]any{
+		"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+		"profiles": []any{map[string]any{"pluginConfig": plugins}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := config.Parse(data)
+	if err != nil {
+		t.Fatalf("%s: %v", c.Name, err)
+	}
+	args := config.Args(&parsed.Profiles[0])
+	registry = slices.Clone(registry)
+	for i := range registry {
+		registry[i].Args = args[registry[i].Name]
+	}
+	return registry
 }
 
 // Run runs all scenario files of the calling test's package with these plug-ins. A sorter and a binder are added.
@@ -66,7 +102,7 @@ func Run(t *testing.T, registry profile.Registry) {
 		}
 		var out strings.Builder
 		for _, c := range cases {
-			fmt.Fprintf(&out, "# %s\n%s\n", c.Name, run(t, registry, c))
+			fmt.Fprintf(&out, "# %s\n%s\n", c.Name, run(t, c.configured(t, registry), c))
 		}
 		compare(t, strings.TrimSuffix(file, ".yaml")+".golden", out.String())
 	}
@@ -106,15 +142,31 @@ func run(t *testing.T, registry profile.Registry, c Case) string {
 	complete(&c.Pod, -1)
 	snapshot := cache.NewSnapshot()
 	cluster.Update(snapshot)
-	p := NewProfile(t, registry, profile.Clients{Lister: snapshot})
+	clients, start := profile.Clients{}, func() {}
+	if c.Objects != nil {
+		clients, start = beside(t, &c)
+	}
+	clients.Lister = snapshot
+	p := NewProfile(t, registry, clients)
+	start()
 	if st := p.RunPreEnqueue(t.Context(), &c.Pod); !st.IsSuccess() {
 		return fmt.Sprintf("held back by %s: %s\n", st.Plugin(), st.Message())
 	}
 	text, best := explain(t.Context(), p, snapshot, &c.Pod)
 	kept := core.New(core.Options{Rand: rand.New(rand.NewPCG(1, 2))})
-	signature := p.SignPod(t.Context(), &c.Pod)
+	signature := p.Signature(t.Context(), &c.Pod)
+	reserved := ""
 	for i, x := range []*core.Core{kept, kept, core.New(core.Options{Forget: true})} {
-		d, err := x.Schedule(t.Context(), p, snapshot, profile.NewCycleState(), &c.Pod, signature)
+		state := profile.NewCycleState()
+		d, err := x.Schedule(t.Context(), p, snapshot, state, &c.Pod, signature)
+		if err == nil && len(best) == 1 && i == 0 {
+			reserved = reservations(t, p, &c.Pod, func() (undo func()) {
+				if st := p.RunReservePluginsReserve(t.Context(), state, &c.Pod, d.Node); !st.IsSuccess() {
+					t.Errorf("%s: reserve: %v", c.Name, st.AsError())
+				}
+				return func() { p.RunReservePluginsUnreserve(t.Context(), state, &c.Pod, d.Node) }
+			})
+		}
 		switch {
 		case err == nil && !slices.Contains(best, d.Node):
 			t.Errorf("%s: decision %d is %s, the best are %v", c.Name, i, d.Node, best)
@@ -128,7 +180,7 @@ func run(t *testing.T, registry profile.Registry, c Case) string {
 			}
 		}
 	}
-	return text
+	return text + reserved
 }
 
 func complete(pod *corev1.Pod, i int) {
