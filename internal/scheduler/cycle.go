@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,9 +19,11 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
+	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
 // longestNote is how much of a message an event can hold.
@@ -34,34 +37,60 @@ type attempt struct {
 	state   fwk.CycleState
 	node    string
 	assumed *corev1.Pod // the pod with its node
+	told    bool        // the pod's status may name the node meanwhile
+	apart   bool        // the attempt is none of those that the loop is ahead by
+	cycle   uint64
+	began   time.Time
+	note    *why.Decision // of what is decided; nil: nobody keeps it
 }
 
-// schedule decides on a pod and begins its binding.
-func (s *scheduler) schedule(ctx context.Context, item *queue.Item) {
+// schedule decides on a pod and begins its binding; false: there is nothing to bind.
+func (s *scheduler) schedule(ctx context.Context, item *queue.Item) (binds bool) {
 	pod := item.Pod
 	p := s.profiles[pod.Spec.SchedulerName]
 	if p == nil || s.cache.IsAssumed(pod.UID) {
 		s.queue.Done(pod)
-		return
+		return false
 	}
 	if pod.DeletionTimestamp != nil {
-		s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", fmt.Sprintf("skip schedule deleting pod: %v/%v", pod.Namespace, pod.Name))
+		a := &attempt{scheduler: s, item: item, profile: p}
+		a.event(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", fmt.Sprintf("skip schedule deleting pod: %v/%v", pod.Namespace, pod.Name)) // upstream's words
 		s.queue.Done(pod)
-		return
+		return false
 	}
-	a := &attempt{scheduler: s, item: item, profile: p, state: profile.NewCycleState()}
+	s.attempts++
+	pod = s.withNomination(item)
+	a := &attempt{scheduler: s, item: item, profile: p, state: profile.NewCycleState(), cycle: s.attempts, began: s.options.Clock.Now()}
+	a.sample()
 	s.cache.Update(s.snapshot)
 	decision, err := s.core.Schedule(ctx, p, s.snapshot, a.state, pod, item.Signature)
+	took := s.options.Clock.Since(a.began)
+	p.Meter().Decided(took)
+	a.noted(a.began, took, decision.Node)
 	if err != nil {
 		a.fail(ctx, err, a.makeRoom(ctx, err))
-		return
+		return false
 	}
 	a.node = decision.Node
 	if st := a.assume(ctx); !st.IsSuccess() {
 		a.fail(ctx, rejection(pod, a.node, st), clearNomination())
-		return
+		return false
 	}
 	s.cycles.Go(func() { a.bind(ctx) })
+	return true
+}
+
+// withNomination has the item's pod name the node that it is nominated to, which its status says a moment later.
+func (s *scheduler) withNomination(item *queue.Item) *corev1.Pod {
+	node := s.queue.Nominated(item.Pod.UID)
+	if node == "" || item.Pod.Status.NominatedNodeName == node {
+		return item.Pod
+	}
+	pod, info := *item.Pod, *item.PodInfo // what lies below is shared and read-only
+	pod.Status.NominatedNodeName = node
+	info.Pod = &pod
+	item.PodInfo = &info
+	return &pod
 }
 
 // makeRoom asks the PostFilter plug-ins what could be done for a pod that fits nowhere.
@@ -81,11 +110,23 @@ func (a *attempt) makeRoom(ctx context.Context, err error) *fwk.NominatingInfo {
 	return result.NominatingInfo
 }
 
+// remaining is the nomination after an attempt: the one that it ended with, or the one that there was.
+func (a *attempt) remaining(nominate *fwk.NominatingInfo) *fwk.NominatingInfo {
+	if nominate.Mode() == fwk.ModeOverride {
+		return nominate
+	}
+	if node := a.queue.Nominated(a.item.Pod.UID); node != "" {
+		return &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: node}
+	}
+	return nominate
+}
+
 func clearNomination() *fwk.NominatingInfo {
 	return &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride}
 }
 
-// rejection is the error of a pod that a plug-in turned down on the node that it was given.
+// rejection is the error of a pod that a plug-in turned down on the node that it was given, while that could still mean that
+// the pod has to wait.
 func rejection(pod *corev1.Pod, node string, st *fwk.Status) error {
 	if !st.IsRejected() {
 		return st.AsError()
@@ -99,6 +140,9 @@ func rejection(pod *corev1.Pod, node string, st *fwk.Status) error {
 	}
 	return e
 }
+
+// refusal is the error of a pod that was turned down so late that it is tried again by itself.
+type refusal struct{ error }
 
 // assume places the pod in the cache and lets plug-ins reserve and permit.
 func (a *attempt) assume(ctx context.Context) *fwk.Status {
@@ -130,31 +174,88 @@ func (a *attempt) forget(ctx context.Context) {
 
 // bind waits for Permit and binds. It runs beside the loop.
 func (a *attempt) bind(ctx context.Context) {
-	st := a.profile.WaitOnPermit(ctx, a.assumed)
-	if st.IsSuccess() {
-		// From here on a failure says nothing about the pod, so no event needs to be held against it.
-		a.queue.Done(a.item.Pod)
-		st = a.bindNow(ctx)
-	}
-	if st.IsSuccess() {
+	defer a.options.Metrics.Binding()()
+	defer a.part()
+	err := a.tryToBind(ctx)
+	if err == nil {
+		a.bound()
+		a.measure(metrics.Scheduled)
 		a.event(a.assumed, corev1.EventTypeNormal, "Scheduled", "Binding",
 			fmt.Sprintf("Successfully assigned %v/%v to %v", a.assumed.Namespace, a.assumed.Name, a.node))
 		a.profile.RunPostBind(ctx, a.state, a.assumed, a.node)
 		return
 	}
+	a.forget(ctx)
 	if ctx.Err() != nil {
 		return
 	}
-	a.forget(ctx)
 	gone := queue.Event{ClusterEvent: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, Old: a.assumed}
-	if st.IsRejected() {
+	var fit *core.FitError
+	if late := (refusal{}); errors.As(err, &fit) || errors.As(err, &late) {
 		a.queue.HappenedBut(ctx, gone, a.assumed)
 	} else {
 		a.queue.Happened(ctx, gone)
 	}
-	a.fail(ctx, rejection(a.item.Pod, a.node, st), clearNomination())
+	a.fail(ctx, err, clearNomination())
 }
 
+// part lets the loop go on without the attempt: it is over, or may wait for what comes later.
+func (a *attempt) part() {
+	if !a.apart {
+		a.apart = true
+		<-a.ahead
+	}
+}
+
+// tryToBind is the way from the decision to the node.
+func (a *attempt) tryToBind(ctx context.Context) error {
+	flight := a.profile.RunPreBindPreFlights(ctx, a.state, a.assumed, a.node)
+	if flight.IsError() {
+		return flight.AsError()
+	}
+	if flight.IsSuccess() || a.profile.Waits(a.assumed) {
+		a.part()
+		// It will take a while, so that others should know which node the pod is to come to.
+		there := &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: a.node}
+		a.told = true
+		if err := a.patch(ctx, a.assumed, nil, there); err != nil && ctx.Err() == nil {
+			a.logger.Warn("nominating a node failed", "pod", klog.KObj(a.assumed), "node", a.node, "error", err)
+		}
+	}
+	if st := a.profile.WaitOnPermit(ctx, a.assumed); !st.IsSuccess() {
+		return rejection(a.item.Pod, a.node, st)
+	}
+	// From here on a failure says nothing about the pod, so no event needs to be held against it.
+	a.queue.Done(a.item.Pod)
+	st := a.preBind(ctx, flight)
+	if st.IsSuccess() {
+		st = a.bindNow(ctx)
+	}
+	if st.IsRejected() {
+		return refusal{st.AsError()}
+	}
+	return st.AsError()
+}
+
+// preBind lets the PreBind plug-ins work. Whoever preempts the pod meanwhile calls them off.
+func (a *attempt) preBind(ctx context.Context, flight *fwk.Status) *fwk.Status {
+	if !flight.IsSuccess() {
+		return nil // there is nothing to do
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	a.profile.AddPodInPreBind(a.assumed.UID, cancel)
+	defer a.profile.RemovePodInPreBind(a.assumed.UID)
+	if st := a.profile.RunPreBind(ctx, a.state, a.assumed, a.node); !st.IsSuccess() {
+		return st
+	}
+	if p := a.profile.GetPodInPreBind(a.assumed.UID); p != nil && !p.MarkPrebound() {
+		return fwk.AsStatus(context.Cause(ctx))
+	}
+	return nil
+}
+
+// bindNow binds by the first extender that binds pods like this, or by a plug-in.
 func (a *attempt) bindNow(ctx context.Context) *fwk.Status {
 	select {
 	case a.binding <- struct{}{}:
@@ -162,8 +263,19 @@ func (a *attempt) bindNow(ctx context.Context) *fwk.Status {
 	case <-ctx.Done():
 		return fwk.AsStatus(ctx.Err())
 	}
-	if st := a.profile.RunPreBind(ctx, a.state, a.assumed, a.node); !st.IsSuccess() {
-		return st
+	for _, e := range a.profile.Extenders() {
+		if !e.IsBinder() || !e.IsInterested(a.assumed) {
+			continue
+		}
+		err := e.Bind(&corev1.Binding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: a.assumed.Namespace, Name: a.assumed.Name, UID: a.assumed.UID},
+			Target:     corev1.ObjectReference{Kind: "Node", Name: a.node},
+		})
+		if err != nil && e.IsIgnorable() {
+			a.logger.Warn("skipping scheduler extender that failed to bind", "extender", e.Name(), "pod", klog.KObj(a.assumed), "error", err)
+			continue
+		}
+		return fwk.AsStatus(err)
 	}
 	return a.profile.RunBind(ctx, a.state, a.assumed, a.node)
 }
@@ -176,7 +288,10 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 	reason := corev1.PodReasonSchedulerError
 	a.item.UnschedulablePlugins, a.item.PendingPlugins = nil, nil
 	var fit *core.FitError
+	var late refusal
 	switch {
+	case errors.As(err, &late):
+		reason = corev1.PodReasonUnschedulable
 	case errors.As(err, &fit):
 		reason = corev1.PodReasonUnschedulable
 		a.item.UnschedulablePlugins, a.item.PendingPlugins = fit.UnschedulablePlugins, fit.PendingPlugins
@@ -186,6 +301,11 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 	default:
 		a.logger.Warn("scheduling failed, trying again", "pod", klog.KObj(a.item.Pod), "error", err)
 	}
+	if reason == corev1.PodReasonSchedulerError {
+		a.measure(metrics.Error)
+	} else {
+		a.measure(metrics.Unschedulable)
+	}
 	pod, lookup := a.pods.Pods(a.item.Pod.Namespace).Get(a.item.Pod.Name)
 	if lookup != nil || pod.Spec.NodeName != "" || pod.UID != a.item.Pod.UID {
 		// Gone, bound after all, or another of the same name: nothing is to be tried again.
@@ -194,13 +314,14 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 			return
 		}
 	} else {
-		a.queue.Failed(ctx, a.item, pod) // the item is the queue's from here on
 		if a.queue.AnyNominated() || nominate.Mode() == fwk.ModeOverride && nominate.NominatedNodeName != "" {
 			info, _ := nodeinfo.NewPodInfo(pod)
-			a.queue.AddNominatedPod(klog.Logger{}, info, nominate)
+			a.queue.AddNominatedPod(klog.Logger{}, info, a.remaining(nominate)) // before anybody tries the pod again
 		}
+		a.queue.Failed(ctx, a.item, pod) // the item is the queue's from here on
 	}
 	message := err.Error()
+	a.failed(err, message, nominate)
 	a.event(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", shorten(message))
 	if err := a.patch(ctx, pod, &corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: pod.Generation,
@@ -215,7 +336,7 @@ func (a *attempt) helpedByNodes() sets.Set[string] {
 	out := sets.New[string]()
 	for plugin, registered := range a.profile.Events() {
 		for _, r := range registered {
-			if r.Event.Resource == fwk.Node && r.Event.ActionType&fwk.Add != 0 {
+			if (r.Event.Resource == fwk.Node || r.Event.Resource == fwk.WildCard) && r.Event.ActionType&fwk.Add != 0 {
 				out.Insert(plugin)
 			}
 		}
@@ -231,17 +352,18 @@ func shorten(message string) string {
 	return message[:longestNote-len(end)] + end
 }
 
-func (s *scheduler) event(pod *corev1.Pod, kind, reason, action, note string) {
-	s.recorder.WithLogger(klog.Logger{}).Eventf(pod, nil, kind, reason, action, "%s", note)
+// event tells of the pod in the name of its profile.
+func (a *attempt) event(pod *corev1.Pod, kind, reason, action, note string) {
+	a.profile.EventRecorder().WithLogger(klog.Logger{}).Eventf(pod, nil, kind, reason, action, "%s", note)
 }
 
-// patch writes the condition and the nomination where they differ from what the pod has.
+// patch writes the condition, if there is one, and the nomination where they differ from what the pod has.
 func (a *attempt) patch(ctx context.Context, pod *corev1.Pod, condition *corev1.PodCondition, nominate *fwk.NominatingInfo) error {
 	status := map[string]any{}
-	if changed := a.transition(pod, condition); changed {
+	if condition != nil && a.transition(pod, condition) {
 		status["conditions"] = []*corev1.PodCondition{condition}
 	}
-	if nominate.Mode() == fwk.ModeOverride && pod.Status.NominatedNodeName != nominate.NominatedNodeName {
+	if nominate.Mode() == fwk.ModeOverride && (a.told || pod.Status.NominatedNodeName != nominate.NominatedNodeName) {
 		status["nominatedNodeName"] = nominate.NominatedNodeName
 		if nominate.NominatedNodeName == "" {
 			status["nominatedNodeName"] = nil

@@ -26,6 +26,7 @@ func (s *scheduler) nodeHandler(ctx context.Context) toolscache.ResourceEventHan
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if node, ok := obj.(*corev1.Node); ok {
+				defer s.handled("NodeAdd")()
 				s.cache.SetNode(node)
 				s.queue.Happened(ctx, happened(fwk.Node, fwk.Add, nil, node))
 			}
@@ -36,6 +37,7 @@ func (s *scheduler) nodeHandler(ctx context.Context) toolscache.ResourceEventHan
 			if !ok || !ok2 {
 				return
 			}
+			defer s.handled("NodeUpdate")()
 			changes := nodeChanges(old, node)
 			if len(changes) > 0 || old.Spec.Unschedulable != node.Spec.Unschedulable || !equality.Semantic.DeepEqual(old.Status.Images, node.Status.Images) {
 				s.cache.SetNode(node) // heartbeats change nothing that anyone here reads
@@ -46,6 +48,7 @@ func (s *scheduler) nodeHandler(ctx context.Context) toolscache.ResourceEventHan
 		},
 		DeleteFunc: func(obj any) {
 			if node, ok := last(obj).(*corev1.Node); ok {
+				defer s.handled("NodeDelete")()
 				s.cache.RemoveNode(node.Name)
 				s.queue.Happened(ctx, happened(fwk.Node, fwk.Delete, node, nil))
 			}
@@ -123,6 +126,23 @@ func (s *scheduler) podHandler(ctx context.Context) toolscache.ResourceEventHand
 	}
 }
 
+// handled measures how long taking over a change takes.
+func (s *scheduler) handled(event string) func() {
+	m := s.options.Metrics
+	if m == nil {
+		return func() {}
+	}
+	began := m.Began()
+	return func() { m.Handled(event, began) }
+}
+
+func podEvent(pod *corev1.Pod, action string) string {
+	if pod.Spec.NodeName != "" {
+		return "AssignedPod" + action
+	}
+	return "UnscheduledPod" + action
+}
+
 func placed(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" && !ended(pod) }
 
 func ended(pod *corev1.Pod) bool {
@@ -130,6 +150,7 @@ func ended(pod *corev1.Pod) bool {
 }
 
 func (s *scheduler) podAdded(ctx context.Context, pod *corev1.Pod) {
+	defer s.handled(podEvent(pod, "Add"))()
 	switch {
 	case ended(pod):
 	case placed(pod):
@@ -144,6 +165,7 @@ func (s *scheduler) podAdded(ctx context.Context, pod *corev1.Pod) {
 }
 
 func (s *scheduler) podUpdated(ctx context.Context, old, pod *corev1.Pod) {
+	defer s.handled(podEvent(pod, "Update"))()
 	was, is := placed(old), placed(pod)
 	switch {
 	case ended(pod):
@@ -160,7 +182,12 @@ func (s *scheduler) podUpdated(ctx context.Context, old, pod *corev1.Pod) {
 		for _, c := range changes {
 			s.queue.Happened(ctx, happened(fwk.AssignedPod, c, old, pod))
 		}
-	case s.profiles[pod.Spec.SchedulerName] != nil && !s.cache.IsAssumed(pod.UID):
+	case s.profiles[pod.Spec.SchedulerName] == nil:
+	case s.cache.IsAssumed(pod.UID):
+		if pod.DeletionTimestamp != nil && old.DeletionTimestamp == nil {
+			s.profiles[pod.Spec.SchedulerName].RejectWaitingPod(pod.UID) // a binding under way will fail, or be in vain
+		}
+	default:
 		var events []queue.Event
 		for _, c := range podChanges(old, pod) {
 			s.queue.Happened(ctx, happened(fwk.UnscheduledPod, c, old, pod))
@@ -171,6 +198,7 @@ func (s *scheduler) podUpdated(ctx context.Context, old, pod *corev1.Pod) {
 }
 
 func (s *scheduler) podDeleted(ctx context.Context, pod *corev1.Pod) {
+	defer s.handled(podEvent(pod, "Delete"))()
 	if placed(pod) {
 		s.cache.RemovePod(pod.UID)
 		s.queue.DeleteNominatedPodIfExists(pod)
@@ -184,6 +212,9 @@ func (s *scheduler) podDeleted(ctx context.Context, pod *corev1.Pod) {
 	s.queue.Delete(pod)
 	s.cache.Forget(pod) // it may be assumed; a binding under way will fail
 	p.RejectWaitingPod(pod.UID)
+	if waits := p.GetPodInPreBind(pod.UID); waits != nil {
+		waits.CancelPod("pod does not exist any more")
+	}
 	s.queue.Happened(ctx, happened(fwk.UnscheduledPod, fwk.Delete, pod, nil))
 }
 

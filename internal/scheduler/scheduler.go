@@ -5,8 +5,9 @@
 // one loop takes a pod, brings its snapshot up to date, lets the core decide, assumes the decision, and binds in the
 // background while it decides on the next.
 //
-// Reading order: nodeinfo (what is known of a node), profile (plug-ins by extension point), cache, core (the decision),
-// queue, plugins/<name>, and here cycle.go (a pod's way) and handlers.go (what informers tell).
+// Reading order: config (what a KubeSchedulerConfiguration says), nodeinfo (what is known of a node), profile (plug-ins by
+// extension point), extender (those that are HTTP servers), cache, devices (what claims have of them), core (the decision), queue, plugins/<name>, and here
+// profiles.go (from configuration to profiles), cycle.go (a pod's way), explain.go (what is kept of it), handlers.go and watch.go (what informers tell).
 package scheduler
 
 import (
@@ -14,6 +15,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,10 +32,15 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/scheduler/cache"
+	"github.com/mortise-dev/mortise/internal/scheduler/config"
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
+	"github.com/mortise-dev/mortise/internal/scheduler/devices"
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
+	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
 // Options are the scheduler's settings.
@@ -40,10 +48,25 @@ type Options struct {
 	Config  *rest.Config     // how to reach the API server; required
 	Plugins profile.Registry // in their order; required
 	// Name is the schedulerName of the pods that it schedules; empty: default-scheduler.
-	Name   string
+	Name string
+	// Configuration says which profiles there are, each with a name of its own, and which of the plug-ins they have; nil: one
+	// profile with all of them.
+	Configuration *config.Configuration
+	// Ledger makes the calls to the configuration's extenders; nil: one of its own. Configured is where the configuration came
+	// from, for the ledger.
+	Ledger     *extension.Ledger
+	Configured string
+	// ExtenderFailures and ExtenderPause are the breaker of an extender; 0: there is none, and ten seconds.
+	ExtenderFailures int
+	ExtenderPause    time.Duration
+
 	Logger *slog.Logger
 	Clock  clock.WithDelayedExecution // nil: the real one
 	Core   core.Options
+	// Why keeps what is decided about each pod; nil: nobody does.
+	Why *why.Keeper
+	// Metrics measure; nil: nothing is measured.
+	Metrics *metrics.Metrics
 	// Bindings is how many may be under way at once; 0: 64.
 	Bindings int
 }
@@ -62,13 +85,35 @@ func Run(ctx context.Context, o Options) error {
 	if o.Bindings == 0 {
 		o.Bindings = 64
 	}
-	config := rest.CopyConfig(o.Config)
-	config.QPS = -1
-	client, err := kubernetes.NewForConfig(config)
+	if o.Ledger == nil {
+		o.Ledger = extension.NewLedger(o.Clock)
+	}
+	client := rest.CopyConfig(o.Config)
+	client.QPS = -1
+	if o.Configuration != nil {
+		o.connect(client)
+		o.Core.Percentage = *o.Configuration.PercentageOfNodesToScore
+	}
+	clientset, err := kubernetes.NewForConfig(client)
 	if err != nil {
 		return fmt.Errorf("make scheduler client: %w", err)
 	}
-	return run(ctx, o, config, client)
+	return run(ctx, o, client, clientset)
+}
+
+// connect heeds what the configuration itself says of its connection. The scheduler is part of the server, so that what
+// kube-scheduler does unless told otherwise, to hold itself back, would be of no use.
+func (o *Options) connect(client *rest.Config) {
+	w := o.Configuration.Written.ClientConnection
+	if w.QPS != 0 {
+		client.QPS, client.Burst = w.QPS, int(o.Configuration.ClientConnection.Burst)
+	}
+	if w.ContentType != "" {
+		client.ContentType = w.ContentType
+	}
+	if w.AcceptContentTypes != "" {
+		client.AcceptContentTypes = w.AcceptContentTypes
+	}
 }
 
 // scheduler is the state of one Run.
@@ -76,18 +121,22 @@ type scheduler struct {
 	options  Options
 	logger   *slog.Logger
 	client   kubernetes.Interface
-	recorder events.EventRecorderLogger
 	pods     corelisters.PodLister
 	cache    *cache.Cache
 	snapshot *cache.Snapshot
 	core     *core.Core
 	queue    *queue.Queue
+	devices  *devices.Manager
 	profiles map[string]*profile.Profile
 	binding  chan struct{} // as many as may bind at once
+	ahead    chan struct{} // as many as may be decided and not bound, but for those that wait for something
 	cycles   sync.WaitGroup
+	attempts uint64 // that the loop has begun
 }
 
-func run(ctx context.Context, o Options, config *rest.Config, client kubernetes.Interface) error {
+func run(ctx context.Context, o Options, connection *rest.Config, client kubernetes.Interface) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagers))
 	podInformer := factory.InformerFor(&corev1.Pod{}, livePods)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
@@ -95,21 +144,28 @@ func run(ctx context.Context, o Options, config *rest.Config, client kubernetes.
 	queued := map[string]queue.Profile{}
 	s := &scheduler{
 		options: o, logger: o.Logger, client: client,
-		recorder: broadcaster.NewRecorder(scheme.Scheme, o.Name),
-		pods:     corelisters.NewPodLister(podInformer.GetIndexer()),
-		cache:    cache.New(), snapshot: cache.NewSnapshot(), core: core.New(o.Core),
-		queue:    queue.New(queued, queue.Options{Clock: o.Clock, Logger: o.Logger}),
-		profiles: map[string]*profile.Profile{}, binding: make(chan struct{}, o.Bindings),
+		pods:  corelisters.NewPodLister(podInformer.GetIndexer()),
+		cache: cache.New(), snapshot: cache.NewSnapshot(), core: core.New(o.Core),
+		queue:    queue.New(queued, o.queueOptions()),
+		profiles: map[string]*profile.Profile{}, binding: make(chan struct{}, o.Bindings), ahead: make(chan struct{}, 4*o.Bindings),
 	}
 	defer s.queue.Close()
-	p, err := profile.New(ctx, o.Name, o.Plugins, profile.Clients{
-		Client: client, Config: config, Informers: factory, Recorder: s.recorder,
-		Nominator: s.queue, Activator: s.queue, Lister: s.snapshot,
-	})
+	recorder := func(name string) events.EventRecorderLogger { return broadcaster.NewRecorder(scheme.Scheme, name) }
+	manager, err := devices.New(ctx, factory)
 	if err != nil {
 		return err
 	}
-	s.profiles[o.Name], queued[o.Name] = p, p
+	defer manager.Stop()
+	s.devices = manager
+	defer s.closeProfiles()
+	if err := s.makeProfiles(ctx, recorder, profile.Clients{
+		Client: client, Config: connection, Informers: factory, Nominator: s.queue, Activator: s.queue, Lister: s.snapshot, Metrics: o.Metrics, Devices: manager,
+	}); err != nil {
+		return err
+	}
+	for name, p := range s.profiles {
+		queued[name] = p
+	}
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return fmt.Errorf("begin recording events: %w", err)
 	}
@@ -121,16 +177,35 @@ func run(ctx context.Context, o Options, config *rest.Config, client kubernetes.
 	if err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
+	others, err := s.watchOthers(ctx, connection, factory)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		cancel()
+		others.Shutdown()
+	}()
+	known, err := manager.Follow()
+	if err != nil {
+		return err
+	}
+	defer o.Why.Attach(s)()
+	defer o.Metrics.Attach(measured{s.queue, s.cache})()
 	factory.StartWithContext(ctx)
-	defer factory.Shutdown()
-	if !toolscache.WaitFor(ctx, "", nodeHandler.HasSyncedChecker(), podHandler.HasSyncedChecker()) {
+	defer func() {
+		cancel()
+		factory.Shutdown()
+	}()
+	if !toolscache.WaitFor(ctx, "", append(known, nodeHandler.HasSyncedChecker(), podHandler.HasSyncedChecker())...) {
 		return nil // ctx is done
 	}
 	// Plug-ins may have asked for informers of their own.
 	if result := factory.WaitForCacheSyncWithContext(ctx); result.Err != nil && ctx.Err() == nil {
 		return fmt.Errorf("fill scheduler caches: %w", result.Err)
 	}
-	s.logger.Info("scheduler ready", "profile", p.String())
+	for _, name := range slices.Sorted(maps.Keys(s.profiles)) {
+		s.logger.Info("scheduler ready", "profile", s.profiles[name].String())
+	}
 	s.loop(ctx)
 	s.cycles.Wait()
 	return nil
@@ -155,10 +230,18 @@ func withoutManagers(obj any) (any, error) {
 
 func (s *scheduler) loop(ctx context.Context) {
 	for {
+		// A decision that cannot be written yet is better made later, knowing more.
+		select {
+		case s.ahead <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
 		item, err := s.queue.Pop(ctx)
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return
 		}
-		s.schedule(ctx, item)
+		if !s.schedule(ctx, item) {
+			<-s.ahead
+		}
 	}
 }
