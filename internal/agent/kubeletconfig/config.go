@@ -1,0 +1,200 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubeletconfig reads KubeletConfiguration files of kubelet.config.k8s.io/v1beta1 as kubelet does.
+//
+// [Load] reads a file and a directory of drop-ins. Each file is decoded strictly: a field that is unknown or there twice
+// is refused under its path. Drop-ins are merged in the order of their names, as JSON merge patches over the file with its
+// defaults, as kubelet merges them; then defaults.go fills in what kubelet 1.37 would, and validate.go checks all of it:
+// every mistake is in the one error.
+//
+// Not every field has an effect here. fields.go lists all of them: what is honoured, what is without effect (which
+// [Unheeded] says of the fields that a configuration sets), and what is refused because a node that neglected it would
+// be less safe than its owner thinks.
+//
+// A configuration is not changed after it was loaded.
+package kubeletconfig
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// maxFile bounds a file; nobody writes such a one by hand.
+const maxFile = 4 << 20
+
+// dropInSuffix is how the names of drop-ins end.
+const dropInSuffix = ".conf"
+
+// Load reads a file and drop-ins; either may be empty. Skipped are the files of the directory that are no drop-ins.
+func Load(file, dir string) (config *configv1beta1.KubeletConfiguration, skipped []string, err error) {
+	config = &configv1beta1.KubeletConfiguration{}
+	if file != "" {
+		data, err := read(file)
+		if err != nil {
+			return nil, nil, err
+		}
+		if config, err = decode(data); err != nil {
+			return nil, nil, fmt.Errorf("read kubelet configuration %s: %w", file, err)
+		}
+		for _, path := range paths(config) {
+			if *path != "" && !filepath.IsAbs(*path) {
+				*path = filepath.Join(filepath.Dir(file), *path)
+			}
+		}
+	}
+	SetDefaults(config)
+	if dir != "" {
+		if config, skipped, err = dropIns(config, dir); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := Validate(config); err != nil {
+		return nil, nil, fmt.Errorf("check kubelet configuration: %w", err)
+	}
+	return config, skipped, nil
+}
+
+// Parse reads the contents of one file, YAML or JSON, fills in defaults and checks it.
+func Parse(data []byte) (*configv1beta1.KubeletConfiguration, error) {
+	config, err := decode(data)
+	if err != nil {
+		return nil, err
+	}
+	SetDefaults(config)
+	if err := Validate(config); err != nil {
+		return nil, err
+	}
+	return config, nil
+}
+
+// Default is the configuration of an empty file.
+func Default() *configv1beta1.KubeletConfiguration {
+	config := &configv1beta1.KubeletConfiguration{}
+	SetDefaults(config)
+	return config
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read kubelet configuration: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read kubelet configuration: %w", err)
+	case len(data) > maxFile:
+		return nil, fmt.Errorf("read kubelet configuration %s: it is larger than %d bytes", path, maxFile)
+	case len(data) == 0:
+		return nil, fmt.Errorf("kubelet config file %q was empty", path) // upstream's words
+	}
+	return data, nil
+}
+
+// decode reads one document strictly.
+func decode(data []byte) (*configv1beta1.KubeletConfiguration, error) {
+	s := runtime.NewScheme()
+	if err := configv1beta1.AddToScheme(s); err != nil {
+		return nil, fmt.Errorf("make scheme: %w", err)
+	}
+	if err := alone(data); err != nil {
+		return nil, err
+	}
+	obj, gvk, err := serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer().Decode(data, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	config, ok := obj.(*configv1beta1.KubeletConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("want a KubeletConfiguration, found %s", gvk)
+	}
+	return config, nil
+}
+
+// alone says whether there is one document in the data: a second one would be passed over silently.
+func alone(data []byte) error {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for count := 0; ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read YAML: %w", err)
+		}
+		if len(bytes.TrimSpace(document)) > 0 {
+			count++
+		}
+		if count > 1 {
+			return errors.New("want one document, found more")
+		}
+	}
+}
+
+// dropIns merges the directory's drop-ins over the configuration.
+func dropIns(base *configv1beta1.KubeletConfiguration, dir string) (*configv1beta1.KubeletConfiguration, []string, error) {
+	merged, err := json.Marshal(base)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode kubelet configuration: %w", err)
+	}
+	var skipped []string
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir():
+			return nil
+		case filepath.Ext(entry.Name()) != dropInSuffix:
+			skipped = append(skipped, path)
+			return nil
+		}
+		data, err := read(path)
+		if err != nil {
+			return err
+		}
+		if _, err := decode(data); err != nil {
+			return fmt.Errorf("read drop-in %s: %w", path, err)
+		}
+		patch, err := utilyaml.ToJSON(data)
+		if err != nil {
+			return fmt.Errorf("read drop-in %s: %w", path, err)
+		}
+		if merged, err = jsonpatch.MergePatch(merged, patch); err != nil {
+			return fmt.Errorf("merge drop-in %s: %w", path, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("read kubelet drop-ins %s: %w", dir, err)
+	}
+	config, err := decode(merged)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read merged kubelet configuration: %w", err)
+	}
+	SetDefaults(config)
+	return config, skipped, nil
+}
+
+// paths are the fields that name files: where they are relative, they are so to the file that names them.
+func paths(c *configv1beta1.KubeletConfiguration) []*string {
+	out := []*string{&c.StaticPodPath, &c.Authentication.X509.ClientCAFile, &c.TLSCertFile, &c.TLSPrivateKeyFile, &c.VolumePluginDir, &c.PodLogsDir}
+	if c.ResolverConfig != nil {
+		out = append(out, c.ResolverConfig)
+	}
+	return out
+}

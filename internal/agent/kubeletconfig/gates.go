@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletconfig
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// gate is a feature gate of Kubernetes 1.37.
+type gate struct{ on, locked bool }
+
+// gates are the gates that kubelet 1.37 knows; most of them are not its own.
+func gates() map[string]gate {
+	out := map[string]gate{"AllAlpha": {}, "AllBeta": {}}
+	for _, list := range []struct {
+		names string
+		gate  gate
+	}{{gatesOn, gate{on: true}}, {gatesOff, gate{}}, {gatesLockedOn, gate{true, true}}} {
+		for name := range strings.FieldsSeq(list.names) {
+			out[name] = list.gate
+		}
+	}
+	return out
+}
+
+// enabled says whether a gate is on in the configuration.
+func enabled(c *configv1beta1.KubeletConfiguration, name string) bool {
+	if on, ok := c.FeatureGates[name]; ok {
+		return on
+	}
+	return gates()[name].on
+}
+
+func checkGates(c *configv1beta1.KubeletConfiguration) []error {
+	var out []error
+	known := gates()
+	for _, name := range slices.Sorted(maps.Keys(c.FeatureGates)) {
+		g, ok := known[name]
+		switch on := c.FeatureGates[name]; {
+		case !ok:
+			out = append(out, fmt.Errorf("unrecognized feature gate: %s", name)) // upstream's words
+		case g.locked && on != g.on:
+			out = append(out, fmt.Errorf("cannot set feature gate %v to %v, feature is locked to %v", name, on, g.on)) // upstream's words
+		}
+	}
+	return out
+}
+
+const gatesOn = `
+APIResponseCompression APIServerIdentity AllowParsingUserUIDFromCertAuth AllowServiceExternalIPs AllowUnsafeMalformedObjectDeletion
+AtomicFIFO AuthorizePodWebsocketUpgradeCreatePermission CPUManagerPolicyBetaOptions CRDObservedGenerationTracking
+ClearingNominatedNodeNameAfterBinding ClientsAllowCARotation ClientsAllowTLSCacheGC ClusterTrustBundle ClusterTrustBundleProjection
+ComponentFlagz ComponentStatusz ConcurrentWatchObjectDecode ConstrainedImpersonation ContainerCheckpoint ContainerRestartRules
+CustomCPUCFSQuotaPeriod DRAConsumableCapacity DRADeviceBindingConditions DRADeviceTaintRules DRADeviceTaints DRAFractionalCapacityRange
+DRAPartitionableDevices DRAResourceClaimGranularStatusAuthorization DRASchedulerFilterTimeout DeclarativeValidationBeta
+DeploymentReplicaSetTerminatingReplicas DetectCacheInconsistency EnvFiles EtcdRangeStream ExcludeAdmissionWebhookVirtualResources
+ExtendWebSocketsToKubelet GracefulNodeShutdown GracefulNodeShutdownBasedOnPodPriority HPAGeneration HPAOptimizedSelectorStore HPAScaleToZero
+HugepageAwareEviction InOrderInformersBatchProcess InPlacePodLevelResourcesVerticalScaling InformerResourceVersion KubeProxyIPVS
+KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages KubeletInUserNamespace KubeletPodResourcesListUseActivePods KubeletSeparateDiskGC
+KubeletServiceAccountTokenForCredentialProviders ListFromCacheSnapshot ManifestBasedAdmissionControlConfig MatchLabelKeysInPodTopologySpread
+MatchLabelKeysInPodTopologySpreadSelectorMerge MaxUnavailableStatefulSet MemoryQoS MutablePodResourcesForSuspendedJobs
+MutableSchedulingDirectivesForSuspendedJobs MutatingAdmissionPolicy NFTablesNetlink NodeControllerLeaseCircuitBreaker
+NominatedNodeNameForExpectation OpenAPIEnums OpportunisticBatching PersistentVolumeClaimUnusedSinceTime PodCertificateRequest
+PodDeletionCost PodLevelResources PodLevelResourcesFixDefaulting PodLevelResourcesFixKubeletQOSClass PodTopologyLabelsAdmission PodsAPI
+PortForwardWebsockets ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile RemoteRequestHeaderUID ResourceHealthStatus
+ResourceHealthStatusMessage RestartAllContainersOnContainerExits RotateKubeletServerCertificate SELinuxMount SchedulerAsyncPreemption
+SchedulerPopFromBackoffQ ServiceAccountNodeAudienceRestriction ServiceCIDRStatusFieldWiping SizeBasedListCostEstimate
+StaleControllerConsistencyDaemonSet StaleControllerConsistencyHPA StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet
+StaleControllerConsistencyStatefulSet StatefulSetSemanticRevisionComparison StorageCapacityScoring StorageNamespaceIndex StorageVersionHash
+StorageVersionMigrator StrictIPCIDRValidation StructuredAuthenticationConfigurationEgressSelector
+StructuredAuthenticationConfigurationJWKSMetrics TokenRequestServiceAccountUIDValidation TopologyManagerPolicyBetaOptions
+TranslateStreamCloseWebsocketRequests UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy UnlockWhileProcessingFIFO
+VolumeLimitScaling WatchList WatchListClient WatchListCompression WebhookRoundTripLoadBalancing WindowsGracefulNodeShutdown
+`
+
+const gatesOff = `
+APIServerWebhookAuthenticationToken APIServingWithRoutine AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests
+AtomicWriteVolumeUserFields CBORServingAndStorage CPUManagerPolicyAlphaOptions CRIListStreaming CSIVolumeHealth
+ChangeContainerStatusOnKubeletRestart ClientsAllowCBOR ClientsPreferCBOR CloudControllerManagerWatchBasedRoutesReconciliation
+CloudControllerManagerWebhook CompositePodGroup ConsistentListFromCacheSkipTimeoutFallback ContainerStopSignals
+ControllerManagerReleaseLeaderElectionLockOnExit CoordinatedLeaderElection CrossNamespaceVolumeDataSource DRADerivedAttributes
+DRADeviceCompatibilityGroups DRAListTypeAttributes DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevicesType
+DRAResourcePoolStatus DRAWorkloadResourceClaims DefaultPodSysctls EmptyDirVolumeMode EventedPLEG EvictionRequestAPI GRPCContainerProbeTLS
+GenericWorkload H2CContainerProbe ImageVolumeWithDigest InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
+InPlacePodVerticalScalingMemoryBackedVolumes InPlacePodVerticalScalingSchedulerPreemption InterPodAffinityHostnameFastPath KMSv1
+KubeProxyNFTablesLocalhostNodePorts KubeletAllocatedPodsEndpoint KubeletRegistrationGetOnExistsOnly
+LocalStorageCapacityIsolationFSQuotaMonitoring MutablePVNodeAffinity NodeLifecycleConditions PodAndContainerStatsFromCRI
+PodGroupPreemptionPolicy PodLevelResourceManagers PodLogsQuerySplitStreams QOSReserved ReduceDefaultCrashLoopBackOffDecay
+RuntimeClassInImageCriApi SchedulerAsyncAPICalls SchedulerPreQueueingHints ShardedListAndWatch StatefulSetRecreateStrategy StorageVersionAPI
+TaintTolerationComparisonOperators TopologyAwareWorkloadScheduling TopologyManagerPolicyAlphaOptions UserNamespacesHostNetworkSupport
+VolumeBindMountOptions WindowsCPUAndMemoryAffinity WindowsHostNetwork WorkloadWithJob
+`
+
+const gatesLockedOn = `
+AggregatedDiscoveryRemoveBetaType AllowOverwriteTerminationGracePeriodSeconds CPUManagerPolicyOptions CRDValidationRatcheting
+CSIServiceAccountTokenSecrets CustomResourceFieldSelectors DRAAdminAccess DRAExtendedResource DRAPrioritizedList
+DRAResourceClaimDeviceStatus DeclarativeValidation DeclarativeValidationTakeover DisableAllocatorDualWrite DisableCPUQuotaWithExclusiveCPUs
+DisableNodeKubeProxyVersion DynamicResourceAllocation ExecProbeTimeout ExternalServiceAccountTokenSigner GitRepoVolumeDriver
+HPAConfigurableTolerance HostnameOverride ImageMaximumGCAge ImageVolume InOrderInformers InPlacePodVerticalScaling
+InPlacePodVerticalScalingInitContainers JobManagedBy KubeletCgroupDriverFromCRI KubeletFineGrainedAuthz KubeletPSI
+KubeletPodResourcesDynamicResources KubeletPodResourcesGet KubeletTracing MatchLabelKeysInPodAffinity MultiCIDRServiceAllocator
+MutableCSINodeAllocatableCount NFTablesProxyMode NodeDeclaredFeatures NodeInclusionPolicyInPodTopologySpread NodeLogQuery NodeSwap
+PLEGOnDemandRelist PodObservedGenerationTracking PodReadyToStartContainersCondition PodSchedulingReadiness PreferSameTrafficDistribution
+ProcMountType RecoverVolumeExpansionFailure RecursiveReadOnlyMounts RelaxedEnvironmentVariableValidation RelaxedServiceNameValidation
+SELinuxChangePolicy SELinuxMountReadWriteOncePod SeparateCacheWatchRPC SeparateTaintEvictionController ServiceAccountTokenJTI
+ServiceAccountTokenNodeBinding ServiceAccountTokenNodeBindingValidation ServiceAccountTokenPodNodeInfo SupplementalGroupsPolicy
+SystemdWatchdog TopologyManagerPolicyOptions UserNamespacesSupport VolumeAttributesClass WatchCacheInitializationPostStartHook WinDSR
+WinOverlay
+`

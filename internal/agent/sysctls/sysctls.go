@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sysctls says which kernel settings a pod may have: those that are known to be of a namespace of the pod's own
+// and to harm nobody else, and those that the node's owner allows beside them. It is pure; a [List] may be used
+// concurrently.
+package sysctls
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/component-helpers/node/util/sysctl"
+)
+
+// safe are the settings that every pod may have, with the kernel that first had them by namespace.
+func safe() map[string]string {
+	return map[string]string{
+		"kernel.shm_rmid_forced": "", "net.ipv4.ip_local_port_range": "", "net.ipv4.tcp_syncookies": "", "net.ipv4.ping_group_range": "",
+		"net.ipv4.ip_unprivileged_port_start": "", "net.ipv4.ip_local_reserved_ports": "3.16", "net.ipv4.tcp_keepalive_time": "4.5",
+		"net.ipv4.tcp_fin_timeout": "4.6", "net.ipv4.tcp_keepalive_intvl": "4.5", "net.ipv4.tcp_keepalive_probes": "4.5",
+		"net.ipv4.tcp_rmem": "4.15", "net.ipv4.tcp_wmem": "4.15", "net.ipv4.tcp_slow_start_after_idle": "4.15", "net.ipv4.tcp_notsent_lowat": "4.6",
+	}
+}
+
+// List is what is allowed, by name or by the beginning of a name.
+type List struct {
+	names, prefixes map[string]sysctl.Namespace
+}
+
+// New makes the list of what is safe with the kernel, and of the patterns of the node's owner: names, or beginnings of
+// names with * after them.
+func New(kernel string, unsafe []string) (*List, error) {
+	l := &List{names: map[string]sysctl.Namespace{}, prefixes: map[string]sysctl.Namespace{}}
+	running, err := version.ParseGeneric(kernel)
+	for name, since := range safe() {
+		if since == "" || err == nil && running.AtLeast(version.MustParseGeneric(since)) {
+			if err := l.add(name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, pattern := range unsafe {
+		if err := l.add(pattern); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+func (l *List) add(pattern string) error {
+	namespace, name, prefix := sysctl.GetNamespace(pattern)
+	switch {
+	case namespace == sysctl.UnknownNamespace && prefix:
+		// The beginning may stop short of what its namespace is known by.
+		namespace, _, _ = sysctl.GetNamespace(strings.TrimSuffix(name, "."))
+	}
+	if namespace == sysctl.UnknownNamespace {
+		return fmt.Errorf("the sysctls %q are not known to be namespaced", name) // upstream's words
+	}
+	if prefix {
+		l.prefixes[name] = namespace
+	} else {
+		l.names[name] = namespace
+	}
+	return nil
+}
+
+// Check says why a pod may not have the settings that it asks for.
+func (l *List) Check(pod *corev1.Pod) error {
+	if pod.Spec.SecurityContext == nil {
+		return nil
+	}
+	for _, s := range pod.Spec.SecurityContext.Sysctls {
+		if err := l.check(sysctl.NormalizeName(s.Name), pod); err != nil {
+			return fmt.Errorf("forbidden sysctl: %w", err)
+		}
+	}
+	return nil
+}
+
+func (l *List) check(name string, pod *corev1.Pod) error {
+	namespace, ok := l.names[name]
+	for prefix, n := range l.prefixes {
+		if !ok && strings.HasPrefix(name, prefix) {
+			namespace, ok = n, true
+		}
+	}
+	hostUsers := pod.Spec.HostUsers == nil || *pod.Spec.HostUsers
+	switch {
+	case !ok:
+		return fmt.Errorf("%q not allowlisted", name) // upstream's words
+	case namespace == sysctl.IPCNamespace && pod.Spec.HostIPC, namespace == sysctl.NetNamespace && pod.Spec.HostNetwork, namespace == sysctl.UserNamespace && hostUsers:
+		return fmt.Errorf("%q not allowed with host %s enabled", name, namespace) // upstream's words
+	}
+	return nil
+}
