@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package evict decides which pods a node ends when memory, disk or process numbers run short, as kubelet decides it.
+//
+// It is pure: [Manager.Next] is given what was measured ([Observation], by signal), the pods with what they use, and the
+// time; it answers with the node's conditions, with what is to be freed before pods are ended, and with the pods to end,
+// in the words that their status will carry. A Manager remembers since when a threshold has been met (soft thresholds
+// have a grace period) and when a condition was last seen (conditions stay for a while, so that they do not flap).
+//
+// A worked example, with the hard threshold memory.available 100Mi and a transition period of five minutes:
+//
+//	time   available   condition   done
+//	0      500Mi       no          nothing
+//	10 s   90Mi        yes         the pod that is farthest above its request of memory is ended
+//	20 s   300Mi       yes         nothing
+//	5 min  300Mi       yes         nothing
+//	6 min  300Mi       no          nothing
+package evict
