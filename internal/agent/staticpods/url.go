@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package staticpods
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// page is the source of manifests at a URL.
+type page struct {
+	o      Options
+	client *http.Client
+	data   []byte
+	failed string // the last complaint
+}
+
+func newPage(o Options) *page {
+	return &page{o: o, client: &http.Client{Timeout: 10 * time.Second}}
+}
+
+// run asks from time to time: nobody tells when a page changes.
+func (p *page) run(ctx context.Context) error {
+	ticker := p.o.Clock.NewTicker(p.o.URLPeriod)
+	defer ticker.Stop()
+	for {
+		err := p.look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil && p.failed != "":
+			p.o.Logger.Info("static pods can be read again", "url", p.o.URL)
+			p.failed = ""
+		case err != nil && err.Error() != p.failed:
+			p.o.Logger.Warn("read static pods", "url", p.o.URL, "err", err)
+			p.failed = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+	}
+}
+
+func (p *page) look(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.o.URL, nil)
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	for name, values := range p.o.Header {
+		request.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	response, err := p.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(response.Body, largest+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("read answer: %w", err)
+	case response.StatusCode != http.StatusOK:
+		return errors.New(response.Status)
+	case len(data) > largest:
+		return fmt.Errorf("the answer is larger than %d bytes", largest)
+	case len(data) == 0:
+		p.data = nil
+		p.o.Set(HTTP, nil)
+		return errors.New("zero-length data received") // upstream's words
+	case bytes.Equal(data, p.data):
+		return nil
+	}
+	p.data = data
+	pods, err := p.o.Decode(data, p.o.URL, false)
+	if err != nil {
+		return err
+	}
+	p.o.Set(HTTP, pods)
+	return nil
+}
