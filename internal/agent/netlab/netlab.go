@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netlab makes small networks for tests: a node with pods on a bridge, another node's pod, and a client outside,
+// each a network namespace of its own with real interfaces and routes. Nothing of it has a name on the machine, and it is
+// gone with its last socket.
+//
+//	client 192.168.50.2 -- 192.168.50.1 node 192.168.60.1 -- 192.168.60.2 other (10.244.1.2)
+//	                                     |
+//	                                 bridge 10.244.0.1
+//	                                  /       \
+//	                         pod1 10.244.0.2  pod2 10.244.0.3
+//
+// IPv6 is alike: fd00:50::, fd00:60::, fd00:244:0::, fd00:244:1::.
+package netlab
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Lab is the network.
+type Lab struct{ Client, Node, Other, Pod1, Pod2 *Host }
+
+// Host is one namespace.
+type Host struct {
+	Name string
+	fd   int
+	t    testing.TB
+}
+
+// New makes the network. It wants root.
+func New(t testing.TB) *Lab {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("not root: networks for tests cannot be made")
+	}
+	l := &Lab{Client: host(t, "client"), Node: host(t, "node"), Other: host(t, "other"), Pod1: host(t, "pod1"), Pod2: host(t, "pod2")}
+	l.Node.Do(func() error {
+		var errs []error
+		for name, value := range map[string]string{
+			"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1",
+			"net/bridge/bridge-nf-call-iptables": "1", "net/bridge/bridge-nf-call-ip6tables": "1",
+			// Every call that is refused is to hear of it.
+			"net/ipv4/icmp_ratelimit": "0", "net/ipv6/icmp/ratelimit": "0",
+			"net/ipv4/conf/all/send_redirects": "0", "net/ipv4/conf/default/send_redirects": "0",
+		} {
+			errs = append(errs, os.WriteFile("/proc/sys/"+name, []byte(value), 0o644))
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "bridge"
+		errs = append(errs, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}), up("bridge"), address("bridge", "10.244.0.1/24", "fd00:244::1/64"))
+		return errors.Join(errs...)
+	})
+	connect(l.Node, "client", l.Client, "192.168.50.1/24", "fd00:50::1/64", "192.168.50.2/24", "fd00:50::2/64")
+	connect(l.Node, "other", l.Other, "192.168.60.1/24", "fd00:60::1/64", "192.168.60.2/24", "fd00:60::2/64")
+	plug(l.Node, l.Pod1, "10.244.0.2/24", "fd00:244::2/64")
+	plug(l.Node, l.Pod2, "10.244.0.3/24", "fd00:244::3/64")
+	l.Other.Do(func() error { return address("lo", "10.244.1.2/32", "fd00:244:0:1::2/128") })
+	for h, via := range map[*Host][2]string{
+		l.Client: {"192.168.50.1", "fd00:50::1"}, l.Other: {"192.168.60.1", "fd00:60::1"}, l.Node: {"192.168.50.2", "fd00:50::2"},
+		l.Pod1: {"10.244.0.1", "fd00:244::1"}, l.Pod2: {"10.244.0.1", "fd00:244::1"},
+	} {
+		h.Do(func() error { return errors.Join(route("", via[0]), route("", via[1])) })
+	}
+	l.Node.Do(func() error {
+		return errors.Join(route("10.244.1.0/24", "192.168.60.2"), route("fd00:244:0:1::/64", "fd00:60::2"))
+	})
+	return l
+}
+
+func host(t testing.TB, name string) *Host {
+	t.Helper()
+	made := make(chan int)
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			failed <- fmt.Errorf("make a network namespace: %w", err)
+			return
+		}
+		fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			failed <- fmt.Errorf("open a network namespace: %w", err)
+			return
+		}
+		made <- fd
+	}()
+	select {
+	case err := <-failed:
+		t.Fatal(err)
+		return nil
+	case fd := <-made:
+		h := &Host{Name: name, fd: fd, t: t}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		h.Do(func() error {
+			// An address of IPv6 is used at once: there is nobody else who could have it.
+			err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
+			return errors.Join(err, up("lo"))
+		})
+		return h
+	}
+}
+
+// Do runs f in the namespace, on a thread of its own: what f opens, starts or writes belongs there. f must not leave that to
+// other goroutines.
+func (h *Host) Do(f func() error) {
+	h.t.Helper()
+	if err := h.Try(f); err != nil {
+		h.t.Fatalf("%s: %v", h.Name, err)
+	}
+}
+
+// Try is Do for what may fail.
+func (h *Host) Try(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Setns(h.fd, unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter a network namespace: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// Serve answers TCP or UDP at an address with the host's name and the caller's address.
+func (h *Host) Serve(network, at string) {
+	h.t.Helper()
+	h.Do(func() error {
+		switch network {
+		case "tcp":
+			l, err := net.Listen(network, at)
+			if err != nil {
+				return err
+			}
+			h.t.Cleanup(func() { _ = l.Close() })
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					from, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+					_, _ = fmt.Fprintf(c, "%s %s\n", h.Name, from)
+					_ = c.Close()
+				}
+			}()
+		default:
+			c, err := net.ListenPacket(network, at)
+			if err != nil {
+				return err
+			}
+			h.t.Cleanup(func() { _ = c.Close() })
+			go func() {
+				buffer := make([]byte, 1500)
+				for {
+					_, from, err := c.ReadFrom(buffer)
+					if err != nil {
+						return
+					}
+					ip, _, _ := net.SplitHostPort(from.String())
+					_, _ = c.WriteTo([]byte(h.Name+" "+ip+"\n"), from)
+				}
+			}()
+		}
+		return nil
+	})
+}
+
+// Call asks such a server, and returns what it said: who it is, and whom it sees.
+func (h *Host) Call(ctx context.Context, network, to string) (server, seen string, err error) {
+	err = h.Try(func() error {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, to)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		until, ok := ctx.Deadline()
+		if !ok {
+			until = time.Now().Add(30 * time.Second)
+		}
+		if err := c.SetDeadline(until); err != nil {
+			return err
+		}
+		if network == "udp" {
+			if _, err := io.WriteString(c, "hello"); err != nil {
+				return err
+			}
+		}
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil {
+			return err
+		}
+		server, seen, _ = strings.Cut(strings.TrimSpace(line), " ")
+		return nil
+	})
+	return server, seen, err
+}
+
+func up(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(link)
+}
+
+func address(name string, list ...string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	for _, text := range list {
+		a, err := netlink.ParseAddr(text)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(text, ":") {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(link, a); err != nil {
+			return fmt.Errorf("give %s to %s: %w", text, name, err)
+		}
+	}
+	return nil
+}
+
+// route leads to a prefix, or everywhere.
+func route(to, via string) error {
+	r := &netlink.Route{Gw: net.ParseIP(via)}
+	if to == "" {
+		to = "0.0.0.0/0"
+		if strings.Contains(via, ":") {
+			to = "::/0"
+		}
+	}
+	_, dst, err := net.ParseCIDR(to)
+	if err != nil {
+		return err
+	}
+	r.Dst = dst
+	if err := netlink.RouteAdd(r); err != nil {
+		return fmt.Errorf("route to %s via %s: %w", to, via, err)
+	}
+	return nil
+}
+
+// connect lays a cable between two hosts.
+func connect(a *Host, name string, b *Host, a4, a6, b4, b6 string) {
+	a.t.Helper()
+	cable(a, name, b)
+	a.Do(func() error { return errors.Join(up(name), address(name, a4, a6)) })
+	b.Do(func() error { return errors.Join(up("eth0"), address("eth0", b4, b6)) })
+}
+
+// plug puts a pod on the node's bridge. As the CNI plug-in has it, what comes from a pod may go back to it.
+func plug(node, pod *Host, v4, v6 string) {
+	node.t.Helper()
+	cable(node, pod.Name, pod)
+	node.Do(func() error {
+		link, err := netlink.LinkByName(pod.Name)
+		if err != nil {
+			return err
+		}
+		bridge, err := netlink.LinkByName("bridge")
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetMaster(link, bridge), netlink.LinkSetHairpin(link, true), netlink.LinkSetUp(link))
+	})
+	pod.Do(func() error { return errors.Join(up("eth0"), address("eth0", v4, v6)) })
+}
+
+func cable(a *Host, name string, b *Host) {
+	a.t.Helper()
+	a.Do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = name
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(b.fd)})
+	})
+}

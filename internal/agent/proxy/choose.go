@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"slices"
+)
+
+// choice is which endpoints of a port this node uses.
+type choice struct {
+	cluster []endpoint // by the policy Cluster
+	local   []endpoint // by the policy Local
+	used    []endpoint // both, each once
+	any     bool       // there is one somewhere
+}
+
+// choose picks the endpoints: those that are ready or, where none is, those that still serve while they terminate. The
+// policy Cluster keeps to the node's own, or the zone's, where the hints of all that are ready allow it.
+func choose(all []endpoint, p *servicePort, node, zone string) choice {
+	var c choice
+	if len(all) == 0 {
+		return c
+	}
+	if p.usesCluster() {
+		near := nearness(all, node, zone)
+		c.cluster = filter(all, func(e *endpoint) bool { return e.ready && near(e) })
+		if len(c.cluster) == 0 {
+			c.cluster = filter(all, leaving)
+		}
+		c.any = len(c.cluster) > 0
+	}
+	if !p.usesLocal() {
+		c.used = c.cluster
+		return c
+	}
+	c.local = filter(all, func(e *endpoint) bool { return e.local && e.ready })
+	if len(c.local) == 0 {
+		c.local = filter(all, func(e *endpoint) bool { return e.local && leaving(e) })
+	}
+	c.any = c.any || slices.ContainsFunc(all, func(e endpoint) bool { return e.ready || leaving(&e) })
+	c.used = slices.Clone(c.cluster)
+	for _, e := range c.local {
+		if !slices.ContainsFunc(c.used, func(o endpoint) bool { return o.address == e.address }) {
+			c.used = append(c.used, e)
+		}
+	}
+	slices.SortFunc(c.used, func(a, b endpoint) int { return a.address.Compare(b.address) })
+	return c
+}
+
+func leaving(e *endpoint) bool { return e.serving && e.terminating }
+
+func filter(all []endpoint, keep func(*endpoint) bool) []endpoint {
+	var out []endpoint
+	for i := range all {
+		if keep(&all[i]) {
+			out = append(out, all[i])
+		}
+	}
+	return out
+}
+
+// nearness says which endpoints hints leave to this node. Hints count only when every endpoint that is ready has them and
+// one of them is for us: else somebody would get nothing.
+func nearness(all []endpoint, node, zone string) func(*endpoint) bool {
+	forNode := func(e *endpoint) bool { return slices.Contains(e.nodes, node) }
+	forZone := func(e *endpoint) bool { return slices.Contains(e.zones, zone) }
+	ready, nodes, zones, here, near := false, true, true, false, false
+	for i := range all {
+		if e := &all[i]; e.ready {
+			ready = true
+			nodes, zones = nodes && len(e.nodes) > 0, zones && len(e.zones) > 0
+			here, near = here || forNode(e), near || forZone(e)
+		}
+	}
+	switch {
+	case ready && nodes && here:
+		return forNode
+	case ready && zones && near:
+		return forZone
+	}
+	return func(*endpoint) bool { return true }
+}

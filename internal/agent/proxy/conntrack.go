@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The kernel sends all packets of a flow where it sent the first. A TCP connection ends when its endpoint goes; a client of
+// UDP that never changes its port would send to nowhere for ever. So flows to an endpoint that does not serve any more are
+// forgotten, and those to a Service that began before it had rules.
+
+// frontends is where UDP flows may go, by what they were sent to.
+type frontends struct {
+	addresses map[netip.AddrPort]map[netip.AddrPort]bool
+	nodePorts map[uint16]map[netip.AddrPort]bool
+}
+
+func (f *frontends) add(p *servicePort, all []endpoint) {
+	to := map[netip.AddrPort]bool{}
+	for _, e := range all {
+		if e.serving { // whatever policy or topology say: they are for new flows
+			to[e.address] = true
+		}
+	}
+	for _, list := range [][]netip.Addr{{p.cluster}, p.external, p.balanced} {
+		for _, a := range list {
+			f.addresses[netip.AddrPortFrom(a, uint16(p.port))] = to
+		}
+	}
+	if p.nodePort != 0 && len(to) > 0 { // without endpoints, that port of other hosts would be hit too
+		f.nodePorts[uint16(p.nodePort)] = to
+	}
+}
+
+// stale says whether a flow goes to a Service, but to none of its endpoints.
+func (f *frontends) stale(flow *netlink.ConntrackFlow) bool {
+	if flow.Forward.Protocol != unix.IPPROTO_UDP {
+		return false
+	}
+	dst, _ := netip.AddrFromSlice(flow.Forward.DstIP)
+	src, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
+	from := netip.AddrPortFrom(src.Unmap(), flow.Reverse.SrcPort)
+	if to, is := f.addresses[netip.AddrPortFrom(dst.Unmap(), flow.Forward.DstPort)]; is {
+		return !to[from]
+	}
+	if to, is := f.nodePorts[flow.Forward.DstPort]; is {
+		return !to[from]
+	}
+	return false
+}
+
+// MatchConntrackFlow implements [netlink.CustomConntrackFilter].
+func (f *frontends) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool { return f.stale(flow) }
+
+// forget deletes the flows that are stale, and counts them.
+func forget(fam family, f *frontends) (uint, error) {
+	if len(f.addresses) == 0 {
+		return 0, nil
+	}
+	in := netlink.InetFamily(unix.AF_INET)
+	if fam.v6 {
+		in = unix.AF_INET6
+	}
+	var sum uint
+	for range 5 { // a dump that others disturb says so
+		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, in, f)
+		sum += n
+		if errors.Is(err, unix.EINTR) || errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue
+		}
+		if err != nil {
+			return sum, fmt.Errorf("forget %s flows: %w", fam.ip, err)
+		}
+		return sum, nil
+	}
+	return sum, nil
+}

@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package proxy makes Services work on a node, by rules in the kernel's nftables: what kube-proxy does in its nftables
+// mode. Read it in this order:
+//
+//	service.go    what rules must know of a Service, port by port, in one IP family
+//	endpoint.go   where it may be sent, from its EndpointSlices
+//	choose.go     which of these endpoints this node uses: traffic policies, topology, endpoints that terminate
+//	plan.go       THE rules of one Service: chains, affinity sets, elements of maps
+//	skeleton.go   what surrounds them: hooks, dispatch by map, reject, masquerade
+//	table.go      one family's table: what changed between two plans as one transaction; all of it when that is not known
+//	proxy.go      Options and Run: follow Services, EndpointSlices and the node; one transaction for what changed meanwhile
+//	health.go     the health-check node ports of load balancers
+//	conntrack.go  flows of UDP that point to an endpoint that is gone
+//
+// Service, endpoint, choose and plan are pure. A plan belongs to one Service and family, so that a change of one Service
+// touches its chains and elements alone; only at the start, after a transaction that failed, and when the node itself
+// changes is everything written, and then in one transaction, so that no packet meets half of it.
+//
+// An example. Service ns/web (10.96.0.7, port 80) with the endpoints 10.244.0.2:8080 and 10.244.1.2:8080 is one chain and
+// two elements:
+//
+//	chain service-HASH-ns/web/tcp/http {
+//		numgen random mod 2 0 meta l4proto tcp dnat to 10.244.0.2:8080
+//		meta l4proto tcp dnat to 10.244.1.2:8080
+//	}
+//	map service-ips { 10.96.0.7 . tcp . 80 : goto service-HASH-ns/web/tcp/http }
+//	set cluster-ips { 10.96.0.7 }
+//
+// The rules stay when Mortise stops, so that a restart interrupts nobody; Remove takes them away.
+package proxy

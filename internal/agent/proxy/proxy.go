@@ -1,0 +1,409 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/knftables"
+)
+
+// Primary as a node port address stands for the node's own addresses.
+const Primary = "primary"
+
+const (
+	// gather is how long a first change waits for others: an object and what follows from it come together.
+	gather = 5 * time.Millisecond
+	// sweepAfter is when unused chains are deleted.
+	sweepAfter = 2 * time.Second
+	// wholeAfter is when everything is written though nothing is known to be amiss: somebody may have flushed the tables.
+	wholeAfter = time.Hour
+	// retryFirst and retryMost are how long a failed transaction waits.
+	retryFirst, retryMost = time.Second, 30 * time.Second
+)
+
+// Options are what a proxy is made from. NodeName, Client and Informers are required.
+type Options struct {
+	NodeName string
+	Client   kubernetes.Interface // asks for the node itself
+	// Informers follow Services, EndpointSlices and ServiceCIDRs; who calls Run starts them after it has prepared them with
+	// Prepare, and may share them with others.
+	Informers informers.SharedInformerFactory
+
+	PodCIDRs []netip.Prefix // of the cluster: who is not in them is masqueraded on the way to a Service; none: nobody is
+	// NodePortAddresses are the prefixes that node ports are on, or Primary; none is all addresses.
+	NodePortAddresses []string
+	MasqueradeAll     bool
+	// Bridged says that what pods on one bridge tell each other passes the rules (see Bridge). If not, they are masqueraded
+	// to each other when they call a Service.
+	Bridged bool
+
+	Metrics *Metrics
+	Logger  *slog.Logger
+	Clock   clock.WithTicker
+
+	// Open makes a handle of a table, as the function of this name does.
+	Open func(family knftables.Family, table string) (knftables.Interface, error)
+	// Synced is called after each time that the rules were brought up to date, for tests.
+	Synced func()
+
+	forget func(family, *frontends) (uint, error)
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.NodeName == "" {
+		return o, errors.New("a proxy needs its node's name")
+	}
+	if err := CheckNodePortAddresses(o.NodePortAddresses); err != nil {
+		return o, err
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Open == nil {
+		o.Open = Open
+	}
+	if o.forget == nil {
+		o.forget = forget
+	}
+	return o, nil
+}
+
+// Open makes a handle of a table. What is there is listed by netlink: nft's text of ten thousand chains takes a second.
+func Open(f knftables.Family, table string) (knftables.Interface, error) {
+	return knftables.New(f, table, knftables.UseNetlink)
+}
+
+// CheckNodePortAddresses says what is wrong with such a list.
+func CheckNodePortAddresses(list []string) error {
+	for _, text := range list {
+		if _, err := netip.ParsePrefix(text); err != nil && text != Primary {
+			return fmt.Errorf("node port addresses: %q is neither a prefix nor %s", text, Primary)
+		}
+	}
+	return nil
+}
+
+// byService indexes EndpointSlices by the Service that they are of.
+const byService = "mortise-proxy/service"
+
+// Prepare adds what the proxy needs to informers that are not started yet.
+func Prepare(f informers.SharedInformerFactory) error {
+	err := f.Discovery().V1().EndpointSlices().Informer().AddIndexers(cache.Indexers{byService: func(obj any) ([]string, error) {
+		if s, ok := obj.(*discoveryv1.EndpointSlice); ok {
+			return []string{serviceOf(s).String()}, nil
+		}
+		return nil, nil
+	}})
+	if err != nil {
+		return fmt.Errorf("index endpoint slices: %w", err)
+	}
+	f.Core().V1().Services().Informer()
+	f.Networking().V1().ServiceCIDRs().Informer()
+	return nil
+}
+
+func serviceOf(s *discoveryv1.EndpointSlice) types.NamespacedName {
+	return types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+}
+
+// follower is a proxy's ear: what changed since it was last asked.
+type follower struct {
+	options Options
+	wake    chan struct{}
+
+	mu      sync.Mutex
+	changed map[types.NamespacedName]bool
+	all     bool
+	self    self
+}
+
+func (f *follower) note(all bool, names ...types.NamespacedName) {
+	f.mu.Lock()
+	for _, n := range names {
+		f.changed[n] = true
+	}
+	f.all = f.all || all
+	f.mu.Unlock()
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (f *follower) take() (map[types.NamespacedName]bool, bool, self) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed, all := f.changed, f.all
+	f.changed, f.all = map[types.NamespacedName]bool{}, false
+	return changed, all, f.self
+}
+
+// Run keeps the rules up to date until ctx ends, and leaves them then. Without nftables it returns an error at once.
+func Run(ctx context.Context, options Options) error {
+	o, err := options.withDefaults()
+	if err != nil {
+		return err
+	}
+	f := &follower{options: o, wake: make(chan struct{}, 1), changed: map[types.NamespacedName]bool{}, all: true}
+	own := informers.NewSharedInformerFactoryWithOptions(o.Client, 0, informers.WithTweakListOptions(func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.OneTermEqualSelector("metadata.name", o.NodeName).String()
+	}))
+	synced, stop, err := f.follow(own)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer own.Shutdown()
+	defer cancel()
+	own.Start(ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil
+	}
+	_, _, me := f.take()
+	s, err := open(o, listed{o.Informers}, me)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	f.note(true)
+	return f.loop(ctx, s)
+}
+
+// follow hears of what matters, until it is stopped.
+func (f *follower) follow(own informers.SharedInformerFactory) (synced []cache.InformerSynced, stop func(), err error) {
+	services := f.options.Informers.Core().V1().Services().Informer()
+	endpointSlices := f.options.Informers.Discovery().V1().EndpointSlices().Informer()
+	ranges := f.options.Informers.Networking().V1().ServiceCIDRs().Informer()
+	nodes := own.Core().V1().Nodes().Informer()
+	var stops []func() error
+	stop = func() {
+		for _, s := range stops {
+			_ = s() // of an informer that has stopped itself
+		}
+	}
+	on := func(informer cache.SharedIndexInformer, heard func(states ...any)) error {
+		r, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(obj any) { heard(obj) },
+			UpdateFunc: func(old, now any) {
+				if old.(metav1.Object).GetResourceVersion() != now.(metav1.Object).GetResourceVersion() {
+					heard(now, old)
+				}
+			},
+			DeleteFunc: func(obj any) {
+				if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+					obj = gone.Obj
+				}
+				heard(obj)
+			},
+		})
+		if err != nil {
+			return fmt.Errorf("follow what the proxy needs: %w", err)
+		}
+		stops = append(stops, func() error { return informer.RemoveEventHandler(r) })
+		synced = append(synced, r.HasSynced)
+		return nil
+	}
+	err = errors.Join(
+		on(services, func(states ...any) {
+			f.options.Metrics.heard(f.options.Clock.Now(), func(m *Metrics) prometheus.Counter { return m.serviceChanges })
+			if s, ok := states[0].(*corev1.Service); ok {
+				f.note(false, types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
+			}
+		}),
+		on(endpointSlices, func(states ...any) {
+			f.options.Metrics.heard(f.options.Clock.Now(), func(m *Metrics) prometheus.Counter { return m.endpointChanges })
+			for _, obj := range states { // it may have been another Service's
+				if s, ok := obj.(*discoveryv1.EndpointSlice); ok {
+					f.note(false, serviceOf(s))
+				}
+			}
+		}),
+		on(ranges, func(...any) { f.note(true) }),
+		on(nodes, func(states ...any) {
+			if n, ok := states[0].(*corev1.Node); ok && n.Name == f.options.NodeName {
+				f.see(n)
+			}
+		}),
+	)
+	return synced, stop, err
+}
+
+// see notes what has changed of the node, as far as it matters; its heartbeats do not.
+func (f *follower) see(n *corev1.Node) {
+	now := self{zone: n.Labels[corev1.LabelTopologyZone]}
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			if ip, err := netip.ParseAddr(a.Address); err == nil {
+				now.addresses = append(now.addresses, ip.Unmap())
+			}
+		}
+	}
+	for _, text := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			now.here = append(now.here, p)
+		}
+	}
+	f.mu.Lock()
+	same := now.zone == f.self.zone && slices.Equal(now.addresses, f.self.addresses) && slices.Equal(now.here, f.self.here)
+	f.self = now
+	f.mu.Unlock()
+	if !same {
+		f.note(true)
+	}
+}
+
+// loop writes what changed, all that came meanwhile at once. The machine rests as long as it wrote, at least.
+func (f *follower) loop(ctx context.Context, s *syncer) error {
+	o := f.options
+	var sweep, again <-chan time.Time
+	retry := retryFirst
+	whole := o.Clock.NewTimer(wholeAfter)
+	defer whole.Stop()
+	rest := time.Duration(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-sweep:
+			sweep = nil
+			if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
+				o.Logger.Warn("services: some unused rules are left for now", "error", err)
+				sweep = o.Clock.After(retryMost)
+			}
+			continue
+		case <-whole.C():
+			f.note(true)
+			continue
+		case <-again:
+			again = nil
+			f.note(false) // what failed is known to its table
+			continue
+		case <-f.wake:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-o.Clock.After(gather + rest):
+		}
+		changed, all, me := f.take()
+		s.self = me
+		if all {
+			whole.Reset(wholeAfter)
+		}
+		begin := o.Clock.Now()
+		err := s.sync(ctx, changed, all)
+		if ctx.Err() != nil {
+			return nil
+		}
+		took := o.Clock.Since(begin)
+		rest = min(took, time.Second)
+		if err != nil {
+			o.Logger.Error("services: rules are not up to date", "error", err, "again", retry)
+			again, retry = o.Clock.After(retry), min(2*retry, retryMost)
+			continue
+		}
+		retry = retryFirst
+		if all {
+			o.Logger.Debug("services: all rules written", "took", took)
+		}
+		if sweep == nil && s.unswept() {
+			sweep = o.Clock.After(sweepAfter)
+		}
+		if o.Synced != nil {
+			o.Synced()
+		}
+	}
+}
+
+// listed is what informers know.
+type listed struct {
+	informers.SharedInformerFactory
+}
+
+func (l listed) service(name types.NamespacedName) *corev1.Service {
+	s, err := l.Core().V1().Services().Lister().Services(name.Namespace).Get(name.Name)
+	if err != nil {
+		return nil // it is gone
+	}
+	return s
+}
+
+func (l listed) slices(name types.NamespacedName) []*discoveryv1.EndpointSlice {
+	found, err := l.Discovery().V1().EndpointSlices().Informer().GetIndexer().ByIndex(byService, name.String())
+	if err != nil {
+		panic("the proxy's informers were not prepared: " + err.Error())
+	}
+	out := make([]*discoveryv1.EndpointSlice, 0, len(found))
+	for _, obj := range found {
+		out = append(out, obj.(*discoveryv1.EndpointSlice))
+	}
+	return out
+}
+
+func (l listed) names() []types.NamespacedName {
+	all := l.Core().V1().Services().Informer().GetStore().List()
+	out := make([]types.NamespacedName, 0, len(all))
+	for _, obj := range all {
+		s := obj.(*corev1.Service)
+		out = append(out, types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
+	}
+	return out
+}
+
+func (l listed) ranges() []netip.Prefix {
+	var out []netip.Prefix
+	for _, obj := range l.Networking().V1().ServiceCIDRs().Informer().GetStore().List() {
+		for _, text := range obj.(*networkingv1.ServiceCIDR).Spec.CIDRs {
+			p, err := netip.ParsePrefix(text)
+			// nft refuses ranges that overlap: the wider one stays.
+			if err == nil && !slices.ContainsFunc(out, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Overlaps(p) }) {
+				out = append(slices.DeleteFunc(out, p.Overlaps), p)
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return out
+}
+
+// Remove deletes the tables, and with them all that the proxy ever wrote.
+func Remove(ctx context.Context) error {
+	var errs []error
+	for _, f := range families() {
+		nft, err := knftables.New(f.nft, tableName)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("use nftables for %s: %w", f.ip, err))
+			continue
+		}
+		tx := nft.NewTransaction()
+		tx.Add(&knftables.Table{})
+		tx.Delete(&knftables.Table{})
+		if err := nft.Run(ctx, tx); err != nil {
+			errs = append(errs, fmt.Errorf("delete %s rules: %w", f.ip, err))
+		}
+	}
+	return errors.Join(errs...)
+}

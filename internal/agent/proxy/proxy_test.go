@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"sigs.k8s.io/knftables"
+)
+
+// TestRun follows an API: Services that come, change and go, and the node's zone. Each wait is for a transaction.
+func TestRun(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{corev1.LabelTopologyZone: "a"}}}
+	client := fake.NewClientset(node, makeService("web", []string{"10.96.0.7"}),
+		makeSlice("web", at("10.244.1.2", "there", forZone("a")), at("10.244.1.3", "there", forZone("b"))))
+	shared := informers.NewSharedInformerFactory(client, 0)
+	if err := Prepare(shared); err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	metrics, err := NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var v4 *knftables.Fake
+	synced := make(chan struct{}, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error)
+	go func() {
+		done <- Run(ctx, Options{
+			NodeName: "here", Client: client, Informers: shared, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Metrics: metrics,
+			Open: func(f knftables.Family, table string) (knftables.Interface, error) {
+				made := knftables.NewFake(f, table)
+				if f == knftables.IPv4Family {
+					mu.Lock()
+					v4 = made
+					mu.Unlock()
+				}
+				return made, nil
+			},
+			Synced: func() { synced <- struct{}{} },
+			forget: func(family, *frontends) (uint, error) { return 0, nil },
+		})
+	}()
+	shared.Start(ctx.Done())
+	// until waits for a transaction after which the rules are as they are to be.
+	until := func(what string, is func(rules string) bool) {
+		t.Helper()
+		late := time.After(30 * time.Second)
+		for {
+			select {
+			case <-synced:
+				mu.Lock()
+				rules := v4.Dump()
+				mu.Unlock()
+				if is(rules) {
+					return
+				}
+			case <-late:
+				t.Fatalf("%s: the rules are\n%s", what, v4.Dump())
+			}
+		}
+	}
+	has := func(parts ...string) func(string) bool {
+		return func(rules string) bool {
+			return !slices.ContainsFunc(parts, func(p string) bool {
+				return strings.HasPrefix(p, "!") == strings.Contains(rules, strings.TrimPrefix(p, "!"))
+			})
+		}
+	}
+	until("the first", has("dnat to 10.244.1.2:8080", "!dnat to 10.244.1.3:8080"))
+	if _, err := client.CoreV1().Services("ns").Create(ctx, makeService("late", []string{"10.96.0.8"}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until("a Service that comes", has("10.96.0.8 . tcp . 80 : goto refuse"))
+	if _, err := client.DiscoveryV1().EndpointSlices("ns").Create(ctx, makeSlice("late", at("10.244.1.9", "there")), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until("an endpoint that comes", has("dnat to 10.244.1.9:8080", "!10.96.0.8 . tcp . 80 : goto refuse"))
+	moved := node.DeepCopy()
+	moved.ResourceVersion, moved.Labels[corev1.LabelTopologyZone] = "2", "b"
+	if _, err := client.CoreV1().Nodes().Update(ctx, moved, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until("a node that moves", has("dnat to 10.244.1.3:8080", "!dnat to 10.244.1.2:8080"))
+	if err := client.CoreV1().Services("ns").Delete(ctx, "late", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until("a Service that goes", has("!10.96.0.8"))
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("Run ends with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("Run does not end")
+	}
+	shared.Shutdown()
+	if rules := v4.Dump(); !has("dnat to 10.244.1.3:8080")(rules) {
+		t.Errorf("the rules are gone with their proxy:\n%s", rules)
+	}
+	gathered, err := registry.Gather()
+	if err != nil || len(gathered) < 8 {
+		t.Errorf("%d metrics, %v", len(gathered), err)
+	}
+}
+
+func TestHealthPort(t *testing.T) {
+	svc := makeService("web", []string{"10.96.0.7"}, balanced("203.0.113.5"), localOutside, func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 31000 })
+	if p := healthPort(svc); p != 31000 {
+		t.Errorf("the port is %d", p)
+	}
+	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+	if p := healthPort(svc); p != 0 {
+		t.Errorf("the port is %d", p)
+	}
+}

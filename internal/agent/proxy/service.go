@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/knftables"
+)
+
+// proxyNameLabel on a Service says that some other proxy does it.
+const proxyNameLabel = "service.kubernetes.io/service-proxy-name"
+
+// family is one of the two IP families, and nft's words for it.
+type family struct {
+	v6       bool
+	nft      knftables.Family
+	match    string // the header's name in a rule
+	address  string // the type of an address
+	loopback string
+	ip       corev1.IPFamily
+	network  string // of a listener
+}
+
+// families are both, in the order in which they are synchronized.
+func families() []family {
+	return []family{
+		{nft: knftables.IPv4Family, match: "ip", address: "ipv4_addr", loopback: "127.0.0.0/8", ip: corev1.IPv4Protocol, network: "tcp4"},
+		{v6: true, nft: knftables.IPv6Family, match: "ip6", address: "ipv6_addr", loopback: "::1", ip: corev1.IPv6Protocol, network: "tcp6"},
+	}
+}
+
+func (f family) has(a netip.Addr) bool { return a.IsValid() && a.Is6() == f.v6 }
+
+// servicePort is one port of a Service in one family.
+type servicePort struct {
+	service  types.NamespacedName
+	name     string // of the port
+	protocol string // tcp, udp or sctp
+	port     int32
+	nodePort int32
+	cluster  netip.Addr
+	external []netip.Addr
+	balanced []netip.Addr // of the load balancer, those that come here as they are
+	sources  []netip.Prefix
+	affinity time.Duration // 0: none
+
+	externalLocal, internalLocal bool
+}
+
+// isExternal says whether it is reached by other addresses than its own, too.
+func (p *servicePort) isExternal() bool {
+	return p.nodePort != 0 || len(p.external) > 0 || len(p.balanced) > 0
+}
+
+// usesCluster says whether it is ever sent to endpoints on other nodes. External traffic that starts on this node is,
+// whatever the policy.
+func (p *servicePort) usesCluster() bool { return !p.internalLocal || p.isExternal() }
+
+func (p *servicePort) usesLocal() bool {
+	return p.internalLocal || p.externalLocal && p.isExternal()
+}
+
+// portsOf reads a Service; nil if there is nothing to do for it in this family.
+func portsOf(svc *corev1.Service, f family) []servicePort {
+	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil
+	}
+	if _, other := svc.Labels[proxyNameLabel]; other {
+		return nil
+	}
+	cluster := clusterIP(svc, f)
+	if !cluster.IsValid() {
+		return nil
+	}
+	base := servicePort{
+		service: types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}, cluster: cluster,
+		externalLocal: externallyAccessible(svc) && svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		internalLocal: svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+		external:      addresses(svc.Spec.ExternalIPs, f),
+		sources:       sourceRanges(svc, f),
+	}
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		if in.IPMode == nil || *in.IPMode == corev1.LoadBalancerIPModeVIP {
+			base.balanced = append(base.balanced, addresses([]string{in.IP}, f)...)
+		}
+	}
+	if svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		base.affinity = time.Duration(corev1.DefaultClientIPServiceAffinitySeconds) * time.Second
+		if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+			base.affinity = time.Duration(*c.ClientIP.TimeoutSeconds) * time.Second
+		}
+	}
+	out := make([]servicePort, 0, len(svc.Spec.Ports))
+	for _, p := range svc.Spec.Ports {
+		one := base
+		one.name, one.port, one.nodePort, one.protocol = p.Name, p.Port, p.NodePort, protocolOf(p.Protocol)
+		out = append(out, one)
+	}
+	return out
+}
+
+func protocolOf(p corev1.Protocol) string {
+	if p == "" {
+		return "tcp"
+	}
+	return strings.ToLower(string(p))
+}
+
+// clusterIP is a Service's own address in a family; not valid if it has none.
+func clusterIP(svc *corev1.Service, f family) netip.Addr {
+	all := svc.Spec.ClusterIPs
+	if len(all) == 0 {
+		all = []string{svc.Spec.ClusterIP}
+	}
+	for _, a := range addresses(all, f) {
+		return a
+	}
+	return netip.Addr{}
+}
+
+// addresses are those of a family; what is no address ("None") is left out.
+func addresses(texts []string, f family) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range texts {
+		if a, err := netip.ParseAddr(t); err == nil && f.has(a.Unmap()) && !slices.Contains(out, a.Unmap()) {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
+// sourceRanges are whence a load balancer's addresses may be reached; nil is anywhere.
+func sourceRanges(svc *corev1.Service, f family) []netip.Prefix {
+	var out []netip.Prefix
+	for _, t := range svc.Spec.LoadBalancerSourceRanges {
+		p, err := netip.ParsePrefix(strings.TrimSpace(t))
+		if err != nil || !f.has(p.Addr()) {
+			continue
+		}
+		if p.Bits() == 0 {
+			return nil
+		}
+		p = p.Masked()
+		// nft refuses ranges that overlap: the wider one stays.
+		if slices.ContainsFunc(out, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Overlaps(p) }) {
+			continue
+		}
+		out = append(slices.DeleteFunc(out, p.Overlaps), p)
+	}
+	return out
+}
+
+func externallyAccessible(svc *corev1.Service) bool {
+	switch svc.Spec.Type {
+	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
+		return true
+	}
+	return len(svc.Spec.ExternalIPs) > 0
+}
+
+// healthPort is where a load balancer asks whether this node has endpoints; 0 where it does not.
+func healthPort(svc *corev1.Service) int32 {
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+		return 0
+	}
+	return svc.Spec.HealthCheckNodePort
+}

@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"net/netip"
+
+	"sigs.k8s.io/knftables"
+)
+
+// tableName is our table's: kube-proxy's own is left alone.
+const tableName = "mortise-proxy"
+
+// The chains that are always there. The first of each pair hangs on a hook of the kernel.
+const (
+	rejectChain    = "refuse"
+	servicesChain  = "services"
+	endpointsCheck = "service-endpoints-check"
+	nodePortsCheck = "nodeport-endpoints-check"
+	clusterIPCheck = "cluster-ips-check"
+	firewallCheck  = "firewall-check"
+	masquerading   = "masquerading"
+	nodePortIPs    = "nodeport-ips" // set: the addresses that node ports are on, where these are not all
+)
+
+// hook is a chain that the kernel calls, and the chains that it jumps to.
+type hook struct {
+	name     string
+	kind     knftables.BaseChainType
+	at       knftables.BaseChainHook
+	priority knftables.BaseChainPriority
+	jumps    []string
+}
+
+// hooks are THE order of things. Who may reach a load balancer is looked at before its address is replaced; what has no
+// endpoint is refused after, where the kernel lets us answer.
+func hooks() []hook {
+	const (
+		fresh  = "ct state new jump "
+		always = "jump "
+	)
+	return []hook{
+		{"filter-prerouting-before", knftables.FilterType, knftables.PreroutingHook, knftables.DNATPriority + "-10", []string{fresh + firewallCheck}},
+		{"filter-output-before", knftables.FilterType, knftables.OutputHook, knftables.DNATPriority + "-10", []string{fresh + firewallCheck}},
+		{"nat-prerouting", knftables.NATType, knftables.PreroutingHook, knftables.DNATPriority, []string{always + servicesChain}},
+		{"nat-output", knftables.NATType, knftables.OutputHook, knftables.DNATPriority, []string{always + servicesChain}},
+		{"filter-input", knftables.FilterType, knftables.InputHook, knftables.FilterPriority, []string{fresh + nodePortsCheck, fresh + endpointsCheck}},
+		{"filter-forward", knftables.FilterType, knftables.ForwardHook, knftables.FilterPriority, []string{fresh + endpointsCheck, fresh + clusterIPCheck}},
+		{"filter-output", knftables.FilterType, knftables.OutputHook, knftables.FilterPriority, []string{fresh + endpointsCheck, fresh + clusterIPCheck}},
+		{"nat-postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority, []string{always + masquerading}},
+	}
+}
+
+// surroundings are what the skeleton depends on.
+type surroundings struct {
+	view
+	services      []netip.Prefix // the ranges of the Services' addresses, in this family
+	nodePorts     []netip.Addr   // that node ports are on
+	allNodePorts  bool           // on all: nodePorts is not looked at
+	here          []netip.Prefix // of this node's pods, in this family
+	bridged       bool           // answers between them pass the kernel's rules
+	masqueradeAll bool
+}
+
+// skeleton writes everything but the Services' own.
+func skeleton(tx *knftables.Transaction, s surroundings) {
+	tx.Add(&knftables.Table{Comment: knftables.PtrTo("Services, by Mortise")})
+	chain := func(name string) {
+		tx.Add(&knftables.Chain{Name: name})
+		tx.Flush(&knftables.Chain{Name: name})
+	}
+	rule := func(chain string, parts ...any) {
+		tx.Add(&knftables.Rule{Chain: chain, Rule: knftables.Concat(parts...)})
+	}
+	for _, name := range []string{rejectChain, servicesChain, endpointsCheck, nodePortsCheck, clusterIPCheck, firewallCheck, masquerading} {
+		chain(name)
+	}
+	for _, h := range hooks() {
+		c := &knftables.Chain{Name: h.name, Type: &h.kind, Hook: &h.at, Priority: &h.priority}
+		tx.Add(c)
+		tx.Flush(c)
+		for _, j := range h.jumps {
+			rule(h.name, j)
+		}
+	}
+
+	addressed := s.address + " . inet_proto . inet_service"
+	for _, name := range containers() {
+		switch name {
+		case clusterIPs:
+			tx.Add(&knftables.Set{Name: name, Type: s.address})
+		case hairpins:
+			tx.Add(&knftables.Set{Name: name, Type: s.address + " . " + addressed})
+		case serviceNodePorts, noEndpointPorts:
+			tx.Add(&knftables.Map{Name: name, Type: "inet_proto . inet_service : verdict"})
+		default:
+			tx.Add(&knftables.Map{Name: name, Type: addressed + " : verdict"})
+		}
+	}
+	ports := &knftables.Set{Name: nodePortIPs, Type: s.address}
+	tx.Add(ports)
+	tx.Flush(ports)
+
+	destination := s.match + " daddr . meta l4proto . th dport"
+	rule(rejectChain, "meta l4proto tcp reject with tcp reset")
+	rule(rejectChain, "reject")
+	rule(endpointsCheck, destination, "vmap @"+noEndpointIPs)
+	rule(firewallCheck, destination, "vmap @"+firewallIPs)
+
+	rule(clusterIPCheck, s.match, "daddr @"+clusterIPs, "goto", rejectChain)
+	if len(s.services) > 0 {
+		// What the node answers itself, like its cluster DNS, is no stray.
+		rule(clusterIPCheck, s.match, "daddr", braces(s.services), "fib daddr type != local drop")
+	}
+
+	if s.masqueradeAll {
+		rule(servicesChain, s.match, "daddr @"+clusterIPs, setMark)
+	} else if foreign := s.foreign(); foreign != "" {
+		// Whoever is routed here from outside the cluster to a Service's address may be sent on to another node.
+		rule(servicesChain, s.match, "daddr @"+clusterIPs, foreign, setMark)
+	}
+	rule(servicesChain, destination, "vmap @"+serviceIPs)
+
+	onPort := []any{s.match, "daddr @" + nodePortIPs}
+	check := onPort
+	if s.allNodePorts {
+		check = []any{s.match, "daddr !=", s.loopback}
+		onPort = append([]any{"fib daddr type local"}, check...)
+	} else {
+		for _, a := range s.nodePorts {
+			tx.Add(&knftables.Element{Set: nodePortIPs, Key: []string{a.String()}})
+		}
+	}
+	rule(servicesChain, append(onPort, "meta l4proto . th dport vmap @"+serviceNodePorts)...)
+	rule(nodePortsCheck, append(check, "meta l4proto . th dport vmap @"+noEndpointPorts)...)
+
+	rule(masquerading, "mark and", masqueradeMark, "!= 0 mark set mark xor", masqueradeMark, "masquerade fully-random")
+	rule(masquerading, "ct status dnat", s.match, "saddr .", s.match, "daddr . meta l4proto . th dport @"+hairpins, "masquerade fully-random")
+	if !s.bridged && len(s.here) > 0 {
+		// Pods on one bridge would answer each other past us, with an address that was never called.
+		rule(masquerading, "ct status dnat", s.match, "saddr", braces(s.here), s.match, "daddr", braces(s.here), "masquerade fully-random")
+	}
+}

@@ -1,0 +1,236 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// source is where the newest state is read from.
+type source interface {
+	service(types.NamespacedName) *corev1.Service // nil: there is none
+	slices(types.NamespacedName) []*discoveryv1.EndpointSlice
+	names() []types.NamespacedName
+	ranges() []netip.Prefix // of the Services' addresses
+}
+
+// syncer brings the kernel's tables to what a source says. It is not for concurrent use.
+type syncer struct {
+	options Options
+	source  source
+	tables  []*table
+	health  []*health // of each table
+	well    atomic.Bool
+	self    self
+}
+
+// self is what is known of the node.
+type self struct {
+	zone      string
+	addresses []netip.Addr
+	here      []netip.Prefix
+}
+
+// open makes the tables' handles. A machine without one of the families does with the other.
+func open(o Options, src source, s self) (*syncer, error) {
+	out := &syncer{options: o, source: src, self: s}
+	var errs []error
+	for _, f := range families() {
+		nft, err := o.Open(f.nft, tableName)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("use nftables for %s: %w", f.ip, err))
+			continue
+		}
+		out.tables = append(out.tables, newTable(f, nft))
+		hosts := []string{""}
+		if len(o.NodePortAddresses) > 0 {
+			hosts = nil
+			for _, a := range out.nodePorts(f) {
+				hosts = append(hosts, a.String())
+			}
+		}
+		out.health = append(out.health, &health{network: f.network, hosts: hosts, log: o.Logger, well: &out.well, servers: map[types.NamespacedName]*healthServer{}})
+	}
+	if len(out.tables) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	if err := errors.Join(errs...); err != nil {
+		o.Logger.Warn("services work in one IP family alone", "error", err)
+	}
+	return out, nil
+}
+
+// around is what a family's skeleton is made from now.
+func (s *syncer) around(f family) surroundings {
+	out := surroundings{
+		view:         view{family: f, node: s.options.NodeName, zone: s.self.zone},
+		allNodePorts: len(s.options.NodePortAddresses) == 0, bridged: s.options.Bridged, masqueradeAll: s.options.MasqueradeAll,
+	}
+	mine := func(list []netip.Prefix) []netip.Prefix {
+		var kept []netip.Prefix
+		for _, p := range list {
+			if f.has(p.Addr()) {
+				kept = append(kept, p)
+			}
+		}
+		return kept
+	}
+	out.pods, out.here, out.services = mine(s.options.PodCIDRs), mine(s.self.here), mine(s.source.ranges())
+	for _, a := range s.self.addresses {
+		if f.has(a) {
+			out.addresses = append(out.addresses, a)
+		}
+	}
+	if !out.allNodePorts {
+		out.nodePorts = s.nodePorts(f)
+	}
+	return out
+}
+
+// nodePorts are the addresses that node ports are on.
+func (s *syncer) nodePorts(f family) []netip.Addr {
+	var out []netip.Addr
+	add := func(a netip.Addr) {
+		if a = a.Unmap(); f.has(a) && !a.IsLoopback() && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	var found []net.Addr
+	for _, text := range s.options.NodePortAddresses {
+		if text == Primary {
+			for _, a := range s.self.addresses {
+				add(a)
+			}
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			continue // Options were checked
+		}
+		if found == nil {
+			if found, err = net.InterfaceAddrs(); err != nil {
+				s.options.Logger.Error("find the addresses that node ports are on", "error", err)
+				return out
+			}
+		}
+		for _, a := range found {
+			if n, ok := a.(*net.IPNet); ok {
+				if ip, ok := netip.AddrFromSlice(n.IP); ok && p.Contains(ip.Unmap()) {
+					add(ip)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// sync brings the Services that are named up to date, or all. What could not be written is written with all else next time.
+func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool, all bool) error {
+	var errs []error
+	for i, t := range s.tables {
+		begin := s.options.Clock.Now()
+		around := s.around(t.family)
+		whole := all || !t.known
+		names := make([]types.NamespacedName, 0, len(changed))
+		if whole {
+			names = s.source.names()
+		} else {
+			for name := range changed {
+				names = append(names, name)
+			}
+		}
+		want := make(map[types.NamespacedName]*plan, len(names))
+		udp := false
+		for _, name := range names {
+			p := makePlan(s.source.service(name), s.source.slices(name), around.view)
+			udp = udp || p != nil && p.udp || or(t.plans[name]).udp
+			if p != nil || !whole {
+				want[name] = p
+			}
+		}
+		var err error
+		if whole {
+			err = t.replace(ctx, around, want)
+		} else {
+			err = t.change(ctx, want)
+		}
+		s.options.Metrics.wrote(t, whole, begin, s.options.Clock.Now(), err)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if err := s.health[i].sync(ctx, t.answering()); err != nil {
+			s.options.Logger.Error("health checks of services", "error", err)
+		}
+		if udp {
+			if err := s.forget(t); err != nil {
+				s.options.Logger.Error("forget flows", "error", err)
+			}
+		}
+	}
+	err := errors.Join(errs...)
+	s.well.Store(err == nil)
+	return err
+}
+
+// answering are the plans of Services that have a health port.
+func (t *table) answering() map[types.NamespacedName]*plan {
+	out := map[types.NamespacedName]*plan{}
+	for name, p := range t.plans {
+		if p.healthPort != 0 {
+			out[name] = p
+		}
+	}
+	return out
+}
+
+func (s *syncer) forget(t *table) error {
+	f := &frontends{addresses: map[netip.AddrPort]map[netip.AddrPort]bool{}, nodePorts: map[uint16]map[netip.AddrPort]bool{}}
+	for name, p := range t.plans {
+		if !p.udp {
+			continue
+		}
+		ports, known := portsOf(s.source.service(name), t.family), endpointsOf(s.source.slices(name), t.family, "")
+		for i := range ports {
+			if ports[i].protocol == "udp" {
+				f.add(&ports[i], known[portKey{ports[i].name, "udp"}])
+			}
+		}
+	}
+	n, err := s.options.forget(t.family, f)
+	s.options.Metrics.forgot(t, n)
+	return err
+}
+
+// sweep deletes what became unused a while ago.
+func (s *syncer) sweep(ctx context.Context) error {
+	var errs []error
+	for _, t := range s.tables {
+		if err := t.sweep(ctx); err != nil {
+			s.options.Metrics.swept(t)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *syncer) unswept() bool {
+	return slices.ContainsFunc(s.tables, func(t *table) bool { return len(t.stale) > 0 })
+}
+
+func (s *syncer) end() {
+	for _, h := range s.health {
+		h.end()
+	}
+}

@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+
+	"github.com/mortise-dev/mortise/internal/agent/dns"
+	"github.com/mortise-dev/mortise/internal/agent/proxy"
+)
+
+// RemoveNetwork takes away what a real node's service proxy and DNS left on this machine: the proxy's rules stay when Mortise
+// stops, so that a restart interrupts nobody, and the DNS's device when it is killed.
+func RemoveNetwork(ctx context.Context) error {
+	err := dns.Remove()
+	if _, missing := exec.LookPath("nft"); missing != nil {
+		return err // without nft there are no rules
+	}
+	return errors.Join(err, proxy.Remove(ctx))
+}
