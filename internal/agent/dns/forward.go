@@ -1,0 +1,237 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+	"k8s.io/utils/clock"
+)
+
+const (
+	attemptTime = 2 * time.Second // for one resolver to answer
+	forwardTime = 6 * time.Second // for any
+	cacheTime   = 30 * time.Second
+	cacheSize   = 10_000
+	concurrent  = 1000 // questions to resolvers at once
+)
+
+var (
+	errBusy    = errors.New("too many questions at once")
+	errNowhere = errors.New("no resolver to ask")
+)
+
+// question is what answers are shared by.
+type question struct {
+	name   string // in lower case
+	kind   uint16
+	secure bool // DNSSEC records are wanted
+	cd     bool
+}
+
+// forwarder asks the machine's resolvers. Whoever asks what is being asked already waits for that answer: so a resolver that
+// asks us back what we asked it is not asked again, and a loop ends by its timeout.
+type forwarder struct {
+	servers func() []string // host:port, none of which is us
+	clock   clock.PassiveClock
+	slots   chan struct{}
+
+	mu      sync.Mutex
+	flights map[question]*flight
+	cache   map[question]kept
+	best    string // the server that answered last
+}
+
+type flight struct {
+	done  chan struct{}
+	reply *dns.Msg
+	err   error
+}
+
+type kept struct {
+	reply *dns.Msg
+	from  time.Time
+	until time.Time
+}
+
+func newForwarder(servers func() []string, c clock.PassiveClock) *forwarder {
+	return &forwarder{servers: servers, clock: c, slots: make(chan struct{}, concurrent), flights: map[question]*flight{}, cache: map[question]kept{}}
+}
+
+// ask finds somebody's answer to a question. The answer may be changed by who gets it.
+func (f *forwarder) ask(ctx context.Context, q dns.Question, secure, cd bool) (*dns.Msg, error) {
+	key := question{strings.ToLower(q.Name), q.Qtype, secure, cd}
+	f.mu.Lock()
+	if k, is := f.cache[key]; is {
+		if now := f.clock.Now(); now.Before(k.until) {
+			f.mu.Unlock()
+			return aged(k.reply, now.Sub(k.from)), nil
+		}
+		delete(f.cache, key)
+	}
+	fl := f.flights[key]
+	if fl == nil {
+		select {
+		case f.slots <- struct{}{}:
+		default:
+			f.mu.Unlock()
+			return nil, errBusy
+		}
+		fl = &flight{done: make(chan struct{})}
+		f.flights[key] = fl
+		f.mu.Unlock()
+		fl.reply, fl.err = f.fly(ctx, key)
+		f.mu.Lock()
+		delete(f.flights, key)
+		if fl.err == nil {
+			f.keep(key, fl.reply)
+		}
+		f.mu.Unlock()
+		<-f.slots
+		close(fl.done)
+	} else {
+		f.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-fl.done:
+		}
+	}
+	if fl.err != nil {
+		return nil, fl.err
+	}
+	return fl.reply.Copy(), nil
+}
+
+// fly asks one resolver after the other, the one that answered last first.
+func (f *forwarder) fly(ctx context.Context, key question) (*dns.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, forwardTime)
+	defer cancel()
+	servers := f.servers()
+	rand.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
+	f.mu.Lock()
+	for i, s := range servers {
+		if s == f.best {
+			servers[0], servers[i] = servers[i], servers[0]
+		}
+	}
+	f.mu.Unlock()
+	m := new(dns.Msg)
+	m.SetQuestion(key.name, key.kind)
+	m.CheckingDisabled = key.cd
+	m.SetEdns0(udpSize, key.secure)
+	err := errNowhere
+	var failed *dns.Msg
+	for _, s := range servers {
+		reply, e := exchange(ctx, m, s)
+		if e != nil {
+			err = fmt.Errorf("ask %s: %w", s, e)
+			continue
+		}
+		if reply.Rcode == dns.RcodeServerFailure || reply.Rcode == dns.RcodeRefused || reply.Rcode == dns.RcodeFormatError {
+			failed = reply // another one may do better
+			continue
+		}
+		f.mu.Lock()
+		f.best = s
+		f.mu.Unlock()
+		return reply, nil
+	}
+	if failed != nil {
+		return failed, nil
+	}
+	return nil, err
+}
+
+// exchange asks by UDP, and by TCP where the answer does not fit.
+func exchange(ctx context.Context, m *dns.Msg, server string) (*dns.Msg, error) {
+	m = m.Copy()
+	m.Id = dns.Id()
+	for _, network := range []string{"udp", "tcp"} {
+		ctx, cancel := context.WithTimeout(ctx, attemptTime)
+		client := dns.Client{Net: network, Timeout: attemptTime, UDPSize: udpSize}
+		reply, _, err := client.ExchangeContext(ctx, m, server)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		if len(reply.Question) != 1 || !strings.EqualFold(reply.Question[0].Name, m.Question[0].Name) || reply.Question[0].Qtype != m.Question[0].Qtype {
+			return nil, errors.New("the answer is to another question")
+		}
+		if !reply.Truncated || network == "tcp" {
+			return reply, nil
+		}
+	}
+	panic("unreachable")
+}
+
+// keep remembers an answer for as long as its records may be, half a minute at most. f.mu is held.
+func (f *forwarder) keep(key question, reply *dns.Msg) {
+	if reply.Truncated || reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError {
+		return
+	}
+	life := cacheTime
+	records := 0
+	for _, rr := range reply.Answer {
+		records++
+		life = min(life, time.Duration(rr.Header().Ttl)*time.Second)
+	}
+	if records == 0 {
+		// That there is nothing holds as long as the zone says.
+		said := false
+		for _, rr := range reply.Ns {
+			if soa, ok := rr.(*dns.SOA); ok {
+				said = true
+				life = min(life, time.Duration(min(soa.Minttl, soa.Hdr.Ttl))*time.Second)
+			}
+		}
+		if !said {
+			return
+		}
+	}
+	if life <= 0 {
+		return
+	}
+	for old := range f.cache {
+		if len(f.cache) < cacheSize {
+			break
+		}
+		delete(f.cache, old)
+	}
+	now := f.clock.Now()
+	f.cache[key] = kept{reply: reply, from: now, until: now.Add(life)}
+}
+
+// aged is a remembered answer, its records as much older.
+func aged(m *dns.Msg, by time.Duration) *dns.Msg {
+	out := m.Copy()
+	spent := uint32(by / time.Second)
+	for _, section := range [][]dns.RR{out.Answer, out.Ns, out.Extra} {
+		for _, rr := range section {
+			if h := rr.Header(); h.Rrtype != dns.TypeOPT {
+				h.Ttl -= min(h.Ttl, spent)
+			}
+		}
+	}
+	return out
+}
+
+// resolvers are the servers of a resolv.conf, save those addresses that are ours.
+func resolvers(servers []string, own map[string]bool) []string {
+	var out []string
+	for _, s := range servers {
+		if ip := net.ParseIP(strings.SplitN(s, "%", 2)[0]); ip != nil && !own[ip.String()] {
+			out = append(out, net.JoinHostPort(s, "53"))
+		}
+	}
+	return out
+}

@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+)
+
+const (
+	connections = 1000             // of TCP, at once
+	idleTime    = 10 * time.Second // of one that asks nothing
+	questions   = 10_000           // under way at once
+)
+
+// Options are what a cluster's DNS is made from. Informers, and Addresses or Listeners, are required.
+type Options struct {
+	// Informers follow Services, EndpointSlices and Namespaces; who calls Run starts them after it has prepared them with
+	// Prepare, and may share them with others.
+	Informers informers.SharedInformerFactory
+	Domain    string       // cluster.local
+	Addresses []netip.Addr // of the cluster DNS: a device of this node gets them
+	// Resolvers are asked for what is not the cluster's: addresses; /etc/resolv.conf's, as it is when they are asked.
+	Resolvers func() ([]string, error)
+
+	// Listeners are used instead of Addresses, for tests.
+	Listeners []Listener
+
+	Logger *slog.Logger
+	Clock  clock.PassiveClock
+}
+
+// Listener is one address that questions come to, by both ways.
+type Listener struct {
+	UDP net.PacketConn
+	TCP net.Listener
+}
+
+func (o Options) withDefaults() Options {
+	if o.Domain == "" {
+		o.Domain = "cluster.local"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Resolvers == nil {
+		o.Resolvers = machineResolvers
+	}
+	return o
+}
+
+// machineResolvers are those of /etc/resolv.conf.
+func machineResolvers() ([]string, error) {
+	text, err := os.ReadFile("/etc/resolv.conf")
+	if err != nil {
+		return nil, fmt.Errorf("read resolvers: %w", err)
+	}
+	return parseResolvers(string(text)), nil
+}
+
+func parseResolvers(text string) []string {
+	var out []string
+	for line := range strings.Lines(text) {
+		if words := strings.Fields(line); len(words) > 1 && words[0] == "nameserver" {
+			out = append(out, words[1])
+		}
+	}
+	return out
+}
+
+// Run answers questions until ctx ends.
+func Run(ctx context.Context, options Options) (err error) {
+	o := options.withDefaults()
+	state, stop, err := follow(o.Informers, o.Clock.Now)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	listeners, own := o.Listeners, o.Addresses
+	if len(listeners) == 0 {
+		if err := addDevice(o.Addresses); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, removeDevice()) }()
+		if listeners, err = listen(ctx, o.Addresses); err != nil {
+			return err
+		}
+	}
+	// Nobody is told that there is no such Service while the Services are not known: who asks now is answered then.
+	if !cache.WaitForCacheSync(ctx.Done(), state.synced...) {
+		return closeAll(listeners)
+	}
+	mine := map[string]bool{}
+	for _, a := range own {
+		mine[a.String()] = true
+	}
+	h := &handler{
+		zone: &zone{origin: dns.Fqdn(strings.ToLower(o.Domain)), state: state, own: own}, ready: state.ready, log: o.Logger,
+		forward: newForwarder(func() []string {
+			servers, err := o.Resolvers()
+			if err != nil {
+				o.Logger.Debug("find resolvers", "error", err)
+			}
+			return resolvers(servers, mine)
+		}, o.Clock),
+	}
+	h.zone.elsewhere = h.elsewhere
+	return serve(ctx, h, listeners)
+}
+
+// elsewhere follows an alias out of the cluster.
+func (h *handler) elsewhere(ctx context.Context, name string, kind uint16) ([]dns.RR, error) {
+	m, err := h.forward.ask(ctx, dns.Question{Name: name, Qtype: kind, Qclass: dns.ClassINET}, false, false)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(m.Answer), nil
+}
+
+// listen opens port 53 of the addresses.
+func listen(ctx context.Context, addresses []netip.Addr) ([]Listener, error) {
+	var out []Listener
+	lc := net.ListenConfig{Control: early}
+	for _, a := range addresses {
+		at := netip.AddrPortFrom(a, 53).String()
+		udp, err := lc.ListenPacket(ctx, "udp", at)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("listen for DNS: %w", err), closeAll(out))
+		}
+		tcp, err := lc.Listen(ctx, "tcp", at)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("listen for DNS: %w", err), udp.Close(), closeAll(out))
+		}
+		out = append(out, Listener{udp, tcp})
+	}
+	return out, nil
+}
+
+// early lets a socket have an address that its device only has in a moment: one of IPv6 on a device that was just made.
+func early(network, _ string, c syscall.RawConn) error {
+	var err error
+	failed := c.Control(func(fd uintptr) {
+		if strings.HasSuffix(network, "6") {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_FREEBIND, 1)
+		} else {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
+		}
+	})
+	return errors.Join(failed, err)
+}
+
+func closeAll(list []Listener) error {
+	var errs []error
+	for _, l := range list {
+		errs = append(errs, l.UDP.Close(), l.TCP.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// serve answers on all listeners until ctx ends, and closes them.
+func serve(ctx context.Context, h *handler, listeners []Listener) error {
+	group, ctx := errgroup.WithContext(ctx)
+	slots := make(chan struct{}, questions)
+	of := func(stream bool) dns.Handler {
+		return dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+			select {
+			case slots <- struct{}{}:
+			default:
+				return // whoever asks will ask again
+			}
+			defer func() { <-slots }()
+			m := h.answer(ctx, r)
+			if m == nil {
+				return
+			}
+			fit(r, m, stream)
+			if err := w.WriteMsg(m); err != nil {
+				h.log.Debug("write a DNS answer", "error", err)
+			}
+		})
+	}
+	idle := func() time.Duration { return idleTime }
+	for _, l := range listeners {
+		for _, s := range []*dns.Server{
+			{PacketConn: l.UDP, Handler: of(false), UDPSize: dns.DefaultMsgSize, ReadTimeout: attemptTime},
+			{Listener: netutil.LimitListener(l.TCP, connections), Handler: of(true), ReadTimeout: attemptTime, WriteTimeout: attemptTime, IdleTimeout: idle},
+		} {
+			started := make(chan struct{})
+			s.NotifyStartedFunc = func() { close(started) }
+			ended := make(chan struct{})
+			group.Go(func() error {
+				defer close(ended)
+				if err := s.ActivateAndServe(); err != nil && ctx.Err() == nil {
+					return fmt.Errorf("serve DNS: %w", err)
+				}
+				return nil
+			})
+			group.Go(func() error {
+				<-ctx.Done()
+				select {
+				case <-started:
+				case <-ended:
+					return nil
+				}
+				stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), forwardTime)
+				defer cancel()
+				return s.ShutdownContext(stop)
+			})
+		}
+	}
+	return group.Wait()
+}

@@ -1,0 +1,339 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dns
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	ttl           = 30 // kubeadm's, for everything
+	versionTTL    = 28800
+	schemaVersion = "1.1.0"
+	maxChain      = 8 // CNAMEs in one answer
+)
+
+// State is what is known of the cluster.
+type State interface {
+	// Service finds a Service, nil if there is none.
+	Service(namespace, name string) *corev1.Service
+	// Endpoints are the endpoints of a Service that names lead to.
+	Endpoints(namespace, name string) []Endpoint
+	// ServiceAt finds the Service that has an address, EndpointsAt the endpoints that have it.
+	ServiceAt(netip.Addr) *corev1.Service
+	EndpointsAt(netip.Addr) []Endpoint
+	// Namespace says whether a namespace exists.
+	Namespace(name string) bool
+	// Serial grows with each change.
+	Serial() uint32
+}
+
+// Endpoint is an address and a port of a Service's endpoint. One with several ports is several.
+type Endpoint struct {
+	Namespace, Service string
+	Address            netip.Addr
+	Hostname           string // "" if it has none of its own
+	Port               int32  // 0: it has none
+	PortName, Protocol string
+}
+
+func (e Endpoint) label() string {
+	if e.Hostname != "" {
+		return e.Hostname
+	}
+	return addressLabel(e.Address)
+}
+
+// zone answers for the cluster's domain.
+type zone struct {
+	origin string // cluster.local.
+	state  State
+	own    []netip.Addr // of this server
+	// elsewhere asks for a name outside of the zone; nil: it is not asked.
+	elsewhere func(ctx context.Context, name string, kind uint16) ([]dns.RR, error)
+}
+
+// answer is what came of a question.
+type answer struct {
+	rcode   int
+	records []dns.RR
+	extra   []dns.RR
+}
+
+// place is one thing behind a name: an address, or another name.
+type place struct {
+	address  netip.Addr
+	alias    string
+	owner    string // its own name, for SRV
+	port     int32
+	portless bool
+}
+
+// owns says whether a name is the zone's to answer.
+func (z *zone) owns(name string) bool { return dns.IsSubDomain(z.origin, strings.ToLower(name)) }
+
+// ask answers a question about a name of the zone's.
+func (z *zone) ask(ctx context.Context, q dns.Question) answer {
+	switch q.Qtype {
+	case dns.TypeSOA:
+		if strings.EqualFold(q.Name, z.origin) {
+			return answer{records: []dns.RR{z.soa()}}
+		}
+	case dns.TypeTXT:
+		return z.text(q)
+	case dns.TypeNS:
+		if strings.EqualFold(q.Name, z.origin) {
+			return z.nameserver(q)
+		}
+	}
+	places, rcode := z.places(strings.ToLower(q.Name), q.Qtype)
+	if rcode != dns.RcodeSuccess {
+		return answer{rcode: rcode}
+	}
+	switch q.Qtype {
+	case dns.TypeA, dns.TypeAAAA:
+		return answer{records: z.addresses(ctx, q, places, nil)}
+	case dns.TypeCNAME:
+		for _, p := range places {
+			if p.alias != "" {
+				return answer{records: []dns.RR{cname(q.Name, p.alias)}}
+			}
+		}
+	case dns.TypeSRV:
+		return z.servers(q, places)
+	}
+	return answer{}
+}
+
+// places finds what is behind a name in lower case: NXDOMAIN if neither it nor any below it exists.
+func (z *zone) places(name string, kind uint16) ([]place, int) {
+	labels := dns.SplitDomainName(strings.TrimSuffix(name, z.origin))
+	if slices.Equal(labels, []string{"ns", "dns"}) {
+		var out []place
+		for _, a := range z.own {
+			out = append(out, place{address: a, owner: name, portless: true})
+		}
+		return out, dns.RcodeSuccess
+	}
+	if slices.Equal(labels, []string{"dns-version"}) || slices.Equal(labels, []string{"dns"}) {
+		return nil, dns.RcodeSuccess
+	}
+	a := parse(labels)
+	switch a.kind {
+	case above:
+		return nil, dns.RcodeSuccess
+	case nowhere:
+		return nil, dns.RcodeNameError
+	}
+	if !z.state.Namespace(a.namespace) {
+		return nil, dns.RcodeNameError
+	}
+	if a.name == "" {
+		return nil, dns.RcodeSuccess
+	}
+	if a.kind == pod {
+		// Whether such a pod exists is not looked at ("insecure"): certificates for these names are what they are for.
+		if address, ok := podAddress(a.name); ok {
+			return []place{{address: address, owner: name, portless: true}}, dns.RcodeSuccess
+		}
+		return nil, dns.RcodeNameError
+	}
+	return z.service(a, kind)
+}
+
+// service finds what is behind a Service's name, or behind that of an endpoint or a port of it.
+func (z *zone) service(a asked, kind uint16) ([]place, int) {
+	svc := z.state.Service(a.namespace, a.name)
+	if svc == nil {
+		return nil, dns.RcodeNameError
+	}
+	own := a.name + "." + a.namespace + ".svc." + z.origin
+	if svc.Spec.Type == corev1.ServiceTypeExternalName {
+		switch {
+		case a.endpoint != "":
+			return nil, dns.RcodeNameError
+		case kind == dns.TypeSRV:
+			return nil, dns.RcodeSuccess
+		}
+		if address, err := netip.ParseAddr(svc.Spec.ExternalName); err == nil && address.IsValid() {
+			return nil, dns.RcodeNameError // an address is no name
+		}
+		return []place{{alias: dns.Fqdn(svc.Spec.ExternalName), owner: own, portless: true}}, dns.RcodeSuccess
+	}
+	var out []place
+	found := false
+	if svc.Spec.ClusterIP == corev1.ClusterIPNone || a.endpoint != "" {
+		for _, e := range z.state.Endpoints(a.namespace, a.name) {
+			if a.endpoint != "" && !strings.EqualFold(a.endpoint, e.label()) || !a.matches(e.PortName, e.Protocol) {
+				continue
+			}
+			out = append(out, place{address: e.Address, owner: strings.ToLower(e.label()) + "." + own, port: e.Port, portless: e.Port == 0})
+		}
+		found = len(out) > 0
+	} else {
+		for _, p := range svc.Spec.Ports {
+			if !a.matches(p.Name, string(p.Protocol)) {
+				continue
+			}
+			found = true
+			for _, text := range clusterIPs(svc) {
+				if address, err := netip.ParseAddr(text); err == nil {
+					out = append(out, place{address: address, owner: own, port: p.Port})
+				}
+			}
+		}
+	}
+	if !found {
+		return nil, dns.RcodeNameError
+	}
+	return out, dns.RcodeSuccess
+}
+
+func clusterIPs(svc *corev1.Service) []string {
+	if len(svc.Spec.ClusterIPs) > 0 {
+		return svc.Spec.ClusterIPs
+	}
+	return []string{svc.Spec.ClusterIP}
+}
+
+func (a asked) matches(port, protocol string) bool {
+	return (a.port == "" || strings.EqualFold(a.port, port)) && (a.protocol == "" || strings.EqualFold(a.protocol, protocol))
+}
+
+// addresses are the records of a type among places; an alias is followed, in the zone and out of it.
+func (z *zone) addresses(ctx context.Context, q dns.Question, places []place, before []string) []dns.RR {
+	var out []dns.RR
+	seen := map[netip.Addr]bool{}
+	for _, p := range places {
+		if p.alias == "" {
+			if p.address.Is4() == (q.Qtype == dns.TypeA) && !seen[p.address] {
+				seen[p.address] = true
+				out = append(out, addressRecord(q.Name, p.address))
+			}
+			continue
+		}
+		target := strings.ToLower(p.alias)
+		if strings.EqualFold(target, q.Name) || slices.Contains(before, target) || len(before) >= maxChain {
+			continue // round and round
+		}
+		alias := cname(q.Name, p.alias)
+		if z.owns(target) {
+			next, rcode := z.places(target, q.Qtype)
+			if rcode != dns.RcodeSuccess {
+				continue
+			}
+			inner := q
+			inner.Name = target
+			if more := z.addresses(ctx, inner, next, append(before, strings.ToLower(q.Name))); len(more) > 0 {
+				out = append(append(out, alias), more...)
+			}
+			continue
+		}
+		if z.elsewhere == nil {
+			continue
+		}
+		more, err := z.elsewhere(ctx, p.alias, q.Qtype)
+		if err != nil {
+			continue // a client hears of no answer, and asks again
+		}
+		out = append(append(out, alias), more...)
+	}
+	return out
+}
+
+// servers are the SRV records of places, each of the same weight, and the addresses of what they name.
+func (z *zone) servers(q dns.Question, places []place) answer {
+	var out answer
+	type target struct {
+		owner string
+		port  int32
+	}
+	type address struct {
+		owner string
+		at    netip.Addr
+	}
+	said, given := map[target]bool{}, map[address]bool{}
+	for _, p := range places {
+		if p.portless {
+			continue
+		}
+		if t := (target{p.owner, p.port}); !said[t] {
+			said[t] = true
+			out.records = append(out.records, &dns.SRV{
+				Hdr: header(q.Name, dns.TypeSRV, ttl), Weight: uint16(max(1, 100/len(places))), Port: uint16(p.port), Target: p.owner,
+			})
+		}
+		if a := (address{p.owner, p.address}); !given[a] {
+			given[a] = true
+			out.extra = append(out.extra, addressRecord(p.owner, p.address))
+		}
+	}
+	return out
+}
+
+// text answers for TXT: the version of the schema alone has one.
+func (z *zone) text(q dns.Question) answer {
+	if strings.EqualFold(q.Name, "dns-version."+z.origin) {
+		return answer{records: []dns.RR{&dns.TXT{Hdr: header(q.Name, dns.TypeTXT, versionTTL), Txt: []string{schemaVersion}}}}
+	}
+	return answer{} // CoreDNS does not look whether the name exists, either
+}
+
+// nameserver says that it is this server.
+func (z *zone) nameserver(q dns.Question) answer {
+	name := "ns.dns." + z.origin
+	out := answer{records: []dns.RR{&dns.NS{Hdr: header(q.Name, dns.TypeNS, ttl), Ns: name}}}
+	for _, a := range z.own {
+		out.extra = append(out.extra, addressRecord(name, a))
+	}
+	return out
+}
+
+// pointer finds the names of an address; none is for somebody else to know.
+func (z *zone) pointer(q dns.Question, address netip.Addr) []dns.RR {
+	point := func(name string) dns.RR { return &dns.PTR{Hdr: header(q.Name, dns.TypePTR, ttl), Ptr: name} }
+	if svc := z.state.ServiceAt(address); svc != nil {
+		return []dns.RR{point(svc.Name + "." + svc.Namespace + ".svc." + z.origin)}
+	}
+	var out []dns.RR
+	seen := map[string]bool{}
+	for _, e := range z.state.EndpointsAt(address) {
+		name := strings.ToLower(e.label()) + "." + e.Service + "." + e.Namespace + ".svc." + z.origin
+		if !seen[name] {
+			seen[name] = true
+			out = append(out, point(name))
+		}
+	}
+	return out
+}
+
+// soa comes with every answer that says no.
+func (z *zone) soa() dns.RR {
+	return &dns.SOA{
+		Hdr: header(z.origin, dns.TypeSOA, ttl), Ns: "ns.dns." + z.origin, Mbox: "hostmaster." + z.origin,
+		Serial: z.state.Serial(), Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: ttl,
+	}
+}
+
+func header(name string, kind uint16, ttl uint32) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: ttl}
+}
+
+func addressRecord(name string, a netip.Addr) dns.RR {
+	if a.Is4() {
+		return &dns.A{Hdr: header(name, dns.TypeA, ttl), A: net.IP(a.AsSlice())}
+	}
+	return &dns.AAAA{Hdr: header(name, dns.TypeAAAA, ttl), AAAA: net.IP(a.AsSlice())}
+}
+
+func cname(name, target string) dns.RR {
+	return &dns.CNAME{Hdr: header(name, dns.TypeCNAME, ttl), Target: target}
+}
