@@ -153,6 +153,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 	if err != nil {
 		return fail(retryLate, "CreateContainerError", cri.Message(err))
 	}
+	w.applied[id] = c.Resources
 	n.containerEvent(pod, c, corev1.EventTypeNormal, "Created", "Container created")
 	if err := n.cri.Runtime.StartContainer(cri.Quiet(ctx), id); err != nil {
 		return fail(retryLate, "RunContainerError", cri.Message(err))

@@ -28,8 +28,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,8 +37,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+	"github.com/mortise-dev/mortise/internal/agent/staticpods"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
@@ -65,6 +67,13 @@ type Options struct {
 	ClusterDNS    []string
 	ClusterDomain string // cluster.local
 
+	// Kubelet is how the node is to be, with nothing left open (package kubeletconfig). What the options above say goes
+	// before it. Nil: kubelet's defaults, as far as the node brings no choices of its own.
+	Kubelet *configv1beta1.KubeletConfiguration
+
+	// DecodePods reads the manifests of static pods; nil: there are none.
+	DecodePods DecodePods
+
 	NodeIPs []string          // found out
 	Labels  map[string]string // beside the well-known ones
 	MaxPods int64             // 110
@@ -79,6 +88,9 @@ type Options struct {
 	// events: one second where it has no events, ten where it has.
 	Relist time.Duration
 
+	// Measure says what there is of everything that can run short; nil: the machine and the runtime are asked.
+	Measure func(ctx context.Context) evict.Observations
+
 	Mounter  volumes.Mounter
 	Recorder record.EventRecorder
 	Logger   *slog.Logger
@@ -92,6 +104,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.NodeName == "" || o.RuntimeEndpoint == "" || o.Config == nil && o.Client == nil {
 		return o, errors.New("a node needs a name, a runtime's endpoint and an API server")
 	}
+	o.heed()
 	def := func(s *string, value string) {
 		if *s == "" {
 			*s = value
@@ -103,9 +116,6 @@ func (o Options) withDefaults() (Options, error) {
 	def(&o.ClusterDomain, "cluster.local")
 	if len(o.CNIBinDirs) == 0 {
 		o.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
-	}
-	if o.MaxPods == 0 {
-		o.MaxPods = 110
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -150,6 +160,11 @@ type node struct {
 	services corev1listers.ServiceLister
 	recorder record.EventRecorder
 	hooks    []hook
+	settings settings
+	static   statics
+
+	pressure  pressure
+	collector collector
 
 	containerBackoff, imageBackoff *backoff.Table
 
@@ -161,8 +176,12 @@ type node struct {
 	running sync.WaitGroup  // of workers
 	ctx     context.Context // of workers
 	synced  bool            // the pods of this node are all known
+	leaving bool            // the node shuts down
 	ready   readiness
 	changed chan struct{} // the node's condition may have changed
+
+	handlers     []corev1.NodeRuntimeHandler // of the runtime
+	strictGroups bool                        // the runtime knows SupplementalGroupsPolicy
 
 	pullFailures map[string]failure
 	images       []corev1.ContainerImage
@@ -184,9 +203,12 @@ func Run(ctx context.Context, options Options) error {
 
 	n := &node{
 		Options: o, client: o.Client, cri: runtime,
-		containerBackoff: backoff.New(), imageBackoff: backoff.New(),
+		containerBackoff: backoff.New(o.restartPeriod()), imageBackoff: backoff.New(backoff.Max),
 		workers: map[types.UID]*worker{}, changed: make(chan struct{}, 1),
-		pullFailures: map[string]failure{},
+		pullFailures: map[string]failure{}, pressure: pressure{eased: make(chan struct{})},
+	}
+	if n.Measure == nil {
+		n.Measure = n.measure
 	}
 	if err := n.prepare(ctx); err != nil {
 		return err
@@ -198,6 +220,16 @@ func Run(ctx context.Context, options Options) error {
 		}
 		defer listener.Close()
 	}
+	health, err := n.listenHealthz(ctx)
+	if err != nil {
+		return err
+	}
+	if health != nil {
+		defer health.Close()
+	}
+	outer := ctx
+	ctx, leave := n.outlast(ctx)
+	defer leave()
 	group, ctx := errgroup.WithContext(ctx)
 	n.ctx = ctx
 	n.objects = newObjects(ctx, n.client, n.wakeUsers)
@@ -205,34 +237,57 @@ func Run(ctx context.Context, options Options) error {
 	n.hooks = hooks(n)
 
 	if o.Recorder == nil {
+		client, err := o.eventClient()
+		if err != nil {
+			return err
+		}
 		broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
-		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: n.client.CoreV1().Events("")})
+		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 		defer broadcaster.Shutdown()
 		n.recorder = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: "kubelet", Host: n.NodeName})
 	} else {
 		n.recorder = o.Recorder
 	}
-	if err := n.register(ctx); err != nil {
-		return err
-	}
-	podInformer, factories, err := n.follow(ctx)
-	if err != nil {
-		return err
-	}
-	group.Go(func() error { return n.heartbeat(ctx) })
+	n.askRuntime(ctx)
+	all := informers.NewSharedInformerFactory(n.client, 0)
+	n.services = all.Core().V1().Services().Lister()
+	sources := n.staticSources()
+	group.Go(func() error { return staticpods.Run(ctx, sources) })
 	group.Go(func() error { return n.watchRuntime(ctx) })
 	group.Go(func() error { return n.collectGarbage(ctx) })
 	group.Go(func() error { return n.rotateLogs(ctx) })
+	group.Go(func() error { return n.removeOrphans(ctx) })
+	group.Go(func() error { return n.watchPressure(ctx) })
+	group.Go(func() error { return n.shutDown(outer, ctx, leave) })
+	group.Go(func() error { return n.collectImages(ctx) })
+	if health != nil {
+		group.Go(func() error { return n.serveHealthz(ctx, health) })
+	}
 	if listener != nil {
 		group.Go(func() error { return o.API(ctx, n, listener) })
 	}
+	// All above goes on without an API server; the rest begins when there is one.
+	var factories []informers.SharedInformerFactory
 	group.Go(func() error {
+		if err := n.registerAtLast(ctx); err != nil || ctx.Err() != nil {
+			return err
+		}
+		podInformer, following, err := n.follow(ctx, all)
+		factories = following
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return n.heartbeat(ctx) })
 		if !cache.WaitForCacheSync(ctx.Done(), podInformer.HasSynced) {
 			return nil
 		}
 		n.mu.Lock()
 		n.synced = true
+		for _, w := range n.workers {
+			w.wake()
+		}
 		n.mu.Unlock()
+		n.lookForOrphans()
 		if o.Started != nil {
 			o.Started(n)
 		}
@@ -251,8 +306,14 @@ func Run(ctx context.Context, options Options) error {
 
 // prepare finds out what the node has, and makes its parts.
 func (n *node) prepare(ctx context.Context) error {
-	var err error
+	err := checkMachine(n.Kubelet)
+	if err != nil {
+		return err
+	}
 	if n.machine, err = look(n.RootDir); err != nil {
+		return err
+	}
+	if err := n.readSettings(); err != nil {
 		return err
 	}
 	if len(n.NodeIPs) == 0 {
@@ -260,15 +321,17 @@ func (n *node) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	driver, err := n.cri.CgroupDriver(ctx, runtimeapi.CgroupDriver_CGROUPFS)
+	driver, err := n.cri.CgroupDriver(ctx, driver(n.Kubelet))
 	if err != nil {
 		return err
 	}
 	n.config = runconfig.Node{
 		LogDir: n.LogDir, ClusterDNS: n.ClusterDNS, ClusterDomain: n.ClusterDomain, CgroupDriver: driver,
 		MemoryBytes: n.machine.memory, LowestOOMScore: n.machine.lowestOOMScore,
+		CgroupRoot: n.Kubelet.CgroupRoot, Flat: !*n.Kubelet.CgroupsPerQOS, SeccompDefault: *n.Kubelet.SeccompDefault,
+		NoQuota: !*n.Kubelet.CPUCFSQuota, QuotaPeriod: n.Kubelet.CPUCFSQuotaPeriod.Duration,
 	}
-	if text, err := os.ReadFile("/etc/resolv.conf"); err == nil {
+	if text, err := os.ReadFile(*n.Kubelet.ResolverConfig); err == nil {
 		n.config.HostServers, n.config.HostSearches, n.config.HostOptions = runconfig.ParseResolvConf(string(text))
 	}
 	n.volumes = &volumes.Manager{Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.NodeIPs, Allocatable: n.allocatable()}
@@ -324,22 +387,22 @@ func (n *node) listen() (net.Listener, error) {
 }
 
 // follow starts the informers: this node's pods, and all services for the environment.
-func (n *node) follow(ctx context.Context) (cache.SharedIndexInformer, []informers.SharedInformerFactory, error) {
+func (n *node) follow(ctx context.Context, all informers.SharedInformerFactory) (cache.SharedIndexInformer, []informers.SharedInformerFactory, error) {
 	mine := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", n.NodeName).String()
 	}))
-	all := informers.NewSharedInformerFactory(n.client, 0)
-	n.services = all.Core().V1().Services().Lister()
 	serviceInformer := all.Core().V1().Services().Informer()
 	pods := mine.Core().V1().Pods().Informer()
 	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { n.podSeen(obj.(*corev1.Pod)) },
-		UpdateFunc: func(_, obj any) { n.podSeen(obj.(*corev1.Pod)) },
+		AddFunc:    func(obj any) { n.podTold(obj.(*corev1.Pod)) },
+		UpdateFunc: func(_, obj any) { n.podTold(obj.(*corev1.Pod)) },
 		DeleteFunc: func(obj any) {
 			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = gone.Obj
 			}
-			if pod, ok := obj.(*corev1.Pod); ok {
+			if pod, ok := obj.(*corev1.Pod); ok && isMirror(pod) {
+				n.mirrorSeen(pod, true)
+			} else if ok {
 				n.podGone(pod)
 			}
 		},

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -35,7 +38,22 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T, options Options) *cluster {
+	var made atomic.Int64
 	c := &cluster{t: t, client: fake.NewClientset(), options: options}
+	if given, ok := options.Client.(*fake.Clientset); ok {
+		c.client = given
+	}
+	if c.options.Measure == nil {
+		// The machine that runs the tests may be short of anything.
+		c.options.Measure = func(context.Context) evict.Observations { return nil }
+	}
+	// What a node creates gets its UID from the API server.
+	c.client.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if m, err := meta.Accessor(action.(clienttesting.CreateAction).GetObject()); err == nil && m.GetUID() == "" {
+			m.SetUID(types.UID(fmt.Sprintf("made-%d", made.Add(1))))
+		}
+		return false, nil, nil
+	})
 	// The fake API server deletes as the real one does: a pod on a node goes when its node says so.
 	c.client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		del := action.(clienttesting.DeleteActionImpl)

@@ -15,6 +15,9 @@
 //	act.go        carrying a decision out: sandboxes and containers; images.go, lifecycle.go
 //	terminate.go  preStop, grace, removal
 //	status.go     writing what came of it to the API server
+//	static.go     pods from files and pages (package staticpods), and their mirrors in the API server
+//	eviction.go   what runs short (measure.go, package evict) and who goes for it; imagecollect.go, images that nobody uses
+//	shutdown.go   ending all pods before the node goes, where that is configured
 //	serve.go      logs, exec and the like, for the node's API
 //
 // Under it are packages that know nothing of workers. Pure: podstate (what the runtime

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -50,6 +51,18 @@ func (n *node) admit(_ context.Context, w *worker, pod *corev1.Pod) error {
 		return nil
 	}
 	if len(w.state.Sandboxes) == 0 && len(w.state.Containers) == 0 {
+		if err := n.capable(pod); err != nil {
+			return err
+		}
+		if err := n.staying(); err != nil {
+			return err
+		}
+		if err := n.bearable(pod); err != nil {
+			return err
+		}
+		if err := n.settings.sysctls.Check(pod); err != nil {
+			return &rejection{"SysctlForbidden", err.Error()}
+		}
 		if err := n.fits(w, pod); err != nil {
 			return err
 		}
@@ -58,6 +71,20 @@ func (n *node) admit(_ context.Context, w *worker, pod *corev1.Pod) error {
 	n.mu.Lock()
 	w.counted = true
 	n.mu.Unlock()
+	return nil
+}
+
+// capable refuses pods that ask for what this node or its runtime does not know: they would run, with less than they asked for.
+func (n *node) capable(pod *corev1.Pod) error {
+	if os := pod.Spec.OS; os != nil && string(os.Name) != runtime.GOOS {
+		return &rejection{"PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"}
+	}
+	n.mu.Lock()
+	strict := n.strictGroups
+	n.mu.Unlock()
+	if sc := pod.Spec.SecurityContext; !strict && sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict {
+		return &rejection{"SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"} // upstream's words
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -64,6 +65,7 @@ func (n *node) imageOf(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtim
 func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
 	key := fmt.Sprintf("%s_%s", pod.UID, c.Image)
 	start := n.Clock.Now()
+	asked := start
 	if until, ok := n.pullFailure(key); ok && until.at.After(start) {
 		message := fmt.Sprintf("Back-off pulling image %q", c.Image)
 		n.containerEvent(pod, c, corev1.EventTypeNormal, "BackOff", message)
@@ -72,7 +74,13 @@ func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, s
 	n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", c.Image))
 	auths := append(n.pullAuths(ctx, pod, spec.Image), nil)
 	var ref string
-	var err error
+	release, err := n.acquirePull(ctx)
+	if err == nil {
+		defer release()
+		start = n.Clock.Now()
+	} else {
+		auths = nil
+	}
 	for _, auth := range auths {
 		if ref, err = n.cri.Images.PullImage(cri.Quiet(ctx), spec, auth, nil); err == nil {
 			break
@@ -99,8 +107,8 @@ func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, s
 	if err != nil {
 		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: "ImageInspectError", Message: cri.Message(err)}
 	}
-	took := n.Clock.Since(start).Truncate(time.Millisecond)
-	n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", c.Image, took, took, image.Size))
+	took, waited := n.Clock.Since(start).Truncate(time.Millisecond), n.Clock.Since(asked).Truncate(time.Millisecond)
+	n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", c.Image, took, waited, image.Size))
 	return image, 0, nil
 }
 
@@ -205,8 +213,14 @@ func credentials(secret *corev1.Secret, image string) []*runtimeapi.AuthConfig {
 	return out
 }
 
+// errUserNamespace refuses pods that want users of their own: they would have the machine's.
+var errUserNamespace = errors.New("can't set `spec.hostUsers: false`, runtime does not support user namespaces") // upstream's words
+
 // runtimeHandler is the handler that the pod's runtime class names.
 func (n *node) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, error) {
+	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
+		return "", errUserNamespace
+	}
 	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
 		return "", nil
 	}

@@ -19,17 +19,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 )
 
-// The bounds of a container's log, kubelet's: ten mebibytes a file, five files with the one
-// being written.
-const (
-	maxLogBytes   = 10 << 20
-	maxLogFiles   = 5
-	logCheckEvery = 10 * time.Second
-)
-
 // rotateLogs keeps the logs of running containers within their bounds.
 func (n *node) rotateLogs(ctx context.Context) error {
-	ticker := n.Clock.NewTicker(logCheckEvery)
+	if n.settings.logBytes < 0 {
+		return nil
+	}
+	ticker := n.Clock.NewTicker(n.Kubelet.ContainerLogMonitorInterval.Duration)
 	defer ticker.Stop()
 	for {
 		select {
@@ -53,7 +48,7 @@ func (n *node) rotateAll(ctx context.Context) error {
 			return fmt.Errorf("list logs: %w", err)
 		}
 		for _, file := range files {
-			if info, err := os.Stat(file); err == nil && info.Size() > maxLogBytes {
+			if info, err := os.Stat(file); err == nil && info.Size() > n.settings.logBytes {
 				large = append(large, file)
 			}
 		}
@@ -72,7 +67,7 @@ func (n *node) rotateAll(ctx context.Context) error {
 			continue
 		}
 		path := resp.Status.LogPath
-		failed = append(failed, rotate(path, n.Clock.Now(), func() error {
+		failed = append(failed, rotate(path, n.Clock.Now(), int(*n.Kubelet.ContainerLogMaxFiles), func() error {
 			return n.cri.Runtime.ReopenContainerLog(cri.Quiet(ctx), c.Id)
 		}))
 	}
@@ -81,7 +76,7 @@ func (n *node) rotateAll(ctx context.Context) error {
 
 // rotate gives the log another name and makes its writer begin a new file; if the writer
 // cannot, the log has its name back. Of older files only the newest stay.
-func rotate(path string, now time.Time, reopen func() error) error {
+func rotate(path string, now time.Time, keep int, reopen func() error) error {
 	old := path + "." + now.UTC().Format("20060102-150405")
 	if err := os.Rename(path, old); err != nil {
 		return fmt.Errorf("rotate log: %w", err)
@@ -94,7 +89,7 @@ func rotate(path string, now time.Time, reopen func() error) error {
 		return fmt.Errorf("list old logs: %w", err)
 	}
 	slices.SortFunc(files, strings.Compare) // by time, as the names are
-	for len(files) > maxLogFiles-1 {
+	for len(files) > keep-1 {
 		if err := os.Remove(files[0]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove old log: %w", err)
 		}

@@ -20,16 +20,16 @@ func TestRotateKeepsTheNewest(t *testing.T) {
 	}
 	for range 7 {
 		now = now.Add(time.Minute)
-		if err := rotate(path, now, begin); err != nil {
+		if err := rotate(path, now, 5, begin); err != nil {
 			t.Fatal(err)
 		}
 	}
 	files, err := filepath.Glob(path + "*")
-	if err != nil || len(files) != maxLogFiles || files[len(files)-1] != path+".20260101-000700" || files[0] != path {
+	if err != nil || len(files) != 5 || files[len(files)-1] != path+".20260101-000700" || files[0] != path {
 		t.Errorf("files %q, %v", files, err)
 	}
 	broken := errors.New("the runtime is away")
-	if err := rotate(path, now.Add(time.Hour), func() error { return broken }); !errors.Is(err, broken) {
+	if err := rotate(path, now.Add(time.Hour), 5, func() error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("error %v", err)
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "new" {

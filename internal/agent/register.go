@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,24 +26,12 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/version"
 )
 
-// The node's heartbeat, kubelet's figures.
-const (
-	leaseDuration   = 40 * time.Second
-	leaseRenewal    = 10 * time.Second
-	statusInterval  = 10 * time.Second // how often the conditions are looked at
-	statusHeartbeat = 5 * time.Minute  // how often an unchanged status is written
-	leaseNamespace  = "kube-node-lease"
-)
-
-// The bounds below which the node is under pressure.
-const (
-	memoryPressure     = 100 << 20
-	diskPressureShare  = 10 // of free space, in hundredths
-	inodePressureShare = 5
-)
+// leaseNamespace is where the node's heartbeat is.
+const leaseNamespace = "kube-node-lease"
 
 // readiness is why the node is not ready; empty when it is.
 type readiness struct{ reason string }
@@ -61,11 +48,29 @@ func (n *node) capacity() corev1.ResourceList {
 	}
 }
 
-// allocatable is the capacity without what the node keeps for itself.
+// reserved is what is kept from pods for the system and for the node itself.
+func (n *node) reserved(name corev1.ResourceName) resource.Quantity {
+	out := n.settings.systemReserved[name].DeepCopy()
+	out.Add(n.settings.kubeReserved[name])
+	return out
+}
+
+// allocatable is the capacity without what the node keeps for itself, and without what pods would be evicted for.
 func (n *node) allocatable() corev1.ResourceList {
 	out := n.capacity()
-	out[corev1.ResourceMemory] = *resource.NewQuantity(max(n.machine.memory-memoryPressure, 0), resource.BinarySI)
-	out[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(n.machine.disk*(100-diskPressureShare)/100, resource.DecimalSI)
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		left, capacity := out[name].DeepCopy(), out[name]
+		left.Sub(n.reserved(name))
+		for _, t := range n.settings.thresholds {
+			if t.Hard() && (t.Signal == evict.MemoryAvailable && name == corev1.ResourceMemory || t.Signal == evict.NodeFSAvailable && name == corev1.ResourceEphemeralStorage) {
+				left.Sub(t.Value.Of(capacity.Value()))
+			}
+		}
+		if left.Sign() < 0 {
+			left.Set(0)
+		}
+		out[name] = left
+	}
 	return out
 }
 
@@ -87,7 +92,12 @@ func (n *node) object(old *corev1.Node) *corev1.Node {
 	if node.Annotations == nil {
 		node.Annotations = map[string]string{}
 	}
-	node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
+	if *n.Kubelet.EnableControllerAttachDetach {
+		node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
+	}
+	if old == nil {
+		node.Spec.ProviderID, node.Spec.Taints = n.Kubelet.ProviderID, n.Kubelet.RegisterWithTaints
+	}
 
 	s := &node.Status
 	s.Capacity, s.Allocatable = n.capacity(), n.allocatable()
@@ -109,6 +119,7 @@ func (n *node) object(old *corev1.Node) *corev1.Node {
 	n.setConditions(s)
 	n.mu.Lock()
 	s.Images = slices.Clone(n.images)
+	s.RuntimeHandlers, s.Features = slices.Clone(n.handlers), &corev1.NodeFeatures{SupplementalGroupsPolicy: new(n.strictGroups)}
 	n.mu.Unlock()
 	return node
 }
@@ -132,19 +143,17 @@ func (n *node) setConditions(s *corev1.NodeStatus) {
 		}
 		s.Conditions = append(s.Conditions, c)
 	}
-	memory := false
-	if info, err := meminfo(); err == nil {
-		memory = info["MemAvailable"] > 0 && info["MemAvailable"] < memoryPressure
-	}
-	disk := false
-	if total, free, inodes, inodesFree, err := space(n.RootDir); err == nil {
-		disk = total > 0 && free*100/total < diskPressureShare || inodes > 0 && inodesFree*100/inodes < inodePressureShare
-	}
-	set(corev1.NodeMemoryPressure, memory, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available", "KubeletHasSufficientMemory", "kubelet has sufficient memory available")
-	set(corev1.NodeDiskPressure, disk, "KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
-	set(corev1.NodePIDPressure, false, "KubeletHasInsufficientPID", "kubelet has insufficient PID available", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
+	n.mu.Lock()
+	short := slices.Clone(n.pressure.conditions)
+	n.mu.Unlock()
+	set(corev1.NodeMemoryPressure, slices.Contains(short, corev1.NodeMemoryPressure), "KubeletHasInsufficientMemory", "kubelet has insufficient memory available", "KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+	set(corev1.NodeDiskPressure, slices.Contains(short, corev1.NodeDiskPressure), "KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+	set(corev1.NodePIDPressure, slices.Contains(short, corev1.NodePIDPressure), "KubeletHasInsufficientPID", "kubelet has insufficient PID available", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
 	n.mu.Lock()
 	why := n.ready.reason
+	if n.leaving {
+		why = shutdownReason
+	}
 	n.mu.Unlock()
 	set(corev1.NodeReady, why == "", "KubeletReady", "kubelet is posting ready status", "KubeletNotReady", why)
 }
@@ -184,13 +193,17 @@ func (n *node) askRuntime(ctx context.Context) bool {
 	if images != nil {
 		n.images = images
 	}
+	if err == nil {
+		n.handlers, n.strictGroups = nil, resp.GetFeatures().GetSupplementalGroupsPolicy()
+		for _, h := range resp.GetRuntimeHandlers() {
+			// User namespaces and recursive read-only mounts are not the node's, whatever the runtime can.
+			n.handlers = append(n.handlers, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: new(false), UserNamespaces: new(false)}})
+		}
+	}
 	changed := n.ready.reason != why
 	n.ready.reason = why
 	return changed
 }
-
-// maxImages is how many images the Node tells of: the largest.
-const maxImages = 50
 
 // listImages are the images that pods start fastest with; nil when the runtime does not say.
 func (n *node) listImages(ctx context.Context) []corev1.ContainerImage {
@@ -210,7 +223,10 @@ func (n *node) listImages(ctx context.Context) []corev1.ContainerImage {
 	slices.SortStableFunc(out, func(a, b corev1.ContainerImage) int {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), strings.Compare(a.Names[0], b.Names[0]))
 	})
-	return out[:min(len(out), maxImages)]
+	if most := int(*n.Kubelet.NodeStatusMaxImages); most >= 0 {
+		out = out[:min(len(out), most)]
+	}
+	return out
 }
 
 // networkReady says whether pods with a network of their own can be made.
@@ -224,8 +240,12 @@ func (n *node) networkReady() (bool, string) {
 func (n *node) register(ctx context.Context) error {
 	n.askRuntime(ctx)
 	nodes := n.client.CoreV1().Nodes()
-	fresh := n.object(nil)
-	made, err := nodes.Create(ctx, fresh, metav1.CreateOptions{})
+	made, err := (*corev1.Node)(nil), error(nil)
+	if *n.Kubelet.RegisterNode {
+		made, err = nodes.Create(ctx, n.object(nil), metav1.CreateOptions{})
+	} else if made, err = nodes.Get(ctx, n.NodeName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		return nil // somebody else is to make it; heartbeats look for it
+	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("register node %s: %w", n.NodeName, err)
 	}
@@ -321,25 +341,28 @@ func sameStatus(a, b corev1.NodeStatus) bool {
 	return equality.Semantic.DeepEqual(strip(a), strip(b))
 }
 
-// heartbeat renews the lease every ten seconds, and writes the status when it has changed
-// or five minutes have gone by. What fails is said and tried again with the next beat.
+// heartbeat renews the lease (every ten seconds if nothing else was said), and writes the status when it has changed
+// or has not been written for long (five minutes). What fails is said and tried again with the next beat.
 func (n *node) heartbeat(ctx context.Context) error {
-	ticker := n.Clock.NewTicker(leaseRenewal)
+	ticker, renew := n.Clock.NewTicker(n.Kubelet.NodeStatusUpdateFrequency.Duration), n.Clock.NewTicker(n.renewal())
 	defer ticker.Stop()
+	defer renew.Stop()
 	written := n.Clock.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C():
+		case <-renew.C():
 			if err := n.renewLease(ctx); err != nil && ctx.Err() == nil {
 				n.Logger.Error("heartbeat", "err", err)
 			}
+			continue
+		case <-ticker.C():
 			n.askRuntime(ctx)
 		case <-n.changed:
 			n.askRuntime(ctx)
 		}
-		due := n.Clock.Since(written) >= statusHeartbeat
+		due := n.Clock.Since(written) >= n.Kubelet.NodeStatusReportFrequency.Duration
 		have, err := n.client.CoreV1().Nodes().Get(ctx, n.NodeName, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			err = n.register(ctx)
@@ -362,7 +385,7 @@ func (n *node) heartbeat(ctx context.Context) error {
 func (n *node) renewLease(ctx context.Context) error {
 	leases := n.client.CoordinationV1().Leases(leaseNamespace)
 	now := metav1.NewMicroTime(n.Clock.Now())
-	seconds := int32(leaseDuration / time.Second)
+	seconds := n.Kubelet.NodeLeaseDurationSeconds
 	lease, err := leases.Get(ctx, n.NodeName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		lease = &coordinationv1.Lease{}

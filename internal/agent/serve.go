@@ -31,7 +31,7 @@ func (n *node) find(t Target) (*corev1.Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range n.workers {
-		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod && (t.UID == "" || t.UID == p.UID) {
+		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod && (t.UID == "" || t.UID == p.UID || n.mirrors(p, t.UID)) {
 			return p, nil
 		}
 	}

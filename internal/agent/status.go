@@ -29,6 +29,9 @@ func (w *worker) writeStatus(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 	w.status = &status
 	api := w.spec
 	n.mu.Unlock()
+	if api = w.shown(ctx, api); api == nil {
+		return &copied
+	}
 	if w.removed || w.written != nil && podstatus.Equal(*w.written, status) {
 		return &copied
 	}

@@ -59,8 +59,12 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, de
 	}
 	w.writeStatus(ctx, pod)
 	n.mu.Lock()
+	evicted := w.evicted != nil && w.counted
 	w.counted = false
 	n.mu.Unlock()
+	if evicted {
+		n.ease()
+	}
 	if !deleted {
 		return ended // nothing of it changes any more
 	}
@@ -115,10 +119,7 @@ func (w *worker) keepStopping(pod *corev1.Pod, grace int64) time.Duration {
 // bury ends what is left of a pod that the API server does not have (any more).
 func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool) {
 	n := w.n
-	n.mu.Lock()
-	synced := n.synced
-	n.mu.Unlock()
-	if pod == nil && !synced {
+	if pod == nil && !n.sourcesRead() {
 		return retrySoon, false // it may be known in a moment
 	}
 	if pod == nil {
@@ -143,11 +144,16 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 	n.imageBackoff.Forget(func(key string) bool { return startsWith(key, string(w.uid)) })
 	n.forgetFailures(func(key string) bool { return startsWith(key, string(w.uid)) })
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	if w.spec != nil && !w.gone {
+		n.mu.Unlock()
 		return again, false // it came back
 	}
 	delete(n.workers, w.uid)
+	n.mu.Unlock()
+	if w.spec != nil && isStatic(w.spec) {
+		n.wakeNamed(nameOf(w.spec))
+		n.lookForOrphans()
+	}
 	return 0, true
 }
 
@@ -339,14 +345,14 @@ func (n *node) collectGarbage(ctx context.Context) error {
 // when the node was not looking. The directory of logs may be shared with other nodes on the
 // machine; only logs of pods that had a directory of ours are removed.
 func (n *node) sweep(ctx context.Context) error {
+	read := n.sourcesRead()
 	n.mu.Lock()
-	synced := n.synced
 	known := map[types.UID]bool{}
 	for uid := range n.workers {
 		known[uid] = true
 	}
 	n.mu.Unlock()
-	if !synced {
+	if !read {
 		return nil
 	}
 	entries, err := os.ReadDir(n.volumes.Root + "/pods")

@@ -180,11 +180,11 @@ func (n *node) removeCgroup(_ context.Context, uid types.UID) error {
 	if n.config.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
 		return nil // systemd removes empty slices
 	}
-	roots, err := filepath.Glob("/sys/fs/cgroup/*/kubepods")
+	roots, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", n.config.CgroupRoot, "kubepods"))
 	if err != nil {
 		return fmt.Errorf("find cgroups: %w", err)
 	}
-	roots = append(roots, "/sys/fs/cgroup/kubepods")
+	roots = append(roots, filepath.Join("/sys/fs/cgroup", n.config.CgroupRoot, "kubepods"))
 	var failed []error
 	for _, root := range roots {
 		for _, class := range []string{"", "burstable", "besteffort"} {

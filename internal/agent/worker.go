@@ -38,12 +38,15 @@ type worker struct {
 	counted bool        // its requests are taken from the node
 	status  *corev1.PodStatus
 	cancel  context.CancelFunc // of the present round
+	evicted *verdict           // the node ends the pod
 
 	// The goroutine's own.
 	admitted   bool
 	state      *podstate.Pod
 	waiting    map[string]corev1.ContainerStateWaiting
-	messages   map[string]string // termination messages, by container ID
+	messages   map[string]string                      // termination messages, by container ID
+	applied    map[string]corev1.ResourceRequirements // what containers have, by ID
+	resizing   []corev1.PodCondition                  // why some do not have what they should
 	adopted    bool
 	final      *rejection // the node has ended the pod
 	ending     *ending
@@ -51,6 +54,17 @@ type worker struct {
 	mountTries int
 	removed    bool // from the API server, by us
 	written    *corev1.PodStatus
+	mirror     types.UID // of what the API server shows of a static pod
+	complaint  string    // why it shows nothing
+}
+
+// podTold takes what the API server says of a pod.
+func (n *node) podTold(pod *corev1.Pod) {
+	if isMirror(pod) {
+		n.mirrorSeen(pod, false)
+		return
+	}
+	n.podSeen(pod)
 }
 
 // podSeen takes a pod's newest definition.
@@ -106,7 +120,7 @@ func (n *node) podGone(pod *corev1.Pod) {
 func (n *node) workerOf(uid types.UID) *worker {
 	w := n.workers[uid]
 	if w == nil {
-		w = &worker{n: n, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: map[string]string{}}
+		w = &worker{n: n, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: map[string]string{}, applied: map[string]corev1.ResourceRequirements{}}
 		n.workers[uid] = w
 		n.running.Go(func() { w.run(n.ctx) })
 	}
@@ -164,7 +178,7 @@ func (w *worker) run(ctx context.Context) {
 // The answers of a round beside a time to wait.
 const (
 	again = time.Duration(0)
-	idle  = 60 * time.Second // contents of volumes are looked at again at least so often
+	idle  = 60 * time.Second // until something is heard
 	ended = time.Hour        // for a pod that is over
 )
 
@@ -172,8 +186,11 @@ const (
 func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	n := w.n
 	n.mu.Lock()
-	pod, gone := w.spec, w.gone
+	pod, gone, evicted := w.spec, w.gone, w.evicted
 	n.mu.Unlock()
+	if evicted != nil && w.final == nil {
+		w.final = &rejection{evicted.reason, evicted.message}
+	}
 
 	state, err := n.cri.Observe(ctx, w.uid)
 	if err != nil {
@@ -195,7 +212,11 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	case pod.DeletionTimestamp != nil:
 		next = w.terminate(ctx, pod, graceOf(pod), true)
 	case w.final != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
-		next = w.terminate(ctx, pod, grace(pod), false)
+		seconds := grace(pod)
+		if evicted != nil {
+			seconds = evicted.grace
+		}
+		next = w.terminate(ctx, pod, seconds, false)
 	case w.pastDeadline(pod):
 		w.final = &rejection{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}
 		n.recorder.Event(pod, corev1.EventTypeNormal, "DeadlineExceeded", w.final.message)
@@ -226,7 +247,7 @@ func (w *worker) withStatus(pod *corev1.Pod) *corev1.Pod {
 
 func isOwn(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers:
+	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers, corev1.PodResizePending, corev1.PodResizeInProgress:
 		return true
 	}
 	return false
@@ -255,6 +276,9 @@ func own(list []corev1.PodCondition) []corev1.PodCondition {
 // advance makes the next step of a pod that is to run.
 func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 	n := w.n
+	if isStatic(pod) && n.nameTaken(w, pod) {
+		return idle // the end of the other wakes it
+	}
 	for _, h := range n.hooks {
 		if h.setUp == nil {
 			continue
@@ -279,6 +303,9 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 	w.mountTries = 0
 
 	act := decide.Next(w.input(pod))
+	if !act.KillPod && !act.Done {
+		act.Kill = append(act.Kill, w.resize(ctx, pod)...)
+	}
 	w.noteWaiting(pod, act)
 	pod = w.writeStatus(ctx, pod)
 	switch {
@@ -306,11 +333,19 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 		}
 		return again
 	}
+	if len(act.Start)+len(act.Ephemeral) > 0 {
+		if err := n.bound(pod); err != nil {
+			return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
+		}
+	}
 	started, retry := w.startContainers(ctx, pod, act)
 	if started {
 		return again
 	}
-	next := idle
+	next := n.Kubelet.SyncFrequency.Duration // contents of volumes are looked at again at least so often
+	if len(w.resizing) > 0 {
+		next = retryLate // there may be room by then
+	}
 	if retry > 0 {
 		next = retry
 		w.writeStatus(ctx, pod)
@@ -448,8 +483,17 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 			spec := container(pod, c.Name)
 			return spec == nil || n.probes.Ready(spec, c.ID)
 		},
-		Now: metav1.NewTime(n.Clock.Now()).Rfc3339Copy(),
+		Resources: func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements {
+			return w.bounds(pod, c.ID, spec)
+		},
+		Resizing: w.resizing,
+		Now:      metav1.NewTime(n.Clock.Now()).Rfc3339Copy(),
 	}
+	n.mu.Lock()
+	if e := w.evicted; e != nil && e.disrupted {
+		in.Disruption = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.message}
+	}
+	n.mu.Unlock()
 	if w.final != nil {
 		in.Terminal, in.Reason, in.Message = true, w.final.reason, w.final.message
 	}

@@ -362,3 +362,35 @@ func TestNodeIsRegistered(t *testing.T) {
 		}
 	}
 }
+
+func TestPodThatAsksForWhatIsNotThereIsRejected(t *testing.T) {
+	c, r := newFake(t, nil)
+	for name, spec := range map[string]struct {
+		change  func(*corev1.Pod)
+		message string
+	}{
+		"PodOSNotSupported": {func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }, "Pod was rejected: Failed to admit pod as the OS field doesn't match node OS"},
+		"SupplementalGroupsPolicyNotSupported": {func(p *corev1.Pod) {
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroupsPolicy: new(corev1.SupplementalGroupsPolicyStrict)}
+		}, "Pod was rejected: SupplementalGroupsPolicy=Strict is not supported in this node"},
+	} {
+		p := onePod(strings.ToLower(name))
+		spec.change(p)
+		c.create(p)
+		pod := c.await(p.Name, "rejected", func(p *corev1.Pod) bool { return p != nil && p.Status.Phase == corev1.PodFailed })
+		if pod.Status.Reason != name || pod.Status.Message != spec.message {
+			t.Errorf("status: %+v", pod.Status)
+		}
+	}
+	p := onePod("recursive")
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)}}
+	c.create(p)
+	pod := c.await("recursive", "held", waitingFor("CreateContainerConfigError"))
+	if got, want := pod.Status.ContainerStatuses[0].State.Waiting.Message, `volume "v" requested recursive read-only mode, but it is not supported by the runtime`; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if n := r.Calls("CreateContainer"); n != 0 {
+		t.Errorf("%d containers were made", n)
+	}
+}

@@ -3,7 +3,7 @@
 
 // Package backoff counts the waits of containers that keep ending and of images
 // that cannot be pulled: ten seconds, doubled each time, at most five minutes, and
-// forgotten after twice the most without another failure. It reads no clock.
+// forgotten after twice the most without another failure. The most may be less. It reads no clock.
 package backoff
 
 import (
@@ -19,6 +19,8 @@ const (
 
 // Table holds the waits by key. It may be used concurrently.
 type Table struct {
+	most time.Duration
+
 	mu      sync.Mutex
 	entries map[string]entry
 }
@@ -28,9 +30,9 @@ type entry struct {
 	last time.Time // when the wait was last lengthened
 }
 
-// New returns an empty table.
-func New() *Table {
-	return &Table{entries: map[string]entry{}}
+// New returns an empty table of waits of at most so long.
+func New(most time.Duration) *Table {
+	return &Table{most: most, entries: map[string]entry{}}
 }
 
 // Until returns when the wait that belongs to a failure at the given time is over,
@@ -39,7 +41,7 @@ func (t *Table) Until(key string, failed time.Time) (time.Time, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e, ok := t.entries[key]
-	if !ok || failed.Sub(e.last) > 2*Max {
+	if !ok || failed.Sub(e.last) > 2*t.most {
 		return time.Time{}, 0
 	}
 	return failed.Add(e.wait), e.wait
@@ -51,10 +53,10 @@ func (t *Table) Next(key string, failed time.Time) {
 	defer t.mu.Unlock()
 	e, ok := t.entries[key]
 	switch {
-	case !ok || failed.Sub(e.last) > 2*Max:
-		e.wait = Initial
+	case !ok || failed.Sub(e.last) > 2*t.most:
+		e.wait = min(Initial, t.most)
 	default:
-		e.wait = min(2*e.wait, Max)
+		e.wait = min(2*e.wait, t.most)
 	}
 	e.last = failed
 	t.entries[key] = e

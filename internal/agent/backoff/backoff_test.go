@@ -9,7 +9,7 @@ import (
 )
 
 func TestWaitsDouble(t *testing.T) {
-	table := New()
+	table := New(Max)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	if until, wait := table.Until("k", now); wait != 0 || !until.IsZero() {
 		t.Errorf("a key that never failed waits %v", wait)

@@ -139,6 +139,15 @@ func conditions(in Input, state *podstate.Pod, out *corev1.PodStatus) {
 			out.Conditions = append(out.Conditions, c)
 		}
 	}
+	if d := in.Disruption; d != nil {
+		own := *d
+		own.ObservedGeneration, own.LastTransitionTime = in.Pod.Generation, in.Now
+		if old := condition(out.Conditions, d.Type); old == nil {
+			out.Conditions = append(out.Conditions, own)
+		} else if old.Status != own.Status || old.Reason != own.Reason || old.Message != own.Message {
+			*old = own
+		}
+	}
 	all := slices.Concat(out.InitContainerStatuses, out.ContainerStatuses)
 	add := func(c corev1.PodCondition) {
 		c.ObservedGeneration = in.Pod.Generation
@@ -147,6 +156,9 @@ func conditions(in Input, state *podstate.Pod, out *corev1.PodStatus) {
 			c.LastTransitionTime = old.LastTransitionTime
 		}
 		out.Conditions = append(out.Conditions, c)
+	}
+	for _, c := range in.Resizing {
+		add(c)
 	}
 	add(sandboxed(in.Pod, state))
 	add(initializedCondition(in.Pod, all, out.Phase))

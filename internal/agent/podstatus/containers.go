@@ -59,9 +59,12 @@ func one(in Input, state *podstate.Pod, spec *corev1.Container, old map[string]c
 	if known {
 		s.RestartCount = max(s.RestartCount, was.RestartCount)
 	}
-	s.AllocatedResources = spec.Resources.Requests
 	resources := spec.Resources.DeepCopy()
-	s.Resources = resources
+	if in.Resources != nil && newest.State == podstate.Running {
+		given := in.Resources(newest, spec)
+		resources = given.DeepCopy()
+	}
+	s.AllocatedResources, s.Resources = resources.Requests, resources
 	if u := newest.User; u != nil {
 		s.User = &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: u.Uid, GID: u.Gid, SupplementalGroups: u.SupplementalGroups}}
 	}

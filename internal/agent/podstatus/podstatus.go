@@ -38,17 +38,25 @@ type Input struct {
 	Started func(c *podstate.Container) bool
 	Ready   func(c *podstate.Container) bool
 
+	// Resources are those that a container has been given; nil: those of its definition.
+	Resources func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements
+	// Resizing are the conditions of a pod that does not have the resources that it should.
+	Resizing []corev1.PodCondition
+
 	// Terminal says that the pod's containers are never to run again (deleted, evicted,
 	// past its deadline): the phase may end.
 	Terminal bool
 	// Reason and Message are given with Terminal to a pod that was ended by the node: it failed.
 	Reason, Message string
-	Now             metav1.Time
+	// Disruption is the condition DisruptionTarget of a pod that the node ends; nil: it has none of the node's.
+	Disruption *corev1.PodCondition
+	Now        metav1.Time
 }
 
 // owned are the conditions that the node writes; all others are left as they are.
 var owned = []corev1.PodConditionType{
 	corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
+	corev1.PodResizePending, corev1.PodResizeInProgress,
 }
 
 // Make makes the status.

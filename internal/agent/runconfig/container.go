@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -70,8 +71,7 @@ func (n *Node) Container(in ContainerInput) (*runtimeapi.ContainerConfig, error)
 
 // The figures of the kernel's CPU scheduler.
 const (
-	quotaPeriod   = 100_000 // microseconds
-	minQuota      = 1_000
+	minQuota      = 1_000 // microseconds
 	minShares     = 2
 	maxShares     = 262_144
 	sharesPerCPU  = 1024
@@ -89,9 +89,10 @@ func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.Linux
 		request = limit
 	}
 	out.CpuShares = min(max(request.MilliValue()*sharesPerCPU/milliPerCPU, minShares), maxShares)
-	if !limit.IsZero() {
-		out.CpuPeriod = quotaPeriod
-		out.CpuQuota = max(limit.MilliValue()*quotaPeriod/milliPerCPU, minQuota)
+	if !limit.IsZero() && !n.NoQuota {
+		period := cmp.Or(n.QuotaPeriod, 100*time.Millisecond).Microseconds()
+		out.CpuPeriod = period
+		out.CpuQuota = max(limit.MilliValue()*period/milliPerCPU, minQuota)
 	}
 	if memory := c.Resources.Limits[corev1.ResourceMemory]; !memory.IsZero() {
 		out.MemoryLimitInBytes = memory.Value()
@@ -141,7 +142,7 @@ func (n *Node) security(in ContainerInput) (*runtimeapi.LinuxContainerSecurityCo
 		NoNewPrivs:         own.AllowPrivilegeEscalation != nil && !*own.AllowPrivilegeEscalation,
 		MaskedPaths:        maskedPaths(own.ProcMount),
 		ReadonlyPaths:      readonlyPaths(own.ProcMount),
-		Seccomp:            seccomp(or(own.SeccompProfile, common.SeccompProfile)),
+		Seccomp:            n.seccomp(or(own.SeccompProfile, common.SeccompProfile)),
 		Apparmor:           apparmor(or(own.AppArmorProfile, common.AppArmorProfile)),
 	}
 	if out.RunAsUser == nil {
@@ -218,7 +219,10 @@ func capabilities(c *corev1.Capabilities) *runtimeapi.Capability {
 	return out
 }
 
-func seccomp(p *corev1.SeccompProfile) *runtimeapi.SecurityProfile {
+func (n *Node) seccomp(p *corev1.SeccompProfile) *runtimeapi.SecurityProfile {
+	if p == nil && n.SeccompDefault {
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	}
 	if p == nil {
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
 	}

@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
@@ -111,4 +113,33 @@ func FuzzParseResolvConf(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestKubeletsChoices(t *testing.T) {
+	pod := &corev1.Pod{}
+	pod.UID = "1-2"
+	c := &corev1.Container{Name: "c"}
+	c.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}
+	pod.Spec.Containers = []corev1.Container{*c}
+	for name, want := range map[string]struct {
+		node          Node
+		parent        string
+		period, quota int64
+		profile       runtimeapi.SecurityProfile_ProfileType
+	}{
+		"none":    {Node{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, "/kubepods/burstable/pod1-2", 100_000, 50_000, runtimeapi.SecurityProfile_Unconfined},
+		"period":  {Node{QuotaPeriod: 10 * time.Millisecond, SeccompDefault: true, CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, "/kubepods/burstable/pod1-2", 10_000, 5_000, runtimeapi.SecurityProfile_RuntimeDefault},
+		"root":    {Node{NoQuota: true, CgroupRoot: "/a/b", CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, "/a/b/kubepods/burstable/pod1-2", 0, 0, runtimeapi.SecurityProfile_Unconfined},
+		"systemd": {Node{NoQuota: true, CgroupRoot: "/a/b", CgroupDriver: runtimeapi.CgroupDriver_SYSTEMD}, "/a.slice/a-b.slice/a-b-kubepods.slice/a-b-kubepods-burstable.slice/a-b-kubepods-burstable-pod1_2.slice", 0, 0, runtimeapi.SecurityProfile_Unconfined},
+		"flat":    {Node{NoQuota: true, CgroupRoot: "/a", Flat: true}, "/a", 0, 0, runtimeapi.SecurityProfile_Unconfined},
+	} {
+		got, err := want.node.Container(ContainerInput{Pod: pod, Container: c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := got.Linux.Resources
+		if parent := want.node.CgroupParent(pod); parent != want.parent || r.CpuPeriod != want.period || r.CpuQuota != want.quota || got.Linux.SecurityContext.Seccomp.ProfileType != want.profile {
+			t.Errorf("%s: %s, period %d, quota %d, %v", name, parent, r.CpuPeriod, r.CpuQuota, got.Linux.SecurityContext.Seccomp)
+		}
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -35,6 +36,12 @@ type Node struct {
 	// LowestOOMScore bounds scores from below: a process without CAP_SYS_RESOURCE cannot
 	// go under its own.
 	LowestOOMScore int64
+
+	CgroupRoot     string        // above the cgroup of all pods
+	Flat           bool          // pods have no cgroups of their own
+	NoQuota        bool          // CPU limits do not hold
+	QuotaPeriod    time.Duration // of CPU limits; zero: a tenth of a second
+	SeccompDefault bool          // pods that say nothing have the runtime's profile
 }
 
 // PodLogDir is the directory of a pod's logs.
@@ -149,6 +156,9 @@ func namespaces(pod *corev1.Pod, target string) *runtimeapi.NamespaceOption {
 
 // CgroupParent is the cgroup that the pod's containers lie in, named as kubelet names it.
 func (n *Node) CgroupParent(pod *corev1.Pod) string {
+	if n.Flat {
+		return n.CgroupRoot
+	}
 	class := ""
 	switch cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)) {
 	case corev1.PodQOSBestEffort:
@@ -158,10 +168,19 @@ func (n *Node) CgroupParent(pod *corev1.Pod) string {
 	}
 	if n.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
 		uid := strings.ReplaceAll(string(pod.UID), "-", "_")
-		if class == "" {
-			return fmt.Sprintf("/kubepods.slice/kubepods-pod%s.slice", uid)
+		// A slice's name has its parents' in it; of a root, they come first.
+		prefix, path := "", "/"
+		for part := range strings.SplitSeq(strings.Trim(n.CgroupRoot, "/"), "/") {
+			if part != "" {
+				prefix += strings.ReplaceAll(part, "-", "_") + "-"
+				path = filepath.Join(path, strings.TrimSuffix(prefix, "-")+".slice")
+			}
 		}
-		return fmt.Sprintf("/kubepods.slice/kubepods-%s.slice/kubepods-%s-pod%s.slice", class, class, uid)
+		path = filepath.Join(path, prefix+"kubepods.slice")
+		if class == "" {
+			return filepath.Join(path, fmt.Sprintf("%skubepods-pod%s.slice", prefix, uid))
+		}
+		return filepath.Join(path, fmt.Sprintf("%skubepods-%s.slice", prefix, class), fmt.Sprintf("%skubepods-%s-pod%s.slice", prefix, class, uid))
 	}
-	return filepath.Join("/kubepods", class, "pod"+string(pod.UID))
+	return filepath.Join("/", n.CgroupRoot, "kubepods", class, "pod"+string(pod.UID))
 }

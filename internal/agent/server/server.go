@@ -9,12 +9,14 @@
 //	/containerLogs/NAMESPACE/POD/CONTAINER     logs.go
 //	/exec, /attach, /portForward, /run         stream.go
 //	/stats/summary, /metrics, /metrics/resource  stats.go, metrics.go
+//	/configz                                   the kubelet configuration in effect
 //
 // A [Server] knows nothing of containers: what it serves comes from an [agent.Node], which is the real node or a
 // simulated one. Streams are proxied to the streaming server of the container runtime, which speaks SPDY; newer
 // WebSocket clients are translated here.
 //
-// Every request needs a client certificate that the cluster's CA signed, of a user whom Options.Allow lets in. One
+// Every request needs a client certificate that the cluster's CA signed, of a user whom Options.Allow lets in. With a
+// kubelet configuration, tokens and other users are let in as the API server says (review.go). One
 // Server serves any number of connections; when Serve's context ends, they all do.
 package server
 
@@ -32,6 +34,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/lru"
 
 	"github.com/mortise-dev/mortise/internal/agent"
 )
@@ -51,6 +56,14 @@ type Options struct {
 	Logger *slog.Logger
 	// Clock; nil: time.Now.
 	Clock func() time.Time
+	// MoreClientCAs verify client certificates beside ClientCAs; nil: none.
+	MoreClientCAs *x509.CertPool
+	// Kubelet says who else is let in and what is served. Nil: clients need certificates, and Allow alone decides.
+	Kubelet *configv1beta1.KubeletConfiguration
+	// Effective is what /configz shows; nil: there is no such page.
+	Effective *configv1beta1.KubeletConfiguration
+	// Reviews is asked about tokens and users, with Kubelet; nil: nobody is.
+	Reviews kubernetes.Interface
 }
 
 // Server serves one node's API.
@@ -59,6 +72,8 @@ type Server struct {
 	o      Options
 	mux    *http.ServeMux
 	closed streams
+
+	reviews *reviewer // nil: nobody is asked
 }
 
 // New makes the API of a node.
@@ -73,6 +88,9 @@ func New(node agent.Node, o Options) *Server {
 		o.Clock = time.Now
 	}
 	s := &Server{node: node, o: o, mux: http.NewServeMux()}
+	if o.Kubelet != nil && o.Reviews != nil {
+		s.reviews = &reviewer{client: o.Reviews, node: node.Name(), now: o.Clock, config: o.Kubelet, answers: lru.New(kept)}
+	}
 	s.routes()
 	return s
 }
@@ -106,9 +124,12 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
 	s.mux.HandleFunc("GET /pods", s.pods)
 	s.mux.HandleFunc("GET /runningpods/", s.runningPods)
-	s.mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.containerLogs)
+	if s.o.Effective != nil {
+		s.mux.HandleFunc("GET /configz", s.configz)
+	}
+	s.mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.debugging(s.containerLogs))
 	for path, handler := range map[string]http.HandlerFunc{"exec": s.exec, "attach": s.attach, "run": s.run} {
-		methods := []string{"GET", "POST"}
+		handler, methods := s.debugging(handler), []string{"GET", "POST"}
 		if path == "run" {
 			methods = methods[1:]
 		}
@@ -118,8 +139,8 @@ func (s *Server) routes() {
 		}
 	}
 	for _, m := range []string{"GET", "POST"} {
-		s.mux.HandleFunc(m+" /portForward/{namespace}/{pod}", s.portForward)
-		s.mux.HandleFunc(m+" /portForward/{namespace}/{pod}/{uid}", s.portForward)
+		s.mux.HandleFunc(m+" /portForward/{namespace}/{pod}", s.debugging(s.portForward))
+		s.mux.HandleFunc(m+" /portForward/{namespace}/{pod}/{uid}", s.debugging(s.portForward))
 	}
 	s.mux.HandleFunc("GET /stats/summary", s.summary)
 	s.mux.Handle("GET /metrics", s.processMetrics())
@@ -128,6 +149,12 @@ func (s *Server) routes() {
 
 // ServeHTTP lets the client in, or not, and serves it.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.o.Kubelet != nil {
+		if s.admitted(w, r) {
+			s.mux.ServeHTTP(w, r)
+		}
+		return
+	}
 	user, groups, err := s.authenticate(r)
 	if err != nil {
 		s.o.Logger.Debug("client refused", "remote", r.RemoteAddr, "error", err)
@@ -152,10 +179,12 @@ func (s *Server) authenticate(r *http.Request) (user string, groups []string, er
 		for _, c := range r.TLS.PeerCertificates[1:] {
 			between.AddCert(c)
 		}
-		if _, err := leaf.Verify(x509.VerifyOptions{
-			Roots: s.o.ClientCAs, Intermediates: between,
-			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: s.o.Clock(),
-		}); err != nil {
+		usages := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: s.o.ClientCAs, Intermediates: between, KeyUsages: usages, CurrentTime: s.o.Clock()})
+		if err != nil && s.o.MoreClientCAs != nil {
+			_, err = leaf.Verify(x509.VerifyOptions{Roots: s.o.MoreClientCAs, Intermediates: between, KeyUsages: usages, CurrentTime: s.o.Clock()})
+		}
+		if err != nil {
 			return "", nil, err
 		}
 	} else if len(r.TLS.VerifiedChains) == 0 {

@@ -32,6 +32,9 @@ func (m *Manager) Mounts(ctx context.Context, pod *corev1.Pod, container *corev1
 		if volume == nil {
 			return nil, fmt.Errorf("cannot find volume %q to mount into container %q", mount.Name, container.Name)
 		}
+		if mode := mount.RecursiveReadOnly; mode != nil && *mode == corev1.RecursiveReadOnlyEnabled {
+			return nil, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime", mount.Name) // upstream's words
+		}
 		target := mount.MountPath
 		if !strings.HasPrefix(target, "/") {
 			target = "/" + target

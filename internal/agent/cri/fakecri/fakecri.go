@@ -44,6 +44,7 @@ type Runtime struct {
 	calls      []string
 	listeners  map[chan *runtimeapi.ContainerEventResponse]bool
 	exec       func(command []string) (output string, code int32)
+	uses       map[string]uint64 // memory, by pod
 }
 
 type sandbox struct {
