@@ -141,6 +141,8 @@ type deletion struct {
 	// collection: admission is asked about the collection and is told no name.
 	collection bool
 	validate   func(ctx context.Context, old resource.Object) error // admission; nil: none
+	// marked is the object as this deletion has told that its grace is over. From then on any change of it ends it.
+	marked *watchcache.Forms
 }
 
 // delete deletes an object or begins to; gone says which. It tries again when others change the object meanwhile.
@@ -151,8 +153,16 @@ func (a *API) delete(ctx context.Context, d *deletion) (f *watchcache.Forms, gon
 		if err != nil {
 			return nil, false, err
 		}
+		if rec == nil && d.marked != nil { // another's write was the end of it
+			return d.marked, true, nil
+		}
 		if rec == nil {
 			return nil, false, apierrors.NewNotFound(d.kind.GroupResource(), d.name)
+		}
+		if d.marked != nil {
+			if now, err := d.kind.Forms(rec); err == nil && now.Hub.GetUID() != d.marked.Hub.GetUID() {
+				return d.marked, true, nil // and there is another of its name
+			}
 		}
 		f, gone, err := a.deleteOnce(ctx, d, rec)
 		var conflict *store.ConflictError
@@ -223,6 +233,7 @@ func (a *API) deleteNow(ctx context.Context, d *deletion, rec *store.Record, cur
 		if rec, cur, err = a.replaceRecord(ctx, k, rec, cur, obj, dryRun, false); err != nil {
 			return nil, err
 		}
+		d.marked = cur
 		if d.validate != nil {
 			if err := d.validate(ctx, cur.Hub); err != nil {
 				return nil, err
