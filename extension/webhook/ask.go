@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -59,7 +60,7 @@ func (c *Client) ask(ctx context.Context, body []byte, into runtime.Object) erro
 		return c.request(body, left).Do(ctx).Into(into)
 	}
 	r.Header = http.Header{"Accept": accepts, "Content-Type": sends}
-	w, err := c.rest.Client.Do(r)
+	w, err := c.trip(r, left > 0)
 	if err != nil {
 		return err
 	}
@@ -70,6 +71,21 @@ func (c *Client) ask(ctx context.Context, body []byte, into runtime.Object) erro
 	w.Body = &again{bytes.NewReader(answer), err}
 	w.TLS = nil // the certificate has been looked at
 	return c.request(body, left).Do(context.WithValue(ctx, firstKey{}, &first{w})).Into(into)
+}
+
+// trip makes a request. Where the context bounds it, the transport is asked without the http.Client around it, whose own timeout
+// would take a timer and a goroutine for each request, since the transport is not net/http's own. Redirections are answers like all
+// others that are not what was asked for: client-go's request follows them.
+func (c *Client) trip(r *http.Request, bounded bool) (*http.Response, error) {
+	t := c.rest.Client.Transport
+	if !bounded || t == nil || r.URL.User != nil || c.rest.Client.Jar != nil {
+		return c.rest.Client.Do(r)
+	}
+	w, err := t.RoundTrip(r)
+	if err != nil {
+		return nil, &url.Error{Op: "Post", URL: r.URL.String(), Err: err} // as http.Client has it
+	}
+	return w, nil
 }
 
 var accepts, sends = []string{runtime.ContentTypeJSON + ", */*"}, []string{runtime.ContentTypeJSON}
