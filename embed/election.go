@@ -23,21 +23,25 @@ func (p *parts) elected(component, lease string, o *settled, config *rest.Config
 	if !o.elects() {
 		return run
 	}
+	options := election.Options{Component: component, Namespace: cmp.Or(e.Namespace, "kube-system"), Name: cmp.Or(lease, component)}
+	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = e.Durations()
+	return p.campaign(options, o, config, seen, run)
+}
+
+// campaign runs a part while this server holds the Lease that the options name. seen is called when another turns out to.
+func (p *parts) campaign(options election.Options, o *settled, config *rest.Config, seen func(), run func(context.Context) error) func(context.Context) error {
+	component := options.Component
 	host, err := os.Hostname()
 	if err != nil {
 		host = component
 	}
-	options := election.Options{
-		Component: component, Namespace: cmp.Or(e.Namespace, "kube-system"), Name: cmp.Or(lease, component),
-		Identity: host + "_" + string(uuid.NewUUID()), Logger: o.log.With("part", component),
-		Leader: func(holds bool) {
-			p.controllerMetrics.Leading(component, holds)
-			if !holds {
-				seen()
-			}
-		},
+	options.Identity, options.Logger = host+"_"+string(uuid.NewUUID()), o.log.With("part", component)
+	options.Leader = func(holds bool) {
+		p.controllerMetrics.Leading(component, holds)
+		if !holds {
+			seen()
+		}
 	}
-	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = e.Durations()
 	return func(ctx context.Context) error { return election.Run(ctx, config, options, run) }
 }
 

@@ -6,6 +6,7 @@ package embed
 import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -20,6 +21,9 @@ type Extensions struct {
 	Admission []AdmissionPlugin
 	// Controllers run beside the built-in ones, and are selected by name like them.
 	Controllers []Controller
+	// SchedulerPlugins are plug-ins of the scheduler by name, written to k8s.io/kube-scheduler/framework. Those take part that
+	// a profile of the KubeSchedulerConfiguration enables; their arguments come as it has them, a runtime.Unknown of JSON.
+	SchedulerPlugins map[string]SchedulerPlugin
 }
 
 // The contracts of extensions in Go, under names that other modules can write.
@@ -45,4 +49,7 @@ type (
 	ControllerDeps = controllers.Deps
 	// ControllerRunner is one incarnation of it.
 	ControllerRunner = controllers.Runner
+
+	// SchedulerPlugin makes a plug-in of the scheduler: it is the factory function that kube-scheduler's app.WithPlugin takes.
+	SchedulerPlugin = profile.Factory
 )

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"k8s.io/client-go/kubernetes"
+
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/server"
@@ -22,6 +24,9 @@ import (
 
 // findNode decides what runs pods, and says why where it was left to us. Nothing is started yet.
 func findNode(ctx context.Context, p *parts, o *settled) error {
+	if err := checkKubelet(ctx, o); err != nil {
+		return err
+	}
 	switch o.node {
 	case NodeNone, NodeSimulated:
 		p.nodeText = string(o.node)
@@ -92,7 +97,11 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 	}
 	log := o.log.With("part", "node")
 	if o.node == NodeCRI {
-		api := server.Serve(server.Options{ClientCAs: p.pki.CA.Pool(), Host: server.Host, Logger: log})
+		reviews, err := kubernetes.NewForConfig(p.as(p.nodeUser(name)))
+		if err != nil {
+			return fmt.Errorf("make client of the node's API: %w", err)
+		}
+		api := server.Serve(o.kubelet.settings(server.Options{ClientCAs: p.pki.CA.Pool(), Host: server.Host, Logger: log, Reviews: reviews}))
 		podCIDR := "" // the one that the controllers give it
 		if o.bare {
 			podCIDR = o.podCIDR.String()
@@ -100,8 +109,9 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 		p.client("node", func(ctx context.Context) error {
 			return agent.Run(ctx, agent.Options{
 				NodeName: name, Config: p.as(p.nodeUser(name)), RuntimeEndpoint: p.criSocket, RootDir: nodeRoot(o),
-				PodCIDR: podCIDR, NodeIPs: []string{address.String()},
-				Listen: net.JoinHostPort(address.String(), "0"), TLS: secure, API: api, Logger: log,
+				PodCIDR: podCIDR, NodeIPs: []string{address.String()}, ClusterDNS: p.clusterDNS,
+				Listen: o.kubelet.listenAt(net.JoinHostPort(address.String(), "0")), TLS: o.kubelet.secured(secure), API: api, Logger: log,
+				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(),
 			})
 		})
 		return nil
@@ -113,7 +123,7 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 	}
 	p.client("simulated nodes", func(ctx context.Context) error {
 		return simulated.Run(ctx, simulated.Options{
-			Config: p.asNodes(), Nodes: o.nodes, PodCIDR: o.podCIDR.String(), Version: version.Get().GitVersion,
+			Config: p.asNodes(), Groups: p.nodeGroups, Nodes: o.nodes, Phases: p.phases, PodCIDR: simulatedRange(o), Version: version.Get().GitVersion,
 			Listener: tls.NewListener(l, secure), Serve: server.Serve(server.Options{ClientCAs: p.pki.CA.Pool(), Logger: log}), Logger: log,
 		})
 	})

@@ -14,11 +14,17 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/egress"
+	"github.com/mortise-dev/mortise/internal/agent/proxy"
+	"github.com/mortise-dev/mortise/internal/agent/simulated"
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/scheduler/config"
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
+	"github.com/mortise-dev/mortise/internal/scheduler/profile"
+	"github.com/mortise-dev/mortise/internal/scheduler/why"
 	"github.com/mortise-dev/mortise/store"
 )
 
@@ -53,10 +59,21 @@ type parts struct {
 
 	controllerMetrics *controllers.Metrics
 
+	scheduling       *config.Configuration
+	schedulerPlugins profile.Registry // the built-in ones, then those of others
+	decisions        *why.Keeper      // of the scheduler; nil: nobody keeps them
+	schedulerMetrics *metrics.Metrics
+
 	bootstrapped chan struct{} // closed when the objects that every cluster has are there
 
 	nodeText  string // what the ready line says of the node
 	criSocket string
+
+	proxyMetrics *proxy.Metrics
+	clusterDNS   []string // whom pods ask for names; none: the machine's
+
+	nodeGroups []simulated.Group // none: nodes that are all alike
+	phases     simulated.Phases
 
 	clients sync.WaitGroup // controllers, scheduler, node: what talks to the API
 	server  group          // the API server itself

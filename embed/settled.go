@@ -24,7 +24,10 @@ type settled struct {
 	node                       NodeMode
 	nodes                      int
 	criSocket                  string
-	podCIDR                    netip.Prefix
+	podCIDR                    netip.Prefix // the first of podCIDRs
+	podCIDRs                   []netip.Prefix
+	nodeMasks                  nodeMasks
+	signing                    *signing
 	serviceCIDRs               []netip.Prefix // one, or one of each IP family, the preferred first
 	controllers                []string
 	bare                       bool // neither controllers nor scheduler nor node
@@ -32,12 +35,16 @@ type settled struct {
 	runtimeConfig              kinds.RuntimeConfig
 	apiserver                  options.APIServer
 	extensions                 Extensions
+	kubelet                    *kubelet // nil: none is configured
 	log                        *slog.Logger
 	started                    time.Time
 }
 
 // cborGate is the feature gate that lets clients speak CBOR.
 const cborGate = "CBORServingAndStorage"
+
+// defaultPodRange is where pods get their addresses from unless somebody says.
+const defaultPodRange = "10.244.0.0/16"
 
 // settle fills in and checks what the caller wrote, before anything is touched.
 func (s *Server) settle() (*settled, error) {
@@ -95,23 +102,31 @@ func (s *Server) settle() (*settled, error) {
 	if err := o.apiserver.Controllers.Check(); err != nil {
 		return nil, err
 	}
+	if err := o.apiserver.Scheduler.Check(); err != nil {
+		return nil, err
+	}
 	var err error
 	if o.runtimeConfig, err = kinds.ParseRuntimeConfig(s.RuntimeConfig); err != nil {
+		return nil, err
+	}
+	if o.signing, err = readSigning(o.apiserver.Controllers.Signing); err != nil {
 		return nil, err
 	}
 	if o.host, o.port, err = net.SplitHostPort(cmp.Or(s.Listen, "127.0.0.1:0")); err != nil {
 		return nil, fmt.Errorf("listen %q: want HOST:PORT: %w", s.Listen, err)
 	}
-	if o.podCIDR, err = netip.ParsePrefix(cmp.Or(s.PodCIDR, "10.244.0.0/16")); err != nil {
-		return nil, fmt.Errorf("pod CIDR: %w", err)
+	if o.podCIDRs, o.nodeMasks, err = podRanges(cmp.Or(s.PodCIDR, defaultPodRange), o.apiserver.Controllers.Masks); err != nil {
+		return nil, err
 	}
-	o.podCIDR = o.podCIDR.Masked()
+	o.podCIDR = o.podCIDRs[0]
 	if o.serviceCIDRs, err = parseServiceCIDRs(cmp.Or(s.ServiceCIDR, "10.96.0.0/16")); err != nil {
 		return nil, err
 	}
 	for _, c := range o.serviceCIDRs {
-		if o.podCIDR.Overlaps(c) {
-			return nil, fmt.Errorf("pod CIDR %s and service CIDR %s overlap", o.podCIDR, c)
+		for _, p := range o.podCIDRs {
+			if p.Overlaps(c) {
+				return nil, fmt.Errorf("pod CIDR %s and service CIDR %s overlap", p, c)
+			}
 		}
 	}
 	return o, nil

@@ -24,13 +24,14 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/rest"
 
+	"github.com/mortise-dev/mortise/internal/agent/proxy"
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
-	"github.com/mortise-dev/mortise/internal/scheduler"
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 	"github.com/mortise-dev/mortise/internal/version"
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/local"
@@ -55,7 +56,10 @@ func starts() []start {
 		{"check authorization", checkAuthorization},
 		{"check encryption", checkEncryption},
 		{"check aggregation", checkAggregation},
+		{"check the scheduler's configuration", checkScheduler},
 		{"find a node", findNode},
+		{"check the simulated nodes", checkSimulated},
+		{"check the node's network", checkNetwork},
 		{"listen", listen},
 		{"open the data directory", openDirectory},
 		{"load certificates", loadCertificates},
@@ -73,6 +77,7 @@ func starts() []start {
 		{"serve", serve},
 		{"run controllers", runControllers},
 		{"run the scheduler", runScheduler},
+		{"run the node's network", runNetwork},
 		{"run nodes", runNodes},
 		{"write the kubeconfig", writeKubeconfig},
 	}
@@ -165,6 +170,12 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 	if p.controllerMetrics, err = controllers.NewMetrics(measured); err != nil {
 		return err
 	}
+	if p.proxyMetrics, err = proxy.NewMetrics(measured); err != nil {
+		return err
+	}
+	if p.schedulerMetrics, err = metrics.New(measured); err != nil {
+		return err
+	}
 	p.api, err = apiserver.New(apiserver.Options{
 		Store:     p.store,
 		Kinds:     p.encryption.know(append(builtin.Kinds(o.serviceCIDRs, or(o.apiserver.Pods.AllowPrivileged, !o.bare), o.runtimeConfig, builtin.Access{Verify: p.verify, Authorize: p.authorize, Rules: p.rules, Roles: p.authorization.roles, Namespaces: p.namespace, Dial: p.egress.Cluster()}), slices.Concat(p.initializing.kinds, o.extensions.Kinds)...)),
@@ -178,7 +189,7 @@ func makeServer(_ context.Context, p *parts, o *settled) (err error) {
 		Ledger:    p.ledger,
 		Egress:    p.egress,
 		Audit:     p.audit,
-		Explain:   apiserver.Explain{On: o.apiserver.Explain.Enabled, Bytes: int64(o.apiserver.Explain.Memory) << 20},
+		Explain:   p.explain(o),
 
 		Authentication: p.authn.settings,
 		Authorization:  p.authorization.chain,
@@ -267,17 +278,6 @@ func (o *settled) advertise() netip.Addr {
 		return hostAddress()
 	}
 	return a
-}
-
-func runScheduler(_ context.Context, p *parts, o *settled) error {
-	if o.bare {
-		return nil
-	}
-	config := p.as(p.component(user.KubeScheduler))
-	p.client("scheduler", p.elected("kube-scheduler", "", o, config, func() {}, func(ctx context.Context) error {
-		return scheduler.Run(ctx, scheduler.Options{Config: config, Plugins: builtin.SchedulerPlugins(), Logger: o.log.With("part", "scheduler")})
-	}))
-	return nil
 }
 
 func writeKubeconfig(_ context.Context, p *parts, o *settled) error {

@@ -19,9 +19,56 @@ type Controllers struct {
 	FinishedPods *int
 	// MirroredAddresses is how many addresses of one subset of Endpoints are mirrored to slices; nil: 1000.
 	MirroredAddresses *int
+	Endpoints         Endpoints
+	// Masks are how large a node's part of the pods' addresses is.
+	Masks Masks
+	// QuotaPeriod is how long after a change of its use a quota is counted once more; nil: 5 min.
+	QuotaPeriod *time.Duration
+	// Syncs is how many objects a controller works on at once, by its name.
+	Syncs map[string]int
 	// LegacyTokenPeriod is after how long without use tokens go that were made unasked; nil: a year.
 	LegacyTokenPeriod *time.Duration
 	Election          Election
+	Signing           Signing
+}
+
+// Masks are how large a node's part of the pods' addresses is, as the length of its prefix.
+type Masks struct {
+	// All is for whatever family there is, where there is one only; nil: IPv4 and IPv6 say.
+	All *int
+	// IPv4 and IPv6 are of one family; nil: 24, 64.
+	IPv4, IPv6 *int
+}
+
+func (o *Masks) addFlags(f *pflag.FlagSet) {
+	f.Var(&numeral[int]{&o.All, 0}, "node-cidr-mask-size", "how large a node's part of the pods' addresses is, where they are of one family (24 for IPv4, 64 for IPv6)")
+	f.Var(&numeral[int]{&o.IPv4, 0}, "node-cidr-mask-size-ipv4", "the same of IPv4 (24)")
+	f.Var(&numeral[int]{&o.IPv6, 0}, "node-cidr-mask-size-ipv6", "the same of IPv6 (64)")
+}
+
+// Endpoints says how endpoints of services are published.
+type Endpoints struct {
+	// PerSlice is how many endpoints are in one EndpointSlice; nil: 100.
+	PerSlice *int
+	// Batch, SliceBatch and MirrorBatch are how long changes of pods are collected before Endpoints and EndpointSlices are
+	// written, and changes of mirrored EndpointSlices; nil: not at all.
+	Batch, SliceBatch, MirrorBatch *time.Duration
+}
+
+func (o *Endpoints) addFlags(f *pflag.FlagSet) {
+	f.Var(&numeral[int]{&o.PerSlice, 100}, "max-endpoints-per-slice", "how many endpoints are in one EndpointSlice")
+	f.Var(&span{&o.Batch, 0}, "endpoint-updates-batch-period", "how long changes of pods are collected before Endpoints are written")
+	f.Var(&span{&o.SliceBatch, 0}, "endpointslice-updates-batch-period", "how long changes of pods are collected before EndpointSlices are written")
+	f.Var(&span{&o.MirrorBatch, 0}, "mirroring-endpointslice-updates-batch-period", "how long changes of mirrored EndpointSlices are collected before they are set right")
+}
+
+func (o *Endpoints) check() error {
+	if n := o.PerSlice; n != nil && *n < 1 {
+		return fmt.Errorf("max-endpoints-per-slice must not be less than %d, but got %d", 1, *n) // upstream's words
+	} else if n != nil && *n > 1000 {
+		return fmt.Errorf("max-endpoints-per-slice must not be more than %d, but got %d", 1000, *n) // upstream's words
+	}
+	return nil
 }
 
 // Nodes says when a node counts as lost, and how fast its pods are evicted then.
@@ -51,7 +98,12 @@ func (o *Controllers) addFlags(f *pflag.FlagSet) {
 	f.Var(&numeral[int]{&o.FinishedPods, 12500}, "terminated-pod-gc-threshold", "how many finished pods are kept; all when not above 0")
 	f.Var(&numeral[int]{&o.MirroredAddresses, 1000}, "mirroring-max-endpoints-per-subset", "addresses of one subset of Endpoints that are mirrored to EndpointSlices")
 	f.Var(&span{&o.LegacyTokenPeriod, 365 * 24 * time.Hour}, "legacy-service-account-token-clean-up-period", "after how long without use tokens of service accounts go that were made unasked")
+	f.Var(&span{&o.QuotaPeriod, 5 * time.Minute}, "resource-quota-sync-period", "how long after a change of its use a quota is counted once more")
+	o.Masks.addFlags(f)
+	o.Endpoints.addFlags(f)
+	o.addSyncs(f)
 	o.Election.addFlags(f)
+	o.Signing.addFlags(f)
 }
 
 // Check refuses what makes no sense.
@@ -59,6 +111,7 @@ func (o *Controllers) Check() error {
 	for name, d := range map[string]*time.Duration{
 		"node-monitor-grace-period": o.Nodes.Grace, "node-startup-grace-period": o.Nodes.StartupGrace, "node-monitor-period": o.Nodes.Period,
 		"legacy-service-account-token-clean-up-period": o.LegacyTokenPeriod,
+		"resource-quota-sync-period":                   o.QuotaPeriod,
 	} {
 		if d != nil && *d <= 0 {
 			return fmt.Errorf("--%s must be above 0", name)
@@ -77,5 +130,5 @@ func (o *Controllers) Check() error {
 	} else if n != nil && *n > 1000 {
 		return fmt.Errorf("mirroring-max-endpoints-per-subset must not be more than %d, but got %d", 1000, *n) // upstream's words
 	}
-	return o.Election.check()
+	return errors.Join(o.Endpoints.check(), o.checkSyncs(), o.Election.check(), o.Signing.check())
 }

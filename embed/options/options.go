@@ -26,13 +26,17 @@ type APIServer struct {
 	Pods           Pods
 	Webhooks       Webhooks
 	Controllers    Controllers
+	Scheduler      Scheduler
+	Simulated      Simulated
+	Node           Node
+	Network        Network
 }
 
 // section is one concept's flags.
 type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
-	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Egress, &o.Explain, &o.Pods, &o.Webhooks, &o.Controllers}
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Egress, &o.Explain, &o.Pods, &o.Webhooks, &o.Controllers, &o.Scheduler, &o.Simulated, &o.Node, &o.Network}
 }
 
 // AddFlags binds all of them to f.

@@ -22,6 +22,8 @@ import (
 type Explain struct {
 	On    bool
 	Bytes int64 // that they take at most; 0: 16 MiB
+	// Scheduling tells of the scheduler's decisions; nil: nobody does.
+	Scheduling Schedulings
 }
 
 // newExplain makes the recorder; there is none unless somebody asks for it.
@@ -43,7 +45,7 @@ func (s *Server) newExplain() {
 
 // explaining answers questions about traces.
 func (s *Server) explaining(mux map[string]http.Handler) {
-	h := s.explain.Handler(s.api.Explained(), status.Write)
+	h := s.scheduling(s.explain.Handler(s.api.Explained(), status.Write))
 	mux[trace.Route], mux[trace.Route+"/"] = h, h
 }
 

@@ -39,6 +39,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers/tokensecrets"
 	"github.com/mortise-dev/mortise/internal/controllers/trustbundle"
 	"github.com/mortise-dev/mortise/internal/controllers/ttlafterfinished"
+	"github.com/mortise-dev/mortise/internal/controllers/volumebinder"
 	"github.com/mortise-dev/mortise/internal/controllers/volumeprotection"
 	"github.com/mortise-dev/mortise/internal/controllers/webhooktrust"
 )
@@ -86,6 +87,7 @@ func Controllers() []controllers.Controller {
 		tokensecrets.Filler(),
 		trustbundle.Controller(),
 		ttlafterfinished.Controller(),
+		volumebinder.Controller(),
 		volumeprotection.AttributesClasses(),
 		volumeprotection.Volumes(),
 		webhooktrust.Controller(),

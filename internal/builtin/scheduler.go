@@ -6,17 +6,23 @@ package builtin
 import (
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/defaultbinder"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/defaultpreemption"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/dynamicresources"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/imagelocality"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/interpodaffinity"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodeaffinity"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodedeclaredfeatures"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodename"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodeports"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/noderesources"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodeunschedulable"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/nodevolumelimits"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/podtopologyspread"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/prioritysort"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/schedulinggates"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/tainttoleration"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/volumebinding"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/volumerestrictions"
+	"github.com/mortise-dev/mortise/internal/scheduler/plugins/volumezone"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
@@ -31,11 +37,17 @@ func SchedulerPlugins() profile.Registry {
 		{Name: nodeaffinity.Name, New: nodeaffinity.New, Weight: 2},
 		{Name: nodeports.Name, New: nodeports.New},
 		{Name: noderesources.FitName, New: noderesources.NewFit, Weight: 1},
+		{Name: volumerestrictions.Name, New: volumerestrictions.New},
+		{Name: nodevolumelimits.Name, New: nodevolumelimits.New},
+		{Name: volumebinding.Name, New: volumebinding.New},
+		{Name: volumezone.Name, New: volumezone.New},
 		{Name: podtopologyspread.Name, New: podtopologyspread.New, Weight: 2},
 		{Name: interpodaffinity.Name, New: interpodaffinity.New, Weight: 2},
+		{Name: dynamicresources.Name, New: dynamicresources.New, Weight: 2},
 		{Name: defaultpreemption.Name, New: defaultpreemption.New},
 		{Name: noderesources.BalancedName, New: noderesources.NewBalanced, Weight: 1},
 		{Name: imagelocality.Name, New: imagelocality.New, Weight: 1},
 		{Name: defaultbinder.Name, New: defaultbinder.New},
+		{Name: nodedeclaredfeatures.Name, New: nodedeclaredfeatures.New},
 	}
 }

@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package embed
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/knftables"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/agent/dns"
+	"github.com/mortise-dev/mortise/internal/agent/proxy"
+	"github.com/mortise-dev/mortise/internal/controllers"
+)
+
+// networkRetry is how long a part that cannot work waits before it tries again.
+const networkRetry = 30 * time.Second
+
+// checkNetwork refuses settings that nothing could be made of.
+func checkNetwork(_ context.Context, _ *parts, o *settled) error {
+	return proxy.CheckNodePortAddresses(o.apiserver.Network.NodePortAddresses)
+}
+
+// runNetwork makes Services and their names work on a real node: simulated pods have no packets. Both work on the same
+// caches. What the machine cannot do is logged, and shown by `mortise extensions`; the node does without.
+func runNetwork(ctx context.Context, p *parts, o *settled) error {
+	settings := o.apiserver.Network
+	if o.node != NodeCRI || settings.NoProxy && settings.NoDNS {
+		return nil
+	}
+	name, err := nodeName()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(p.as(p.component(controllers.Manager)))
+	if err != nil {
+		return fmt.Errorf("make client of the node's network: %w", err)
+	}
+	log := o.log.With("part", "network")
+	shared := informers.NewSharedInformerFactory(client, 0)
+	if !settings.NoProxy {
+		if err := proxy.Prepare(shared); err != nil {
+			return err
+		}
+		ref := extension.Ref{Point: extension.NetworkPlugin, Name: "nftables"}
+		p.ledger.Register(ref, "the service proxy")
+		options := proxy.Options{
+			NodeName: name, Client: client, Informers: shared, PodCIDRs: o.podCIDRs, Metrics: p.proxyMetrics, Logger: log,
+			NodePortAddresses: settings.NodePortAddresses, MasqueradeAll: settings.MasqueradeAll,
+			Open: func(f knftables.Family, table string) (nft knftables.Interface, err error) {
+				err = p.ledger.Call(ctx, ref, extension.Policy{}, func(context.Context) (err error) {
+					nft, err = proxy.Open(f, table)
+					return err
+				})
+				return nft, err
+			},
+		}
+		p.client("service proxy", func(ctx context.Context) error {
+			if err := proxy.Bridge(ctx); err != nil {
+				log.Warn("pods of this node are masqueraded to each other when they call Services", "error", err)
+			} else {
+				options.Bridged = true
+			}
+			return again(ctx, func() error { return proxy.Run(ctx, options) }, func(err error) {
+				log.Error("Services do not work on this node", "error", err, "again", networkRetry)
+			})
+		})
+	}
+	if !settings.NoDNS {
+		if err := dns.Prepare(shared); err != nil {
+			return err
+		}
+		addresses, ours, err := dns.Ensure(ctx, p.ownClient(), o.serviceCIDRs)
+		if err != nil {
+			log.Error("pods ask the DNS of the machine alone", "error", err)
+		}
+		for _, a := range addresses {
+			p.clusterDNS = append(p.clusterDNS, a.String())
+		}
+		if ours {
+			p.client("cluster DNS", func(ctx context.Context) error {
+				return again(ctx, func() error {
+					return dns.Run(ctx, dns.Options{Informers: shared, Addresses: addresses, Logger: log})
+				}, func(err error) {
+					log.Error("cluster DNS does not answer on this node", "error", err, "again", networkRetry)
+				})
+			})
+		}
+	}
+	p.client("network's caches", func(ctx context.Context) error {
+		shared.Start(ctx.Done())
+		<-ctx.Done()
+		shared.Shutdown()
+		return nil
+	})
+	return nil
+}
+
+// again runs a part until ctx ends, after a while once more if it fails.
+func again(ctx context.Context, run func() error, failed func(error)) error {
+	for {
+		if err := run(); err != nil && ctx.Err() == nil {
+			failed(err)
+		}
+		wait := time.NewTimer(networkRetry)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return nil
+		case <-wait.C:
+		}
+	}
+}

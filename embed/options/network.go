@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import "github.com/spf13/pflag"
+
+// Network are the settings of what makes Services work on a real node. The zero value is both, by nftables and in process.
+type Network struct {
+	// NoProxy leaves Services to another proxy, NoDNS names to another DNS.
+	NoProxy, NoDNS bool
+	// NodePortAddresses are the prefixes that node ports are on, or "primary" for the node's own addresses, as kube-proxy's
+	// flag has it; none is all addresses.
+	NodePortAddresses []string
+	// MasqueradeAll hides who calls a Service's address, as kube-proxy's flag does.
+	MasqueradeAll bool
+}
+
+func (o *Network) addFlags(f *pflag.FlagSet) {
+	f.BoolVar(&o.NoProxy, "no-service-proxy", o.NoProxy, "leave Services on a real node to another proxy")
+	f.BoolVar(&o.NoDNS, "no-cluster-dns", o.NoDNS, "leave the names of Services and pods on a real node to another DNS")
+	f.StringSliceVar(&o.NodePortAddresses, "nodeport-addresses", o.NodePortAddresses, "`prefixes` of a real node's addresses that node ports are on, or primary; all if empty")
+	f.BoolVar(&o.MasqueradeAll, "masquerade-all", o.MasqueradeAll, "hide the source of all that is sent to Services' own addresses")
+}

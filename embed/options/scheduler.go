@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Scheduler are the settings of the scheduler. The zero value is what kube-scheduler does without flags.
+type Scheduler struct {
+	// ConfigFile is a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1, as kube-scheduler's --config takes it.
+	ConfigFile string
+	// ExtenderFailures is after how many failures in a row an extender is not asked for ExtenderPause (0: 10 seconds), and counts as
+	// failing at once; 0: it is always asked.
+	ExtenderFailures int
+	ExtenderPause    time.Duration
+}
+
+// Check refuses what means nothing.
+func (o *Scheduler) Check() error {
+	switch {
+	case o.ExtenderFailures < 0:
+		return errors.New("--scheduler-extender-breaker-failures is negative")
+	case o.ExtenderPause < 0:
+		return errors.New("--scheduler-extender-breaker-pause is negative")
+	}
+	return nil
+}
+
+func (o *Scheduler) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.ConfigFile, "scheduler-config", o.ConfigFile, "KubeSchedulerConfiguration `file`: profiles, plug-ins and their arguments, extenders")
+	f.IntVar(&o.ExtenderFailures, "scheduler-extender-breaker-failures", o.ExtenderFailures, "failures in a row after which a scheduler extender is not asked for a while, and counts as failing at once; 0: it is always asked")
+	f.DurationVar(&o.ExtenderPause, "scheduler-extender-breaker-pause", o.ExtenderPause, "how long such an extender is not asked before one question tries it; 0: 10s")
+}

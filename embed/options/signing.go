@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Signing says who signs what is asked for by CertificateSigningRequests, and what pods are told to trust.
+type Signing struct {
+	// Duration is how long a certificate is good at most; nil: a year.
+	Duration *time.Duration
+	// All is the authority of all signers; without files it is the cluster's own.
+	All SigningFiles
+	// KubeletServing, KubeletClient, APIClient and LegacyUnknown are those of one signer each. With any of them, All is not to be set.
+	KubeletServing, KubeletClient, APIClient, LegacyUnknown SigningFiles
+	// RootCAFile holds what kube-root-ca.crt and the tokens in secrets say is to be trusted; without, the cluster's own authority.
+	RootCAFile string
+}
+
+// SigningFiles hold an authority's certificate and its key, as PEM.
+type SigningFiles struct{ CertFile, KeyFile string }
+
+func (o *Signing) addFlags(f *pflag.FlagSet) {
+	f.Var(&span{&o.Duration, 365 * 24 * time.Hour}, "cluster-signing-duration", "how long certificates are good at most that are asked for by CertificateSigningRequests")
+	add := func(to *SigningFiles, name, of string) {
+		f.StringVar(&to.CertFile, name+"-cert-file", "", "certificate of the authority that signs for "+of)
+		f.StringVar(&to.KeyFile, name+"-key-file", "", "key of the authority that signs for "+of)
+	}
+	add(&o.All, "cluster-signing", "all signers of kubernetes.io")
+	add(&o.KubeletServing, "cluster-signing-kubelet-serving", "kubernetes.io/kubelet-serving")
+	add(&o.KubeletClient, "cluster-signing-kubelet-client", "kubernetes.io/kube-apiserver-client-kubelet")
+	add(&o.APIClient, "cluster-signing-kube-apiserver-client", "kubernetes.io/kube-apiserver-client")
+	add(&o.LegacyUnknown, "cluster-signing-legacy-unknown", "kubernetes.io/legacy-unknown")
+	f.StringVar(&o.RootCAFile, "root-ca-file", "", "certificates that kube-root-ca.crt and tokens in secrets say are to be trusted")
+}
+
+func (o *Signing) check() error {
+	var errs []error
+	specific := false
+	for _, s := range []struct {
+		files SigningFiles
+		name  string
+	}{
+		// upstream's names, which are not those of the flags
+		{o.KubeletServing, "cluster-signing-kubelet-serving"}, {o.KubeletClient, "cluster-signing-kube-apiserver-client"},
+		{o.APIClient, "cluster-signing-kube-apiserver"}, {o.LegacyUnknown, "cluster-signing-legacy-unknown"},
+	} {
+		specific = specific || s.files != SigningFiles{}
+		if err := s.files.check(); err != nil {
+			errs = append(errs, fmt.Errorf("%q: %w", s.name, err))
+		}
+	}
+	if specific && o.All != (SigningFiles{}) {
+		errs = append(errs, errors.New("cannot specify --cluster-signing-{cert,key}-file and other --cluster-signing-*-file flags at the same time")) // upstream's words
+	}
+	if err := o.All.check(); err != nil {
+		errs = append(errs, fmt.Errorf("%q: %w", "cluster-signing", err))
+	}
+	if d := o.Duration; d != nil && *d <= 0 {
+		errs = append(errs, errors.New("--cluster-signing-duration must be above 0"))
+	}
+	return errors.Join(errs...)
+}
+
+func (f SigningFiles) check() error {
+	switch {
+	case f.CertFile == "" && f.KeyFile != "":
+		return errors.New("cannot specify key without cert") // upstream's words
+	case f.CertFile != "" && f.KeyFile == "":
+		return errors.New("cannot specify cert without key") // upstream's words
+	}
+	return nil
+}

@@ -1,0 +1,16 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package options
+
+import "github.com/spf13/pflag"
+
+// Simulated are the settings of simulated nodes. The zero value is nodes that are all alike.
+type Simulated struct {
+	// NodesFile is a SimulatedNodes of config.mortise.dev/v1alpha1: groups of nodes, and how long their pods take in each phase.
+	NodesFile string
+}
+
+func (o *Simulated) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.NodesFile, "simulated-nodes", o.NodesFile, "SimulatedNodes `file` of config.mortise.dev/v1alpha1: groups of simulated nodes with capacities, labels, taints and zones, and how long pods take in each phase; in place of --nodes")
+}

@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package embed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
+	"github.com/mortise-dev/mortise/internal/agent/simulated"
+)
+
+// checkSimulated reads which simulated nodes there are to be.
+func checkSimulated(_ context.Context, p *parts, o *settled) error {
+	file := o.apiserver.Simulated.NodesFile
+	switch {
+	case file == "":
+		return nil
+	case o.node != NodeSimulated:
+		return fmt.Errorf("--simulated-nodes: the node is %s, not simulated", o.node)
+	case o.nodes > 1:
+		return errors.New("--simulated-nodes says how many nodes there are, and --nodes does so too")
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read simulated nodes: %w", err)
+	}
+	c, err := v1alpha1.ParseSimulatedNodes(data)
+	if err != nil {
+		return fmt.Errorf("read simulated nodes %s: %w", file, err)
+	}
+	o.nodes = 0
+	p.phases = phases(c.Pods, v1alpha1.PodPhases{})
+	for _, g := range c.Groups {
+		count := 1
+		if g.Count != nil {
+			count = int(*g.Count)
+		}
+		o.nodes += count
+		p.nodeGroups = append(p.nodeGroups, simulated.Group{
+			NamePrefix: g.NamePrefix, Count: count, Capacity: g.Capacity, Allocatable: g.Allocatable, Labels: g.Labels, Annotations: g.Annotations,
+			Taints: g.Taints, Zones: g.Zones, Region: g.Region, Phases: phases(g.Pods, c.Pods),
+		})
+	}
+	return nil
+}
+
+// phases are a group's, and what it does not say as all groups have it.
+func phases(own, all v1alpha1.PodPhases) (out simulated.Phases) {
+	first := func(a, b *metav1.Duration) *time.Duration {
+		if a == nil {
+			a = b
+		}
+		if a == nil {
+			return nil
+		}
+		return &a.Duration
+	}
+	if d := first(own.Starts, all.Starts); d != nil {
+		out.Starts = *d
+	}
+	if d := first(own.Ready, all.Ready); d != nil {
+		out.Ready = *d
+	}
+	out.Completes = first(own.Completes, all.Completes)
+	return out
+}
+
+// manyRange is where many simulated nodes get their pods' addresses from, 16,384 of them 254 each.
+const manyRange = "100.64.0.0/10"
+
+// simulatedRange is the range that simulated nodes share out. The usual one is too small for many.
+func simulatedRange(o *settled) string {
+	if o.nodes > 256 && o.podCIDR == netip.MustParsePrefix(defaultPodRange) {
+		return manyRange
+	}
+	return o.podCIDR.String()
+}

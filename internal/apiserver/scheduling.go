@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/extension/trace"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
+)
+
+// Schedulings tells what a scheduler decided about pods; nil of a pod of which it knows nothing.
+type Schedulings interface {
+	Scheduling(namespace, name string) *trace.Scheduling
+}
+
+// scheduling answers questions about the scheduler's decisions, and leaves the others to next.
+func (s *Server) scheduling(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		asks := q.Get(trace.ParamScheduling)
+		on, err := strconv.ParseBool(asks)
+		switch {
+		case asks == "" || err == nil && !on:
+			next.ServeHTTP(w, r)
+			return
+		case err != nil:
+			status.Write(w, r, apierrors.NewBadRequest(fmt.Sprintf("%s: %q is neither true nor false", trace.ParamScheduling, asks)))
+			return
+		}
+		v, err := s.scheduled(r)
+		if err != nil {
+			status.Write(w, r, err)
+			return
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			status.Write(w, r, apierrors.NewInternalError(fmt.Errorf("encode decisions: %w", err)))
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(append(b, '\n')) // a client that went away needs no answer
+	})
+}
+
+func (s *Server) scheduled(r *http.Request) (*trace.Scheduling, error) {
+	pods := schema.GroupResource{Resource: "pods"}
+	q := r.URL.Query()
+	namespace, name := q.Get(trace.ParamNamespace), q.Get(trace.ParamName)
+	if of := q.Get(trace.ParamResource); of != "" && of != pods.Resource || q.Get(trace.ParamGroup) != "" {
+		return nil, apierrors.NewBadRequest("pods alone are scheduled")
+	}
+	switch {
+	case r.Method != http.MethodGet:
+		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "explain"}, strings.ToLower(r.Method))
+	case r.URL.Path != trace.Route || q.Get(trace.ParamField) != "":
+		return nil, apierrors.NewBadRequest("decisions are told about a pod, not about a write or a field")
+	case namespace == "" || name == "":
+		return nil, apierrors.NewBadRequest("what the scheduler decided is told of one pod: its namespace and name are wanted")
+	case s.opts.Explain.Scheduling == nil:
+		return nil, unexplained("the server keeps no decisions of a scheduler: it was started without --explain, or runs none")
+	}
+	if v := s.opts.Explain.Scheduling.Scheduling(namespace, name); v != nil {
+		return v, nil
+	}
+	live, _, err := s.api.Explained().Live(r.Context(), pods, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	spec, _ := live["spec"].(map[string]any)
+	if node, _ := spec["nodeName"].(string); node != "" {
+		return nil, unexplained(fmt.Sprintf("no decision about pod %s/%s is kept: it is on node %s, by another scheduler, without one, or longer than this server runs", namespace, name, node))
+	}
+	by, _ := spec["schedulerName"].(string)
+	return nil, unexplained(fmt.Sprintf("no decision about pod %s/%s is kept, and no scheduler of this server has it: its scheduler is to be %s", namespace, name, by))
+}
+
+func unexplained(text string) error {
+	e := apierrors.NewNotFound(schema.GroupResource{Resource: "schedulings"}, "")
+	e.ErrStatus.Message, e.ErrStatus.Details = text, nil
+	return e
+}
