@@ -28,7 +28,7 @@ import (
 // explainOptions are what `mortise explain` was asked.
 type explainOptions struct {
 	kubeconfig, namespace, output string
-	brief, rejected               bool
+	brief, rejected, scheduling   bool
 	last                          time.Duration
 	limit                         int
 	what, field                   string // an audit ID, or TYPE/NAME and a field of it
@@ -42,6 +42,7 @@ func runExplain(ctx context.Context, p Program, args []string) int {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the server; default: $KUBECONFIG, then ~/.kube/config")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "the namespace; default: the kubeconfig's")
 	f.BoolVar(&o.rejected, "rejected", false, "only writes that were refused, of all namespaces unless -n names one")
+	f.BoolVar(&o.scheduling, "scheduling", false, "what the scheduler decided about a pod, and where the pod is now")
 	f.BoolVar(&o.brief, "brief", false, "also writes that are kept without their contents: leases, events, reviews, status of components")
 	f.DurationVar(&o.last, "last", 0, "only writes of so long ago at most: 10m")
 	f.IntVar(&o.limit, "limit", 50, "how many writes, 1 to 1000")
@@ -49,15 +50,18 @@ func runExplain(ctx context.Context, p Program, args []string) int {
 	f.Usage = func() {
 		fmt.Fprintf(p.Err, `Usage: mortise explain AUDIT-ID [flags]
        mortise explain TYPE/NAME [FIELD] [flags]
+       mortise explain pod/NAME --scheduling [flags]
        mortise explain [--rejected] [--last 10m] [flags]
 
 Tells what a running server did with writes: how long each stage took, what each mutating step changed, who had something against
 it, what was stored. A write is known by the Audit-Id header of its answer. Of an object it lists the writes; of a field of an
 object it says who set it: the request, a default, a plug-in, policy or webhook. --rejected lists writes that were refused, by which
-stage or hook, and why. (What a field means is told by "mortise kubectl explain".)
+stage or hook, and why. --scheduling tells why a pod is on its node, or on none: which plug-ins left nodes out, the best nodes'
+scores, what it waits for. (What a field means is told by "mortise kubectl explain".)
 
   mortise explain pod/web spec.containers[0].image
   mortise explain deployment.apps/web 'metadata.labels["example.com/team"]' -n shop
+  mortise explain pod/web --scheduling
   mortise explain --rejected --last 10m
 
 The server keeps traces in memory, the newest that fit (--explain-memory of "mortise up"); they begin with its start.
@@ -97,6 +101,8 @@ func (o *explainOptions) check(args int) error {
 		return fmt.Errorf("--limit %d: want 1 to 1000", o.limit)
 	case o.rejected && o.field != "":
 		return errors.New("--rejected is about writes, not about a field")
+	case o.scheduling && (!o.object() || o.field != "" || o.rejected || o.brief || o.last > 0):
+		return errors.New("--scheduling is about a pod: want pod/NAME, without FIELD, --rejected, --brief and --last")
 	}
 	if o.object() {
 		if kind, name, _ := strings.Cut(o.what, "/"); kind == "" || name == "" || strings.Contains(name, "/") {
@@ -146,9 +152,23 @@ func (o *explainOptions) run(ctx context.Context, p Program) error {
 	if o.last > 0 {
 		query.Set(trace.ParamSince, o.last.String())
 	}
+	if o.scheduling {
+		query.Set(trace.ParamScheduling, "true")
+		query.Del(trace.ParamLimit)
+	}
 	body, err := ask(ctx, config, path, query)
 	if err != nil {
 		return err
+	}
+	if o.scheduling {
+		var s trace.Scheduling
+		if err := json.Unmarshal(body, &s); err != nil {
+			return fmt.Errorf("read answer: %w", err)
+		}
+		if o.output == "json" {
+			return printJSON(p.Out, &s)
+		}
+		return printScheduling(p.Out, &s)
 	}
 	if o.field != "" {
 		var f trace.Field

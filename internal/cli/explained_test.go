@@ -35,7 +35,13 @@ func TestExplainPrints(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		if strings.HasPrefix(filepath.Base(file), "field") {
+		if strings.HasPrefix(filepath.Base(file), "scheduling") {
+			var s trace.Scheduling
+			if err := json.Unmarshal(b, &s); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			err = printScheduling(&out, &s)
+		} else if strings.HasPrefix(filepath.Base(file), "field") {
 			var f trace.Field
 			if err := json.Unmarshal(b, &f); err != nil {
 				t.Fatalf("%s: %v", file, err)
@@ -112,24 +118,28 @@ func TestExplainAsks(t *testing.T) {
 		code int
 		says string
 	}{
-		"some-id":                    {"/debug/explain/some-id?limit=50", 0, ""},
-		"some-id -o json":            {"/debug/explain/some-id?limit=50", 0, `"traces": null`},
-		"a/b/c":                      {"", 2, "want TYPE/NAME"},
-		"po/web":                     {"/debug/explain?group=&limit=50&name=web&namespace=mine&resource=pods", 0, "No writes"},
-		"Pod/web spec.a -n other":    {"/debug/explain?field=spec.a&group=&limit=50&name=web&namespace=other&resource=pods", 0, "Value:    (absent)"},
-		"nodes.v1./a":                {"/debug/explain?group=&limit=50&name=a&resource=nodes", 0, ""},
-		"thing/a":                    {"", 1, "find resource: "},
-		"pod/web spec..a":            {"", 2, "read path"},
-		"--rejected --last 10m -n a": {"/debug/explain?limit=50&namespace=a&rejected=true&since=10m0s", 0, "No refused writes"},
-		"--brief --limit 3":          {"/debug/explain?brief=true&limit=3", 0, ""},
-		"gone":                       {"", 1, "mortise: ask for traces: no such trace"},
-		"--limit 0":                  {"", 2, "--limit 0"},
-		"--last -1s":                 {"", 2, "--last"},
-		"-o yaml":                    {"", 2, "want json"},
-		"a b":                        {"", 2, "want an audit ID"},
-		"pod/web spec --rejected":    {"", 2, "--rejected"},
-		"--nosuch":                   {"", 2, "unknown flag"},
-		"--help":                     {"", 0, "Usage: mortise explain"},
+		"some-id":                          {"/debug/explain/some-id?limit=50", 0, ""},
+		"some-id -o json":                  {"/debug/explain/some-id?limit=50", 0, `"traces": null`},
+		"a/b/c":                            {"", 2, "want TYPE/NAME"},
+		"po/web":                           {"/debug/explain?group=&limit=50&name=web&namespace=mine&resource=pods", 0, "No writes"},
+		"Pod/web spec.a -n other":          {"/debug/explain?field=spec.a&group=&limit=50&name=web&namespace=other&resource=pods", 0, "Value:    (absent)"},
+		"nodes.v1./a":                      {"/debug/explain?group=&limit=50&name=a&resource=nodes", 0, ""},
+		"thing/a":                          {"", 1, "find resource: "},
+		"pod/web spec..a":                  {"", 2, "read path"},
+		"--rejected --last 10m -n a":       {"/debug/explain?limit=50&namespace=a&rejected=true&since=10m0s", 0, "No refused writes"},
+		"--brief --limit 3":                {"/debug/explain?brief=true&limit=3", 0, ""},
+		"pod/web --scheduling":             {"/debug/explain?group=&name=web&namespace=mine&resource=pods&scheduling=true", 0, "Decisions:  none is kept"},
+		"po/web --scheduling -o json -n x": {"/debug/explain?group=&name=web&namespace=x&resource=pods&scheduling=true", 0, `"decisions": null`},
+		"--scheduling":                     {"", 2, "--scheduling is about a pod"},
+		"pod/web spec --scheduling":        {"", 2, "--scheduling is about a pod"},
+		"gone":                             {"", 1, "mortise: ask for traces: no such trace"},
+		"--limit 0":                        {"", 2, "--limit 0"},
+		"--last -1s":                       {"", 2, "--last"},
+		"-o yaml":                          {"", 2, "want json"},
+		"a b":                              {"", 2, "want an audit ID"},
+		"pod/web spec --rejected":          {"", 2, "--rejected"},
+		"--nosuch":                         {"", 2, "unknown flag"},
+		"--help":                           {"", 0, "Usage: mortise explain"},
 	} {
 		asked = nil
 		var out bytes.Buffer

@@ -114,7 +114,7 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 	f.StringVar(&o.Node, "node", "auto", "auto, cri: real containers, simulated: pods without containers, none")
 	f.IntVar(&o.Nodes, "nodes", 1, "how many simulated nodes")
 	f.StringVar(&o.CRISocket, "cri-socket", "", "the runtime's socket (default: containerd's)")
-	f.StringVar(&o.PodCIDR, "pod-cidr", "10.244.0.0/16", "addresses of pods; each node gets a part")
+	f.StringVar(&o.PodCIDR, "pod-cidr", "10.244.0.0/16", "addresses of pods; each node gets a part; two ranges, one of each IP family, for both")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "addresses of services; a second range of the other IP family behind a comma")
 	f.StringVar(&controllers, "controllers", "*", "'*', none, or a list: a,b or *,-b")
 	f.StringToStringVar(&gates, "feature-gates", nil, "upstream's feature gates that differ from their defaults: CBORServingAndStorage=true")
