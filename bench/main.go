@@ -135,7 +135,7 @@ func run(ctx context.Context, o *options) error {
 	var out report
 	var failed []error
 	for _, r := range rowsInOrder() {
-		if !o.rows.MatchString(r.name) || o.kubeconfig != "" && r.serve == nil {
+		if !o.rows.MatchString(r.name) || r.only && o.rows.String() != r.name || o.kubeconfig != "" && r.serve == nil {
 			continue
 		}
 		if err := b.measure(ctx, &r, &out); err != nil {

@@ -13,6 +13,7 @@ type row struct {
 	name, what string
 	// args start a server for this row alone; without them it is put to the bare one that rows share.
 	args []string
+	only bool // where it is asked for by its very name
 	// serve is what can be put to any API server; start is what needs the binary, or no server at all.
 	serve func(ctx context.Context, b *bench, t *target, add adder) error
 	start func(ctx context.Context, b *bench, add adder) error
@@ -41,7 +42,9 @@ func rowsInOrder() []row {
 		{name: "crdmemory", what: "memory per CRD", args: bare, serve: definitionMemory},
 		{name: "crdmany", what: "1,000 CRDs installed, 2,000 idle, and kubectl get beside them", args: []string{"--node", "simulated"}, serve: manyDefinitions},
 		{name: "crmemory", what: "memory per custom resource, beside ConfigMaps", args: bare, serve: customMemory},
-		{name: "schedule", what: "pods scheduled a second", start: schedule},
+		{name: "schedule", what: "pods scheduled a second, created meanwhile", start: schedule},
+		{name: "waiting", what: "pods scheduled a second that wait for it: plain, spread, with affinities, preempting, amid churn", start: scheduling},
+		{name: "enormous", what: "500,000 pods onto 50,000 nodes; takes minutes, and 10 GB of disk", start: enormous, only: true},
 		{name: "workloads", what: "a Deployment of 5,000 pods to 0 and back, 1,000 of 3, on simulated nodes", start: workloads},
 		{name: "clean", what: "10,000 objects of one owner, and of one namespace, gone", start: cleaning},
 		{name: "idle", what: "CPU at rest with 1,000 pods on 100 simulated nodes", start: idleCluster},

@@ -29,27 +29,40 @@ type server struct {
 }
 
 // start runs `mortise up` with an empty data directory and waits for its ready line.
-func start(ctx context.Context, binary string, args ...string) (_ *server, err error) {
+func start(ctx context.Context, binary string, args ...string) (*server, error) {
 	dir, err := os.MkdirTemp("", "mortise-bench-")
 	if err != nil {
 		return nil, err
 	}
 	s := &server{dir: dir}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.stop())
-		}
-	}()
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	s.command = exec.CommandContext(ctx, binary, append([]string{"up", "--data-dir", filepath.Join(dir, "data"), "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:0"}, args...)...)
-	s.command.Cancel = func() error { return s.command.Process.Signal(syscall.SIGTERM) }
+	if err := s.run(ctx, binary, args...); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+// again ends the process and starts one with other arguments on what it has stored.
+func (s *server) again(ctx context.Context, binary string, args ...string) error {
+	if err := errors.Join(s.command.Process.Signal(syscall.SIGTERM), s.command.Wait()); err != nil {
+		return fmt.Errorf("stop %s: %w", binary, err)
+	}
+	s.command = nil
+	return s.run(ctx, binary, args...)
+}
+
+// run is a process on the server's data directory.
+func (s *server) run(ctx context.Context, binary string, args ...string) error {
+	kubeconfig := filepath.Join(s.dir, "kubeconfig")
+	s.command = exec.CommandContext(ctx, binary, append([]string{"up", "--data-dir", filepath.Join(s.dir, "data"), "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:0"}, args...)...)
+	process := s.command
+	process.Cancel = func() error { return process.Process.Signal(syscall.SIGTERM) }
 	stderr, err := s.command.StderrPipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	began := time.Now()
 	if err := s.command.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	lines := bufio.NewScanner(stderr)
 	var said []string
@@ -64,13 +77,14 @@ func start(ctx context.Context, binary string, args ...string) (_ *server, err e
 			}()
 			t, err := connect(kubeconfig, []int{s.command.Process.Pid})
 			if err != nil {
-				return nil, err
+				return err
 			}
+			t.serial = s.serial
 			s.target = *t
-			return s, nil
+			return nil
 		}
 	}
-	return nil, fmt.Errorf("start %s: %s", binary, strings.Join(said, "; "))
+	return fmt.Errorf("start %s: %s", binary, strings.Join(said, "; "))
 }
 
 // stop ends the process cleanly and removes its data. More calls do nothing.

@@ -21,7 +21,7 @@ const (
 	manySets    = 1000
 	manyOwned   = 10_000
 	idlePods    = 1000
-	patience    = 3 * time.Minute
+	patience    = 10 * time.Minute
 	mergePatch  = "application/merge-patch+json"
 	jsonContent = "application/json"
 )
