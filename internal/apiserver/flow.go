@@ -220,8 +220,8 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 type turns struct{ narrow, wide, writes *flowcontrol.Turns }
 
 func newTurns() turns {
-	n := runtime.GOMAXPROCS(0)
-	return turns{flowcontrol.NewTurns(max(1, n-1)), flowcontrol.NewTurns(max(1, n-1)), flowcontrol.NewTurns(8 * n)}
+	n := min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) // of which there can be more than processors
+	return turns{narrow: flowcontrol.NewTurns(max(1, n-1)), wide: flowcontrol.NewLongTurns(max(1, n-1)), writes: flowcontrol.NewTurns(4 * n)}
 }
 
 func (t *turns) of(verb string, wide bool) *flowcontrol.Turns {

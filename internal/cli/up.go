@@ -58,6 +58,7 @@ func runUp(ctx context.Context, p Program, args []string) int {
 		case <-starting.Done():
 		}
 	}()
+	shareProcessors()
 	stillStarting := time.AfterFunc(time.Second, func() { fmt.Fprintln(p.Err, "mortise: starting ...") })
 	cluster, err := p.Start(starting, o)
 	stillStarting.Stop()

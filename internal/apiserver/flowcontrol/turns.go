@@ -17,7 +17,8 @@ import (
 // Who has a turn gives it up now and then ([Turn.Yield]), to take the next one. Who keeps it too long waits for his client:
 // the turn is taken from him, so that slow clients do not hold up others, and a client found slow so is left alone.
 type Turns struct {
-	n int // turns at once
+	n    int  // turns at once
+	long bool // who has one computes for milliseconds on end
 
 	mu      sync.Mutex
 	holders []*Turn
@@ -29,12 +30,22 @@ type Turns struct {
 // tooLong is how long one may compute, or a client take to read a part of an answer, before it is thought to be slow.
 const tooLong = 20 * time.Millisecond
 
+// blocked is how long a write takes that very likely waited for the client to read: the network then woke who goes on with it.
+const blocked = 100 * time.Microsecond
+
 // maxTurns is how many of one user's requests wait for a turn: about as many as a flow's hand of queues holds by default, and
 // the seats of a level.
 const maxTurns = 600
 
 // NewTurns makes n turns.
 func NewTurns(n int) *Turns { return &Turns{n: n, users: map[string][]*Turn{}} }
+
+// NewLongTurns makes n turns for those who compute for milliseconds on end, as lists do.
+func NewLongTurns(n int) *Turns {
+	s := NewTurns(n)
+	s.long = true
+	return s
+}
 
 // Turn is one request's.
 type Turn struct {
@@ -59,8 +70,16 @@ func (s *Turns) Take(ctx context.Context, user string, wait time.Duration) *Turn
 	if !t.take(ctx, wait, false) {
 		return nil
 	}
+	if s.long {
+		attend()
+	}
 	return t
 }
+
+// attend has another thread wait for the network while this one computes. A thread that the network woke goes on with what came, and
+// where that gives others nothing to do, none looks for what comes next until 10 ms are over (the runtime's sysmon): a request
+// that arrives meanwhile waits although a processor is free. A goroutine that begins has a thread woken, which looks when it ended.
+func attend() { go func() {}() }
 
 // take waits for a turn: behind the user's others, or before them for one that has begun, so that what has begun ends.
 func (t *Turn) take(ctx context.Context, wait time.Duration, first bool) bool {
@@ -118,9 +137,12 @@ func (t *Turn) Writing() {
 // Yield lets others have their turns, and returns with the next one, or without one where the client is slow.
 func (t *Turn) Yield(ctx context.Context) {
 	s := t.of
+	now := time.Now()
 	s.mu.Lock()
-	t.writing = false
-	t.since = time.Now()
+	if s.long && t.writing && now.Sub(t.since) > blocked {
+		attend()
+	}
+	t.writing, t.since = false, now
 	if t.slow || t.held && len(s.ring) == 0 {
 		s.mu.Unlock()
 		return
