@@ -139,7 +139,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	defer cancel()
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagers))
 	podInformer := factory.InformerFor(&corev1.Pod{}, livePods)
-	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	broadcaster := events.NewBroadcaster(&eventSink{events.EventSinkImpl{Interface: client.EventsV1()}})
 	defer broadcaster.Shutdown()
 	queued := map[string]queue.Profile{}
 	s := &scheduler{
