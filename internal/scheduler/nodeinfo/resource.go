@@ -9,8 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	resourcehelper "k8s.io/component-helpers/resource"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
@@ -102,17 +100,4 @@ func IsExtended(name corev1.ResourceName) bool {
 		return true
 	}
 	return strings.Contains(s, "/") && !strings.Contains(s, corev1.ResourceDefaultNamespacePrefix) && !strings.HasPrefix(s, corev1.DefaultResourceRequestsPrefix)
-}
-
-// Requests is what the pod asks for, overhead included, and the same with defaults for containers that ask for nothing.
-func Requests(pod *corev1.Pod) (exact *Resource, nonZeroCPU, nonZeroMemory int64) {
-	exact = NewResource(resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true}))
-	filled := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{
-		UseStatusResources: true,
-		NonMissingContainerRequests: corev1.ResourceList{
-			corev1.ResourceCPU:    *resource.NewMilliQuantity(DefaultMilliCPU, resource.DecimalSI),
-			corev1.ResourceMemory: *resource.NewQuantity(DefaultMemory, resource.BinarySI),
-		},
-	})
-	return exact, filled.Cpu().MilliValue(), filled.Memory().Value()
 }
