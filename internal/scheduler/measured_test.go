@@ -56,6 +56,7 @@ func TestMetrics(t *testing.T) {
 		`scheduler_cache_size{type="nodes"}`:                                                                                              "1",
 		`scheduler_cache_size{type="pods"}`:                                                                                               "1",
 		`scheduler_queue_incoming_pods_total{event="UnscheduledPodAdd",queue="active"}`:                                                   "3",
+		`scheduler_queue_incoming_entities_total{event="UnscheduledPodAdd",queue="active",type="pod"}`:                                    "3",
 		`scheduler_framework_extension_point_duration_seconds_count{extension_point="Bind",profile="default-scheduler",status="Success"}`: "1",
 	} {
 		if got[name] != want {

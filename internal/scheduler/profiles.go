@@ -137,7 +137,7 @@ func (s *scheduler) closeProfiles() {
 func (o *Options) queueOptions() queue.Options {
 	q := queue.Options{Clock: o.Clock, Logger: o.Logger}
 	if o.Metrics != nil {
-		q.Incoming = o.Metrics.Incoming
+		q.Incoming, q.Hinted = o.Metrics.Incoming, o.Metrics.Hinted
 	}
 	if c := o.Configuration; c != nil {
 		q.InitialBackoff = time.Duration(*c.PodInitialBackoffSeconds) * time.Second

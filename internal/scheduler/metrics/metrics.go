@@ -21,8 +21,10 @@ import (
 // Metrics are a scheduler's. Its methods may be called concurrently.
 type Metrics struct {
 	attempts, incoming        *prometheus.CounterVec
+	entities                  *prometheus.CounterVec
 	latency, points, plugins  *prometheus.HistogramVec
 	sli, events, permit       *prometheus.HistogramVec
+	hints                     *prometheus.HistogramVec
 	algorithm, tries, victims prometheus.Histogram
 	preemptions               prometheus.Counter
 	goroutines                *prometheus.GaugeVec
@@ -49,6 +51,8 @@ func New(registry prometheus.Registerer) (*Metrics, error) {
 		latency:     times("scheduling_attempt_duration_seconds", "How long an attempt to schedule a pod takes, with its binding.", long, "result", "profile"),
 		algorithm:   one("scheduling_algorithm_duration_seconds", "How long deciding on a node takes.", long),
 		incoming:    counter("queue_incoming_pods_total", "Pods that came into a part of the queue, by what brought them.", "queue", "event"),
+		entities:    counter("queue_incoming_entities_total", "What came into a part of the queue, by what brought it and its sort.", "queue", "event", "type"),
+		hints:       times("queueing_hint_execution_duration_seconds", "How long a plug-in takes to say whether an event may help a pod.", fine, "plugin", "event", "hint"),
 		sli:         times("pod_scheduling_sli_duration_seconds", "From a pod's first attempt to its binding, by how many attempts it took.", prometheus.ExponentialBuckets(0.01, 2, 20), "attempts"),
 		tries:       one("pod_scheduling_attempts", "How many attempts a pod takes that is scheduled.", prometheus.ExponentialBuckets(1, 2, 5)),
 		points:      times("framework_extension_point_duration_seconds", "How long all plug-ins of an extension point take for a pod.", short, "extension_point", "status", "profile"),
@@ -62,7 +66,7 @@ func New(registry prometheus.Registerer) (*Metrics, error) {
 	m.first, m.binding = m.sli.WithLabelValues("1"), m.goroutines.WithLabelValues("binding")
 	for _, c := range []prometheus.Collector{
 		m.attempts, m.latency, m.algorithm, m.incoming, m.sli, m.tries, m.points, m.plugins, m.victims, m.preemptions,
-		m.events, m.permit, m.goroutines, &m.state,
+		m.events, m.permit, m.goroutines, m.entities, m.hints, &m.state,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register scheduler metrics: %w", err)
@@ -90,6 +94,14 @@ func (m *Metrics) Profile(name string) *Profile {
 func (m *Metrics) Incoming(queue, event string) {
 	if m != nil {
 		m.incoming.WithLabelValues(queue, event).Inc()
+		m.entities.WithLabelValues(queue, event, "pod").Inc()
+	}
+}
+
+// Hinted measures how long a plug-in took to say whether an event may help a pod.
+func (m *Metrics) Hinted(plugin, event string, hint fwk.QueueingHint, took time.Duration) {
+	if m != nil {
+		m.hints.WithLabelValues(plugin, event, hint.String()).Observe(took.Seconds())
 	}
 }
 

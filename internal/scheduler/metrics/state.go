@@ -14,6 +14,8 @@ type State interface {
 	// Pending is how many pods are in each part of the queue, Rejected how many of a profile wait that a plug-in rejected.
 	Pending() map[string]int
 	Rejected() map[Rejector]int
+	// InFlight is how many pods are being tried, and how many events of each sort are kept for them.
+	InFlight() (pods int, events map[string]int)
 	// Cached is how many nodes, pods and assumed pods there are in the cache.
 	Cached() (nodes, pods, assumed int)
 }
@@ -31,6 +33,7 @@ var (
 	pendingPods  = prometheus.NewDesc("scheduler_pending_pods", "Pods that wait, by the part of the queue.", []string{"queue"}, nil)
 	queued       = prometheus.NewDesc("scheduler_queued_entities", "What waits to be scheduled, by the part of the queue.", []string{"queue", "type"}, nil)
 	rejectedPods = prometheus.NewDesc("scheduler_unschedulable_pods", "Pods that wait, by the plug-ins that rejected them; a pod counts for each of them.", []string{"plugin", "profile"}, nil)
+	inFlight     = prometheus.NewDesc("scheduler_inflight_events", "Pods that are being tried (PodPopped), and events that are kept for them.", []string{"event"}, nil)
 	cacheSize    = prometheus.NewDesc("scheduler_cache_size", "Nodes, pods and assumed pods in the scheduler's cache.", []string{"type"}, nil)
 )
 
@@ -56,6 +59,7 @@ func (s *state) Describe(c chan<- *prometheus.Desc) {
 	c <- pendingPods
 	c <- queued
 	c <- rejectedPods
+	c <- inFlight
 	c <- cacheSize
 }
 
@@ -76,6 +80,11 @@ func (s *state) Collect(c chan<- prometheus.Metric) {
 	}
 	for r, n := range of.Rejected() {
 		gauge(rejectedPods, n, r.Plugin, r.Profile)
+	}
+	tried, events := of.InFlight()
+	gauge(inFlight, tried, "PodPopped")
+	for event, n := range events {
+		gauge(inFlight, n, event)
 	}
 	nodes, pods, assumed := of.Cached()
 	gauge(cacheSize, nodes, "nodes")

@@ -4,6 +4,10 @@
 package queue
 
 import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
@@ -57,6 +61,31 @@ func (q *Queue) came(item *Item) {
 		part = partUnschedulable
 	}
 	q.options.Incoming(part, q.cause)
+}
+
+// ask has a plug-in say whether an event may help a pod. An error counts as a hint to try, as it is taken.
+func (q *Queue) ask(plugin string, fn fwk.QueueingHintFn, pod *corev1.Pod, e Event) (fwk.QueueingHint, error) {
+	if q.options.Hinted == nil {
+		return fn(klog.Logger{}, pod, e.Old, e.New)
+	}
+	began := time.Now()
+	hint, err := fn(klog.Logger{}, pod, e.Old, e.New)
+	if err != nil {
+		hint = fwk.Queue
+	}
+	q.options.Hinted(plugin, e.Label(), hint, time.Since(began))
+	return hint, err
+}
+
+// InFlight is how many pods are being tried, and how many events of each sort are kept for them.
+func (q *Queue) InFlight() (pods int, events map[string]int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	events = map[string]int{}
+	for _, e := range q.events {
+		events[e.Label()]++
+	}
+	return len(q.inFlight), events
 }
 
 // Pending is how many pods are in each part of the queue.

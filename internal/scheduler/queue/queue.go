@@ -47,6 +47,8 @@ type Options struct {
 	Logger                     *slog.Logger
 	// Incoming is told of each pod that comes into a part of the queue, and of what brought it there. Nil: nobody is.
 	Incoming func(part, event string)
+	// Hinted is told of each hint that a plug-in gave, and how long that took. Nil: nobody is.
+	Hinted func(plugin, event string, hint fwk.QueueingHint, took time.Duration)
 }
 
 // Queue is the pods that wait. Its methods may be called concurrently.
@@ -346,7 +348,7 @@ func (q *Queue) worth(item *Item, e Event) int {
 				continue
 			}
 			if r.QueueingHintFn != nil {
-				hint, err := r.QueueingHintFn(klog.Logger{}, item.Pod, e.Old, e.New)
+				hint, err := q.ask(plugin, r.QueueingHintFn, item.Pod, e)
 				if err != nil {
 					q.options.Logger.Warn("queueing hint failed", "plugin", plugin, "event", e.Label(), "error", err)
 				} else if hint == fwk.QueueSkip {
