@@ -76,7 +76,7 @@ func (s *scheduler) schedule(ctx context.Context, item *queue.Item) (binds bool)
 		a.fail(ctx, rejection(pod, a.node, st), clearNomination())
 		return false
 	}
-	s.cycles.Go(func() { a.bind(ctx) })
+	s.cycles.Go(ctx, func() { a.bind(ctx) })
 	return true
 }
 

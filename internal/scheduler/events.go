@@ -11,29 +11,31 @@ import (
 )
 
 // eventSink writes events for as long as the scheduler runs. What is on its way when it stops is lost, as it is where a process ends, and
-// nothing is said of each.
-type eventSink struct{ events.EventSinkImpl }
+// nothing is said of each. The broadcaster has a goroutine for each event, which waits for a worker.
+type eventSink struct {
+	events.EventSinkImpl
+	workers *workers
+}
 
 // Create writes an event.
 func (s *eventSink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	return unlessOver(ctx, e)(s.EventSinkImpl.Create(ctx, e))
+	return s.write(ctx, e, func() (*eventsv1.Event, error) { return s.EventSinkImpl.Create(ctx, e) })
 }
 
 // Update writes an event anew.
 func (s *eventSink) Update(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	return unlessOver(ctx, e)(s.EventSinkImpl.Update(ctx, e))
+	return s.write(ctx, e, func() (*eventsv1.Event, error) { return s.EventSinkImpl.Update(ctx, e) })
 }
 
 // Patch changes an event that is written already.
 func (s *eventSink) Patch(ctx context.Context, e *eventsv1.Event, patch []byte) (*eventsv1.Event, error) {
-	return unlessOver(ctx, e)(s.EventSinkImpl.Patch(ctx, e, patch))
+	return s.write(ctx, e, func() (*eventsv1.Event, error) { return s.EventSinkImpl.Patch(ctx, e, patch) })
 }
 
-func unlessOver(ctx context.Context, e *eventsv1.Event) func(*eventsv1.Event, error) (*eventsv1.Event, error) {
-	return func(written *eventsv1.Event, err error) (*eventsv1.Event, error) {
-		if ctx.Err() != nil {
-			return e, nil
-		}
-		return written, err
+func (s *eventSink) write(ctx context.Context, e *eventsv1.Event, request func() (*eventsv1.Event, error)) (written *eventsv1.Event, err error) {
+	s.workers.Do(ctx, func() { written, err = request() })
+	if ctx.Err() != nil {
+		return e, nil
 	}
+	return written, err
 }

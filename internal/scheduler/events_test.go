@@ -21,7 +21,7 @@ func TestEventsOfAnEndingScheduler(t *testing.T) {
 	c := fake.NewClientset()
 	refused := errors.New("no")
 	c.PrependReactor("*", "events", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, refused })
-	sink := &eventSink{events.EventSinkImpl{Interface: c.EventsV1()}}
+	sink := &eventSink{events.EventSinkImpl{Interface: c.EventsV1()}, newWorkers()}
 	e := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default"}}
 	ctx, cancel := context.WithCancel(t.Context())
 	writes := map[string]func() (*eventsv1.Event, error){

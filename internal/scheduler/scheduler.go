@@ -11,17 +11,18 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -94,7 +95,9 @@ func Run(ctx context.Context, o Options) error {
 		o.connect(client)
 		o.Core.Percentage = *o.Configuration.PercentageOfNodesToScore
 	}
-	clientset, err := kubernetes.NewForConfig(client)
+	own := rest.CopyConfig(client)
+	own.ContentType = cmp.Or(own.ContentType, runtime.ContentTypeProtobuf) // bindings too; plug-ins that speak of custom resources choose for themselves
+	clientset, err := kubernetes.NewForConfig(own)
 	if err != nil {
 		return fmt.Errorf("make scheduler client: %w", err)
 	}
@@ -130,8 +133,8 @@ type scheduler struct {
 	profiles map[string]*profile.Profile
 	binding  chan struct{} // as many as may bind at once
 	ahead    chan struct{} // as many as may be decided and not bound, but for those that wait for something
-	cycles   sync.WaitGroup
-	attempts uint64 // that the loop has begun
+	cycles   *workers      // that bind
+	attempts uint64        // that the loop has begun
 }
 
 func run(ctx context.Context, o Options, connection *rest.Config, client kubernetes.Interface) error {
@@ -139,7 +142,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	defer cancel()
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagers))
 	podInformer := factory.InformerFor(&corev1.Pod{}, livePods)
-	broadcaster := events.NewBroadcaster(&eventSink{events.EventSinkImpl{Interface: client.EventsV1()}})
+	broadcaster := events.NewBroadcaster(&eventSink{events.EventSinkImpl{Interface: client.EventsV1()}, newWorkers()})
 	defer broadcaster.Shutdown()
 	queued := map[string]queue.Profile{}
 	s := &scheduler{
@@ -147,7 +150,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 		pods:  corelisters.NewPodLister(podInformer.GetIndexer()),
 		cache: cache.New(), snapshot: cache.NewSnapshot(), core: core.New(o.Core),
 		queue:    queue.New(queued, o.queueOptions()),
-		profiles: map[string]*profile.Profile{}, binding: make(chan struct{}, o.Bindings), ahead: make(chan struct{}, 4*o.Bindings),
+		profiles: map[string]*profile.Profile{}, binding: make(chan struct{}, o.Bindings), ahead: make(chan struct{}, 4*o.Bindings), cycles: newWorkers(),
 	}
 	defer s.queue.Close()
 	recorder := func(name string) events.EventRecorderLogger { return broadcaster.NewRecorder(scheme.Scheme, name) }
