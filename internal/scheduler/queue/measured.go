@@ -68,12 +68,12 @@ func (q *Queue) ask(plugin string, fn fwk.QueueingHintFn, pod *corev1.Pod, e Eve
 	if q.options.Hinted == nil {
 		return fn(klog.Logger{}, pod, e.Old, e.New)
 	}
-	began := time.Now()
+	began := q.options.Clock.Now()
 	hint, err := fn(klog.Logger{}, pod, e.Old, e.New)
 	if err != nil {
 		hint = fwk.Queue
 	}
-	q.options.Hinted(plugin, e.Label(), hint, time.Since(began))
+	q.options.Hinted(plugin, e.Label(), hint, q.options.Clock.Since(began))
 	return hint, err
 }
 
