@@ -29,6 +29,9 @@ const ldflags = "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.1 -X k8
 
 // binary builds cmd/mortise once for all tests, as the Makefile builds it.
 var binary = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(builtProgram); path != "" {
+		return path, nil
+	}
 	dir, err := os.MkdirTemp("", "mortise-test-")
 	if err != nil {
 		return "", err
@@ -52,6 +55,9 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(aggregatedServer) != "" {
 		os.Exit(runAggregatedServer())
+	}
+	if os.Getenv(aloneTest) == "init" {
+		os.Exit(runInit())
 	}
 	code := m.Run()
 	if builtIn != "" {

@@ -81,6 +81,23 @@ func New(t testing.TB) *Lab {
 	return l
 }
 
+// Outside makes a client of the namespace that the process itself is in, with a cable to it as New lays one to its node: 192.168.50.1
+// is here, and 192.168.50.2 there.
+func Outside(t testing.TB) *Host {
+	t.Helper()
+	fd, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatalf("open own network namespace: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	here, client := &Host{Name: "node", fd: fd, t: t}, host(t, "client")
+	here.Do(func() error { return up("lo") })
+	connect(here, "client", client, "192.168.50.1/24", "fd00:50::1/64", "192.168.50.2/24", "fd00:50::2/64")
+	client.Do(func() error { return errors.Join(route("", "192.168.50.1"), route("", "fd00:50::1")) })
+	here.Do(func() error { return errors.Join(route("", "192.168.50.2"), route("", "fd00:50::2")) })
+	return client
+}
+
 func host(t testing.TB, name string) *Host {
 	t.Helper()
 	made := make(chan int)
