@@ -64,6 +64,7 @@ func TestNode(t *testing.T) {
 		run  func(*testing.T, *realNode)
 	}{
 		{"services", services},
+		{"kills", kills},
 	} {
 		if !t.Run(part.name, func(t *testing.T) {
 			part.run(t, n)
