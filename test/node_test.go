@@ -65,6 +65,7 @@ func TestNode(t *testing.T) {
 	}{
 		{"services", services},
 		{"kills", kills},
+		{"hostile pods", hostilePods},
 	} {
 		if !t.Run(part.name, func(t *testing.T) {
 			part.run(t, n)
