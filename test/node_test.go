@@ -66,6 +66,7 @@ func TestNode(t *testing.T) {
 		{"services", services},
 		{"kills", kills},
 		{"hostile pods", hostilePods},
+		{"failures", failures},
 	} {
 		if !t.Run(part.name, func(t *testing.T) {
 			part.run(t, n)
