@@ -294,7 +294,9 @@ func unknown(c *podstate.Container) Kill {
 // start puts the container on the list of those to start, or of those that wait.
 func start(in Input, act *Action, c *corev1.Container) {
 	if last := in.State.NewestExited(c.Name); last != nil && in.Backoff != nil {
-		if until, wait := in.Backoff(c, last); until.After(in.Now) {
+		// A wait that would be longer than it is began at a time that is yet to come: the clock was set back since, and who
+		// can tell when. Nobody waits for the clock to catch up.
+		if until, wait := in.Backoff(c, last); until.After(in.Now) && until.Sub(in.Now) <= wait {
 			act.Waiting = append(act.Waiting, Waiting{Name: c.Name, Until: until, For: wait})
 			return
 		}

@@ -62,7 +62,7 @@ func play(t *testing.T, given string) string {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	always := corev1.ContainerRestartPolicyAlways
 	in := Input{Pod: &corev1.Pod{}, State: &podstate.Pod{}, Now: epoch, Failed: map[string]string{}, Started: func(string) bool { return true }}
-	held := map[string]bool{}
+	held, ahead := map[string]bool{}, map[string]bool{}
 	for n, line := range strings.Split(given, "\n") {
 		f := strings.Fields(line)
 		switch {
@@ -100,6 +100,8 @@ func play(t *testing.T, given string) string {
 				switch word {
 				case "held":
 					held[c.Name] = true
+				case "ahead": // it ended when the clock said an hour more
+					ahead[c.Name] = true
 				case "changed":
 					c.Note.Hash++
 				case "liveness", "startup":
@@ -118,6 +120,9 @@ func play(t *testing.T, given string) string {
 		}
 	}
 	in.Backoff = func(c *corev1.Container, _ *podstate.Container) (time.Time, time.Duration) {
+		if ahead[c.Name] {
+			return epoch.Add(time.Hour + 10*time.Second), 10 * time.Second
+		}
 		if held[c.Name] {
 			return epoch.Add(10 * time.Second), 10 * time.Second
 		}
