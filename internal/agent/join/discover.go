@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package join
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/cert"
+
+	"github.com/mortise-dev/mortise/internal/bootstraptoken"
+)
+
+// patience is how long the server may take to answer a machine that is no node yet.
+const patience = 30 * time.Second
+
+// discover finds the cluster's authorities. Nothing that could be misused is sent before they are known.
+func (o *Options) discover(ctx context.Context) ([]byte, error) {
+	if o.CAFile != "" {
+		pem, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the cluster's authority: %w", err)
+		}
+		all, err := cert.ParseCertsPEM(pem)
+		if err != nil {
+			return nil, fmt.Errorf("read the cluster's authority in %s: %w", o.CAFile, err)
+		}
+		return pem, pinned(all, o.Hashes)
+	}
+	token, err := bootstraptoken.Parse(o.Token)
+	if err != nil {
+		return nil, err
+	}
+	// Whoever answers here is not believed yet: what it says is signed.
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: o.Server, Timeout: patience, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}) //nolint:gosec // see above
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	info, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, bootstraptoken.InfoName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return nil, fmt.Errorf("%s does not tell what its authority is (%w); `mortise token create` sees to that, --ca-file does without", o.Server, err)
+	case err != nil:
+		return nil, fmt.Errorf("reach %s: %w", o.Server, err)
+	}
+	pem, err := authorities(info, token, o.Hashes)
+	if err != nil {
+		return nil, fmt.Errorf("join %s: %w", o.Server, err)
+	}
+	if len(o.Hashes) == 0 {
+		o.Logger.Warn("the cluster's authority is believed by the token alone, which others may know too; --ca-cert-hash pins it")
+	}
+	return pem, nil
+}
+
+// authorities are what the ConfigMap says, if the token's signature is on it and the hashes are theirs.
+func authorities(info *corev1.ConfigMap, token bootstraptoken.Token, hashes []string) ([]byte, error) {
+	signature, ok := info.Data[bootstraptoken.SignatureKey(token.ID)]
+	if !ok {
+		return nil, fmt.Errorf("token %s is not known there, or has expired: there is no signature of it", token.ID)
+	}
+	content := info.Data[bootstraptoken.InfoKey]
+	if err := token.Verify(content, signature); err != nil {
+		return nil, fmt.Errorf("token %s is refused: %w", token.ID, err)
+	}
+	config, err := clientcmd.Load([]byte(content))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", bootstraptoken.InfoName, err)
+	}
+	for _, c := range config.Clusters {
+		all, err := cert.ParseCertsPEM(c.CertificateAuthorityData)
+		if err != nil {
+			return nil, fmt.Errorf("read the authority in %s: %w", bootstraptoken.InfoName, err)
+		}
+		return c.CertificateAuthorityData, pinned(all, hashes)
+	}
+	return nil, fmt.Errorf("%s names no cluster", bootstraptoken.InfoName)
+}
+
+// pinned refuses authorities that the hashes are not of. All have to be meant: one that is not could sign for the others.
+func pinned(all []*x509.Certificate, hashes []string) error {
+	if len(hashes) == 0 {
+		return nil
+	}
+	for _, c := range all {
+		is := bootstraptoken.Hash(c)
+		if !slices.ContainsFunc(hashes, func(h string) bool { return strings.EqualFold(h, is) }) {
+			return fmt.Errorf("the cluster's authority is %s, which is not the hash that was given", is)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package join makes a machine a node of a cluster that runs elsewhere: it finds out which authority the cluster has, asks
+// for a client certificate with a bootstrap token, keeps it, and replaces it before it expires. What runs pods is not here.
+//
+//	discover.go  which authority is the cluster's, by a file, a hash or the token's signature
+//	request.go   a certificate for a token
+//	keep.go      what lies on disk: DIR/kubelet.conf (a kubeconfig) and DIR/pki
+//	rotate.go    a client whose certificate is always the newest; serving certificates
+//
+// [Open] does all of the first three, or only reads what a former call left on disk. The [Identity] that it returns is used
+// for as long as the node runs; [Identity.Rotate] has to run beside it.
+package join
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/mortise-dev/mortise/internal/bootstraptoken"
+)
+
+// Options say which cluster to join, and as whom. Dir is required, and one of the names.
+type Options struct {
+	Dir      string // where the identity is kept
+	Name     string // of the node; empty: the one that it has already, else Hostname
+	Hostname string
+
+	Server string // URL; empty: that of before
+	Token  string // bootstrap token; empty: there is an identity already
+	Hashes []string
+	CAFile string
+
+	Logger *slog.Logger // nil: nothing is logged
+}
+
+// Open reads the node's identity, or joins.
+func Open(ctx context.Context, o Options) (*Identity, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	kept, err := read(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if kept == nil {
+		return o.first(ctx)
+	}
+	return o.again(ctx, kept)
+}
+
+func (o *Options) check() error {
+	if o.Server != "" {
+		u, err := url.Parse(o.Server)
+		if err != nil || u.Scheme != "https" || u.Host == "" {
+			return fmt.Errorf("join %q: want https://HOST:PORT", o.Server)
+		}
+		o.Server = strings.TrimSuffix(o.Server, "/")
+	}
+	if o.Token != "" {
+		if _, err := bootstraptoken.Parse(o.Token); err != nil {
+			return err
+		}
+	}
+	for _, h := range o.Hashes {
+		if err := bootstraptoken.CheckHash(h); err != nil {
+			return fmt.Errorf("hash of the authority: %w", err)
+		}
+	}
+	return nil
+}
+
+// first joins.
+func (o *Options) first(ctx context.Context) (*Identity, error) {
+	switch {
+	case o.Server == "":
+		return nil, fmt.Errorf("this machine is no node yet (nothing in %s): a server to join is needed, and a token", o.Dir)
+	case o.Token == "":
+		return nil, fmt.Errorf("this machine is no node yet (nothing in %s): joining takes a token; `mortise token create` makes one", o.Dir)
+	}
+	authorities, err := o.discover(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := &Identity{dir: o.Dir, log: o.Logger, Name: cmp.Or(o.Name, o.Hostname), Server: o.Server, Authorities: authorities}
+	return i, o.obtain(ctx, i)
+}
+
+// again is the node that it was, and joins anew only if its certificate is of no use any more.
+func (o *Options) again(ctx context.Context, i *Identity) (*Identity, error) {
+	i.log = o.Logger
+	if o.Server != "" && o.Server != i.Server {
+		return nil, fmt.Errorf("this machine is a node of %s already; to join %s, remove %s first", i.Server, o.Server, o.Dir)
+	}
+	certificate, err := i.certificates().Current()
+	var ended error
+	switch {
+	case err != nil:
+		ended = fmt.Errorf("read the node's certificate: %w", err)
+	case certificate.Leaf == nil:
+		return nil, errors.New("read the node's certificate: it cannot be parsed")
+	default:
+		name, ok := strings.CutPrefix(certificate.Leaf.Subject.CommonName, userPrefix)
+		if !ok {
+			return nil, fmt.Errorf("the certificate in %s is of %q, which is no node", o.Dir, certificate.Leaf.Subject.CommonName)
+		}
+		if o.Name != "" && o.Name != name {
+			return nil, fmt.Errorf("this machine is the node %s already; to join as %s, remove %s first", name, o.Name, o.Dir)
+		}
+		i.Name = name
+		if end := certificate.Leaf.NotAfter; time.Now().After(end) {
+			ended = fmt.Errorf("the node's certificate ended at %s", end.Format(time.RFC3339))
+		}
+	}
+	if ended == nil {
+		i.use(certificate)
+		return i, nil
+	}
+	if o.Token == "" {
+		return nil, fmt.Errorf("%w: a token is needed to join again", ended)
+	}
+	o.Logger.Warn("joining again", "reason", ended)
+	i.Name = cmp.Or(i.Name, o.Name, o.Hostname)
+	return i, o.obtain(ctx, i)
+}
+
+func pool(pem []byte) (*x509.CertPool, error) {
+	out := x509.NewCertPool()
+	if !out.AppendCertsFromPEM(pem) {
+		return nil, errors.New("no certificate is in it")
+	}
+	return out, nil
+}

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package join
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/certificate"
+	"k8s.io/client-go/util/connrotation"
+)
+
+// Identity is who a node is towards its cluster. Its certificate may be replaced at any time, also while it is used.
+type Identity struct {
+	Name        string
+	Server      string
+	Authorities []byte // of the server's certificate, and of those who call the node; PEM
+
+	dir     string
+	log     *slog.Logger
+	current atomic.Pointer[tls.Certificate]
+	dialer  atomic.Pointer[connrotation.Dialer]
+}
+
+func (i *Identity) use(c *tls.Certificate) { i.current.Store(c) }
+
+// renew makes c the certificate from now on. Connections that were made with the one before end: the server would go on to
+// take them for that one's, which expires.
+func (i *Identity) renew(c *tls.Certificate) {
+	i.use(c)
+	i.log.Info("the node's certificate was replaced", "until", c.Leaf.NotAfter)
+	if d := i.dialer.Load(); d != nil {
+		d.CloseAll()
+	}
+}
+
+// Pool are the cluster's authorities.
+func (i *Identity) Pool() (*x509.CertPool, error) { return pool(i.Authorities) }
+
+// Config is how the node reaches its server: with the certificate that is the newest when a connection is made.
+func (i *Identity) Config() (*rest.Config, error) {
+	roots, err := i.Pool()
+	if err != nil {
+		return nil, fmt.Errorf("read the cluster's authority: %w", err)
+	}
+	dialer := connrotation.NewDialer((&net.Dialer{Timeout: patience, KeepAlive: patience}).DialContext)
+	i.dialer.Store(dialer)
+	transport := utilnet.SetTransportDefaults(&http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConnsPerHost: 25,
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			if c := i.current.Load(); c != nil {
+				return c, nil
+			}
+			return &tls.Certificate{}, nil
+		}},
+	})
+	return &rest.Config{Host: i.Server, Transport: transport}, nil
+}
+
+// manager runs one certificate until ctx ends.
+func (i *Identity) manager(ctx context.Context, client kubernetes.Interface, c certificate.Config) (certificate.Manager, error) {
+	c.Ctx = &ctx
+	c.ClientsetFn = func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil }
+	m, err := certificate.NewManager(&c)
+	if err != nil {
+		return nil, fmt.Errorf("look after the node's certificate: %w", err)
+	}
+	return m, nil
+}
+
+// Rotate replaces the node's certificate when 70 to 90 hundredths of its time are over, until ctx ends.
+func (i *Identity) Rotate(ctx context.Context, client kubernetes.Interface) error {
+	m, err := i.manager(ctx, client, certificate.Config{
+		Name: "kubelet client certificate", SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+		Template:  &x509.CertificateRequest{Subject: subject(i.Name)},
+		GetUsages: certificate.DefaultKubeletClientGetUsages, CertificateStore: i.certificates(),
+	})
+	if err != nil {
+		return err
+	}
+	m.Start()
+	<-ctx.Done()
+	return nil
+}
+
+// Serving asks the cluster for the node's serving certificate, and replaces it before it expires, until ctx ends. Until somebody has
+// approved the first one, nobody can connect.
+func (i *Identity) Serving(ctx context.Context, client kubernetes.Interface, hosts ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	template := &x509.CertificateRequest{Subject: subject(i.Name)}
+	template.DNSNames, template.IPAddresses = split(append(hosts, i.Name))
+	m, err := i.manager(ctx, client, certificate.Config{
+		Name: "kubelet serving certificate", SignerName: certificatesv1.KubeletServingSignerName, Template: template,
+		GetUsages: certificate.DefaultKubeletServingGetUsages, CertificateStore: i.store(serverPair, nil),
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.Start()
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if c := m.Current(); c != nil {
+			return c, nil
+		}
+		return nil, errors.New("no serving certificate available for the kubelet") // upstream's words
+	}, nil
+}
+
+func split(hosts []string) (names []string, addresses []net.IP) {
+	for _, h := range hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			addresses = append(addresses, ip)
+		} else {
+			names = append(names, h)
+		}
+	}
+	return names, addresses
+}
+
+// selfSigned is how long a certificate is good that nobody but the node has signed. A node makes one each time it starts.
+const selfSigned = 10 * 365 * 24 * time.Hour
+
+// SelfSigned makes a serving certificate that nobody vouches for, which is what a kubelet does that is not told otherwise.
+func (i *Identity) SelfSigned(now time.Time, hosts ...string) (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("make key: %w", err)
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 63))
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("make serial number: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: subject(i.Name), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(selfSigned),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+	}
+	template.DNSNames, template.IPAddresses = split(append(hosts, i.Name))
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("make serving certificate: %w", err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
