@@ -120,7 +120,7 @@ func (f *fleet) register(ctx context.Context, n *node) error {
 	switch {
 	case err == nil:
 		n.object = got
-		return nil
+		return f.settle(ctx, n)
 	case !apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("create node: %w", err)
 	}
@@ -129,6 +129,8 @@ func (f *fleet) register(ctx context.Context, n *node) error {
 	}
 	if p, err := netip.ParsePrefix(got.Spec.PodCIDR); err == nil {
 		n.pool.move(p.Masked())
+	} else if err := f.settle(ctx, n); err != nil {
+		return err
 	}
 	changed := got.DeepCopy()
 	if changed.Labels == nil {
@@ -264,6 +266,9 @@ func (f *fleet) nodeObject(n *node) *corev1.Node {
 				OperatingSystem: "linux", Architecture: runtime.GOARCH,
 			},
 		},
+	}
+	if f.o.Alone != "" { // the cluster says
+		out.Spec.PodCIDR, out.Spec.PodCIDRs = "", nil
 	}
 	n.group.describe(out, n.turn)
 	return out

@@ -47,7 +47,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
@@ -77,6 +76,9 @@ type Options struct {
 	Groups     []Group
 	Nodes      int
 	NamePrefix string
+	// Alone is the name of the one node that there is, where it asks as itself for what is its own, and no more: Config is the
+	// node's. The cluster gives it the range of its pods' addresses. Groups, Nodes, NamePrefix and PodCIDR mean nothing then.
+	Alone string
 	// Phases are how long pods take on guests, and on nodes that no group describes.
 	Phases Phases
 	// PodCIDR is cut up among the nodes; empty: 10.244.0.0/16, or 100.64.0.0/10 for more than 256 nodes.
@@ -161,6 +163,9 @@ func (o *Options) complete() {
 			corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
 		}
 	}
+	if o.Alone != "" {
+		o.Groups, o.Nodes, o.NamePrefix, o.PodCIDR = nil, 1, o.Alone, ""
+	}
 	o.NamePrefix = cmp.Or(o.NamePrefix, "simulated")
 	if len(o.Groups) == 0 {
 		o.Groups = []Group{{NamePrefix: o.NamePrefix, Count: o.Nodes, Phases: o.Phases}}
@@ -226,7 +231,7 @@ func newFleet(o Options) (*fleet, error) {
 	for k := range o.Groups {
 		g := &f.o.Groups[k]
 		for i := range g.Count {
-			n := &node{name: fmt.Sprintf("%s-%d", g.NamePrefix, i), index: index, turn: i, group: g, pool: newPool(subnets[index])}
+			n := &node{name: cmp.Or(o.Alone, fmt.Sprintf("%s-%d", g.NamePrefix, i)), index: index, turn: i, group: g, pool: newPool(subnets[index])}
 			n.capacity, n.size = f.capacity(n)
 			f.nodes.set(n.name, n)
 			index++
@@ -237,8 +242,7 @@ func newFleet(o Options) (*fleet, error) {
 
 // run registers the nodes, then serves their pods.
 func (f *fleet) run(ctx context.Context) error {
-	factory := informers.NewSharedInformerFactory(f.client, 0)
-	informer := factory.Core().V1().Pods()
+	informer := f.podsFollowed().Core().V1().Pods()
 	f.pods = informer.Lister()
 	f.podQueue = workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, 10*time.Second),
@@ -294,8 +298,10 @@ func (f *fleet) run(ctx context.Context) error {
 		return nil
 	}
 	f.claim("")
-	if err := f.receive(ctx, &wg); err != nil {
-		return err
+	if f.o.Alone == "" {
+		if err := f.receive(ctx, &wg); err != nil {
+			return err
+		}
 	}
 	for range 8 {
 		wg.Go(func() { f.podsAll(ctx) })
