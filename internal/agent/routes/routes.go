@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package routes lets pods reach the pods of other nodes: each node has a route to each other node's range of pod addresses,
+// by that node's own address (host-gateway routes). It takes that nodes are on one network: what is behind a router does
+// not get there, and is logged.
+//
+// [Wanted] says which routes those are: a pure function of the nodes. [Run] follows the nodes and makes the kernel's routes
+// those: what is missing is added, what is of no node any more is removed. Its routes have a protocol number of their own
+// ([Protocol]) and nothing else is touched. Routes stay when Run ends, as pods do.
+package routes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Protocol marks the routes that are ours, as /etc/iproute2/rt_protos numbers who made a route.
+const Protocol netlink.RouteProtocol = 109
+
+// retry is how long a route waits that could not be made, because its gateway cannot be reached yet.
+const retry = 30 * time.Second
+
+// simulated is the label of nodes whose pods have no packets.
+const simulated = "mortise.dev/simulated"
+
+// Options say whose routes to make. NodeName and Informers are required.
+type Options struct {
+	NodeName  string
+	Informers informers.SharedInformerFactory // prepared by Prepare, started by somebody else
+	Logger    *slog.Logger                    // nil: nothing is logged
+}
+
+// Prepare adds what routes need to informers that are not started yet.
+func Prepare(f informers.SharedInformerFactory) { f.Core().V1().Nodes().Informer() }
+
+// Wanted are the routes of a node: to each range of pod addresses of another, the address of that family by which it is
+// reached. Nodes that are simulated have none, and neither have ranges that two nodes claim: the one whose name comes first has it.
+func Wanted(self string, nodes []*corev1.Node) map[netip.Prefix]netip.Addr {
+	nodes = slices.Clone(nodes)
+	slices.SortFunc(nodes, func(a, b *corev1.Node) int {
+		switch {
+		case a.Name == self: // its own range is its own, whoever else claims it
+			return -1
+		case b.Name == self:
+			return 1
+		case a.Name < b.Name:
+			return -1
+		}
+		return 1
+	})
+	own, taken, out := map[netip.Addr]bool{}, map[netip.Prefix]bool{}, map[netip.Prefix]netip.Addr{}
+	for _, n := range nodes {
+		if n.Labels[simulated] == "true" {
+			continue
+		}
+		var at []netip.Addr
+		for _, a := range n.Status.Addresses {
+			if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+				at = append(at, ip.Unmap())
+			}
+		}
+		if n.Name == self {
+			for _, a := range at {
+				own[a] = true
+			}
+		}
+		ranges := n.Spec.PodCIDRs
+		if len(ranges) == 0 && n.Spec.PodCIDR != "" {
+			ranges = []string{n.Spec.PodCIDR}
+		}
+		for _, text := range ranges {
+			p, err := netip.ParsePrefix(text)
+			if err != nil || p.Bits() == 0 { // never the way to everywhere
+				continue
+			}
+			p = p.Masked()
+			if taken[p] {
+				continue
+			}
+			taken[p] = true
+			i := slices.IndexFunc(at, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
+			if n.Name == self || i < 0 || own[at[i]] || at[i].IsLoopback() || at[i].IsUnspecified() {
+				continue
+			}
+			out[p] = at[i]
+		}
+	}
+	return out
+}
+
+// Run keeps the routes until ctx is done.
+func Run(ctx context.Context, o Options) error {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	nodes := o.Informers.Core().V1().Nodes()
+	changed := make(chan struct{}, 1)
+	wake := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	r, err := nodes.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { wake() }, DeleteFunc: func(any) { wake() },
+		UpdateFunc: func(old, now any) {
+			if a, b := old.(*corev1.Node), now.(*corev1.Node); !slices.Equal(a.Spec.PodCIDRs, b.Spec.PodCIDRs) || !slices.Equal(a.Status.Addresses, b.Status.Addresses) || a.Labels[simulated] != b.Labels[simulated] {
+				wake()
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("follow nodes: %w", err)
+	}
+	defer func() { _ = nodes.Informer().RemoveEventHandler(r) }() // of an informer that has stopped itself
+	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
+		return nil
+	}
+	again := time.NewTimer(0)
+	defer again.Stop()
+	failed := map[string]bool{} // what was said already
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-again.C:
+		}
+		all, err := nodes.Lister().List(labels.Everything())
+		if err != nil {
+			return fmt.Errorf("list nodes: %w", err)
+		}
+		errs := Apply(Wanted(o.NodeName, all))
+		said := map[string]bool{}
+		for _, err := range errs {
+			if said[err.Error()] = true; !failed[err.Error()] {
+				o.Logger.Error("pods of another node are out of reach", "error", err, "again", retry)
+			}
+		}
+		failed = said
+		if len(errs) > 0 {
+			again.Reset(retry)
+		}
+	}
+}
+
+// Apply makes the routes of this machine those, as far as they are ours. What could not be is in the errors; the rest is done.
+func Apply(want map[netip.Prefix]netip.Addr) (errs []error) {
+	has, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return []error{fmt.Errorf("list routes: %w", err)}
+	}
+	there := map[netip.Prefix]bool{}
+	for i := range has {
+		p, gateway := parse(&has[i])
+		if via, ok := want[p]; ok && via == gateway {
+			there[p] = true
+			continue
+		} else if ok {
+			continue // it is replaced below
+		}
+		if err := netlink.RouteDel(&has[i]); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("remove route to %s: %w", p, err))
+		}
+	}
+	for p, via := range want {
+		if there[p] {
+			continue
+		}
+		route := &netlink.Route{
+			Dst:      &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+			Gw:       via.AsSlice(),
+			Protocol: Protocol, Table: unix.RT_TABLE_MAIN,
+		}
+		if err := netlink.RouteReplace(route); err != nil {
+			errs = append(errs, fmt.Errorf("route to %s by %s: %w", p, via, err))
+		}
+	}
+	return errs
+}
+
+func parse(r *netlink.Route) (to netip.Prefix, via netip.Addr) {
+	via, _ = netip.AddrFromSlice(r.Gw)
+	if r.Dst == nil {
+		return to, via.Unmap()
+	}
+	a, _ := netip.AddrFromSlice(r.Dst.IP)
+	bits, _ := r.Dst.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), bits), via.Unmap()
+}

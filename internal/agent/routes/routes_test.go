@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package routes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/netlab"
+)
+
+func made(name string, addresses []string, ranges ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: ranges}}
+	for _, a := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+	}
+	n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: name})
+	return n
+}
+
+func labelled(n *corev1.Node) *corev1.Node {
+	n.Labels = map[string]string{simulated: "true"}
+	return n
+}
+
+// TestWanted: which routes a node has, and which it must not have.
+func TestWanted(t *testing.T) {
+	self := made("b", []string{"192.168.0.2", "fd00::2"}, "10.244.2.0/24", "fd00:244:2::/64")
+	for name, c := range map[string]struct {
+		nodes []*corev1.Node
+		want  map[string]string
+	}{
+		"alone":                      {nil, map[string]string{}},
+		"both ranges":                {[]*corev1.Node{made("a", []string{"192.168.0.1", "fd00::1"}, "10.244.1.0/24", "fd00:244:1::/64")}, map[string]string{"10.244.1.0/24": "192.168.0.1", "fd00:244:1::/64": "fd00::1"}},
+		"no address of the family":   {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "fd00:244:1::/64")}, map[string]string{}},
+		"no range yet":               {[]*corev1.Node{made("a", []string{"192.168.0.1"})}, map[string]string{}},
+		"simulated":                  {[]*corev1.Node{labelled(made("a", []string{"192.168.0.1"}, "10.244.1.0/24"))}, map[string]string{}},
+		"the node's own range":       {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "10.244.2.0/24")}, map[string]string{}},
+		"the node's own address":     {[]*corev1.Node{made("a", []string{"192.168.0.2"}, "10.244.1.0/24")}, map[string]string{}},
+		"loopback":                   {[]*corev1.Node{made("a", []string{"127.0.0.1"}, "10.244.1.0/24")}, map[string]string{}},
+		"everywhere":                 {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "0.0.0.0/0")}, map[string]string{}},
+		"no range at all":            {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "nonsense")}, map[string]string{}},
+		"two claim one range":        {[]*corev1.Node{made("c", []string{"192.168.0.3"}, "10.244.1.0/24"), made("a", []string{"192.168.0.1"}, "10.244.1.0/24")}, map[string]string{"10.244.1.0/24": "192.168.0.1"}},
+		"a range that is not masked": {[]*corev1.Node{made("a", []string{"192.168.0.1"}, "10.244.1.7/24")}, map[string]string{"10.244.1.0/24": "192.168.0.1"}},
+	} {
+		for _, nodes := range [][]*corev1.Node{append([]*corev1.Node{self}, c.nodes...), append(c.nodes, self)} {
+			got := map[string]string{}
+			for p, via := range Wanted("b", nodes) {
+				got[p.String()] = via.String()
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%s: %s", name, diff)
+			}
+		}
+	}
+}
+
+// TestApply: in network namespaces, pods of one node reach the pod of another by the routes and by nothing else; a gateway that
+// cannot be reached is an error that spoils nothing; routes of others stay.
+func TestApply(t *testing.T) {
+	lab := netlab.New(t)
+	four, six := netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:244:0:1::/64")
+	want := map[netip.Prefix]netip.Addr{four: netip.MustParseAddr("192.168.60.2"), six: netip.MustParseAddr("fd00:60::2")}
+	lab.Node.Do(func() error { // the lab's own
+		return errors.Join(remove(four), remove(six))
+	})
+	lab.Other.Serve("tcp", "10.244.1.2:80")
+	lab.Other.Serve("tcp", "[fd00:244:0:1::2]:80")
+	reach := func(want bool) {
+		t.Helper()
+		for _, at := range []string{"10.244.1.2:80", "[fd00:244:0:1::2]:80"} {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			if !want {
+				cancel()
+				ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
+			}
+			server, _, err := lab.Pod1.Call(ctx, "tcp", at)
+			cancel()
+			if (err == nil && server == "other") != want {
+				t.Errorf("%s from a pod: %q, %v; want it reached: %v", at, server, err, want)
+			}
+		}
+	}
+	reach(false)
+	apply := func(want map[netip.Prefix]netip.Addr, wrong int) {
+		t.Helper()
+		lab.Node.Do(func() error {
+			if errs := Apply(want); len(errs) != wrong {
+				return fmt.Errorf("%d errors, want %d: %w", len(errs), wrong, errors.Join(errs...))
+			}
+			return nil
+		})
+	}
+	apply(want, 0)
+	apply(want, 0)
+	reach(true)
+	away := map[netip.Prefix]netip.Addr{four: want[four], six: want[six], netip.MustParsePrefix("10.244.7.0/24"): netip.MustParseAddr("172.31.7.7")}
+	lab.Node.Do(func() error { return remove(netip.MustParsePrefix("0.0.0.0/0")) })
+	apply(away, 1)
+	reach(true)
+	// The node got another address: its route goes there. Then it is gone.
+	apply(map[netip.Prefix]netip.Addr{four: netip.MustParseAddr("192.168.50.2"), six: netip.MustParseAddr("fd00:50::2")}, 0)
+	reach(false)
+	apply(want, 0)
+	reach(true)
+	apply(nil, 0)
+	reach(false)
+	lab.Node.Do(func() error {
+		all, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		if len(all) < 3 {
+			return fmt.Errorf("only %d routes are left: those of others are gone", len(all))
+		}
+		return nil
+	})
+}
+
+func remove(p netip.Prefix) error {
+	err := netlink.RouteDel(&netlink.Route{Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}})
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
