@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
@@ -245,8 +246,10 @@ func says(want, is metav1.Object) bool {
 }
 
 // ownClient is the server as a client of itself.
-func (p *parts) ownClient() kubernetes.Interface {
+func (p *parts) ownClient() kubernetes.Interface { return kubernetes.NewForConfigOrDie(p.ownConfig()) }
+
+func (p *parts) ownConfig() *rest.Config {
 	c := p.as(apiserverUser())
 	c.UserAgent = "kube-apiserver"
-	return kubernetes.NewForConfigOrDie(c)
+	return c
 }

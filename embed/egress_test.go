@@ -32,6 +32,7 @@ import (
 
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension/egress/egresstest"
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 )
 
 // hidden is everything that the cluster of TestEgress calls. No address leads to it: only proxies know where it is.
@@ -109,6 +110,11 @@ func TestEgress(t *testing.T) {
 	o.Audit.PolicyFile = file("policy", "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: Metadata\n")
 	o.Audit.Webhook.ConfigFile, o.Audit.Webhook.Batch.Mode = kubeconfig("audit", 1003), "blocking"
 	o.Audit.Webhook.InitialBackoff = new(time.Duration)
+	others, err := serving.LoadOrCreate("", nil, serving.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Kubelets.CAFile = file("nodes.crt", string(others.CA.CertPEM))
 
 	s := &Server{Controllers: []string{"none"}, APIServer: o}
 	if err := s.Start(t.Context()); err != nil {

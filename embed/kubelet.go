@@ -75,6 +75,31 @@ func checkKubelet(_ context.Context, o *settled) error {
 	return nil
 }
 
+// checkKubelets reads who signs the serving certificates of nodes.
+func checkKubelets(_ context.Context, p *parts, o *settled) (err error) {
+	path := o.apiserver.Kubelets.CAFile
+	if path == "" {
+		return nil
+	}
+	if p.nodeCAs, err = os.ReadFile(path); err != nil {
+		return fmt.Errorf("--kubelet-certificate-authority: %w", err)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(p.nodeCAs) {
+		return fmt.Errorf("--kubelet-certificate-authority: no certificate in %s", path)
+	}
+	return nil
+}
+
+// nodeAuthorities verify nodes' serving certificates: those of the file, and the cluster's own, by which nodes in this process have theirs.
+func (p *parts) nodeAuthorities() *x509.CertPool {
+	if p.nodeCAs == nil {
+		return nil
+	}
+	pool := p.pki.CA.Pool()
+	pool.AppendCertsFromPEM(p.nodeCAs)
+	return pool
+}
+
 // listenAt is where the node's API listens.
 func (k *kubelet) listenAt(usual string) string {
 	if k == nil {

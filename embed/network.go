@@ -13,13 +13,17 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
 	"github.com/mortise-dev/mortise/internal/agent/proxy"
-	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/agent/routes"
 )
 
 // networkRetry is how long a part that cannot work waits before it tries again.
 const networkRetry = 30 * time.Second
+
+// cniConfiguration is where the runtime looks for networks of pods, the agent's default.
+const cniConfiguration = "/etc/cni/net.d"
 
 // checkNetwork refuses settings that nothing could be made of.
 func checkNetwork(_ context.Context, _ *parts, o *settled) error {
@@ -30,14 +34,15 @@ func checkNetwork(_ context.Context, _ *parts, o *settled) error {
 // caches. What the machine cannot do is logged, and shown by `mortise extensions`; the node does without.
 func runNetwork(ctx context.Context, p *parts, o *settled) error {
 	settings := o.apiserver.Network
-	if o.node != NodeCRI || settings.NoProxy && settings.NoDNS {
+	if o.node == NodeNone && !o.bare && !settings.NoDNS { // nodes are elsewhere: they find the Service, and may not make it
+		if _, _, err := dns.Ensure(ctx, p.ownClient(), o.serviceCIDRs); err != nil {
+			o.log.Error("nodes that join have no cluster DNS", "error", err)
+		}
+	}
+	if o.node != NodeCRI {
 		return nil
 	}
-	name, err := nodeName()
-	if err != nil {
-		return err
-	}
-	client, err := kubernetes.NewForConfig(p.as(p.component(controllers.Manager)))
+	client, err := kubernetes.NewForConfig(p.place.network)
 	if err != nil {
 		return fmt.Errorf("make client of the node's network: %w", err)
 	}
@@ -50,7 +55,7 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 		ref := extension.Ref{Point: extension.NetworkPlugin, Name: "nftables"}
 		p.ledger.Register(ref, "the service proxy")
 		options := proxy.Options{
-			NodeName: name, Client: client, Informers: shared, PodCIDRs: o.podCIDRs, Metrics: p.proxyMetrics, Logger: log,
+			NodeName: p.place.name, Client: client, Informers: shared, PodCIDRs: o.podCIDRs, Metrics: p.proxyMetrics, Logger: log,
 			NodePortAddresses: settings.NodePortAddresses, MasqueradeAll: settings.MasqueradeAll,
 			Open: func(f knftables.Family, table string) (nft knftables.Interface, err error) {
 				err = p.ledger.Call(ctx, ref, extension.Policy{}, func(context.Context) (err error) {
@@ -75,7 +80,11 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 		if err := dns.Prepare(shared); err != nil {
 			return err
 		}
-		addresses, ours, err := dns.Ensure(ctx, p.ownClient(), o.serviceCIDRs)
+		maker, err := kubernetes.NewForConfig(p.place.dns)
+		if err != nil {
+			return fmt.Errorf("make client of the cluster DNS: %w", err)
+		}
+		addresses, ours, err := dns.Ensure(ctx, maker, o.serviceCIDRs)
 		if err != nil {
 			log.Error("pods ask the DNS of the machine alone", "error", err)
 		}
@@ -91,6 +100,12 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 				})
 			})
 		}
+	}
+	if !settings.NoRoutes && cni.Other(cniConfiguration) == "" { // another network has ways of its own
+		routes.Prepare(shared)
+		p.client("routes to other nodes", func(ctx context.Context) error {
+			return routes.Run(ctx, routes.Options{NodeName: p.place.name, Informers: shared, Logger: log})
+		})
 	}
 	p.client("network's caches", func(ctx context.Context) error {
 		shared.Start(ctx.Done())

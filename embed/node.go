@@ -6,6 +6,7 @@ package embed
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"os"
@@ -13,11 +14,13 @@ import (
 	"strings"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/server"
 	"github.com/mortise-dev/mortise/internal/agent/simulated"
+	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/machine"
 	"github.com/mortise-dev/mortise/internal/version"
 )
@@ -71,8 +74,19 @@ func findNode(ctx context.Context, p *parts, o *settled) error {
 // nodeRoot is where the node keeps what it must remember of its pods.
 func nodeRoot(o *settled) string { return filepath.Join(o.dataDir, "kubelet") }
 
-// runNodes starts what runs pods, and serves its HTTP API beside the API server on a port of its own.
-func runNodes(ctx context.Context, p *parts, o *settled) error {
+// place is where a node runs, and how it reaches the API: in the server's own process, or from elsewhere.
+type place struct {
+	name, address string
+	tls           *tls.Config
+	clientCAs     *x509.CertPool
+	config        *rest.Config // as the node
+	network       *rest.Config // as who may read what the proxy and the DNS follow
+	dns           *rest.Config // as who may make the Service of the DNS, if there is such
+	podCIDR       string       // the node's; empty: the one that the controllers give it
+}
+
+// ownPlace is that of the nodes in this process.
+func ownPlace(_ context.Context, p *parts, o *settled) error {
 	if o.node == NodeNone {
 		return nil
 	}
@@ -91,40 +105,55 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 	if err != nil {
 		return err
 	}
-	secure := &tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate},
-		ClientAuth: tls.RequestClientCert, ClientCAs: p.pki.CA.Pool(), NextProtos: []string{"http/1.1"},
+	p.place = place{name: name, address: address.String(), clientCAs: p.pki.CA.Pool(), config: p.as(p.nodeUser(name)), network: p.as(p.component(controllers.Manager)), dns: p.ownConfig()}
+	p.place.tls = p.place.secure()
+	p.place.tls.Certificates = []tls.Certificate{certificate}
+	if o.node == NodeSimulated {
+		p.place.config = p.asNodes()
 	}
+	if o.bare {
+		p.place.podCIDR = o.podCIDR.String()
+	}
+	return nil
+}
+
+// secure is how the node's API speaks TLS, but for its certificate.
+func (l *place) secure() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, ClientCAs: l.clientCAs, NextProtos: []string{"http/1.1"}}
+}
+
+// runNodes starts what runs pods, and serves its HTTP API on a port of its own.
+func runNodes(ctx context.Context, p *parts, o *settled) error {
+	if o.node == NodeNone {
+		return nil
+	}
+	at := p.place
 	log := o.log.With("part", "node")
 	if o.node == NodeCRI {
-		reviews, err := kubernetes.NewForConfig(p.as(p.nodeUser(name)))
+		reviews, err := kubernetes.NewForConfig(at.config)
 		if err != nil {
 			return fmt.Errorf("make client of the node's API: %w", err)
 		}
-		api := server.Serve(o.kubelet.settings(server.Options{ClientCAs: p.pki.CA.Pool(), Host: server.Host, Logger: log, Reviews: reviews}))
-		podCIDR := "" // the one that the controllers give it
-		if o.bare {
-			podCIDR = o.podCIDR.String()
-		}
+		api := server.Serve(o.kubelet.settings(server.Options{ClientCAs: at.clientCAs, Host: server.Host, Logger: log, Reviews: reviews}))
 		p.client("node", func(ctx context.Context) error {
 			return agent.Run(ctx, agent.Options{
-				NodeName: name, Config: p.as(p.nodeUser(name)), RuntimeEndpoint: p.criSocket, RootDir: nodeRoot(o),
-				PodCIDR: podCIDR, NodeIPs: []string{address.String()}, ClusterDNS: p.clusterDNS,
-				Listen: o.kubelet.listenAt(net.JoinHostPort(address.String(), "0")), TLS: o.kubelet.secured(secure), API: api, Logger: log,
+				NodeName: at.name, Config: at.config, RuntimeEndpoint: p.criSocket, RootDir: nodeRoot(o),
+				PodCIDR: at.podCIDR, NodeIPs: []string{at.address}, ClusterDNS: p.clusterDNS,
+				Listen: o.kubelet.listenAt(net.JoinHostPort(at.address, "0")), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
 				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(),
 			})
 		})
 		return nil
 	}
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(address.String(), "0"))
+	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(at.address, "0"))
 	if err != nil {
 		return fmt.Errorf("listen for the node's API: %w", err)
 	}
 	p.client("simulated nodes", func(ctx context.Context) error {
 		return simulated.Run(ctx, simulated.Options{
-			Config: p.asNodes(), Groups: p.nodeGroups, Nodes: o.nodes, Phases: p.phases, PodCIDR: simulatedRange(o), Version: version.Get().GitVersion,
-			Listener: tls.NewListener(l, secure), Serve: server.Serve(server.Options{ClientCAs: p.pki.CA.Pool(), Logger: log}), Logger: log,
+			Config: at.config, Alone: p.alone, Groups: p.nodeGroups, Nodes: o.nodes, Phases: p.phases, PodCIDR: simulatedRange(o), Version: version.Get().GitVersion,
+			Listener: tls.NewListener(l, at.tls), Serve: server.Serve(server.Options{ClientCAs: at.clientCAs, Logger: log}), Logger: log,
 		})
 	})
 	return nil

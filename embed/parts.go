@@ -69,6 +69,11 @@ type parts struct {
 	nodeText  string // what the ready line says of the node
 	criSocket string
 
+	nodeCAs []byte // PEM, of nodes' serving certificates beside the cluster's own; nil: these are not verified
+
+	place place  // of what runs pods
+	alone string // the name of a simulated node that is of a cluster elsewhere
+
 	proxyMetrics *proxy.Metrics
 	clusterDNS   []string // whom pods ask for names; none: the machine's
 

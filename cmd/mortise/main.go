@@ -28,6 +28,16 @@ func main() {
 			}
 			return s, nil
 		},
+		Join: func(ctx context.Context, o cli.NodeOptions) (cli.Cluster, error) {
+			n := &embed.Node{
+				DataDir: o.DataDir, Join: o.Join, Token: o.Token, CACertHashes: o.CACertHashes, CAFile: o.CAFile, Name: o.Name, Address: o.Address,
+				Mode: embed.NodeMode(o.Node), CRISocket: o.CRISocket, PodCIDR: o.PodCIDR, Kubelet: o.Kubelet, Network: o.Network, Logger: o.Logger,
+			}
+			if err := n.Start(ctx); err != nil {
+				return nil, err
+			}
+			return n, nil
+		},
 		Judge: judge,
 	}))
 }

@@ -5,10 +5,12 @@ package options
 
 import "github.com/spf13/pflag"
 
-// Network are the settings of what makes Services work on a real node. The zero value is both, by nftables and in process.
+// Network are the settings of what makes Services work on a real node. The zero value is all of it: by nftables, in process, by the kernel's routes.
 type Network struct {
 	// NoProxy leaves Services to another proxy, NoDNS names to another DNS.
 	NoProxy, NoDNS bool
+	// NoRoutes leaves the ways to other nodes' pods to somebody else.
+	NoRoutes bool
 	// NodePortAddresses are the prefixes that node ports are on, or "primary" for the node's own addresses, as kube-proxy's
 	// flag has it; none is all addresses.
 	NodePortAddresses []string
@@ -16,9 +18,13 @@ type Network struct {
 	MasqueradeAll bool
 }
 
+// AddFlags binds them to f, for a command that has no others.
+func (o *Network) AddFlags(f *pflag.FlagSet) { o.addFlags(f) }
+
 func (o *Network) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.NoProxy, "no-service-proxy", o.NoProxy, "leave Services on a real node to another proxy")
 	f.BoolVar(&o.NoDNS, "no-cluster-dns", o.NoDNS, "leave the names of Services and pods on a real node to another DNS")
+	f.BoolVar(&o.NoRoutes, "no-node-routes", o.NoRoutes, "leave the routes from a real node to other nodes' pods to somebody else")
 	f.StringSliceVar(&o.NodePortAddresses, "nodeport-addresses", o.NodePortAddresses, "`prefixes` of a real node's addresses that node ports are on, or primary; all if empty")
 	f.BoolVar(&o.MasqueradeAll, "masquerade-all", o.MasqueradeAll, "hide the source of all that is sent to Services' own addresses")
 }

@@ -13,7 +13,20 @@ type Node struct {
 	ConfigDir string
 }
 
+// AddFlags binds them to f, for a command that has no others.
+func (o *Node) AddFlags(f *pflag.FlagSet) { o.addFlags(f) }
+
 func (o *Node) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.ConfigFile, "kubelet-config", o.ConfigFile, "KubeletConfiguration `file` of the node, where it is a real one")
 	f.StringVar(&o.ConfigDir, "kubelet-config-dir", o.ConfigDir, "`directory` of drop-ins (*.conf) that are merged over the KubeletConfiguration")
+}
+
+// Kubelets say how the API server reaches nodes.
+type Kubelets struct {
+	// CAFile has the authorities of nodes' serving certificates. Empty: they are not verified, as with kube-apiserver.
+	CAFile string
+}
+
+func (o *Kubelets) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.CAFile, "kubelet-certificate-authority", o.CAFile, "`file` with the authorities of nodes' serving certificates; without it the certificates are not verified")
 }

@@ -30,13 +30,14 @@ type APIServer struct {
 	Simulated      Simulated
 	Node           Node
 	Network        Network
+	Kubelets       Kubelets
 }
 
 // section is one concept's flags.
 type section interface{ addFlags(f *pflag.FlagSet) }
 
 func (o *APIServer) sections() []section {
-	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Egress, &o.Explain, &o.Pods, &o.Webhooks, &o.Controllers, &o.Scheduler, &o.Simulated, &o.Node, &o.Network}
+	return []section{&o.Authentication, &o.Authorization, &o.Audit, &o.FlowControl, &o.Encryption, &o.Admission, &o.Aggregation, &o.Egress, &o.Explain, &o.Pods, &o.Webhooks, &o.Controllers, &o.Scheduler, &o.Simulated, &o.Node, &o.Network, &o.Kubelets}
 }
 
 // AddFlags binds all of them to f.

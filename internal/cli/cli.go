@@ -24,6 +24,8 @@ type Program struct {
 	Out, Err io.Writer
 	// Start starts a cluster and returns when it is ready.
 	Start func(ctx context.Context, o UpOptions) (Cluster, error)
+	// Join starts a node of a cluster that is elsewhere, and returns when it is at work.
+	Join func(ctx context.Context, o NodeOptions) (Cluster, error)
 	// Judge judges definitions offline.
 	Judge Judge
 }
@@ -64,6 +66,8 @@ type verb struct {
 func verbs() []verb {
 	return []verb{
 		{"up", "[flags]", "start a cluster in the foreground", runUp},
+		{"node", "--join URL --token T", "run a node of a cluster that is elsewhere", runNode},
+		{"token", "create|list|delete", "tokens with which nodes join", runToken},
 		{"kubectl", "ARGS...", "the whole of kubectl", runKubectl},
 		{"machine", "prepare", "install and start what a real node needs: containerd, CNI plug-ins, images", runMachine},
 		{"crd", "check FILE...", "judge CustomResourceDefinitions as a server would, without one", runCRD},

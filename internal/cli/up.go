@@ -27,7 +27,12 @@ func runUp(ctx context.Context, p Program, args []string) int {
 	if !ok {
 		return code
 	}
-	klog.SetSlogLogger(o.Logger)
+	return stay(ctx, p, o.Logger, o.Started, func(ctx context.Context) (Cluster, error) { return p.Start(ctx, o) })
+}
+
+// stay starts a cluster, or a node, and stays until a signal or a failure ends it.
+func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, start func(context.Context) (Cluster, error)) int {
+	klog.SetSlogLogger(log)
 
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
@@ -60,7 +65,7 @@ func runUp(ctx context.Context, p Program, args []string) int {
 	}()
 	shareProcessors()
 	stillStarting := time.AfterFunc(time.Second, func() { fmt.Fprintln(p.Err, "mortise: starting ...") })
-	cluster, err := p.Start(starting, o)
+	cluster, err := start(starting)
 	stillStarting.Stop()
 	if err != nil {
 		select {
@@ -71,18 +76,18 @@ func runUp(ctx context.Context, p Program, args []string) int {
 		}
 	}
 	url, kubeconfig, node := cluster.Ready()
-	fmt.Fprintf(p.Err, "mortise: ready in %d ms, %s, kubeconfig %s, node: %s\n", time.Since(o.Started).Milliseconds(), url, kubeconfig, node)
+	fmt.Fprintf(p.Err, "mortise: ready in %d ms, %s, kubeconfig %s, node: %s\n", time.Since(started).Milliseconds(), url, kubeconfig, node)
 
 	go func() {
 		select {
 		case <-cluster.Settled():
 			if err := trimMemory(); err != nil {
-				o.Logger.Warn("memory is not given back", "error", err)
+				log.Warn("memory is not given back", "error", err)
 			}
 			if os.Getenv("GOGC") == "" { // who sets it knows better
 				go paceCollections(ctx)
 			}
-			giveBack(ctx, o.Logger)
+			giveBack(ctx, log)
 		case <-ctx.Done():
 		}
 	}()
@@ -122,6 +127,7 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 	var config []string
 	f.StringSliceVar(&config, "runtime-config", nil, "APIs to switch on or off: api/beta=true, GROUP/VERSION=false, GROUP/VERSION/RESOURCE=true ...")
 	o.APIServer.Explain.Enabled = true
+	o.APIServer.Authentication.BootstrapTokens = true // nobody has one before `mortise token create`
 	o.APIServer.AddFlags(f)
 	f.StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	f.Usage = func() {

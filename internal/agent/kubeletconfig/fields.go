@@ -70,7 +70,8 @@ func Fields() []Field {
 		honoured("the machine is checked", "failSwapOn", "failCgroupV1", "protectKernelDefaults"),
 		honoured("names are checked; a gate changes what is checked, not what the node does", "featureGates"),
 
-		without("the node's certificates come from the cluster's own authority, and are made anew at each start", "rotateCertificates", "serverTLSBootstrap"),
+		honoured("a node that joined asks the cluster for its serving certificate; one in the server's process has one anyway", "serverTLSBootstrap"),
+		without("a node that joined always replaces its certificate; one in the server's process has none that ends", "rotateCertificates"),
 		without("the node is a part of the server's process", "oomScoreAdj", "maxOpenFiles", "kubeletCgroups", "systemCgroups", "contentType", "kubeAPIQPS", "kubeAPIBurst", "runtimeRequestTimeout"),
 		without("there is no such port or page", "readOnlyPort", "enableContentionProfiling", "enableSystemLogHandler", "enableSystemLogQuery",
 			"enableProfilingHandler", "enableDebugFlagsHandler", "showHiddenMetricsForVersion", "volumeStatsAggPeriod"),

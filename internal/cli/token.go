@@ -1,0 +1,300 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/cert"
+
+	"github.com/mortise-dev/mortise/internal/bootstraptoken"
+)
+
+const tokenUsage = `Usage:
+  mortise token create [TOKEN] [--ttl 24h] [--usages signing,authentication] [--groups GROUP]... [--description TEXT] [--print-join-command]
+  mortise token list [-o json]
+  mortise token delete ID|TOKEN...
+
+Tokens with which nodes join the cluster: see docs/nodes.md. The cluster is the one of --kubeconfig, of $KUBECONFIG, or of
+` + "`mortise up`" + ` on this machine.
+`
+
+// signedWithin is how long a new token may take until it can be used.
+const signedWithin = 15 * time.Second
+
+// tokens is one call of `mortise token`.
+type tokens struct {
+	Program
+	config     *rest.Config
+	client     kubernetes.Interface
+	entry      bootstraptoken.Entry
+	ttl        time.Duration
+	join       bool
+	output     string
+	kubeconfig string
+	server     string
+}
+
+// runToken makes, lists and deletes bootstrap tokens.
+func runToken(ctx context.Context, p Program, args []string) int {
+	if len(args) == 0 {
+		fmt.Fprint(p.Err, tokenUsage)
+		return 2
+	}
+	if slices.Contains([]string{"help", "-h", "--help"}, args[0]) {
+		fmt.Fprint(p.Out, tokenUsage)
+		return 0
+	}
+	t := &tokens{Program: p}
+	f := pflag.NewFlagSet("token "+args[0], pflag.ContinueOnError)
+	f.SetOutput(p.Err)
+	f.SortFlags = false
+	f.StringVar(&t.kubeconfig, "kubeconfig", "", "kubeconfig of an administrator")
+	run, wants := t.create, "at most one token"
+	fits := func(n int) bool { return n <= 1 }
+	switch args[0] {
+	case "create":
+		f.DurationVar(&t.ttl, "ttl", 24*time.Hour, "how long the token is good for; 0: for ever")
+		f.StringSliceVar(&t.entry.Usages, "usages", bootstraptoken.Usages(), "what it is for: signing, authentication")
+		f.StringSliceVar(&t.entry.Groups, "groups", []string{bootstraptoken.DefaultGroup}, "groups of who shows it, beside system:bootstrappers")
+		f.StringVar(&t.entry.Description, "description", "", "what people should know of it")
+		f.BoolVar(&t.join, "print-join-command", false, "print the command that joins a node, instead of the token alone")
+		f.StringVar(&t.server, "server", "", "URL at which nodes reach the server (default: the kubeconfig's; if that is of this machine alone, what the server advertises)")
+	case "list":
+		f.StringVarP(&t.output, "output", "o", "", "json, or nothing for a table")
+		run, wants, fits = t.list, "no arguments", func(n int) bool { return n == 0 }
+	case "delete":
+		run, wants, fits = t.remove, "IDs or tokens", func(n int) bool { return n > 0 }
+	default:
+		fmt.Fprintf(p.Err, "mortise token: %q: want create, list or delete\n", args[0])
+		return 2
+	}
+	f.Usage = func() { fmt.Fprint(p.Err, tokenUsage+"\nFlags:\n"+f.FlagUsages()) }
+	if err := f.Parse(args[1:]); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return 0
+		}
+		fmt.Fprintf(p.Err, "mortise token %s: %v\n", args[0], err)
+		return 2
+	}
+	wrong := func(err error) int {
+		fmt.Fprintf(p.Err, "mortise token %s: %v\n", args[0], err)
+		return 2
+	}
+	if !fits(f.NArg()) {
+		return wrong(fmt.Errorf("want %s, got %d arguments", wants, f.NArg()))
+	}
+	if args[0] == "create" && !slices.Contains(t.entry.Usages, bootstraptoken.Authentication) && !f.Changed("groups") {
+		t.entry.Groups = nil
+	}
+	if err := t.check(f.Args()); err != nil {
+		return wrong(err)
+	}
+	if err := t.connect(); err != nil {
+		return fail(p, err)
+	}
+	if err := run(ctx, f.Args()); err != nil {
+		return fail(p, err)
+	}
+	return 0
+}
+
+func (t *tokens) check(args []string) error {
+	for _, a := range args {
+		if _, err := bootstraptoken.IDOf(a); err != nil {
+			return err
+		}
+	}
+	switch {
+	case t.ttl < 0:
+		return fmt.Errorf("--ttl %s: want a time that is not negative", t.ttl)
+	case t.output != "" && t.output != "json":
+		return fmt.Errorf("--output %q: want json", t.output)
+	}
+	return t.entry.Check()
+}
+
+// connect finds the cluster.
+func (t *tokens) connect() (err error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = t.kubeconfig
+	if own := filepath.Join(defaultDataDir(), "kubeconfig"); t.kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
+		if _, err := os.Stat(own); err == nil {
+			rules.ExplicitPath = own
+		}
+	}
+	if t.config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig(); err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	if err := rest.LoadTLSFiles(t.config); err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	if t.client, err = kubernetes.NewForConfig(t.config); err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	return nil
+}
+
+func (t *tokens) create(ctx context.Context, args []string) (err error) {
+	if len(args) == 1 {
+		t.entry.Token, err = bootstraptoken.Parse(args[0])
+	} else {
+		t.entry.Token, err = bootstraptoken.Generate()
+	}
+	if err != nil {
+		return err
+	}
+	if t.ttl > 0 {
+		t.entry.Expires = time.Now().Add(t.ttl)
+	}
+	authorities, err := cert.ParseCertsPEM(t.config.CAData)
+	if err != nil {
+		return fmt.Errorf("read the cluster's authority in the kubeconfig: %w", err)
+	}
+	at := t.reachable(ctx)
+	if err := bootstraptoken.Prepare(ctx, t.client, at, t.config.CAData); err != nil {
+		return err
+	}
+	if err := bootstraptoken.Create(ctx, t.client, t.entry); err != nil {
+		return err
+	}
+	if slices.Contains(t.entry.Usages, bootstraptoken.Signing) {
+		signed, cancel := context.WithTimeout(ctx, signedWithin)
+		defer cancel()
+		if err := bootstraptoken.AwaitSignature(signed, t.client, t.entry.ID); err != nil {
+			fmt.Fprintf(t.Err, "mortise: the token is made, but no controller has signed %s with it: nodes must be given --ca-file\n", bootstraptoken.InfoName)
+		}
+	}
+	if !t.join {
+		fmt.Fprintln(t.Out, t.entry)
+		return nil
+	}
+	line := []string{"mortise", "node", "--join", at, "--token", t.entry.String()}
+	for _, c := range authorities {
+		line = append(line, "--ca-cert-hash", bootstraptoken.Hash(c))
+	}
+	fmt.Fprintln(t.Out, strings.Join(line, " "))
+	return nil
+}
+
+// reachable is the URL for nodes. That of a kubeconfig of this machine is of no use to others: the server says in the
+// endpoints of the Service kubernetes where they reach it, which is believed if it answers there.
+func (t *tokens) reachable(ctx context.Context) string {
+	if t.server != "" {
+		return t.server
+	}
+	own, err := url.Parse(t.config.Host)
+	if err != nil {
+		return t.config.Host
+	}
+	if ip := net.ParseIP(own.Hostname()); own.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return t.config.Host
+	}
+	all, err := t.client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
+	if err != nil {
+		return t.config.Host
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(t.config.CAData)
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 2 * time.Second}, Config: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+	for _, s := range all.Items {
+		for _, e := range s.Endpoints {
+			for _, a := range e.Addresses {
+				for _, port := range s.Ports {
+					if ip := net.ParseIP(a); port.Port == nil || ip == nil || ip.IsLoopback() {
+						continue
+					}
+					at := net.JoinHostPort(a, fmt.Sprint(*port.Port))
+					if c, err := dialer.DialContext(ctx, "tcp", at); err == nil {
+						_ = c.Close()
+						return "https://" + at
+					}
+				}
+			}
+		}
+	}
+	return t.config.Host
+}
+
+func (t *tokens) list(ctx context.Context, _ []string) error {
+	all, skipped, err := bootstraptoken.List(ctx, t.client)
+	if err != nil {
+		return err
+	}
+	for _, err := range skipped {
+		fmt.Fprintf(t.Err, "mortise: %v\n", err)
+	}
+	if t.output == "json" {
+		type row struct {
+			Token       string     `json:"token"`
+			Description string     `json:"description,omitempty"`
+			Expires     *time.Time `json:"expires,omitempty"`
+			Usages      []string   `json:"usages,omitempty"`
+			Groups      []string   `json:"groups,omitempty"`
+		}
+		rows := []row{}
+		for _, e := range all {
+			r := row{Token: e.String(), Description: e.Description, Usages: e.Usages, Groups: e.Groups}
+			if !e.Expires.IsZero() {
+				r.Expires = &e.Expires
+			}
+			rows = append(rows, r)
+		}
+		enc := json.NewEncoder(t.Out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(rows)
+	}
+	w := tabwriter.NewWriter(t.Out, 10, 4, 3, ' ', 0)
+	fmt.Fprintln(w, "TOKEN\tTTL\tEXPIRES\tUSAGES\tDESCRIPTION\tEXTRA GROUPS")
+	none := func(text, otherwise string) string {
+		if text == "" {
+			return otherwise
+		}
+		return text
+	}
+	for _, e := range all {
+		left, end := "<forever>", "<never>"
+		if !e.Expires.IsZero() {
+			left, end = "<expired>", e.Expires.Format(time.RFC3339)
+			if d := time.Until(e.Expires); d > 0 {
+				left = duration.ShortHumanDuration(d)
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e, left, end, none(strings.Join(e.Usages, ","), "<none>"), none(e.Description, "<none>"), none(strings.Join(e.Groups, ","), "<none>"))
+	}
+	return w.Flush()
+}
+
+func (t *tokens) remove(ctx context.Context, args []string) error {
+	for _, a := range args {
+		id, err := bootstraptoken.IDOf(a)
+		if err != nil {
+			return err
+		}
+		if err := bootstraptoken.Delete(ctx, t.client, id); err != nil {
+			return err
+		}
+		fmt.Fprintf(t.Out, "bootstrap token %q deleted\n", id)
+	}
+	return nil
+}
