@@ -1,0 +1,296 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
+)
+
+// joined starts `mortise node` in a process of its own, and waits until it is ready. The process is ended with the test.
+func joined(t *testing.T, dataDir string, args ...string) *program {
+	t.Helper()
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &program{t: t, kubeconfig: filepath.Join(dataDir, "node", "kubelet.conf"), output: &tail{}, ready: make(chan string, 1), exited: make(chan error, 1)}
+	p.command = exec.Command(path, append([]string{"node", "--data-dir", dataDir, "--log-level", "info"}, args...)...)
+	stderr, err := p.command.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("mortise node said:\n%s", p.output)
+		}
+	})
+	go func() {
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			p.output.add(lines.Text())
+			if strings.HasPrefix(lines.Text(), "mortise: ready in ") {
+				p.ready <- lines.Text()
+			}
+		}
+		p.exited <- p.command.Wait()
+	}()
+	p.comesUp()
+	return p
+}
+
+// mortise runs a verb and returns what it printed on both streams, without the end of the last line.
+func (p *program) mortise(args ...string) (string, error) {
+	out, err := exec.CommandContext(p.t.Context(), p.command.Path, args...).CombinedOutput()
+	return strings.TrimRight(string(out), "\n"), err
+}
+
+func awaitNode(t *testing.T, c kubernetes.Interface, name string, status corev1.ConditionStatus) {
+	t.Helper()
+	awaitEvent(t, c, "nodes", "", fields.OneTermEqualSelector("metadata.name", name), &corev1.Node{}, 90*time.Second, func(e watch.Event) bool {
+		n, ok := e.Object.(*corev1.Node)
+		if !ok {
+			return false
+		}
+		for _, condition := range n.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == status {
+				return n.Spec.PodCIDR != ""
+			}
+		}
+		return false
+	})
+}
+
+// TestJoin: a machine with a token becomes a node, in a process of its own; what is wrong is refused with words that help; a
+// node that has joined needs no token any more, may do no more than a node, and replaces its certificate.
+func TestJoin(t *testing.T) {
+	server := up(t, t.TempDir(), "--node", "none")
+	c := server.client()
+	line, err := server.mortise("token", "create", "--kubeconfig", server.kubeconfig, "--print-join-command", "--description", "for a test")
+	if err != nil {
+		t.Fatalf("token create: %v\n%s", err, line)
+	}
+	join := strings.Fields(line)
+	if len(join) != 8 || join[1] != "node" || join[2] != "--join" || join[4] != "--token" || join[6] != "--ca-cert-hash" {
+		t.Fatalf("the command to join is %q", line)
+	}
+	url, token, hash := join[3], join[5], join[7]
+	if out, err := server.mortise("token", "list", "--kubeconfig", server.kubeconfig); err != nil || !strings.Contains(out, token) || !strings.Contains(out, "for a test") {
+		t.Errorf("token list: %v\n%s", err, out)
+	}
+
+	expired, err := server.mortise("token", "create", "aaaaaa.0123456789abcdef", "--kubeconfig", server.kubeconfig, "--ttl", "0")
+	if err != nil || expired != "aaaaaa.0123456789abcdef" {
+		t.Fatalf("token create: %v %q", err, expired)
+	}
+	if out, err := server.mortise("token", "delete", "aaaaaa", "--kubeconfig", server.kubeconfig); err != nil {
+		t.Fatalf("token delete: %v\n%s", err, out)
+	}
+	authority := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(authority, server.config.CAData, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wrong := token[:7] + strings.Repeat("0", 16)
+	for name, r := range map[string]struct {
+		args []string
+		want string
+	}{
+		"another secret":             {[]string{"--join", url, "--token", wrong, "--ca-cert-hash", hash}, "its secret is another"},
+		"another secret, by CA file": {[]string{"--join", url, "--token", wrong, "--ca-file", authority}, "does not know the token"},
+		"a token that was deleted":   {[]string{"--join", url, "--token", expired, "--ca-cert-hash", hash}, "is not known there, or has expired"},
+		"another authority":          {[]string{"--join", url, "--token", token, "--ca-cert-hash", "sha256:" + strings.Repeat("0", 64)}, "which is not the hash that was given"},
+		"a server that is not there": {[]string{"--join", "https://127.0.0.1:1", "--token", token, "--ca-cert-hash", hash}, "connection refused"},
+		"no token":                   {[]string{"--join", url}, "joining takes a token"},
+		"nothing at all":             {nil, "this machine is no node yet"},
+	} {
+		out, err := server.mortise(append([]string{"node", "--data-dir", filepath.Join(t.TempDir(), "d"), "--node", "simulated", "--name", "stranger"}, r.args...)...)
+		if err == nil || !strings.Contains(out, r.want) || strings.Contains(out, token[7:]) {
+			t.Errorf("%s: %v, %q; want %q", name, err, out, r.want)
+		}
+	}
+	if all, err := c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil || len(all.Items) > 0 {
+		t.Errorf("%d nodes, %v; want none", len(all.Items), err)
+	}
+
+	dir := filepath.Join(t.TempDir(), "node")
+	node := joined(t, dir, "--join", url, "--token", token, "--ca-cert-hash", hash, "--name", "far", "--node", "simulated")
+	awaitNode(t, c, "far", corev1.ConditionTrue)
+	server.kubectl("run", "web", "--image=web")
+	server.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+	if out := server.kubectl("get", "pod", "web", "-o", "jsonpath={.spec.nodeName} {.status.podIP}"); !strings.HasPrefix(out, "far 10.244.") {
+		t.Errorf("the pod is at %q", out)
+	}
+	if out := server.kubectl("logs", "web"); !strings.Contains(out, "on node far") {
+		t.Errorf("logs say %q", out)
+	}
+	out, err := server.mortise("node", "--data-dir", filepath.Join(t.TempDir(), "d"), "--node", "simulated", "--name", "far", "--join", url, "--token", token, "--ca-cert-hash", hash)
+	if err == nil || !strings.Contains(out, "a node far is there already") {
+		t.Errorf("a second node of that name: %v, %q", err, out)
+	}
+	out, err = server.mortise("node", "--data-dir", dir+"2", "--node", "simulated", "--join", url, "--token", token, "--name", "x/y")
+	if err == nil {
+		t.Errorf("a node of the name x/y: %q", out)
+	}
+
+	// It is a node, and no more than one.
+	asNode := nodeClient(t, node)
+	if _, err := asNode.CoreV1().Nodes().Get(t.Context(), "far", metav1.GetOptions{}); err != nil {
+		t.Errorf("the node reads itself: %v", err)
+	}
+	for what, list := range map[string]func(metav1.ListOptions) error{ // what its proxy, DNS and routes follow
+		"nodes": func(o metav1.ListOptions) error { _, err := asNode.CoreV1().Nodes().List(t.Context(), o); return err },
+		"services": func(o metav1.ListOptions) error {
+			_, err := asNode.CoreV1().Services("").List(t.Context(), o)
+			return err
+		},
+		"namespaces": func(o metav1.ListOptions) error {
+			_, err := asNode.CoreV1().Namespaces().List(t.Context(), o)
+			return err
+		},
+		"slices": func(o metav1.ListOptions) error {
+			_, err := asNode.DiscoveryV1().EndpointSlices("").List(t.Context(), o)
+			return err
+		},
+		"ranges": func(o metav1.ListOptions) error {
+			_, err := asNode.NetworkingV1().ServiceCIDRs().List(t.Context(), o)
+			return err
+		},
+	} {
+		if err := list(metav1.ListOptions{}); err != nil {
+			t.Errorf("the node lists %s: %v", what, err)
+		}
+	}
+	if _, err := asNode.CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{}); err != nil {
+		t.Errorf("the node finds the cluster DNS: %v", err)
+	}
+	if _, err := asNode.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("the node lists secrets: %v", err)
+	}
+	if _, err := asNode.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("the node makes another: %v", err)
+	}
+
+	node.stop()
+
+	// Without a token, with what lies on disk.
+	node = joined(t, dir, "--node", "simulated")
+	if !strings.Contains(node.readyLine, "node: far, simulated") {
+		t.Errorf("ready line %q", node.readyLine)
+	}
+	server.kubectl("delete", "pod", "web", "--timeout=60s")
+	node.stop()
+	for name, r := range map[string]struct {
+		args []string
+		want string
+	}{
+		"another name":    {[]string{"--name", "near"}, "is the node far already"},
+		"another cluster": {[]string{"--join", "https://127.0.0.1:1"}, "is a node of " + url + " already"},
+	} {
+		out, err := server.mortise(append([]string{"node", "--data-dir", dir, "--node", "simulated"}, r.args...)...)
+		if err == nil || !strings.Contains(out, r.want) {
+			t.Errorf("%s: %v, %q; want %q", name, err, out, r.want)
+		}
+	}
+	server.stop()
+}
+
+// nodeClient is a client by what the node has on disk.
+func nodeClient(t *testing.T, node *program) kubernetes.Interface {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", node.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rest.LoadTLSFiles(config); err != nil {
+		t.Fatal(err)
+	}
+	config.CertFile, config.KeyFile = "", ""
+	c, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestNodeCertificateRotates: a node goes on when the certificate that it came in with is over, since it has another by then; the key
+// is another too, and the node can be started again with them.
+func TestNodeCertificateRotates(t *testing.T) {
+	server := up(t, t.TempDir(), "--node", "none", "--cluster-signing-duration", "20s")
+	c := server.client()
+	line, err := server.mortise("token", "create", "--kubeconfig", server.kubeconfig, "--print-join-command")
+	if err != nil {
+		t.Fatalf("token create: %v\n%s", err, line)
+	}
+	dir := filepath.Join(t.TempDir(), "node")
+	node := joined(t, dir, append(strings.Fields(line)[2:], "--name", "far", "--node", "simulated")...)
+	files, err := filepath.Glob(filepath.Join(dir, "node", "pki", "kubelet-client-2*.pem"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no certificate is on disk: %v", err)
+	}
+	pair, err := tls.LoadX509KeyPair(files[0], files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := pair.Leaf.NotAfter
+	if life := time.Until(end); life > 20*time.Second {
+		t.Fatalf("the first certificate is good for %s", life)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	leases := cache.NewListWatchFromClient(c.CoordinationV1().RESTClient(), "leases", "kube-node-lease", fields.OneTermEqualSelector("metadata.name", "far"))
+	if _, err := watchtools.UntilWithSync(ctx, leases, &coordinationv1.Lease{}, nil, func(e watch.Event) (bool, error) {
+		l, ok := e.Object.(*coordinationv1.Lease)
+		return ok && l.Spec.RenewTime != nil && l.Spec.RenewTime.After(end.Add(time.Second)), nil
+	}); err != nil {
+		t.Fatalf("no heartbeat after the end of the first certificate: %v", err)
+	}
+	current := filepath.Join(filepath.Dir(node.kubeconfig), "pki", "kubelet-client-current.pem")
+	now, err := tls.LoadX509KeyPair(current, current)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now.Leaf.SerialNumber.Cmp(pair.Leaf.SerialNumber) == 0 || now.Leaf.Subject.CommonName != "system:node:far" || slices.Equal(now.Leaf.RawSubjectPublicKeyInfo, pair.Leaf.RawSubjectPublicKeyInfo) {
+		t.Errorf("the certificate on disk is the first one still, or its key is, or it is of %s", now.Leaf.Subject)
+	}
+	node.stop()
+
+	// Away for longer than the certificate lasts: a token is needed, and enough.
+	ended := time.NewTimer(time.Until(now.Leaf.NotAfter) + time.Second)
+	<-ended.C
+	out, err := server.mortise("node", "--data-dir", dir, "--node", "simulated")
+	if err == nil || !strings.Contains(out, "a token is needed to join again") {
+		t.Errorf("with a certificate that has ended: %v, %q", err, out)
+	}
+	if err := c.CoreV1().Nodes().Delete(t.Context(), "far", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	node = joined(t, dir, append(strings.Fields(line)[2:], "--node", "simulated")...)
+	awaitNode(t, c, "far", corev1.ConditionTrue)
+	node.stop()
+	server.stop()
+}
