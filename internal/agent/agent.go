@@ -331,6 +331,9 @@ func (n *node) prepare(ctx context.Context) error {
 		CgroupRoot: n.Kubelet.CgroupRoot, Flat: !*n.Kubelet.CgroupsPerQOS, SeccompDefault: *n.Kubelet.SeccompDefault,
 		NoQuota: !*n.Kubelet.CPUCFSQuota, QuotaPeriod: n.Kubelet.CPUCFSQuotaPeriod.Duration,
 	}
+	for _, p := range n.machine.hugePages {
+		n.config.HugePages = append(n.config.HugePages, p.size)
+	}
 	if text, err := os.ReadFile(*n.Kubelet.ResolverConfig); err == nil {
 		n.config.HostServers, n.config.HostSearches, n.config.HostOptions = runconfig.ParseResolvConf(string(text))
 	}

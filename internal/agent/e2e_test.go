@@ -62,6 +62,7 @@ func TestEndToEnd(t *testing.T) {
 			}
 		}
 	})
+	paged := reservePages(t, 8)
 	c := newCluster(t, Options{
 		NodeName: "n1", RuntimeEndpoint: socket, RootDir: filepath.Join(dir, "kubelet"), LogDir: filepath.Join(dir, "pods"),
 		CNIConfDir: filepath.Join(dir, "cni"), CNIDataDir: filepath.Join(dir, "networks"), PodCIDR: "10.213.0.0/24", CNIBridge: "mortise-test0",
@@ -87,6 +88,13 @@ func TestEndToEnd(t *testing.T) {
 		if err != nil || string(body) != "hello from web\n" {
 			t.Errorf("answer: %q, %v", body, err)
 		}
+	})
+
+	t.Run("huge pages", func(t *testing.T) {
+		if !paged {
+			t.Skip("SKIPPED: the kernel has no huge pages to give")
+		}
+		hugePagesEndToEnd(t, c)
 	})
 
 	t.Run("logs", func(t *testing.T) {

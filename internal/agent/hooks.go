@@ -7,10 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
@@ -103,52 +107,44 @@ func (n *node) fits(w *worker, pod *corev1.Pod) error {
 			continue
 		}
 		pods++
-		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-			used[name] += request(other.spec, name)
+		theirs := resourcehelper.PodRequests(other.spec, resourcehelper.PodResourcesOptions{})
+		for name := range theirs {
+			used[name] += amount(theirs, name)
 		}
 	}
 	n.mu.Unlock()
 	if limit := allocatable[corev1.ResourcePods]; pods+1 > limit.Value() {
 		return &rejection{"OutOfpods", fmt.Sprintf("Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", pods, limit.Value())}
 	}
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		limit := allocatable[name]
-		capacity := limit.Value()
-		if name == corev1.ResourceCPU {
-			capacity = limit.MilliValue()
+	wanted := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			names = append(names, name)
 		}
-		if want := request(pod, name); want > 0 && used[name]+want > capacity {
+	}
+	for _, name := range names {
+		capacity := amount(allocatable, name)
+		if want := amount(wanted, name); want > 0 && used[name]+want > capacity {
 			return &rejection{"OutOf" + string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, want, used[name], capacity)}
 		}
 	}
 	return nil
 }
 
-// request is what a pod asks for: the sum of its containers, or what its largest init
-// container needs while sidecars run, whichever is more; CPU in thousandths.
+// request is what a pod asks for: what it says itself, or the sum of its containers, or what its largest init container needs while
+// sidecars run, whichever is more; CPU in thousandths.
 func request(pod *corev1.Pod, name corev1.ResourceName) int64 {
-	value := func(list corev1.ResourceList) int64 {
-		q := list[name]
-		if name == corev1.ResourceCPU {
-			return q.MilliValue()
-		}
-		return q.Value()
+	all := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	return amount(all, name)
+}
+
+func amount(list corev1.ResourceList, name corev1.ResourceName) int64 {
+	q := list[name]
+	if name == corev1.ResourceCPU {
+		return q.MilliValue()
 	}
-	var sum, sidecars, most int64
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		own := value(c.Resources.Requests)
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			sidecars += own
-			most = max(most, sidecars)
-			continue
-		}
-		most = max(most, sidecars+own)
-	}
-	for _, c := range pod.Spec.Containers {
-		sum += value(c.Resources.Requests)
-	}
-	return max(sum+sidecars, most) + value(pod.Spec.Overhead)
+	return q.Value()
 }
 
 func (n *node) follows(_ context.Context, w *worker, pod *corev1.Pod) error {

@@ -5,10 +5,15 @@ package agent
 
 import (
 	"bufio"
+	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,6 +26,7 @@ type hardware struct {
 	memory         int64 // bytes
 	disk, inodes   int64 // of the root directory's file system
 	swap           int64
+	hugePages      []hugePages // by size
 	kernel         string
 	osImage        string
 	machineID      string
@@ -67,7 +73,36 @@ func look(root string) (hardware, error) {
 		}
 	}
 	m.lowestOOMScore = lowestOOMScore()
-	return m, nil
+	m.hugePages, err = reservedPages("/sys/kernel/mm/hugepages")
+	return m, err
+}
+
+// hugePages are pages of one size that the machine keeps apart, in bytes.
+type hugePages struct{ size, total int64 }
+
+// reservedPages reads the kernel's figures of huge pages. A kernel without them has none.
+func reservedPages(root string) ([]hugePages, error) {
+	dirs, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list huge pages: %w", err)
+	}
+	var out []hugePages
+	for _, d := range dirs {
+		var kilobytes int64
+		if _, err := fmt.Sscanf(d.Name(), "hugepages-%dkB", &kilobytes); err != nil {
+			continue
+		}
+		count, ok := number(filepath.Join(root, d.Name(), "nr_hugepages"))
+		if !ok {
+			return nil, fmt.Errorf("read huge pages: %s holds no number", d.Name())
+		}
+		out = append(out, hugePages{size: kilobytes << 10, total: count * kilobytes << 10})
+	}
+	slices.SortFunc(out, func(a, b hugePages) int { return cmp.Compare(a.size, b.size) })
+	return out, nil
 }
 
 // line is the first line of a file, or nothing.

@@ -173,7 +173,7 @@ func (n *node) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 			p.Containers = append(p.Containers, c)
 		}
 		for _, v := range pod.Spec.Volumes {
-			if v.EmptyDir == nil || v.EmptyDir.Medium == corev1.StorageMediumMemory {
+			if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault {
 				continue
 			}
 			if path, err := n.volumes.Path(ctx, pod, &v); err == nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/version"
 )
 
@@ -38,14 +39,16 @@ type readiness struct{ reason string }
 
 func (n *node) capacity() corev1.ResourceList {
 	m := n.machine
-	return corev1.ResourceList{
+	out := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(m.cpus), resource.DecimalSI),
 		corev1.ResourceMemory:           *resource.NewQuantity(m.memory, resource.BinarySI),
 		corev1.ResourcePods:             *resource.NewQuantity(n.MaxPods, resource.DecimalSI),
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(m.disk, resource.BinarySI),
-		"hugepages-1Gi":                 *resource.NewQuantity(0, resource.DecimalSI),
-		"hugepages-2Mi":                 *resource.NewQuantity(0, resource.DecimalSI),
 	}
+	for _, p := range m.hugePages {
+		out[runconfig.HugePages(p.size)] = *resource.NewQuantity(p.total, resource.BinarySI)
+	}
+	return out
 }
 
 // reserved is what is kept from pods for the system and for the node itself.
@@ -55,7 +58,8 @@ func (n *node) reserved(name corev1.ResourceName) resource.Quantity {
 	return out
 }
 
-// allocatable is the capacity without what the node keeps for itself, and without what pods would be evicted for.
+// allocatable is the capacity without what the node keeps for itself, and without what pods would be evicted for. What is kept apart as
+// huge pages is no memory for pods.
 func (n *node) allocatable() corev1.ResourceList {
 	out := n.capacity()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
@@ -64,6 +68,11 @@ func (n *node) allocatable() corev1.ResourceList {
 		for _, t := range n.settings.thresholds {
 			if t.Hard() && (t.Signal == evict.MemoryAvailable && name == corev1.ResourceMemory || t.Signal == evict.NodeFSAvailable && name == corev1.ResourceEphemeralStorage) {
 				left.Sub(t.Value.Of(capacity.Value()))
+			}
+		}
+		for _, p := range n.machine.hugePages {
+			if name == corev1.ResourceMemory {
+				left.Sub(*resource.NewQuantity(p.total, resource.BinarySI))
 			}
 		}
 		if left.Sign() < 0 {

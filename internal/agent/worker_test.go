@@ -26,6 +26,7 @@ import (
 type noMounts struct{}
 
 func (noMounts) Tmpfs(string, int64) error         { return nil }
+func (noMounts) Huge(string, int64) error          { return nil }
 func (noMounts) Unmount(string) error              { return nil }
 func (noMounts) Bind(string, string) error         { return nil }
 func (noMounts) Below(string) ([]string, error)    { return nil, nil }

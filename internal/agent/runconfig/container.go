@@ -4,17 +4,14 @@
 package runconfig
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/environ"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
-	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
 // ContainerInput is what a container's configuration is made from.
@@ -67,54 +64,6 @@ func (n *Node) Container(in ContainerInput) (*runtimeapi.ContainerConfig, error)
 		out.Envs = append(out.Envs, &runtimeapi.KeyValue{Key: v.Name, Value: []byte(v.Value)})
 	}
 	return out, nil
-}
-
-// The figures of the kernel's CPU scheduler.
-const (
-	minQuota      = 1_000 // microseconds
-	minShares     = 2
-	maxShares     = 262_144
-	sharesPerCPU  = 1024
-	milliPerCPU   = 1000
-	oomGuaranteed = -997
-	oomBestEffort = 1000
-)
-
-// Resources are a container's bounds.
-func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
-	out := &runtimeapi.LinuxContainerResources{OomScoreAdj: n.oomScore(pod, c)}
-	request, hasRequest := c.Resources.Requests[corev1.ResourceCPU]
-	limit := c.Resources.Limits[corev1.ResourceCPU]
-	if !hasRequest {
-		request = limit
-	}
-	out.CpuShares = min(max(request.MilliValue()*sharesPerCPU/milliPerCPU, minShares), maxShares)
-	if !limit.IsZero() && !n.NoQuota {
-		period := cmp.Or(n.QuotaPeriod, 100*time.Millisecond).Microseconds()
-		out.CpuPeriod = period
-		out.CpuQuota = max(limit.MilliValue()*period/milliPerCPU, minQuota)
-	}
-	if memory := c.Resources.Limits[corev1.ResourceMemory]; !memory.IsZero() {
-		out.MemoryLimitInBytes = memory.Value()
-	}
-	return out
-}
-
-// oomScore says how early the kernel kills the container when memory is short: the more
-// of the machine's memory it has asked for, the later.
-func (n *Node) oomScore(pod *corev1.Pod, c *corev1.Container) int64 {
-	score := int64(oomBestEffort)
-	switch cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)) {
-	case corev1.PodQOSGuaranteed:
-		score = oomGuaranteed
-	case corev1.PodQOSBurstable:
-		memory := c.Resources.Requests[corev1.ResourceMemory]
-		if n.MemoryBytes > 0 {
-			score = 1000 - 1000*memory.Value()/n.MemoryBytes
-		}
-		score = min(max(score, 1000+oomGuaranteed), oomBestEffort-1)
-	}
-	return max(score, n.LowestOOMScore)
 }
 
 func (n *Node) security(in ContainerInput) (*runtimeapi.LinuxContainerSecurityContext, error) {

@@ -32,7 +32,8 @@ type Node struct {
 	HostServers, HostSearches, HostOptions []string
 
 	CgroupDriver runtimeapi.CgroupDriver
-	MemoryBytes  int64 // of the machine
+	MemoryBytes  int64   // of the machine
+	HugePages    []int64 // the sizes of huge pages that the machine has, in bytes
 	// LowestOOMScore bounds scores from below: a process without CAP_SYS_RESOURCE cannot
 	// go under its own.
 	LowestOOMScore int64

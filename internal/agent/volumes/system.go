@@ -28,6 +28,11 @@ func (System) Tmpfs(dir string, size int64) error {
 	return os.NewSyscallError("mount", unix.Mount("tmpfs", dir, "tmpfs", 0, data))
 }
 
+// Huge mounts huge pages at dir.
+func (System) Huge(dir string, page int64) error {
+	return os.NewSyscallError("mount", unix.Mount("nodev", dir, "hugetlbfs", 0, fmt.Sprintf("pagesize=%d", page)))
+}
+
 // Unmount detaches what is mounted at dir.
 func (System) Unmount(dir string) error {
 	err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)

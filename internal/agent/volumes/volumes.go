@@ -26,6 +26,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,8 @@ type Sources interface {
 // Mounter mounts and unmounts; injected, since it needs privileges.
 type Mounter interface {
 	Tmpfs(dir string, size int64) error
+	// Huge mounts huge pages of the size (in bytes).
+	Huge(dir string, page int64) error
 	Unmount(dir string) error
 	// Bind mounts a file or directory, given as an open path, on the target.
 	Bind(source, target string) error
@@ -204,6 +207,10 @@ func (m *Manager) emptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 			size = v.EmptyDir.SizeLimit.Value()
 		}
 		if err := m.tmpfs(dir, size); err != nil {
+			return err
+		}
+	case strings.HasPrefix(string(medium), string(corev1.StorageMediumHugePages)):
+		if err := m.huge(pod, dir, medium); err != nil {
 			return err
 		}
 	case medium != corev1.StorageMediumDefault:

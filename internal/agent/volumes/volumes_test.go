@@ -104,7 +104,11 @@ func TestWriteRefusesNamesThatLeave(t *testing.T) {
 type mounts map[string]string
 
 func (m mounts) Tmpfs(dir string, _ int64) error { m[dir] = "tmpfs"; return nil }
-func (m mounts) Unmount(dir string) error        { delete(m, dir); return nil }
+func (m mounts) Huge(dir string, page int64) error {
+	m[dir] = fmt.Sprintf("huge %d", page)
+	return nil
+}
+func (m mounts) Unmount(dir string) error { delete(m, dir); return nil }
 func (m mounts) Bind(source, target string) error {
 	real, err := os.Readlink(source)
 	m[target] = real
