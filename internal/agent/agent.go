@@ -88,6 +88,9 @@ type Options struct {
 	// events: one second where it has no events, ten where it has.
 	Relist time.Duration
 
+	// CgroupFS is where the kernel shows its cgroups: /sys/fs/cgroup.
+	CgroupFS string
+
 	// Measure says what there is of everything that can run short; nil: the machine and the runtime are asked.
 	Measure func(ctx context.Context) evict.Observations
 

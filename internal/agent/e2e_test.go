@@ -97,6 +97,8 @@ func TestEndToEnd(t *testing.T) {
 		hugePagesEndToEnd(t, c)
 	})
 
+	t.Run("cgroups", func(t *testing.T) { cgroupsEndToEnd(t, c) })
+
 	t.Run("logs", func(t *testing.T) {
 		c.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "talk"}, Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever,

@@ -43,7 +43,10 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 		return !slices.ContainsFunc(w.state.Containers, func(c podstate.Container) bool { return c.ID == id })
 	})
 	var kills []decide.Kill
-	checked := false
+	checked, given := false, false
+	failed := func(err error) {
+		w.resizing = append(w.resizing, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: err.Error()})
+	}
 	for _, c := range w.state.Running() {
 		spec := container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
@@ -61,6 +64,12 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 				w.applied[c.ID] = have // until it can be done, nothing has changed
 				return nil
 			}
+			// The pod's own bounds are as wide as those within them, at any time.
+			if err := n.bound(pod, true); err != nil {
+				failed(err)
+				w.applied[c.ID] = have
+				return nil
+			}
 		}
 		if restarts(spec, changed) {
 			kills = append(kills, decide.Kill{ID: c.ID, Name: c.Name, Message: fmt.Sprintf("Container %s resize requires restart", c.Name)})
@@ -69,10 +78,15 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 		err := n.cri.Runtime.UpdateContainerResources(cri.Quiet(ctx), c.ID, &runtimeapi.ContainerResources{Linux: n.config.Resources(pod, spec)})
 		if err != nil {
 			w.applied[c.ID] = have
-			w.resizing = append(w.resizing, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: cri.Message(err)})
+			failed(errors.New(cri.Message(err)))
 			continue
 		}
-		w.applied[c.ID] = spec.Resources
+		w.applied[c.ID], given = spec.Resources, true
+	}
+	if given && len(w.resizing) == 0 && len(kills) == 0 {
+		if err := n.bound(pod, false); err != nil {
+			failed(err)
+		}
 	}
 	return kills
 }

@@ -169,7 +169,7 @@ func TestCgroupOfAllPods(t *testing.T) {
 			t.Errorf("%s: %s, want %s", parent, got, want)
 		}
 	}
-	if err := writeBound("/no/such/cgroup", "pids", 1, "pids.max"); err == nil {
+	if err := (cgroups{root: t.TempDir()}).mustWrite("/no/such/cgroup", "pids", 1, "pids.max"); err == nil {
 		t.Error("a cgroup that is not there takes a bound")
 	}
 }

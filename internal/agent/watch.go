@@ -5,13 +5,8 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -173,48 +168,4 @@ func (n *node) list(ctx context.Context) (map[types.UID]uint64, error) {
 		}
 	}
 	return out, nil
-}
-
-// removeCgroup removes the pod's own cgroup, which the runtime made as a parent and leaves.
-func (n *node) removeCgroup(_ context.Context, uid types.UID) error {
-	if n.config.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
-		return nil // systemd removes empty slices
-	}
-	roots, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", n.config.CgroupRoot, "kubepods"))
-	if err != nil {
-		return fmt.Errorf("find cgroups: %w", err)
-	}
-	roots = append(roots, filepath.Join("/sys/fs/cgroup", n.config.CgroupRoot, "kubepods"))
-	var failed []error
-	for _, root := range roots {
-		for _, class := range []string{"", "burstable", "besteffort"} {
-			dir := filepath.Join(root, class, "pod"+string(uid))
-			if err := removeEmpty(dir); err != nil {
-				failed = append(failed, err)
-			}
-		}
-	}
-	return errors.Join(failed...)
-}
-
-// removeEmpty removes a cgroup with those below it.
-func removeEmpty(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read cgroup: %w", err)
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			if err := removeEmpty(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !strings.Contains(err.Error(), "busy") {
-		return fmt.Errorf("remove cgroup: %w", err)
-	}
-	return nil
 }

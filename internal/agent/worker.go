@@ -321,6 +321,9 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 			}
 		}
 		if act.CreateSandbox {
+			if err := n.makeCgroup(pod); err != nil {
+				return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
+			}
 			return w.makeSandbox(ctx, pod, act.Attempt)
 		}
 		return again
@@ -334,7 +337,7 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 		return again
 	}
 	if len(act.Start)+len(act.Ephemeral) > 0 {
-		if err := n.bound(pod); err != nil {
+		if err := n.bound(pod, false); err != nil {
 			return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
 		}
 	}

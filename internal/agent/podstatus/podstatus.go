@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
@@ -219,8 +220,8 @@ func QOS(pod *corev1.Pod) corev1.PodQOSClass {
 			}
 		}
 	}
-	if r := pod.Spec.Resources; r != nil && (len(r.Limits) > 0 || len(r.Requests) > 0) {
-		look(*r)
+	if resourcehelper.IsPodLevelResourcesSet(pod) {
+		look(*pod.Spec.Resources)
 	} else {
 		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 			look(c.Resources)

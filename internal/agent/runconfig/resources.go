@@ -6,6 +6,8 @@ package runconfig
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,25 +29,110 @@ const (
 	oomBestEffort = 1000
 )
 
-// Resources are a container's bounds.
+// Resources are a container's bounds. What it does not say of limits, the pod says.
 func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
-	out := &runtimeapi.LinuxContainerResources{OomScoreAdj: n.oomScore(pod, c)}
-	request, hasRequest := c.Resources.Requests[corev1.ResourceCPU]
-	limit := c.Resources.Limits[corev1.ResourceCPU]
-	if !hasRequest {
-		request = limit
+	limits := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		limits[name] = c.Resources.Limits[name]
+		if own := limits[name]; own.IsZero() && resourcehelper.IsPodLevelResourcesSet(pod) {
+			limits[name] = pod.Spec.Resources.Limits[name]
+		}
 	}
-	out.CpuShares = min(max(request.MilliValue()*sharesPerCPU/milliPerCPU, minShares), maxShares)
-	if !limit.IsZero() && !n.NoQuota {
-		period := cmp.Or(n.QuotaPeriod, 100*time.Millisecond).Microseconds()
-		out.CpuPeriod = period
-		out.CpuQuota = max(limit.MilliValue()*period/milliPerCPU, minQuota)
-	}
-	if memory := c.Resources.Limits[corev1.ResourceMemory]; !memory.IsZero() {
-		out.MemoryLimitInBytes = memory.Value()
-	}
+	out := n.bounds(c.Resources.Requests, limits)
+	out.OomScoreAdj = n.oomScore(pod, c)
 	out.HugepageLimits = n.hugePages(pod, c)
 	return out
+}
+
+// bounds turns requests and limits into the kernel's figures. Who has a limit and no request asks for the limit.
+func (n *Node) bounds(requests, limits corev1.ResourceList) *runtimeapi.LinuxContainerResources {
+	limit := limits[corev1.ResourceCPU]
+	request, ok := requests[corev1.ResourceCPU]
+	if !ok {
+		request = limit
+	}
+	out := &runtimeapi.LinuxContainerResources{CpuShares: Shares(request.MilliValue())}
+	if !limit.IsZero() && !n.NoQuota {
+		out.CpuPeriod, out.CpuQuota = n.period(), n.quota(limit.MilliValue())
+	}
+	if memory := limits[corev1.ResourceMemory]; !memory.IsZero() {
+		out.MemoryLimitInBytes = memory.Value()
+	}
+	return out
+}
+
+// Shares are the kernel's CPU shares of thousandths of a processor.
+func Shares(milli int64) int64 {
+	return min(max(milli*sharesPerCPU/milliPerCPU, minShares), maxShares)
+}
+
+// period is the time, in microseconds, of which a CPU limit is a part.
+func (n *Node) period() int64 {
+	return cmp.Or(n.QuotaPeriod, 100*time.Millisecond).Microseconds()
+}
+
+func (n *Node) quota(milli int64) int64 {
+	return max(milli*n.period()/milliPerCPU, minQuota)
+}
+
+// PodResources are the bounds of a pod's own cgroup.
+type PodResources struct {
+	Shares        int64
+	Quota, Period int64           // microseconds; quota -1: none, period 0: nothing is said
+	Memory        int64           // bytes; 0: nothing is said
+	HugePages     map[int64]int64 // bytes, by page size
+}
+
+// Pod bounds a pod as a whole, its overhead included. Limits hold where each container has one or the pod itself does: a sum that leaves
+// out a container without bounds would bound it.
+func (n *Node) Pod(pod *corev1.Pod) PodResources {
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
+	cpu, memory := limits[corev1.ResourceCPU], limits[corev1.ResourceMemory]
+	request := requests[corev1.ResourceCPU]
+	out := PodResources{Shares: Shares(request.MilliValue()), HugePages: map[int64]int64{}}
+	for name, q := range requests {
+		if text, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
+			if size, err := resource.ParseQuantity(text); err == nil {
+				out.HugePages[size.Value()] += q.Value()
+			}
+		}
+	}
+	class := cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod))
+	if class == corev1.PodQOSBestEffort {
+		out.Shares = minShares
+		return out
+	}
+	if class == corev1.PodQOSGuaranteed || limited(pod, corev1.ResourceCPU) {
+		out.Quota, out.Period = n.quota(cpu.MilliValue()), n.period()
+		if n.NoQuota {
+			out.Quota = -1
+		}
+	}
+	if class == corev1.PodQOSGuaranteed || limited(pod, corev1.ResourceMemory) {
+		out.Memory = memory.Value()
+	}
+	return out
+}
+
+// limited says whether the pod, or each of its containers, has a limit.
+func limited(pod *corev1.Pod, name corev1.ResourceName) bool {
+	has := func(list corev1.ResourceList) bool { q := list[name]; return !q.IsZero() }
+	if resourcehelper.IsPodLevelResourcesSet(pod) && has(pod.Spec.Resources.Limits) {
+		return true
+	}
+	return !slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool { return !has(c.Resources.Limits) })
+}
+
+// sandboxResources are what a runtime that keeps pods in machines of their own makes the machine from: what the containers have
+// together, and what the sandbox itself takes.
+func (n *Node) sandboxResources(pod *corev1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
+	without := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
+	resources, overhead = n.bounds(resourcehelper.PodRequests(pod, without), resourcehelper.PodLimits(pod, without)), &runtimeapi.LinuxContainerResources{}
+	if pod.Spec.Overhead != nil {
+		overhead = n.bounds(pod.Spec.Overhead, pod.Spec.Overhead)
+	}
+	return resources, overhead
 }
 
 // hugePages bounds the container's huge pages of each size that the machine knows: by its own limit, by the pod's where it has none,
@@ -57,7 +144,7 @@ func (n *Node) hugePages(pod *corev1.Pod, c *corev1.Container) []*runtimeapi.Hug
 		if !ok && resourcehelper.IsPodLevelResourcesSet(pod) {
 			limit = pod.Spec.Resources.Limits[HugePages(size)]
 		}
-		out = append(out, &runtimeapi.HugepageLimit{PageSize: pageUnit(size), Limit: uint64(limit.Value())})
+		out = append(out, &runtimeapi.HugepageLimit{PageSize: PageUnit(size), Limit: uint64(limit.Value())})
 	}
 	return out
 }
@@ -67,8 +154,8 @@ func HugePages(size int64) corev1.ResourceName {
 	return corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
 }
 
-// pageUnit is a page's size as cgroups name it: 64KB, 2MB, 1GB.
-func pageUnit(size int64) string {
+// PageUnit is a page's size as cgroups name it: 64KB, 2MB, 1GB.
+func PageUnit(size int64) string {
 	for _, unit := range []struct {
 		shift int
 		name  string
@@ -80,19 +167,45 @@ func pageUnit(size int64) string {
 	return fmt.Sprintf("%dKB", size>>10)
 }
 
-// oomScore says how early the kernel kills the container when memory is short: the more
-// of the machine's memory it has asked for, the later.
+// oomScore says how early the kernel kills the container when memory is short: the more of the machine's memory it has asked for, the
+// later. What the pod asks for beyond its containers is shared among them, and a sidecar outlives the containers that it serves.
 func (n *Node) oomScore(pod *corev1.Pod, c *corev1.Container) int64 {
 	score := int64(oomBestEffort)
-	switch cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)) {
-	case corev1.PodQOSGuaranteed:
+	switch class := cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)); {
+	case class == corev1.PodQOSGuaranteed || nodeCritical(pod):
 		score = oomGuaranteed
-	case corev1.PodQOSBurstable:
-		memory := c.Resources.Requests[corev1.ResourceMemory]
+	case class == corev1.PodQOSBurstable:
+		asked := c.Resources.Requests.Memory().Value()
+		sidecar := slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name }) && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		if sidecar && len(pod.Spec.Containers) > 0 {
+			least := pod.Spec.Containers[0].Resources.Requests.Memory().Value()
+			for _, other := range pod.Spec.Containers[1:] {
+				least = min(least, other.Resources.Requests.Memory().Value())
+			}
+			asked = max(asked, least)
+		}
 		if n.MemoryBytes > 0 {
-			score = 1000 - 1000*memory.Value()/n.MemoryBytes
+			score = 1000 - 1000*(asked+sharedMemory(pod))/n.MemoryBytes
 		}
 		score = min(max(score, 1000+oomGuaranteed), oomBestEffort-1)
 	}
 	return max(score, n.LowestOOMScore)
+}
+
+// sharedMemory is each container's part of what the pod asks for beyond them.
+func sharedMemory(pod *corev1.Pod) int64 {
+	if !resourcehelper.IsPodLevelRequestsSet(pod) || pod.Spec.Resources.Requests.Memory().IsZero() {
+		return 0
+	}
+	theirs := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
+	left := pod.Spec.Resources.Requests.Memory().Value() - theirs.Memory().Value()
+	return max(left, 0) / int64(len(pod.Spec.Containers)+len(pod.Spec.InitContainers))
+}
+
+// nodeCritical says whether the node cannot do without the pod.
+func nodeCritical(pod *corev1.Pod) bool {
+	const name, priority = "system-node-critical", 2_000_000_000 // from which on pods are critical
+	source := pod.Annotations["kubernetes.io/config.source"]
+	static := source != "" && source != "api"
+	return pod.Spec.PriorityClassName == name && (static || pod.Spec.Priority != nil && *pod.Spec.Priority >= priority)
 }

@@ -99,6 +99,7 @@ func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxC
 		NamespaceOptions: namespaces(pod, ""),
 	}
 	linux := &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.CgroupParent(pod), SecurityContext: security, Sysctls: map[string]string{}}
+	linux.Resources, linux.Overhead = n.sandboxResources(pod)
 	if sc := pod.Spec.SecurityContext; sc != nil {
 		for _, s := range sc.Sysctls {
 			linux.Sysctls[s.Name] = s.Value
