@@ -129,7 +129,11 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		return wait, &corev1.ContainerStateWaiting{Reason: reason, Message: message}
 	}
 	last := w.state.NewestExited(c.Name)
-	image, wait, failure := n.ensureImage(ctx, pod, c)
+	images, wait, failure := n.ensureImageVolumes(ctx, pod, c)
+	var image *runtimeapi.Image
+	if failure == nil {
+		image, wait, failure = n.ensureImage(ctx, pod, c)
+	}
 	if failure != nil {
 		if ctx.Err() == nil {
 			n.containerEvent(pod, c, corev1.EventTypeWarning, "Failed", "Error: "+failure.Reason)
@@ -137,7 +141,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		return wait, failure
 	}
 	restarts := w.restartCount(pod, c)
-	config, err := n.containerConfig(ctx, pod, c, w.state, image, restarts)
+	config, err := n.containerConfig(ctx, pod, c, w.state, image, images, restarts)
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
@@ -199,7 +203,7 @@ func (w *worker) restartCount(pod *corev1.Pod, c *corev1.Container) int32 {
 
 // containerConfig makes the container's environment, mounts and files, and from them what
 // the runtime is asked for.
-func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.Container, state *podstate.Pod, image *runtimeapi.Image, restarts int32) (*runtimeapi.ContainerConfig, error) {
+func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.Container, state *podstate.Pod, image *runtimeapi.Image, images map[string]*runtimeapi.ImageSpec, restarts int32) (*runtimeapi.ContainerConfig, error) {
 	ips := n.podIPs(pod, state)
 	services, err := n.services.List(labels.Everything())
 	if err != nil {
@@ -213,7 +217,7 @@ func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.C
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := n.volumes.Mounts(ctx, pod, c, env)
+	mounts, err := n.volumes.Mounts(ctx, pod, c, env, images)
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +282,7 @@ func (n *node) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 // containerEvent records an event on one container of the pod.
 func (n *node) containerEvent(pod *corev1.Pod, c *corev1.Container, kind, reason, message string) {
 	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}
-	if c != nil {
+	if c != nil && c.Name != "" {
 		ref.FieldPath = fieldPath(pod, c.Name)
 	}
 	n.recorder.Event(ref, kind, reason, message)

@@ -97,6 +97,8 @@ func TestEndToEnd(t *testing.T) {
 		hugePagesEndToEnd(t, c)
 	})
 
+	t.Run("image volume", func(t *testing.T) { imageVolumeEndToEnd(t, c) })
+
 	t.Run("cgroups", func(t *testing.T) { cgroupsEndToEnd(t, c) })
 
 	t.Run("logs", func(t *testing.T) {

@@ -116,6 +116,14 @@ func (n *node) seeImages(ctx context.Context) error {
 					used[name] = true
 				}
 			}
+			for _, v := range w.spec.Spec.Volumes {
+				if v.Image == nil {
+					continue
+				}
+				if name, err := withTag(v.Image.Reference); err == nil {
+					used[name] = true
+				}
+			}
 		}
 	}
 	n.mu.Unlock()

@@ -20,6 +20,23 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 )
 
+// ensureImageVolumes finds or pulls the images that the container mounts, each as its own policy says.
+func (n *node) ensureImageVolumes(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (map[string]*runtimeapi.ImageSpec, time.Duration, *corev1.ContainerStateWaiting) {
+	out := map[string]*runtimeapi.ImageSpec{}
+	for _, v := range pod.Spec.Volumes {
+		if v.Image == nil || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name }) {
+			continue
+		}
+		// Events are the pod's: nothing in it has this image but the volume.
+		image, wait, failure := n.ensureImage(ctx, pod, &corev1.Container{Image: v.Image.Reference, ImagePullPolicy: v.Image.PullPolicy})
+		if failure != nil {
+			return nil, wait, failure
+		}
+		out[v.Name] = &runtimeapi.ImageSpec{Image: image.Id, UserSpecifiedImage: v.Image.Reference, Annotations: pod.Annotations}
+	}
+	return out, 0, nil
+}
+
 // ensureImage finds the container's image or pulls it, as its policy says.
 func (n *node) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
 	name, err := withTag(c.Image)

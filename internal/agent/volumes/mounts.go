@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,8 +20,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/environ"
 )
 
-// Mounts says what the runtime mounts into a container for its volumeMounts.
-func (m *Manager) Mounts(ctx context.Context, pod *corev1.Pod, container *corev1.Container, env []environ.Var) ([]*runtimeapi.Mount, error) {
+// Mounts says what the runtime mounts into a container for its volumeMounts. Of volumes that are images, images says which ones they are.
+func (m *Manager) Mounts(ctx context.Context, pod *corev1.Pod, container *corev1.Container, env []environ.Var, images map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	for i, mount := range container.VolumeMounts {
 		var volume *corev1.Volume
@@ -39,23 +40,29 @@ func (m *Manager) Mounts(ctx context.Context, pod *corev1.Pod, container *corev1
 		if !strings.HasPrefix(target, "/") {
 			target = "/" + target
 		}
-		if volume.Image != nil {
-			out = append(out, &runtimeapi.Mount{
-				ContainerPath: target, Readonly: true, ImageSubPath: mount.SubPath,
-				Image: &runtimeapi.ImageSpec{Image: volume.Image.Reference, UserSpecifiedImage: volume.Image.Reference},
-			})
-			continue
-		}
-		source, err := m.Path(ctx, pod, volume)
-		if err != nil {
-			return nil, err
-		}
 		sub := mount.SubPath
 		if mount.SubPathExpr != "" {
 			sub = environ.ExpandAll([]string{mount.SubPathExpr}, env)[0]
 			if strings.Contains(sub, "$(") {
 				return nil, fmt.Errorf("subPathExpr %q of volume %q has names that are not known", mount.SubPathExpr, mount.Name)
 			}
+		}
+		if volume.Image != nil {
+			image := images[mount.Name]
+			switch {
+			case image == nil:
+				return nil, fmt.Errorf("volume %q has no image yet", mount.Name)
+			case filepath.IsAbs(sub):
+				return nil, fmt.Errorf("error SubPath `%s` must not be an absolute path", sub) // upstream's words
+			case slices.Contains(strings.Split(filepath.ToSlash(sub), "/"), ".."):
+				return nil, fmt.Errorf("unable to provision SubPath `%s`: must not contain '..'", sub) // upstream's words
+			}
+			out = append(out, &runtimeapi.Mount{ContainerPath: target, Readonly: true, Propagation: propagation(mount.MountPropagation), Image: image, ImageSubPath: sub})
+			continue
+		}
+		source, err := m.Path(ctx, pod, volume)
+		if err != nil {
+			return nil, err
 		}
 		if sub != "" {
 			source, err = m.subPath(pod, container, i, source, sub, mount.Name, volume)

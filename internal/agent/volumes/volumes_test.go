@@ -249,7 +249,7 @@ func TestSubPathStaysInside(t *testing.T) {
 	}
 	mount := func(sub string) error {
 		c := &corev1.Container{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/m", SubPath: sub}}}
-		_, err := m.Mounts(t.Context(), pod, c, nil)
+		_, err := m.Mounts(t.Context(), pod, c, nil, nil)
 		return err
 	}
 	for _, sub := range []string{"out", "out/passwd", "../x", "/etc"} {

@@ -79,3 +79,19 @@ func (r *Runtime) Quota(pod, name string) int64 {
 	}
 	return -1
 }
+
+// Mounts are what the newest instance of a container was made with.
+func (r *Runtime) Mounts(pod, name string) []*runtimeapi.Mount {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var newest *container
+	for _, c := range r.containers {
+		if r.sandboxes[c.sandbox] != nil && r.sandboxes[c.sandbox].config.Metadata.Name == pod && c.config.Metadata.Name == name && (newest == nil || c.created.After(newest.created)) {
+			newest = c
+		}
+	}
+	if newest == nil {
+		return nil
+	}
+	return newest.config.Mounts
+}
