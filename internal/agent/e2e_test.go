@@ -99,6 +99,8 @@ func TestEndToEnd(t *testing.T) {
 
 	t.Run("image volume", func(t *testing.T) { imageVolumeEndToEnd(t, c) })
 
+	t.Run("all containers start again", func(t *testing.T) { allAgainEndToEnd(t, c) })
+
 	t.Run("cgroups", func(t *testing.T) { cgroupsEndToEnd(t, c) })
 
 	t.Run("logs", func(t *testing.T) {

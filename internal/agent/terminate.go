@@ -238,6 +238,24 @@ func initContainer(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
+// reset stops containers without grace and has the runtime forget them, in their order. Their logs stay: they say how often each was started.
+func (w *worker) reset(ctx context.Context, pod *corev1.Pod, list []decide.Reset) error {
+	n := w.n
+	for _, r := range list {
+		spec := container(pod, r.Name)
+		if r.Kill {
+			n.containerEvent(pod, spec, corev1.EventTypeNormal, "Killing", "killing")
+			if err := n.stopContainer(ctx, pod, spec, r.ID, 0); err != nil {
+				return err
+			}
+		}
+		if err := n.cri.Runtime.RemoveContainer(cri.Quiet(ctx), r.ID); err != nil && !cri.IsNotFound(err) {
+			return fmt.Errorf("remove container %s: %w", r.Name, err)
+		}
+	}
+	return nil
+}
+
 // stopOne stops one container of a pod that goes on.
 func (w *worker) stopOne(ctx context.Context, pod *corev1.Pod, k decide.Kill) error {
 	n := w.n

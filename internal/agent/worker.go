@@ -247,7 +247,7 @@ func (w *worker) withStatus(pod *corev1.Pod) *corev1.Pod {
 
 func isOwn(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers, corev1.PodResizePending, corev1.PodResizeInProgress:
+	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
 		return true
 	}
 	return false
@@ -303,12 +303,17 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 	w.mountTries = 0
 
 	act := decide.Next(w.input(pod))
-	if !act.KillPod && !act.Done {
+	if !act.KillPod && !act.Done && len(act.Reset) == 0 {
 		act.Kill = append(act.Kill, w.resize(ctx, pod)...)
 	}
 	w.noteWaiting(pod, act)
 	pod = w.writeStatus(ctx, pod)
 	switch {
+	case len(act.Reset) > 0:
+		if err := w.reset(ctx, pod, act.Reset); err != nil {
+			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+		}
+		return again
 	case act.Done:
 		return w.complete(ctx, pod, act)
 	case act.KillPod:

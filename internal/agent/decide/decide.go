@@ -55,6 +55,9 @@ type Action struct {
 	// SandboxReason is why there is no usable sandbox, in the words of the condition.
 	SandboxReason string
 
+	// Reset: these go, and the runtime forgets them; then all begins again in the same sandbox.
+	Reset []Reset
+
 	Kill  []Kill
 	Start []*corev1.Container
 	// Ephemeral are those to start of the ephemeral containers.
@@ -116,6 +119,10 @@ func Sandbox(pod *corev1.Pod, state *podstate.Pod) (needed bool, attempt uint32,
 // Next decides.
 func Next(in Input) Action {
 	var act Action
+	if in.State != nil && StartsAnew(in.Pod, in.State) {
+		act.Reset = resets(in.Pod, in.State)
+		return act
+	}
 	needed, attempt, reason := Sandbox(in.Pod, in.State)
 	if needed {
 		act.KillPod, act.CreateSandbox, act.Attempt, act.SandboxReason = true, true, attempt, reason
@@ -333,14 +340,8 @@ func policyOf(pod *corev1.Pod, c *corev1.Container) corev1.ContainerRestartPolic
 // own rules, then by its own policy, then by the pod's.
 func ShouldRestart(pod *corev1.Pod, c *corev1.Container, exitCode int32) bool {
 	if c.RestartPolicy != nil {
-		for _, rule := range c.RestartPolicyRules {
-			if rule.ExitCodes == nil {
-				continue
-			}
-			in := slices.Contains(rule.ExitCodes.Values, exitCode)
-			if (rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) == in {
-				return rule.Action == corev1.ContainerRestartRuleActionRestart
-			}
+		if rule, ok := ruleOf(c, exitCode); ok && (rule.Action == corev1.ContainerRestartRuleActionRestart || rule.Action == corev1.ContainerRestartRuleActionRestartAllContainers) {
+			return true
 		}
 	}
 	policy := policyOf(pod, c)

@@ -75,7 +75,7 @@ func (n *count) init(pod *corev1.Pod, c *corev1.Container, s corev1.ContainerSta
 	case !ok || t == nil:
 		n.pendingInit++
 	case t.ExitCode != 0:
-		if !decide.ShouldRestart(pod, c, t.ExitCode) {
+		if !decide.ShouldRestart(pod, c, t.ExitCode) && t.Reason != anew {
 			n.failedInit++
 		} else if s.State.Waiting != nil || s.State.Terminated != nil {
 			n.pendingInit++
@@ -119,7 +119,7 @@ func (n *count) regular(pod *corev1.Pod, c *corev1.Container, s corev1.Container
 		n.running++
 	case t != nil:
 		n.stopped++
-		if !decide.ShouldRestart(pod, c, t.ExitCode) {
+		if !decide.ShouldRestart(pod, c, t.ExitCode) && t.Reason != anew {
 			n.over++
 		}
 		if t.ExitCode == 0 && s.State.Terminated != nil {
@@ -166,6 +166,9 @@ func conditions(in Input, state *podstate.Pod, out *corev1.PodStatus) {
 	add(ready(in.Pod, out.Conditions, containersReady))
 	add(containersReady)
 	add(corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
+	if decide.CouldTakeAll(in.Pod) {
+		add(restartingAll(in, state, out.Phase))
+	}
 }
 
 func sandboxed(pod *corev1.Pod, state *podstate.Pod) corev1.PodCondition {
@@ -203,6 +206,9 @@ func initializedCondition(pod *corev1.Pod, all []corev1.ContainerStatus, p corev
 		}
 	}
 	if message := lists("containers with unknown status", missing, "containers with incomplete status", incomplete); message != "" {
+		if old := condition(pod.Status.Conditions, corev1.PodInitialized); old != nil && old.Status == corev1.ConditionTrue {
+			return yes // what was initialized once stays so, also while all containers begin again
+		}
 		return corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionFalse, Reason: "ContainersNotInitialized", Message: message}
 	}
 	return yes

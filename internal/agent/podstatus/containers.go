@@ -103,6 +103,13 @@ func never(in Input, state *podstate.Pod, spec *corev1.Container, was corev1.Con
 	if initializing {
 		s.State.Waiting.Reason = "PodInitializing"
 	}
+	if known && was.State.Waiting == nil && startsAnew(in, state) {
+		const message = "The container is removed because RestartAllContainers in place"
+		s.RestartCount = was.RestartCount + 1
+		s.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: anew, Message: message}}
+		s.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: anew, Message: message, ExitCode: 137}
+		return s
+	}
 	if known && was.State.Terminated != nil {
 		return was
 	}

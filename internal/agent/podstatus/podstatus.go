@@ -57,7 +57,7 @@ type Input struct {
 // owned are the conditions that the node writes; all others are left as they are.
 var owned = []corev1.PodConditionType{
 	corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
-	corev1.PodResizePending, corev1.PodResizeInProgress,
+	corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting,
 }
 
 // Make makes the status.
