@@ -334,6 +334,9 @@ func (n *node) prepare(ctx context.Context) error {
 		CgroupRoot: n.Kubelet.CgroupRoot, Flat: !*n.Kubelet.CgroupsPerQOS, SeccompDefault: *n.Kubelet.SeccompDefault,
 		NoQuota: !*n.Kubelet.CPUCFSQuota, QuotaPeriod: n.Kubelet.CPUCFSQuotaPeriod.Duration,
 	}
+	n.config.Swap = runconfig.Swap{
+		Bound: boundsSwap(), Unified: unified(), Limited: n.Kubelet.MemorySwap.SwapBehavior == "LimitedSwap" && unified(), Bytes: n.machine.swap,
+	}
 	for _, p := range n.machine.hugePages {
 		n.config.HugePages = append(n.config.HugePages, p.size)
 	}

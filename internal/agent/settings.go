@@ -225,6 +225,16 @@ func unified() bool {
 	return unix.Statfs("/sys/fs/cgroup", &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
+// boundsSwap says whether the kernel bounds the swap of cgroups. The root of v2 has no such file: one's own is looked at.
+func boundsSwap() bool {
+	path := cgroupMemory + "/memory.memsw.limit_in_bytes"
+	if unified() {
+		path = cgroupAll + strings.TrimPrefix(line("/proc/self/cgroup"), "0::") + "/memory.swap.max"
+	}
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // renewal is how often the lease is renewed: four times in its life.
 func (n *node) renewal() time.Duration {
 	return time.Duration(n.Kubelet.NodeLeaseDurationSeconds) * time.Second / 4

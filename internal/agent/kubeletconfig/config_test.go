@@ -119,7 +119,7 @@ func TestRefused(t *testing.T) {
 		"reserved resource":      {"systemReserved: {gpu: '1'}", `cannot reserve "gpu" resource`},
 		"reserved amount":        {"kubeReserved: {memory: lots}", `failed to parse quantity "lots" for "memory" resource`},
 		"static processors":      {"cpuManagerPolicy: static", "cpuManagerPolicy is not supported: containers would not have processors or memory of their own"},
-		"swap":                   {"memorySwap: {swapBehavior: LimitedSwap}", "memorySwap is not supported"},
+		"swap":                   {"memorySwap: {swapBehavior: Some}", "memorySwap.swapBehavior"},
 		"image credentials":      {"imagePullCredentialsVerificationPolicy: AlwaysVerify", "imagePullCredentialsVerificationPolicy is not supported"},
 		"another image service":  {"imageServiceEndpoint: unix:///images.sock", "imageServiceEndpoint is not supported"},
 		"run once":               {"runOnce: true", "Runonce mode has been deprecated"},
@@ -172,12 +172,12 @@ func TestAllMistakesAreSaid(t *testing.T) {
 }
 
 func TestWhatIsWithoutEffectIsSaid(t *testing.T) {
-	c, err := Parse([]byte(head + "rotateCertificates: true\noomScoreAdj: -500\nmaxPods: 3\nmemorySwap: {swapBehavior: NoSwap}\nfeatureGates: {MemoryQoS: false}\n"))
+	c, err := Parse([]byte(head + "rotateCertificates: true\noomScoreAdj: -500\nmaxPods: 3\nmemorySwap: {swapBehavior: LimitedSwap}\nfeatureGates: {MemoryQoS: false}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Join(Unheeded(c), "\n")
-	for _, want := range []string{"rotateCertificates is without effect: ", "oomScoreAdj is without effect: ", "NoSwap is without effect", "featureGates are without effect"} {
+	for _, want := range []string{"rotateCertificates is without effect: ", "oomScoreAdj is without effect: ", "featureGates are without effect"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in %s", want, got)
 		}

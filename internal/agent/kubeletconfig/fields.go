@@ -65,7 +65,7 @@ func Fields() []Field {
 		honoured("eviction", "evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
 			"evictionMinimumReclaim", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"),
 		honoured("logs of containers", "containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval"),
-		honoured("containers", "podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "seccompDefault", "allowedUnsafeSysctls", "crashLoopBackOff"),
+		honoured("containers", "podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "seccompDefault", "allowedUnsafeSysctls", "crashLoopBackOff", "memorySwap"),
 		honoured("shutting down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 		honoured("the machine is checked", "failSwapOn", "failCgroupV1", "protectKernelDefaults"),
 		honoured("names are checked; a gate changes what is checked, not what the node does", "featureGates"),
@@ -92,7 +92,6 @@ func Fields() []Field {
 		refuse("daemons of the system would not be bounded; pods and none are honoured", "enforceNodeAllocatable"),
 		refuse("pods would have images without credentials for them; NeverVerify is what is done", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
 		refuse("pods would not have them", "defaultPodSysctls"),
-		refuse("containers would not have the swap that it promises; NoSwap is without effect", "memorySwap"),
 		refuse("images are the runtime's", "imageServiceEndpoint"),
 		refuse("kubelet has no such mode any more", "runOnce"),
 	)
@@ -130,9 +129,6 @@ func Unheeded(c *configv1beta1.KubeletConfiguration) []string {
 	if written["featureGates"] {
 		out = append(out, "featureGates are without effect beyond what is checked of this configuration")
 	}
-	if c.MemorySwap.SwapBehavior == "NoSwap" {
-		out = append(out, "memorySwap.swapBehavior NoSwap is without effect: the runtime decides on swap")
-	}
 	return out
 }
 
@@ -141,7 +137,6 @@ func refused(c *configv1beta1.KubeletConfiguration) []error {
 	var out []error
 	written := set(c)
 	harmless := map[string]bool{
-		"memorySwap":             c.MemorySwap.SwapBehavior != "LimitedSwap",
 		"enforceNodeAllocatable": !slices.ContainsFunc(c.EnforceNodeAllocatable, func(word string) bool { return word != enforcePods && word != enforceNone }),
 		"imagePullCredentialsVerificationPolicy": slices.Contains([]configv1beta1.ImagePullCredentialsVerificationPolicy{"", configv1beta1.NeverVerify, configv1beta1.NeverVerifyPreloadedImages},
 			c.ImagePullCredentialsVerificationPolicy),

@@ -29,6 +29,9 @@ const (
 	oomBestEffort = 1000
 )
 
+// criticalPriority is that from which on pods are critical.
+const criticalPriority = 2_000_000_000
+
 // Resources are a container's bounds. What it does not say of limits, the pod says.
 func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
 	limits := corev1.ResourceList{}
@@ -41,6 +44,7 @@ func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.Linux
 	out := n.bounds(c.Resources.Requests, limits)
 	out.OomScoreAdj = n.oomScore(pod, c)
 	out.HugepageLimits = n.hugePages(pod, c)
+	n.swap(out, pod, c)
 	return out
 }
 
@@ -204,8 +208,11 @@ func sharedMemory(pod *corev1.Pod) int64 {
 
 // nodeCritical says whether the node cannot do without the pod.
 func nodeCritical(pod *corev1.Pod) bool {
-	const name, priority = "system-node-critical", 2_000_000_000 // from which on pods are critical
+	return pod.Spec.PriorityClassName == "system-node-critical" && critical(pod)
+}
+
+// critical says whether the cluster cannot do without the pod. Static ones are by themselves.
+func critical(pod *corev1.Pod) bool {
 	source := pod.Annotations["kubernetes.io/config.source"]
-	static := source != "" && source != "api"
-	return pod.Spec.PriorityClassName == name && (static || pod.Spec.Priority != nil && *pod.Spec.Priority >= priority)
+	return source != "" && source != "api" || pod.Spec.Priority != nil && *pod.Spec.Priority >= criticalPriority
 }

@@ -34,6 +34,7 @@ type Node struct {
 	CgroupDriver runtimeapi.CgroupDriver
 	MemoryBytes  int64   // of the machine
 	HugePages    []int64 // the sizes of huge pages that the machine has, in bytes
+	Swap         Swap
 	// LowestOOMScore bounds scores from below: a process without CAP_SYS_RESOURCE cannot
 	// go under its own.
 	LowestOOMScore int64
