@@ -45,7 +45,9 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 	var kills []decide.Kill
 	checked, given := false, false
 	failed := func(err error) {
-		w.resizing = append(w.resizing, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: err.Error()})
+		why := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: err.Error()}
+		w.resizing = append(w.resizing, why)
+		w.resizeTroubled(pod, why)
 	}
 	for _, c := range w.state.Running() {
 		spec := container(pod, c.Name)
@@ -61,9 +63,11 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 			checked = true
 			if why := n.resizable(w, pod); why != nil {
 				w.resizing = append(w.resizing, *why)
+				w.resizeTroubled(pod, *why)
 				w.applied[c.ID] = have // until it can be done, nothing has changed
 				return nil
 			}
+			w.resizeStarts(pod)
 			// The pod's own bounds are as wide as those within them, at any time.
 			if err := n.bound(pod, true); err != nil {
 				failed(err)
@@ -73,6 +77,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 		}
 		if restarts(spec, changed) {
 			kills = append(kills, decide.Kill{ID: c.ID, Name: c.Name, Message: fmt.Sprintf("Container %s resize requires restart", c.Name)})
+			w.resized.restarting = append(w.resized.restarting, c.Name)
 			continue
 		}
 		err := n.cri.Runtime.UpdateContainerResources(cri.Quiet(ctx), c.ID, &runtimeapi.ContainerResources{Linux: n.config.Resources(pod, spec)})
@@ -88,7 +93,12 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 			failed(err)
 		}
 	}
-	return kills
+	if len(kills) > 0 {
+		w.resizing = append(w.resizing, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
+		return kills
+	}
+	w.resizeEnds(pod)
+	return nil
 }
 
 // changedResources are the resources of which a container is to have more or less.

@@ -5,6 +5,9 @@ package agent
 
 import (
 	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -71,6 +74,22 @@ func TestResizeInPlace(t *testing.T) {
 	c.await("p", "failing", has("300m", corev1.PodResizeInProgress, corev1.PodReasonError))
 	r.Fault("UpdateContainerResources", nil)
 
+	for _, reason := range []string{"ResizeStarted", "ResizeCompleted", "ResizeInfeasible", "ResizeError"} {
+		c.awaitEvent("p", reason)
+	}
+	const summary = `{"containers":[{"name":"c","resources":{"limits":{"cpu":"%s"},"requests":{"cpu":"%s"}}}],"generation":0%s}`
+	events := strings.Join(c.events("p"), "\n")
+	for _, want := range []string{
+		"ResizeStarted: Pod resize started: " + fmt.Sprintf(summary, "200m", "200m", ""),
+		"ResizeCompleted: Pod resize completed: " + fmt.Sprintf(summary, "200m", "200m", ""),
+		"ResizeInfeasible: Pod resize Infeasible: " + fmt.Sprintf(summary, "4k", "4k", `,"error":"Node didn't have enough capacity: cpu, requested: 4000000, capacity: `+strconv.Itoa(1000*runtime.NumCPU())+`"`),
+		"ResizeError: Pod resize error: " + fmt.Sprintf(summary, "400m", "400m", `,"error":"no"`),
+	} {
+		if !strings.Contains(events, want) {
+			t.Errorf("%s is missing in\n%s", want, events)
+		}
+	}
+
 	// A new life of the node knows from the status what there is.
 	c.stop()
 	c.start()
@@ -95,4 +114,5 @@ func TestResizeByRestart(t *testing.T) {
 	if got := strings.Join(c.events("p"), "\n"); !strings.Contains(got, "Killing: Container c resize requires restart") {
 		t.Errorf("events: %s", got)
 	}
+	c.awaitEvent("p", "ResizeCompleted")
 }

@@ -47,6 +47,7 @@ type worker struct {
 	messages   map[string]string                      // termination messages, by container ID
 	applied    map[string]corev1.ResourceRequirements // what containers have, by ID
 	resizing   []corev1.PodCondition                  // why some do not have what they should
+	resized    resizing                               // what was said of it
 	adopted    bool
 	final      *rejection // the node has ended the pod
 	ending     *ending
