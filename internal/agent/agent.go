@@ -94,6 +94,7 @@ type Options struct {
 	// Measure says what there is of everything that can run short; nil: the machine and the runtime are asked.
 	Measure func(ctx context.Context) evict.Observations
 
+	Metrics  *Metrics // what the node counts; nil: nobody reads it
 	Mounter  volumes.Mounter
 	Recorder record.EventRecorder
 	Logger   *slog.Logger
@@ -122,6 +123,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}

@@ -43,8 +43,25 @@ func (g *gauge) measure(context.Context) evict.Observations {
 // pressed is a node whose measurements the test makes, on a clock of the test's.
 func pressed(t *testing.T, text string) (*cluster, *fakecri.Runtime, *gauge, *clocktesting.FakeClock) {
 	g, fake := &gauge{}, clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
-	c, r := newConfigured(t, text, func(o *Options) { o.Measure, o.Clock = g.measure, fake })
+	c, r := newConfigured(t, text, func(o *Options) { o.Measure, o.Clock, o.Metrics = g.measure, fake, NewMetrics() })
 	return c, r, g, fake
+}
+
+// counted is how many evictions for a signal the node has counted.
+func (c *cluster) counted(signal string) float64 {
+	c.t.Helper()
+	families, err := c.options.Metrics.Gatherer().Gather()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "kubelet_evictions" && m.GetLabel()[0].GetName() == "eviction_signal" && m.GetLabel()[0].GetValue() == signal {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
 }
 
 // look lets the node look until the condition of the pod holds.
@@ -90,6 +107,9 @@ func TestEvictionByMemory(t *testing.T) {
 	want := "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. Container c was using 300Mi, request is 0, has larger consumption of memory. "
 	if pod.Status.Reason != "Evicted" || pod.Status.Message != want {
 		t.Errorf("status: %s, %q", pod.Status.Reason, pod.Status.Message)
+	}
+	if got := c.counted("memory.available"); got != 1 {
+		t.Errorf("%v evictions were counted", got)
 	}
 	found := false
 	for _, condition := range pod.Status.Conditions {

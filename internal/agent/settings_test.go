@@ -45,7 +45,7 @@ func newConfigured(t *testing.T, text string, change func(*Options)) (*cluster, 
 	t.Cleanup(r.Stop)
 	o := Options{
 		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: "-",
-		NodeIPs: []string{"192.168.1.5"}, Mounter: noMounts{}, Kubelet: configured(t, text),
+		NodeIPs: []string{"192.168.1.5"}, Mounter: noMounts{}, Kubelet: configured(t, text), CgroupFS: t.TempDir(),
 	}
 	if change != nil {
 		change(&o)

@@ -170,7 +170,7 @@ func TestMessages(t *testing.T) {
 	p.Pod.Spec.TerminationGracePeriodSeconds = new(int64(7))
 	got := m.Victims(step.Starved, []Pod{p})[0]
 	want := Eviction{
-		Pod: p.Pod, Grace: 1, Disrupted: true,
+		Pod: p.Pod, Signal: MemoryAvailable, Grace: 1, Disrupted: true,
 		Message:     "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. Container c was using 300Mi, request is 100Mi, has larger consumption of memory. ",
 		Annotations: map[string]string{"offending_containers": "c", "offending_containers_usage": "300Mi", "starved_resource": "memory"},
 	}

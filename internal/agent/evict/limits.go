@@ -57,14 +57,14 @@ func (m *Manager) OverLimit(pods []Pod) []Eviction {
 		if !p.Known || Critical(p.Pod) {
 			continue
 		}
-		if why := m.overLimit(p); why != "" {
-			out = append(out, Eviction{Pod: p.Pod, Grace: atOnce, Message: why})
+		if signal, why := m.overLimit(p); why != "" {
+			out = append(out, Eviction{Pod: p.Pod, Signal: signal, Grace: atOnce, Message: why})
 		}
 	}
 	return out
 }
 
-func (m *Manager) overLimit(p Pod) string {
+func (m *Manager) overLimit(p Pod) (Signal, string) {
 	used := map[string]int64{}
 	var sum int64
 	for _, v := range p.Volumes {
@@ -72,7 +72,7 @@ func (m *Manager) overLimit(p Pod) string {
 	}
 	for _, v := range p.Pod.Spec.Volumes {
 		if bounded(v) && used[v.Name] > v.EmptyDir.SizeLimit.Value() {
-			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String())
+			return emptyDirLimit, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String())
 		}
 		if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {
 			sum += used[v.Name]
@@ -82,7 +82,7 @@ func (m *Manager) overLimit(p Pod) string {
 		sum += c.LayerBytes + c.LogBytes
 	}
 	if limit, ok := storageLimit(p.Pod); ok && sum > limit.Value() {
-		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
+		return podLimit, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
 	}
 	limits := containerLimits(p.Pod)
 	for _, c := range p.Containers {
@@ -91,8 +91,8 @@ func (m *Manager) overLimit(p Pod) string {
 			takes += c.LayerBytes
 		}
 		if limit, ok := limits[c.Name]; ok && takes > limit.Value() {
-			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
+			return containerLimit, fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
 		}
 	}
-	return ""
+	return "", ""
 }

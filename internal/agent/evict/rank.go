@@ -43,6 +43,7 @@ type Eviction struct {
 	Pod *corev1.Pod
 	// Grace is how long its containers have, in seconds.
 	Grace       int64
+	Signal      Signal // that it is for
 	Message     string
 	Annotations map[string]string // of the event
 	// Disrupted says that the pod's condition DisruptionTarget is to say it: the pod did nothing that it may not.
@@ -83,7 +84,7 @@ func (m *Manager) Victims(s *Starvation, pods []Pod) []Eviction {
 		if Critical(p.Pod) {
 			continue
 		}
-		e := Eviction{Pod: p.Pod, Grace: atOnce, Disrupted: true}
+		e := Eviction{Pod: p.Pod, Signal: s.Signal, Grace: atOnce, Disrupted: true}
 		if !s.Hard {
 			e.Grace = m.MaxGrace
 			if g := p.Pod.Spec.TerminationGracePeriodSeconds; g != nil {

@@ -31,6 +31,13 @@ const (
 	PIDAvailable               Signal = "pid.available"
 )
 
+// Why pods are evicted that take more than they said, whatever the node has left.
+const (
+	emptyDirLimit  Signal = "emptydirfs.limit"
+	podLimit       Signal = "ephemeralpodfs.limit"
+	containerLimit Signal = "ephemeralcontainerfs.limit"
+)
+
 // The resources that are not known outside.
 const (
 	inodes corev1.ResourceName = "inodes"

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// Metrics are what a node counts, under kubelet's names, with the process's own.
+type Metrics struct {
+	registry  *prometheus.Registry
+	evictions *prometheus.CounterVec
+}
+
+// NewMetrics makes the metrics of a node.
+func NewMetrics() *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Subsystem: "kubelet", Name: "evictions", Help: "Pods that were evicted, by the signal for which they were.",
+	}, []string{"eviction_signal"})}
+	m.registry.MustRegister(m.evictions, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Gatherer is what there is to read of them.
+func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
