@@ -134,13 +134,14 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 		if err != nil {
 			return fmt.Errorf("make client of the node's API: %w", err)
 		}
-		api := server.Serve(o.kubelet.settings(server.Options{ClientCAs: at.clientCAs, Host: server.Host, Logger: log, Reviews: reviews}))
+		measured := agent.NewMetrics()
+		api := server.Serve(o.kubelet.settings(server.Options{ClientCAs: at.clientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer()}))
 		p.client("node", func(ctx context.Context) error {
 			return agent.Run(ctx, agent.Options{
 				NodeName: at.name, Config: at.config, RuntimeEndpoint: p.criSocket, RootDir: nodeRoot(o),
 				PodCIDR: at.podCIDR, NodeIPs: []string{at.address}, ClusterDNS: p.clusterDNS,
 				Listen: o.kubelet.listenAt(net.JoinHostPort(at.address, "0")), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
-				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(),
+				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
 			})
 		})
 		return nil
