@@ -5,6 +5,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -12,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
 
 	"golang.org/x/sync/errgroup"
@@ -102,6 +104,12 @@ const (
 	behind  = 8
 	catchUp = time.Second // about what the back-off has come to by then
 )
+
+// Behind is what a sync returns that found its cache behind what it wrote itself, where the event of that write wakes nobody: a conflict, so that
+// the key comes back by itself.
+func Behind(of schema.GroupResource, name, why string) error {
+	return apierrors.NewConflict(of, name, errors.New(why))
+}
 
 // one syncs one key; only a panic is an error.
 func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K) error) (err error) {

@@ -38,8 +38,6 @@ import (
 
 const manager = "endpointslice-controller.k8s.io"
 
-var errBehind = errors.New("EndpointSlice informer cache is out of date") // upstream's words
-
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	return controllers.Controller{
@@ -196,8 +194,7 @@ func (c *controller) sync(_ context.Context, key types.NamespacedName) error {
 	have = slices.DeleteFunc(have, func(s *discoveryv1.EndpointSlice) bool { return s.DeletionTimestamp != nil })
 	if c.tracker.StaleSlices(service, have) {
 		metrics.EndpointSliceSyncs.WithLabelValues("stale").Inc()
-		// The event that the cache waits for wakes nobody: it tells of what was written here. So the key comes back by itself.
-		return apierrors.NewConflict(discoveryv1.Resource("endpointslices"), key.Name, errBehind)
+		return controllers.Behind(discoveryv1.Resource("endpointslices"), key.Name, "EndpointSlice informer cache is out of date") // upstream's words
 	}
 	if err := c.reconciler.Reconcile(c.log, service, pods, have, c.times.ComputeEndpointLastChangeTriggerTime(key.Namespace, service, pods)); err != nil {
 		metrics.EndpointSliceSyncs.WithLabelValues("error").Inc()

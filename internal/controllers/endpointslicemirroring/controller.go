@@ -35,8 +35,6 @@ import (
 // manager is whose the slices are.
 const manager = "endpointslicemirroring-controller.k8s.io"
 
-var errBehind = errors.New("EndpointSlice informer cache is out of date") // upstream's words
-
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	slices := discoveryv1.SchemeGroupVersion.WithResource("endpointslices")
@@ -172,8 +170,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 		return c.remove(ctx, have)
 	}
 	if c.tracker.StaleSlices(service, have) {
-		// The event that the cache waits for wakes nobody: it tells of what was written here. So the key comes back by itself.
-		return apierrors.NewConflict(discoveryv1.Resource("endpointslices"), key.Name, errBehind)
+		return controllers.Behind(discoveryv1.Resource("endpointslices"), key.Name, "EndpointSlice informer cache is out of date") // upstream's words
 	}
 	p := mirror(endpoints, have, c.limit)
 	c.meters.tell(key, p)
