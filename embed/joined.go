@@ -75,22 +75,14 @@ func (n *Node) Start(ctx context.Context) (err error) {
 			n.Stop()
 		}
 	}()
-	for _, step := range []start{
+	return p.begin(ctx, o, []start{
 		{"find a runtime", findNode},
 		{"check the node's network", checkNetwork},
 		{"open the data directory", openDirectory},
 		{"join", n.join},
 		{"run the node's network", runNetwork},
 		{"run the node", runNodes},
-	} {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := step.do(ctx, p, o); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // settle fills in and checks what the caller wrote, before anything is touched.

@@ -97,15 +97,7 @@ func (s *Server) Start(ctx context.Context) (err error) {
 			s.Stop()
 		}
 	}()
-	for _, step := range starts() {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := step.do(ctx, &s.parts, o); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.parts.begin(ctx, o, starts())
 }
 
 // Stop ends the cluster cleanly: nothing is accepted any more, requests under way are finished, all state is on disk.

@@ -44,6 +44,19 @@ type start struct {
 	do   func(ctx context.Context, p *parts, o *settled) error
 }
 
+// begin takes the steps one after the other, until one fails or ctx ends.
+func (p *parts) begin(ctx context.Context, o *settled, steps []start) error {
+	for _, step := range steps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := step.do(ctx, p, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // starts is the order in which a cluster comes up. What can be refused is refused before anything is written.
 func starts() []start {
 	return []start{
