@@ -118,11 +118,12 @@ func upgrade(t *testing.T, config *action.Configuration, namespace, name string,
 	return r
 }
 
-// uninstall removes a release and waits until its objects are gone.
+// uninstall removes a release and waits until its objects are gone. It waits as --wait=legacy does, which asks for each object:
+// the status watcher may see those that are gone before it has seen one that is not, and then calls the wait off (helm/helm#32261).
 func uninstall(t *testing.T, config *action.Configuration, name string) {
 	t.Helper()
 	u := action.NewUninstall(config)
-	u.WaitStrategy, u.Timeout, u.DeletionPropagation = kube.StatusWatcherStrategy, limit, "foreground"
+	u.WaitStrategy, u.Timeout, u.DeletionPropagation = kube.LegacyStrategy, limit, "foreground"
 	if _, err := u.Run(name); err != nil {
 		t.Fatalf("uninstall: %v", err)
 	}
