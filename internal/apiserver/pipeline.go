@@ -58,6 +58,9 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		info := requestinfo.Parse(r)
+		if requestinfo.Writes(info) {
+			deepen(0)
+		}
 		rec := &recorder{ResponseWriter: w, server: s, info: info, request: r, begun: begun}
 		w.Header()["Cache-Control"] = uncached // unless the handler says otherwise
 		defer func() {

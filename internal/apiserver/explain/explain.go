@@ -34,6 +34,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/extension/trace"
+	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
 // Stage is a part of the server that a write passes.
@@ -113,14 +114,7 @@ func New(o Options) *Recorder {
 
 // Writes says whether a request is one whose trace is kept.
 func (r *Recorder) Writes(info *request.RequestInfo) bool {
-	if r == nil || !info.IsResourceRequest {
-		return false
-	}
-	switch info.Verb {
-	case "create", "update", "patch", "delete", "deletecollection":
-		return true
-	}
-	return false
+	return r != nil && requestinfo.Writes(info)
 }
 
 // Begin begins the trace of a request that came at a time.

@@ -154,3 +154,15 @@ func truth(q url.Values, key string) bool {
 func validSegment(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/%")
 }
+
+// Writes says whether a request changes objects.
+func Writes(i *Info) bool {
+	if !i.IsResourceRequest {
+		return false
+	}
+	switch i.Verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return true
+	}
+	return false
+}
