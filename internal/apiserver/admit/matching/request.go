@@ -32,8 +32,8 @@ type Request struct {
 	namespaceErr error
 	namespaced   bool
 
-	forms   map[schema.GroupVersionKind]*Versioned
-	changed *Versioned // the form that was changed last, and is not in Attributes yet
+	forms   []*Versioned // one a kind
+	changed *Versioned   // the form that was changed last, and is not in Attributes yet
 	native  schema.GroupVersionKind
 }
 
@@ -128,7 +128,10 @@ type Versioned struct {
 
 // In gives the request's objects in a form, with all changes so far.
 func (q *Request) In(ctx context.Context, f *Form) (*Versioned, error) {
-	if v := q.forms[f.Kind]; v != nil {
+	for _, v := range q.forms {
+		if v.Kind != f.Kind {
+			continue
+		}
 		if v.Resource != f.Resource {
 			other := *v
 			other.Form, other.attributes = *f, nil
@@ -156,10 +159,7 @@ func (q *Request) In(ctx context.Context, f *Form) (*Versioned, error) {
 		}
 		v.Old = old
 	}
-	if q.forms == nil {
-		q.forms = map[schema.GroupVersionKind]*Versioned{}
-	}
-	q.forms[f.Kind] = v
+	q.forms = append(q.forms, v)
 	return v, nil
 }
 
@@ -168,7 +168,7 @@ func (q *Request) In(ctx context.Context, f *Form) (*Versioned, error) {
 func (q *Request) Change(v *Versioned, obj resource.Object) *Versioned {
 	next := &Versioned{Form: v.Form, Object: obj, Old: v.Old}
 	q.changed = next
-	q.forms = map[schema.GroupVersionKind]*Versioned{v.Kind: next}
+	q.forms = []*Versioned{next}
 	return next
 }
 

@@ -105,3 +105,27 @@ func TestAuthorizerIsAskedOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestAuthorizes wants a policy to have the authorizer that names it, in whichever of its expressions.
+func TestAuthorizes(t *testing.T) {
+	const asks, asksNot = "authorizer.path('/x').check('get').allowed()", "object.metadata.name != 'x'"
+	for name, c := range map[string]struct {
+		spec admissionregistrationv1.ValidatingAdmissionPolicySpec
+		want bool
+	}{
+		"validation":         {admissionregistrationv1.ValidatingAdmissionPolicySpec{Validations: []admissionregistrationv1.Validation{{Expression: asksNot}, {Expression: asks}}}, true},
+		"message":            {admissionregistrationv1.ValidatingAdmissionPolicySpec{Validations: []admissionregistrationv1.Validation{{Expression: asksNot, MessageExpression: asks}}}, true},
+		"variable":           {admissionregistrationv1.ValidatingAdmissionPolicySpec{Variables: []admissionregistrationv1.Variable{{Name: "v", Expression: asks}}}, true},
+		"match condition":    {admissionregistrationv1.ValidatingAdmissionPolicySpec{MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "c", Expression: asks}}}, true},
+		"audit annotation":   {admissionregistrationv1.ValidatingAdmissionPolicySpec{AuditAnnotations: []admissionregistrationv1.AuditAnnotation{{Key: "k", ValueExpression: asks}}}, true},
+		"requested resource": {admissionregistrationv1.ValidatingAdmissionPolicySpec{Validations: []admissionregistrationv1.Validation{{Expression: "authorizer.requestResource.check('get').allowed()"}}}, true},
+		"none": {admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			Validations: []admissionregistrationv1.Validation{{Expression: asksNot, MessageExpression: "'no'"}}, Variables: []admissionregistrationv1.Variable{{Name: "v", Expression: asksNot}},
+			MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "c", Expression: asksNot}}, AuditAnnotations: []admissionregistrationv1.AuditAnnotation{{Key: "k", ValueExpression: asksNot}},
+		}, false},
+	} {
+		if got := authorizes(&admissionregistrationv1.ValidatingAdmissionPolicy{Spec: c.spec}); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}

@@ -36,6 +36,7 @@ type policy[E any] struct {
 
 	criteria    matching.Criteria
 	criteriaErr error
+	authorizes  bool // its expressions may ask the authorizer
 	evaluator   func() E
 }
 

@@ -79,8 +79,20 @@ func readValidating(obj resource.Object) (*policy[validating.Validator], error) 
 	}
 	out := &policy[validating.Validator]{name: p.Name, failure: p.Spec.FailurePolicy, params: p.Spec.ParamKind, object: p}
 	out.criteria, out.criteriaErr = criteriaOf(p.Spec.MatchConstraints)
+	out.authorizes = authorizes(p)
 	out.evaluator = sync.OnceValue(func() validating.Validator { return compileValidating(p) })
 	return out, nil
+}
+
+// authorizes says whether an expression of the policy may ask the authorizer: its name stands in one.
+func authorizes(p *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
+	named := func(expression string) bool { return strings.Contains(expression, cel.AuthorizerVarName) }
+	return slices.ContainsFunc(p.Spec.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return named(c.Expression) }) ||
+		slices.ContainsFunc(p.Spec.Variables, func(v admissionregistrationv1.Variable) bool { return named(v.Expression) }) ||
+		slices.ContainsFunc(p.Spec.Validations, func(v admissionregistrationv1.Validation) bool {
+			return named(v.Expression) || named(v.MessageExpression)
+		}) ||
+		slices.ContainsFunc(p.Spec.AuditAnnotations, func(a admissionregistrationv1.AuditAnnotation) bool { return named(a.ValueExpression) })
 }
 
 func compileValidating(p *admissionregistrationv1.ValidatingAdmissionPolicy) validating.Validator {
@@ -192,8 +204,11 @@ func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.
 		return nil
 	}
 	v := &verdict{q: matching.NewRequest(s.host, b, a), meters: s.meters, trace: explain.From(ctx)}
-	authz := admissionauthorizer.NewCachingAuthorizer(admit.Authorizer(s.host.Authorize))
+	var authz admissionAuthorizer // of all policies that ask it; it remembers what it said
 	for _, p := range policies {
+		if p.authorizes && authz == nil {
+			authz = admissionauthorizer.NewCachingAuthorizer(admit.Authorizer(s.host.Authorize))
+		}
 		if err := s.evaluate(ctx, b, v, p, authz); err != nil {
 			return err
 		}
@@ -202,7 +217,7 @@ func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.
 	return v.status()
 }
 
-// evaluate asks one policy, through each of its bindings.
+// evaluate asks one policy, through each of its bindings. authz is nil for those that ask none.
 func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdict, p *policy[validating.Validator], authz admissionAuthorizer) error {
 	form, err := match(ctx, p, v.q)
 	if err != nil {
@@ -217,7 +232,7 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 		v.wrong(p, nil, err)
 		return nil
 	}
-	notes := map[string][]string{}
+	var notes map[string][]string // audit annotations; nil: none
 	for _, bind := range p.bindings {
 		ok, err := bind.matches(ctx, v.q)
 		if err == nil && !ok {
@@ -248,6 +263,9 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 			begun := time.Now()
 			r := p.evaluator().Validate(ctx, form.Resource, v.q.Library(in), param, ns, celconfig.RuntimeCELCostBudget, authz)
 			explainVerdict(v.trace, p, bind, begun, &r)
+			if notes == nil && len(r.AuditAnnotations) > 0 {
+				notes = map[string][]string{}
+			}
 			if err := v.take(ctx, p, bind, &r, notes); err != nil {
 				return err
 			}
