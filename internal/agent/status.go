@@ -4,14 +4,18 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
@@ -21,33 +25,79 @@ import (
 // returns the pod with it.
 func (w *worker) writeStatus(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 	n := w.n
-	status := w.statusOf(pod)
 	copied := *pod
+	n.mu.Lock()
+	api := w.spec
+	n.mu.Unlock()
+	// Conditions that others have set meanwhile stay.
+	copied.Status.Conditions = append(foreign(api.Status.Conditions), own(pod.Status.Conditions)...)
+	status := w.statusOf(&copied)
 	copied.Status = status
 
 	n.mu.Lock()
 	w.status = &status
-	api := w.spec
 	n.mu.Unlock()
 	if api = w.shown(ctx, api); api == nil {
 		return &copied
 	}
-	if w.removed || w.written != nil && podstatus.Equal(*w.written, status) {
+	base, spoilt := api.Status, false
+	if w.written != nil {
+		// What was written last may not have come back by the informer yet.
+		base = *w.written
+		base.Conditions = append(foreign(api.Status.Conditions), own(w.written.Conditions)...)
+		if spoilt = spoiled(api, *w.written, w.writtenAt); spoilt {
+			base = shownOf(api, *w.written)
+		}
+	}
+	if w.removed || w.written != nil && !spoilt && podstatus.Equal(*w.written, status) {
 		return &copied
 	}
 	if w.written == nil && podstatus.Equal(api.Status, status) {
 		w.written = &status
 		return &copied
 	}
-	if err := n.patchStatus(ctx, api, w.written, status); err != nil {
+	made, err := n.patchStatus(ctx, api, base, status)
+	if err != nil {
 		if ctx.Err() == nil && !apierrors.IsNotFound(err) {
 			n.Logger.Warn("write pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
 		}
 		w.wakeLater(ctx)
 		return &copied
 	}
-	w.written = &status
+	w.written, w.writtenAt = &status, made.ResourceVersion
 	return &copied
+}
+
+// spoiled says whether somebody has changed what the node wrote of a pod since, as the controllers do when the node is silent: then
+// it is to be written again. What the informer shows may be older than what was written; that says nothing.
+func spoiled(api *corev1.Pod, written corev1.PodStatus, at string) bool {
+	if at != "" {
+		if order, err := resourceversion.CompareResourceVersion(api.ResourceVersion, at); err != nil || order <= 0 {
+			return false
+		}
+	} else if api.ResourceVersion == "" {
+		return false
+	}
+	shown := shownOf(api, written)
+	shown.Conditions, written.Conditions = byType(own(shown.Conditions)), byType(own(written.Conditions))
+	// As text, since times are whole seconds there.
+	a, err := json.Marshal(shown)
+	b, other := json.Marshal(written)
+	return err == nil && other == nil && !bytes.Equal(a, b)
+}
+
+// shownOf is what the node wrote, with all that is the node's as the API server has it now.
+func shownOf(api *corev1.Pod, written corev1.PodStatus) corev1.PodStatus {
+	s := &api.Status
+	written.Phase, written.Reason, written.Message, written.Conditions = s.Phase, s.Reason, s.Message, s.Conditions
+	written.HostIP, written.HostIPs, written.PodIP, written.PodIPs, written.StartTime = s.HostIP, s.HostIPs, s.PodIP, s.PodIPs, s.StartTime
+	written.InitContainerStatuses, written.ContainerStatuses, written.EphemeralContainerStatuses = s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses
+	return written
+}
+
+func byType(list []corev1.PodCondition) []corev1.PodCondition {
+	slices.SortFunc(list, func(a, b corev1.PodCondition) int { return strings.Compare(string(a.Type), string(b.Type)) })
+	return list
 }
 
 // wakeLater is for a status that could not be written: the next round tries again.
@@ -63,29 +113,21 @@ func (w *worker) wakeLater(ctx context.Context) {
 	})
 }
 
-// patchStatus sends what differs from the API server's status, with the pod's UID, so that
-// a pod of the same name made since is not hit.
-func (n *node) patchStatus(ctx context.Context, api *corev1.Pod, written *corev1.PodStatus, status corev1.PodStatus) error {
-	base := api.Status
-	if written != nil {
-		// What was written last may not have come back by the informer yet.
-		base = *written
-		base.Conditions = append(foreign(api.Status.Conditions), own(written.Conditions)...)
-	}
+// patchStatus sends what differs from a status, with the pod's UID, so that a pod of the same name made since is not hit.
+func (n *node) patchStatus(ctx context.Context, api *corev1.Pod, base, status corev1.PodStatus) (*corev1.Pod, error) {
 	before, err := json.Marshal(corev1.Pod{Status: base})
 	if err != nil {
-		return fmt.Errorf("encode status: %w", err)
+		return nil, fmt.Errorf("encode status: %w", err)
 	}
 	after, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: api.UID}, Status: status})
 	if err != nil {
-		return fmt.Errorf("encode status: %w", err)
+		return nil, fmt.Errorf("encode status: %w", err)
 	}
 	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Pod{})
 	if err != nil {
-		return fmt.Errorf("compare status: %w", err)
+		return nil, fmt.Errorf("compare status: %w", err)
 	}
-	_, err = n.client.CoreV1().Pods(api.Namespace).Patch(ctx, api.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	return err
+	return n.client.CoreV1().Pods(api.Namespace).Patch(ctx, api.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
 // deletePod takes the pod out of the API server: nothing of it runs any more.

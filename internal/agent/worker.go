@@ -53,10 +53,11 @@ type worker struct {
 	ending     *ending
 	tornDown   bool
 	mountTries int
-	removed    bool // from the API server, by us
-	written    *corev1.PodStatus
-	mirror     types.UID // of what the API server shows of a static pod
-	complaint  string    // why it shows nothing
+	removed    bool              // from the API server, by us
+	written    *corev1.PodStatus // last
+	writtenAt  string            // the revision that came of it
+	mirror     types.UID         // of what the API server shows of a static pod
+	complaint  string            // why it shows nothing
 }
 
 // podTold takes what the API server says of a pod.
