@@ -6,6 +6,7 @@ package embed
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"k8s.io/client-go/informers"
@@ -15,6 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
+	"github.com/mortise-dev/mortise/internal/agent/gateway"
 	"github.com/mortise-dev/mortise/internal/agent/proxy"
 	"github.com/mortise-dev/mortise/internal/agent/routes"
 )
@@ -101,7 +103,11 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 			})
 		}
 	}
-	if !settings.NoRoutes && cni.Other(cniConfiguration) == "" { // another network has ways of its own
+	other := cni.Other(cniConfiguration) != "" // another network has ways of its own
+	if !other {
+		p.beGateway(ctx, o, log)
+	}
+	if !settings.NoRoutes && !other {
 		routes.Prepare(shared)
 		p.client("routes to other nodes", func(ctx context.Context) error {
 			return routes.Run(ctx, routes.Options{NodeName: p.place.name, Informers: shared, Logger: log})
@@ -114,6 +120,21 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 		return nil
 	})
 	return nil
+}
+
+// beGateway lets pods reach what is not on their bridge. Where that cannot be arranged, the CNI plug-in masquerades all that leaves it.
+func (p *parts) beGateway(ctx context.Context, o *settled, log *slog.Logger) {
+	if err := gateway.Forward(o.podCIDRs); err != nil {
+		log.Error("this node sends nothing on to its pods", "error", err)
+	}
+	if err := gateway.Write(ctx, o.podCIDRs); err != nil {
+		log.Warn("pods of other nodes see this node where its pods call", "error", err)
+		return
+	}
+	p.masqueraded = true
+	p.client("pods' gateway", func(ctx context.Context) error {
+		return gateway.Run(ctx, gateway.Options{Pods: o.podCIDRs, Logger: log})
+	})
 }
 
 // again runs a part until ctx ends, after a while once more if it fails.

@@ -63,6 +63,9 @@ type Options struct {
 	CNIDataDir string   // of host-local's leases; the plug-in's own default
 	CNIBridge  string   // mortise0
 	PodCIDR    string
+	// Masqueraded says that somebody else gives the node's address to what pods send out of the cluster. If not, the CNI
+	// plug-in does, and pods of other nodes see the node as well.
+	Masqueraded bool
 
 	ClusterDNS    []string
 	ClusterDomain string // cluster.local
@@ -367,7 +370,7 @@ func (n *node) installCNI(cidrs ...string) error {
 	if n.CNIConfDir == "-" {
 		return nil
 	}
-	path, ours, err := cni.Install(cni.Options{Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, PodCIDRs: cidrs, DataDir: n.CNIDataDir, Bridge: n.CNIBridge})
+	path, ours, err := cni.Install(cni.Options{Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, PodCIDRs: cidrs, DataDir: n.CNIDataDir, Bridge: n.CNIBridge, Masquerade: !n.Masqueraded})
 	if err != nil {
 		return fmt.Errorf("install CNI configuration: %w", err)
 	}

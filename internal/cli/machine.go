@@ -23,7 +23,7 @@ func runMachine(ctx context.Context, p Program, args []string) int {
 	f.BoolVar(&o.NoInstall, "no-install", false, "make missing programs an error instead of installing them")
 	f.BoolVar(&o.NoImages, "no-images", false, "do not load the local images")
 	f.Usage = func() {
-		fmt.Fprintf(p.Err, "Usage: mortise machine prepare|stop|destroy [flags]\n\nprepare installs and starts what real containers need, and loads the local images; stop ends the containerd that\nprepare started and leaves its pods; destroy ends the pods too, and removes the rules of the service proxy.\n\n%s", f.FlagUsages())
+		fmt.Fprintf(p.Err, "Usage: mortise machine prepare|stop|destroy [flags]\n\nprepare installs and starts what real containers need, and loads the local images; stop ends the containerd that\nprepare started and leaves its pods; destroy ends the pods too, and removes the rules of Services and of pods.\n\n%s", f.FlagUsages())
 	}
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {

@@ -9,15 +9,16 @@ import (
 	"os/exec"
 
 	"github.com/mortise-dev/mortise/internal/agent/dns"
+	"github.com/mortise-dev/mortise/internal/agent/gateway"
 	"github.com/mortise-dev/mortise/internal/agent/proxy"
 )
 
-// RemoveNetwork takes away what a real node's service proxy and DNS left on this machine: the proxy's rules stay when Mortise
+// RemoveNetwork takes away what a real node's network left on this machine: rules of Services and of pods stay when Mortise
 // stops, so that a restart interrupts nobody, and the DNS's device when it is killed.
 func RemoveNetwork(ctx context.Context) error {
 	err := dns.Remove()
 	if _, missing := exec.LookPath("nft"); missing != nil {
 		return err // without nft there are no rules
 	}
-	return errors.Join(err, proxy.Remove(ctx))
+	return errors.Join(err, proxy.Remove(ctx), gateway.Remove(ctx))
 }

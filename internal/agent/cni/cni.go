@@ -38,6 +38,9 @@ type Options struct {
 	DataDir string
 	Bridge  string // DefaultBridge if empty
 	MTU     int
+	// Masquerade lets the plug-in give the node's address to all that leaves the node's own range, what goes to pods of other
+	// nodes as well.
+	Masquerade bool
 }
 
 // plugins are the binaries that our configuration calls.
@@ -129,7 +132,7 @@ func Conflist(o Options) ([]byte, error) {
 		ipam["dataDir"] = o.DataDir
 	}
 	bridge := object{
-		"type": "bridge", "bridge": cmp.Or(o.Bridge, DefaultBridge), "isGateway": true, "ipMasq": true,
+		"type": "bridge", "bridge": cmp.Or(o.Bridge, DefaultBridge), "isGateway": true, "ipMasq": o.Masquerade,
 		// The bridge outlives the range that it was made for.
 		"forceAddress": true,
 		"hairpinMode":  true, "promiscMode": false, "ipam": ipam,

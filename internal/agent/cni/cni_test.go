@@ -41,6 +41,16 @@ func TestInstall(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), "10.9.0.0/24") || !strings.Contains(string(text), "::/0") {
 		t.Errorf("not changed with the range: %v: %s", err, text)
 	}
+	if !strings.Contains(string(text), `"ipMasq": false`) {
+		t.Errorf("it masquerades, which nobody asked for: %s", text)
+	}
+	o.Masquerade = true
+	if _, _, err := Install(o); err != nil {
+		t.Fatal(err)
+	}
+	if text, err = os.ReadFile(path); err != nil || !strings.Contains(string(text), `"ipMasq": true`) {
+		t.Errorf("not changed with who masquerades: %v: %s", err, text)
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 {
 		t.Errorf("left: %v, %v", entries, err)
