@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -38,8 +39,20 @@ func (n *realNode) mountSmall(t *testing.T) {
 func (n *realNode) census(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
+	root, self := "", "self"
+	run := func(args ...string) string {
+		text, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, text)
+		}
+		return string(text)
+	}
+	if n.host != nil {
+		self, run = strconv.Itoa(n.host.pid), n.host.run
+		root = "/proc/" + self + "/root"
+	}
 	entries := func(kind, pattern string) {
-		found, err := filepath.Glob(pattern)
+		found, err := filepath.Glob(root + pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,17 +64,17 @@ func (n *realNode) census(t *testing.T) map[string][]string {
 	entries("directories of pods", filepath.Join(n.dir, "kubelet/pods/*"))
 	entries("logs of pods", "/var/log/pods/*")
 	entries("bundles", filepath.Join(n.dir, "containerd/state/io.containerd.runtime.v2.task/k8s.io/*"))
-	entries("devices", "/proc/sys/net/ipv4/conf/*")
+	out["devices"] = strings.Fields(run("ls", "/proc/sys/net/ipv4/conf"))
 	processes(func(pid, name string) {
-		if name == "containerd-shim" {
+		if line, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline")); err == nil && name == "containerd-shim" && bytes.Contains(line, []byte(n.socket)) {
 			out["shims"] = append(out["shims"], pid)
 		}
-		if ns, err := os.Readlink(filepath.Join("/proc", pid, "ns/net")); err == nil && !slices.Contains(out["network namespaces"], ns) {
+		if ns, err := os.Readlink(filepath.Join("/proc", pid, "ns/net")); err == nil && n.host == nil && !slices.Contains(out["network namespaces"], ns) {
 			out["network namespaces"] = append(out["network namespaces"], ns)
 		}
 	})
 	slices.Sort(out["network namespaces"])
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := os.ReadFile(filepath.Join("/proc", self, "mountinfo"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,8 +85,8 @@ func (n *realNode) census(t *testing.T) map[string][]string {
 	}
 	slices.Sort(out["mounts"])
 	for _, uid := range n.everyPod(t) {
-		for _, pattern := range []string{"/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/*/kubepods"} {
-			roots, err := filepath.Glob(pattern)
+		for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+			roots, err := filepath.Glob(filepath.Join(pattern, n.host.cgroups(), "kubepods"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,11 +101,7 @@ func (n *realNode) census(t *testing.T) map[string][]string {
 			}
 		}
 	}
-	rules, err := exec.CommandContext(t.Context(), "nft", "--stateless", "list", "ruleset").CombinedOutput()
-	if err != nil {
-		t.Fatalf("list rules: %v\n%s", err, rules)
-	}
-	for line := range strings.Lines(string(rules)) {
+	for line := range strings.Lines(run("nft", "--stateless", "list", "ruleset")) {
 		out["rules"] = append(out["rules"], counters.ReplaceAllString(strings.TrimSpace(line), ""))
 	}
 	slices.Sort(out["rules"]) // tables are listed as they were made
@@ -100,7 +109,7 @@ func (n *realNode) census(t *testing.T) map[string][]string {
 }
 
 // counters change, and so does the API's port, which is a free one with each start.
-var counters = regexp.MustCompile(`counter packets \d+ bytes \d+|192\.168\.50\.1:\d+`)
+var counters = regexp.MustCompile(`counter packets \d+ bytes \d+|192\.168\.(50|70)\.1:\d+`)
 
 // processes goes through the processes of the test's own.
 func processes(each func(pid, name string)) {
@@ -120,7 +129,7 @@ func (n *realNode) everyPod(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	for _, event := range events.Items {
-		if event.InvolvedObject.Kind == "Pod" {
+		if event.InvolvedObject.Kind == "Pod" && event.InvolvedObject.UID != "" { // those of evictions by taints have none
 			n.pods[string(event.InvolvedObject.UID)] = true
 		}
 	}

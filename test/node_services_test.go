@@ -80,29 +80,34 @@ func (n *realNode) callsFrom(t *testing.T, address string) (names, seen []string
 }
 
 // call asks an address once, from outside of the node.
-func (n *realNode) call(address string) (string, error) {
-	var page []byte
-	err := n.outside.Try(func() error {
-		c, err := net.DialTimeout("tcp", address, patience)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-			return err
-		}
-		if _, err := io.WriteString(c, "GET /cgi-bin/who HTTP/1.0\r\n\r\n"); err != nil {
-			return err
-		}
-		page, err = io.ReadAll(c)
+func (n *realNode) call(address string) (text string, err error) {
+	err = n.outside.Try(func() (err error) {
+		text, err = page(address, patience)
 		return err
 	})
+	return text, err
+}
+
+// page asks an address once, from the network that the thread is in.
+func page(address string, limit time.Duration) (string, error) {
+	c, err := net.DialTimeout("tcp", address, limit)
 	if err != nil {
 		return "", err
 	}
-	_, body, ok := strings.Cut(string(page), "\r\n\r\n")
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(c, "GET /cgi-bin/who HTTP/1.0\r\n\r\n"); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(c)
+	if err != nil {
+		return "", err
+	}
+	_, body, ok := strings.Cut(string(text), "\r\n\r\n")
 	if !ok {
-		_, body, _ = strings.Cut(string(page), "\n\n")
+		_, body, _ = strings.Cut(string(text), "\n\n")
 	}
 	return body, nil
 }

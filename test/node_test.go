@@ -42,6 +42,7 @@ type realNode struct {
 	socket  string // of the runtime
 	args    []string
 	outside *netlab.Host
+	host    *host           // that it is on; nil: this one
 	pods    map[string]bool // UIDs of all that there ever were
 }
 

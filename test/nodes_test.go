@@ -4,7 +4,6 @@
 package test
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"os"
@@ -31,42 +30,20 @@ import (
 // joined starts `mortise node` in a process of its own, and waits until it is ready. The process is ended with the test.
 func joined(t *testing.T, dataDir string, args ...string) *program {
 	t.Helper()
-	path, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &program{t: t, kubeconfig: filepath.Join(dataDir, "node", "kubelet.conf"), output: &tail{}, ready: make(chan string, 1), exited: make(chan error, 1)}
-	p.command = exec.Command(path, append([]string{"node", "--data-dir", dataDir, "--log-level", "info"}, args...)...)
-	stderr, err := p.command.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			t.Logf("mortise node said:\n%s", p.output)
-		}
-	})
-	go func() {
-		lines := bufio.NewScanner(stderr)
-		for lines.Scan() {
-			p.output.add(lines.Text())
-			if strings.HasPrefix(lines.Text(), "mortise: ready in ") {
-				p.ready <- lines.Text()
-			}
-		}
-		p.exited <- p.command.Wait()
-	}()
+	return joinedIn(t, nil, dataDir, args...)
+}
+
+// joinedIn is joined by a command that runs others.
+func joinedIn(t *testing.T, where []string, dataDir string, args ...string) *program {
+	t.Helper()
+	p := begin(t, where, filepath.Join(dataDir, "node", "kubelet.conf"), append([]string{"node", "--data-dir", dataDir, "--log-level", "info"}, args...)...)
 	p.comesUp()
 	return p
 }
 
 // mortise runs a verb and returns what it printed on both streams, without the end of the last line.
 func (p *program) mortise(args ...string) (string, error) {
-	out, err := exec.CommandContext(p.t.Context(), p.command.Path, args...).CombinedOutput()
+	out, err := exec.CommandContext(p.t.Context(), p.binary, args...).CombinedOutput()
 	return strings.TrimRight(string(out), "\n"), err
 }
 

@@ -56,8 +56,11 @@ func TestMain(m *testing.M) {
 	if os.Getenv(aggregatedServer) != "" {
 		os.Exit(runAggregatedServer())
 	}
-	if os.Getenv(aloneTest) == "init" {
+	switch os.Getenv(aloneTest) {
+	case "init":
 		os.Exit(runInit())
+	case "host":
+		os.Exit(runHost())
 	}
 	code := m.Run()
 	if builtIn != "" {
@@ -69,6 +72,7 @@ func TestMain(m *testing.M) {
 // program is a `mortise up` in a process of its own.
 type program struct {
 	t          *testing.T
+	binary     string
 	command    *exec.Cmd
 	kubeconfig string
 	readyLine  string
@@ -139,12 +143,32 @@ func up(t *testing.T, dataDir string, args ...string) *program {
 // launch starts the binary, and does not wait.
 func launch(t *testing.T, dataDir string, args ...string) *program {
 	t.Helper()
+	return launchIn(t, nil, dataDir, args...)
+}
+
+// launchIn is launch by a command that runs others, which is how they get elsewhere.
+func launchIn(t *testing.T, where []string, dataDir string, args ...string) *program {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	p := begin(t, where, kubeconfig, append([]string{"up", "--data-dir", dataDir, "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:0"}, args...)...)
+	t.Cleanup(func() {
+		if t.Failed() && len(p.exited) == 0 {
+			t.Log(p.state())
+		}
+	})
+	return p
+}
+
+// begin starts the binary, whose process is ended with the test.
+func begin(t *testing.T, where []string, kubeconfig string, args ...string) *program {
+	t.Helper()
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &program{t: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"), output: &tail{}, ready: make(chan string, 1), exited: make(chan error, 1)}
-	p.command = exec.Command(path, append([]string{"up", "--data-dir", dataDir, "--kubeconfig", p.kubeconfig, "--listen", "127.0.0.1:0"}, args...)...)
+	p := &program{t: t, binary: path, kubeconfig: kubeconfig, output: &tail{}, ready: make(chan string, 1), exited: make(chan error, 1)}
+	line := append(append(slices.Clone(where), path), args...)
+	p.command = exec.Command(line[0], line[1:]...)
 	stderr, err := p.command.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -153,12 +177,9 @@ func launch(t *testing.T, dataDir string, args ...string) *program {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() && len(p.exited) == 0 {
-			t.Log(p.state())
-		}
 		p.kill()
 		if t.Failed() {
-			t.Logf("mortise said:\n%s", p.output)
+			t.Logf("mortise %s said:\n%s", args[0], p.output)
 		}
 	})
 	go func() {
@@ -253,7 +274,7 @@ func (p *program) tryKubectl(args ...string) (string, error) {
 }
 
 func (p *program) kubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
-	c := exec.CommandContext(ctx, p.command.Path, append([]string{"kubectl", "--kubeconfig", p.kubeconfig}, args...)...)
+	c := exec.CommandContext(ctx, p.binary, append([]string{"kubectl", "--kubeconfig", p.kubeconfig}, args...)...)
 	c.Env = append(os.Environ(), "HOME="+filepath.Dir(p.kubeconfig))
 	return c
 }

@@ -1,0 +1,313 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// severalNodes is a cluster of nodes on hosts of their own. The first has the server.
+type severalNodes struct {
+	*realNode
+	nodes []*realNode
+}
+
+// TestSeveralNodes has two nodes, then three, each with a network, a containerd and directories of its own: what their pods send each
+// other, directly and by Services and names, and what becomes of a node that is cut off and comes back.
+func TestSeveralNodes(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	l := newLAN(t, "switch", "192.168.70.")
+	pods := map[string]bool{}
+	server := l.newHost("one", 1).newNode(pods)
+	server.serve("--node-monitor-grace-period", "4s", "--node-monitor-period", "1s")
+	awaitNode(t, server.c, "one", corev1.ConditionTrue)
+	second := l.newHost("two", 2).newNode(pods)
+	second.joins(server)
+	awaitNode(t, server.c, "two", corev1.ConditionTrue)
+	c := &severalNodes{server, []*realNode{server, second}}
+
+	outer := c.createServices(t)
+	c.createPods(t)
+	t.Run("two nodes", func(t *testing.T) { c.reachEachOther(t, outer) })
+
+	third := l.newHost("three", 3).newNode(pods)
+	third.joins(server)
+	awaitNode(t, server.c, "three", corev1.ConditionTrue)
+	t.Run("a node without pods", func(t *testing.T) {
+		page := askOutside(t, net.JoinHostPort(third.host.address, strconv.Itoa(int(outer.Spec.Ports[0].NodePort))))
+		if names, _ := answers(t, page); len(names) != 1 {
+			t.Errorf("its node port says %q", page)
+		}
+	})
+	c.nodes = append(c.nodes, third)
+	c.createPods(t)
+	t.Run("three nodes", func(t *testing.T) { c.reachEachOther(t, outer) })
+	t.Run("a node is cut off", func(t *testing.T) { c.cutsOff(t, third) })
+	t.Run("three nodes again", func(t *testing.T) { c.reachEachOther(t, outer) })
+	c.deleteAll(t)
+	for _, n := range slices.Backward(c.nodes) {
+		n.stop()
+	}
+}
+
+// createServices makes the Services of all pods that createPods makes; the one with a node port is returned.
+func (c *severalNodes) createServices(t *testing.T) *corev1.Service {
+	t.Helper()
+	all, port := map[string]string{"app": "who"}, []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}}
+	c.createService(t, "who", corev1.ServiceSpec{Selector: all, Ports: port})
+	c.createService(t, "heads", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: all, Ports: port})
+	return c.createService(t, "outer", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: all, Ports: port})
+}
+
+// createPods makes, on each node that has none, a pod web-NODE that says who calls, and one that calls: call-NODE.
+func (c *severalNodes) createPods(t *testing.T) {
+	t.Helper()
+	for _, n := range c.nodes {
+		if _, err := c.c.CoreV1().Pods("default").Get(t.Context(), "web-"+n.host.name, metav1.GetOptions{}); err == nil {
+			continue
+		}
+		web, call := webPod("web-"+n.host.name, map[string]string{"app": "who"}), idlePod("call-"+n.host.name)
+		web.Spec.Hostname, web.Spec.Subdomain = web.Name, "heads"
+		for _, p := range []*corev1.Pod{web, call} {
+			p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.host.name}
+		}
+		c.create(t, web, call)
+	}
+	for _, n := range c.nodes {
+		c.ready(t, "web-"+n.host.name, "call-"+n.host.name)
+	}
+}
+
+// webs are the names of all pods that answer.
+func (c *severalNodes) webs() (out []string) {
+	for _, n := range c.nodes {
+		out = append(out, "web-"+n.host.name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// reachEachOther calls from pods on each node, and from outside, in all ways that there are.
+func (c *severalNodes) reachEachOther(t *testing.T, outer *corev1.Service) {
+	all := c.webs()
+	for _, from := range c.nodes {
+		caller := "call-" + from.host.name
+		ip := c.ready(t, caller).Status.PodIP
+		c.inside(t, caller, c.untilAllAnswer("who", all))
+		for _, to := range c.nodes {
+			web := c.ready(t, "web-"+to.host.name)
+			if web.Spec.NodeName != to.host.name {
+				t.Fatalf("pod %s is on node %s", web.Name, web.Spec.NodeName)
+			}
+			for _, at := range []string{web.Status.PodIP + ":8080", web.Name + ".heads." + zone + ":8080"} {
+				names, seen := answers(t, c.inside(t, caller, who(at)))
+				want(t, "who answers "+caller+" at "+at, names, web.Name)
+				want(t, "whom "+web.Name+" sees when "+caller+" calls", seen, ip)
+			}
+			// A node port that is this node's own, or another's.
+			c.inside(t, caller, c.untilAllAnswer(net.JoinHostPort(to.host.address, strconv.Itoa(int(outer.Spec.Ports[0].NodePort))), all))
+		}
+		names, seen := c.often(t, caller, "who")
+		want(t, "who answers at the Service", names, all...)
+		want(t, "whom endpoints see at the Service", seen, ip)
+		for _, name := range []string{"heads", "kubernetes"} {
+			out := c.inside(t, caller, "nslookup -type=a "+name+"."+zone)
+			if got, want := strings.Count(out, "Address: "), map[string]int{"heads": len(all), "kubernetes": 1}[name]; got != want {
+				t.Errorf("%s has %d addresses, want %d:\n%s", name, got, want, out)
+			}
+		}
+		// From outside, by this node.
+		page := ""
+		for range 8 * len(all) {
+			page += askOutside(t, net.JoinHostPort(from.host.address, strconv.Itoa(int(outer.Spec.Ports[0].NodePort))))
+		}
+		names, seen = answers(t, page)
+		want(t, "who answers at the node port of "+from.host.name, names, all...)
+		if slices.Contains(seen, "192.168.70.254") {
+			t.Errorf("the policy Cluster shows pods who calls: %q", seen)
+		}
+		// What the API server does with a node, and with a pod on it.
+		if out := c.kubectl("logs", "web-"+from.host.name); out != "" {
+			t.Errorf("logs of a pod on %s say %q", from.host.name, out)
+		}
+		if out := c.kubectl("get", "--raw", "/api/v1/namespaces/default/pods/web-"+from.host.name+":8080/proxy/cgi-bin/who"); !strings.HasPrefix(out, "web-"+from.host.name+" ") {
+			t.Errorf("a pod on %s says by the API server %q", from.host.name, out)
+		}
+	}
+}
+
+// untilAllAnswer asks a URL until all have answered once.
+func (c *severalNodes) untilAllAnswer(url string, all []string) string {
+	return "for name in " + strings.Join(all, " ") + "; do until " + askOnce(url) + " | grep -q ^$name; do i=$((i+1)); [ $i -lt 150 ] || exit 1; done; done"
+}
+
+// askOutside asks an address once from outside of all nodes, until it is answered.
+func askOutside(t *testing.T, address string) string {
+	t.Helper()
+	page, err := page(address, patience)
+	if err != nil {
+		t.Fatalf("call %s from outside: %v", address, err)
+	}
+	return page
+}
+
+// cutsOff takes a node's cable out and puts it back.
+func (c *severalNodes) cutsOff(t *testing.T, far *realNode) {
+	name := far.host.name
+	before := far.census(t)
+	brief := []corev1.Toleration{ // for the second that it takes to see that they are heeded
+		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(1))},
+		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(1))},
+	}
+	template := func(app string) corev1.PodTemplateSpec {
+		p := idlePod("")
+		p.Spec.Tolerations, p.Labels = brief, map[string]string{"app": app}
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+			Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}},
+		}}}}
+		return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: p.Labels}, Spec: p.Spec}
+	}
+	selector := func(app string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+	}
+	_, err := c.c.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "roams"}, Spec: appsv1.DeploymentSpec{Selector: selector("roams"), Template: template("roams")},
+	}, metav1.CreateOptions{})
+	try(t, err)
+	_, err = c.c.AppsV1().StatefulSets("default").Create(t.Context(), &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "single"}, Spec: appsv1.StatefulSetSpec{Selector: selector("single"), Template: template("single"), ServiceName: "heads"},
+	}, metav1.CreateOptions{})
+	try(t, err)
+	var roaming, single corev1.Pod
+	one := func(into *corev1.Pod, is func(corev1.Pod) bool) func([]corev1.Pod) bool {
+		return func(pods []corev1.Pod) bool {
+			if len(pods) != 1 || !is(pods[0]) {
+				return false
+			}
+			*into = pods[0]
+			return true
+		}
+	}
+	awaitPods(t, c.c, "app=roams", patience, one(&roaming, ready))
+	awaitPods(t, c.c, "app=single", patience, one(&single, ready))
+	for _, p := range []corev1.Pod{roaming, single} {
+		if p.Spec.NodeName != name {
+			t.Fatalf("pod %s is on node %s, want it on %s", p.Name, p.Spec.NodeName, name)
+		}
+	}
+	kept := c.ready(t, "web-"+name)
+
+	began := time.Now()
+	phase := func(what string) {
+		t.Logf("%5.1f s: %s", time.Since(began).Seconds(), what)
+	}
+	far.host.cutOff()
+	awaitNode(t, c.c, name, corev1.ConditionUnknown)
+	phase("the node's conditions are unknown")
+	node, err := c.c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+	try(t, err)
+	for _, condition := range node.Status.Conditions {
+		if condition.Status != corev1.ConditionUnknown || condition.Reason != "NodeStatusUnknown" || condition.Message != "Kubelet stopped posting node status." {
+			t.Errorf("condition %s is %s, %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message)
+		}
+	}
+	lease, err := c.c.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), name, metav1.GetOptions{})
+	try(t, err)
+	if age := time.Since(lease.Spec.RenewTime.Time); age < 3*time.Second {
+		t.Errorf("the node's lease was renewed %s ago", age)
+	}
+	awaitTaints(t, c, name, "node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule")
+	phase("the node is tainted")
+	// Its pod is no endpoint any more, and nobody is sent there; it runs on all the same.
+	c.pod(t, kept.Name, func(p *corev1.Pod) bool { return !ready(*p) })
+	left := slices.DeleteFunc(c.webs(), func(web string) bool { return web == kept.Name })
+	for _, n := range c.nodes {
+		if n != far {
+			c.inside(t, "call-"+n.host.name, `
+				in=0
+				while [ $in -lt 12 ]; do
+					said=$(`+resolve("who")+`timeout 2 wget -qO- http://$at/cgi-bin/who) || said=nobody
+					case $said in *`+kept.Name+`*|nobody) in=0; out=$((out+1)); [ $out -lt 100 ] || exit 1;; *) in=$((in+1));; esac
+				done`)
+			names, _ := c.often(t, "call-"+n.host.name, "who")
+			want(t, "who answers without the node", names, left...)
+		}
+	}
+	phase("no Service leads there")
+	try(t, far.host.within(func() error {
+		_, err := page(kept.Status.PodIP+":8080", 5*time.Second)
+		return err
+	}))
+	// The pod of a Deployment is another's elsewhere; that of a StatefulSet may run still, and has no second.
+	awaitPods(t, c.c, "app=roams", patience, func(pods []corev1.Pod) bool {
+		return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return ready(p) && p.Spec.NodeName != name })
+	})
+	phase("what roams is elsewhere")
+	awaitPods(t, c.c, "app=single", patience, one(&single, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }))
+	moved := idlePod("moved") // would rather be on the node, like the others
+	moved.Spec.Affinity = template("").Spec.Affinity
+	c.create(t, moved)
+	if p := c.ready(t, "moved"); p.Spec.NodeName == name {
+		t.Errorf("a new pod is bound to a node that is cut off")
+	}
+	if err := c.c.CoreV1().Pods("default").Delete(t.Context(), "moved", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+
+	began = time.Now()
+	far.host.plugIn()
+	awaitNode(t, c.c, name, corev1.ConditionTrue)
+	phase("the node is ready again")
+	awaitTaints(t, c, name)
+	phase("the node has no taints")
+	same(t, kept, c.ready(t, kept.Name))
+	var again corev1.Pod
+	awaitPods(t, c.c, "app=roams", patience, one(&again, func(p corev1.Pod) bool { return ready(p) && p.UID != roaming.UID }))
+	phase("what roamed is gone from it")
+	awaitPods(t, c.c, "app=single", patience, one(&again, func(p corev1.Pod) bool { return ready(p) && p.UID != single.UID }))
+	phase("what is single is there anew")
+	for _, kind := range []string{"deployment/roams", "statefulset/single"} {
+		c.kubectl("delete", kind)
+	}
+	awaitPods(t, c.c, "app in (roams,single)", patience, func(pods []corev1.Pod) bool { return len(pods) == 0 })
+	far.leavesNothing(t, before)
+	phase("nothing is left")
+}
+
+// awaitTaints waits until a node has these taints, and no others.
+func awaitTaints(t *testing.T, c *severalNodes, name string, taints ...string) {
+	t.Helper()
+	var has []string
+	defer func() {
+		if t.Failed() {
+			t.Logf("node %s has the taints %q", name, has)
+		}
+	}()
+	awaitEvent(t, c.c, "nodes", "", fields.OneTermEqualSelector("metadata.name", name), &corev1.Node{}, patience, func(e watch.Event) bool {
+		node, ok := e.Object.(*corev1.Node)
+		if !ok {
+			return false
+		}
+		has = nil
+		for _, taint := range node.Spec.Taints {
+			has = append(has, taint.Key+":"+string(taint.Effect))
+		}
+		slices.Sort(has)
+		return slices.Equal(has, taints)
+	})
+}
