@@ -6,6 +6,8 @@ package test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -268,6 +271,79 @@ func TestNodeCertificateRotates(t *testing.T) {
 	}
 	node = joined(t, dir, append(strings.Fields(line)[2:], "--node", "simulated")...)
 	awaitNode(t, c, "far", corev1.ConditionTrue)
+	node.stop()
+	server.stop()
+}
+
+// TestNodeServingCertificate: with serverTLSBootstrap a node has its serving certificate of the cluster, once somebody has approved it.
+// A server that verifies nodes' certificates gets logs then, and not before.
+func TestNodeServingCertificate(t *testing.T) {
+	data, dir := t.TempDir(), filepath.Join(t.TempDir(), "node")
+	up(t, data, "--node", "none").stop() // it makes the authority
+	server := up(t, data, "--node", "none", "--kubelet-certificate-authority", filepath.Join(data, "pki", "ca.crt"))
+	c := server.client()
+	line, err := server.mortise("token", "create", "--kubeconfig", server.kubeconfig, "--print-join-command")
+	if err != nil {
+		t.Fatalf("token create: %v\n%s", err, line)
+	}
+	config := filepath.Join(t.TempDir(), "kubelet.yaml")
+	if err := os.WriteFile(config, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nserverTLSBootstrap: true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	node := joined(t, dir, append(strings.Fields(line)[2:], "--name", "far", "--node", "simulated", "--kubelet-config", config)...)
+	awaitNode(t, c, "far", corev1.ConditionTrue)
+	server.kubectl("run", "web", "--image=web")
+	server.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+
+	// request waits until a request for a serving certificate is as wanted.
+	request := func(is func(*certificatesv1.CertificateSigningRequest) bool) (found *certificatesv1.CertificateSigningRequest) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		defer cancel()
+		all := cache.NewListWatchFromClient(c.CertificatesV1().RESTClient(), "certificatesigningrequests", "", fields.OneTermEqualSelector("spec.signerName", certificatesv1.KubeletServingSignerName))
+		if _, err := watchtools.UntilWithSync(ctx, all, &certificatesv1.CertificateSigningRequest{}, nil, func(e watch.Event) (ok bool, _ error) {
+			found, ok = e.Object.(*certificatesv1.CertificateSigningRequest)
+			return ok && is(found), nil
+		}); err != nil {
+			t.Fatalf("no such request for a serving certificate: %v", err)
+		}
+		return found
+	}
+	asked := request(func(*certificatesv1.CertificateSigningRequest) bool { return true })
+	if asked.Spec.Username != "system:node:far" || len(asked.Status.Conditions) > 0 || !slices.Equal(asked.Spec.Usages, []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}) {
+		t.Errorf("the request is of %s, for %v, with %v", asked.Spec.Username, asked.Spec.Usages, asked.Status.Conditions)
+	}
+	if out, err := server.tryKubectl("logs", "web"); err == nil || !strings.Contains(out, "tls") {
+		t.Errorf("logs before the certificate is approved: %v, %q", err, out)
+	}
+	server.kubectl("certificate", "approve", asked.Name)
+	issued := request(func(r *certificatesv1.CertificateSigningRequest) bool { return len(r.Status.Certificate) > 0 })
+	// The node takes its certificate without an event that a test could wait for, so it is asked again.
+	tick, limit := time.NewTicker(100*time.Millisecond), time.After(60*time.Second)
+	defer tick.Stop()
+	for out, err := server.tryKubectl("logs", "web"); err != nil || !strings.Contains(out, "on node far"); out, err = server.tryKubectl("logs", "web") {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("logs say %q, %v", out, err)
+		}
+	}
+	block, _ := pem.Decode(issued.Status.Certificate)
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if certificate.Subject.CommonName != "system:node:far" || !slices.Contains(certificate.DNSNames, "far") || len(certificate.IPAddresses) != 1 || !certificate.IPAddresses[0].IsLoopback() {
+		t.Errorf("the certificate is of %s, for %q and %v", certificate.Subject, certificate.DNSNames, certificate.IPAddresses)
+	}
+	node.stop()
+	// It has it still when it is started again.
+	node = joined(t, dir, "--node", "simulated", "--kubelet-config", config)
+	awaitNode(t, c, "far", corev1.ConditionTrue)
+	server.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+	if out := server.kubectl("logs", "web"); !strings.Contains(out, "on node far") {
+		t.Errorf("logs after a restart say %q", out)
+	}
 	node.stop()
 	server.stop()
 }

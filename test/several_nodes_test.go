@@ -82,6 +82,7 @@ func (c *severalNodes) createPods(t *testing.T) {
 			continue
 		}
 		web, call := webPod("web-"+n.host.name, map[string]string{"app": "who"}), idlePod("call-"+n.host.name)
+		call.Spec.Containers[0] = container("c", "echo here; while :; do sleep 3600; done")
 		web.Spec.Hostname, web.Spec.Subdomain = web.Name, "heads"
 		for _, p := range []*corev1.Pod{web, call} {
 			p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.host.name}
@@ -142,7 +143,7 @@ func (c *severalNodes) reachEachOther(t *testing.T, outer *corev1.Service) {
 			t.Errorf("the policy Cluster shows pods who calls: %q", seen)
 		}
 		// What the API server does with a node, and with a pod on it.
-		if out := c.kubectl("logs", "web-"+from.host.name); out != "" {
+		if out := c.kubectl("logs", caller); out != "here\n" {
 			t.Errorf("logs of a pod on %s say %q", from.host.name, out)
 		}
 		if out := c.kubectl("get", "--raw", "/api/v1/namespaces/default/pods/web-"+from.host.name+":8080/proxy/cgi-bin/who"); !strings.HasPrefix(out, "web-"+from.host.name+" ") {
