@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"k8s.io/client-go/informers"
@@ -109,8 +110,17 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 	}
 	if !settings.NoRoutes && !other {
 		routes.Prepare(shared)
+		if settings.VXLAN {
+			at, err := netip.ParseAddr(p.place.address)
+			if err == nil {
+				p.podMTU, err = routes.TunnelMTU(at.Unmap())
+			}
+			if err != nil {
+				log.Error("pods' packets may be too large for the tunnel to other nodes", "error", err)
+			}
+		}
 		p.client("routes to other nodes", func(ctx context.Context) error {
-			return routes.Run(ctx, routes.Options{NodeName: p.place.name, Informers: shared, Logger: log})
+			return routes.Run(ctx, routes.Options{NodeName: p.place.name, Informers: shared, VXLAN: settings.VXLAN, Logger: log})
 		})
 	}
 	p.client("network's caches", func(ctx context.Context) error {

@@ -139,7 +139,7 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 		p.client("node", func(ctx context.Context) error {
 			return agent.Run(ctx, agent.Options{
 				NodeName: at.name, Config: at.config, RuntimeEndpoint: p.criSocket, RootDir: nodeRoot(o),
-				PodCIDR: at.podCIDR, Masqueraded: p.masqueraded, NodeIPs: []string{at.address}, ClusterDNS: p.clusterDNS,
+				PodCIDR: at.podCIDR, Masqueraded: p.masqueraded, PodMTU: p.podMTU, NodeIPs: []string{at.address}, ClusterDNS: p.clusterDNS,
 				Listen: o.kubelet.listenAt(net.JoinHostPort(at.address, "0")), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
 				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
 			})

@@ -75,6 +75,7 @@ type parts struct {
 	alone string // the name of a simulated node that is of a cluster elsewhere
 
 	proxyMetrics *proxy.Metrics
+	podMTU       int      // of pods' packets; 0: as the machine has it
 	masqueraded  bool     // what pods send out of the cluster, by us
 	clusterDNS   []string // whom pods ask for names; none: the machine's
 

@@ -5,6 +5,7 @@ package test
 
 import (
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,6 +60,43 @@ func TestSeveralNodes(t *testing.T) {
 	t.Run("three nodes", func(t *testing.T) { c.reachEachOther(t, outer) })
 	t.Run("a node is cut off", func(t *testing.T) { c.cutsOff(t, third) })
 	t.Run("three nodes again", func(t *testing.T) { c.reachEachOther(t, outer) })
+	c.deleteAll(t)
+	for _, n := range slices.Backward(c.nodes) {
+		n.stop()
+	}
+}
+
+// TestNodesBehindRouters has two nodes on networks of their own, which a router connects that knows nothing of pods: they lead to each
+// other's pods through VXLAN.
+func TestNodesBehindRouters(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	here, there := newLAN(t, "here", "192.168.70."), newLAN(t, "there", "192.168.71.")
+	try(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644)) // the test is the router
+	pods := map[string]bool{}
+	server := here.newHost("one", 1).newNode(pods)
+	server.serve("--node-vxlan")
+	second := there.newHost("two", 1).newNode(pods)
+	second.joins(server, "--node-vxlan")
+	for _, n := range []*realNode{server, second} {
+		awaitNode(t, server.c, n.host.name, corev1.ConditionTrue)
+	}
+	c := &severalNodes{server, []*realNode{server, second}}
+	outer := c.createServices(t)
+	c.createPods(t)
+	c.reachEachOther(t, outer)
+	// What is larger than a packet gets there whole.
+	big := idlePod("big")
+	big.Spec.Containers[0] = container("c", "exec httpd -f -p 8080 -h /bin")
+	big.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "two"}
+	c.create(t, big)
+	at := c.ready(t, "big").Status.PodIP + ":8080"
+	size := strings.TrimSpace(c.inside(t, "big", "wc -c </bin/busybox"))
+	got := c.inside(t, "call-one", "for i in $(seq 50); do timeout 20 wget -qO /tmp/got http://"+at+"/busybox && break; sleep 0.1; done; wc -c </tmp/got")
+	if strings.TrimSpace(got) != size || len(size) < 6 {
+		t.Errorf("of %s bytes, %q came", size, got)
+	}
 	c.deleteAll(t)
 	for _, n := range slices.Backward(c.nodes) {
 		n.stop()
@@ -139,7 +177,7 @@ func (c *severalNodes) reachEachOther(t *testing.T, outer *corev1.Service) {
 		}
 		names, seen = answers(t, page)
 		want(t, "who answers at the node port of "+from.host.name, names, all...)
-		if slices.Contains(seen, "192.168.70.254") {
+		if slices.Contains(seen, from.host.lan.prefix+"254") {
 			t.Errorf("the policy Cluster shows pods who calls: %q", seen)
 		}
 		// What the API server does with a node, and with a pod on it.

@@ -11,6 +11,8 @@ type Network struct {
 	NoProxy, NoDNS bool
 	// NoRoutes leaves the ways to other nodes' pods to somebody else.
 	NoRoutes bool
+	// VXLAN leads to other nodes' pods through a tunnel, for nodes that are behind routers; all nodes have it, or none.
+	VXLAN bool
 	// NodePortAddresses are the prefixes that node ports are on, or "primary" for the node's own addresses, as kube-proxy's
 	// flag has it; none is all addresses.
 	NodePortAddresses []string
@@ -25,6 +27,7 @@ func (o *Network) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.NoProxy, "no-service-proxy", o.NoProxy, "leave Services on a real node to another proxy")
 	f.BoolVar(&o.NoDNS, "no-cluster-dns", o.NoDNS, "leave the names of Services and pods on a real node to another DNS")
 	f.BoolVar(&o.NoRoutes, "no-node-routes", o.NoRoutes, "leave the routes from a real node to other nodes' pods to somebody else")
+	f.BoolVar(&o.VXLAN, "node-vxlan", o.VXLAN, "lead from a real node to other nodes' pods through VXLAN, for nodes that are behind routers; on all nodes, or none")
 	f.StringSliceVar(&o.NodePortAddresses, "nodeport-addresses", o.NodePortAddresses, "`prefixes` of a real node's addresses that node ports are on, or primary; all if empty")
 	f.BoolVar(&o.MasqueradeAll, "masquerade-all", o.MasqueradeAll, "hide the source of all that is sent to Services' own addresses")
 }

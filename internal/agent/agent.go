@@ -66,6 +66,7 @@ type Options struct {
 	// Masqueraded says that somebody else gives the node's address to what pods send out of the cluster. If not, the CNI
 	// plug-in does, and pods of other nodes see the node as well.
 	Masqueraded bool
+	PodMTU      int // of pods' packets; 0: as the machine has it
 
 	ClusterDNS    []string
 	ClusterDomain string // cluster.local
@@ -370,7 +371,7 @@ func (n *node) installCNI(cidrs ...string) error {
 	if n.CNIConfDir == "-" {
 		return nil
 	}
-	path, ours, err := cni.Install(cni.Options{Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, PodCIDRs: cidrs, DataDir: n.CNIDataDir, Bridge: n.CNIBridge, Masquerade: !n.Masqueraded})
+	path, ours, err := cni.Install(cni.Options{Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, PodCIDRs: cidrs, DataDir: n.CNIDataDir, Bridge: n.CNIBridge, MTU: n.PodMTU, Masquerade: !n.Masqueraded})
 	if err != nil {
 		return fmt.Errorf("install CNI configuration: %w", err)
 	}

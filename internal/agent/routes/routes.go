@@ -3,7 +3,8 @@
 
 // Package routes lets pods reach the pods of other nodes: each node has a route to each other node's range of pod addresses,
 // by that node's own address (host-gateway routes). It takes that nodes are on one network: what is behind a router does
-// not get there, and is logged.
+// not get there, and is logged. With VXLAN the routes lead through a tunnel instead, which any network carries that lets
+// nodes send each other UDP.
 //
 // [Wanted] says which routes those are: a pure function of the nodes. [Run] follows the nodes and makes the kernel's routes
 // those: what is missing is added, what is of no node any more is removed. Its routes have a protocol number of their own
@@ -41,6 +42,7 @@ const simulated = "mortise.dev/simulated"
 type Options struct {
 	NodeName  string
 	Informers informers.SharedInformerFactory // prepared by Prepare, started by somebody else
+	VXLAN     bool                            // by a tunnel, for nodes that are behind routers
 	Logger    *slog.Logger                    // nil: nothing is logged
 }
 
@@ -50,6 +52,11 @@ func Prepare(f informers.SharedInformerFactory) { f.Core().V1().Nodes().Informer
 // Wanted are the routes of a node: to each range of pod addresses of another, the address of that family by which it is
 // reached. Nodes that are simulated have none, and neither have ranges that two nodes claim: the one whose name comes first has it.
 func Wanted(self string, nodes []*corev1.Node) map[netip.Prefix]netip.Addr {
+	return wanted(self, nodes, func(a netip.Addr, p netip.Prefix) bool { return a.Is4() == p.Addr().Is4() })
+}
+
+// wanted takes of each node the first address that fits.
+func wanted(self string, nodes []*corev1.Node, fits func(netip.Addr, netip.Prefix) bool) map[netip.Prefix]netip.Addr {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int {
 		switch {
@@ -67,36 +74,46 @@ func Wanted(self string, nodes []*corev1.Node) map[netip.Prefix]netip.Addr {
 		if n.Labels[simulated] == "true" {
 			continue
 		}
-		var at []netip.Addr
-		for _, a := range n.Status.Addresses {
-			if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
-				at = append(at, ip.Unmap())
-			}
-		}
+		at := internal(n)
 		if n.Name == self {
 			for _, a := range at {
 				own[a] = true
 			}
 		}
-		ranges := n.Spec.PodCIDRs
-		if len(ranges) == 0 && n.Spec.PodCIDR != "" {
-			ranges = []string{n.Spec.PodCIDR}
-		}
-		for _, text := range ranges {
-			p, err := netip.ParsePrefix(text)
-			if err != nil || p.Bits() == 0 { // never the way to everywhere
-				continue
-			}
-			p = p.Masked()
+		for _, p := range ranges(n) {
 			if taken[p] {
 				continue
 			}
 			taken[p] = true
-			i := slices.IndexFunc(at, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
+			i := slices.IndexFunc(at, func(a netip.Addr) bool { return fits(a, p) })
 			if n.Name == self || i < 0 || own[at[i]] || at[i].IsLoopback() || at[i].IsUnspecified() {
 				continue
 			}
 			out[p] = at[i]
+		}
+	}
+	return out
+}
+
+// internal are the addresses at which a node is reached.
+func internal(n *corev1.Node) (out []netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			out = append(out, ip.Unmap())
+		}
+	}
+	return out
+}
+
+// ranges are those of a node's pods.
+func ranges(n *corev1.Node) (out []netip.Prefix) {
+	list := n.Spec.PodCIDRs
+	if len(list) == 0 && n.Spec.PodCIDR != "" {
+		list = []string{n.Spec.PodCIDR}
+	}
+	for _, text := range list {
+		if p, err := netip.ParsePrefix(text); err == nil && p.Bits() > 0 { // never the way to everywhere
+			out = append(out, p.Masked())
 		}
 	}
 	return out
@@ -144,7 +161,7 @@ func Run(ctx context.Context, o Options) error {
 		if err != nil {
 			return fmt.Errorf("list nodes: %w", err)
 		}
-		errs := Apply(Wanted(o.NodeName, all))
+		errs := o.apply(all)
 		said := map[string]bool{}
 		for _, err := range errs {
 			if said[err.Error()] = true; !failed[err.Error()] {
@@ -158,8 +175,26 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
+// apply makes the ways to those nodes' pods.
+func (o Options) apply(nodes []*corev1.Node) []error {
+	if o.VXLAN {
+		t, ok := tunnelOf(o.NodeName, nodes)
+		if !ok {
+			return nil // the node is not there yet, or has no range
+		}
+		return t.apply()
+	}
+	if err := RemoveTunnel(); err != nil {
+		return []error{err}
+	}
+	return Apply(Wanted(o.NodeName, nodes))
+}
+
 // Apply makes the routes of this machine those, as far as they are ours. What could not be is in the errors; the rest is done.
-func Apply(want map[netip.Prefix]netip.Addr) (errs []error) {
+func Apply(want map[netip.Prefix]netip.Addr) (errs []error) { return apply(want, 0) }
+
+// apply is Apply for gateways that are on one device, whatever its addresses are; 0: on any.
+func apply(want map[netip.Prefix]netip.Addr, device int) (errs []error) {
 	has, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return []error{fmt.Errorf("list routes: %w", err)}
@@ -167,7 +202,7 @@ func Apply(want map[netip.Prefix]netip.Addr) (errs []error) {
 	there := map[netip.Prefix]bool{}
 	for i := range has {
 		p, gateway := parse(&has[i])
-		if via, ok := want[p]; ok && via == gateway {
+		if via, ok := want[p]; ok && via == gateway && (device == 0 || has[i].LinkIndex == device) {
 			there[p] = true
 			continue
 		} else if ok {
@@ -185,6 +220,9 @@ func Apply(want map[netip.Prefix]netip.Addr) (errs []error) {
 			Dst:      &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
 			Gw:       via.AsSlice(),
 			Protocol: Protocol, Table: unix.RT_TABLE_MAIN,
+		}
+		if device != 0 {
+			route.LinkIndex, route.Flags = device, int(netlink.FLAG_ONLINK)
 		}
 		if err := netlink.RouteReplace(route); err != nil {
 			errs = append(errs, fmt.Errorf("route to %s by %s: %w", p, via, err))
