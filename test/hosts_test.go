@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -187,6 +189,26 @@ func (h *host) cgroups() string {
 	return "/mortise-test-" + h.name
 }
 
+// removeCgroups removes those that the node's pods were in, the innermost first.
+func (h *host) removeCgroups() {
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		roots, err := filepath.Glob(pattern + h.cgroups())
+		try(h.t, err)
+		for _, root := range roots {
+			var all []string
+			try(h.t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					all = append(all, path)
+				}
+				return nil
+			}))
+			for _, path := range slices.Backward(all) {
+				_ = unix.Rmdir(path) // a process that is being killed keeps it for a moment longer
+			}
+		}
+	}
+}
+
 // newNode is a node that is about to be on the host, with a containerd of its own.
 func (h *host) newNode(pods map[string]bool) *realNode {
 	h.t.Helper()
@@ -201,6 +223,7 @@ func (h *host) newNode(pods map[string]bool) *realNode {
 		if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
 			h.t.Errorf("machine destroy: %v\n%s", err, out)
 		}
+		h.removeCgroups()
 	})
 	config := filepath.Join(filepath.Dir(n.dir), "kubelet.yaml")
 	n.write(h.t, config, `apiVersion: kubelet.config.k8s.io/v1beta1
