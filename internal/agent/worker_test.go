@@ -277,6 +277,46 @@ func TestLostSandboxIsReplaced(t *testing.T) {
 	}
 }
 
+// TestClockSetBack has containers and a sandbox that are newer than others and say that they are older.
+func TestClockSetBack(t *testing.T) {
+	fake := &tellingClock{clocktesting.NewFakeClock(time.Now().Truncate(time.Second)), make(chan time.Duration, 1024)}
+	c, r := newFake(t, fake)
+	c.create(onePod("p"))
+	before := c.await("p", "ready", isReady)
+	client, err := cri.Dial(t.Context(), r.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close(t.Context())
+
+	fake.SetTime(fake.Now().Add(-time.Hour))
+	list, err := client.Runtime.ListPodSandbox(t.Context(), nil)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("sandboxes: %v, %v", list, err)
+	}
+	if err := client.Runtime.StopPodSandbox(t.Context(), list[0].Id); err != nil {
+		t.Fatal(err)
+	}
+	after := c.await("p", "in another sandbox", func(p *corev1.Pod) bool {
+		return running(1)(p) && p.Status.PodIP != "" && p.Status.PodIP != before.Status.PodIP
+	})
+	if s := after.Status.ContainerStatuses[0]; s.LastTerminationState.Terminated == nil || s.LastTerminationState.Terminated.ExitCode != 137 {
+		t.Errorf("status: %+v", s)
+	}
+	// Nothing is made again for it, also by a node that knows no more than the runtime does.
+	c.stop()
+	c.start()
+	c.create(onePod("q"))
+	c.await("q", "ready", isReady)
+	c.await("p", "ready", isReady)
+	if n := r.Calls("RunPodSandbox"); n != 3 {
+		t.Errorf("%d sandboxes were made, want 3", n)
+	}
+	if n := r.Calls("CreateContainer"); n != 3 {
+		t.Errorf("%d containers were made, want 3", n)
+	}
+}
+
 func TestOrphanIsRemoved(t *testing.T) {
 	c, r := newFake(t, nil)
 	c.create(onePod("p"))

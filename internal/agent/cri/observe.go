@@ -54,9 +54,12 @@ func (c *Client) Observe(ctx context.Context, uid types.UID) (*podstate.Pod, err
 		}
 		pod.Sandboxes = append(pod.Sandboxes, sandboxOf(resp.Status))
 	}
-	slices.SortStableFunc(pod.Sandboxes, func(a, b podstate.Sandbox) int { return b.Created.Compare(a.Created) })
+	// Attempts are counted up, while the clock may have been set back between two of them.
+	slices.SortStableFunc(pod.Sandboxes, func(a, b podstate.Sandbox) int {
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created))
+	})
 	slices.SortStableFunc(pod.Containers, func(a, b podstate.Container) int {
-		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Note.RestartCount, a.Note.RestartCount))
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.Created.Compare(a.Created))
 	})
 	return pod, nil
 }
@@ -84,6 +87,7 @@ func containerOf(s *runtimeapi.ContainerStatus, sandbox string) podstate.Contain
 		ID:        s.Id,
 		Name:      s.Labels[podstate.LabelContainerName],
 		SandboxID: sandbox,
+		Attempt:   s.GetMetadata().GetAttempt(),
 		State:     stateOf(s.State),
 		Created:   at(s.CreatedAt),
 		Started:   at(s.StartedAt),

@@ -21,7 +21,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pod is one pod as the runtime sees it. Sandboxes and Containers are newest first.
+// Pod is one pod as the runtime sees it. Sandboxes are newest first, and so are the
+// instances of each container among Containers: those of the latest attempt, whatever the
+// clock said when they were made.
 type Pod struct {
 	UID             types.UID
 	Namespace, Name string
@@ -57,6 +59,7 @@ type Container struct {
 	ID        string // as the runtime has it, without its scheme
 	Name      string
 	SandboxID string
+	Attempt   uint32 // how many instances there were before it
 	State     State
 
 	Created, Started, Finished time.Time
@@ -95,7 +98,7 @@ func (p *Pod) NewestExited(name string) *Container {
 	return nil
 }
 
-// Running returns the containers that run, newest first.
+// Running returns the containers that run.
 func (p *Pod) Running() []*Container {
 	var out []*Container
 	for i := range p.Containers {
