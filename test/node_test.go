@@ -68,6 +68,7 @@ func TestNode(t *testing.T) {
 		{"kills", kills},
 		{"hostile pods", hostilePods},
 		{"failures", failures},
+		{"doctor", doctor},
 	} {
 		if !t.Run(part.name, func(t *testing.T) {
 			part.run(t, n)

@@ -38,6 +38,6 @@ func main() {
 			}
 			return n, nil
 		},
-		Judge: judge,
+		Judge: judge, Examine: examine,
 	}))
 }

@@ -28,6 +28,8 @@ type Program struct {
 	Join func(ctx context.Context, o NodeOptions) (Cluster, error)
 	// Judge judges definitions offline.
 	Judge Judge
+	// Examine examines the node of this machine.
+	Examine Examine
 }
 
 // Cluster is a running cluster, as `up` sees it.
@@ -66,7 +68,7 @@ type verb struct {
 func verbs() []verb {
 	return []verb{
 		{"up", "[flags]", "start a cluster in the foreground", runUp},
-		{"node", "--join URL --token T", "run a node of a cluster that is elsewhere", runNode},
+		{"node", "--join URL|doctor", "run a node of a cluster that is elsewhere, or examine a node", runNode},
 		{"token", "create|list|delete", "tokens with which nodes join", runToken},
 		{"kubectl", "ARGS...", "the whole of kubectl", runKubectl},
 		{"machine", "prepare", "install and start what a real node needs: containerd, CNI plug-ins, images", runMachine},

@@ -32,6 +32,9 @@ type NodeOptions struct {
 
 // runNode joins a cluster and stays until a signal or a failure ends the node.
 func runNode(ctx context.Context, p Program, args []string) int {
+	if len(args) > 0 && args[0] == "doctor" {
+		return runDoctor(ctx, p, args[1:])
+	}
 	o, code, ok := parseNode(p, args)
 	if !ok {
 		return code
@@ -60,7 +63,7 @@ func parseNode(p Program, args []string) (o NodeOptions, code int, ok bool) {
 	o.Network.AddFlags(f)
 	f.StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	f.Usage = func() {
-		fmt.Fprintf(p.Err, "Usage: mortise node --join URL --token TOKEN [flags]\n\nRuns a node in the foreground. SIGTERM or Ctrl-C stops it; pods are left running. A node that has joined is started again\nwith its data directory alone.\n\n%s", f.FlagUsages())
+		fmt.Fprintf(p.Err, "Usage: mortise node --join URL --token TOKEN [flags]\n\nRuns a node in the foreground. SIGTERM or Ctrl-C stops it; pods are left running. A node that has joined is started again\nwith its data directory alone. `mortise node doctor` examines the node of this machine.\n\n%s", f.FlagUsages())
 	}
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {

@@ -1,0 +1,254 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// cgroupFS is where the kernel shows its cgroups.
+const cgroupFS = "/sys/fs/cgroup"
+
+// unified says whether the machine's cgroups are v2.
+func unified(root string) bool {
+	_, err := os.Stat(filepath.Join(root, "cgroup.controllers"))
+	return err == nil
+}
+
+// podCgroups are the directories below which the cgroups of all pods are: one, or one for each controller.
+func podCgroups(root, above string) []string {
+	var out []string
+	for _, pattern := range []string{filepath.Join(root, above), filepath.Join(root, "*", above)} {
+		for _, name := range []string{"kubepods", "kubepods.slice", "*-kubepods.slice"} {
+			found, err := filepath.Glob(filepath.Join(pattern, name))
+			if err == nil {
+				out = append(out, found...)
+			}
+		}
+	}
+	return out
+}
+
+// wanted are the controllers that bound pods, and what pods are without them.
+func wanted() []struct{ name, without string } {
+	return []struct{ name, without string }{
+		{"cpu", "CPU requests and limits do not hold"},
+		{"memory", "memory limits do not hold"},
+		{"pids", "podPidsLimit does not hold"},
+	}
+}
+
+// cgroupFacts are what is known of the machine's cgroups.
+type cgroupFacts struct {
+	unified     bool
+	controllers []string
+	systemd     bool   // runs the machine
+	runtime     string // driver; empty: not said
+	node        string // driver that is configured
+}
+
+func checkCgroups(_ context.Context, e *examination) []Finding {
+	f := cgroupFacts{unified: unified(cgroupFS), node: cmp.Or(e.CgroupDriver, "cgroupfs")}
+	if e.runtime != nil {
+		f.runtime = e.runtime.driver
+	}
+	_, err := os.Stat("/run/systemd/system")
+	f.systemd = err == nil
+	if f.unified {
+		text, err := os.ReadFile(filepath.Join(cgroupFS, "cgroup.controllers"))
+		if err != nil {
+			return []Finding{unread("cgroups", err)}
+		}
+		f.controllers = strings.Fields(string(text))
+	} else {
+		text, err := os.ReadFile("/proc/cgroups")
+		if err != nil {
+			return []Finding{unread("cgroups", err)}
+		}
+		for _, c := range enabledControllers(string(text)) {
+			if _, err := os.Stat(filepath.Join(cgroupFS, c)); err == nil {
+				f.controllers = append(f.controllers, c)
+			}
+		}
+	}
+	return f.judge()
+}
+
+// enabledControllers are those of /proc/cgroups that are on.
+func enabledControllers(text string) []string {
+	var out []string
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) == 4 && f[3] == "1" {
+			out = append(out, f[0])
+		}
+	}
+	return out
+}
+
+func (f cgroupFacts) judge() []Finding {
+	var out []Finding
+	if f.unified {
+		out = append(out, Finding{State: OK, What: "cgroups v2"})
+	} else {
+		out = append(out, Finding{State: Note, What: "cgroups v1: LimitedSwap and what else needs v2 is not there", Do: "start the kernel with systemd.unified_cgroup_hierarchy=1"})
+	}
+	for _, w := range wanted() {
+		if !slices.Contains(f.controllers, w.name) {
+			out = append(out, Finding{State: Wrong, What: fmt.Sprintf("no cgroup controller %s: %s", w.name, w.without), Do: "enable it (kernel parameter cgroup_enable=" + w.name + ")"})
+		}
+	}
+	switch {
+	case f.runtime == "":
+		out = append(out, Finding{State: Note, What: "the runtime does not say which driver it has; the node's is " + f.node, Do: "see that they agree"})
+	case f.runtime != f.node:
+		out = append(out, Finding{
+			State: Wrong, What: fmt.Sprintf("the runtime's cgroup driver is %s, the node's %s", f.runtime, f.node),
+			Do: "cgroupDriver: " + f.runtime + " in the node's configuration (--kubelet-config), or SystemdCgroup in the runtime's",
+		})
+	default:
+		out = append(out, Finding{State: OK, What: "runtime and node have the driver " + f.node})
+	}
+	if f.runtime == "systemd" && !f.systemd {
+		out = append(out, Finding{State: Wrong, What: "the driver is systemd, which does not run this machine", Do: "take the driver cgroupfs"})
+	}
+	return out
+}
+
+func checkKernel(context.Context, *examination) []Finding {
+	filesystems, err := os.ReadFile("/proc/filesystems")
+	if err != nil {
+		return []Finding{unread("kernel", err)}
+	}
+	namespaces, err := os.ReadDir("/proc/self/ns")
+	if err != nil {
+		return []Finding{unread("kernel", err)}
+	}
+	var names []string
+	for _, n := range namespaces {
+		names = append(names, n.Name())
+	}
+	return judgeKernel(string(filesystems), names)
+}
+
+func judgeKernel(filesystems string, namespaces []string) []Finding {
+	var out []Finding
+	for _, name := range []string{"ipc", "mnt", "net", "pid", "uts"} {
+		if !slices.Contains(namespaces, name) {
+			out = append(out, Finding{State: Wrong, What: "the kernel has no " + name + " namespaces", Do: "take a kernel with them"})
+		}
+	}
+	if !slices.Contains(namespaces, "user") {
+		out = append(out, Finding{State: Note, What: "the kernel has no user namespaces: no pods with hostUsers: false", Do: "take a kernel with CONFIG_USER_NS"})
+	}
+	has := strings.Fields(filesystems)
+	if !slices.Contains(has, "tmpfs") {
+		out = append(out, Finding{State: Wrong, What: "the kernel has no tmpfs: no secrets, no volumes in memory", Do: "take a kernel with CONFIG_TMPFS"})
+	}
+	if !slices.Contains(has, "overlay") {
+		out = append(out, Finding{State: Note, What: "the kernel has no overlayfs: each container copies its image", Do: "modprobe overlay"})
+	}
+	if len(out) == 0 {
+		out = append(out, Finding{State: OK, What: "namespaces and file systems are all there"})
+	}
+	return out
+}
+
+// setting is one of the kernel's settings and what it should be.
+type setting struct {
+	name    string
+	least   int64
+	state   State // where it is less
+	without string
+}
+
+func settings() []setting {
+	return []setting{
+		{"net.ipv4.ip_forward", 1, Wrong, "pods reach nothing but their own node"},
+		{"net.bridge.bridge-nf-call-iptables", 1, Note, "a pod does not reach itself or its neighbours by a Service where they are on a bridge"},
+		{"fs.inotify.max_user_instances", 256, Note, "many pods may run out of them"},
+		{"user.max_user_namespaces", 1, Note, "no pods with hostUsers: false"},
+	}
+}
+
+func checkSettings(context.Context, *examination) []Finding {
+	var out []Finding
+	for _, s := range settings() {
+		path := filepath.Join("/proc/sys", strings.ReplaceAll(s.name, ".", "/"))
+		text, err := os.ReadFile(path)
+		if f := s.judge(string(text), err); f != nil {
+			if f.State == Wrong && err == nil {
+				f.fix = func(context.Context) error {
+					if err := os.WriteFile(path, []byte(strconv.FormatInt(s.least, 10)), 0o644); err != nil {
+						return fmt.Errorf("write setting: %w", err)
+					}
+					return nil
+				}
+			}
+			out = append(out, *f)
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, Finding{State: OK, What: "the kernel's settings are as they should be"})
+	}
+	return out
+}
+
+// judge looks at a setting's text; nil: it is as it should be.
+func (s setting) judge(text string, err error) *Finding {
+	has, number := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+	switch {
+	case err != nil:
+		return &Finding{State: s.state, What: fmt.Sprintf("%s is not there: %s", s.name, s.without), Do: "load what brings it (br_netfilter for bridges)"}
+	case number != nil || has < s.least:
+		return &Finding{State: s.state, What: fmt.Sprintf("%s is %s: %s", s.name, strings.TrimSpace(text), s.without), Do: fmt.Sprintf("sysctl -w %s=%d", s.name, s.least)}
+	}
+	return nil
+}
+
+// find finds a program where root's programs are, whatever PATH says.
+func find(name string) string {
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+func checkPrograms(ctx context.Context, _ *examination) []Finding {
+	var out []Finding
+	for _, p := range []struct {
+		name, without, pkg string
+		state              State
+	}{
+		{"nft", "no Services", "nftables", Wrong},
+		{"iptables", "CNI plug-ins make no host ports and no way out of the pod network", "iptables", Wrong},
+		{"iptables-save", "rules that are left are not found", "iptables", Note},
+		{"modprobe", "br_netfilter is not loaded where it is missing", "kmod", Note},
+	} {
+		if find(p.name) == "" {
+			out = append(out, Finding{State: p.state, What: fmt.Sprintf("no program %s: %s", p.name, p.without), Do: "apt-get install " + p.pkg})
+		}
+	}
+	if nft := find("nft"); nft != "" {
+		if text, err := exec.CommandContext(ctx, nft, "list", "tables").CombinedOutput(); err != nil {
+			out = append(out, Finding{State: Wrong, What: fmt.Sprintf("nft does not work: %v: %.200s", err, strings.TrimSpace(string(text))), Do: "run as root, on a kernel with nf_tables"})
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, Finding{State: OK, What: "nft and iptables are there and work"})
+	}
+	return out
+}

@@ -1,0 +1,260 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// namespacesDir is where runtimes keep the network namespaces of sandboxes, under names that begin so.
+const (
+	namespacesDir    = "/run/netns"
+	namespacesPrefix = "cni-"
+)
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// peopled says whether a process is in the network namespace at a path.
+func peopled(path string) bool {
+	var at unix.Stat_t
+	if path == "" || unix.Stat(path, &at) != nil {
+		return false
+	}
+	all, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	if err != nil {
+		return true
+	}
+	return slices.ContainsFunc(all, func(ns string) bool {
+		var its unix.Stat_t
+		return unix.Stat(ns, &its) == nil && its.Ino == at.Ino && its.Dev == at.Dev
+	})
+}
+
+func checkNamespaces(_ context.Context, e *examination) []Finding {
+	if e.runtime == nil || !e.runtime.told {
+		return []Finding{unread("network namespaces", errNoRuntime)}
+	}
+	entries, err := os.ReadDir(namespacesDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return []Finding{unread("network namespaces", err)}
+	}
+	var out []Finding
+	for _, entry := range entries {
+		path := filepath.Join(namespacesDir, entry.Name())
+		// A namespace's time is that of its making.
+		if !strings.HasPrefix(entry.Name(), namespacesPrefix) || e.runtime.namespaces[entry.Name()] || !e.oldFile(path) || peopled(path) {
+			continue
+		}
+		out = append(out, Finding{
+			State: Wrong, What: path + " is of no sandbox, and no process is in it", Do: "--fix removes it",
+			fix: func(context.Context) error {
+				if err := unmount(path); err != nil {
+					return err
+				}
+				return gone(os.Remove(path))
+			},
+		})
+	}
+	if len(out) == 0 {
+		out = append(out, Finding{State: OK, What: fmt.Sprintf("%d sandboxes have a network namespace, and no other is there", len(e.runtime.namespaces))})
+	}
+	return out
+}
+
+func unmount(path string) error {
+	err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+		return nil // nothing is mounted there any more
+	}
+	return os.NewSyscallError("umount", err)
+}
+
+// unescape undoes mountinfo's escapes.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// mountPoints are those of a text of mountinfo, in the order of mounting.
+func mountPoints(mountinfo string) []string {
+	var out []string
+	for line := range strings.Lines(mountinfo) {
+		if f := strings.Fields(line); len(f) > 4 {
+			out = append(out, unescape.Replace(f[4]))
+		}
+	}
+	return out
+}
+
+// ownerBelow is the first name of a path below a directory, whose mounts are of the thing of that name; empty: it is elsewhere.
+func ownerBelow(dir, path string) string {
+	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+	if !ok {
+		return ""
+	}
+	owner, _, _ := strings.Cut(rest, "/")
+	return owner
+}
+
+// leftMounts are the mounts below a directory whose owners are not known, by owner.
+func leftMounts(mountinfo, dir string, known map[string]bool) map[string][]string {
+	out := map[string][]string{}
+	for _, path := range mountPoints(mountinfo) {
+		if owner := ownerBelow(dir, path); owner != "" && !known[owner] {
+			out[owner] = append(out[owner], path)
+		}
+	}
+	return out
+}
+
+func checkMounts(_ context.Context, e *examination) []Finding {
+	if e.runtime == nil {
+		return []Finding{unread("mounts", errNoRuntime)}
+	}
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return []Finding{unread("mounts", err)}
+	}
+	r := e.runtime
+	tasks := map[string]bool{}
+	maps.Copy(tasks, r.sandboxes)
+	maps.Copy(tasks, r.containers)
+	type place struct {
+		dir   string
+		known map[string]bool
+		owner string
+	}
+	places := []place{{filepath.Join(e.DataDir, "kubelet/pods"), r.pods, "pod"}}
+	if r.stateDir != "" {
+		places = append(places,
+			place{filepath.Join(r.stateDir, "io.containerd.grpc.v1.cri/sandboxes"), r.sandboxes, "sandbox"},
+			place{filepath.Join(r.stateDir, "io.containerd.runtime.v2.task/k8s.io"), tasks, "container"})
+	}
+	var out []Finding
+	for _, p := range places {
+		left := leftMounts(string(text), p.dir, p.known)
+		for _, owner := range sortedKeys(left) {
+			mounts := left[owner]
+			f := Finding{State: Wrong, What: fmt.Sprintf("%d mounts of %s %s, which the runtime does not know", len(mounts), p.owner, owner)}
+			switch {
+			case !e.oldFile(filepath.Join(p.dir, owner)):
+				continue
+			case p.owner == "pod" && e.inUse:
+				// Volumes are there before the sandbox, and the node takes them away when the pod is gone.
+				f.State, f.Do = Note, "the node looks after it: it waits for its sandbox, or goes within a minute"
+			default:
+				f.Do = "--fix unmounts them"
+				f.fix = func(context.Context) error {
+					var errs []error
+					for _, path := range slices.Backward(mounts) {
+						errs = append(errs, unmount(path))
+					}
+					return errors.Join(errs...)
+				}
+			}
+			out = append(out, f)
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, Finding{State: OK, What: "all mounts of pods have their pod"})
+	}
+	return out
+}
+
+// podCgroup finds a pod's UID in the name of its cgroup, as kubelet names them with either driver.
+var podCgroup = regexp.MustCompile(`^(?:.+-)?pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})(?:\.slice)?$`)
+
+// podOf is the UID of the pod that a cgroup is of; empty: of none.
+func podOf(name string) string {
+	found := podCgroup.FindStringSubmatch(name)
+	if found == nil {
+		return ""
+	}
+	return strings.ReplaceAll(found[1], "_", "-")
+}
+
+// leftCgroups are the cgroups below the roots of pods that are not known and have no processes, by pod.
+func leftCgroups(roots []string, known map[string]bool, old func(path string) bool) map[string][]string {
+	out := map[string][]string{}
+	for _, root := range roots {
+		// What is removed meanwhile is no error.
+		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() {
+				return nil
+			}
+			uid := podOf(d.Name())
+			if uid == "" {
+				return nil
+			}
+			if !known[uid] && old(path) && deserted(path) {
+				out[uid] = append(out[uid], path)
+			}
+			return fs.SkipDir
+		})
+	}
+	return out
+}
+
+// deserted says whether no process is in a cgroup or in one below.
+func deserted(cgroup string) bool {
+	empty := true
+	_ = filepath.WalkDir(cgroup, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && d.Name() == "cgroup.procs" {
+			text, err := os.ReadFile(path)
+			empty = empty && err == nil && len(text) == 0
+		}
+		return nil
+	})
+	return empty
+}
+
+// removeCgroup removes a cgroup with those below it; files of cgroups go with them.
+func removeCgroup(cgroup string) error {
+	var all []string
+	_ = filepath.WalkDir(cgroup, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			all = append(all, path)
+		}
+		return nil
+	})
+	var errs []error
+	for _, path := range slices.Backward(all) {
+		if err := unix.Rmdir(path); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func checkPodCgroups(_ context.Context, e *examination) []Finding {
+	if e.runtime == nil {
+		return []Finding{unread("pods' cgroups", errNoRuntime)}
+	}
+	left := leftCgroups(podCgroups(cgroupFS, e.CgroupRoot), e.runtime.pods, e.oldFile)
+	var out []Finding
+	for _, uid := range sortedKeys(left) {
+		out = append(out, Finding{
+			State: Wrong, What: fmt.Sprintf("%d empty cgroups of pod %s, which the runtime does not know", len(left[uid]), uid), Do: "--fix removes them",
+			fix: func(context.Context) error {
+				var errs []error
+				for _, path := range left[uid] {
+					errs = append(errs, removeCgroup(path))
+				}
+				return errors.Join(errs...)
+			},
+		})
+	}
+	if len(out) == 0 {
+		out = append(out, Finding{State: OK, What: "all cgroups of pods have their pod"})
+	}
+	return out
+}

@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+)
+
+// runtime is what the container runtime says.
+type runtime struct {
+	name, version string
+	driver        string // of cgroups; empty: it does not say
+	stateDir      string // empty: it does not say
+	confDir       string
+	binDirs       []string
+
+	sandboxes  map[string]bool // by ID
+	containers map[string]bool
+	pods       map[string]bool // UIDs
+	namespaces map[string]bool // names of the network namespaces of sandboxes
+	told       bool            // all sandboxes have said which namespace they have
+}
+
+// settingsOf are the parts of a runtime's own configuration that are of use; containerd shows its own.
+type settingsOf struct {
+	StateDir string `json:"stateDir"`
+	CNI      struct {
+		BinDir  string   `json:"binDir"`
+		BinDirs []string `json:"binDirs"`
+		ConfDir string   `json:"confDir"`
+	} `json:"cni"`
+	Containerd struct {
+		Default  string `json:"defaultRuntimeName"`
+		Runtimes map[string]struct {
+			Options map[string]any `json:"options"`
+		} `json:"runtimes"`
+	} `json:"containerd"`
+}
+
+// read takes over what a runtime tells of its configuration.
+func (r *runtime) read(text string) error {
+	if text == "" {
+		return nil
+	}
+	var s settingsOf
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return fmt.Errorf("read runtime's configuration: %w", err)
+	}
+	r.confDir, r.binDirs = s.CNI.ConfDir, s.CNI.BinDirs
+	if s.CNI.BinDir != "" {
+		r.binDirs = append(r.binDirs, s.CNI.BinDir)
+	}
+	if s.StateDir != "" {
+		r.stateDir = filepath.Dir(s.StateDir)
+	}
+	if usual, ok := s.Containerd.Runtimes[s.Containerd.Default]; ok {
+		r.driver = "cgroupfs"
+		if systemd, _ := usual.Options["SystemdCgroup"].(bool); systemd {
+			r.driver = "systemd"
+		}
+	}
+	return nil
+}
+
+func checkRuntime(ctx context.Context, e *examination) []Finding {
+	wrong := func(err error) []Finding {
+		return []Finding{{State: Wrong, What: err.Error(), Do: "start the runtime (`mortise machine prepare` does), or say where it is with --cri-socket"}}
+	}
+	// The client would wait for a socket that is not there.
+	if _, err := os.Stat(strings.TrimPrefix(e.Socket, "unix://")); err != nil {
+		return wrong(fmt.Errorf("find runtime's socket: %w", err))
+	}
+	client, err := cri.Dial(ctx, e.Socket)
+	if err != nil {
+		return wrong(err)
+	}
+	defer client.Close(ctx)
+	r := &runtime{name: client.Name, version: client.Version, sandboxes: map[string]bool{}, containers: map[string]bool{}, pods: map[string]bool{}, namespaces: map[string]bool{}, told: true}
+	out := []Finding{{State: OK, What: fmt.Sprintf("%s %s answers at %s", r.name, r.version, e.Socket)}}
+	status, err := client.Runtime.Status(ctx, true)
+	if err != nil {
+		return append(out, wrong(fmt.Errorf("ask runtime's status: %w", err))...)
+	}
+	out = append(out, conditions(status.GetStatus().GetConditions())...)
+	if err := r.read(status.GetInfo()["config"]); err != nil {
+		out = append(out, Finding{State: Note, What: err.Error()})
+	}
+	config, err := client.Runtime.RuntimeConfig(ctx)
+	switch {
+	case err == nil && config.GetLinux() != nil:
+		r.driver = strings.ToLower(config.GetLinux().GetCgroupDriver().String())
+	case err != nil && !cri.IsUnimplemented(err):
+		out = append(out, Finding{State: Note, What: "ask runtime's configuration: " + err.Error()})
+	}
+	if err := r.census(ctx, client); err != nil {
+		return append(out, wrong(err)...)
+	}
+	e.runtime = r
+	return out
+}
+
+// conditions are those of the runtime, each a finding.
+func conditions(list []*runtimeapi.RuntimeCondition) []Finding {
+	var out []Finding
+	for _, c := range list {
+		f := Finding{State: OK, What: c.Type}
+		if !c.Status {
+			f.State, f.What = Wrong, fmt.Sprintf("%s is false: %s: %s", c.Type, c.Reason, c.Message)
+			f.Do = "see the runtime's log"
+			if c.Type == runtimeapi.NetworkReady {
+				f.Do = "give the node a CNI configuration: the node writes one when it starts where there is none"
+			}
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// census takes in all sandboxes and containers that the runtime has.
+func (r *runtime) census(ctx context.Context, client *cri.Client) error {
+	containers, err := client.Runtime.ListContainers(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	for _, c := range containers {
+		r.containers[c.Id] = true
+		r.pods[c.Labels[podstate.LabelPodUID]] = true
+	}
+	sandboxes, err := client.Runtime.ListPodSandbox(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	for _, s := range sandboxes {
+		r.sandboxes[s.Id] = true
+		r.pods[s.GetMetadata().GetUid()] = true
+		status, err := client.Runtime.PodSandboxStatus(ctx, s.Id, true)
+		if cri.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("ask status of sandbox %s: %w", s.Id, err)
+		}
+		if status.GetStatus().GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE {
+			continue
+		}
+		path, err := namespacePath(status.GetInfo()["info"])
+		if err != nil {
+			r.told = false
+			continue
+		}
+		if path != "" {
+			r.namespaces[filepath.Base(path)] = true
+		}
+	}
+	return nil
+}
+
+// namespacePath is the path of a sandbox's network namespace, out of what the runtime tells of it; empty: it is closed.
+func namespacePath(info string) (string, error) {
+	var s struct {
+		Closed bool `json:"netNamespaceClosed"`
+		Spec   struct {
+			Linux struct {
+				Namespaces []struct{ Type, Path string }
+			}
+		} `json:"runtimeSpec"`
+	}
+	if err := json.Unmarshal([]byte(info), &s); err != nil {
+		return "", fmt.Errorf("read sandbox's description: %w", err)
+	}
+	for _, n := range s.Spec.Linux.Namespaces {
+		if n.Type == "network" && n.Path != "" {
+			return n.Path, nil
+		}
+	}
+	if s.Closed {
+		return "", nil
+	}
+	return "", errors.New("the sandbox does not say which network namespace it has")
+}

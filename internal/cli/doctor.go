@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/mortise-dev/mortise/embed/options"
+)
+
+// DoctorOptions are the flags of `mortise node doctor`.
+type DoctorOptions struct {
+	DataDir, CRISocket string
+	Kubelet            options.Node
+	Older              time.Duration
+	Fix                bool
+}
+
+// Symptom is one thing that was looked at on a node. State is ok, note, wrong or fixed; only wrong is a reason to worry.
+type Symptom struct {
+	Check string `json:"check"`
+	State string `json:"state"`
+	What  string `json:"what"`
+	Do    string `json:"do,omitempty"`
+}
+
+// Examine examines the node of this machine, and mends what it can where that is asked for.
+type Examine func(ctx context.Context, o DoctorOptions) ([]Symptom, error)
+
+// runDoctor examines the node of this machine.
+func runDoctor(ctx context.Context, p Program, args []string) int {
+	f := pflag.NewFlagSet("node doctor", pflag.ContinueOnError)
+	f.SetOutput(p.Err)
+	f.SortFlags = false
+	var o DoctorOptions
+	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "of the node, or of `mortise up`")
+	f.StringVar(&o.CRISocket, "cri-socket", "", "the runtime's socket (default: as the node finds it)")
+	o.Kubelet.AddFlags(f)
+	f.DurationVar(&o.Older, "older", 5*time.Minute, "what is younger may be of a pod that is being made, and is let be")
+	f.BoolVar(&o.Fix, "fix", false, "give back what pods that are no more have left, and mend settings")
+	output := f.StringP("output", "o", "", "json")
+	f.Usage = func() {
+		fmt.Fprintf(p.Err, `Usage: mortise node doctor [flags]
+
+Examines the node of this machine: the runtime, the pod network and its plug-ins, cgroups, kernel, settings and programs, and
+what pods that are no more have left. It changes nothing without --fix. Exits with 0 when nothing is wrong (any more), with 1
+when something is, with 2 when the command line is wrong.
+
+%s`, f.FlagUsages())
+	}
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return 0
+		}
+		fmt.Fprintf(p.Err, "mortise node doctor: %v\n", err)
+		return 2
+	}
+	if f.NArg() > 0 || *output != "" && *output != "json" || o.Older < 0 {
+		f.Usage()
+		return 2
+	}
+	if o.Older == 0 {
+		o.Older = -1 // any age
+	}
+	var err error
+	if o.DataDir, err = filepath.Abs(o.DataDir); err != nil {
+		return fail(p, fmt.Errorf("find data directory: %w", err))
+	}
+	found, err := p.Examine(ctx, o)
+	if err != nil {
+		return fail(p, err)
+	}
+	if *output == "json" {
+		err = printJSON(p.Out, found)
+	} else {
+		err = printSymptoms(p.Out, found)
+	}
+	if err != nil {
+		return fail(p, fmt.Errorf("write findings: %w", err))
+	}
+	for _, s := range found {
+		if s.State == "wrong" {
+			return 1
+		}
+	}
+	return 0
+}
+
+func printSymptoms(w io.Writer, found []Symptom) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "CHECK\tSTATE\tFOUND\tDO")
+	for _, s := range found {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Check, s.State, line(s.What, true), s.Do)
+	}
+	return t.Flush()
+}
