@@ -56,15 +56,19 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 		n.runtimeTrouble()
 		return retrySoon
 	}
-	config, err := n.config.Sandbox(pod, attempt)
+	handler, err := n.runtimeHandler(ctx, pod)
+	if err != nil {
+		return failed(err.Error())
+	}
+	users, err := n.giveUsers(pod, handler)
+	if err != nil {
+		return failed(err.Error())
+	}
+	config, err := n.config.Sandbox(pod, attempt, users)
 	if err != nil {
 		return failed(err.Error())
 	}
 	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
-		return failed(err.Error())
-	}
-	handler, err := n.runtimeHandler(ctx, pod)
-	if err != nil {
 		return failed(err.Error())
 	}
 	if _, err := n.cri.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
@@ -141,12 +145,16 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		return wait, failure
 	}
 	restarts := w.restartCount(pod, c)
-	config, err := n.containerConfig(ctx, pod, c, w.state, image, images, restarts)
+	users, err := n.usersOf(pod)
+	if err != nil {
+		return fail(retryLate, "CreateContainerConfigError", err.Error())
+	}
+	config, err := n.containerConfig(ctx, pod, c, w.state, image, images, users, restarts)
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
 	sandbox := w.state.ReadySandbox()
-	sandboxConfig, err := n.config.Sandbox(pod, sandbox.Attempt)
+	sandboxConfig, err := n.config.Sandbox(pod, sandbox.Attempt, users)
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
@@ -203,7 +211,7 @@ func (w *worker) restartCount(pod *corev1.Pod, c *corev1.Container) int32 {
 
 // containerConfig makes the container's environment, mounts and files, and from them what
 // the runtime is asked for.
-func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.Container, state *podstate.Pod, image *runtimeapi.Image, images map[string]*runtimeapi.ImageSpec, restarts int32) (*runtimeapi.ContainerConfig, error) {
+func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.Container, state *podstate.Pod, image *runtimeapi.Image, images map[string]*runtimeapi.ImageSpec, users *runtimeapi.UserNamespace, restarts int32) (*runtimeapi.ContainerConfig, error) {
 	ips := n.podIPs(pod, state)
 	services, err := n.services.List(labels.Everything())
 	if err != nil {
@@ -238,7 +246,7 @@ func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.C
 	if err := os.MkdirAll(filepath.Join(n.config.PodLogDir(pod), c.Name), 0o755); err != nil {
 		return nil, fmt.Errorf("create container log directory for container %s failed: %w", c.Name, err)
 	}
-	in := runconfig.ContainerInput{Pod: pod, Container: c, ImageRef: image.Id, RestartCount: restarts, Env: env, Mounts: mounts, ImageName: image.Username}
+	in := runconfig.ContainerInput{Pod: pod, Container: c, ImageRef: image.Id, RestartCount: restarts, Env: env, Mounts: mounts, ImageName: image.Username, Users: users}
 	if image.Uid != nil {
 		in.ImageUser = &image.Uid.Value
 	}

@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
@@ -41,6 +42,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/staticpods"
+	"github.com/mortise-dev/mortise/internal/agent/userns"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
@@ -166,6 +168,7 @@ type node struct {
 	config   runconfig.Node
 	machine  hardware
 	volumes  *volumes.Manager
+	users    *userns.Table
 	probes   *probe.Manager
 	objects  *objects
 	services corev1listers.ServiceLister
@@ -191,8 +194,9 @@ type node struct {
 	ready   readiness
 	changed chan struct{} // the node's condition may have changed
 
-	handlers     []corev1.NodeRuntimeHandler // of the runtime
-	strictGroups bool                        // the runtime knows SupplementalGroupsPolicy
+	handlers     []corev1.NodeRuntimeHandler  // of the runtime
+	able         []*runtimeapi.RuntimeHandler // the same, as the runtime says it
+	strictGroups bool                         // the runtime knows SupplementalGroupsPolicy
 
 	pullFailures map[string]failure
 	images       []corev1.ContainerImage
@@ -360,6 +364,9 @@ func (n *node) prepare(ctx context.Context) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make node's directory: %w", err)
 		}
+	}
+	if err := n.adoptUsers(ctx); err != nil {
+		return err
 	}
 	if n.PodCIDR != "" {
 		return n.installCNI(n.PodCIDR)

@@ -38,6 +38,7 @@ func hooks(n *node) []hook {
 	return []hook{
 		{name: "admission", setUp: n.admit},
 		{name: "references", setUp: n.follows, tearDown: n.unfollow},
+		{name: "users", tearDown: n.releaseUsers},
 		{name: "volumes", setUp: n.mountVolumes, tearDown: n.unmountVolumes, reason: "FailedMount"},
 		{name: "cgroup", tearDown: n.removeCgroup},
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -230,14 +229,8 @@ func credentials(secret *corev1.Secret, image string) []*runtimeapi.AuthConfig {
 	return out
 }
 
-// errUserNamespace refuses pods that want users of their own: they would have the machine's.
-var errUserNamespace = errors.New("can't set `spec.hostUsers: false`, runtime does not support user namespaces") // upstream's words
-
 // runtimeHandler is the handler that the pod's runtime class names.
 func (n *node) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, error) {
-	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
-		return "", errUserNamespace
-	}
 	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
 		return "", nil
 	}

@@ -203,10 +203,10 @@ func (n *node) askRuntime(ctx context.Context) bool {
 		n.images = images
 	}
 	if err == nil {
-		n.handlers, n.strictGroups = nil, resp.GetFeatures().GetSupplementalGroupsPolicy()
-		for _, h := range resp.GetRuntimeHandlers() {
-			// User namespaces and recursive read-only mounts are not the node's, whatever the runtime can.
-			n.handlers = append(n.handlers, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: new(false), UserNamespaces: new(false)}})
+		n.handlers, n.able, n.strictGroups = nil, resp.GetRuntimeHandlers(), resp.GetFeatures().GetSupplementalGroupsPolicy()
+		for _, h := range n.able {
+			// Recursive read-only mounts are not the node's, whatever the runtime can.
+			n.handlers = append(n.handlers, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: new(false), UserNamespaces: new(h.GetFeatures().GetUserNamespaces())}})
 		}
 	}
 	changed := n.ready.reason != why

@@ -65,7 +65,7 @@ func Fields() []Field {
 		honoured("eviction", "evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
 			"evictionMinimumReclaim", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"),
 		honoured("logs of containers", "containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval"),
-		honoured("containers", "podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "seccompDefault", "allowedUnsafeSysctls", "crashLoopBackOff", "memorySwap"),
+		honoured("containers", "podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "seccompDefault", "allowedUnsafeSysctls", "crashLoopBackOff", "memorySwap", "userNamespaces"),
 		honoured("shutting down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 		honoured("the machine is checked", "failSwapOn", "failCgroupV1", "protectKernelDefaults"),
 		honoured("names are checked; a gate changes what is checked, not what the node does", "featureGates"),
@@ -85,7 +85,6 @@ func Fields() []Field {
 		without("the kernel's own rule holds", "memoryThrottlingFactor", "singleProcessOOMKill"),
 		without("its policy is none", "cpuManagerReconcilePeriod", "topologyManagerScope", "reservedMemory"),
 		without("only words of enforceNodeAllocatable that are refused would use them", "systemReservedCgroup", "kubeReservedCgroup"),
-		without("used by user namespaces alone", "userNamespaces"),
 
 		refuse("containers would not have processors or memory of their own", "cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy",
 			"topologyManagerPolicy", "topologyManagerPolicyOptions", "qosReserved", "memoryReservationPolicy"),

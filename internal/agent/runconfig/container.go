@@ -25,6 +25,8 @@ type ContainerInput struct {
 	// The image's own user.
 	ImageUser *int64
 	ImageName string
+	// Users are the pod's: the machine's, or mapped to a range of them.
+	Users *runtimeapi.UserNamespace
 	// TargetID is the container whose processes an ephemeral container sees.
 	TargetID string
 }
@@ -60,6 +62,10 @@ func (n *Node) Container(in ContainerInput) (*runtimeapi.ContainerConfig, error)
 			out.StopSignal = runtimeapi.Signal(signal)
 		}
 	}
+	// What is mounted keeps its owners, as the pod counts them.
+	for _, m := range out.Mounts {
+		m.UidMappings, m.GidMappings = in.Users.GetUids(), in.Users.GetGids()
+	}
 	for _, v := range in.Env {
 		out.Envs = append(out.Envs, &runtimeapi.KeyValue{Key: v.Name, Value: []byte(v.Value)})
 	}
@@ -87,7 +93,7 @@ func (n *Node) security(in ContainerInput) (*runtimeapi.LinuxContainerSecurityCo
 		RunAsUser:          number(user),
 		RunAsGroup:         number(or(own.RunAsGroup, common.RunAsGroup)),
 		SupplementalGroups: groups(in.Pod),
-		NamespaceOptions:   namespaces(in.Pod, in.TargetID),
+		NamespaceOptions:   namespaces(in.Pod, in.TargetID, in.Users),
 		NoNewPrivs:         own.AllowPrivilegeEscalation != nil && !*own.AllowPrivilegeEscalation,
 		MaskedPaths:        maskedPaths(own.ProcMount),
 		ReadonlyPaths:      readonlyPaths(own.ProcMount),

@@ -44,7 +44,7 @@ func TestConfigurations(t *testing.T) {
 		if err := yaml.UnmarshalStrict(text, &pod); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		out := write(t, func() (proto.Message, error) { return node.Sandbox(&pod, 1) })
+		out := write(t, func() (proto.Message, error) { return node.Sandbox(&pod, 1, nil) })
 		for i := range pod.Spec.Containers {
 			out += "---\n" + write(t, func() (proto.Message, error) {
 				return node.Container(ContainerInput{Pod: &pod, Container: &pod.Spec.Containers[i], ImageRef: "sha256:1", RestartCount: 2, ImageUser: new(int64(0)), Env: []environ.Var{{Name: "A", Value: "x"}}})

@@ -74,8 +74,8 @@ func (n *Node) Hostname(pod *corev1.Pod) (host, domain string) {
 	return host, domain
 }
 
-// Sandbox is the configuration of the pod's sandbox.
-func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+// Sandbox is the configuration of the pod's sandbox, whose users are the machine's or mapped to a range of them.
+func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32, users *runtimeapi.UserNamespace) (*runtimeapi.PodSandboxConfig, error) {
 	out := &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
 		Labels:       podstate.SandboxLabels(pod),
@@ -97,7 +97,7 @@ func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32) (*runtimeapi.PodSandboxC
 	security := &runtimeapi.LinuxSandboxSecurityContext{
 		Privileged:       privileged(pod),
 		Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
-		NamespaceOptions: namespaces(pod, ""),
+		NamespaceOptions: namespaces(pod, "", users),
 	}
 	linux := &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.CgroupParent(pod), SecurityContext: security, Sysctls: map[string]string{}}
 	linux.Resources, linux.Overhead = n.sandboxResources(pod)
@@ -138,8 +138,8 @@ func privileged(pod *corev1.Pod) bool {
 }
 
 // namespaces says which namespaces the pod has of its own.
-func namespaces(pod *corev1.Pod, target string) *runtimeapi.NamespaceOption {
-	out := &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER, Ipc: runtimeapi.NamespaceMode_POD}
+func namespaces(pod *corev1.Pod, target string, users *runtimeapi.UserNamespace) *runtimeapi.NamespaceOption {
+	out := &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER, Ipc: runtimeapi.NamespaceMode_POD, UsernsOptions: users}
 	if pod.Spec.HostNetwork {
 		out.Network = runtimeapi.NamespaceMode_NODE
 	}

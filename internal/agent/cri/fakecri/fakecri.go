@@ -45,6 +45,7 @@ type Runtime struct {
 	listeners  map[chan *runtimeapi.ContainerEventResponse]bool
 	exec       func(command []string) (output string, code int32)
 	uses       map[string]uint64 // memory, by pod
+	handlers   []*runtimeapi.RuntimeHandler
 }
 
 type sandbox struct {
@@ -131,6 +132,30 @@ func (r *Runtime) Pullable(image string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pullable[image] = true
+}
+
+// Handlers are those that it says it has; before, it is too old to say.
+func (r *Runtime) Handlers(handlers ...*runtimeapi.RuntimeHandler) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handlers = handlers
+}
+
+// Made are the configurations of a pod's newest sandbox and container of the name, as they were asked for.
+func (r *Runtime) Made(pod, name string) (s *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, has := range r.sandboxes {
+		if m := has.config.Metadata; m.Name == pod && (s == nil || m.Attempt > s.Metadata.Attempt) {
+			s = has.config
+		}
+	}
+	for _, has := range r.containers {
+		if m := has.config.Metadata; m.Name == name && r.sandboxes[has.sandbox].config.Metadata.Name == pod && (c == nil || m.Attempt > c.Metadata.Attempt) {
+			c = has.config
+		}
+	}
+	return s, c
 }
 
 // OnExec answers commands that are run in containers.
@@ -228,7 +253,9 @@ func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtime
 
 // Status implements the runtime service.
 func (r *Runtime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
-	return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &runtimeapi.StatusResponse{RuntimeHandlers: r.handlers, Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 		{Type: runtimeapi.RuntimeReady, Status: true}, {Type: runtimeapi.NetworkReady, Status: true},
 	}}}, nil
 }
