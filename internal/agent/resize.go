@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
@@ -34,46 +35,62 @@ func (w *worker) bounds(pod *corev1.Pod, id string, spec *corev1.Container) core
 	return spec.Resources
 }
 
-// resize gives running containers the resources that the pod was given since they were started. It returns those that
+// resize gives the pod as a whole, and its running containers, the resources that it was given since they were started. It returns those that
 // must be started again for it. Where the node cannot do it, the pod's conditions say why.
 func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 	n := w.n
 	w.resizing = nil
-	maps.DeleteFunc(w.applied, func(id string, _ corev1.ResourceRequirements) bool {
-		return !slices.ContainsFunc(w.state.Containers, func(c podstate.Container) bool { return c.ID == id })
-	})
+	is := func(id string) bool {
+		return slices.ContainsFunc(w.state.Containers, func(c podstate.Container) bool { return c.ID == id })
+	}
+	maps.DeleteFunc(w.applied, func(id string, _ corev1.ResourceRequirements) bool { return !is(id) })
+	maps.DeleteFunc(w.shares, func(id string, _ corev1.ResourceList) bool { return !is(id) })
 	var kills []decide.Kill
-	checked, given := false, false
+	begun, given := false, false
 	failed := func(err error) {
 		why := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: err.Error()}
 		w.resizing = append(w.resizing, why)
 		w.resizeTroubled(pod, why)
+	}
+	begin := func() bool {
+		if begun {
+			return true
+		}
+		begun = true
+		if why := n.resizable(w, pod); why != nil {
+			w.resizing = append(w.resizing, *why)
+			w.resizeTroubled(pod, *why)
+			return false
+		}
+		w.resizeStarts(pod)
+		// The pod's own bounds are as wide as those within them, at any time.
+		if err := n.bound(pod, true); err != nil {
+			failed(err)
+			return false
+		}
+		return true
+	}
+	have := w.whole(pod)
+	if have != nil && len(changedResources(*have, *effective(pod))) > 0 {
+		w.together = have // until it can be done, nothing has changed
+		if !begin() {
+			return nil
+		}
+		given = true
 	}
 	for _, c := range w.state.Running() {
 		spec := container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}
-		have := w.bounds(pod, c.ID, spec)
-		changed := changedResources(have, spec.Resources)
+		own, shared := w.bounds(pod, c.ID, spec), w.shared(pod, c.ID)
+		changed := append(changedResources(own, spec.Resources), changedShares(shared, pod, spec)...)
 		if len(changed) == 0 {
 			continue
 		}
-		if !checked {
-			checked = true
-			if why := n.resizable(w, pod); why != nil {
-				w.resizing = append(w.resizing, *why)
-				w.resizeTroubled(pod, *why)
-				w.applied[c.ID] = have // until it can be done, nothing has changed
-				return nil
-			}
-			w.resizeStarts(pod)
-			// The pod's own bounds are as wide as those within them, at any time.
-			if err := n.bound(pod, true); err != nil {
-				failed(err)
-				w.applied[c.ID] = have
-				return nil
-			}
+		w.applied[c.ID], w.shares[c.ID] = own, shared // likewise
+		if !begin() {
+			return nil
 		}
 		if restarts(spec, changed) {
 			kills = append(kills, decide.Kill{ID: c.ID, Name: c.Name, Message: fmt.Sprintf("Container %s resize requires restart", c.Name)})
@@ -82,15 +99,17 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 		}
 		err := n.cri.Runtime.UpdateContainerResources(cri.Quiet(ctx), c.ID, &runtimeapi.ContainerResources{Linux: n.config.Resources(pod, spec)})
 		if err != nil {
-			w.applied[c.ID] = have
 			failed(errors.New(cri.Message(err)))
 			continue
 		}
-		w.applied[c.ID], given = spec.Resources, true
+		w.given(pod, c.ID, spec)
+		given = true
 	}
 	if given && len(w.resizing) == 0 && len(kills) == 0 {
 		if err := n.bound(pod, false); err != nil {
 			failed(err)
+		} else {
+			w.together = effective(pod)
 		}
 	}
 	if len(kills) > 0 {
@@ -99,6 +118,63 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 	}
 	w.resizeEnds(pod)
 	return nil
+}
+
+// given notes what a container has: its own resources, and the pod's limits, which bound it where it has none.
+func (w *worker) given(pod *corev1.Pod, id string, spec *corev1.Container) {
+	w.applied[id], w.shares[id] = spec.Resources, nil
+	if resourcehelper.IsPodLevelResourcesSet(pod) {
+		w.shares[id] = pod.Spec.Resources.Limits
+	}
+}
+
+// effective is what a pod with resources of its own has as a whole; nil for all others, which have what their containers have.
+func effective(pod *corev1.Pod) *corev1.ResourceRequirements {
+	if !resourcehelper.IsPodLevelResourcesSet(pod) {
+		return nil
+	}
+	all := resourcehelper.PodResourcesOptions{}
+	return &corev1.ResourceRequirements{Requests: resourcehelper.PodRequests(pod, all), Limits: resourcehelper.PodLimits(pod, all)}
+}
+
+// whole is what such a pod was last given as a whole. What an earlier life of the node gave it stands in the status.
+func (w *worker) whole(pod *corev1.Pod) *corev1.ResourceRequirements {
+	now := effective(pod)
+	switch {
+	case now == nil:
+		return nil
+	case w.together != nil:
+		return w.together
+	case pod.Status.Resources != nil && pod.Status.AllocatedResources != nil:
+		return pod.Status.Resources
+	}
+	return now
+}
+
+// shared are the pod's limits as a running container was given them.
+func (w *worker) shared(pod *corev1.Pod, id string) corev1.ResourceList {
+	if have, ok := w.shares[id]; ok {
+		return have
+	}
+	if whole := w.whole(pod); whole != nil {
+		return whole.Limits
+	}
+	return nil
+}
+
+// changedShares are the resources of which a container is to have more or less because the pod's limit bounds it.
+func changedShares(have corev1.ResourceList, pod *corev1.Pod, spec *corev1.Container) []corev1.ResourceName {
+	if !resourcehelper.IsPodLevelResourcesSet(pod) {
+		return nil
+	}
+	var out []corev1.ResourceName
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		own, limit, old := spec.Resources.Limits[name], pod.Spec.Resources.Limits[name], have[name]
+		if own.IsZero() && !limit.IsZero() && limit.Cmp(old) != 0 {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // changedResources are the resources of which a container is to have more or less.

@@ -6,6 +6,8 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -115,4 +117,95 @@ func TestResizeByRestart(t *testing.T) {
 		t.Errorf("events: %s", got)
 	}
 	c.awaitEvent("p", "ResizeCompleted")
+}
+
+// sharing are resources of a pod as a whole.
+func sharing(request, limit string) *corev1.ResourceRequirements {
+	return &corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(request)},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(limit)},
+	}
+}
+
+// whole says whether a pod is said to have so much as a whole, and has the condition, for the reason.
+func whole(request, limit string, condition corev1.PodConditionType, reason string) func(*corev1.Pod) bool {
+	return func(p *corev1.Pod) bool {
+		if p == nil || p.Status.Phase != corev1.PodRunning || p.Status.Resources == nil {
+			return false
+		}
+		found := ""
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
+				found += string(c.Type) + c.Reason
+			}
+		}
+		has, asked, allocated := p.Status.Resources.Limits[corev1.ResourceCPU], p.Status.Resources.Requests[corev1.ResourceCPU], p.Status.AllocatedResources[corev1.ResourceCPU]
+		return has.Cmp(resource.MustParse(limit)) == 0 && asked.Cmp(resource.MustParse(request)) == 0 && allocated.Cmp(asked) == 0 && found == string(condition)+reason
+	}
+}
+
+// TestResizeOfAWholePod gives a pod other resources of its own: they bound its cgroup and the container that has no limit.
+func TestResizeOfAWholePod(t *testing.T) {
+	c, r := newFake(t, nil)
+	if err := os.Mkdir(filepath.Join(c.options.CgroupFS, "cpu"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := onePod("p")
+	p.Spec.Resources = sharing("100m", "200m")
+	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "d", Resources: asking("50m")})
+	pod := c.create(p)
+	c.await("p", "running", whole("100m", "200m", "", ""))
+	c.await("p", "ready", isReady)
+	quotas := func(ofPod, ofC int64) {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(c.options.CgroupFS, "cpu/kubepods/burstable/pod"+string(pod.UID), "cpu.cfs_quota_us"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSpace(string(text)); got != strconv.FormatInt(ofPod, 10) || r.Quota("p", "c") != ofC || r.Quota("p", "d") != 5_000 {
+			t.Errorf("the pod's quota is %s, the containers' %d and %d; want %d, %d and 5000", got, r.Quota("p", "c"), r.Quota("p", "d"), ofPod, ofC)
+		}
+	}
+	quotas(20_000, 20_000)
+	shared := func(request, limit string) {
+		t.Helper()
+		pod, err := c.client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod = pod.DeepCopy()
+		pod.Spec.Resources = sharing(request, limit)
+		if _, err := c.client.CoreV1().Pods("default").Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	shared("200m", "400m")
+	c.await("p", "resized", whole("200m", "400m", "", ""))
+	quotas(40_000, 40_000)
+	for _, reason := range []string{"ResizeStarted", "ResizeCompleted"} {
+		c.awaitEvent("p", reason)
+	}
+	if n := r.Calls("UpdateContainerResources"); n != 1 {
+		t.Errorf("%d containers were given other bounds, want the one without a limit", n)
+	}
+	shared("4000", "4000")
+	c.await("p", "refused its resize", whole("200m", "400m", corev1.PodResizePending, corev1.PodReasonInfeasible))
+	quotas(40_000, 40_000)
+	shared("200m", "300m")
+	c.await("p", "resized again", whole("200m", "300m", "", ""))
+	quotas(30_000, 30_000)
+
+	r.Fault("UpdateContainerResources", func() error { return errors.New("no") })
+	shared("200m", "500m")
+	c.await("p", "failing", whole("200m", "300m", corev1.PodResizeInProgress, corev1.PodReasonError))
+	r.Fault("UpdateContainerResources", nil)
+	// A new life of the node knows from the status what there is.
+	c.stop()
+	c.start()
+	c.await("p", "resized after all", whole("200m", "500m", "", ""))
+	quotas(50_000, 50_000)
+	if n := r.Calls("CreateContainer"); n != 2 {
+		t.Errorf("%d containers were made", n)
+	}
 }

@@ -46,6 +46,8 @@ type worker struct {
 	waiting    map[string]corev1.ContainerStateWaiting
 	messages   map[string]string                      // termination messages, by container ID
 	applied    map[string]corev1.ResourceRequirements // what containers have, by ID
+	shares     map[string]corev1.ResourceList         // the pod's limits as they were when it was given them, by ID
+	together   *corev1.ResourceRequirements           // what the pod was given as a whole, if it has resources of its own
 	resizing   []corev1.PodCondition                  // why some do not have what they should
 	resized    resizing                               // what was said of it
 	adopted    bool
@@ -122,7 +124,7 @@ func (n *node) podGone(pod *corev1.Pod) {
 func (n *node) workerOf(uid types.UID) *worker {
 	w := n.workers[uid]
 	if w == nil {
-		w = &worker{n: n, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: map[string]string{}, applied: map[string]corev1.ResourceRequirements{}}
+		w = &worker{n: n, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: map[string]string{}, applied: map[string]corev1.ResourceRequirements{}, shares: map[string]corev1.ResourceList{}}
 		n.workers[uid] = w
 		n.running.Go(func() { w.run(n.ctx) })
 	}
@@ -496,6 +498,7 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 		Resources: func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements {
 			return w.bounds(pod, c.ID, spec)
 		},
+		Whole:    w.whole(pod),
 		Resizing: w.resizing,
 		Now:      metav1.NewTime(n.Clock.Now()).Rfc3339Copy(),
 	}

@@ -41,6 +41,8 @@ type Input struct {
 
 	// Resources are those that a container has been given; nil: those of its definition.
 	Resources func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements
+	// Whole is what a pod with resources of its own has been given as a whole; nil: it has none.
+	Whole *corev1.ResourceRequirements
 	// Resizing are the conditions of a pod that does not have the resources that it should.
 	Resizing []corev1.PodCondition
 
@@ -83,6 +85,9 @@ func Make(in Input) corev1.PodStatus {
 	if out.StartTime == nil {
 		now := in.Now
 		out.StartTime = &now
+	}
+	if in.Whole != nil {
+		out.Resources, out.AllocatedResources = in.Whole.DeepCopy(), in.Whole.Requests.DeepCopy()
 	}
 	addresses(&out, in, state)
 
