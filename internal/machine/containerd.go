@@ -58,11 +58,14 @@ type facts struct {
 	restrictOOMScore   bool
 	disableApparmor    bool
 	runc, sandboxImage string
+	crun               string // empty: not installed
 }
 
 // config is containerd's configuration. Version 2 is read by 1.6 and by everything after it.
+//
+// Where crun is installed, it is a handler of its own, for a RuntimeClass to name.
 func config(f facts) string {
-	return fmt.Sprintf(`# Written by mortise at each start of this containerd.
+	out := fmt.Sprintf(`# Written by mortise at each start of this containerd.
 version = 2
 root = %q
 state = %q
@@ -95,13 +98,24 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
         SystemdCgroup = false
 `, filepath.Join(f.dir, "root"), filepath.Join(f.dir, "state"), f.socket, f.sandboxImage, f.restrictOOMScore,
 		f.disableApparmor, f.cniBin, f.cniConf, f.snapshotter, f.runc)
+	if f.crun != "" {
+		out += fmt.Sprintf(`
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
+      runtime_type = "io.containerd.runc.v2"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun.options]
+        BinaryName = %q
+        SystemdCgroup = false
+`, f.crun)
+	}
+	return out
 }
 
 // find finds the facts out.
 func (d daemon) find(o Options) (facts, error) {
 	f := facts{
 		dir: d.dir, socket: d.socket, cniBin: cniBinDir(), cniConf: o.CNIConfDir,
-		runc: lookPath("runc"), sandboxImage: images.Pause, snapshotter: "overlayfs",
+		runc: lookPath("runc"), crun: lookPath("crun"), sandboxImage: images.Pause, snapshotter: "overlayfs",
 	}
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

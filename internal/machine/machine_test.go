@@ -60,6 +60,19 @@ func TestConfigSaysTheFacts(t *testing.T) {
 	}
 }
 
+func TestCrunIsAHandlerWhereItIs(t *testing.T) {
+	const handler = `.containerd.runtimes.crun]`
+	if got := config(facts{runc: "/usr/sbin/runc"}); strings.Contains(got, handler) {
+		t.Errorf("without crun:\n%s", got)
+	}
+	got := config(facts{runc: "/usr/sbin/runc", crun: "/usr/bin/crun"})
+	for _, want := range []string{handler, `BinaryName = "/usr/bin/crun"`, `BinaryName = "/usr/sbin/runc"`, `default_runtime_name = "runc"`} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+}
+
 func TestSocketFitsTheKernel(t *testing.T) {
 	short, err := at("/var/lib/mortise")
 	if err != nil {
