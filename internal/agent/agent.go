@@ -349,6 +349,11 @@ func (n *node) prepare(ctx context.Context) error {
 	n.config.Swap = runconfig.Swap{
 		Bound: boundsSwap(), Unified: unified(), Limited: n.Kubelet.MemorySwap.SwapBehavior == "LimitedSwap" && unified(), Bytes: n.machine.swap,
 	}
+	// With its gate off, a factor is only kubelet's old default.
+	if on, written := n.Kubelet.FeatureGates["MemoryQoS"]; n.Kubelet.MemoryThrottlingFactor != nil && unified() && (on || !written) {
+		memory := n.allocatable()[corev1.ResourceMemory]
+		n.config.Throttle = runconfig.Throttle{Factor: *n.Kubelet.MemoryThrottlingFactor, Allocatable: memory.Value()}
+	}
 	for _, p := range n.machine.hugePages {
 		n.config.HugePages = append(n.config.HugePages, p.size)
 	}

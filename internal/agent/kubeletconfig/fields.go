@@ -65,7 +65,7 @@ func Fields() []Field {
 		honoured("eviction", "evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
 			"evictionMinimumReclaim", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"),
 		honoured("logs of containers", "containerLogMaxSize", "containerLogMaxFiles", "containerLogMonitorInterval"),
-		honoured("containers", "podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "seccompDefault", "allowedUnsafeSysctls", "crashLoopBackOff", "memorySwap", "userNamespaces"),
+		honoured("containers", "podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "seccompDefault", "allowedUnsafeSysctls", "crashLoopBackOff", "memorySwap", "memoryThrottlingFactor", "userNamespaces"),
 		honoured("shutting down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 		honoured("the machine is checked", "failSwapOn", "failCgroupV1", "protectKernelDefaults"),
 		honoured("names are checked; a gate changes what is checked, not what the node does", "featureGates"),
@@ -82,7 +82,7 @@ func Fields() []Field {
 		without("one is enough", "containerLogMaxWorkers"),
 		without("there are no FlexVolumes", "volumePluginDir"),
 		without("memory is looked at every ten seconds", "kernelMemcgNotification"),
-		without("the kernel's own rule holds", "memoryThrottlingFactor", "singleProcessOOMKill"),
+		without("the kernel's own rule holds", "singleProcessOOMKill"),
 		without("its policy is none", "cpuManagerReconcilePeriod", "topologyManagerScope", "reservedMemory"),
 		without("only words of enforceNodeAllocatable that are refused would use them", "systemReservedCgroup", "kubeReservedCgroup"),
 

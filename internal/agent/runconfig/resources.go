@@ -45,6 +45,7 @@ func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.Linux
 	out.OomScoreAdj = n.oomScore(pod, c)
 	out.HugepageLimits = n.hugePages(pod, c)
 	n.swap(out, pod, c)
+	n.throttle(out, pod, c)
 	return out
 }
 

@@ -35,6 +35,7 @@ type Node struct {
 	MemoryBytes  int64   // of the machine
 	HugePages    []int64 // the sizes of huge pages that the machine has, in bytes
 	Swap         Swap
+	Throttle     Throttle
 	// LowestOOMScore bounds scores from below: a process without CAP_SYS_RESOURCE cannot
 	// go under its own.
 	LowestOOMScore int64
