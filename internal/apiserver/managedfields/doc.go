@@ -12,5 +12,8 @@
 // kinds it comes from client-go, made quick to read at go generate time (see gen), and is read once, on first use or in
 // [Manager.Warm]. Of kinds from definitions it comes from their schema. What was made for a descriptor is kept as long as the descriptor is.
 //
+// Most objects are created like others were: pods of one owner, events of one cause. What fields those have was found when the first came,
+// and is kept by their likeness (see likeness.go), which is quicker to tell than the fields themselves.
+//
 // A Manager is safe for concurrent use.
 package managedfields

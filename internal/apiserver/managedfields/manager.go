@@ -30,6 +30,7 @@ type Manager struct {
 	kinds map[weak.Pointer[resource.Descriptor]]*ondemand.Value[*kind]
 	// custom is the room for what is made for kinds of definitions.
 	custom *ondemand.Pool
+	alike  alike
 }
 
 // customBytes bounds what is made for all kinds of definitions, each of which takes so many times its schema.
@@ -44,6 +45,7 @@ type kind struct {
 	mu         sync.RWMutex
 	converters map[string]managedfields.TypeConverter // by version
 	managers   map[place]*managedfields.FieldManager
+	creations  map[string]*creation // by version; nil: they have to be looked at each time
 }
 
 type place struct{ version, subresource string }
@@ -82,6 +84,9 @@ func (m *Manager) update(d *resource.Descriptor, version, subresource string, li
 	f, c, err := m.of(d, version, subresource)
 	if err != nil {
 		return err
+	}
+	if live == nil && subresource == "" {
+		return m.create(f, c, obj, manager)
 	}
 	before, err := c.live(live)
 	if err != nil {
@@ -183,7 +188,7 @@ func (m *Manager) newKind(p weak.Pointer[resource.Descriptor], d *resource.Descr
 		pool = m.custom
 	}
 	v := ondemand.New(pool, customTimes*crd.SchemaBytes(d)+4<<10, func() (*kind, error) {
-		return &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[place]*managedfields.FieldManager{}}, nil
+		return &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[place]*managedfields.FieldManager{}, creations: map[string]*creation{}}, nil
 	})
 	m.kinds[p] = v
 	return v

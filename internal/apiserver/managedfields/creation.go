@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package managedfields
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// creation is what is made for new objects of one version of a built-in kind. Most of them are like one that was created before: the fields
+// that they have were found then, and need not be again.
+type creation struct {
+	number uint64 // of all creations, this one's
+	like   likeness
+	empty  resource.Object // what a new object is compared with
+}
+
+// creations counts what was made.
+var creations atomic.Uint64
+
+// create records in obj, which is new, that manager wrote all of it.
+func (m *Manager) create(f *managedfields.FieldManager, c *converter, obj resource.Object, manager string) error {
+	n, err := m.creation(c)
+	if err != nil {
+		return err
+	}
+	if n == nil || len(obj.GetManagedFields()) > 0 || !utf8.ValidString(manager) {
+		before, err := c.live(nil)
+		if err != nil {
+			return err
+		}
+		_, err = f.Update(before, obj, manager)
+		return err
+	}
+	gv := schema.GroupVersion{Group: c.d.Group, Version: c.v.Name}
+	var written runtime.Object = obj
+	if c.v.FromHub != nil {
+		if written, err = c.to(obj, gv); err != nil {
+			return err
+		}
+	}
+	room := likenesses.Get().(*[]byte)
+	defer likenesses.Put(room)
+	key, judged := n.like(binary.AppendUvarint((*room)[:0], n.number), reflect.ValueOf(written).Elem())
+	*room = key[:0]
+	if judged {
+		if fields := m.alike.get(key); fields != "" {
+			obj.SetManagedFields([]metav1.ManagedFieldsEntry{{
+				Manager: cmp.Or(manager, "unknown"), Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: gv.String(),
+				Time: &metav1.Time{Time: time.Now().UTC()}, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields),
+			}})
+			return nil
+		}
+	}
+	if _, err = f.Update(n.empty, obj, manager); err != nil || !judged {
+		return err
+	}
+	if e := obj.GetManagedFields(); len(e) == 1 && e[0].FieldsV1 != nil {
+		m.alike.put(key, e[0].FieldsV1.GetRawString())
+	}
+	return nil
+}
+
+// creation returns what was made for new objects; nil: each has to be looked at.
+func (m *Manager) creation(c *converter) (*creation, error) {
+	k := m.kind(c.d)
+	k.mu.RLock()
+	n, ok := k.creations[c.v.Name]
+	types := k.converters[c.v.Name]
+	k.mu.RUnlock()
+	if ok {
+		return n, nil
+	}
+	if t, ok := types.(trusting); ok && !c.v.Deferred {
+		var err error
+		if n, err = newCreation(t, c); err != nil {
+			return nil, err
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.creations[c.v.Name] = n
+	return n, nil
+}
+
+func newCreation(t trusting, c *converter) (*creation, error) {
+	empty, err := c.live(nil)
+	if err != nil {
+		return nil, err
+	}
+	gvk := c.d.GroupVersionKind(c.v.Name)
+	as, err := c.to(empty, gvk.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	of := reflect.ValueOf(as).Elem()
+	bare := reflect.New(of.Type())
+	bare.Interface().(runtime.Object).GetObjectKind().SetGroupVersionKind(gvk)
+	if !reflect.DeepEqual(as, bare.Interface()) { // where something is filled in, it is not the same whether that is said or not
+		return nil, nil
+	}
+	name, err := scheme.Scheme.ToOpenAPIDefinitionName(gvk)
+	if err != nil {
+		return nil, fmt.Errorf("find shape: %w", err)
+	}
+	shape := t.parser.Type(name)
+	a := &alikeness{schema: shape.Schema, made: map[likenessOf]*likeness{}}
+	return &creation{number: creations.Add(1), like: a.of(of.Type(), &shape.TypeRef), empty: empty}, nil
+}
+
+// likenesses is room to write them.
+var likenesses = sync.Pool{New: func() any { return new([]byte) }}
+
+// alike keeps what fields objects have by their likeness: the latest, up to a size.
+type alike struct {
+	mu          sync.RWMutex
+	young, aged map[string]string
+	bytes       int // of young
+}
+
+const (
+	alikeBytes = 1 << 20 // of each half
+	alikeEach  = 16 << 10
+)
+
+func (a *alike) get(key []byte) string {
+	a.mu.RLock()
+	fields, ok := a.young[string(key)]
+	if !ok {
+		fields = a.aged[string(key)]
+	}
+	a.mu.RUnlock()
+	if !ok && fields != "" {
+		a.put(key, fields)
+	}
+	return fields
+}
+
+func (a *alike) put(key []byte, fields string) {
+	size := len(key) + len(fields)
+	if size > alikeEach {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, ok := a.young[string(key)]; ok {
+		return
+	}
+	if a.bytes+size > alikeBytes || a.young == nil {
+		a.young, a.aged, a.bytes = map[string]string{}, a.young, 0
+	}
+	a.young[string(key)] = fields
+	a.bytes += size
+}
