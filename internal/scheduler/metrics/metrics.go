@@ -24,7 +24,8 @@ type Metrics struct {
 	entities                  *prometheus.CounterVec
 	latency, points, plugins  *prometheus.HistogramVec
 	sli, events, permit       *prometheus.HistogramVec
-	hints                     *prometheus.HistogramVec
+	hints, evicting           *prometheus.HistogramVec
+	evictions                 *prometheus.CounterVec
 	algorithm, tries, victims prometheus.Histogram
 	preemptions               prometheus.Counter
 	goroutines                *prometheus.GaugeVec
@@ -59,6 +60,8 @@ func New(registry prometheus.Registerer) (*Metrics, error) {
 		plugins:     times("plugin_execution_duration_seconds", "How long a plug-in takes at an extension point; of one attempt in ten, and of one node in sixteen.", fine, "plugin", "extension_point", "status"),
 		victims:     one("preemption_victims", "How many pods one preemption ends.", prometheus.ExponentialBuckets(1, 2, 7)),
 		preemptions: prometheus.NewCounter(prometheus.CounterOpts{Name: name("preemption_attempts_total"), Help: "Attempts to make room by preemption."}),
+		evictions:   counter("preemption_goroutines_execution_total", "Preemptions whose victims were ended, by how that went.", "result"),
+		evicting:    times("preemption_goroutines_duration_seconds", "How long ending the victims of a preemption takes.", prometheus.ExponentialBuckets(0.01, 2, 20), "result"),
 		events:      times("event_handling_duration_seconds", "How long taking over a change of the cluster takes.", short, "event"),
 		permit:      times("permit_wait_duration_seconds", "How long pods wait on Permit plug-ins.", long, "result"),
 		goroutines:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("goroutines"), Help: "Goroutines at work, by what they do."}, []string{"operation"}),
@@ -66,7 +69,7 @@ func New(registry prometheus.Registerer) (*Metrics, error) {
 	m.first, m.binding = m.sli.WithLabelValues("1"), m.goroutines.WithLabelValues("binding")
 	for _, c := range []prometheus.Collector{
 		m.attempts, m.latency, m.algorithm, m.incoming, m.sli, m.tries, m.points, m.plugins, m.victims, m.preemptions,
-		m.events, m.permit, m.goroutines, m.entities, m.hints, &m.state,
+		m.events, m.permit, m.goroutines, m.entities, m.hints, m.evictions, m.evicting, &m.state,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register scheduler metrics: %w", err)
@@ -132,6 +135,19 @@ func (m *Metrics) Ended(victims int) {
 	if m != nil {
 		m.victims.Observe(float64(victims))
 	}
+}
+
+// Evicted measures ending the victims of a preemption.
+func (m *Metrics) Evicted(ok bool, began time.Time) {
+	if m == nil {
+		return
+	}
+	result := "success"
+	if !ok {
+		result = "error"
+	}
+	m.evictions.WithLabelValues(result).Inc()
+	m.evicting.WithLabelValues(result).Observe(time.Since(began).Seconds())
 }
 
 // Binding counts a pod on its way to its node, until done is called.

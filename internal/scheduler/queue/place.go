@@ -42,9 +42,9 @@ func (q *Queue) Place(uid types.UID) (p Place) {
 	case errorBackoff:
 		p.Where, p.Until = trace.PlaceErrorBackoff, item.ready
 	case waiting:
-		p.Plugins = sets.List(item.UnschedulablePlugins.Union(item.PendingPlugins))
-		if p.Where = trace.PlaceGated; item.gate == "" {
+		if p.Where, p.Plugins = trace.PlaceGated, []string{item.gate}; item.gate == "" {
 			p.Where, p.Until = trace.PlaceUnschedulable, item.added.Add(q.options.MaxWait)
+			p.Plugins = sets.List(item.UnschedulablePlugins.Union(item.PendingPlugins))
 		}
 	case nowhere:
 	}

@@ -19,6 +19,7 @@ import (
 	"container/heap"
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -118,25 +119,24 @@ func (q *Queue) Add(ctx context.Context, pod *corev1.Pod) {
 	}
 	item.added = q.options.Clock.Now()
 	q.cause = unscheduledPodAdd
-	q.activate(ctx, item)
+	q.enter(ctx, item, active)
 	if pod.Status.NominatedNodeName != "" {
 		q.AddNominatedPod(klog.Logger{}, info, nil)
 	}
 }
 
-// activate makes an item active, or lets it wait where it is gated.
-func (q *Queue) activate(ctx context.Context, item *Item) {
+// enter puts an item where it is tried from, now or after its backoff, or lets it wait where it is gated.
+func (q *Queue) enter(ctx context.Context, item *Item, where place) {
 	q.take(item)
 	item.gate = ""
 	if p := q.profiles[item.Pod.Spec.SchedulerName]; p != nil {
 		if st := p.RunPreEnqueue(ctx, item.Pod); !st.IsSuccess() {
 			item.gate = st.Plugin()
-			item.UnschedulablePlugins = sets.New(st.Plugin())
-			q.put(item, waiting)
-			return
+			item.UnschedulablePlugins = item.UnschedulablePlugins.Union(sets.New(st.Plugin()))
+			where = waiting
 		}
 	}
-	q.put(item, active)
+	q.put(item, where)
 }
 
 func (q *Queue) put(item *Item, p place) {
@@ -335,13 +335,13 @@ func (q *Queue) worth(item *Item, e Event) int {
 	if pod, ok := e.New.(*corev1.Pod); ok && e.Resource == fwk.TargetPod && pod.UID != item.Pod.UID {
 		return worthNothing // of another pod in flight
 	}
+	if item.gate != "" && !slices.ContainsFunc(p.Events()[item.gate], func(r fwk.ClusterEventWithHint) bool { return covers(r.Event, e.ClusterEvent) }) {
+		return worthNothing // whatever it is to others that rejected the pod
+	}
 	best := worthNothing
 	for plugin := range rejectors(item) {
 		if plugin == "" {
 			return worthBackoff // nobody knows what it failed for
-		}
-		if item.gate != "" && plugin != item.gate {
-			continue
 		}
 		for _, r := range p.Events()[plugin] {
 			if !covers(r.Event, e.ClusterEvent) {
@@ -370,15 +370,15 @@ func (q *Queue) move(ctx context.Context, item *Item, worth int) {
 		q.put(item, waiting)
 		return
 	case worthBackoff:
-		if item.gate == "" {
+		if item.gate == "" || item.unschedulable > 0 {
 			item.ready = item.added.Add(q.wait(item.unschedulable))
 			if q.options.Clock.Now().Before(item.ready) {
-				q.put(item, backoff)
+				q.enter(ctx, item, backoff)
 				return
 			}
 		}
 	}
-	q.activate(ctx, item)
+	q.enter(ctx, item, active)
 }
 
 // Happened moves the waiting pods that an event may help.

@@ -234,3 +234,29 @@ func TestNominations(t *testing.T) {
 		t.Fatal("a deleted pod is nominated")
 	}
 }
+
+// TestGatedWhileItWaits: what holds a pod back counts when an event would let it be tried, and when it is activated; what it was rejected by
+// before is not forgotten meanwhile.
+func TestGatedWhileItWaits(t *testing.T) {
+	bubble(t, func(t *testing.T, q *queue.Queue, pop func(time.Duration) (*queue.Item, time.Duration)) {
+		p := pod("a", 0)
+		q.Add(t.Context(), p)
+		item, _ := pop(time.Second)
+		item.UnschedulablePlugins = sets.New("Big")
+		gated := p.DeepCopy()
+		gated.Labels = map[string]string{"gated": "yes"}
+		q.Failed(t.Context(), item, gated)
+		q.Happened(t.Context(), node(true))
+		if _, backoff, _, held := q.Counts(); backoff != 0 || held != 1 {
+			t.Errorf("%d pods back off and %d are gated, want 0 and 1", backoff, held)
+		}
+		q.Activate(klog.Logger{}, map[string]*corev1.Pod{"ns/a": gated})
+		q.Happened(t.Context(), node(true)) // which does not concern what gates it
+		if item, _ := pop(time.Minute); item != nil {
+			t.Errorf("pod %s is to be tried while it is gated", item.Pod.Name)
+		}
+		if !item.UnschedulablePlugins.HasAll("Big", "Gate") {
+			t.Errorf("it was rejected by %v", item.UnschedulablePlugins)
+		}
+	})
+}

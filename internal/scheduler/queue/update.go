@@ -74,14 +74,14 @@ func (q *Queue) Delete(pod *corev1.Pod) {
 	}
 }
 
-// Activate makes waiting pods active, whatever they wait for. It is the framework's PodActivator.
+// Activate makes waiting pods active, whatever they wait for, unless they are gated still. It is the framework's PodActivator.
 func (q *Queue) Activate(_ klog.Logger, pods map[string]*corev1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, pod := range pods {
-		if item := q.items[uidOf(pod)]; item != nil && item.place != active && item.gate == "" {
+		if item := q.items[uidOf(pod)]; item != nil && item.place != active {
 			q.cause = forceActivate
-			q.put(item, active)
+			q.enter(context.Background(), item, active) // the framework has no context here
 		}
 	}
 }

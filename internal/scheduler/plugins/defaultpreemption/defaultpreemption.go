@@ -10,7 +10,8 @@
 // youngest. Nodes whose refusal no preemption resolves are not looked at.
 //
 // A pod that has made room waits for it: as long as one of its victims is on the node that it is nominated to, it ends no
-// others. Victims are remembered (ended.go), since it takes a moment until the API says of them that they are going.
+// others. Victims are remembered (ended.go), since it takes a moment until the API says of them that they are going. They are ended
+// beside the scheduling of others (evict.go).
 package defaultpreemption
 
 import (
@@ -18,6 +19,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	policylisters "k8s.io/client-go/listers/policy/v1"
 	"k8s.io/klog/v2"
 	configv1 "k8s.io/kube-scheduler/config/v1"
@@ -51,6 +54,7 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 	}
 	if f := h.SharedInformerFactory(); f != nil {
 		p.budgets = f.Policy().V1().PodDisruptionBudgets().Lister()
+		p.pods = f.Core().V1().Pods().Lister()
 	}
 	return p, nil
 }
@@ -59,17 +63,42 @@ type plugin struct {
 	handle  fwk.Handle
 	budgets policylisters.PodDisruptionBudgetLister // nil: there are none
 	lower   podcount.Counter
-	metrics *metrics.Metrics    // nil: nothing is measured
-	next    int                 // where the next search begins
-	ended   map[types.UID]ended // by the pod that was to have the room
+	metrics *metrics.Metrics      // nil: nothing is measured
+	pods    corelisters.PodLister // nil: there are none
+	next    int                   // where the next search begins
+	running sync.WaitGroup        // that end victims
+
+	mu     sync.Mutex
+	ended  map[types.UID]ended       // by the pod that was to have the room
+	ending map[types.UID]*corev1.Pod // by the pod whose victims are being ended: the last of them, if only that is left
 
 	percentage, absolute int // of so many nodes with victims, at least, the best is taken
 }
 
 func (*plugin) Name() string { return Name }
 
-// EventsToRegister is empty: the plug-in rejects nothing.
-func (*plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) { return nil, nil }
+// PreEnqueue holds a pod back while its victims are being ended.
+func (p *plugin) PreEnqueue(_ context.Context, pod *corev1.Pod) *fwk.Status {
+	if p.held(pod.UID) {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "waiting for the preemption for this pod to be finished") // upstream's words
+	}
+	return nil
+}
+
+// EventsToRegister is the end of pods, which is when one that is held back is looked at again. Whether it helps is for those to say that
+// rejected the pod.
+func (*plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{{
+		Event:          fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete},
+		QueueingHintFn: func(klog.Logger, *corev1.Pod, any, any) (fwk.QueueingHint, error) { return fwk.QueueSkip, nil },
+	}}, nil
+}
+
+// Close returns when no victim is being ended any more, which those that do see from the scheduler's context.
+func (p *plugin) Close() error {
+	p.running.Wait()
+	return nil
+}
 
 // candidate is a node with those of its pods that would have to go.
 type candidate struct {
@@ -100,11 +129,8 @@ func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 		return &fwk.PostFilterResult{NominatingInfo: none}, fwk.NewStatus(fwk.Unschedulable, "preemption: "+summary(len(nodes), reasons))
 	}
 	p.metrics.Ended(len(best.victims))
-	left, err := p.evict(ctx, pod, best)
-	if err != nil {
-		return nil, fwk.AsStatus(err)
-	}
-	p.remember(pod.UID, best.node.Node().Name, left)
+	p.remember(pod.UID, best.node.Node().Name, best.victims)
+	p.evict(ctx, pod, best)
 	state.Write(profile.VictimsKey, profile.Victims(best.victims))
 	name := best.node.Node().Name
 	return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: name}},
@@ -118,7 +144,7 @@ func (p *plugin) ineligible(pod *corev1.Pod, statuses fwk.NodeToStatusReader) st
 	}
 	name := pod.Status.NominatedNodeName
 	if name == "" || statuses.Get(name).Code() == fwk.UnschedulableAndUnresolvable {
-		delete(p.ended, pod.UID)
+		p.forget(pod.UID)
 		return ""
 	}
 	if p.going(pod.UID, name) {

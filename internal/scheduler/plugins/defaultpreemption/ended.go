@@ -18,8 +18,10 @@ type ended struct {
 // manyEnded is from how many on those are looked for that nobody waits for any more.
 const manyEnded = 256
 
-// remember notes whom the pod has ended.
+// remember notes whom the pod ends.
 func (p *plugin) remember(pod types.UID, node string, victims []*corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.ended == nil {
 		p.ended = map[types.UID]ended{}
 	}
@@ -39,6 +41,8 @@ func (p *plugin) remember(pod types.UID, node string, victims []*corev1.Pod) {
 
 // going says whether any of the pod's victims is still on the node, as far as the scheduler knows.
 func (p *plugin) going(pod types.UID, node string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	e, ok := p.ended[pod]
 	if !ok {
 		return false
@@ -48,6 +52,61 @@ func (p *plugin) going(pod types.UID, node string) bool {
 	}
 	delete(p.ended, pod)
 	return false
+}
+
+// forget drops what is known of the pod's victims.
+func (p *plugin) forget(pod types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.ended, pod)
+}
+
+// spared notes that a victim goes back to the queue, and that nobody has to wait for it.
+func (p *plugin) spared(pod, victim types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e, ok := p.ended[pod]; ok {
+		e.victims.Delete(victim)
+	}
+}
+
+// begin notes that the pod's victims are being ended, lastOf that only one of them is left, over that none is. Where that failed the
+// pod may look for others.
+func (p *plugin) begin(pod types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ending == nil {
+		p.ending = map[types.UID]*corev1.Pod{}
+	}
+	p.ending[pod] = nil
+}
+
+func (p *plugin) lastOf(pod types.UID, victim *corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ending[pod] = victim
+}
+
+func (p *plugin) over(pod types.UID, failed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.ending, pod)
+	if failed {
+		delete(p.ended, pod)
+	}
+}
+
+// held says whether the pod has to wait until its victims are being deleted. That the last of them is may be heard of before the request returns;
+// nothing else would come that lets the pod be tried.
+func (p *plugin) held(pod types.UID) bool {
+	p.mu.Lock()
+	last, ok := p.ending[pod]
+	p.mu.Unlock()
+	if !ok || last == nil || p.pods == nil {
+		return ok
+	}
+	now, err := p.pods.Pods(last.Namespace).Get(last.Name)
+	return err == nil && now.UID == last.UID && now.DeletionTimestamp == nil
 }
 
 func (p *plugin) anyLeft(e ended) bool {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,35 +31,52 @@ func selects(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 // atOnce is how many victims are ended at a time.
 const atOnce = 16
 
-// evict ends the victims and takes back the nominations of lesser pods to the node. It returns the victims that will be on the
-// node for a while.
-func (p *plugin) evict(ctx context.Context, pod *corev1.Pod, c *candidate) ([]*corev1.Pod, error) {
-	p.takeBack(ctx, pod, c.node.Node().Name)
-	errs, gone := make([]error, len(c.victims)), make([]bool, len(c.victims))
+// evict ends the victims beside the scheduling of others, and takes back the nominations of lesser pods to the node. Until it is over the pod is
+// not tried again (PreEnqueue); it is when there is nothing to wait for, since a victim could not be ended or was not on the node yet.
+func (p *plugin) evict(ctx context.Context, pod *corev1.Pod, c *candidate) {
+	victims := slices.DeleteFunc(slices.Clone(c.victims), func(v *corev1.Pod) bool { return v.DeletionTimestamp != nil })
+	if len(victims) == 0 {
+		return
+	}
+	p.begin(pod.UID)
+	p.running.Go(func() {
+		began := p.metrics.Began()
+		again, err := p.evictAll(ctx, pod, victims, c.node.Node().Name)
+		p.over(pod.UID, err != nil)
+		p.metrics.Evicted(err == nil, began)
+		if again && ctx.Err() == nil {
+			p.handle.Activate(klog.Logger{}, map[string]*corev1.Pod{pod.Namespace + "/" + pod.Name: pod})
+		}
+	})
+}
+
+// evictAll ends the victims, the last of them when the others are done with: by it the pod's waiting ends (see held). It says whether no event
+// will tell of the end of the last.
+func (p *plugin) evictAll(ctx context.Context, pod *corev1.Pod, victims []*corev1.Pod, node string) (again bool, err error) {
+	p.takeBack(ctx, pod, node)
+	errs := make([]error, len(victims))
 	var all sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
-	for i, victim := range c.victims {
-		if victim.DeletionTimestamp != nil {
-			continue
-		}
+	last := len(victims) - 1
+	for i, victim := range victims[:last] {
 		slots <- struct{}{}
 		all.Go(func() {
-			gone[i], errs[i] = p.preempt(ctx, pod, victim, c.node.Node().Name)
+			_, errs[i] = p.preempt(ctx, pod, victim, node)
 			<-slots
 		})
 	}
 	all.Wait()
-	var left []*corev1.Pod
-	for i, victim := range c.victims {
-		if !gone[i] {
-			left = append(left, victim)
-		}
+	if err := errors.Join(errs...); err != nil {
+		return true, err
 	}
-	return left, errors.Join(errs...)
+	p.lastOf(pod.UID, victims[last])
+	again, err = p.preempt(ctx, pod, victims[last], node)
+	return again || err != nil, err
 }
 
-// preempt ends a victim: one that is not bound yet goes back to the queue at once (stopped), others are deleted.
-func (p *plugin) preempt(ctx context.Context, pod, victim *corev1.Pod, node string) (stopped bool, err error) {
+// preempt ends a victim: one that is not bound yet goes back to the queue at once, others are deleted. It says whether nothing is left to wait for.
+func (p *plugin) preempt(ctx context.Context, pod, victim *corev1.Pod, node string) (gone bool, err error) {
+	stopped := false
 	note := "Preempted by pod %v on node %v" // upstream's words
 	if w := p.handle.GetWaitingPod(victim.UID); w != nil {
 		stopped = w.Preempt(Name, "preempted")
@@ -67,7 +85,10 @@ func (p *plugin) preempt(ctx context.Context, pod, victim *corev1.Pod, node stri
 	}
 	if stopped {
 		note += " (in kube-scheduler memory)." // upstream's words
-	} else if err := p.end(ctx, pod, victim); err != nil {
+		p.spared(pod.UID, victim.UID)
+	} else if err := p.end(ctx, pod, victim); apierrors.IsNotFound(err) {
+		return true, nil // gone by itself
+	} else if err != nil {
 		return false, fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
 	}
 	p.handle.EventRecorder().WithLogger(klog.Logger{}).Eventf(victim, pod, corev1.EventTypeNormal, "Preempted", "Preempting", note, pod.UID, node)
@@ -107,14 +128,7 @@ func (p *plugin) end(ctx context.Context, pod, victim *corev1.Pod) error {
 		return err
 	}
 	if _, err := pods.Patch(ctx, victim.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status"); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil // gone by itself
-		}
 		return err
 	}
-	err = pods.Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &victim.UID}})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return pods.Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &victim.UID}})
 }
