@@ -282,6 +282,20 @@ func TestAPodGoesWhileItsDeviceGetsReady(t *testing.T) {
 		}
 	}
 	awaitPod(t, c, "q", on("a"))
+	measured(t, c, map[string]string{
+		`scheduler_dra_bindingconditions_allocations_total{driver="d.example.com",profile="default-scheduler",status="success"}`:           "1",
+		`scheduler_dra_bindingconditions_wait_duration_seconds_count{driver="d.example.com",profile="default-scheduler",status="success"}`: "1",
+	})
+}
+
+func measured(t *testing.T, c kubernetes.Interface, want map[string]string) {
+	t.Helper()
+	got := scraped(t, c)
+	for name, value := range want {
+		if got[name] != value {
+			t.Errorf("%s is %q, want %s", name, got[name], value)
+		}
+	}
 }
 
 // TestExtendedResourcesAreDevices: a pod asks for what a class stands behind; a claim is made for it, and the pod's status names it.
@@ -310,6 +324,9 @@ func TestExtendedResourcesAreDevices(t *testing.T) {
 	if n := len(claim.Status.Allocation.Devices.Results); n != 2 || len(claim.Status.ReservedFor) != 1 || claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] != "true" {
 		t.Errorf("the claim has %d devices: %+v", n, claim)
 	}
+	measured(t, c, map[string]string{
+		`dynamic_resource_allocation_resourceclaim_creates_total{admin_access="false",owner_api_group="",owner_api_kind="Pod",status="success"}`: "1",
+	})
 }
 
 // TestIdleClaimsGiveWay: a claim has a device where the pod can not go, and nobody uses it.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/scheduler"
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
@@ -38,15 +40,20 @@ func (b between) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(r)
 }
 
-// runBetween runs a scheduler of the name patient whose deletions go through f, and returns what it decides.
-func runBetween(t *testing.T, s *embed.Server, f func(*http.Request) (*http.Response, error)) *why.Keeper {
+// runBetween runs a scheduler of the name patient whose deletions go through f, and returns what it decides and measures.
+func runBetween(t *testing.T, s *embed.Server, f func(*http.Request) (*http.Response, error)) (*why.Keeper, *prometheus.Registry) {
 	t.Helper()
+	registry := prometheus.NewRegistry()
+	m, err := metrics.New(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
 	config, decisions := rest.CopyConfig(s.Config()), why.New(why.Options{})
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return between{rt, f} })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- scheduler.Run(ctx, scheduler.Options{Config: config, Name: "patient", Why: decisions, Plugins: builtin.SchedulerPlugins()})
+		ended <- scheduler.Run(ctx, scheduler.Options{Config: config, Name: "patient", Why: decisions, Metrics: m, Plugins: builtin.SchedulerPlugins()})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -54,7 +61,7 @@ func runBetween(t *testing.T, s *embed.Server, f func(*http.Request) (*http.Resp
 			t.Error(err)
 		}
 	})
-	return decisions
+	return decisions, registry
 }
 
 func byPatient(p *corev1.Pod) { p.Spec.SchedulerName = "patient" }
@@ -63,7 +70,7 @@ func byPatient(p *corev1.Pod) { p.Spec.SchedulerName = "patient" }
 func TestVictimsAreEndedBesides(t *testing.T) {
 	s, c := cluster(t)
 	held, asked := make(chan struct{}), make(chan string, 8)
-	decisions := runBetween(t, s, func(r *http.Request) (*http.Response, error) {
+	decisions, _ := runBetween(t, s, func(r *http.Request) (*http.Response, error) {
 		name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 		asked <- name
 		if name == "last" {
@@ -120,7 +127,7 @@ func TestVictimsAreEndedBesides(t *testing.T) {
 func TestVictimThatCannotBeEnded(t *testing.T) {
 	s, c := cluster(t)
 	var asked atomic.Int32
-	runBetween(t, s, func(r *http.Request) (*http.Response, error) {
+	_, registry := runBetween(t, s, func(r *http.Request) (*http.Response, error) {
 		if asked.Add(1) > 1 {
 			return nil, nil
 		}
@@ -137,6 +144,29 @@ func TestVictimThatCannotBeEnded(t *testing.T) {
 	if n := asked.Load(); n != 2 {
 		t.Errorf("asked %d times for the deletion, want 2", n)
 	}
+	if n := failed(t, registry); n != 1 {
+		t.Errorf("%v preemptions are counted as failed, want 1", n)
+	}
 	end(t, c, "victim")
 	awaitPod(t, c, "important", on("a"))
+}
+
+// failed is how many preemptions are counted whose victims could not be ended.
+func failed(t *testing.T, r *prometheus.Registry) (n float64) {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "scheduler_preemption_goroutines_execution_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if m.GetLabel()[0].GetValue() == "error" {
+				n += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
 }

@@ -12,6 +12,11 @@ import (
 )
 
 // scraped are the values of /metrics by name and labels.
+// ours says whether a series is the scheduler's.
+func ours(name string) bool {
+	return strings.HasPrefix(name, "scheduler_") || strings.HasPrefix(name, "dynamic_resource_allocation_")
+}
+
 func scraped(t *testing.T, c kubernetes.Interface) map[string]string {
 	t.Helper()
 	b, err := c.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
@@ -20,9 +25,9 @@ func scraped(t *testing.T, c kubernetes.Interface) map[string]string {
 	}
 	out := map[string]string{}
 	for line := range strings.Lines(string(b)) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok && strings.HasPrefix(name, "scheduler_") {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok && ours(name) {
 			out[name+"}"] = value
-		} else if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.HasPrefix(name, "scheduler_") {
+		} else if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && ours(name) {
 			out[name] = value
 		}
 	}
@@ -73,6 +78,8 @@ func TestMetrics(t *testing.T) {
 		`scheduler_framework_extension_point_duration_seconds_count{extension_point="Filter",profile="default-scheduler",status="Success"}`,
 		`scheduler_framework_extension_point_duration_seconds_count{extension_point="PostFilter",profile="default-scheduler",status="Unschedulable"}`,
 		`scheduler_event_handling_duration_seconds_count{event="NodeAdd"}`,
+		`scheduler_plugin_evaluation_total{extension_point="Filter",plugin="NodeResourcesFit",profile="default-scheduler"}`,
+		`scheduler_plugin_evaluation_total{extension_point="PreFilter",plugin="NodeAffinity",profile="default-scheduler"}`,
 		`scheduler_event_handling_duration_seconds_count{event="UnscheduledPodAdd"}`,
 	} {
 		if got[name] == "" || got[name] == "0" {

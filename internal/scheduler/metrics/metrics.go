@@ -25,7 +25,8 @@ type Metrics struct {
 	latency, points, plugins  *prometheus.HistogramVec
 	sli, events, permit       *prometheus.HistogramVec
 	hints, evicting           *prometheus.HistogramVec
-	evictions                 *prometheus.CounterVec
+	evictions, asked          *prometheus.CounterVec
+	devices                   deviceMetrics
 	algorithm, tries, victims prometheus.Histogram
 	preemptions               prometheus.Counter
 	goroutines                *prometheus.GaugeVec
@@ -60,6 +61,8 @@ func New(registry prometheus.Registerer) (*Metrics, error) {
 		plugins:     times("plugin_execution_duration_seconds", "How long a plug-in takes at an extension point; of one attempt in ten, and of one node in sixteen.", fine, "plugin", "extension_point", "status"),
 		victims:     one("preemption_victims", "How many pods one preemption ends.", prometheus.ExponentialBuckets(1, 2, 7)),
 		preemptions: prometheus.NewCounter(prometheus.CounterOpts{Name: name("preemption_attempts_total"), Help: "Attempts to make room by preemption."}),
+		asked:       counter("plugin_evaluation_total", "How often plug-ins were asked about pods, in PreFilter, Filter, PreScore and Score.", "plugin", "extension_point", "profile"),
+		devices:     newDeviceMetrics(),
 		evictions:   counter("preemption_goroutines_execution_total", "Preemptions whose victims were ended, by how that went.", "result"),
 		evicting:    times("preemption_goroutines_duration_seconds", "How long ending the victims of a preemption takes.", prometheus.ExponentialBuckets(0.01, 2, 20), "result"),
 		events:      times("event_handling_duration_seconds", "How long taking over a change of the cluster takes.", short, "event"),
@@ -67,10 +70,10 @@ func New(registry prometheus.Registerer) (*Metrics, error) {
 		goroutines:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("goroutines"), Help: "Goroutines at work, by what they do."}, []string{"operation"}),
 	}
 	m.first, m.binding = m.sli.WithLabelValues("1"), m.goroutines.WithLabelValues("binding")
-	for _, c := range []prometheus.Collector{
+	for _, c := range append(m.devices.all(),
 		m.attempts, m.latency, m.algorithm, m.incoming, m.sli, m.tries, m.points, m.plugins, m.victims, m.preemptions,
-		m.events, m.permit, m.goroutines, m.entities, m.hints, m.evictions, m.evicting, &m.state,
-	} {
+		m.events, m.permit, m.goroutines, m.entities, m.hints, m.evictions, m.evicting, m.asked, &m.state,
+	) {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register scheduler metrics: %w", err)
 		}

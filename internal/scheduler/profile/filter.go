@@ -25,10 +25,13 @@ func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, 
 	var refusal *framework.Status
 	var skip, narrowed sets.Set[string]
 	defer func() { state.SetSkipFilterPlugins(skip) }()
-	for _, x := range p.preFilter {
+	for i, x := range p.preFilter {
 		began := metrics.Begin(sampled)
 		r, s := x.PreFilter(ctx, state, pod, nodes)
 		p.meter.Ran(x.Name(), metrics.PreFilter, s, began)
+		if !s.IsSkip() {
+			p.asked.preFilter[i].Add(1)
+		}
 		switch {
 		case s.IsSuccess():
 		case s.IsSkip():
@@ -66,17 +69,17 @@ func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, 
 
 // RunFilterPlugins asks all filters about a node; the first refusal is the answer.
 func (p *Profile) RunFilterPlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
-	return p.runFilters(ctx, p.filter, state, pod, node)
+	return p.runFilters(ctx, 0, len(p.filter), state, pod, node)
 }
 
 // RunLocalFilters asks the node-local filters alone, RunOtherFilters those that come after them.
 func (p *Profile) RunLocalFilters(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
-	return p.runFilters(ctx, p.filter[:p.localCount], state, pod, node)
+	return p.runFilters(ctx, 0, p.localCount, state, pod, node)
 }
 
 // RunOtherFilters asks the filters after the node-local ones.
 func (p *Profile) RunOtherFilters(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
-	return p.runFilters(ctx, p.filter[p.localCount:], state, pod, node)
+	return p.runFilters(ctx, p.localCount, len(p.filter), state, pod, node)
 }
 
 // HasOtherFilters says whether any filter that is not node-local concerns this pod.
@@ -90,12 +93,14 @@ func (p *Profile) HasOtherFilters(state framework.CycleState) bool {
 	return false
 }
 
-func (p *Profile) runFilters(ctx context.Context, filters []framework.FilterPlugin, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+// runFilters asks the filters from one index up to another.
+func (p *Profile) runFilters(ctx context.Context, from, to int, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
 	skip, sampled := state.GetSkipFilterPlugins(), p.meter.SamplesNode(state)
-	for _, x := range filters {
+	for i, x := range p.filter[from:to] {
 		if len(skip) > 0 && skip.Has(x.Name()) {
 			continue
 		}
+		p.asked.filter[from+i].Add(1)
 		began := metrics.Begin(sampled)
 		s := x.Filter(ctx, state, pod, node)
 		p.meter.Ran(x.Name(), metrics.Filter, s, began)

@@ -39,6 +39,29 @@ func observed(t *testing.T, r *prometheus.Registry) (out []string) {
 	return out
 }
 
+// counted are the counters of evaluations.
+func counted(t *testing.T, r *prometheus.Registry) (out []string) {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "scheduler_plugin_evaluation_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			text := f.GetName()
+			for _, l := range m.GetLabel() {
+				text += " " + l.GetValue()
+			}
+			out = append(out, fmt.Sprint(text, " ", m.GetCounter().GetValue()))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // TestWhatIsMeasured: points are always measured, plug-ins one by one in attempts that are sampled, and of these at one node in
 // sixteen.
 func TestWhatIsMeasured(t *testing.T) {
@@ -73,6 +96,11 @@ func TestWhatIsMeasured(t *testing.T) {
 				plugin+"PreScore X Success 1", plugin+"Reserve X Success 1", plugin+"Score X Success 1")
 		}
 		if diff := cmp.Diff(want, observed(t, registry)); diff != "" {
+			t.Errorf("sampled %v (-want +got):\n%s", sampled, diff)
+		}
+		const asked = "scheduler_plugin_evaluation_total "
+		want = []string{asked + "Filter X s 20", asked + "PreFilter X s 1", asked + "PreScore X s 1", asked + "Score X s 1"}
+		if diff := cmp.Diff(want, counted(t, registry)); diff != "" {
 			t.Errorf("sampled %v (-want +got):\n%s", sampled, diff)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 	"k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
 // Settings are what a KubeSchedulerConfiguration says of one profile, the default plug-ins merged in.
@@ -202,7 +204,7 @@ func (p *Profile) finish(s Settings, b *byPoint, made map[string]framework.Plugi
 		if w == 0 {
 			return fmt.Errorf("score plugin %q is not configured with weight", x.Name()) // upstream's words
 		}
-		s := scorer{ScorePlugin: x, weight: w, local: local}
+		s := scorer{ScorePlugin: x, weight: w, local: local, asked: p.meter.Asked(x.Name(), metrics.Score)}
 		if e, ok := x.ScoreExtensions().(Scaler); ok {
 			s.scale = e.Scale
 		}
@@ -217,7 +219,16 @@ func (p *Profile) finish(s Settings, b *byPoint, made map[string]framework.Plugi
 		}
 	}
 	p.seeWhoSigns(b)
+	p.asked = asked{counters(p.meter, p.preFilter, metrics.PreFilter), counters(p.meter, p.filter, metrics.Filter), counters(p.meter, p.preScore, metrics.PreScore)}
 	return nil
+}
+
+func counters[T framework.Plugin](m *metrics.Profile, plugins []T, at metrics.Point) []metrics.Asked {
+	out := make([]metrics.Asked, len(plugins))
+	for i, x := range plugins {
+		out[i] = m.Asked(x.Name(), at)
+	}
+	return out
 }
 
 // weigh are the weights of the plug-ins of one kind; what is named first counts, and 0 as 1.

@@ -100,13 +100,18 @@ type Profile struct {
 	postBind   []framework.PostBindPlugin
 	sign       []framework.SignPlugin // of the node-local plug-ins
 	signAll    []framework.SignPlugin // of all that a decision asks; nil if one of them does not sign
+	asked      asked
 	enqueue    map[string][]framework.ClusterEventWithHint
 }
+
+// asked are the counters of plug-ins, as they stand in their lists.
+type asked struct{ preFilter, filter, preScore []metrics.Asked }
 
 type scorer struct {
 	framework.ScorePlugin
 	weight int64
 	local  bool
+	asked  metrics.Asked
 	scale  func(scores []int64) // how scores are normalised, where they alone matter
 }
 

@@ -20,10 +20,13 @@ func (p *Profile) RunPreScorePlugins(ctx context.Context, state framework.CycleS
 	defer func(began time.Time) { p.meter.Passed(metrics.PreScore, st, began) }(p.meter.Began())
 	sampled := p.meter.Samples(state)
 	var skip sets.Set[string]
-	for _, x := range p.preScore {
+	for i, x := range p.preScore {
 		began := metrics.Begin(sampled)
 		s := x.PreScore(ctx, state, pod, nodes)
 		p.meter.Ran(x.Name(), metrics.PreScore, s, began)
+		if !s.IsSkip() {
+			p.asked.preScore[i].Add(1)
+		}
 		if s.IsSkip() {
 			if skip == nil {
 				skip = sets.New[string]()
@@ -151,6 +154,7 @@ func (p *Profile) raw(ctx context.Context, x *scorer, state framework.CycleState
 	}
 	table.missing = missing
 	sampled := p.meter.Samples(state)
+	x.asked.Add(len(missing))
 	for _, i := range missing {
 		began := metrics.Begin(sampled && i%16 == 0)
 		score, s := x.Score(ctx, state, pod, nodes[i])

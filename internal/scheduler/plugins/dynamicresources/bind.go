@@ -126,7 +126,10 @@ func (p *plugin) PreBind(ctx context.Context, cycle fwk.CycleState, pod *corev1.
 	}
 	p.handle.EventRecorder().WithLogger(klog.FromContext(ctx)).Eventf(pod, nil, corev1.EventTypeNormal, "BindingConditionsPending", "Scheduling",
 		"waiting for binding conditions for device on node %s", node) // upstream's words
-	return fwk.AsStatus(p.awaitDevices(ctx, s))
+	began := time.Now()
+	err := p.awaitDevices(ctx, s)
+	p.awaited(s, err, time.Since(began))
+	return fwk.AsStatus(err)
 }
 
 // bindClaim writes the allocation, if one was reserved, and the pod to a claim.

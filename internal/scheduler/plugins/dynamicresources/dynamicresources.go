@@ -40,6 +40,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/config"
+	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
 
 // Name is the plug-in's name.
@@ -58,6 +59,9 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 		// Making the compiler takes a while, and clusters without claims need none.
 		expressions: sync.OnceValue(func() *cel.Cache { return cel.NewCache(10, cel.Features{EnableConsumableCapacity: true}) }),
 	}
+	if m, ok := h.(interface{ Metrics() *metrics.Metrics }); ok {
+		p.metrics = m.Metrics()
+	}
 	if a.FilterTimeout != nil {
 		p.filterTimeout = a.FilterTimeout.Duration
 	}
@@ -73,6 +77,7 @@ type plugin struct {
 	filterTimeout  time.Duration        // 0: none
 	bindingTimeout time.Duration
 	expressions    func() *cel.Cache
+	metrics        *metrics.Metrics // nil: nothing is measured
 }
 
 // features are what is on by default.

@@ -136,6 +136,7 @@ func (p *plugin) bindExtended(ctx context.Context, s *state, i int, pod *corev1.
 	claim := found.extended.DeepCopy()
 	claim.Name, claim.UID = "", ""
 	claim, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).Create(ctx, claim, metav1.CreateOptions{})
+	p.metrics.ClaimCreated(err)
 	if err != nil {
 		return fmt.Errorf("create claim for extended resources %v: %w", klog.KObj(found.extended), err) // upstream's words
 	}

@@ -88,6 +88,33 @@ func (p *plugin) awaitDevices(ctx context.Context, s *state) error {
 	}
 }
 
+// awaited measures it.
+func (p *plugin) awaited(s *state, err error, took time.Duration) {
+	status := "success"
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrDeviceBindingTimeout):
+		status = "timeout"
+	case errors.Is(err, ErrDeviceBindingFailed):
+		status = "failure"
+	default:
+		status = "error"
+	}
+	var drivers, conditional []string
+	for _, claim := range s.claims {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for i := range claim.Status.Allocation.Devices.Results {
+			r := &claim.Status.Allocation.Devices.Results[i]
+			if drivers = append(drivers, r.Driver); len(r.BindingConditions) > 0 {
+				conditional = append(conditional, r.Driver)
+			}
+		}
+	}
+	p.metrics.DevicesAwaited(p.handle.ProfileName(), drivers, conditional, status, took)
+}
+
 func (p *plugin) changed() <-chan struct{} {
 	if f, ok := p.devices.ResourceClaims().(follower); ok {
 		return f.Changed()

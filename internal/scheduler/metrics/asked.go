@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Asked counts how often a plug-in was asked at an extension point. The zero value counts nothing.
+type Asked struct{ counter prometheus.Counter }
+
+// Asked returns the counter of a plug-in at a point.
+func (p *Profile) Asked(plugin string, at Point) Asked {
+	if p == nil {
+		return Asked{}
+	}
+	return Asked{p.all.asked.WithLabelValues(plugin, pointNames[at], p.name)}
+}
+
+// Add counts so many times.
+func (a Asked) Add(n int) {
+	if a.counter != nil && n > 0 {
+		a.counter.Add(float64(n))
+	}
+}
