@@ -214,14 +214,16 @@ func (f *Forms) Fields() fields.Set {
 
 // FieldSet is an object's selectable fields.
 func (k *Kind) FieldSet(hub resource.Object) fields.Set {
-	s := fields.Set{"metadata.name": hub.GetName()}
+	var s fields.Set
+	if k.Fields != nil {
+		s = k.Fields(hub)
+	}
+	if s == nil {
+		s = fields.Set{}
+	}
+	s["metadata.name"] = hub.GetName()
 	if k.Namespaced {
 		s["metadata.namespace"] = hub.GetNamespace()
-	}
-	if k.Fields != nil {
-		for name, v := range k.Fields(hub) {
-			s[name] = v
-		}
 	}
 	return s
 }
