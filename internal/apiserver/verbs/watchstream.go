@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/net/websocket"
@@ -127,7 +128,7 @@ func (w *watching) tell(what string, f *watchcache.Forms) error {
 		if err != nil {
 			return err
 		}
-		b, err := appendCBOR(appendCBOREvent(w.buf, what), w.kind.Unstructured, gv, w.kind.Descriptor.Kind, raw)
+		b, err := appendCBOR(appendCBOREvent(w.room(), what), w.kind.Unstructured, gv, w.kind.Descriptor.Kind, raw)
 		if err != nil {
 			return err
 		}
@@ -138,7 +139,7 @@ func (w *watching) tell(what string, f *watchcache.Forms) error {
 	if err != nil {
 		return err
 	}
-	b := appendJSONEvent(w.buf, what)
+	b := appendJSONEvent(w.room(), what)
 	if w.kind.Unstructured {
 		b = append(b, raw...)
 	} else {
@@ -201,14 +202,14 @@ func (w *watching) frame(what string, obj runtime.Object) error {
 		if err != nil {
 			return fmt.Errorf("encode event: %w", err)
 		}
-		w.took(append(appendCBOREvent(w.buf, what), b...))
+		w.took(append(appendCBOREvent(w.room(), what), b...))
 		return nil
 	}
 	b, err := json.Marshal(obj)
 	if err != nil {
 		return fmt.Errorf("encode event: %w", err)
 	}
-	w.took(append(append(appendJSONEvent(w.buf, what), bytes.TrimRight(b, "\n")...), "}\n"...))
+	w.took(append(append(appendJSONEvent(w.room(), what), bytes.TrimRight(b, "\n")...), "}\n"...))
 	return nil
 }
 
@@ -218,7 +219,7 @@ func (w *watching) protobufEvent(what, apiVersion, kind string, raw []byte) {
 	object := envelopeLen(apiVersion, kind, len(raw))
 	inner := 1 + uvarintLen(object) + object
 	size := 1 + uvarintLen(len(what)) + len(what) + 1 + uvarintLen(inner) + inner
-	b := w.buf
+	b := w.room()
 	if w.ws == nil {
 		b = binary.BigEndian.AppendUint32(b, uint32(size))
 	}
@@ -287,10 +288,35 @@ func (s *eventStream) flush() error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		s.traffic.End()
 	}
-	if s.buf, s.ends = s.buf[:0], s.ends[:0]; cap(s.buf) > 16<<10 {
+	if s.buf, s.ends = s.buf[:0], s.ends[:0]; cap(s.buf) > smallBatch {
+		giveBatch(s.buf)
 		s.buf, s.ends = nil, nil // an idle watch holds little
 	}
 	return err
+}
+
+// An idle watch keeps the memory of a small batch of events; that of larger ones is whoever's needs it next.
+const (
+	smallBatch = 16 << 10
+	largeBatch = 256 << 10
+)
+
+var batches sync.Pool
+
+// room is what events are appended to.
+func (s *eventStream) room() []byte {
+	if s.buf == nil {
+		if b, ok := batches.Get().(*[]byte); ok {
+			s.buf = *b
+		}
+	}
+	return s.buf
+}
+
+func giveBatch(b []byte) {
+	if cap(b) <= largeBatch {
+		batches.Put(&b)
+	}
 }
 
 func (s *eventStream) chunk() error {
