@@ -45,6 +45,7 @@ func main() {
 	children := map[string]func() error{
 		aggregatedChild: func() error { return beAggregated(os.Stdin, os.Stdout) },
 		noisyChild:      func() error { return beNoisy(context.Background(), os.Stdin, os.Stdout) },
+		proxiedChild:    func() error { return beProxied(context.Background(), os.Stdout) },
 		plainChild:      func() error { return bePlain(os.Stdin, os.Stdout) },
 		stallsChild:     func() error { return lookAfterProcessors(os.Stdin, os.Stdout) },
 	}

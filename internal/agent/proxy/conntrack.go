@@ -16,26 +16,49 @@ import (
 // UDP that never changes its port would send to nowhere for ever. So flows to an endpoint that does not serve any more are
 // forgotten, and those to a Service that began before it had rules.
 
+// backends is where the flows of one port of UDP may go.
+type backends struct {
+	frontends []netip.AddrPort
+	nodePort  uint16
+	to        map[netip.AddrPort]bool
+}
+
+func backendsOf(p *servicePort, all []endpoint) backends {
+	out := backends{to: map[netip.AddrPort]bool{}}
+	for _, e := range all {
+		if e.serving { // whatever policy or topology say: they are for new flows
+			out.to[e.address] = true
+		}
+	}
+	for _, list := range [][]netip.Addr{{p.cluster}, p.external, p.balanced} {
+		for _, a := range list {
+			out.frontends = append(out.frontends, netip.AddrPortFrom(a, uint16(p.port)))
+		}
+	}
+	if len(out.to) > 0 { // without endpoints, that port of other hosts would be hit too
+		out.nodePort = uint16(p.nodePort)
+	}
+	return out
+}
+
 // frontends is where UDP flows may go, by what they were sent to.
 type frontends struct {
 	addresses map[netip.AddrPort]map[netip.AddrPort]bool
 	nodePorts map[uint16]map[netip.AddrPort]bool
 }
 
-func (f *frontends) add(p *servicePort, all []endpoint) {
-	to := map[netip.AddrPort]bool{}
-	for _, e := range all {
-		if e.serving { // whatever policy or topology say: they are for new flows
-			to[e.address] = true
+func newFrontends() *frontends {
+	return &frontends{addresses: map[netip.AddrPort]map[netip.AddrPort]bool{}, nodePorts: map[uint16]map[netip.AddrPort]bool{}}
+}
+
+func (f *frontends) add(list []backends) {
+	for _, b := range list {
+		for _, a := range b.frontends {
+			f.addresses[a] = b.to
 		}
-	}
-	for _, list := range [][]netip.Addr{{p.cluster}, p.external, p.balanced} {
-		for _, a := range list {
-			f.addresses[netip.AddrPortFrom(a, uint16(p.port))] = to
+		if b.nodePort != 0 {
+			f.nodePorts[b.nodePort] = b.to
 		}
-	}
-	if p.nodePort != 0 && len(to) > 0 { // without endpoints, that port of other hosts would be hit too
-		f.nodePorts[uint16(p.nodePort)] = to
 	}
 }
 

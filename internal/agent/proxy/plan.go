@@ -83,7 +83,7 @@ type plan struct {
 	chains   map[string][]string      // rules by chain
 	affinity map[string]time.Duration // sets of clients that keep to an endpoint
 	elements map[element]string       // a map's verdict, "" in a set
-	udp      bool                     // it has ports whose flows may have to be forgotten
+	flows    []backends               // of its ports of UDP: flows to other places are forgotten
 
 	healthPort int32
 	healthy    int // pods on this node that are ready
@@ -104,8 +104,11 @@ func makePlan(svc *corev1.Service, list []*discoveryv1.EndpointSlice, v view) *p
 	}
 	for i := range ports {
 		p := &ports[i]
-		out.udp = out.udp || p.protocol == "udp"
-		out.port(p, choose(known[portKey{p.name, p.protocol}], p, v.node, v.zone), v)
+		all := known[portKey{p.name, p.protocol}]
+		if p.protocol == "udp" {
+			out.flows = append(out.flows, backendsOf(p, all))
+		}
+		out.port(p, choose(all, p, v.node, v.zone), v)
 	}
 	return out
 }

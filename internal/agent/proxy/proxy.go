@@ -283,7 +283,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 	retry := retryFirst
 	whole := o.Clock.NewTimer(wholeAfter)
 	defer whole.Stop()
-	rest := time.Duration(0)
+	var rested time.Time // when the machine has
 	for {
 		select {
 		case <-ctx.Done():
@@ -307,7 +307,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-o.Clock.After(gather + rest):
+		case <-o.Clock.After(max(gather, rested.Sub(o.Clock.Now()))):
 		}
 		changed, all, me := f.take()
 		s.self = me
@@ -319,8 +319,9 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		took := o.Clock.Since(begin)
-		rest = min(took, time.Second)
+		now := o.Clock.Now()
+		took := now.Sub(begin)
+		rested = now.Add(min(took, time.Second))
 		if err != nil {
 			o.Logger.Error("services: rules are not up to date", "error", err, "again", retry)
 			again, retry = o.Clock.After(retry), min(2*retry, retryMost)

@@ -5,16 +5,19 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/knftables"
@@ -118,6 +121,81 @@ func TestRun(t *testing.T) {
 	if err != nil || len(gathered) < 8 {
 		t.Errorf("%d metrics, %v", len(gathered), err)
 	}
+}
+
+// slow is a kernel that takes its time.
+type slow struct {
+	*knftables.Fake
+	takes time.Duration
+}
+
+func (s slow) Run(ctx context.Context, tx *knftables.Transaction) error {
+	time.Sleep(s.takes)
+	return s.Fake.Run(ctx, tx)
+}
+
+// TestRest has the machine rest after a transaction as long as that took; who comes later does not wait for it.
+func TestRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newStatic()
+		var mu sync.Mutex
+		var synced []time.Time
+		o, err := Options{
+			NodeName: "here",
+			Open: func(f knftables.Family, table string) (knftables.Interface, error) {
+				takes := 300 * time.Millisecond
+				if f == knftables.IPv6Family {
+					takes = 0
+				}
+				return slow{knftables.NewFake(f, table), takes}, nil
+			},
+			Synced: func() {
+				mu.Lock()
+				defer mu.Unlock()
+				synced = append(synced, time.Now())
+			},
+		}.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := open(o, src, self{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.end()
+		f := &follower{options: o, wake: make(chan struct{}, 1), changed: map[types.NamespacedName]bool{}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- f.loop(ctx, s) }()
+		takes := func(what string, note func(), want time.Duration) {
+			t.Helper()
+			mu.Lock()
+			synced = nil
+			mu.Unlock()
+			from := time.Now()
+			note()
+			time.Sleep(5 * time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			if len(synced) == 0 || synced[len(synced)-1].Sub(from) != want {
+				t.Errorf("%s: written at %v after %v, want it to take %v", what, synced, from, want)
+			}
+		}
+		web := func(n int) types.NamespacedName {
+			return src.set(makeService("web", []string{"10.96.0.7"}), makeSlice("web", at(fmt.Sprint("10.244.1.", n), "there")))
+		}
+		takes("the first", func() { f.note(true) }, gather+300*time.Millisecond)
+		takes("one after a while", func() { f.note(false, web(1)) }, gather+300*time.Millisecond)
+		takes("two, the second as the first is being written", func() {
+			f.note(false, web(2))
+			time.Sleep(gather + 100*time.Millisecond)
+			f.note(false, web(3))
+		}, gather+3*300*time.Millisecond)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestHealthPort(t *testing.T) {

@@ -154,7 +154,7 @@ func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool
 		udp := false
 		for _, name := range names {
 			p := makePlan(s.source.service(name), s.source.slices(name), around.view)
-			udp = udp || p != nil && p.udp || or(t.plans[name]).udp
+			udp = udp || len(or(p).flows)+len(or(t.plans[name]).flows) > 0
 			if p != nil || !whole {
 				want[name] = p
 			}
@@ -196,17 +196,9 @@ func (t *table) answering() map[types.NamespacedName]*plan {
 }
 
 func (s *syncer) forget(t *table) error {
-	f := &frontends{addresses: map[netip.AddrPort]map[netip.AddrPort]bool{}, nodePorts: map[uint16]map[netip.AddrPort]bool{}}
-	for name, p := range t.plans {
-		if !p.udp {
-			continue
-		}
-		ports, known := portsOf(s.source.service(name), t.family), endpointsOf(s.source.slices(name), t.family, "")
-		for i := range ports {
-			if ports[i].protocol == "udp" {
-				f.add(&ports[i], known[portKey{ports[i].name, "udp"}])
-			}
-		}
+	f := newFrontends()
+	for _, p := range t.plans {
+		f.add(p.flows)
 	}
 	n, err := s.options.forget(t.family, f)
 	s.options.Metrics.forgot(t, n)
