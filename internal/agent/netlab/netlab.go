@@ -198,6 +198,31 @@ func (h *Host) Serve(network, at string) {
 	})
 }
 
+// Echo says at an address of TCP what it hears, on connections that stay open.
+func (h *Host) Echo(at string) {
+	h.t.Helper()
+	h.Do(func() error {
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			return err
+		}
+		h.t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					_, _ = io.Copy(c, c)
+				}()
+			}
+		}()
+		return nil
+	})
+}
+
 // Call asks such a server, and returns what it said: who it is, and whom it sees.
 func (h *Host) Call(ctx context.Context, network, to string) (server, seen string, err error) {
 	err = h.Try(func() error {
