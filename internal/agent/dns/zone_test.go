@@ -6,6 +6,7 @@ package dns
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -231,7 +232,18 @@ func TestAnswers(t *testing.T) {
 		{"5.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.4.4.2.0.0.0.d.f.ip6.arpa.", dns.TypePTR, []string{
 			"NOERROR", "5.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.4.4.2.0.0.0.d.f.ip6.arpa. 30 IN PTR fd00-244--5.db.ns.svc.cluster.local.",
 		}},
+		{"8.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.0.d.f.ip6.arpa.", dns.TypePTR, []string{
+			"NOERROR", "8.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.0.d.f.ip6.arpa. 30 IN PTR both.ns.svc.cluster.local.",
+		}},
 		{"web.ns.svc.cluster.local.", dns.TypePTR, nodata},
+
+		// What a pod's search domains make of a name: each says that there is nothing, so that the next is asked.
+		{"www.example.org.ns.svc.cluster.local.", dns.TypeA, nothing},
+		{"www.example.org.svc.cluster.local.", dns.TypeA, nothing},
+		{"www.example.org.cluster.local.", dns.TypeA, nothing},
+		{"web.ns.ns.svc.cluster.local.", dns.TypeA, nothing},
+		{"web.ns.svc.ns.svc.cluster.local.", dns.TypeAAAA, nothing},
+		{"web.ns.svc.cluster.local.cluster.local.", dns.TypeA, nothing},
 
 		// Not ours, and nobody to ask.
 		{"www.example.org.", dns.TypeA, []string{"REFUSED"}},
@@ -316,6 +328,31 @@ func TestAnswersThatDoNotFit(t *testing.T) {
 		if m.Truncated != c.truncated || len(wire) > c.most || (m.IsEdns0() != nil) != (c.size > 0) || len(m.Answer) == 0 {
 			t.Errorf("%+v: %d bytes, %d answers, truncated %t", c, len(wire), len(m.Answer), m.Truncated)
 		}
+	}
+}
+
+// TestAClientAsksAgainByTCP has a client that is told that an answer did not fit.
+func TestAClientAsksAgainByTCP(t *testing.T) {
+	many := makeSlice("many")
+	for i := range 100 {
+		many.Endpoints = append(many.Endpoints, discoveryv1.Endpoint{Addresses: []string{netip.AddrFrom4([4]byte{10, 244, 1, byte(i)}).String()}})
+	}
+	h := testHandler()
+	h.zone.state = &static{services: []*corev1.Service{makeService("many", "None")}, slices: []*discoveryv1.EndpointSlice{many}}
+	l := pair(t, "127.0.0.1:0")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, h, []Listener{l}) }()
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, l.TCP.Addr().String())
+	}}
+	found, err := resolver.LookupNetIP(ctx, "ip4", "many.ns.svc.cluster.local.")
+	if err != nil || len(found) != 100 {
+		t.Errorf("%d addresses, %v; want 100", len(found), err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
