@@ -109,7 +109,7 @@ func (n *realNode) census(t *testing.T) map[string][]string {
 }
 
 // counters change, and so does the API's port, which is a free one with each start.
-var counters = regexp.MustCompile(`counter packets \d+ bytes \d+|192\.168\.(50|70)\.1:\d+`)
+var counters = regexp.MustCompile(`counter packets \d+ bytes \d+|192\.168\.(50|70)\.1(:| \. )\d+`)
 
 // processes goes through the processes of the test's own.
 func processes(each func(pid, name string)) {

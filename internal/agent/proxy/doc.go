@@ -15,18 +15,23 @@
 //	conntrack.go  flows of UDP that point to an endpoint that is gone
 //
 // Service, endpoint, choose and plan are pure. A plan belongs to one Service and family, so that a change of one Service
-// touches its chains and elements alone; only at the start, after a transaction that failed, and when the node itself
+// touches its elements and chains alone; only at the start, after a transaction that failed, and when the node itself
 // changes is everything written, and then in one transaction, so that no packet meets half of it.
 //
-// An example. Service ns/web (10.96.0.7, port 80) with the endpoints 10.244.0.2:8080 and 10.244.1.2:8080 is one chain and
-// two elements:
+// An example. Service ns/web (10.96.0.7, port 80) with the endpoints 10.244.0.2:8080 and 10.244.1.2:8080 is four elements:
 //
-//	chain service-HASH-ns/web/tcp/http {
-//		numgen random mod 2 0 meta l4proto tcp dnat to 10.244.0.2:8080
-//		meta l4proto tcp dnat to 10.244.1.2:8080
-//	}
-//	map service-ips { 10.96.0.7 . tcp . 80 : goto service-HASH-ns/web/tcp/http }
 //	set cluster-ips { 10.96.0.7 }
+//	map service-ips { 10.96.0.7 . tcp . 80 : goto draw-2 }
+//	map backend-0 { 10.96.0.7 . tcp . 80 : 10.244.0.2 . 8080 }
+//	map backend-1 { 10.96.0.7 . tcp . 80 : 10.244.1.2 . 8080 }
+//
+// All Services with as many endpoints share the chain that draws one of them:
+//
+//	chain draw-2 { numgen random mod 2 vmap { 0 : goto backend-0, 1 : goto backend-1 } }
+//	chain backend-0 { dnat ip addr . port to ip daddr . meta l4proto . th dport map @backend-0 }
+//
+// A port that is reached by other addresses too, or that has affinity or more endpoints than there are such chains, has chains
+// of its own.
 //
 // The rules stay when Mortise stops, so that a restart interrupts nobody; Remove takes them away.
 package proxy

@@ -6,6 +6,7 @@ package proxy
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"net"
 	"slices"
@@ -80,6 +81,33 @@ func TestPacketsToTheChosen(t *testing.T) {
 			l.has(svc, hinted(c.here, c.there)...)
 			for _, to := range []string{"10.96.0.40:80", "[fd00:96::40]:80"} {
 				l.hears(l.Pod2, "tcp", to, c.servers...)
+			}
+		}
+	})
+	t.Run("a Service that grows and shrinks", func(t *testing.T) {
+		l := l.of(t)
+		for _, change := range []func(*corev1.Service){func(*corev1.Service) {}, func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"198.51.100.46"} }} {
+			svc := makeService("growing", ips("46"), change)
+			four, six := makeSlice("growing"), makeSlice("growing", at("fd00:244::2", "here"))
+			six.Endpoints = nil
+			for i := range 2 * longest {
+				four.Endpoints = append(four.Endpoints, at(fmt.Sprint("10.244.0.", 100+i), "here"))
+				six.Endpoints = append(six.Endpoints, at(fmt.Sprintf("fd00:244::%x", 100+i), "here"))
+			}
+			for _, list := range [][]*discoveryv1.EndpointSlice{nil, only("growing", "10.244.0.2", "fd00:244::2", "here"), {four, six}, everywhere("growing"), only("growing", "10.244.1.2", "fd00:244:0:1::2", "there"), nil} {
+				l.has(svc, list...)
+				for _, to := range []string{"10.96.0.46:80", "[fd00:96::46]:80"} {
+					switch {
+					case len(list) == 0:
+						l.refused(l.Pod2, "tcp", to)
+					case len(list[0].Endpoints) == 3:
+						l.hears(l.Pod2, "tcp", to, "pod1", "pod2", "other")
+					case list[0].Endpoints[0].Addresses[0] == "10.244.0.2":
+						l.hears(l.Pod2, "tcp", to, "pod1")
+					case len(list[0].Endpoints) == 1:
+						l.hears(l.Pod2, "tcp", to, "other")
+					}
+				}
 			}
 		}
 	})

@@ -35,8 +35,22 @@ const (
 
 // containers are all of them, in the order in which they are filled; a set's elements have no value.
 func containers() []string {
-	return []string{clusterIPs, serviceIPs, serviceNodePorts, noEndpointIPs, noEndpointPorts, firewallIPs, hairpins}
+	out := []string{clusterIPs, serviceIPs, serviceNodePorts, noEndpointIPs, noEndpointPorts, firewallIPs, hairpins}
+	for i := range longest {
+		out = append(out, backend(i))
+	}
+	return out
 }
+
+// Most ports have no rules of their own. Their address leads to the chain that draws one of as many endpoints as they have;
+// that leads to the chain of the first, the second and so on, which looks in the map of the same name where that is. So a
+// change of endpoints is a few elements, whatever the number of Services.
+
+// drawing is the chain that draws one of n.
+func drawing(n int) string { return "draw-" + strconv.Itoa(n) }
+
+// backend is the chain of the endpoint of a number, and the map of where it is.
+func backend(i int) string { return "backend-" + strconv.Itoa(i) }
 
 func isSet(container string) bool { return container == clusterIPs || container == hairpins }
 
@@ -82,7 +96,7 @@ type element struct{ container, key string }
 type plan struct {
 	chains   map[string][]string      // rules by chain
 	affinity map[string]time.Duration // sets of clients that keep to an endpoint
-	elements map[element]string       // a map's verdict, "" in a set
+	elements map[element]string       // a map's verdict or place, "" in a set
 	flows    []backends               // of its ports of UDP: flows to other places are forgotten
 
 	healthPort int32
@@ -113,8 +127,40 @@ func makePlan(svc *corev1.Service, list []*discoveryv1.EndpointSlice, v view) *p
 	return out
 }
 
+// plain adds what one port needs that wants no rules of its own, and says whether it is such a port.
+func (o *plan) plain(p *servicePort, c choice) bool {
+	to := c.cluster
+	if p.internalLocal {
+		to = c.local
+	}
+	if p.isExternal() || p.affinity > 0 || len(to) == 0 || len(to) > longest {
+		return false
+	}
+	key := join(p.cluster, p.protocol, p.port)
+	o.elements[element{clusterIPs, p.cluster.String()}] = ""
+	o.elements[element{serviceIPs, key}] = "goto " + drawing(len(to))
+	for i, e := range to {
+		o.elements[element{backend(i), key}] = join(e.address.Addr(), e.address.Port())
+	}
+	o.hairpin(p, to)
+	return true
+}
+
+// hairpin lets endpoints on this node reach themselves.
+func (o *plan) hairpin(p *servicePort, to []endpoint) {
+	for _, e := range to {
+		if e.local {
+			a := e.address.Addr().String()
+			o.elements[element{hairpins, join(a, a, p.protocol, e.address.Port())}] = ""
+		}
+	}
+}
+
 // port adds what one port needs.
 func (o *plan) port(p *servicePort, c choice, v view) {
+	if o.plain(p, c) {
+		return
+	}
 	base := chainBase(p)
 	byCluster, byLocal, external, firewall := "service-"+base, "local-"+base, "external-"+base, "firewall-"+base
 	if p.usesCluster() && len(c.cluster) > 0 {
@@ -133,12 +179,7 @@ func (o *plan) port(p *servicePort, c choice, v view) {
 			}
 		}
 	}
-	for _, e := range c.used {
-		if e.local {
-			a := e.address.Addr().String()
-			o.elements[element{hairpins, join(a, a, p.protocol, e.address.Port())}] = ""
-		}
-	}
+	o.hairpin(p, c.used)
 
 	inside, outside := byCluster, byCluster
 	hasInside, hasOutside := c.any, c.any
@@ -254,8 +295,9 @@ func (o *plan) spread(chain string, p *servicePort, to []endpoint, v view) {
 	o.chains[chain] = draw(to, func(e endpoint) string { return "meta l4proto " + p.protocol + " dnat to " + e.address.String() })
 }
 
-// longest is how many endpoints are drawn from by a rule each. A map does it in one step; but a kernel takes a minute for ten
-// thousand of such small maps, since it looks at all when it gives one its name.
+// longest is how many endpoints are drawn from by a chain for each number of them, or in a port's own chain by a rule each. More
+// are in one small map of the port's own, which does it in one step; but a kernel takes a minute for ten thousand of such maps,
+// since it looks at all when it gives one its name.
 const longest = 32
 
 // draw picks one of the endpoints, each as likely as the others: the first by one in n, the next by one in what remains.

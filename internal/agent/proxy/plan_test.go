@@ -198,16 +198,16 @@ func TestPlans(t *testing.T) {
 		want    string
 	}{
 		{"two endpoints", makeService("web", ip), []*discoveryv1.EndpointSlice{two}, false, `
-service-ns/web/tcp/http: numgen random mod 2 0 meta l4proto tcp dnat to 10.244.0.2:8080
-service-ns/web/tcp/http: meta l4proto tcp dnat to 10.244.1.2:8080
+backend-0: 10.96.0.7 . tcp . 80 -> 10.244.0.2 . 8080
+backend-1: 10.96.0.7 . tcp . 80 -> 10.244.1.2 . 8080
 cluster-ips: 10.96.0.7
 hairpin-connections: 10.244.0.2 . 10.244.0.2 . tcp . 8080
-service-ips: 10.96.0.7 . tcp . 80 -> goto service-ns/web/tcp/http
+service-ips: 10.96.0.7 . tcp . 80 -> goto draw-2
 `},
 		{"one endpoint, IPv6", makeService("web", []string{"10.96.0.7", "fd00:96::7"}), []*discoveryv1.EndpointSlice{two, makeSlice("web", at("fd00:244::2", "there"))}, true, `
-service-ns/web/tcp/http: meta l4proto tcp dnat to [fd00:244::2]:8080
+backend-0: fd00:96::7 . tcp . 80 -> fd00:244::2 . 8080
 cluster-ips: fd00:96::7
-service-ips: fd00:96::7 . tcp . 80 -> goto service-ns/web/tcp/http
+service-ips: fd00:96::7 . tcp . 80 -> goto draw-1
 `},
 		{"no endpoint", makeService("web", ip, nodePort), nil, false, `
 cluster-ips: 10.96.0.7
@@ -219,14 +219,14 @@ cluster-ips: 10.96.0.7
 no-endpoint-services: 10.96.0.7 . tcp . 80 -> goto refuse
 `},
 		{"all terminate", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", leavingStill), at("10.244.1.3", "there", unready))}, false, `
-service-ns/web/tcp/http: meta l4proto tcp dnat to 10.244.1.2:8080
+backend-0: 10.96.0.7 . tcp . 80 -> 10.244.1.2 . 8080
 cluster-ips: 10.96.0.7
-service-ips: 10.96.0.7 . tcp . 80 -> goto service-ns/web/tcp/http
+service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
 `},
 		{"one terminates", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", leavingStill), at("10.244.1.3", "there"))}, false, `
-service-ns/web/tcp/http: meta l4proto tcp dnat to 10.244.1.3:8080
+backend-0: 10.96.0.7 . tcp . 80 -> 10.244.1.3 . 8080
 cluster-ips: 10.96.0.7
-service-ips: 10.96.0.7 . tcp . 80 -> goto service-ns/web/tcp/http
+service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
 `},
 		{"node port", makeService("web", ip, nodePort), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there"))}, false, `
 external-ns/web/tcp/http: mark set mark or 0x4000
@@ -323,21 +323,21 @@ hairpin-connections: 10.244.0.2 . 10.244.0.2 . tcp . 8080
 service-ips: 10.96.0.7 . tcp . 80 -> goto service-ns/web/tcp/http
 `},
 		{"hints of zones", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", forZone("a")), at("10.244.1.3", "there", forZone("b")))}, false, `
-service-ns/web/tcp/http: meta l4proto tcp dnat to 10.244.1.2:8080
+backend-0: 10.96.0.7 . tcp . 80 -> 10.244.1.2 . 8080
 cluster-ips: 10.96.0.7
-service-ips: 10.96.0.7 . tcp . 80 -> goto service-ns/web/tcp/http
+service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
 `},
 		{"hints of zones, but one has none", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.1.2", "there", forZone("a")), at("10.244.1.3", "there"))}, false, `
-service-ns/web/tcp/http: numgen random mod 2 0 meta l4proto tcp dnat to 10.244.1.2:8080
-service-ns/web/tcp/http: meta l4proto tcp dnat to 10.244.1.3:8080
+backend-0: 10.96.0.7 . tcp . 80 -> 10.244.1.2 . 8080
+backend-1: 10.96.0.7 . tcp . 80 -> 10.244.1.3 . 8080
 cluster-ips: 10.96.0.7
-service-ips: 10.96.0.7 . tcp . 80 -> goto service-ns/web/tcp/http
+service-ips: 10.96.0.7 . tcp . 80 -> goto draw-2
 `},
 		{"hints of nodes", makeService("web", ip), []*discoveryv1.EndpointSlice{makeSlice("web", at("10.244.0.2", "here", forNode("here")), at("10.244.1.3", "there", forNode("there")))}, false, `
-service-ns/web/tcp/http: meta l4proto tcp dnat to 10.244.0.2:8080
+backend-0: 10.96.0.7 . tcp . 80 -> 10.244.0.2 . 8080
 cluster-ips: 10.96.0.7
 hairpin-connections: 10.244.0.2 . 10.244.0.2 . tcp . 8080
-service-ips: 10.96.0.7 . tcp . 80 -> goto service-ns/web/tcp/http
+service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
 `},
 		{"headless", makeService("web", []string{"None"}), []*discoveryv1.EndpointSlice{two}, false, "\nnothing\n"},
 		{"of the other family", makeService("web", ip), []*discoveryv1.EndpointSlice{two}, true, "\nnothing\n"},

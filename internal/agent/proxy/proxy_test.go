@@ -85,7 +85,7 @@ func TestRun(t *testing.T) {
 			})
 		}
 	}
-	until("the first", has("dnat to 10.244.1.2:8080", "!dnat to 10.244.1.3:8080"))
+	until("the first", has(": 10.244.1.2 . 8080", "!: 10.244.1.3 . 8080"))
 	if _, err := client.CoreV1().Services("ns").Create(ctx, makeService("late", []string{"10.96.0.8"}), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -93,13 +93,13 @@ func TestRun(t *testing.T) {
 	if _, err := client.DiscoveryV1().EndpointSlices("ns").Create(ctx, makeSlice("late", at("10.244.1.9", "there")), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until("an endpoint that comes", has("dnat to 10.244.1.9:8080", "!10.96.0.8 . tcp . 80 : goto refuse"))
+	until("an endpoint that comes", has(": 10.244.1.9 . 8080", "!10.96.0.8 . tcp . 80 : goto refuse"))
 	moved := node.DeepCopy()
 	moved.ResourceVersion, moved.Labels[corev1.LabelTopologyZone] = "2", "b"
 	if _, err := client.CoreV1().Nodes().Update(ctx, moved, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until("a node that moves", has("dnat to 10.244.1.3:8080", "!dnat to 10.244.1.2:8080"))
+	until("a node that moves", has(": 10.244.1.3 . 8080", "!: 10.244.1.2 . 8080"))
 	if err := client.CoreV1().Services("ns").Delete(ctx, "late", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestRun(t *testing.T) {
 		t.Error("Run does not end")
 	}
 	shared.Shutdown()
-	if rules := v4.Dump(); !has("dnat to 10.244.1.3:8080")(rules) {
+	if rules := v4.Dump(); !has(": 10.244.1.3 . 8080")(rules) {
 		t.Errorf("the rules are gone with their proxy:\n%s", rules)
 	}
 	gathered, err := registry.Gather()

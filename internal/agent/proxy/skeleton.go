@@ -5,6 +5,8 @@ package proxy
 
 import (
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"sigs.k8s.io/knftables"
 )
@@ -94,8 +96,10 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 			tx.Add(&knftables.Set{Name: name, Type: s.address + " . " + addressed})
 		case serviceNodePorts, noEndpointPorts:
 			tx.Add(&knftables.Map{Name: name, Type: "inet_proto . inet_service : verdict"})
-		default:
+		case serviceIPs, noEndpointIPs, firewallIPs:
 			tx.Add(&knftables.Map{Name: name, Type: addressed + " : verdict"})
+		default:
+			tx.Add(&knftables.Map{Name: name, Type: addressed + " : " + s.address + " . inet_service"})
 		}
 	}
 	ports := &knftables.Set{Name: nodePortIPs, Type: s.address}
@@ -103,6 +107,22 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 	tx.Flush(ports)
 
 	destination := s.match + " daddr . meta l4proto . th dport"
+	for i := range longest {
+		chain(backend(i))
+		rule(backend(i), "meta l4proto { tcp, udp, sctp } dnat", s.match, "addr . port to", destination, "map @"+backend(i))
+	}
+	for n := range longest {
+		choices := make([]string, n+1)
+		for i := range choices {
+			choices[i] = strconv.Itoa(i) + " : goto " + backend(i)
+		}
+		chain(drawing(n + 1))
+		if n == 0 {
+			rule(drawing(1), "goto", backend(0))
+		} else {
+			rule(drawing(n+1), "numgen random mod", strconv.Itoa(n+1), "vmap {", strings.Join(choices, " , "), "}") // as the tests' table reads it
+		}
+	}
 	rule(rejectChain, "meta l4proto tcp reject with tcp reset")
 	rule(rejectChain, "reject")
 	rule(endpointsCheck, destination, "vmap @"+noEndpointIPs)

@@ -328,7 +328,7 @@ func (e element) object(value string) *knftables.Element {
 	}
 	out.Map = e.container
 	if value != "" {
-		out.Value = []string{value}
+		out.Value = strings.Split(value, " . ")
 	}
 	return out
 }

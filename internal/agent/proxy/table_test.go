@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -68,6 +69,9 @@ func syncs(t testing.TB, s *syncer, all bool, names ...types.NamespacedName) {
 	}
 }
 
+// hashes are what stands before the names of Services in those of their chains.
+var hashes = regexp.MustCompile(`(service|external)-[A-Z2-7]{8}-ns/`)
+
 // TestAChangeTouchesItsServiceAlone reads the transactions that follow changes of one Service among others.
 func TestAChangeTouchesItsServiceAlone(t *testing.T) {
 	src := newStatic()
@@ -86,10 +90,7 @@ func TestAChangeTouchesItsServiceAlone(t *testing.T) {
 		var out []string
 		for l := range strings.Lines(v4.last) {
 			l = strings.ReplaceAll(strings.TrimSpace(l), " ip "+tableName, "")
-			if i := strings.Index(l, "service-"); i >= 0 && len(l) > i+17 && l[i+16] == '-' {
-				l = l[:i+8] + l[i+17:]
-			}
-			out = append(out, l)
+			out = append(out, hashes.ReplaceAllString(l, "$1-ns/"))
 		}
 		v4.last = ""
 		return out
@@ -104,18 +105,36 @@ func TestAChangeTouchesItsServiceAlone(t *testing.T) {
 		{"a second endpoint", func() {
 			src.set(makeService("web", []string{"10.96.0.7"}), makeSlice("web", at("10.244.0.2", "here"), at("10.244.0.9", "here")))
 		}, []string{
-			"add chain service-ns/web/tcp/http", "flush chain service-ns/web/tcp/http",
-			"add rule service-ns/web/tcp/http numgen random mod 2 0 meta l4proto tcp dnat to 10.244.0.2:8080",
-			"add rule service-ns/web/tcp/http meta l4proto tcp dnat to 10.244.0.9:8080",
+			"delete element service-ips { 10.96.0.7 . tcp . 80 }",
+			"add element backend-1 { 10.96.0.7 . tcp . 80 : 10.244.0.9 . 8080 }",
 			"add element hairpin-connections { 10.244.0.9 . 10.244.0.9 . tcp . 8080 }",
+			"add element service-ips { 10.96.0.7 . tcp . 80 : goto draw-2 }",
+		}},
+		{"another one", func() {
+			src.set(makeService("web", []string{"10.96.0.7"}), makeSlice("web", at("10.244.0.2", "here"), at("10.244.1.9", "there")))
+		}, []string{
+			"delete element backend-1 { 10.96.0.7 . tcp . 80 }",
+			"delete element hairpin-connections { 10.244.0.9 . 10.244.0.9 . tcp . 8080 }",
+			"add element backend-1 { 10.96.0.7 . tcp . 80 : 10.244.1.9 . 8080 }",
+		}},
+		{"a node port", func() {
+			src.set(makeService("web", []string{"10.96.0.7"}, nodePort), makeSlice("web", at("10.244.0.2", "here")))
+		}, []string{
+			"add chain external-ns/web/tcp/http", "flush chain external-ns/web/tcp/http",
+			"add chain service-ns/web/tcp/http", "flush chain service-ns/web/tcp/http",
+			"add rule external-ns/web/tcp/http mark set mark or 0x4000", "add rule external-ns/web/tcp/http goto service-ns/web/tcp/http",
+			"add rule service-ns/web/tcp/http meta l4proto tcp dnat to 10.244.0.2:8080",
+			"delete element backend-0 { 10.96.0.7 . tcp . 80 }", "delete element backend-1 { 10.96.0.7 . tcp . 80 }",
+			"delete element service-ips { 10.96.0.7 . tcp . 80 }",
+			"add element service-ips { 10.96.0.7 . tcp . 80 : goto service-ns/web/tcp/http }",
+			"add element service-nodeports { tcp . 30080 : goto external-ns/web/tcp/http }",
 		}},
 		{"none that is ready", func() {
 			src.set(makeService("web", []string{"10.96.0.7"}), makeSlice("web", at("10.244.0.2", "here", unready)))
 		}, []string{ // the first endpoint is shared: its hairpin stays
-			"delete element hairpin-connections { 10.244.0.9 . 10.244.0.9 . tcp . 8080 }",
-			"delete element service-ips { 10.96.0.7 . tcp . 80 }",
+			"delete element service-ips { 10.96.0.7 . tcp . 80 }", "delete element service-nodeports { tcp . 30080 }",
 			"add element no-endpoint-services { 10.96.0.7 . tcp . 80 : goto refuse }",
-			"flush chain service-ns/web/tcp/http",
+			"flush chain external-ns/web/tcp/http", "flush chain service-ns/web/tcp/http",
 		}},
 		{"deleted", func() { delete(src.services, web) }, []string{
 			"delete element cluster-ips { 10.96.0.7 }", "delete element no-endpoint-services { 10.96.0.7 . tcp . 80 }",
@@ -133,7 +152,7 @@ func TestAChangeTouchesItsServiceAlone(t *testing.T) {
 	if err := s.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff([]string{"delete chain service-ns/web/tcp/http"}, last()); d != "" {
+	if d := cmp.Diff([]string{"delete chain external-ns/web/tcp/http", "delete chain service-ns/web/tcp/http"}, last()); d != "" {
 		t.Errorf("sweep differs (-want +got):\n%s", d)
 	}
 }
