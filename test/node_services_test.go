@@ -191,6 +191,27 @@ func services(t *testing.T, n *realNode) {
 			t.Errorf("a call from outside ends with %v", err)
 		}
 	})
+	t.Run("addresses that are published before they are ready", func(t *testing.T) {
+		c := webPod("c", map[string]string{"only": "c"})
+		c.Spec.Containers[0].ReadinessProbe.TCPSocket.Port = intstr.FromInt32(9)
+		n.create(t, c)
+		unready := map[string]string{"only": "c"}
+		n.createService(t, "early", corev1.ServiceSpec{Selector: unready, Ports: port, PublishNotReadyAddresses: true})
+		n.createService(t, "early-heads", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: unready, Ports: port, PublishNotReadyAddresses: true})
+		late := n.createService(t, "late", corev1.ServiceSpec{Selector: unready, Ports: port})
+		n.pod(t, "c", func(p *corev1.Pod) bool {
+			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil
+		})
+		for _, name := range []string{"early", "early-heads:8080"} {
+			if got := n.inside(t, "caller", who(name)); !strings.HasPrefix(got, "c ") {
+				t.Errorf("%s answers %q, want c", name, got)
+			}
+		}
+		said := n.inside(t, "caller", "timeout 60 wget -qO- http://"+late.Spec.ClusterIP+"/ 2>&1; true")
+		if !strings.Contains(said, "Connection refused") {
+			t.Errorf("a Service of pods that are not ready answers %q", said)
+		}
+	})
 	t.Run("the API", func(t *testing.T) {
 		n.inside(t, "caller", resolve("kubernetes:443")+"nc -w 20 ${at%:*} 443 </dev/null")
 	})
