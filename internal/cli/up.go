@@ -64,6 +64,7 @@ func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, s
 		}
 	}()
 	shareProcessors()
+	askForShortSlices()
 	stillStarting := time.AfterFunc(time.Second, func() { fmt.Fprintln(p.Err, "mortise: starting ...") })
 	cluster, err := start(starting)
 	stillStarting.Stop()
