@@ -25,9 +25,6 @@ import (
 // networkRetry is how long a part that cannot work waits before it tries again.
 const networkRetry = 30 * time.Second
 
-// cniConfiguration is where the runtime looks for networks of pods, the agent's default.
-const cniConfiguration = "/etc/cni/net.d"
-
 // checkNetwork refuses settings that nothing could be made of.
 func checkNetwork(_ context.Context, _ *parts, o *settled) error {
 	return proxy.CheckNodePortAddresses(o.apiserver.Network.NodePortAddresses)
@@ -104,7 +101,7 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 			})
 		}
 	}
-	other := cni.Other(cniConfiguration) != "" // another network has ways of its own
+	other := cni.Other(cni.DefaultDir) != "" // another network has ways of its own
 	if !other {
 		p.beGateway(ctx, o, log)
 	}

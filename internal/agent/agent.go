@@ -122,7 +122,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	def(&o.RootDir, "/var/lib/kubelet")
 	def(&o.LogDir, "/var/log/pods")
-	def(&o.CNIConfDir, "/etc/cni/net.d")
+	def(&o.CNIConfDir, cni.DefaultDir)
 	def(&o.ClusterDomain, "cluster.local")
 	if len(o.CNIBinDirs) == 0 {
 		o.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}

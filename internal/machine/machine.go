@@ -31,6 +31,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -61,7 +62,7 @@ func Prepare(ctx context.Context, o Options) (socket string, err error) {
 		return "", fmt.Errorf("prepare machine: no data directory given")
 	}
 	if o.CNIConfDir == "" {
-		o.CNIConfDir = "/etc/cni/net.d"
+		o.CNIConfDir = cni.DefaultDir
 	}
 	if o.Socket != "" {
 		if err := Answers(ctx, o.Socket); err != nil {

@@ -8,16 +8,17 @@ import (
 	"errors"
 	"os/exec"
 
+	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
 	"github.com/mortise-dev/mortise/internal/agent/gateway"
 	"github.com/mortise-dev/mortise/internal/agent/proxy"
 	"github.com/mortise-dev/mortise/internal/agent/routes"
 )
 
-// RemoveNetwork takes away what a real node's network left on this machine: rules of Services and of pods stay when Mortise
-// stops, so that a restart interrupts nobody, and the DNS's device when it is killed.
+// RemoveNetwork takes away what a real node's network left on this machine: its CNI configuration and the rules of Services and
+// of pods stay when Mortise stops, so that a restart interrupts nobody, and the DNS's device when it is killed.
 func RemoveNetwork(ctx context.Context) error {
-	err := errors.Join(dns.Remove(), routes.RemoveTunnel())
+	err := errors.Join(dns.Remove(), routes.RemoveTunnel(), cni.Remove(cni.DefaultDir))
 	if _, missing := exec.LookPath("nft"); missing != nil {
 		return err // without nft there are no rules
 	}

@@ -26,12 +26,15 @@ import (
 // exists only alone.
 const FileName = "10-mortise.conflist"
 
+// DefaultDir is where runtimes look for configurations unless they are told otherwise.
+const DefaultDir = "/etc/cni/net.d"
+
 // DefaultBridge is the network device that pods are plugged into.
 const DefaultBridge = "mortise0"
 
 // Options say where and what.
 type Options struct {
-	Dir      string // of configurations: /etc/cni/net.d
+	Dir      string // of configurations
 	BinDirs  []string
 	PodCIDRs []string // one a family
 	// DataDir is where host-local keeps its leases; /var/lib/cni/networks if empty.
@@ -86,6 +89,14 @@ func Install(o Options) (path string, ours bool, err error) {
 		return "", false, fmt.Errorf("write CNI configuration: %w", err)
 	}
 	return path, true, nil
+}
+
+// Remove removes our configuration from a directory, if it is there: a runtime has no network then, unless by another's.
+func Remove(dir string) error {
+	if err := os.Remove(filepath.Join(dir, FileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove CNI configuration: %w", err)
+	}
+	return nil
 }
 
 // Other is the path of a configuration in a directory that is not ours; empty: there is none.

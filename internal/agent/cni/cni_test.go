@@ -55,6 +55,18 @@ func TestInstall(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("left: %v, %v", entries, err)
 	}
+	// It goes again, and only it; once more is no error.
+	if err := os.WriteFile(filepath.Join(dir, "20-other.conflist"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := Remove(dir); err != nil {
+			t.Error(err)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || entries[0].Name() != "20-other.conflist" {
+		t.Errorf("left by the removal: %v, %v", entries, err)
+	}
 }
 
 func TestInstallLeavesOthersAlone(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/agent/cni"
 )
 
 // usualBinDirs are where CNI plug-ins are, as the node looks for them.
@@ -184,7 +186,7 @@ func (n *network) input(p plugin, v verb) map[string]any {
 func (n *network) understands() bool { return atLeast(n.version, "1.1.0") }
 
 func checkNetwork(ctx context.Context, e *examination) []Finding {
-	dir, bins := "/etc/cni/net.d", usualBinDirs()
+	dir, bins := cni.DefaultDir, usualBinDirs()
 	if e.runtime != nil {
 		if e.runtime.confDir != "" {
 			dir = e.runtime.confDir
