@@ -106,8 +106,8 @@ func TestAuthorizerIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestAuthorizes wants a policy to have the authorizer that names it, in whichever of its expressions.
-func TestAuthorizes(t *testing.T) {
+// TestNames wants a policy to have a variable that it names, in whichever of its expressions.
+func TestNames(t *testing.T) {
 	const asks, asksNot = "authorizer.path('/x').check('get').allowed()", "object.metadata.name != 'x'"
 	for name, c := range map[string]struct {
 		spec admissionregistrationv1.ValidatingAdmissionPolicySpec
@@ -124,7 +124,7 @@ func TestAuthorizes(t *testing.T) {
 			MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "c", Expression: asksNot}}, AuditAnnotations: []admissionregistrationv1.AuditAnnotation{{Key: "k", ValueExpression: asksNot}},
 		}, false},
 	} {
-		if got := authorizes(&admissionregistrationv1.ValidatingAdmissionPolicy{Spec: c.spec}); got != c.want {
+		if got := names(&admissionregistrationv1.ValidatingAdmissionPolicy{Spec: c.spec}, "authorizer"); got != c.want {
 			t.Errorf("%s: %t, want %t", name, got, c.want)
 		}
 	}

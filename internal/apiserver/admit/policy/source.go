@@ -37,6 +37,7 @@ type policy[E any] struct {
 	criteria    matching.Criteria
 	criteriaErr error
 	authorizes  bool // its expressions may ask the authorizer
+	namespaced  bool // they may look at the namespace
 	evaluator   func() E
 }
 

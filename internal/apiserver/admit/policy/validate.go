@@ -79,14 +79,14 @@ func readValidating(obj resource.Object) (*policy[validating.Validator], error) 
 	}
 	out := &policy[validating.Validator]{name: p.Name, failure: p.Spec.FailurePolicy, params: p.Spec.ParamKind, object: p}
 	out.criteria, out.criteriaErr = criteriaOf(p.Spec.MatchConstraints)
-	out.authorizes = authorizes(p)
+	out.authorizes, out.namespaced = names(p, cel.AuthorizerVarName), names(p, cel.NamespaceVarName)
 	out.evaluator = sync.OnceValue(func() validating.Validator { return compileValidating(p) })
 	return out, nil
 }
 
-// authorizes says whether an expression of the policy may ask the authorizer: its name stands in one.
-func authorizes(p *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
-	named := func(expression string) bool { return strings.Contains(expression, cel.AuthorizerVarName) }
+// names says whether an expression of the policy may use a variable: its name stands in one.
+func names(p *admissionregistrationv1.ValidatingAdmissionPolicy, variable string) bool {
+	named := func(expression string) bool { return strings.Contains(expression, variable) }
 	return slices.ContainsFunc(p.Spec.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool { return named(c.Expression) }) ||
 		slices.ContainsFunc(p.Spec.Variables, func(v admissionregistrationv1.Variable) bool { return named(v.Expression) }) ||
 		slices.ContainsFunc(p.Spec.Validations, func(v admissionregistrationv1.Validation) bool {
@@ -258,6 +258,9 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 		ns, err := namespaceOf(ctx, v.q)
 		if err != nil {
 			return err
+		}
+		if !p.namespaced {
+			ns = nil // so that no form of it is made for expressions
 		}
 		for _, param := range params {
 			begun := time.Now()
