@@ -5,6 +5,7 @@ package cli
 
 import (
 	"context"
+	"math"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -24,15 +25,20 @@ const (
 // Worked example: 60 MB live, and reads make 60 MB of garbage a second, which would be a collection a second. After the
 // first of them 240 MB may wait, so the next comes 4 seconds later. When nothing is read any more, the collection that gives
 // the memory back (see giveBack) finds that little was made, and the next comes at 120 MB again.
+//
+// What may wait is a share of what lives, and where that is suddenly ten times as much, a large share of it would wait until
+// we come to change it. So the runtime is told as well how much memory it may have all in all, for as long.
 func paceCollections(ctx context.Context) {
 	collected := make(chan struct{}, 1)
 	announce(ctx, collected)
 	now, then := usual, time.Now()
+	given := debug.SetMemoryLimit(-1) // by GOMEMLIMIT; usually none
 	_, before := heap()
 	for {
 		select {
 		case <-ctx.Done():
 			debug.SetGCPercent(usual)
+			debug.SetMemoryLimit(given)
 			return
 		case <-collected:
 		}
@@ -40,6 +46,7 @@ func paceCollections(ctx context.Context) {
 		want := percent(live, made-before, time.Since(then))
 		before, then = made, time.Now()
 		if want > now*5/4 || want < now*4/5 { // setting it stops the world for a moment
+			debug.SetMemoryLimit(limit(want, live, held(), given))
 			debug.SetGCPercent(want)
 			now = want
 		}
@@ -54,6 +61,22 @@ func percent(live, made uint64, took time.Duration) int {
 	}
 	wait := min(float64(made)/took.Seconds()*apart.Seconds(), float64(room)-float64(live))
 	return max(usual, int(100*wait/float64(live)))
+}
+
+// limit is how many bytes the runtime may hold until the next collection, when so many live and it holds so many: those, and what
+// may wait. There is none but the given one where collections come as usual.
+func limit(percent int, live, held uint64, given int64) int64 {
+	if percent == usual {
+		return given
+	}
+	return min(given, int64(min(held+live*uint64(percent)/100, math.MaxInt64)))
+}
+
+// held is how many bytes the runtime has of the system, without those that it gave back.
+func held() uint64 {
+	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64() - s[1].Value.Uint64()
 }
 
 // heap is how many bytes live, as the last collection found, and how many were made since the process began.

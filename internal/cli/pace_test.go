@@ -4,6 +4,11 @@
 package cli
 
 import (
+	"math"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
 	"testing"
 	"time"
 )
@@ -29,3 +34,57 @@ func TestPercent(t *testing.T) {
 		}
 	}
 }
+
+func TestLimit(t *testing.T) {
+	const mb, none = 1 << 20, math.MaxInt64
+	for _, c := range []struct {
+		percent    int
+		live, held uint64
+		given      int64
+		want       int64
+	}{
+		{400, 60 * mb, 100 * mb, none, 340 * mb},
+		{usual, 60 * mb, 100 * mb, none, none},
+		{usual, 60 * mb, 100 * mb, 80 * mb, 80 * mb},
+		{400, 60 * mb, 100 * mb, 200 * mb, 200 * mb}, // GOMEMLIMIT holds
+		{400, math.MaxUint64 / 800, math.MaxUint64 / 2, none, none},
+	} {
+		if got := limit(c.percent, c.live, c.held, c.given); got != c.want {
+			t.Errorf("%d %% of %d MB live, %d MB held, %d given: %d, want %d", c.percent, c.live/mb, c.held/mb, c.given, got, c.want)
+		}
+	}
+}
+
+// TestPacedBurst makes little at first, so that much of it may wait, and then ten times as much lives: what waits does not grow with it.
+func TestPacedBurst(t *testing.T) {
+	if os.Getenv("MORTISE_TEST_PACE") == "" { // in a process of its own: how it collects is for all of it
+		c := exec.Command(os.Args[0], "-test.run=^TestPacedBurst$", "-test.v")
+		c.Env = append(os.Environ(), "MORTISE_TEST_PACE=1")
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	const mb = 1 << 20
+	runtime.GC()
+	live, _ := heap()
+	now := percent(live, 1<<40, time.Second)
+	if now < 1000 {
+		t.Fatalf("%d %% may wait of %d bytes that live", now, live)
+	}
+	bound := limit(now, live, held(), math.MaxInt64)
+	debug.SetMemoryLimit(bound)
+	debug.SetGCPercent(now)
+	var lives [][]byte
+	for range 150 {
+		lives = append(lives, make([]byte, mb))
+	}
+	for range 4096 {
+		burst = make([]byte, mb)
+	}
+	if h := held(); h > uint64(bound)*5/4 {
+		t.Errorf("%d MB are held, of which %d MB live; the bound is %d MB", h/mb, len(lives), bound/mb)
+	}
+}
+
+var burst []byte // is made on the heap
