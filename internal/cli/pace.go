@@ -64,12 +64,13 @@ func percent(live, made uint64, took time.Duration) int {
 }
 
 // limit is how many bytes the runtime may hold until the next collection, when so many live and it holds so many: those, and what
-// may wait. There is none but the given one where collections come as usual.
+// may wait and half as much again, since near its limit it gives back what it needs at once. There is none but the given one where
+// collections come as usual.
 func limit(percent int, live, held uint64, given int64) int64 {
 	if percent == usual {
 		return given
 	}
-	return min(given, int64(min(held+live*uint64(percent)/100, math.MaxInt64)))
+	return min(given, int64(min(held+live*uint64(percent)/200*3, math.MaxInt64)))
 }
 
 // held is how many bytes the runtime has of the system, without those that it gave back.

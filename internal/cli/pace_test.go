@@ -43,11 +43,11 @@ func TestLimit(t *testing.T) {
 		given      int64
 		want       int64
 	}{
-		{400, 60 * mb, 100 * mb, none, 340 * mb},
+		{400, 60 * mb, 100 * mb, none, 460 * mb},
 		{usual, 60 * mb, 100 * mb, none, none},
 		{usual, 60 * mb, 100 * mb, 80 * mb, 80 * mb},
 		{400, 60 * mb, 100 * mb, 200 * mb, 200 * mb}, // GOMEMLIMIT holds
-		{400, math.MaxUint64 / 800, math.MaxUint64 / 2, none, none},
+		{400, math.MaxUint64 / 1600, math.MaxUint64 / 2, none, none},
 	} {
 		if got := limit(c.percent, c.live, c.held, c.given); got != c.want {
 			t.Errorf("%d %% of %d MB live, %d MB held, %d given: %d, want %d", c.percent, c.live/mb, c.held/mb, c.given, got, c.want)
