@@ -25,10 +25,11 @@ import (
 	"github.com/mortise-dev/mortise/store/memory"
 )
 
-func benchServer(b *testing.B) *kubernetes.Clientset {
+// benchServing is a server of ConfigMaps, which ends with the benchmark.
+func benchServing(b *testing.B, explain Explain) *Server {
 	b.Helper()
 	engine := store.New(memory.Open(memory.Options{}))
-	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps()}})
+	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps()}, Explain: explain})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -39,6 +40,12 @@ func benchServer(b *testing.B) *kubernetes.Clientset {
 			b.Error(err)
 		}
 	})
+	return s
+}
+
+func benchServer(b *testing.B) *kubernetes.Clientset {
+	b.Helper()
+	s := benchServing(b, Explain{})
 	return kubernetes.NewForConfigOrDie(protobuf(s.Config(&user.DefaultInfo{Name: "a", Groups: []string{user.SystemPrivilegedGroup}})))
 }
 
@@ -64,18 +71,7 @@ func BenchmarkCreate(b *testing.B) {
 func BenchmarkCreateExplained(b *testing.B) {
 	for _, on := range []bool{false, true} {
 		b.Run(fmt.Sprintf("traces=%t", on), func(b *testing.B) {
-			engine := store.New(memory.Open(memory.Options{}))
-			s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps()}, Explain: Explain{On: on}})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer func() {
-				s.end()
-				s.lifetime.Group.Wait()
-				if err := engine.Close(); err != nil {
-					b.Error(err)
-				}
-			}()
+			s := benchServing(b, Explain{On: on})
 			ctx := request.WithUser(b.Context(), &user.DefaultInfo{Name: "a", Groups: []string{user.SystemPrivilegedGroup}})
 			body := strings.Repeat("x", 1000)
 			h := s.Handler()
@@ -95,18 +91,7 @@ func BenchmarkCreateExplained(b *testing.B) {
 // BenchmarkCreateAlone is what the server does for a create on a goroutine that has nothing on its stack yet, which is how the HTTP/2
 // server asks.
 func BenchmarkCreateAlone(b *testing.B) {
-	engine := store.New(memory.Open(memory.Options{}))
-	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps()}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() {
-		s.end()
-		s.lifetime.Group.Wait()
-		if err := engine.Close(); err != nil {
-			b.Error(err)
-		}
-	}()
+	s := benchServing(b, Explain{})
 	ctx := request.WithUser(b.Context(), &user.DefaultInfo{Name: "a", Groups: []string{user.SystemPrivilegedGroup}})
 	h, body := s.Handler(), `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"k":"`+strings.Repeat("x", 1000)+`"}}`
 	b.ReportAllocs()
