@@ -102,7 +102,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		if err := addDevice(o.Addresses); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, removeDevice()) }()
+		defer func() { err = errors.Join(err, Remove()) }()
 		if listeners, err = listen(ctx, o.Addresses); err != nil {
 			return err
 		}

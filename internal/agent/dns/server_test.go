@@ -341,7 +341,7 @@ func TestDevice(t *testing.T) {
 	}
 	lab.Node.Do(func() error {
 		for range 2 {
-			if err := removeDevice(); err != nil {
+			if err := Remove(); err != nil {
 				return err
 			}
 		}

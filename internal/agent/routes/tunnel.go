@@ -14,6 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
 // The tunnel's device, its network number, and the port that IANA has for VXLAN.
@@ -163,43 +165,12 @@ func (t tunnel) device() (netlink.Link, error) {
 			return nil, fmt.Errorf("set MTU of %s: %w", Device, err)
 		}
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
-		return nil, fmt.Errorf("bring up %s: %w", Device, err)
-	}
-	has, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses of %s: %w", Device, err)
-	}
-	own := map[netip.Addr]bool{}
+	var own []netip.Addr
 	for _, p := range t.ranges {
-		g := gateway(p)
-		own[g] = true
-		a := &netlink.Addr{IPNet: &net.IPNet{IP: g.AsSlice(), Mask: net.CIDRMask(g.BitLen(), g.BitLen())}}
-		if err := netlink.AddrReplace(link, a); err != nil {
-			return nil, fmt.Errorf("give %s to %s: %w", g, Device, err)
-		}
+		own = append(own, gateway(p))
 	}
-	for _, a := range has {
-		if ip, _ := netip.AddrFromSlice(a.IP); !own[ip.Unmap()] && !a.IP.IsLinkLocalUnicast() {
-			if err := netlink.AddrDel(link, &a); err != nil {
-				return nil, fmt.Errorf("take %s from %s: %w", a.IP, Device, err)
-			}
-		}
-	}
-	return link, nil
+	return link, device.Up(link, own)
 }
 
 // RemoveTunnel removes the device, and with it the routes that lead there.
-func RemoveTunnel() error {
-	link, err := netlink.LinkByName(Device)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil
-	}
-	if err == nil {
-		err = netlink.LinkDel(link)
-	}
-	if err != nil {
-		return fmt.Errorf("remove device %s: %w", Device, err)
-	}
-	return nil
-}
+func RemoveTunnel() error { return device.Remove(Device) }

@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package device looks after network devices that are the node's own: that of the cluster DNS's addresses, that of the tunnel to other
+// nodes. Who makes one says what sort it is; which addresses it has, and that it goes, is the same for all.
+package device
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Up brings a device up with these addresses, each alone in its network, and no other but those of its link.
+func Up(link netlink.Link, addresses []netip.Addr) error {
+	name := link.Attrs().Name
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bring up network device %s: %w", name, err)
+	}
+	has, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("read addresses of %s: %w", name, err)
+	}
+	wanted := map[netip.Addr]bool{}
+	for _, a := range addresses {
+		wanted[a] = true
+	}
+	for i := range has {
+		if a, ok := netip.AddrFromSlice(has[i].IP); ok && !wanted[a.Unmap()] && !a.IsLinkLocalUnicast() {
+			if err := netlink.AddrDel(link, &has[i]); err != nil {
+				return fmt.Errorf("take address %s from %s: %w", a, name, err)
+			}
+		}
+	}
+	for _, a := range addresses {
+		address := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+		if a.Is6() {
+			address.Flags = unix.IFA_F_NODAD // nobody else is there who could have it
+		}
+		if err := netlink.AddrReplace(link, address); err != nil {
+			return fmt.Errorf("give address %s to %s: %w", a, name, err)
+		}
+	}
+	return nil
+}
+
+// Remove takes a device away, if it is there, and with it its addresses and the routes that lead to it.
+func Remove(name string) error {
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err == nil {
+		err = netlink.LinkDel(link)
+	}
+	if err != nil {
+		return fmt.Errorf("remove network device %s: %w", name, err)
+	}
+	return nil
+}
