@@ -160,22 +160,10 @@ func (h *Host) Serve(network, at string) {
 	h.Do(func() error {
 		switch network {
 		case "tcp":
-			l, err := net.Listen(network, at)
-			if err != nil {
-				return err
-			}
-			h.t.Cleanup(func() { _ = l.Close() })
-			go func() {
-				for {
-					c, err := l.Accept()
-					if err != nil {
-						return
-					}
-					from, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-					_, _ = fmt.Fprintf(c, "%s %s\n", h.Name, from)
-					_ = c.Close()
-				}
-			}()
+			return h.accept(at, func(c net.Conn) {
+				from, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+				_, _ = fmt.Fprintf(c, "%s %s\n", h.Name, from)
+			})
 		default:
 			c, err := net.ListenPacket(network, at)
 			if err != nil {
@@ -202,25 +190,30 @@ func (h *Host) Serve(network, at string) {
 func (h *Host) Echo(at string) {
 	h.t.Helper()
 	h.Do(func() error {
-		l, err := net.Listen("tcp", at)
-		if err != nil {
-			return err
-		}
-		h.t.Cleanup(func() { _ = l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer c.Close()
-					_, _ = io.Copy(c, c)
-				}()
-			}
-		}()
-		return nil
+		return h.accept(at, func(c net.Conn) { _, _ = io.Copy(c, c) })
 	})
+}
+
+// accept listens at an address of TCP until the test ends, and closes each connection when answer has returned. It is called on the host.
+func (h *Host) accept(at string, answer func(net.Conn)) error {
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return err
+	}
+	h.t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				answer(c)
+			}()
+		}
+	}()
+	return nil
 }
 
 // Call asks such a server, and returns what it said: who it is, and whom it sees.
