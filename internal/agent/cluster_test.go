@@ -207,8 +207,8 @@ func (c *cluster) createAs(pod *corev1.Pod, policy corev1.PullPolicy) {
 	c.policy = ""
 }
 
-// awaitEvent watches until the pod has an event of the reason.
-func (c *cluster) awaitEvent(pod, reason string) {
+// awaitEvent watches until the pod has an event whose "reason: message" begins so. Events come after the status that they tell of.
+func (c *cluster) awaitEvent(pod, text string) {
 	c.t.Helper()
 	w, err := c.client.CoreV1().Events("default").Watch(c.t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -218,14 +218,14 @@ func (c *cluster) awaitEvent(pod, reason string) {
 	limit := time.After(20 * time.Second)
 	for {
 		for _, e := range c.events(pod) {
-			if strings.HasPrefix(e, reason+": ") {
+			if strings.HasPrefix(e, text) {
 				return
 			}
 		}
 		select {
 		case <-w.ResultChan():
 		case <-limit:
-			c.t.Fatalf("pod %s has no event %s: %q", pod, reason, c.events(pod))
+			c.t.Fatalf("pod %s has no event %s: %q", pod, text, c.events(pod))
 		}
 	}
 }

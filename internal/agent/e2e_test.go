@@ -191,9 +191,8 @@ func TestEndToEnd(t *testing.T) {
 		c.await("live", "restarted", func(p *corev1.Pod) bool {
 			return p != nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount >= 1
 		})
-		if got := strings.Join(c.events("live"), "\n"); !strings.Contains(got, "Unhealthy: Liveness probe failed") || !strings.Contains(got, "Killing: Container c failed liveness probe, will be restarted") {
-			t.Errorf("events: %s", got)
-		}
+		c.awaitEvent("live", "Unhealthy: Liveness probe failed")
+		c.awaitEvent("live", "Killing: Container c failed liveness probe, will be restarted")
 	})
 
 	t.Run("missing image", func(t *testing.T) {

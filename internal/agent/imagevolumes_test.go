@@ -41,9 +41,7 @@ func TestImageVolume(t *testing.T) {
 			t.Errorf("mount %d: %v", i, m)
 		}
 	}
-	if events := strings.Join(c.events("files"), "\n"); !strings.Contains(events, `Pulling image "registry.test/files:1"`) {
-		t.Errorf("events:\n%s", events)
-	}
+	c.awaitEvent("files", `Pulling: Pulling image "registry.test/files:1"`)
 }
 
 func TestImageVolumeIsNotThere(t *testing.T) {
