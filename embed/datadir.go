@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/durable"
 )
 
 // format is what the file "format" of a data directory says. A directory that says otherwise is left as it is.
@@ -66,7 +66,7 @@ func openDataDir(path string) (_ *dataDir, err error) {
 		return nil, fmt.Errorf("data directory %s is in use by another process", path)
 	}
 	if have == nil {
-		if err := serving.WriteFile(filepath.Join(path, "format"), []byte(format)); err != nil {
+		if err := durable.Write(filepath.Join(path, "format"), 0o600, []byte(format)); err != nil {
 			return nil, fmt.Errorf("write format of data directory: %w", err)
 		}
 	}

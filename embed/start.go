@@ -31,6 +31,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
+	"github.com/mortise-dev/mortise/internal/durable"
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 	"github.com/mortise-dev/mortise/internal/version"
 	"github.com/mortise-dev/mortise/store"
@@ -300,7 +301,7 @@ func writeKubeconfig(_ context.Context, p *parts, o *settled) error {
 	if o.kubeconfig == "" {
 		return nil
 	}
-	if err := serving.WriteFile(o.kubeconfig, p.kubeconfig); err != nil {
+	if err := durable.Write(o.kubeconfig, 0o600, p.kubeconfig); err != nil {
 		return fmt.Errorf("write kubeconfig: %w", err)
 	}
 	return nil

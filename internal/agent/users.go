@@ -20,6 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/userns"
+	"github.com/mortise-dev/mortise/internal/durable"
 )
 
 // idsOwner is the user whose subordinate IDs pods have, where it is there and getsubids tells of it; else pods have all that the
@@ -130,28 +131,12 @@ func (n *node) usersOf(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
 }
 
 // writeUsers writes a range down, on disk before anything has it.
-func (n *node) writeUsers(pod types.UID, r userns.Range) (err error) {
+func (n *node) writeUsers(pod types.UID, r userns.Range) error {
 	dir := n.volumes.PodDir(pod)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("make pod directory: %w", err)
 	}
-	f, err := os.CreateTemp(dir, "."+userns.FileName+".*")
-	if err != nil {
-		return fmt.Errorf("write users: %w", err)
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(r.Encode())
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, userns.FileName))
-	}
-	if err == nil {
-		var d *os.File
-		if d, err = os.Open(dir); err == nil {
-			err = errors.Join(d.Sync(), d.Close())
-		}
-	}
-	if err != nil {
+	if err := durable.Write(filepath.Join(dir, userns.FileName), 0o600, r.Encode()); err != nil {
 		return fmt.Errorf("write users: %w", err)
 	}
 	return nil

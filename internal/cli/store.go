@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/mortise-dev/mortise/internal/durable"
 	"github.com/mortise-dev/mortise/store/local"
 )
 
@@ -68,26 +69,17 @@ func checkStore(ctx context.Context, p Program, dir string) error {
 	return nil
 }
 
-// backupStore writes beside the file and renames, so that a file by that name is always whole.
-func backupStore(ctx context.Context, p Program, dir, file string) (err error) {
+func backupStore(ctx context.Context, p Program, dir, file string) error {
 	if file == "-" {
-		_, err = local.Backup(ctx, dir, p.Out, local.Options{})
+		_, err := local.Backup(ctx, dir, p.Out, local.Options{})
 		return err
 	}
-	w, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
+	var revision int64
+	err := durable.Stream(file, 0o600, func(w io.Writer) (err error) {
+		revision, err = local.Backup(ctx, dir, w, local.Options{})
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("write backup: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(w.Name())
-		}
-	}()
-	revision, err := local.Backup(ctx, dir, w, local.Options{})
-	if err = errors.Join(err, w.Sync(), w.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(w.Name(), file); err != nil {
 		return fmt.Errorf("write backup: %w", err)
 	}
 	fmt.Fprintf(p.Out, "%s holds the store as of revision %d\n", file, revision)

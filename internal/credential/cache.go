@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/durable"
 )
 
 // Cache keeps tokens in a directory, a file a source, readable by its owner alone.
@@ -93,32 +95,7 @@ func (c *Cache) write(file string, k kept) error {
 	if err != nil {
 		return fmt.Errorf("keep token: %w", err)
 	}
-	return replace(file, b)
-}
-
-// replace writes a file whole, under a new name and renamed, readable by its owner alone.
-func replace(file string, b []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(file), ".new-*") // 0600
-	if err != nil {
-		return fmt.Errorf("write %s: %w", file, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-			err = fmt.Errorf("write %s: %w", file, err)
-		}
-	}()
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	return err
+	return durable.Write(file, 0o600, b)
 }
 
 // prune removes tokens that have ended, and the oldest of too many.

@@ -16,6 +16,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/durable"
 )
 
 // OIDC asks an OpenID Connect issuer for an ID token, by a refresh token. An issuer that gives a new refresh token has it put in
@@ -60,7 +62,7 @@ func (o *OIDC) Get(ctx context.Context) (Token, error) {
 		return Token{}, err
 	}
 	if said.Refresh != "" && said.Refresh != refresh {
-		if err := replace(o.RefreshTokenFile, []byte(said.Refresh+"\n")); err != nil {
+		if err := durable.Write(o.RefreshTokenFile, 0o600, []byte(said.Refresh+"\n")); err != nil {
 			return Token{}, fmt.Errorf("keep the new refresh token; the old one may be of no use any more: %w", err)
 		}
 	}

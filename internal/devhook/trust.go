@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/mortise-dev/mortise/extension/trust"
+	"github.com/mortise-dev/mortise/internal/durable"
 )
 
 func (t *Target) encoded() string { return base64.StdEncoding.EncodeToString(t.Bundle) }
@@ -83,11 +84,7 @@ func Written(dir string, u *url.URL, now time.Time) ([]byte, error) {
 		if bytes.Equal(files[name], data) {
 			continue
 		}
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-			return nil, fmt.Errorf("write certificate: %w", err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
+		if err := durable.Write(filepath.Join(dir, name), 0o600, data); err != nil {
 			return nil, fmt.Errorf("write certificate: %w", err)
 		}
 	}

@@ -20,6 +20,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/mortise-dev/mortise/internal/durable"
 )
 
 // FileName is our configuration's; others sort before or after it as they like, for it
@@ -75,17 +77,7 @@ func Install(o Options) (path string, ours bool, err error) {
 		return "", false, fmt.Errorf("make CNI directory: %w", err)
 	}
 	// The runtime watches the directory: it must never see half a file.
-	tmp, err := os.CreateTemp(o.Dir, ".mortise-*")
-	if err != nil {
-		return "", false, fmt.Errorf("make CNI configuration: %w", err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(text)
-	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
+	if err := durable.Write(path, 0o644, text); err != nil {
 		return "", false, fmt.Errorf("write CNI configuration: %w", err)
 	}
 	return path, true, nil

@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/certificate"
+
+	"github.com/mortise-dev/mortise/internal/durable"
 )
 
 // ConfigFile is the name of the node's kubeconfig. The names on disk are kubelet's, so that a kubelet could go on with what
@@ -71,10 +73,7 @@ func (i *Identity) keep(certificate, key []byte) (*tls.Certificate, error) {
 		return nil, fmt.Errorf("write the node's kubeconfig: %w", err)
 	}
 	path := filepath.Join(i.dir, ConfigFile)
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return nil, fmt.Errorf("write the node's kubeconfig: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := durable.Write(path, 0o600, text); err != nil {
 		return nil, fmt.Errorf("write the node's kubeconfig: %w", err)
 	}
 	return current, nil

@@ -200,7 +200,7 @@ func compress(path string) (err error) {
 	}
 	z := gzip.NewWriter(out)
 	_, err = io.Copy(z, in)
-	if err = errors.Join(err, z.Close(), out.Close()); err != nil {
+	if err = errors.Join(err, z.Close(), out.Sync(), out.Close()); err != nil {
 		return fmt.Errorf("compress audit log: %w", errors.Join(err, os.Remove(part)))
 	}
 	if err := os.Rename(part, path+".gz"); err != nil {

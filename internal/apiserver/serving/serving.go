@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
+	"github.com/mortise-dev/mortise/internal/durable"
 )
 
 const (
@@ -188,7 +189,7 @@ func (k *keeper) key(name string) (*ecdsa.PrivateKey, error) {
 	if err != nil || k.dir == "" {
 		return key, err
 	}
-	return key, WriteFile(path, pemBytes)
+	return key, durable.Write(path, 0o600, pemBytes)
 }
 
 // fresh is true until nine tenths of a certificate's life are over.
@@ -321,46 +322,8 @@ func (k *keeper) write(name string, p *Pair) error {
 	if k.dir == "" {
 		return nil
 	}
-	if err := WriteFile(filepath.Join(k.dir, name+".key"), p.KeyPEM); err != nil {
+	if err := durable.Write(filepath.Join(k.dir, name+".key"), 0o600, p.KeyPEM); err != nil {
 		return err
 	}
-	return WriteFile(filepath.Join(k.dir, name+".crt"), p.CertPEM)
-}
-
-// WriteFile replaces a file as a whole, readable by its owner alone, and on disk when it returns.
-func WriteFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // made with mode 0600
-	if err != nil {
-		return fmt.Errorf("create file: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(data); err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
-	if err != nil {
-		return fmt.Errorf("write file: %w", err)
-	}
-	return nil
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Write(filepath.Join(k.dir, name+".crt"), 0o600, p.CertPEM)
 }

@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package durable replaces files so that neither a crash of the program nor one of the machine leaves half of one: what
+// reads the file finds the old text or the new, and when a call has returned without an error the new one is on disk.
+//
+// The new text goes into a hidden file beside the old one, is synced, takes the old one's name, and the directory is
+// synced so that the name lasts too. A crash may leave the hidden file behind; nothing takes it for the other.
+package durable
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Write replaces the file by one of these bytes and this mode, whatever the umask. The directory must be there.
+func Write(path string, mode fs.FileMode, data []byte) error {
+	return Stream(path, mode, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// Stream replaces the file by what write writes, unless it returns an error: then the old file stays, and the error comes
+// back with the path.
+func Stream(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
+	dir, name := filepath.Split(path)
+	if dir == "" {
+		dir = "."
+	}
+	f, err := os.CreateTemp(dir, "."+name+".*") // its owner's alone until it is whole
+	if err != nil {
+		return fmt.Errorf("replace %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+			err = fmt.Errorf("replace %s: %w", path, err)
+		}
+	}()
+	if err = write(f); err == nil {
+		err = errors.Join(f.Chmod(mode), f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDirectory(dir)
+}
+
+// syncDirectory makes the names in a directory last.
+func syncDirectory(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
