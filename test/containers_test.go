@@ -48,7 +48,17 @@ func TestContainers(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(said)), "\n")
 	socket := lines[len(lines)-1]
 	audited, log := auditEverything(t)
-	args := append(audited, "--node", "cri", "--cri-socket", socket)
+	// How full this machine's disk is must decide neither whether pods run nor which images are kept.
+	config := filepath.Join(filepath.Dir(dir), "kubelet.yaml")
+	text := `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+evictionHard: {memory.available: "50Mi"}
+imageGCHighThresholdPercent: 100
+`
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := append(audited, "--node", "cri", "--cri-socket", socket, "--kubelet-config", config)
 	p := up(t, dir, args...)
 	if !strings.HasSuffix(p.readyLine, "node: containerd") {
 		t.Errorf("ready line %q", p.readyLine)

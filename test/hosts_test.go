@@ -181,22 +181,22 @@ func (h *host) plugIn() {
 	try(h.t, netlink.LinkSetMaster(port, h.lan.bridge))
 }
 
-// cgroups is where its pods' cgroups are, beside those of the machine's own.
+// cgroups is where its pods' cgroups are, beside those of the machine's own and of other tests: a host shares them all.
 func (h *host) cgroups() string {
 	if h == nil {
-		return "/"
+		return "/mortise-test-alone"
 	}
 	return "/mortise-test-" + h.name
 }
 
 // removeCgroups removes those that the node's pods were in, the innermost first.
-func (h *host) removeCgroups() {
+func (h *host) removeCgroups(t *testing.T) {
 	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
 		roots, err := filepath.Glob(pattern + h.cgroups())
-		try(h.t, err)
+		try(t, err)
 		for _, root := range roots {
 			var all []string
-			try(h.t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			try(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.IsDir() {
 					all = append(all, path)
 				}
@@ -223,13 +223,14 @@ func (h *host) newNode(pods map[string]bool) *realNode {
 		if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
 			h.t.Errorf("machine destroy: %v\n%s", err, out)
 		}
-		h.removeCgroups()
+		h.removeCgroups(h.t)
 	})
 	config := filepath.Join(filepath.Dir(n.dir), "kubelet.yaml")
 	n.write(h.t, config, `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupRoot: `+h.cgroups()+`
 evictionHard: {memory.available: "50Mi"}
+imageGCHighThresholdPercent: 100
 nodeLeaseDurationSeconds: 4
 nodeStatusUpdateFrequency: 1s
 shutdownGracePeriod: 0s

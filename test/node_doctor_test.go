@@ -92,7 +92,7 @@ func (n *realNode) examine(t *testing.T, well bool, args ...string) []symptom {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args = append([]string{"node", "doctor", "--data-dir", n.dir, "--cri-socket", n.socket, "--output", "json"}, args...)
+	args = append([]string{"node", "doctor", "--data-dir", n.dir, "--cri-socket", n.socket, "--kubelet-config", n.config, "--output", "json"}, args...)
 	c := exec.CommandContext(t.Context(), path, args...)
 	c.Stderr = t.Output()
 	out, err := c.Output()
@@ -167,11 +167,11 @@ func (n *realNode) litter(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	root := "/sys/fs/cgroup/kubepods"
-	if _, err := os.Stat(root); err != nil {
-		root = "/sys/fs/cgroup/memory/kubepods"
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(root + n.host.cgroups()); err != nil {
+		root += "/memory"
 	}
-	cgroup := filepath.Join(root, "besteffort/pod"+deadPod)
+	cgroup := filepath.Join(root, n.host.cgroups(), "kubepods/besteffort/pod"+deadPod)
 	if err := os.MkdirAll(filepath.Join(cgroup, "container"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,7 @@ type realNode struct {
 	c       kubernetes.Interface
 	dir     string // of data
 	socket  string // of the runtime
+	config  string // file of its KubeletConfiguration
 	args    []string
 	outside *netlab.Host
 	host    *host           // that it is on; nil: this one
@@ -93,15 +94,18 @@ func startNode(t *testing.T) *realNode {
 		if err := machine.Destroy(context.Background(), n.dir); err != nil {
 			t.Error(err)
 		}
+		n.host.removeCgroups(t)
 	})
-	config := filepath.Join(filepath.Dir(n.dir), "kubelet.yaml")
-	n.write(t, config, `apiVersion: kubelet.config.k8s.io/v1beta1
+	n.config = filepath.Join(filepath.Dir(n.dir), "kubelet.yaml")
+	n.write(t, n.config, `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
+cgroupRoot: `+n.host.cgroups()+`
 evictionHard: {nodefs.available: "25%"}
+imageGCHighThresholdPercent: 100
 evictionPressureTransitionPeriod: 1s
 shutdownGracePeriod: 0s
 `)
-	n.args = []string{"--node", "cri", "--cri-socket", n.socket, "--listen", nodeAddress + ":0", "--kubelet-config", config}
+	n.args = []string{"--node", "cri", "--cri-socket", n.socket, "--listen", nodeAddress + ":0", "--kubelet-config", n.config}
 	n.up(t)
 	return n
 }

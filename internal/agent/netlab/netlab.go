@@ -98,6 +98,10 @@ func Outside(t testing.TB) *Host {
 	return client
 }
 
+// The first thread of a process is never ended. A goroutine that changed its namespace would leave it there for good, so no goroutine
+// but main's may have it.
+func init() { runtime.LockOSThread() }
+
 func host(t testing.TB, name string) *Host {
 	t.Helper()
 	made := make(chan int)
