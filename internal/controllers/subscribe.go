@@ -94,17 +94,14 @@ func (d *Deps) SubscribeLate(informer cache.SharedIndexInformer, f func(metav1.O
 	return err
 }
 
-// Index makes sure that informer has the named index.
+// Index makes sure that informer has the named index. Controllers that start at the same time may want the same one.
 func Index(informer cache.SharedIndexInformer, name string, f cache.IndexFunc) error {
-	if _, ok := informer.GetIndexer().GetIndexers()[name]; ok {
-		return nil
-	}
 	err := informer.AddIndexers(cache.Indexers{name: f})
 	if err == nil {
 		return nil
 	}
-	// Another controller that starts at the same time may have been first.
-	if _, ok := informer.GetIndexer().GetIndexers()[name]; !ok {
+	// Only what takes the indexer's lock may say that it is there already: GetIndexers gives out the map itself.
+	if _, missing := informer.GetIndexer().IndexKeys(name, ""); missing != nil {
 		return fmt.Errorf("add index %s: %w", name, err)
 	}
 	return nil

@@ -45,7 +45,7 @@ func New(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) 
 		}
 		return nil, nil
 	}})
-	if _, there := attachments.GetIndexer().GetIndexers()[byNode]; err != nil && !there { // another profile's plug-in may have made it
+	if _, missing := attachments.GetIndexer().IndexKeys(byNode, ""); err != nil && missing != nil { // another profile's plug-in may have made it
 		return nil, fmt.Errorf("index volume attachments: %w", err)
 	}
 	return &plugin{

@@ -59,7 +59,7 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 		}
 		return nil, nil
 	}})
-	if _, there := volumes.GetIndexer().GetIndexers()[byClass]; err != nil && !there { // another profile's plug-in may have made it
+	if _, missing := volumes.GetIndexer().IndexKeys(byClass, ""); err != nil && missing != nil { // another profile's plug-in may have made it
 		return nil, fmt.Errorf("index persistent volumes: %w", err)
 	}
 	p := &plugin{
