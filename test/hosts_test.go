@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/mortise-dev/mortise/internal/agent/netlab"
 )
 
 // lan is a switch in the network namespace of a test that is alone. The test itself has an address there.
@@ -129,8 +130,7 @@ func runHost() int {
 // within runs f in the host's network, on a thread of its own; f must not leave its work to other goroutines.
 func (h *host) within(f func() error) error {
 	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	netlab.Apart(func() {
 		fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", h.pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			done <- fmt.Errorf("open network of %s: %w", h.name, err)
@@ -142,7 +142,7 @@ func (h *host) within(f func() error) error {
 			return
 		}
 		done <- f()
-	}()
+	})
 	return <-done
 }
 

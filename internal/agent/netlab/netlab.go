@@ -98,16 +98,31 @@ func Outside(t testing.TB) *Host {
 	return client
 }
 
-// The first thread of a process is never ended. A goroutine that changed its namespace would leave it there for good, so no goroutine
-// but main's may have it.
-func init() { runtime.LockOSThread() }
+// Apart runs f on a thread that ends with it, whatever f has made of the thread's namespaces. That is never the process's first one:
+// it does not end with its goroutine, and would stay for good where f has brought it.
+func Apart(f func()) {
+	go func() {
+		runtime.LockOSThread() // and never unlocked, but for the first thread
+		if unix.Gettid() != unix.Getpid() {
+			f()
+			return
+		}
+		defer runtime.UnlockOSThread()
+		elsewhere := make(chan struct{})
+		go func() {
+			runtime.LockOSThread()
+			close(elsewhere)
+			f()
+		}()
+		<-elsewhere // until then the first thread is this goroutine's
+	}()
+}
 
 func host(t testing.TB, name string) *Host {
 	t.Helper()
 	made := make(chan int)
 	failed := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	Apart(func() {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			failed <- fmt.Errorf("make a network namespace: %w", err)
 			return
@@ -118,7 +133,7 @@ func host(t testing.TB, name string) *Host {
 			return
 		}
 		made <- fd
-	}()
+	})
 	select {
 	case err := <-failed:
 		t.Fatal(err)
@@ -147,14 +162,13 @@ func (h *Host) Do(f func() error) {
 // Try is Do for what may fail.
 func (h *Host) Try(f func() error) error {
 	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
+	Apart(func() {
 		if err := unix.Setns(h.fd, unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("enter a network namespace: %w", err)
 			return
 		}
 		done <- f()
-	}()
+	})
 	return <-done
 }
 
