@@ -161,6 +161,13 @@ func (f *follower) take() (map[types.NamespacedName]bool, bool, self) {
 	return changed, all, f.self
 }
 
+// whole says whether everything is to be written.
+func (f *follower) whole() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.all
+}
+
 // Run keeps the rules up to date until ctx ends, and leaves them then. Without nftables it returns an error at once.
 func Run(ctx context.Context, options Options) error {
 	o, err := options.withDefaults()
@@ -276,14 +283,15 @@ func (f *follower) see(n *corev1.Node) {
 	}
 }
 
-// loop writes what changed, all that came meanwhile at once. The machine rests as long as it wrote, at least.
+// loop writes what changed, all that came meanwhile at once. The machine rests as long as it wrote, at least; a change does not wait
+// for the rest after everything was written, which is for the next time that everything is.
 func (f *follower) loop(ctx context.Context, s *syncer) error {
 	o := f.options
 	var sweep, again <-chan time.Time
 	retry := retryFirst
 	whole := o.Clock.NewTimer(wholeAfter)
 	defer whole.Stop()
-	var rested time.Time // when the machine has
+	var rested, restedWhole time.Time // when the machine has
 	for {
 		select {
 		case <-ctx.Done():
@@ -304,10 +312,14 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 			continue
 		case <-f.wake:
 		}
+		from := rested
+		if f.whole() && from.Before(restedWhole) {
+			from = restedWhole
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-o.Clock.After(max(gather, rested.Sub(o.Clock.Now()))):
+		case <-o.Clock.After(max(gather, from.Sub(o.Clock.Now()))):
 		}
 		changed, all, me := f.take()
 		s.self = me
@@ -321,7 +333,11 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 		}
 		now := o.Clock.Now()
 		took := now.Sub(begin)
-		rested = now.Add(min(took, time.Second))
+		if rest := now.Add(min(took, time.Second)); all && err == nil {
+			restedWhole = rest
+		} else {
+			rested = rest
+		}
 		if err != nil {
 			o.Logger.Error("services: rules are not up to date", "error", err, "again", retry)
 			again, retry = o.Clock.After(retry), min(2*retry, retryMost)

@@ -134,7 +134,8 @@ func (s slow) Run(ctx context.Context, tx *knftables.Transaction) error {
 	return s.Fake.Run(ctx, tx)
 }
 
-// TestRest has the machine rest after a transaction as long as that took; who comes later does not wait for it.
+// TestRest has the machine rest after a transaction as long as that took; who comes later does not wait for it, nor does a change that
+// comes after everything was written.
 func TestRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newStatic()
@@ -190,6 +191,16 @@ func TestRest(t *testing.T) {
 			f.note(false, web(2))
 			time.Sleep(gather + 100*time.Millisecond)
 			f.note(false, web(3))
+		}, gather+3*300*time.Millisecond)
+		takes("one as all is being written", func() {
+			f.note(true)
+			time.Sleep(gather + 100*time.Millisecond)
+			f.note(false, web(4))
+		}, gather+300*time.Millisecond+gather+300*time.Millisecond)
+		takes("all twice", func() {
+			f.note(true)
+			time.Sleep(gather + 100*time.Millisecond)
+			f.note(true)
 		}, gather+3*300*time.Millisecond)
 		cancel()
 		if err := <-done; err != nil {
