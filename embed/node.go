@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"k8s.io/client-go/kubernetes"
@@ -70,9 +69,6 @@ func findNode(ctx context.Context, p *parts, o *settled) error {
 	o.node, p.nodeText = NodeSimulated, fmt.Sprintf("simulated (%s)", why)
 	return nil
 }
-
-// nodeRoot is where the node keeps what it must remember of its pods.
-func nodeRoot(o *settled) string { return filepath.Join(o.dataDir, "kubelet") }
 
 // place is where a node runs, and how it reaches the API: in the server's own process, or from elsewhere.
 type place struct {
@@ -138,7 +134,7 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 		api := server.Serve(o.kubelet.settings(server.Options{ClientCAs: at.clientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer()}))
 		p.client("node", func(ctx context.Context) error {
 			return agent.Run(ctx, agent.Options{
-				NodeName: at.name, Config: at.config, RuntimeEndpoint: p.criSocket, RootDir: nodeRoot(o),
+				NodeName: at.name, Config: at.config, RuntimeEndpoint: p.criSocket, RootDir: o.apiserver.Node.Root(o.dataDir),
 				PodCIDR: at.podCIDR, Masqueraded: p.masqueraded, PodMTU: p.podMTU, NodeIPs: []string{at.address}, ClusterDNS: p.clusterDNS,
 				Listen: o.kubelet.listenAt(net.JoinHostPort(at.address, "0")), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
 				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,

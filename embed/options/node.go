@@ -3,7 +3,12 @@
 
 package options
 
-import "github.com/spf13/pflag"
+import (
+	"cmp"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+)
 
 // Node are the settings of the node that this process is. The zero value is a node of Mortise's own choices.
 type Node struct {
@@ -11,6 +16,13 @@ type Node struct {
 	ConfigFile string
 	// ConfigDir holds drop-ins, *.conf, that are merged over the file in the order of their names, as kubelet's --config-dir.
 	ConfigDir string
+	// RootDir holds the volumes of pods, as kubelet's --root-dir. Empty: DATA-DIR/kubelet.
+	RootDir string
+}
+
+// Root is where the volumes of pods are, of a node that has this data directory.
+func (o *Node) Root(dataDir string) string {
+	return cmp.Or(o.RootDir, filepath.Join(dataDir, "kubelet"))
 }
 
 // AddFlags binds them to f, for a command that has no others.
@@ -19,6 +31,7 @@ func (o *Node) AddFlags(f *pflag.FlagSet) { o.addFlags(f) }
 func (o *Node) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.ConfigFile, "kubelet-config", o.ConfigFile, "KubeletConfiguration `file` of the node, where it is a real one")
 	f.StringVar(&o.ConfigDir, "kubelet-config-dir", o.ConfigDir, "`directory` of drop-ins (*.conf) that are merged over the KubeletConfiguration")
+	f.StringVar(&o.RootDir, "root-dir", o.RootDir, "`directory` of a real node's volumes (default DATA-DIR/kubelet); to take over a kubelet's pods, that kubelet's: /var/lib/kubelet")
 }
 
 // Kubelets say how the API server reaches nodes.

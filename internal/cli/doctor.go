@@ -75,6 +75,9 @@ when something is, with 2 when the command line is wrong.
 	if o.DataDir, err = filepath.Abs(o.DataDir); err != nil {
 		return fail(p, fmt.Errorf("find data directory: %w", err))
 	}
+	if o.Kubelet.RootDir, err = filepath.Abs(o.Kubelet.Root(o.DataDir)); err != nil {
+		return fail(p, fmt.Errorf("find directory of volumes: %w", err))
+	}
 	found, err := p.Examine(ctx, o)
 	if err != nil {
 		return fail(p, err)

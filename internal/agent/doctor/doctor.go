@@ -55,9 +55,10 @@ type Finding struct {
 	fix func(ctx context.Context) error // nil: it cannot be mended from here
 }
 
-// Options say what is examined. DataDir and Socket are required.
+// Options say what is examined. DataDir, RootDir and Socket are required.
 type Options struct {
-	DataDir string // of Mortise; its node keeps pods below it
+	DataDir string // of Mortise, which holds it while it runs
+	RootDir string // the node keeps the volumes of pods below it
 	Socket  string // CRI socket, with or without unix://
 	// CgroupRoot is above the cgroups of pods, and CgroupDriver (cgroupfs, systemd) what the node uses where the runtime does
 	// not say: cgroupRoot and cgroupDriver of the node's configuration.

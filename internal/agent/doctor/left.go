@@ -133,7 +133,7 @@ func checkMounts(_ context.Context, e *examination) []Finding {
 		known map[string]bool
 		owner string
 	}
-	places := []place{{filepath.Join(e.DataDir, "kubelet/pods"), r.pods, "pod"}}
+	places := []place{{filepath.Join(e.RootDir, "pods"), r.pods, "pod"}}
 	if r.stateDir != "" {
 		places = append(places,
 			place{filepath.Join(r.stateDir, "io.containerd.grpc.v1.cri/sandboxes"), r.sandboxes, "sandbox"},

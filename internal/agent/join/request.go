@@ -103,7 +103,7 @@ func free(ctx context.Context, client kubernetes.Interface, name string) error {
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return fmt.Errorf("a node %s is there already, and ready: choose another --name, or delete that node", name)
+			return fmt.Errorf("a node %s is there already, and ready: choose another --name, or delete that node; one that has stopped counts as ready for --node-monitor-grace-period", name)
 		}
 	}
 	return nil
