@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -38,7 +39,8 @@ type Node struct {
 	CAFile       string
 	// Name is the node's; empty: the host's name.
 	Name string
-	// Address is where others reach the node; empty: the address from which it reaches the API server.
+	// Address is where others reach the node: one, or one of each IP family behind a comma. Empty: the address from which it reaches
+	// the API server. Where pods have both families, the other's address on the same interface is added to one.
 	Address string
 	// Mode is what runs pods: auto, cri or simulated; empty: auto.
 	Mode NodeMode
@@ -97,8 +99,9 @@ func (n *Node) settle() (*settled, error) {
 		return nil, errors.New("a node needs a data directory")
 	case !slices.Contains([]NodeMode{NodeAuto, NodeCRI, NodeSimulated}, o.node):
 		return nil, fmt.Errorf("node %q: want auto, cri or simulated", o.node)
-	case n.Address != "" && net.ParseIP(n.Address) == nil:
-		return nil, fmt.Errorf("address %q: want an IP address", n.Address)
+	}
+	if _, err := nodeAddresses(n.Address); err != nil {
+		return nil, err
 	}
 	var err error
 	if o.podCIDRs, _, err = podRanges(cmp.Or(n.PodCIDR, defaultPodRange), options.Masks{}); err != nil {
@@ -132,23 +135,21 @@ func (n *Node) join(ctx context.Context, p *parts, o *settled) (err error) {
 	if err != nil {
 		return fmt.Errorf("make client of the node's certificates: %w", err)
 	}
-	address := n.Address
-	if address == "" {
-		if address, err = towards(n.identity.Server); err != nil {
-			return err
-		}
+	reached, err := n.reached(o.podCIDRs)
+	if err != nil {
+		return err
 	}
-	at := place{name: n.identity.Name, address: address, config: config, network: config, dns: config}
+	at := place{name: n.identity.Name, address: reached[0], addresses: reached, config: config, network: config, dns: config}
 	if at.clientCAs, err = n.identity.Pool(); err != nil {
 		return fmt.Errorf("read the cluster's authority: %w", err)
 	}
 	at.tls = at.secure()
 	if k := o.kubelet; k != nil && k.ServerTLSBootstrap {
-		if at.tls.GetCertificate, err = n.identity.Serving(p.context, client, address); err != nil {
+		if at.tls.GetCertificate, err = n.identity.Serving(p.context, client, reached...); err != nil {
 			return err
 		}
 	} else {
-		own, err := n.identity.SelfSigned(time.Now(), address)
+		own, err := n.identity.SelfSigned(time.Now(), reached...)
 		if err != nil {
 			return err
 		}
@@ -160,6 +161,25 @@ func (n *Node) join(ctx context.Context, p *parts, o *settled) (err error) {
 	}
 	p.client("certificates", func(ctx context.Context) error { return n.identity.Rotate(ctx, client) })
 	return nil
+}
+
+// reached is where others reach the node, whose cluster's pods have those ranges.
+func (n *Node) reached(pods []netip.Prefix) (out []string, err error) {
+	said, err := nodeAddresses(n.Address)
+	for _, a := range said {
+		out = append(out, a.String())
+	}
+	if err != nil || len(out) > 1 {
+		return out, err
+	}
+	if len(out) == 0 {
+		first, err := towards(n.identity.Server)
+		if err != nil {
+			return nil, err
+		}
+		out = []string{first}
+	}
+	return reachable(out[0], pods), nil
 }
 
 // towards is the address of this machine that a server sees. Nothing is sent.

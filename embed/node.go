@@ -73,6 +73,7 @@ func findNode(ctx context.Context, p *parts, o *settled) error {
 // place is where a node runs, and how it reaches the API: in the server's own process, or from elsewhere.
 type place struct {
 	name, address string
+	addresses     []string // where others reach the node: the first, and of pods with two IP families the other's
 	tls           *tls.Config
 	clientCAs     *x509.CertPool
 	config        *rest.Config // as the node
@@ -97,11 +98,12 @@ func ownPlace(_ context.Context, p *parts, o *settled) error {
 	if address.IsUnspecified() {
 		address = net.ParseIP(hostAddress().String())
 	}
-	certificate, err := p.nodeCertificate(name, address.String())
+	reached := reachable(address.String(), o.podCIDRs)
+	certificate, err := p.nodeCertificate(name, reached...)
 	if err != nil {
 		return err
 	}
-	p.place = place{name: name, address: address.String(), clientCAs: p.pki.CA.Pool(), config: p.as(p.nodeUser(name)), network: p.as(p.component(controllers.Manager)), dns: p.ownConfig()}
+	p.place = place{name: name, address: reached[0], addresses: reached, clientCAs: p.pki.CA.Pool(), config: p.as(p.nodeUser(name)), network: p.as(p.component(controllers.Manager)), dns: p.ownConfig()}
 	p.place.tls = p.place.secure()
 	p.place.tls.Certificates = []tls.Certificate{certificate}
 	if o.node == NodeSimulated {
@@ -135,7 +137,7 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 		p.client("node", func(ctx context.Context) error {
 			return agent.Run(ctx, agent.Options{
 				NodeName: at.name, Config: at.config, RuntimeEndpoint: p.criSocket, RootDir: o.apiserver.Node.Root(o.dataDir),
-				PodCIDR: at.podCIDR, Masqueraded: p.masqueraded, PodMTU: p.podMTU, NodeIPs: []string{at.address}, ClusterDNS: p.clusterDNS,
+				PodCIDR: at.podCIDR, Masqueraded: p.masqueraded, PodMTU: p.podMTU, NodeIPs: at.addresses, ClusterDNS: p.clusterDNS,
 				Listen: o.kubelet.listenAt(net.JoinHostPort(at.address, "0")), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
 				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
 			})

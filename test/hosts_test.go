@@ -31,16 +31,18 @@ type lan struct {
 	t      *testing.T
 	bridge netlink.Link
 	prefix string // of its addresses: 192.168.70.
+	six    string // of those of IPv6: fd00:70::
 }
 
-// newLAN makes the switch NAME; the test is PREFIX254.
+// newLAN makes the switch NAME; the test is PREFIX254, in IPv6 too.
 func newLAN(t *testing.T, name, prefix string) *lan {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	l := &lan{t: t, bridge: &netlink.Bridge{LinkAttrs: attrs}, prefix: prefix}
+	l := &lan{t: t, bridge: &netlink.Bridge{LinkAttrs: attrs}, prefix: prefix, six: "fd00:" + strings.Split(prefix, ".")[2] + "::"}
 	try(t, netlink.LinkAdd(l.bridge))
 	try(t, addAddress(l.bridge, prefix+"254/24"))
+	try(t, addAddress(l.bridge, l.six+"254/64"))
 	try(t, netlink.LinkSetUp(l.bridge))
 	return l
 }
@@ -57,6 +59,7 @@ func addAddress(l netlink.Link, text string) error {
 	if err != nil {
 		return err
 	}
+	a.Flags = unix.IFA_F_NODAD // it is good at once
 	return netlink.AddrAdd(l, a)
 }
 
@@ -66,13 +69,14 @@ type host struct {
 	t             *testing.T
 	lan           *lan
 	name, address string
+	six           string // its address of IPv6
 	pid           int
 }
 
 // newHost makes one with the address .NUMBER.
 func (l *lan) newHost(name string, number int) *host {
 	l.t.Helper()
-	h := &host{t: l.t, lan: l, name: name, address: l.prefix + strconv.Itoa(number)}
+	h := &host{t: l.t, lan: l, name: name, address: l.prefix + strconv.Itoa(number), six: l.six + strconv.Itoa(number)}
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), aloneTest+"=host", hostName+"="+name)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS}
@@ -107,8 +111,9 @@ func (l *lan) newHost(name string, number int) *host {
 		if err != nil {
 			return err
 		}
-		return errors.Join(netlink.LinkSetUp(lo), netlink.LinkSetUp(eth), addAddress(eth, h.address+"/24"),
-			netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Gw: net.ParseIP(l.prefix + "254")}))
+		return errors.Join(netlink.LinkSetUp(lo), netlink.LinkSetUp(eth), addAddress(eth, h.address+"/24"), addAddress(eth, h.six+"/64"),
+			netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Gw: net.ParseIP(l.prefix + "254")}),
+			netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}, Gw: net.ParseIP(l.six + "254")}))
 	}))
 	return h
 }
@@ -239,10 +244,13 @@ shutdownGracePeriod: 0s
 	return n
 }
 
+// podRanges are those of the clusters of several nodes, in both IP families.
+const podRanges = "10.244.0.0/16,fd00:244::/56"
+
 // serve starts the server of a cluster there, with its node.
 func (n *realNode) serve(args ...string) {
 	n.t.Helper()
-	n.program = launchIn(n.t, n.host.where(), n.dir, append(append(n.args, "--listen", n.host.address+":0"), args...)...)
+	n.program = launchIn(n.t, n.host.where(), n.dir, append(append(n.args, "--listen", n.host.address+":0", "--pod-cidr", podRanges, "--service-cidr", "10.96.0.0/16,fd00:96::/112"), args...)...)
 	n.comesUp()
 	n.c = n.client()
 }
@@ -254,6 +262,6 @@ func (n *realNode) joins(server *realNode, args ...string) {
 	if err != nil {
 		n.t.Fatalf("token create: %v\n%s", err, line)
 	}
-	n.program = joinedIn(n.t, n.host.where(), n.dir, append(append(strings.Fields(line)[2:], n.args...), args...)...)
+	n.program = joinedIn(n.t, n.host.where(), n.dir, append(append(append(strings.Fields(line)[2:], n.args...), "--pod-cidr", podRanges), args...)...)
 	n.c = kubernetes.Interface(server.c)
 }

@@ -6,6 +6,7 @@ package test
 import (
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,6 +55,7 @@ func TestSeveralNodes(t *testing.T) {
 		if names, _ := answers(t, page); len(names) != 1 {
 			t.Errorf("its node port says %q", page)
 		}
+		c.staysLocal(t, third)
 	})
 	c.nodes = append(c.nodes, third)
 	c.createPods(t)
@@ -73,18 +75,24 @@ func TestNodesBehindRouters(t *testing.T) {
 		return
 	}
 	here, there := newLAN(t, "here", "192.168.70."), newLAN(t, "there", "192.168.71.")
-	try(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644)) // the test is the router
+	for _, forward := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} { // the test is the router
+		try(t, os.WriteFile(filepath.Join("/proc/sys/net", forward), []byte("1"), 0o644))
+	}
 	pods := map[string]bool{}
 	server := here.newHost("one", 1).newNode(pods)
 	server.serve("--node-vxlan")
 	second := there.newHost("two", 1).newNode(pods)
-	second.joins(server, "--node-vxlan")
+	root := filepath.Join(t.TempDir(), "kubelet") // volumes may be anywhere
+	second.joins(server, "--node-vxlan", "--root-dir", root)
 	for _, n := range []*realNode{server, second} {
 		awaitNode(t, server.c, n.host.name, corev1.ConditionTrue)
 	}
 	c := &severalNodes{server, []*realNode{server, second}}
 	outer := c.createServices(t)
 	c.createPods(t)
+	if _, err := os.Stat(filepath.Join(root, "pods", string(c.ready(t, "web-two").UID), "etc-hosts")); err != nil {
+		t.Error(err)
+	}
 	c.reachEachOther(t, outer)
 	// What is larger than a packet gets there whole.
 	big := idlePod("big")
@@ -109,7 +117,7 @@ func (c *severalNodes) createServices(t *testing.T) *corev1.Service {
 	all, port := map[string]string{"app": "who"}, []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}}
 	c.createService(t, "who", corev1.ServiceSpec{Selector: all, Ports: port})
 	c.createService(t, "heads", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: all, Ports: port})
-	return c.createService(t, "outer", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: all, Ports: port})
+	return c.createService(t, "outer", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: all, Ports: port, IPFamilyPolicy: new(corev1.IPFamilyPolicyRequireDualStack)})
 }
 
 // createPods makes, on each node that has none, a pod web-NODE that says who calls, and one that calls: call-NODE.
@@ -144,23 +152,28 @@ func (c *severalNodes) webs() (out []string) {
 // reachEachOther calls from pods on each node, and from outside, in all ways that there are.
 func (c *severalNodes) reachEachOther(t *testing.T, outer *corev1.Service) {
 	all := c.webs()
+	outside := strconv.Itoa(int(outer.Spec.Ports[0].NodePort))
 	for _, from := range c.nodes {
 		caller := "call-" + from.host.name
-		ip := c.ready(t, caller).Status.PodIP
+		calling := c.ready(t, caller)
+		ip := calling.Status.PodIP
 		c.inside(t, caller, c.untilAllAnswer("who", all))
 		for _, to := range c.nodes {
 			web := c.ready(t, "web-"+to.host.name)
 			if web.Spec.NodeName != to.host.name {
 				t.Fatalf("pod %s is on node %s", web.Name, web.Spec.NodeName)
 			}
-			for _, at := range []string{web.Status.PodIP + ":8080", web.Name + ".heads." + zone + ":8080"} {
-				names, seen := answers(t, c.inside(t, caller, who(at)))
-				want(t, "who answers "+caller+" at "+at, names, web.Name)
-				want(t, "whom "+web.Name+" sees when "+caller+" calls", seen, ip)
+			script := ""
+			for _, at := range []string{web.Status.PodIP, web.Name + ".heads." + zone, c.six(t, web)} {
+				script += "(" + who(net.JoinHostPort(at, "8080")) + ") || exit 1\n"
 			}
+			names, seen := answers(t, c.inside(t, caller, script))
+			want(t, "who answers "+caller+" by address and name", names, web.Name)
+			want(t, "whom "+web.Name+" sees when "+caller+" calls", seen, ip, c.six(t, calling))
 			// A node port that is this node's own, or another's.
-			c.inside(t, caller, c.untilAllAnswer(net.JoinHostPort(to.host.address, strconv.Itoa(int(outer.Spec.Ports[0].NodePort))), all))
+			c.inside(t, caller, c.untilAllAnswer(net.JoinHostPort(to.host.address, outside), all)+"; "+c.untilAllAnswer(net.JoinHostPort(to.host.six, outside), all))
 		}
+		c.inside(t, caller, c.untilAllAnswer(net.JoinHostPort(outer.Spec.ClusterIPs[1], "80"), all))
 		names, seen := c.often(t, caller, "who")
 		want(t, "who answers at the Service", names, all...)
 		want(t, "whom endpoints see at the Service", seen, ip)
@@ -171,14 +184,16 @@ func (c *severalNodes) reachEachOther(t *testing.T, outer *corev1.Service) {
 			}
 		}
 		// From outside, by this node.
-		page := ""
-		for range 8 * len(all) {
-			page += askOutside(t, net.JoinHostPort(from.host.address, strconv.Itoa(int(outer.Spec.Ports[0].NodePort))))
-		}
-		names, seen = answers(t, page)
-		want(t, "who answers at the node port of "+from.host.name, names, all...)
-		if slices.Contains(seen, from.host.lan.prefix+"254") {
-			t.Errorf("the policy Cluster shows pods who calls: %q", seen)
+		for at, client := range map[string]string{from.host.address: from.host.lan.prefix + "254", from.host.six: from.host.lan.six + "254"} {
+			page := ""
+			for range 8 * len(all) {
+				page += askOutside(t, net.JoinHostPort(at, outside))
+			}
+			names, seen = answers(t, page)
+			want(t, "who answers at the node port of "+at, names, all...)
+			if slices.Contains(seen, client) {
+				t.Errorf("the policy Cluster shows pods who calls: %q", seen)
+			}
 		}
 		// What the API server does with a node, and with a pod on it.
 		if out := c.kubectl("logs", caller); out != "here\n" {
@@ -190,9 +205,21 @@ func (c *severalNodes) reachEachOther(t *testing.T, outer *corev1.Service) {
 	}
 }
 
+// six is a pod's address of IPv6.
+func (c *severalNodes) six(t *testing.T, p *corev1.Pod) string {
+	t.Helper()
+	for _, ip := range p.Status.PodIPs {
+		if strings.Contains(ip.IP, ":") {
+			return ip.IP
+		}
+	}
+	t.Fatalf("pod %s has the addresses %v", p.Name, p.Status.PodIPs)
+	return ""
+}
+
 // untilAllAnswer asks a URL until all have answered once.
 func (c *severalNodes) untilAllAnswer(url string, all []string) string {
-	return "for name in " + strings.Join(all, " ") + "; do until " + askOnce(url) + " | grep -q ^$name; do i=$((i+1)); [ $i -lt 150 ] || exit 1; done; done"
+	return "i=0; for name in " + strings.Join(all, " ") + "; do until " + askOnce(url) + " | grep -q ^$name; do i=$((i+1)); [ $i -lt 150 ] || exit 1; done; done"
 }
 
 // askOutside asks an address once from outside of all nodes, until it is answered.
@@ -250,6 +277,14 @@ func (c *severalNodes) cutsOff(t *testing.T, far *realNode) {
 		}
 	}
 	kept := c.ready(t, "web-"+name)
+	// A pod that somebody gives up for gone while nobody can know; it is made again elsewhere, under its name.
+	given := func(node string) *corev1.Pod {
+		p := idlePod("given-up")
+		p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+		return p
+	}
+	c.create(t, given(name))
+	c.ready(t, "given-up")
 
 	began := time.Now()
 	phase := func(what string) {
@@ -298,6 +333,9 @@ func (c *severalNodes) cutsOff(t *testing.T, far *realNode) {
 	})
 	phase("what roams is elsewhere")
 	awaitPods(t, c.c, "app=single", patience, one(&single, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }))
+	try(t, c.c.CoreV1().Pods("default").Delete(t.Context(), "given-up", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+	c.create(t, given(c.nodes[0].host.name))
+	anew := c.ready(t, "given-up")
 	moved := idlePod("moved") // would rather be on the node, like the others
 	moved.Spec.Affinity = template("").Spec.Affinity
 	c.create(t, moved)
@@ -326,6 +364,8 @@ func (c *severalNodes) cutsOff(t *testing.T, far *realNode) {
 	awaitPods(t, c.c, "app in (roams,single)", patience, func(pods []corev1.Pod) bool { return len(pods) == 0 })
 	far.leavesNothing(t, before)
 	phase("nothing is left")
+	same(t, anew, c.ready(t, "given-up"))
+	try(t, c.c.CoreV1().Pods("default").Delete(t.Context(), "given-up", metav1.DeleteOptions{}))
 }
 
 // awaitTaints waits until a node has these taints, and no others.
