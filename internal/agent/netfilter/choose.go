@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netfilter says which of the kernel's two languages of rules a node speaks, and speaks the older one.
+//
+// [Choose] tries what the machine has: nftables, or iptables where the kernel or the program nft is missing. Rules of nftables are written
+// with sigs.k8s.io/knftables by those who want them; those of iptables by [XTables], which hands a text to iptables-restore, and finds and
+// removes chains by their names. Nothing is kept here between calls.
+package netfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"slices"
+
+	"sigs.k8s.io/knftables"
+)
+
+// Backend is one of the languages.
+type Backend string
+
+// The two of them, under the names that modes of kube-proxy have.
+const (
+	NFTables Backend = "nftables"
+	IPTables Backend = "iptables"
+)
+
+// CheckMode says what is wrong with a mode: empty is the best that the machine has, else it is a backend's name. What else kube-proxy
+// knows is told apart from what nobody does.
+func CheckMode(mode string) error {
+	switch mode {
+	case "", string(NFTables), string(IPTables):
+		return nil
+	case "ipvs":
+		return errors.New("proxy mode ipvs is not there: Kubernetes has deprecated it, and removes it in 1.43; take nftables, or leave the mode empty")
+	case "kernelspace":
+		return errors.New("proxy mode kernelspace is for Windows; take nftables or iptables, or leave the mode empty")
+	}
+	return fmt.Errorf("proxy mode %q is neither nftables nor iptables", mode)
+}
+
+// Choose finds the backend for a mode that CheckMode takes, and says in the log which one and why. A backend that is asked for by name
+// and does not work is an error.
+func Choose(ctx context.Context, mode string, log *slog.Logger) (Backend, error) {
+	return choose(ctx, mode, log, map[Backend]func(context.Context) error{NFTables: tryNFTables, IPTables: tryIPTables})
+}
+
+func choose(ctx context.Context, mode string, log *slog.Logger, try map[Backend]func(context.Context) error) (Backend, error) {
+	if err := CheckMode(mode); err != nil {
+		return "", err
+	}
+	if mode != "" {
+		b := Backend(mode)
+		if err := try[b](ctx); err != nil {
+			return "", fmt.Errorf("use %s, as the proxy mode says: %w", b, err)
+		}
+		log.Info("rules for Services and pods", "by", b, "because", "the proxy mode says so")
+		return b, nil
+	}
+	without := try[NFTables](ctx)
+	if without == nil {
+		log.Info("rules for Services and pods", "by", NFTables)
+		return NFTables, nil
+	}
+	if err := try[IPTables](ctx); err != nil {
+		return "", fmt.Errorf("use nftables: %w; use iptables instead: %w", without, err)
+	}
+	log.Warn("rules for Services and pods", "by", IPTables, "because nftables does not work", without)
+	return IPTables, nil
+}
+
+// tryNFTables has the kernel look at rules of the kinds that are written, without taking them. One IP family is enough.
+func tryNFTables(ctx context.Context) error {
+	var errs []error
+	for _, f := range []knftables.Family{knftables.IPv4Family, knftables.IPv6Family} {
+		nft, err := knftables.New(f, "mortise-check")
+		if err != nil {
+			errs = append(errs, fmt.Errorf("use nft for %s: %w", f, err))
+			continue
+		}
+		tx := nft.NewTransaction()
+		tx.Add(&knftables.Table{})
+		tx.Add(&knftables.Chain{Name: "nat", Type: new(knftables.NATType), Hook: new(knftables.PostroutingHook), Priority: new(knftables.SNATPriority)})
+		tx.Add(&knftables.Rule{Chain: "nat", Rule: "numgen random mod 2 0 fib saddr type local masquerade fully-random"})
+		if err := nft.Check(ctx, tx); err != nil {
+			errs = append(errs, fmt.Errorf("check %s rules: %w", f, err))
+			continue
+		}
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+func tryIPTables(ctx context.Context) error {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		x, err := OpenXTables(v6)
+		if err == nil {
+			err = x.Check(ctx)
+		}
+		errs = append(errs, err)
+	}
+	if slices.Contains(errs, nil) {
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveTable deletes the tables of nftables of a name, in both families. Without the program there is nothing to remove.
+func RemoveTable(ctx context.Context, name string) error {
+	var errs []error
+	for _, f := range []knftables.Family{knftables.IPv4Family, knftables.IPv6Family} {
+		nft, err := knftables.New(f, name)
+		if errors.Is(err, exec.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("use nft for %s: %w", f, err))
+			continue
+		}
+		tx := nft.NewTransaction()
+		tx.Add(&knftables.Table{})
+		tx.Delete(&knftables.Table{})
+		if err := nft.Run(ctx, tx); err != nil {
+			errs = append(errs, fmt.Errorf("delete table %s %s: %w", f, name, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netfilter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// XTables writes the rules of one IP family by iptables' programs: those of the kernel's older tables, or those that write nftables under
+// the old names. Both take the same text.
+type XTables struct{ restore, save string }
+
+// OpenXTables finds the programs of a family.
+func OpenXTables(v6 bool) (*XTables, error) {
+	name := "iptables"
+	if v6 {
+		name = "ip6tables"
+	}
+	restore, err := exec.LookPath(name + "-restore")
+	if err != nil {
+		return nil, fmt.Errorf("find program: %w", err)
+	}
+	save, err := exec.LookPath(name + "-save")
+	if err != nil {
+		return nil, fmt.Errorf("find program: %w", err)
+	}
+	return &XTables{restore: restore, save: save}, nil
+}
+
+// Check has the program look at rules of the kinds that are written, without writing them. What wants a later program than 1.6.2 fails.
+func (x *XTables) Check(ctx context.Context) error {
+	return x.run(ctx, "*nat\n:MORTISE-CHECK - [0:0]\n-A MORTISE-CHECK -m statistic --mode random --probability 0.5 -j MASQUERADE --random-fully\nCOMMIT\n", "--test")
+}
+
+// Restore writes what a text says, as iptables-restore takes it, and leaves all else. Each of its tables is one transaction.
+func (x *XTables) Restore(ctx context.Context, text string) error { return x.run(ctx, text) }
+
+func (x *XTables) run(ctx context.Context, text string, options ...string) error {
+	c := exec.CommandContext(ctx, x.restore, append([]string{"--noflush", "-w", "10"}, options...)...)
+	c.Stdin = strings.NewReader(text)
+	var said bytes.Buffer
+	c.Stdout, c.Stderr = &said, &said
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("run %s: %w: %.300s", x.restore, err, strings.Join(strings.Fields(said.String()), " "))
+	}
+	return nil
+}
+
+// Save lists all rules of all tables.
+func (x *XTables) Save(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, x.save).Output()
+	if err != nil {
+		return "", fmt.Errorf("list rules by %s: %w", x.save, err)
+	}
+	return string(out), nil
+}
+
+// Found is what a table has of somebody.
+type Found struct {
+	Chains []string // their names
+	Jumps  []string // rules in others' chains that lead to them: "PREROUTING ..."
+}
+
+// Find reads a list of all rules for the chains of which ours is true, table by table.
+func Find(saved string, ours func(chain string) bool) map[string]Found {
+	out := map[string]Found{}
+	table := ""
+	for line := range strings.Lines(saved) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" {
+			continue
+		}
+		switch line[0] {
+		case '*':
+			table = line[1:]
+		case ':':
+			if name, _, _ := strings.Cut(line[1:], " "); ours(name) {
+				f := out[table]
+				f.Chains = append(f.Chains, name)
+				out[table] = f
+			}
+		case '-':
+			if rule, is := strings.CutPrefix(line, "-A "); is && leadsTo(rule, ours) {
+				f := out[table]
+				f.Jumps = append(f.Jumps, rule)
+				out[table] = f
+			}
+		}
+	}
+	return out
+}
+
+// leadsTo says whether a rule of others ends with a jump to one of ours.
+func leadsTo(rule string, ours func(string) bool) bool {
+	if chain, _, _ := strings.Cut(rule, " "); ours(chain) {
+		return false
+	}
+	last := strings.LastIndexByte(rule, ' ')
+	return last > 0 && ours(rule[last+1:]) && (strings.HasSuffix(rule[:last], " -j") || strings.HasSuffix(rule[:last], " -g"))
+}
+
+// Hook is what makes chains of others have some jumps, each once: lines for Restore. One that has to be made comes before all else in its
+// chain; what is there and not wanted goes. A jump is said as iptables-save does: "PREROUTING ...".
+func (f Found) Hook(jumps ...string) (lines []string) {
+	for i, j := range f.Jumps {
+		if !slices.Contains(jumps, j) || slices.Contains(f.Jumps[:i], j) {
+			lines = append(lines, "-D "+j)
+		}
+	}
+	for _, j := range jumps {
+		if !slices.Contains(f.Jumps, j) {
+			lines = append(lines, "-I "+j)
+		}
+	}
+	return lines
+}
+
+// Remove deletes all chains of which ours is true, and what leads to them.
+func (x *XTables) Remove(ctx context.Context, ours func(chain string) bool) error {
+	saved, err := x.Save(ctx)
+	if err != nil {
+		return err
+	}
+	var text strings.Builder
+	all := Find(saved, ours)
+	for _, table := range []string{"filter", "mangle", "nat"} {
+		f, is := all[table]
+		if !is {
+			continue
+		}
+		text.WriteString("*" + table + "\n")
+		for _, c := range f.Chains {
+			text.WriteString(":" + c + " - [0:0]\n")
+		}
+		for _, line := range f.Hook() {
+			text.WriteString(line + "\n")
+		}
+		for _, c := range f.Chains {
+			text.WriteString("-X " + c + "\n")
+		}
+		text.WriteString("COMMIT\n")
+	}
+	if text.Len() == 0 {
+		return nil
+	}
+	return x.Restore(ctx, text.String())
+}
+
+// RemoveChains does so in both families. Without the programs there is nothing to remove.
+func RemoveChains(ctx context.Context, ours func(chain string) bool) error {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		x, err := OpenXTables(v6)
+		if errors.Is(err, exec.ErrNotFound) {
+			continue
+		}
+		if err == nil {
+			err = x.Remove(ctx, ours)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
