@@ -1,24 +1,29 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package proxy makes Services work on a node, by rules in the kernel's nftables: what kube-proxy does in its nftables
-// mode. Read it in this order:
+// Package proxy makes Services work on a node, by rules in the kernel's nftables, or by iptables where a machine does not have it: what
+// kube-proxy does in its modes of these names. Read it in this order:
 //
 //	service.go    what rules must know of a Service, port by port, in one IP family
 //	endpoint.go   where it may be sent, from its EndpointSlices
 //	choose.go     which of these endpoints this node uses: traffic policies, topology, endpoints that terminate
+//	rule.go       what a rule is: a match and verdicts, in no backend's words
 //	plan.go       THE rules of one Service: chains, affinity sets, elements of maps
-//	skeleton.go   what surrounds them: hooks, dispatch by map, reject, masquerade
-//	table.go      one family's table: what changed between two plans as one transaction; all of it when that is not known
+//	table.go      one family's rules: what changed between two plans, or all of it when that is not known; what a backend is
+//	nft.go        one backend: a table of nftables
+//	nftrules.go   how nftables says a rule
+//	nftskeleton.go  what surrounds those of Services there: hooks, dispatch by map, reject, masquerade
+//	iptables.go   the other: chains in the tables of iptables; iptrules.go and iptskeleton.go as above
 //	proxy.go      Options and Run: follow Services, EndpointSlices and the node; one transaction for what changed meanwhile
 //	health.go     the health-check node ports of load balancers
 //	conntrack.go  flows of UDP that point to an endpoint that is gone
 //
 // Service, endpoint, choose and plan are pure. A plan belongs to one Service and family, so that a change of one Service
 // touches its elements and chains alone; only at the start, after a transaction that failed, and when the node itself
-// changes is everything written, and then in one transaction, so that no packet meets half of it.
+// changes is everything written, and then in one transaction, so that no packet meets half of it (by iptables, in one for each of its
+// tables: filter first).
 //
-// An example. Service ns/web (10.96.0.7, port 80) with the endpoints 10.244.0.2:8080 and 10.244.1.2:8080 is four elements:
+// An example, by nftables. Service ns/web (10.96.0.7, port 80) with the endpoints 10.244.0.2:8080 and 10.244.1.2:8080 is four elements:
 //
 //	set cluster-ips { 10.96.0.7 }
 //	map service-ips { 10.96.0.7 . tcp . 80 : goto draw-2 }
@@ -32,6 +37,13 @@
 //
 // A port that is reached by other addresses too, or that has affinity or more endpoints than there are such chains, has chains
 // of its own.
+//
+// By iptables every port has chains of its own, and elements are rules:
+//
+//	-A MORTISE-SERVICES -d 0.0.0.7/0.0.0.255 -j MORTISE-SERVICES-07
+//	-A MORTISE-SERVICES-07 -d 10.96.0.7/32 -p tcp -m tcp --dport 80 -j MORTISE-SVC-...
+//	-A MORTISE-SVC-... -p tcp -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.244.0.2:8080
+//	-A MORTISE-SVC-... -p tcp -j DNAT --to-destination 10.244.1.2:8080
 //
 // The rules stay when Mortise stops, so that a restart interrupts nobody; Remove takes them away.
 package proxy

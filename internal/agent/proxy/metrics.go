@@ -14,7 +14,8 @@ import (
 type Metrics struct {
 	took, tookAll, tookSome         *prometheus.HistogramVec
 	synced, queued, without         *prometheus.GaugeVec
-	failures, sweeps, flows         *prometheus.CounterVec
+	failures, restores              *prometheus.CounterVec // of transactions, by nftables and by iptables
+	sweeps, flows                   *prometheus.CounterVec
 	serviceChanges, endpointChanges prometheus.Counter
 }
 
@@ -40,6 +41,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		queued:   gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a change was last heard of."),
 		without:  gauge("sync_proxy_rules_no_local_endpoints_total", "Ports with the traffic policy Local that have no endpoint here.", "traffic_policy"),
 		failures: counter("sync_proxy_rules_nftables_sync_failures_total", "Transactions that failed."),
+		restores: counter("sync_proxy_rules_iptables_restore_failures_total", "Runs of iptables-restore that failed."),
 		sweeps:   counter("sync_proxy_rules_nftables_cleanup_failures_total", "Attempts to delete unused chains that failed."),
 		flows:    counter("conntrack_reconciler_deleted_entries_total", "Flows of UDP that were forgotten because their endpoint is gone."),
 		serviceChanges: prometheus.NewCounter(prometheus.CounterOpts{
@@ -50,7 +52,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.took, m.tookAll, m.tookSome, m.synced, m.queued, m.without, m.failures, m.sweeps, m.flows, m.serviceChanges, m.endpointChanges,
+		m.took, m.tookAll, m.tookSome, m.synced, m.queued, m.without, m.failures, m.restores, m.sweeps, m.flows, m.serviceChanges, m.endpointChanges,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register proxy metrics: %w", err)
@@ -71,7 +73,11 @@ func (m *Metrics) wrote(t *table, whole bool, begin, end time.Time, err error) {
 		m.tookSome.WithLabelValues(family).Observe(took)
 	}
 	if err != nil {
-		m.failures.WithLabelValues(family).Inc()
+		if t.book.mapped() {
+			m.failures.WithLabelValues(family).Inc()
+		} else {
+			m.restores.WithLabelValues(family).Inc()
+		}
 		return
 	}
 	m.synced.WithLabelValues(family).Set(float64(end.UnixNano()) / 1e9)

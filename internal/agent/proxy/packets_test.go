@@ -5,182 +5,27 @@ package proxy
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net"
-	"net/http"
-	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/knftables"
 
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 	"github.com/mortise-dev/mortise/internal/agent/netlab"
 )
 
-// patience is how long something may take that is to happen; quiet how long nothing is waited for.
-const (
-	patience = 30 * time.Second
-	quiet    = 500 * time.Millisecond
-)
-
-// lab is a network whose node has a proxy.
-type lab struct {
-	*netlab.Lab
-	t      *testing.T
-	source *static
-	syncer *syncer
-}
-
-func newLab(t *testing.T, change ...func(*Options)) *lab {
-	t.Helper()
-	made := netlab.New(t)
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("SKIPPED: nft is not installed")
-	}
-	l := &lab{Lab: made, t: t, source: newStatic()}
-	o := Options{
-		NodeName: "here", Bridged: true,
-		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/56")},
-	}
-	for _, c := range change {
-		c(&o)
-	}
-	o, err := o.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	me := self{
-		addresses: []netip.Addr{netip.MustParseAddr("192.168.50.1"), netip.MustParseAddr("fd00:50::1")},
-		here:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24"), netip.MustParsePrefix("fd00:244::/64")},
-	}
-	l.Node.Do(func() (err error) {
-		l.syncer, err = open(o, l.source, me)
-		return err
-	})
-	t.Cleanup(func() { l.syncer.end() })
-	for h, addresses := range map[*netlab.Host][2]string{
-		l.Pod1: {"10.244.0.2", "fd00:244::2"}, l.Pod2: {"10.244.0.3", "fd00:244::3"}, l.Other: {"10.244.1.2", "fd00:244:0:1::2"},
-	} {
-		for _, a := range addresses {
-			h.Serve("tcp", net.JoinHostPort(a, "8080"))
-			h.Serve("udp", net.JoinHostPort(a, "8080"))
-		}
-	}
-	l.sync(true)
-	return l
-}
-
-func (l *lab) sync(all bool, names ...types.NamespacedName) {
-	l.t.Helper()
-	changed := map[types.NamespacedName]bool{}
-	for _, n := range names {
-		changed[n] = true
-	}
-	l.Node.Do(func() error { return l.syncer.sync(l.t.Context(), changed, all) })
-}
-
-// has makes a Service so, in one transaction of its own.
-func (l *lab) has(svc *corev1.Service, list ...*discoveryv1.EndpointSlice) {
-	l.t.Helper()
-	l.sync(false, l.source.set(svc, list...))
-}
-
-// hears calls a Service until all of the servers have answered, and no other does; it returns whom they saw.
-func (l *lab) hears(from *netlab.Host, network, to string, servers ...string) (seen []string) {
-	l.t.Helper()
-	got := map[string]bool{}
-	for range 200 {
-		ctx, cancel := context.WithTimeout(l.t.Context(), patience)
-		server, as, err := from.Call(ctx, network, to)
-		cancel()
-		if err != nil {
-			l.t.Fatalf("%s calls %s %s: %v", from.Name, network, to, err)
-		}
-		if !slices.Contains(servers, server) {
-			l.t.Fatalf("%s calls %s %s: %s answers, want %v", from.Name, network, to, server, servers)
-		}
-		got[server] = true
-		if !slices.Contains(seen, as) {
-			seen = append(seen, as)
-		}
-		if len(got) == len(servers) {
-			return seen
-		}
-	}
-	l.t.Fatalf("%s calls %s %s: %v answer, want %v", from.Name, network, to, got, servers)
-	return nil
-}
-
-func (l *lab) refused(from *netlab.Host, network, to string) {
-	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
-	defer cancel()
-	// Who sends from the node itself is told at once that it may not.
-	server, _, err := from.Call(ctx, network, to)
-	if err == nil || !errors.Is(err, unix.ECONNREFUSED) && !(from == l.Node && errors.Is(err, unix.EPERM)) {
-		l.t.Errorf("%s calls %s %s: %s %v, want to be refused", from.Name, network, to, server, err)
-	}
-}
-
-func (l *lab) dropped(from *netlab.Host, network, to string) {
-	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), quiet)
-	defer cancel()
-	server, _, err := from.Call(ctx, network, to)
-	var timeout net.Error
-	if err == nil || !errors.As(err, &timeout) || !timeout.Timeout() {
-		l.t.Errorf("%s calls %s %s: %s %v, want silence", from.Name, network, to, server, err)
-	}
-}
-
-func (l *lab) sees(seen []string, want ...string) {
-	l.t.Helper()
-	slices.Sort(seen)
-	slices.Sort(want)
-	if !slices.Equal(seen, want) {
-		l.t.Errorf("servers see %v, want %v", seen, want)
-	}
-}
-
-// ips are the addresses of a dual-stack Service, by its number.
-func ips(n string) []string { return []string{"10.96.0." + n, "fd00:96::" + n} }
-
-func everywhere(name string) []*discoveryv1.EndpointSlice {
-	return []*discoveryv1.EndpointSlice{
-		makeSlice(name, at("10.244.0.2", "here"), at("10.244.0.3", "here"), at("10.244.1.2", "there")),
-		makeSlice(name, at("fd00:244::2", "here"), at("fd00:244::3", "here"), at("fd00:244:0:1::2", "there")),
-	}
-}
-
-func only(name, v4, v6, node string) []*discoveryv1.EndpointSlice {
-	return []*discoveryv1.EndpointSlice{makeSlice(name, at(v4, node)), makeSlice(name, at(v6, node))}
-}
-
-// udpToo gives a Service a second port, of UDP.
-func udpToo(svc *corev1.Service) {
-	second := svc.Spec.Ports[0]
-	second.Name, second.Protocol = "udp", corev1.ProtocolUDP
-	svc.Spec.Ports = append(svc.Spec.Ports, second)
-}
-
-func withUDP(list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
-	for _, s := range list {
-		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new("udp"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolUDP)})
-	}
-	return list
-}
-
 // TestPackets drives Services from outside, by real packets: the table of what upstream's network semantics promise.
-func TestPackets(t *testing.T) {
-	l := newLab(t)
+func TestPackets(t *testing.T) { eachLanguage(t, checkPackets) }
+
+func checkPackets(t *testing.T, in language) {
+	l := newLab(t, in)
 
 	t.Run("cluster IP", func(t *testing.T) {
 		l := l.of(t)
@@ -385,62 +230,9 @@ func TestPackets(t *testing.T) {
 	})
 }
 
-// of is the lab, for another test.
-func (l *lab) of(t *testing.T) *lab {
-	out := *l
-	out.t = t
-	return &out
-}
-
-// rules are the names of all chains, sets and maps.
-func (l *lab) rules() string {
-	l.t.Helper()
-	var out string
-	l.Node.Do(func() error {
-		for _, t := range l.syncer.tables {
-			all, err := t.nft.ListAll(l.t.Context())
-			if err != nil {
-				return err
-			}
-			for _, kind := range []string{"chain", "set", "map"} {
-				slices.Sort(all[kind])
-				for _, name := range all[kind] {
-					if !t.stale[name] {
-						out += kind + " " + name + "\n"
-					}
-				}
-			}
-		}
-		return nil
-	})
-	return out
-}
-
-func (l *lab) get(url string) (code int, body string) {
-	l.t.Helper()
-	l.Client.Do(func() error {
-		client := http.Client{Timeout: patience, Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
-				err = l.Client.Try(func() (err error) { c, err = (&net.Dialer{}).DialContext(ctx, network, address); return err })
-				return c, err
-			},
-		}}
-		r, err := client.Get(url)
-		if err != nil {
-			return err
-		}
-		defer r.Body.Close()
-		text, err := io.ReadAll(r.Body)
-		code, body = r.StatusCode, string(text)
-		return err
-	})
-	return code, body
-}
-
 // TestTableOfAnotherVersion has a table that cannot be brought up to date: it is made anew.
 func TestTableOfAnotherVersion(t *testing.T) {
-	l := newLab(t)
+	l := newLab(t, language{Backend: netfilter.NFTables})
 	l.has(makeService("web", ips("10")), everywhere("web")...)
 	l.Node.Do(func() error {
 		nft, err := knftables.New(knftables.IPv4Family, tableName)
@@ -459,8 +251,10 @@ func TestTableOfAnotherVersion(t *testing.T) {
 }
 
 // TestFailureIsMended has somebody delete the table: the next change fails, and then everything is written.
-func TestFailureIsMended(t *testing.T) {
-	l := newLab(t)
+func TestFailureIsMended(t *testing.T) { eachLanguage(t, checkFailureIsMended) }
+
+func checkFailureIsMended(t *testing.T, in language) {
+	l := newLab(t, in)
 	l.has(makeService("web", ips("10")), everywhere("web")...)
 	l.Node.Do(func() error { return Remove(t.Context()) })
 	n := l.source.set(makeService("web", ips("10")), only("web", "10.244.1.2", "fd00:244:0:1::2", "there")...)
@@ -475,17 +269,21 @@ func TestFailureIsMended(t *testing.T) {
 }
 
 // TestPodsOfABridgeThatIsPassedBy has no rules on the bridge: pods reach each other by Services even so.
-func TestPodsOfABridgeThatIsPassedBy(t *testing.T) {
-	l := newLab(t, func(o *Options) { o.Bridged = false })
+func TestPodsOfABridgeThatIsPassedBy(t *testing.T) { eachLanguage(t, checkPodsOfABridgeThatIsPassedBy) }
+
+func checkPodsOfABridgeThatIsPassedBy(t *testing.T, in language) {
+	l := newLab(t, in, func(o *Options) { o.Bridged = false })
 	l.has(makeService("web", ips("10")), only("web", "10.244.0.3", "fd00:244::3", "here")...)
 	l.sees(l.hears(l.Pod1, "tcp", "10.96.0.10:80", "pod2"), "10.244.0.1")
 }
 
 // TestNodePortAddresses has node ports on the node's own addresses alone, or on some.
-func TestNodePortAddresses(t *testing.T) {
+func TestNodePortAddresses(t *testing.T) { eachLanguage(t, checkNodePortAddresses) }
+
+func checkNodePortAddresses(t *testing.T, in language) {
 	for where, reached := range map[string][2]bool{Primary: {true, false}, "192.168.60.0/24": {false, true}} {
 		t.Run(where, func(t *testing.T) {
-			l := newLab(t, func(o *Options) { o.NodePortAddresses = []string{where} })
+			l := newLab(t, in, func(o *Options) { o.NodePortAddresses = []string{where} })
 			l.has(makeService("web", ips("10"), nodePort), everywhere("web")...)
 			for i, to := range []string{"192.168.50.1:30080", "192.168.60.1:30080"} {
 				if reached[i] {
@@ -499,4 +297,66 @@ func TestNodePortAddresses(t *testing.T) {
 	if _, err := (Options{NodeName: "n", NodePortAddresses: []string{"eth0"}}).withDefaults(); err == nil {
 		t.Error("a device is taken for addresses")
 	}
+}
+
+// TestAnotherBackendTakesOver has a node that starts again with another backend: Services go on, and the rules of the first are gone.
+func TestAnotherBackendTakesOver(t *testing.T) {
+	eachLanguage(t, func(t *testing.T, in language) {
+		l := newLab(t, in, func(o *Options) { o.NodePortAddresses = []string{Primary} })
+		l.has(makeService("web", ips("10"), sticky, nodePort), everywhere("web")...)
+		next := netfilter.NFTables
+		if in.Backend == next {
+			next = netfilter.IPTables
+		}
+		o := l.syncer.options
+		o.Backend = next
+		l.Node.Do(func() (err error) {
+			l.syncer, err = open(o, l.source, l.syncer.self)
+			return err
+		})
+		l.sync(true)
+		l.Node.Do(func() error { return clearBackend(t.Context(), in.Backend) })
+		for _, to := range []string{"10.96.0.10:80", "[fd00:96::10]:80", "192.168.50.1:30080"} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if _, _, err := l.Pod1.Call(ctx, "tcp", to); err != nil {
+				t.Errorf("%s: %v", to, err)
+			}
+		}
+		left := func() (by []netfilter.Backend) {
+			l.Node.Do(func() error {
+				nft, err := exec.CommandContext(t.Context(), "nft", "list", "tables").Output()
+				if err != nil {
+					return err
+				}
+				for _, family := range []string{"ip", "ip6"} {
+					if strings.Contains(string(nft), family+" "+tableName+"\n") {
+						by = append(by, netfilter.NFTables)
+					}
+				}
+				for _, v6 := range []bool{false, true} {
+					x, err := netfilter.OpenXTables(v6)
+					if err != nil {
+						return err
+					}
+					saved, err := x.Save(t.Context())
+					if err != nil {
+						return err
+					}
+					if strings.Contains(saved, ipTablesPrefix) {
+						by = append(by, netfilter.IPTables)
+					}
+				}
+				return nil
+			})
+			return by
+		}
+		if got := left(); !slices.Equal(got, []netfilter.Backend{next, next}) {
+			t.Errorf("there are rules of %v, want those of %s in both families", got, next)
+		}
+		l.Node.Do(func() error { return Remove(t.Context()) })
+		if got := left(); len(got) > 0 {
+			t.Errorf("there are rules of %v after all were removed", got)
+		}
+	})
 }

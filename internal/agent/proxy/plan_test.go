@@ -5,9 +5,12 @@ package proxy
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -134,8 +137,8 @@ func testView(v6 bool) view {
 	return view{family: f, node: "here", zone: "a", pods: []netip.Prefix{netip.MustParsePrefix(pods)}, addresses: []netip.Addr{netip.MustParseAddr(own)}}
 }
 
-// text says what a plan has, without the hashes in its names.
-func (o *plan) text() string {
+// text says what a plan has, as nftables does, without the hashes in its names.
+func (o *plan) text(f family) string {
 	if o == nil {
 		return "nothing\n"
 	}
@@ -157,13 +160,15 @@ func (o *plan) text() string {
 		return s
 	}
 	var lines []string
-	for name, rules := range o.chains {
+	for c, rules := range o.chains {
 		for _, r := range rules {
-			lines = append(lines, short(name)+": "+short(r))
+			for _, text := range r.nft(f) {
+				lines = append(lines, short(c.nft())+": "+short(text))
+			}
 		}
 	}
-	for name, timeout := range o.affinity {
-		lines = append(lines, fmt.Sprintf("%s: for %s", short(name), timeout))
+	for k := range o.affinity {
+		lines = append(lines, fmt.Sprintf("%s: for %s", short(k.nft()), k.time))
 	}
 	slices.SortStableFunc(lines, func(a, b string) int {
 		x, _, _ := strings.Cut(a, ":")
@@ -172,9 +177,10 @@ func (o *plan) text() string {
 	})
 	keys := slices.SortedFunc(maps.Keys(o.elements), element.compare)
 	for _, e := range keys {
-		line := e.container + ": " + e.key
-		if v := o.elements[e]; v != "" {
-			line += " -> " + short(v)
+		said := e.object(o.elements[e])
+		line := e.container + ": " + strings.Join(said.Key, " . ")
+		if len(said.Value) > 0 {
+			line += " -> " + short(strings.Join(said.Value, " . "))
 		}
 		lines = append(lines, line)
 	}
@@ -190,6 +196,7 @@ func (o *plan) text() string {
 func TestPlans(t *testing.T) {
 	ip := []string{"10.96.0.7"}
 	two := makeSlice("web", at("10.244.0.2", "here"), at("10.244.1.2", "there"))
+	var rules strings.Builder // of iptables
 	for _, c := range []struct {
 		name    string
 		service *corev1.Service
@@ -344,12 +351,44 @@ service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
 		{"somebody else's", makeService("web", ip, func(s *corev1.Service) { s.Labels = map[string]string{proxyNameLabel: "other"} }), []*discoveryv1.EndpointSlice{two}, false, "\nnothing\n"},
 		{"an external name", makeService("web", []string{""}, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }), nil, false, "\nnothing\n"},
 	} {
+		v := testView(c.v6)
+		apart := v
+		apart.apart = true
+		p := makePlan(c.service, c.slices, apart)
+		fmt.Fprintf(&rules, "== %s\n", c.name)
+		for line := range strings.Lines(shown(p.ipTables(apart), p)) {
+			if rule, is := strings.CutPrefix(line, "-A "); is || line[0] == '*' {
+				rules.WriteString(rule)
+			}
+		}
 		t.Run(c.name, func(t *testing.T) {
-			got := "\n" + makePlan(c.service, c.slices, testView(c.v6)).text()
+			got := "\n" + makePlan(c.service, c.slices, v).text(v.family)
 			if d := gocmp.Diff(strings.Split(c.want, "\n"), strings.Split(got, "\n")); d != "" {
 				t.Errorf("plan differs (-want +got):\n%s", d)
 			}
 		})
+	}
+	golden(t, rules.String())
+}
+
+// update writes what is said, for who has read it.
+var update = flag.Bool("update", false, "write the rules of iptables that plans are")
+
+// golden compares with what testdata has of all cases: the same plans as rules of iptables.
+func golden(t *testing.T, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", "iptables.txt")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := gocmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
+		t.Errorf("rules differ (-want +got):\n%s", d)
 	}
 }
 
@@ -358,14 +397,20 @@ func TestNamesAreShortEnough(t *testing.T) {
 	long := strings.Repeat("n", 63)
 	p := &servicePort{service: types.NamespacedName{Namespace: long, Name: long}, name: long, protocol: "sctp", affinity: 86400e9}
 	e := endpoint{address: netip.MustParseAddrPort("[2001:db8:1111:2222:3333:4444:5555:6666]:65535")}
-	for _, name := range []string{"external-" + chainBase(p), endpointChain(p, e), affinitySet(p, e)} {
+	k := p.keep(e)
+	for _, name := range []string{chain{external, p.text()}.nft(), chain{toEndpoint, k.of}.nft(), k.nft()} {
 		if len(name) > 256 || strings.Contains(name, ":") {
 			t.Errorf("%q is no name for nft", name)
 		}
 	}
+	for _, kind := range []kind{byCluster, byLocal, external, firewall, toEndpoint} {
+		if name := (chain{kind, k.of}).iptables(); len(name) > 28 || !isIPTablesChain(name) || isBucket(name) {
+			t.Errorf("%q is no name for iptables", name)
+		}
+	}
 	other := e
 	other.address = netip.AddrPortFrom(e.address.Addr(), 1)
-	if endpointChain(p, e) == endpointChain(p, other) {
+	if p.keep(e).nft() == p.keep(other).nft() || p.keep(e).iptables() == p.keep(other).iptables() {
 		t.Error("two endpoints have one chain")
 	}
 }

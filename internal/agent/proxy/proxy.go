@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/knftables"
+
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
 // Primary as a node port address stands for the node's own addresses.
@@ -61,12 +63,24 @@ type Options struct {
 	Logger  *slog.Logger
 	Clock   clock.WithTicker
 
-	// Open makes a handle of a table, as the function of this name does.
+	// Backend is what rules are written by; empty is nftables.
+	Backend netfilter.Backend
+	// Open makes a handle of a table of nftables, as the function of this name does.
 	Open func(family knftables.Family, table string) (knftables.Interface, error)
+	// OpenXTables makes one of iptables, as netfilter's function of this name does.
+	OpenXTables func(v6 bool) (XTables, error)
 	// Synced is called after each time that the rules were brought up to date, for tests.
 	Synced func()
 
 	forget func(family, *frontends) (uint, error)
+	clear  func(context.Context, netfilter.Backend) error
+}
+
+// XTables is what the proxy needs of iptables.
+type XTables interface {
+	// Save lists all rules, as iptables-save does; Restore writes what a text says, as iptables-restore --noflush does.
+	Save(context.Context) (string, error)
+	Restore(ctx context.Context, text string) error
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -82,13 +96,38 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
+	if o.Backend == "" {
+		o.Backend = netfilter.NFTables
+	}
 	if o.Open == nil {
 		o.Open = Open
+	}
+	if o.OpenXTables == nil {
+		o.OpenXTables = func(v6 bool) (XTables, error) { return netfilter.OpenXTables(v6) }
 	}
 	if o.forget == nil {
 		o.forget = forget
 	}
+	if o.clear == nil {
+		o.clear = clearBackend
+	}
 	return o, nil
+}
+
+// book makes the rules of a family.
+func (o *Options) book(f family) (rulebook, error) {
+	if o.Backend == netfilter.IPTables {
+		x, err := o.OpenXTables(f.v6)
+		if err != nil {
+			return nil, err
+		}
+		return newIPTables(f, x), nil
+	}
+	nft, err := o.Open(f.tableFamily(), tableName)
+	if err != nil {
+		return nil, err
+	}
+	return newNFTTable(f, nft), nil
 }
 
 // Open makes a handle of a table. What is there is listed by netlink: nft's text of ten thousand chains takes a second.
@@ -168,7 +207,7 @@ func (f *follower) whole() bool {
 	return f.all
 }
 
-// Run keeps the rules up to date until ctx ends, and leaves them then. Without nftables it returns an error at once.
+// Run keeps the rules up to date until ctx ends, and leaves them then. Where the backend does not work it returns an error at once.
 func Run(ctx context.Context, options Options) error {
 	o, err := options.withDefaults()
 	if err != nil {
@@ -292,6 +331,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 	whole := o.Clock.NewTimer(wholeAfter)
 	defer whole.Stop()
 	var rested, restedWhole time.Time // when the machine has
+	alone := false                    // no rules of the other backend are left
 	for {
 		select {
 		case <-ctx.Done():
@@ -353,6 +393,17 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 		if o.Synced != nil {
 			o.Synced()
 		}
+		if !alone { // not before ours are there
+			alone = true
+			for _, other := range []netfilter.Backend{netfilter.NFTables, netfilter.IPTables} {
+				if other == o.Backend {
+					continue
+				}
+				if err := o.clear(ctx, other); err != nil && ctx.Err() == nil {
+					o.Logger.Warn("services: rules of another backend may be left", "backend", other, "error", err)
+				}
+			}
+		}
 	}
 }
 
@@ -406,21 +457,15 @@ func (l listed) ranges() []netip.Prefix {
 	return out
 }
 
-// Remove deletes the tables, and with them all that the proxy ever wrote.
+// Remove deletes all that the proxy ever wrote, by whatever backend.
 func Remove(ctx context.Context) error {
-	var errs []error
-	for _, f := range families() {
-		nft, err := knftables.New(f.nft, tableName)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("use nftables for %s: %w", f.ip, err))
-			continue
-		}
-		tx := nft.NewTransaction()
-		tx.Add(&knftables.Table{})
-		tx.Delete(&knftables.Table{})
-		if err := nft.Run(ctx, tx); err != nil {
-			errs = append(errs, fmt.Errorf("delete %s rules: %w", f.ip, err))
-		}
+	return errors.Join(clearBackend(ctx, netfilter.NFTables), clearBackend(ctx, netfilter.IPTables))
+}
+
+// clearBackend deletes what the proxy wrote by one backend. Where its programs are missing there is nothing.
+func clearBackend(ctx context.Context, b netfilter.Backend) error {
+	if b == netfilter.IPTables {
+		return netfilter.RemoveChains(ctx, isIPTablesChain)
 	}
-	return errors.Join(errs...)
+	return netfilter.RemoveTable(ctx, tableName)
 }

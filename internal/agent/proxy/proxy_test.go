@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/knftables"
+
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
 // TestRun follows an API: Services that come, change and go, and the node's zone. Each wait is for a transaction.
@@ -39,7 +41,7 @@ func TestRun(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var v4 *knftables.Fake
-	synced := make(chan struct{}, 1000)
+	synced, cleared := make(chan struct{}, 1000), make(chan netfilter.Backend, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error)
@@ -57,6 +59,10 @@ func TestRun(t *testing.T) {
 			},
 			Synced: func() { synced <- struct{}{} },
 			forget: func(family, *frontends) (uint, error) { return 0, nil },
+			clear: func(_ context.Context, b netfilter.Backend) error {
+				cleared <- b
+				return nil
+			},
 		})
 	}()
 	shared.Start(ctx.Done())
@@ -113,6 +119,9 @@ func TestRun(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("Run does not end")
 	}
+	if b := <-cleared; b != netfilter.IPTables || len(cleared) > 0 {
+		t.Errorf("rules of %s are removed, and of %d others; want those of iptables, once", b, len(cleared))
+	}
 	shared.Shutdown()
 	if rules := v4.Dump(); !has(": 10.244.1.3 . 8080")(rules) {
 		t.Errorf("the rules are gone with their proxy:\n%s", rules)
@@ -155,6 +164,7 @@ func TestRest(t *testing.T) {
 				defer mu.Unlock()
 				synced = append(synced, time.Now())
 			},
+			clear: func(context.Context, netfilter.Backend) error { return nil },
 		}.withDefaults()
 		if err != nil {
 			t.Fatal(err)

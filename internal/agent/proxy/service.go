@@ -11,32 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/knftables"
 )
 
 // proxyNameLabel on a Service says that some other proxy does it.
 const proxyNameLabel = "service.kubernetes.io/service-proxy-name"
-
-// family is one of the two IP families, and nft's words for it.
-type family struct {
-	v6       bool
-	nft      knftables.Family
-	match    string // the header's name in a rule
-	address  string // the type of an address
-	loopback string
-	ip       corev1.IPFamily
-	network  string // of a listener
-}
-
-// families are both, in the order in which they are synchronized.
-func families() []family {
-	return []family{
-		{nft: knftables.IPv4Family, match: "ip", address: "ipv4_addr", loopback: "127.0.0.0/8", ip: corev1.IPv4Protocol, network: "tcp4"},
-		{v6: true, nft: knftables.IPv6Family, match: "ip6", address: "ipv6_addr", loopback: "::1", ip: corev1.IPv6Protocol, network: "tcp6"},
-	}
-}
-
-func (f family) has(a netip.Addr) bool { return a.IsValid() && a.Is6() == f.v6 }
 
 // servicePort is one port of a Service in one family.
 type servicePort struct {
@@ -101,7 +79,9 @@ func portsOf(svc *corev1.Service, f family) []servicePort {
 	for _, p := range svc.Spec.Ports {
 		one := base
 		one.name, one.port, one.nodePort, one.protocol = p.Name, p.Port, p.NodePort, protocolOf(p.Protocol)
-		out = append(out, one)
+		if slices.Contains([]string{"tcp", "udp", "sctp"}, one.protocol) {
+			out = append(out, one)
+		}
 	}
 	return out
 }

@@ -42,17 +42,17 @@ type self struct {
 	here      []netip.Prefix
 }
 
-// open makes the tables' handles. A machine without one of the families does with the other.
+// open makes the tables. A machine without one of the families does with the other.
 func open(o Options, src source, s self) (*syncer, error) {
 	out := &syncer{options: o, source: src, self: s}
 	var errs []error
 	for _, f := range families() {
-		nft, err := o.Open(f.nft, tableName)
+		book, err := o.book(f)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("use nftables for %s: %w", f.ip, err))
+			errs = append(errs, fmt.Errorf("use %s for %s: %w", o.Backend, f.ip, err))
 			continue
 		}
-		out.tables = append(out.tables, newTable(f, nft))
+		out.tables = append(out.tables, newTable(f, book))
 		hosts := []string{""}
 		if len(o.NodePortAddresses) > 0 {
 			hosts = nil
@@ -141,6 +141,7 @@ func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool
 	for i, t := range s.tables {
 		begin := s.options.Clock.Now()
 		around := s.around(t.family)
+		around.apart = !t.book.mapped()
 		whole := all || !t.known
 		names := make([]types.NamespacedName, 0, len(changed))
 		if whole {
@@ -209,7 +210,7 @@ func (s *syncer) forget(t *table) error {
 func (s *syncer) sweep(ctx context.Context) error {
 	var errs []error
 	for _, t := range s.tables {
-		if err := t.sweep(ctx); err != nil {
+		if err := t.book.sweep(ctx); err != nil {
 			s.options.Metrics.swept(t)
 			errs = append(errs, err)
 		}
@@ -218,7 +219,7 @@ func (s *syncer) sweep(ctx context.Context) error {
 }
 
 func (s *syncer) unswept() bool {
-	return slices.ContainsFunc(s.tables, func(t *table) bool { return len(t.stale) > 0 })
+	return slices.ContainsFunc(s.tables, func(t *table) bool { return t.book.unswept() })
 }
 
 func (s *syncer) end() {

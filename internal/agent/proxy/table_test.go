@@ -201,22 +201,7 @@ func TestChangesAndTheWholeAreTheSame(t *testing.T) {
 	src := newStatic()
 	s, tables := fakeSyncer(t, src)
 	syncs(t, s, true)
-	kinds := []func(*corev1.Service){func(*corev1.Service) {}, nodePort, sticky, localInside, func(v *corev1.Service) { balanced("203.0.113.5")(v); localOutside(v) }}
-	for i := range 200 {
-		name := fmt.Sprint("svc", i*7%5)
-		n := types.NamespacedName{Namespace: "ns", Name: name}
-		switch i % 6 {
-		case 5:
-			delete(src.services, n)
-		default:
-			l := makeSlice(name)
-			for k := range i % 4 {
-				l.Endpoints = append(l.Endpoints, at(fmt.Sprint("10.244.0.", 2+(i+k)%6), []string{"here", "there"}[(i+k)%2]))
-			}
-			src.set(makeService(name, []string{fmt.Sprint("10.96.0.", i*7%5+1)}, kinds[i%len(kinds)]), l)
-		}
-		syncs(t, s, false, n)
-	}
+	randomChanges(t, src, s)
 	if err := s.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -236,6 +221,27 @@ func TestChangesAndTheWholeAreTheSame(t *testing.T) {
 	}
 }
 
+// randomChanges changes a few Services, each change written by itself.
+func randomChanges(t *testing.T, src *static, s *syncer) {
+	t.Helper()
+	kinds := []func(*corev1.Service){func(*corev1.Service) {}, nodePort, sticky, localInside, func(v *corev1.Service) { balanced("203.0.113.5")(v); localOutside(v) }}
+	for i := range 200 {
+		name := fmt.Sprint("svc", i*7%5)
+		n := types.NamespacedName{Namespace: "ns", Name: name}
+		switch i % 6 {
+		case 5:
+			delete(src.services, n)
+		default:
+			l := makeSlice(name)
+			for k := range i % 4 {
+				l.Endpoints = append(l.Endpoints, at(fmt.Sprint("10.244.0.", 2+(i+k)%6), []string{"here", "there"}[(i+k)%2]))
+			}
+			src.set(makeService(name, []string{fmt.Sprint("10.96.0.", i*7%5+1)}, kinds[i%len(kinds)]), l)
+		}
+		syncs(t, s, false, n)
+	}
+}
+
 func lines(text string) []string {
 	out := strings.Split(text, "\n")
 	slices.Sort(out)
@@ -244,7 +250,14 @@ func lines(text string) []string {
 
 // BenchmarkTenThousand is 10,000 Services of two endpoints each, in the kernel: all of them, and a change of one.
 func BenchmarkTenThousand(b *testing.B) {
+	for name, in := range languages() {
+		b.Run(name, func(b *testing.B) { benchTenThousand(b, in) })
+	}
+}
+
+func benchTenThousand(b *testing.B, in language) {
 	made := netlab.New(b)
+	in.want(b, made.Node)
 	src := newStatic()
 	service := func(i, endpoint int) types.NamespacedName {
 		name := fmt.Sprint("svc", i)
@@ -254,7 +267,7 @@ func BenchmarkTenThousand(b *testing.B) {
 	for i := range 10_000 {
 		service(i, i)
 	}
-	o, err := Options{NodeName: "here", Bridged: true, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/15")}}.withDefaults()
+	o, err := Options{NodeName: "here", Bridged: true, Backend: in.Backend, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/15")}}.withDefaults()
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -4,7 +4,6 @@
 package proxy
 
 import (
-	"net/netip"
 	"strconv"
 	"strings"
 
@@ -54,15 +53,13 @@ func hooks() []hook {
 	}
 }
 
-// surroundings are what the skeleton depends on.
-type surroundings struct {
-	view
-	services      []netip.Prefix // the ranges of the Services' addresses, in this family
-	nodePorts     []netip.Addr   // that node ports are on
-	allNodePorts  bool           // on all: nodePorts is not looked at
-	here          []netip.Prefix // of this node's pods, in this family
-	bridged       bool           // answers between them pass the kernel's rules
-	masqueradeAll bool
+// containers are the maps and sets that plans have elements in, in the order in which they are filled; a set's elements have no value.
+func containers() []string {
+	out := []string{clusterIPs, serviceIPs, serviceNodePorts, noEndpointIPs, noEndpointPorts, firewallIPs, hairpins}
+	for i := range longest {
+		out = append(out, backendMap(i))
+	}
+	return out
 }
 
 // skeleton writes everything but the Services' own.
@@ -87,40 +84,42 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 		}
 	}
 
-	addressed := s.address + " . inet_proto . inet_service"
+	addressed := s.addressType() + " . inet_proto . inet_service"
 	for _, name := range containers() {
 		switch name {
 		case clusterIPs:
-			tx.Add(&knftables.Set{Name: name, Type: s.address})
+			tx.Add(&knftables.Set{Name: name, Type: s.addressType()})
 		case hairpins:
-			tx.Add(&knftables.Set{Name: name, Type: s.address + " . " + addressed})
+			tx.Add(&knftables.Set{Name: name, Type: s.addressType() + " . " + addressed})
 		case serviceNodePorts, noEndpointPorts:
 			tx.Add(&knftables.Map{Name: name, Type: "inet_proto . inet_service : verdict"})
 		case serviceIPs, noEndpointIPs, firewallIPs:
 			tx.Add(&knftables.Map{Name: name, Type: addressed + " : verdict"})
 		default:
-			tx.Add(&knftables.Map{Name: name, Type: addressed + " : " + s.address + " . inet_service"})
+			tx.Add(&knftables.Map{Name: name, Type: addressed + " : " + s.addressType() + " . inet_service"})
 		}
 	}
-	ports := &knftables.Set{Name: nodePortIPs, Type: s.address}
+	ports := &knftables.Set{Name: nodePortIPs, Type: s.addressType()}
 	tx.Add(ports)
 	tx.Flush(ports)
 
-	destination := s.match + " daddr . meta l4proto . th dport"
+	destination := s.match() + " daddr . meta l4proto . th dport"
 	for i := range longest {
-		chain(backend(i))
-		rule(backend(i), "meta l4proto { tcp, udp, sctp } dnat", s.match, "addr . port to", destination, "map @"+backend(i))
+		name := backendOf(i).nft()
+		chain(name)
+		rule(name, "meta l4proto { tcp, udp, sctp } dnat", s.match(), "addr . port to", destination, "map @"+backendMap(i))
 	}
 	for n := range longest {
 		choices := make([]string, n+1)
 		for i := range choices {
-			choices[i] = strconv.Itoa(i) + " : goto " + backend(i)
+			choices[i] = strconv.Itoa(i) + " : goto " + backendOf(i).nft()
 		}
-		chain(drawing(n + 1))
+		name := drawOf(n + 1).nft()
+		chain(name)
 		if n == 0 {
-			rule(drawing(1), "goto", backend(0))
+			rule(name, "goto", backendOf(0).nft())
 		} else {
-			rule(drawing(n+1), "numgen random mod", strconv.Itoa(n+1), "vmap {", strings.Join(choices, " , "), "}") // as the tests' table reads it
+			rule(name, "numgen random mod", strconv.Itoa(n+1), "vmap {", strings.Join(choices, " , "), "}") // as the tests' table reads it
 		}
 	}
 	rule(rejectChain, "meta l4proto tcp reject with tcp reset")
@@ -128,24 +127,24 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 	rule(endpointsCheck, destination, "vmap @"+noEndpointIPs)
 	rule(firewallCheck, destination, "vmap @"+firewallIPs)
 
-	rule(clusterIPCheck, s.match, "daddr @"+clusterIPs, "goto", rejectChain)
+	rule(clusterIPCheck, s.match(), "daddr @"+clusterIPs, "goto", rejectChain)
 	if len(s.services) > 0 {
 		// What the node answers itself, like its cluster DNS, is no stray.
-		rule(clusterIPCheck, s.match, "daddr", braces(s.services), "fib daddr type != local drop")
+		rule(clusterIPCheck, s.match(), "daddr", braces(s.services), "fib daddr type != local drop")
 	}
 
 	if s.masqueradeAll {
-		rule(servicesChain, s.match, "daddr @"+clusterIPs, setMark)
+		rule(servicesChain, s.match(), "daddr @"+clusterIPs, setMark)
 	} else if foreign := s.foreign(); foreign != "" {
 		// Whoever is routed here from outside the cluster to a Service's address may be sent on to another node.
-		rule(servicesChain, s.match, "daddr @"+clusterIPs, foreign, setMark)
+		rule(servicesChain, s.match(), "daddr @"+clusterIPs, foreign, setMark)
 	}
 	rule(servicesChain, destination, "vmap @"+serviceIPs)
 
-	onPort := []any{s.match, "daddr @" + nodePortIPs}
+	onPort := []any{s.match(), "daddr @" + nodePortIPs}
 	check := onPort
 	if s.allNodePorts {
-		check = []any{s.match, "daddr !=", s.loopback}
+		check = []any{s.match(), "daddr !=", s.loopback}
 		onPort = append([]any{"fib daddr type local"}, check...)
 	} else {
 		for _, a := range s.nodePorts {
@@ -156,9 +155,9 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 	rule(nodePortsCheck, append(check, "meta l4proto . th dport vmap @"+noEndpointPorts)...)
 
 	rule(masquerading, "mark and", masqueradeMark, "!= 0 mark set mark xor", masqueradeMark, "masquerade fully-random")
-	rule(masquerading, "ct status dnat", s.match, "saddr .", s.match, "daddr . meta l4proto . th dport @"+hairpins, "masquerade fully-random")
+	rule(masquerading, "ct status dnat", s.match(), "saddr .", s.match(), "daddr . meta l4proto . th dport @"+hairpins, "masquerade fully-random")
 	if !s.bridged && len(s.here) > 0 {
 		// Pods on one bridge would answer each other past us, with an address that was never called.
-		rule(masquerading, "ct status dnat", s.match, "saddr", braces(s.here), s.match, "daddr", braces(s.here), "masquerade fully-random")
+		rule(masquerading, "ct status dnat", s.match(), "saddr", braces(s.here), s.match(), "daddr", braces(s.here), "masquerade fully-random")
 	}
 }

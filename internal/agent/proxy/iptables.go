@@ -1,0 +1,227 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
+)
+
+// ipTables is a rulebook of iptables: chains of ours in its tables. There are no maps. An element is a rule in the chain that its container
+// asks for, and one by address is in the chain of the last byte of its address, to which that chain leads: so a packet looks at a
+// 256th of all addresses, and a change of one rewrites as many.
+type ipTables struct {
+	family
+	x      XTables
+	around surroundings
+	// listed are the elements by the chain that they are rules of. One may be a rule of two chains.
+	listed map[place]map[element]verdict
+}
+
+// place is a chain's name in one of iptables' tables.
+type place struct{ table, chain string }
+
+func newIPTables(f family, x XTables) *ipTables { return &ipTables{family: f, x: x} }
+
+func (t *ipTables) mapped() bool { return false }
+
+// Chains go with the transaction that has no more use for them.
+func (t *ipTables) unswept() bool               { return false }
+func (t *ipTables) sweep(context.Context) error { return nil }
+
+// replace finds what there is, writes everything, and deletes what of that is not wanted.
+func (t *ipTables) replace(ctx context.Context, s surroundings, d *delta) error {
+	saved, err := t.x.Save(ctx)
+	if err != nil {
+		return err
+	}
+	t.around, t.listed = s, map[place]map[element]verdict{}
+	text := newRestored()
+	t.list(d)
+	for p := range t.listed {
+		text.write(p, t.rulesAt(p))
+	}
+	for p, rules := range skeletonChains(s) {
+		text.write(p, rules)
+	}
+	for _, p := range roots() {
+		text.write(p, t.rulesAt(p))
+	}
+	t.own(text, d)
+	found := netfilter.Find(saved, isIPTablesChain)
+	for table, f := range found {
+		for _, name := range f.Chains {
+			if p := (place{table, name}); !text.has(p) {
+				text.delete(p)
+			}
+		}
+	}
+	for table, hooks := range ipTablesHooks() {
+		text.hooks[table] = found[table].Hook(hooks...)
+	}
+	return t.x.Restore(ctx, text.String())
+}
+
+// change writes the chains that are not what they were.
+func (t *ipTables) change(ctx context.Context, d *delta) error {
+	text := newRestored()
+	changed, rooted := t.list(d)
+	for p := range changed {
+		if len(t.listed[p]) == 0 && isBucket(p.chain) {
+			delete(t.listed, p)
+			text.delete(p)
+		} else {
+			text.write(p, t.rulesAt(p))
+		}
+	}
+	for p := range rooted {
+		text.write(p, t.rulesAt(p))
+	}
+	t.own(text, d)
+	for table, present := range map[string]string{"filter": refuseChain, "mangle": firewalls.chain, "nat": markChain} {
+		if text.touches(table) { // it fails where somebody has deleted our chains
+			text.write(place{table, canaryChain}, []string{"-j " + present})
+		}
+	}
+	return t.x.Restore(ctx, text.String())
+}
+
+// own writes the chains of Services.
+func (t *ipTables) own(text *restored, d *delta) {
+	for c, rules := range d.chains {
+		var out []string
+		for _, r := range rules {
+			out = append(out, r.iptables(c.of)...)
+		}
+		text.write(place{c.table(), c.iptables()}, out)
+	}
+	for _, c := range d.gone {
+		text.delete(place{c.table(), c.iptables()})
+	}
+}
+
+// list books the elements of a delta. It returns the chains of which rules have changed, and those which lead to others of them than before.
+func (t *ipTables) list(d *delta) (changed, rooted map[place]bool) {
+	changed, rooted = map[place]bool{}, map[place]bool{}
+	note := func(root, at place, is bool) {
+		changed[at] = true
+		if root != at && is != (len(t.listed[at]) > 0) {
+			rooted[root] = true
+		}
+	}
+	for _, e := range d.remove {
+		for _, root := range t.rootsOf(e) {
+			at := e.under(root)
+			was := len(t.listed[at]) > 0
+			delete(t.listed[at], e)
+			note(root, at, was)
+		}
+	}
+	for _, v := range d.add {
+		for _, root := range t.rootsOf(v.element) {
+			at := v.under(root)
+			was := len(t.listed[at]) > 0
+			if !was {
+				t.listed[at] = map[element]verdict{}
+			}
+			t.listed[at][v.element] = v.verdict
+			note(root, at, was)
+		}
+	}
+	return changed, rooted
+}
+
+// rulesAt is what is in a chain whose rules are made from elements, or which leads to such.
+func (t *ipTables) rulesAt(p place) []string {
+	var out []string
+	if !isBucket(p.chain) {
+		for i := range 256 {
+			if b := (place{p.table, bucketName(p.chain, byte(i))}); len(t.listed[b]) > 0 {
+				out = append(out, "-d "+t.byLastByte(byte(i))+" -j "+b.chain)
+			}
+		}
+	}
+	for _, e := range slices.SortedFunc(maps.Keys(t.listed[p]), element.compare) {
+		out = append(out, t.ruleOf(p, e, t.listed[p][e]))
+	}
+	return append(out, t.around.tail(p)...)
+}
+
+// byLastByte matches addresses that end so.
+func (t *ipTables) byLastByte(b byte) string {
+	if t.v6 {
+		return fmt.Sprintf("::%x/::ff", b)
+	}
+	return fmt.Sprintf("0.0.0.%d/0.0.0.255", b)
+}
+
+// restored is a text for iptables-restore in the making.
+type restored struct {
+	chains map[place][]string
+	gone   map[place]bool
+	hooks  map[string][]string // what jumps to ours, by table
+}
+
+func newRestored() *restored {
+	return &restored{chains: map[place][]string{}, gone: map[place]bool{}, hooks: map[string][]string{}}
+}
+
+func (r *restored) write(p place, rules []string) { r.chains[p] = rules }
+func (r *restored) delete(p place)                { r.gone[p] = true }
+
+func (r *restored) has(p place) bool {
+	_, is := r.chains[p]
+	return is
+}
+
+func (r *restored) touches(table string) bool {
+	for _, all := range []iter.Seq[place]{maps.Keys(r.chains), maps.Keys(r.gone)} {
+		for range where(all, func(p place) bool { return p.table == table }) {
+			return true
+		}
+	}
+	return false
+}
+
+// String is the text. Within a table all chains are emptied before any has its rules, so that those which go are used by none. What is
+// refused is written first: it is looked at last.
+func (r *restored) String() string {
+	var out strings.Builder
+	byName := func(a, b place) int { return strings.Compare(a.chain, b.chain) }
+	for _, table := range []string{"filter", "mangle", "nat"} {
+		in := func(p place) bool { return p.table == table }
+		chains := slices.SortedFunc(where(maps.Keys(r.chains), in), byName)
+		gone := slices.SortedFunc(where(maps.Keys(r.gone), in), byName)
+		if len(chains)+len(gone)+len(r.hooks[table]) == 0 {
+			continue
+		}
+		out.WriteString("*" + table + "\n")
+		for _, p := range slices.Concat(chains, gone) {
+			out.WriteString(":" + p.chain + " - [0:0]\n")
+		}
+		for _, p := range chains {
+			for _, rule := range r.chains[p] {
+				out.WriteString("-A ")
+				out.WriteString(p.chain)
+				out.WriteString(" ")
+				out.WriteString(rule)
+				out.WriteString("\n")
+			}
+		}
+		for _, line := range r.hooks[table] {
+			out.WriteString(line + "\n")
+		}
+		for _, p := range gone {
+			out.WriteString("-X " + p.chain + "\n")
+		}
+		out.WriteString("COMMIT\n")
+	}
+	return out.String()
+}

@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// How iptables says it.
+
+// ipTablesPrefix begins the names of our chains. What follows is what kube-proxy has after KUBE-, where it has the same: those are left alone.
+const ipTablesPrefix = "MORTISE-"
+
+// gatewayChain is not the proxy's, but that of package gateway.
+const gatewayChain = ipTablesPrefix + "PODS"
+
+func isIPTablesChain(name string) bool {
+	return strings.HasPrefix(name, ipTablesPrefix) && name != gatewayChain
+}
+
+// table is where a chain of a Service is: who is let in is looked at before the address is replaced.
+func (c chain) table() string {
+	if c.kind == firewall {
+		return "mangle"
+	}
+	return "nat"
+}
+
+// iptables is the name of a chain of a Service. It has 28 letters at most, so that a hash has to do; rules have the Service in a comment.
+func (c chain) iptables() string {
+	short := map[kind]string{byCluster: "SVC-", byLocal: "SVL-", external: "EXT-", firewall: "FW-", toEndpoint: "SEP-"}[c.kind]
+	hash := sha256.Sum256([]byte(c.of))
+	return ipTablesPrefix + short + base32.StdEncoding.EncodeToString(hash[:10])
+}
+
+// comment says whose a rule is.
+func comment(of string) string {
+	const most = 255 // what the kernel keeps
+	said := harmless(of)
+	if said = said[:min(len(said), most)]; said == "" {
+		return ""
+	}
+	return `-m comment --comment "` + said + `" `
+}
+
+// iptables is the rule's text after its chain, or those of all that it takes. The chain's owner is said in each.
+func (r rule) iptables(of string) []string {
+	heads := []string{""}
+	if len(r.from) > 0 {
+		heads = nil
+		for _, p := range r.from {
+			heads = append(heads, "-s "+p.String()+" ")
+		}
+	}
+	match := comment(of)
+	if r.self {
+		match += "-m addrtype --src-type LOCAL "
+	}
+	if r.kept != (keep{}) {
+		match += fmt.Sprintf("-m recent --name %s --rcheck --seconds %d --reap ", r.kept.iptables(), r.kept.time/time.Second)
+	}
+	var out []string
+	for _, head := range heads {
+		if r.remember != (keep{}) {
+			out = append(out, head+match+"-m recent --name "+r.remember.iptables()+" --set")
+			continue
+		}
+		// The first by one in n, the next by one in what remains.
+		for i, v := range r.to {
+			line := head
+			if v.do == translate {
+				line += "-p " + r.protocol + " "
+			}
+			line += match
+			if left := len(r.to) - i; left > 1 {
+				line += "-m statistic --mode random --probability " + strconv.FormatFloat(1/float64(left), 'f', 10, 64) + " "
+			}
+			out = append(out, line+v.iptables())
+		}
+	}
+	return out
+}
+
+func (v verdict) iptables() string {
+	switch v.do {
+	case jump:
+		return "-g " + v.chain.iptables()
+	case translate:
+		return "-j DNAT --to-destination " + v.place.String()
+	case mark:
+		return "-j " + markChain
+	case back:
+		return "-j RETURN"
+	case refuse:
+		return "-j " + refuseChain
+	}
+	return "-j DROP"
+}
+
+// iptables is the name of the list of clients, which is that of the endpoint's chain.
+func (k keep) iptables() string { return chain{toEndpoint, k.of}.iptables() }
+
+// rootsOf are the chains that an element is a rule of, or below which it is.
+func (t *ipTables) rootsOf(e element) []place {
+	switch e.container {
+	case clusterIPs:
+		if t.around.masqueradeAll || len(t.around.pods) > 0 {
+			return []place{natServices, clusterAddresses}
+		}
+		return []place{clusterAddresses}
+	case serviceIPs:
+		return []place{natServices}
+	case serviceNodePorts:
+		return []place{natNodePorts}
+	case noEndpointIPs:
+		return []place{noEndpoints}
+	case noEndpointPorts:
+		return []place{nodePortsWithout}
+	case firewallIPs:
+		return []place{firewalls}
+	}
+	return []place{hairpinChain}
+}
+
+// under is the chain below a root where the element is a rule.
+func (e element) under(root place) place {
+	if !e.addr.IsValid() {
+		return root
+	}
+	all := e.addr.AsSlice()
+	return place{root.table, bucketName(root.chain, all[len(all)-1])}
+}
+
+func bucketName(root string, b byte) string { return fmt.Sprintf("%s-%02x", root, b) }
+
+// isBucket tells the chains of a last byte: theirs are the only small letters and digits.
+func isBucket(chain string) bool {
+	i := len(chain) - 3
+	return chain[i] == '-' && strings.Trim(chain[i+1:], "0123456789abcdef") == ""
+}
+
+// ruleOf is an element's rule in a chain.
+func (t *ipTables) ruleOf(p place, e element, v verdict) string {
+	port := "-p " + e.protocol + " -m " + e.protocol + " --dport " + strconv.Itoa(int(e.port)) + " "
+	if !e.addr.IsValid() {
+		return port + comment(v.chain.of) + v.dispatched()
+	}
+	host := e.addr.String() + "/" + strconv.Itoa(e.addr.BitLen()) + " "
+	switch e.container {
+	case clusterIPs:
+		if p.table == natServices.table {
+			return "-d " + host + "-j " + foreignChain
+		}
+		return "-d " + host + "-j " + refuseChain
+	case hairpins:
+		return "-s " + host + "-d " + host + port + "-j " + masquerade
+	}
+	return "-d " + host + port + comment(v.chain.of) + v.dispatched()
+}
+
+// dispatched is a verdict of an element. A jump comes back: others may have a say in what is not done there.
+func (v verdict) dispatched() string {
+	if v.do == jump {
+		return "-j " + v.chain.iptables()
+	}
+	return v.iptables()
+}
+
+// where are those of a sequence that are so.
+func where[T any](all iter.Seq[T], is func(T) bool) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for v := range all {
+			if is(v) && !yield(v) {
+				return
+			}
+		}
+	}
+}

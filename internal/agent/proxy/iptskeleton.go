@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import "net/netip"
+
+// The chains that others lead to by name.
+const (
+	markChain    = ipTablesPrefix + "MARK-MASQ"
+	foreignChain = ipTablesPrefix + "MARK-FOREIGN" // marks what no pod sends
+	refuseChain  = ipTablesPrefix + "REFUSE"
+	masqChain    = ipTablesPrefix + "MASQ"
+	canaryChain  = ipTablesPrefix + "CANARY" // nobody leads there; it leads to a chain that has to be there
+	masquerade   = "MASQUERADE --random-fully"
+)
+
+// The chains that elements are rules of, or that lead to the chains of last bytes where they are.
+var (
+	natServices      = place{"nat", ipTablesPrefix + "SERVICES"}
+	natNodePorts     = place{"nat", ipTablesPrefix + "NODEPORTS"}
+	hairpinChain     = place{"nat", ipTablesPrefix + "HAIRPIN"}
+	clusterAddresses = place{"filter", ipTablesPrefix + "CLUSTER-IPS"}
+	noEndpoints      = place{"filter", ipTablesPrefix + "NO-ENDPOINTS"}
+	nodePortsWithout = place{"filter", ipTablesPrefix + "NODEPORTS"}
+	firewalls        = place{"mangle", ipTablesPrefix + "PROXY-FIREWALL"}
+)
+
+func roots() []place {
+	return []place{natServices, natNodePorts, hairpinChain, clusterAddresses, noEndpoints, nodePortsWithout, firewalls}
+}
+
+const (
+	inputChain       = ipTablesPrefix + "INPUT"
+	forwardChain     = ipTablesPrefix + "FORWARD"
+	postroutingChain = ipTablesPrefix + "POSTROUTING"
+)
+
+// ipTablesHooks are THE order of things: what leads from the kernel's chains to ours, as iptables-save says it. It is that of [hooks], but
+// who may reach a load balancer is looked at in the table mangle, whose rules come before those that replace addresses.
+func ipTablesHooks() map[string][]string {
+	const (
+		said  = `-m comment --comment "Services, by Mortise" -j `
+		fresh = "-m conntrack --ctstate NEW " + said
+	)
+	return map[string][]string{
+		"mangle": {"PREROUTING " + fresh + firewalls.chain, "OUTPUT " + fresh + firewalls.chain},
+		"nat":    {"PREROUTING " + said + natServices.chain, "OUTPUT " + said + natServices.chain, "POSTROUTING " + said + postroutingChain},
+		"filter": {"INPUT " + fresh + inputChain, "FORWARD " + fresh + forwardChain, "OUTPUT " + fresh + forwardChain},
+	}
+}
+
+// skeletonChains are the chains that no element is in.
+func skeletonChains(s surroundings) map[place][]string {
+	reply := func(from, to []netip.Prefix) (out []string) {
+		for _, f := range from {
+			for _, t := range to {
+				out = append(out, "-s "+f.String()+" -d "+t.String()+" -m conntrack --ctstate DNAT -j "+masquerade)
+			}
+		}
+		return out
+	}
+	setsMark := "-j MARK --set-xmark " + masqueradeMark + "/" + masqueradeMark
+	var foreign []string
+	if !s.masqueradeAll {
+		for _, p := range s.pods {
+			foreign = append(foreign, "-s "+p.String()+" -j RETURN")
+		}
+	}
+	leaving := []string{
+		"-m mark --mark " + masqueradeMark + "/" + masqueradeMark + " -g " + masqChain,
+		"-m conntrack --ctstate DNAT -j " + hairpinChain.chain,
+	}
+	if !s.bridged {
+		// Pods on one bridge would answer each other past us, with an address that was never called.
+		leaving = append(leaving, reply(s.here, s.here)...)
+	}
+	return map[place][]string{
+		{"filter", canaryChain}:   {"-j " + refuseChain},
+		{"mangle", canaryChain}:   {"-j " + firewalls.chain},
+		{"nat", canaryChain}:      {"-j " + markChain},
+		{"nat", markChain}:        {setsMark},
+		{"nat", foreignChain}:     append(foreign, setsMark),
+		{"nat", masqChain}:        {"-j MARK --xor-mark " + masqueradeMark, "-j " + masquerade},
+		{"nat", postroutingChain}: leaving,
+		{"filter", refuseChain}:   {"-p tcp -j REJECT --reject-with tcp-reset", "-j REJECT"},
+		{"filter", inputChain}:    append(s.toNodePorts(nodePortsWithout.chain, ""), "-j "+noEndpoints.chain),
+		{"filter", forwardChain}:  {"-j " + noEndpoints.chain, "-j " + clusterAddresses.chain},
+	}
+}
+
+// toNodePorts leads to a chain for node ports, from the addresses that these are on.
+func (s surroundings) toNodePorts(chain, local string) []string {
+	if s.allNodePorts {
+		return []string{"! -d " + s.loopback + " " + local + "-j " + chain}
+	}
+	out := make([]string, 0, len(s.nodePorts))
+	for _, a := range s.nodePorts {
+		out = append(out, "-d "+a.String()+" -j "+chain)
+	}
+	return out
+}
+
+// tail is what follows the elements' rules in a chain.
+func (s surroundings) tail(p place) []string {
+	switch p {
+	case natServices:
+		return s.toNodePorts(natNodePorts.chain, "-m addrtype --dst-type LOCAL ")
+	case clusterAddresses:
+		// What the node answers itself, like its cluster DNS, is no stray.
+		var out []string
+		for _, r := range s.services {
+			out = append(out, "-d "+r.String()+" -m addrtype ! --dst-type LOCAL -j DROP")
+		}
+		return out
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/knftables"
+)
+
+// How nftables says it.
+
+// tableFamily is nft's family of a table, match the header's name in a rule, addressType the type of an address.
+func (f family) tableFamily() knftables.Family {
+	if f.v6 {
+		return knftables.IPv6Family
+	}
+	return knftables.IPv4Family
+}
+
+func (f family) match() string {
+	if f.v6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
+func (f family) addressType() string {
+	if f.v6 {
+		return "ipv6_addr"
+	}
+	return "ipv4_addr"
+}
+
+// foreign matches traffic that no pod sends; empty where pods are not known.
+func (v view) foreign() string {
+	if len(v.pods) == 0 {
+		return ""
+	}
+	return v.match() + " saddr != " + braces(v.pods)
+}
+
+// braces is an anonymous set, or the one thing that would be in it.
+func braces(list []netip.Prefix) string {
+	texts := make([]string, len(list))
+	for i, p := range list {
+		if texts[i] = p.String(); p.IsSingleIP() {
+			texts[i] = p.Addr().String()
+		}
+	}
+	if len(texts) == 1 {
+		return texts[0]
+	}
+	return "{ " + strings.Join(texts, ", ") + " }"
+}
+
+const (
+	setMark       = "mark set mark or " + masqueradeMark
+	rejectVerdict = "goto " + rejectChain
+)
+
+// nft is the rule's text, or those of all that it takes.
+func (r rule) nft(f family) []string {
+	head := ""
+	if len(r.from) > 0 {
+		head = f.match() + " saddr " + braces(r.from) + " "
+	}
+	if r.self {
+		head += "fib saddr type local "
+	}
+	if r.kept != (keep{}) {
+		head += f.match() + " saddr @" + r.kept.nft() + " "
+	}
+	if r.remember != (keep{}) {
+		return []string{head + "update @" + r.remember.nft() + " { " + f.match() + " saddr }"}
+	}
+	does := func(v verdict) string {
+		if v.do == translate {
+			return "meta l4proto " + r.protocol + " dnat to " + v.place.String()
+		}
+		return v.nft()
+	}
+	if len(r.to) > longest && r.protocol != "" {
+		places := make([]string, len(r.to))
+		for i, v := range r.to {
+			places[i] = fmt.Sprintf("%d : %s . %d", i, v.place.Addr(), v.place.Port())
+		}
+		return []string{fmt.Sprintf("%smeta l4proto %s dnat %s addr . port to numgen random mod %d map { %s }",
+			head, r.protocol, f.match(), len(r.to), strings.Join(places, ", "))}
+	}
+	// The first by one in n, the next by one in what remains.
+	out := make([]string, len(r.to))
+	for i, v := range r.to {
+		if left := len(r.to) - i; left > 1 {
+			out[i] = head + "numgen random mod " + strconv.Itoa(left) + " 0 " + does(v)
+		} else {
+			out[i] = head + does(v)
+		}
+	}
+	return out
+}
+
+// nft is a verdict of which the place is no part.
+func (v verdict) nft() string {
+	switch v.do {
+	case jump:
+		return "goto " + v.chain.nft()
+	case mark:
+		return setMark
+	case back:
+		return "return"
+	case drop:
+		return "drop"
+	case refuse:
+		return rejectVerdict
+	}
+	return ""
+}
+
+// keys are an element's, as nft puts them together.
+func (e element) keys() []string {
+	port := strconv.Itoa(int(e.port))
+	switch e.container {
+	case clusterIPs:
+		return []string{e.addr.String()}
+	case serviceNodePorts, noEndpointPorts:
+		return []string{e.protocol, port}
+	case hairpins:
+		a := e.addr.String()
+		return []string{a, a, e.protocol, port}
+	}
+	return []string{e.addr.String(), e.protocol, port}
+}
+
+// nft is a chain's name. Those that belong to Services have a slash in it, and no others.
+func (c chain) nft() string {
+	if c.kind == drawing || c.kind == backend {
+		return string(c.kind) + "-" + c.of
+	}
+	return string(c.kind) + "-" + named(c.of)
+}
+
+// isOurs tells the chains and sets of Services from those of the skeleton.
+func isOurs(name string) bool { return strings.Contains(name, "/") }
+
+// nft is the name of a set. Its time cannot be changed: another time is another set.
+func (k keep) nft() string {
+	return "affinity-" + strconv.Itoa(int(k.time/time.Second)) + "-" + named(k.of)
+}
+
+func (k keep) compare(o keep) int {
+	return cmp.Or(strings.Compare(k.of, o.of), cmp.Compare(k.time, o.time))
+}
+
+// named makes a name that is told apart at a glance, and short enough: a hash stands before it. No name has a colon.
+func named(text string) string {
+	const prefix = 24 // the longest one, with room
+	text = strings.ReplaceAll(harmless(text), ":", ".")
+	hash := sha256.Sum256([]byte(text))
+	name := base32.StdEncoding.EncodeToString(hash[:5]) + "-" + text
+	if most := knftables.NameLengthMax - prefix; len(name) > most {
+		name = name[:most-3] + "..."
+	}
+	return name
+}
+
+// harmless has nothing but what names of objects and addresses are made of, whatever somebody calls his Service.
+func harmless(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/_.:-", r) {
+			return r
+		}
+		return '_'
+	}, text)
+}
