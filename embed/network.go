@@ -4,7 +4,9 @@
 package embed
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -18,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
 	"github.com/mortise-dev/mortise/internal/agent/gateway"
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 	"github.com/mortise-dev/mortise/internal/agent/proxy"
 	"github.com/mortise-dev/mortise/internal/agent/routes"
 )
@@ -27,7 +30,8 @@ const networkRetry = 30 * time.Second
 
 // checkNetwork refuses settings that nothing could be made of.
 func checkNetwork(_ context.Context, _ *parts, o *settled) error {
-	return proxy.CheckNodePortAddresses(o.apiserver.Network.NodePortAddresses)
+	settings := o.apiserver.Network
+	return errors.Join(netfilter.CheckMode(settings.ProxyMode), proxy.CheckNodePortAddresses(settings.NodePortAddresses))
 }
 
 // runNetwork makes Services and their names work on a real node: simulated pods have no packets. Both work on the same
@@ -48,33 +52,19 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 	}
 	log := o.log.With("part", "network")
 	shared := informers.NewSharedInformerFactory(client, 0)
+	other := cni.Other(cni.DefaultDir) != "" // another network has ways of its own
+	rules := ruler{mode: settings.ProxyMode, log: log}
+	if !settings.NoProxy || !other {
+		// What does not work is logged by those who need it.
+		_ = rules.choose(ctx)
+	}
 	if !settings.NoProxy {
-		if err := proxy.Prepare(shared); err != nil {
-			return err
-		}
-		ref := extension.Ref{Point: extension.NetworkPlugin, Name: "nftables"}
-		p.ledger.Register(ref, "the service proxy")
-		options := proxy.Options{
+		if err := p.serve(rules, proxy.Options{
 			NodeName: p.place.name, Client: client, Informers: shared, PodCIDRs: o.podCIDRs, Metrics: p.proxyMetrics, Logger: log,
 			NodePortAddresses: settings.NodePortAddresses, MasqueradeAll: settings.MasqueradeAll,
-			Open: func(f knftables.Family, table string) (nft knftables.Interface, err error) {
-				err = p.ledger.Call(ctx, ref, extension.Policy{}, func(context.Context) (err error) {
-					nft, err = proxy.Open(f, table)
-					return err
-				})
-				return nft, err
-			},
+		}); err != nil {
+			return err
 		}
-		p.client("service proxy", func(ctx context.Context) error {
-			if err := proxy.Bridge(ctx); err != nil {
-				log.Warn("pods of this node are masqueraded to each other when they call Services", "error", err)
-			} else {
-				options.Bridged = true
-			}
-			return again(ctx, func() error { return proxy.Run(ctx, options) }, func(err error) {
-				log.Error("Services do not work on this node", "error", err, "again", networkRetry)
-			})
-		})
 	}
 	if !settings.NoDNS {
 		if err := dns.Prepare(shared); err != nil {
@@ -101,9 +91,8 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 			})
 		}
 	}
-	other := cni.Other(cni.DefaultDir) != "" // another network has ways of its own
 	if !other {
-		p.beGateway(ctx, o, log)
+		p.beGateway(ctx, o, rules)
 	}
 	if !settings.NoRoutes && !other {
 		routes.Prepare(shared)
@@ -129,18 +118,84 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 	return nil
 }
 
+// ruler is what a node's rules are written by.
+type ruler struct {
+	mode    string
+	log     *slog.Logger
+	backend netfilter.Backend
+	without error // why there is none
+}
+
+func (r *ruler) choose(ctx context.Context) error {
+	r.backend, r.without = netfilter.Choose(ctx, r.mode, r.log)
+	return r.without
+}
+
+// ref is the backend as an extension: that which is, or would be.
+func (r *ruler) ref() extension.Ref {
+	return extension.Ref{Point: extension.NetworkPlugin, Name: cmp.Or(string(r.backend), r.mode, string(netfilter.NFTables))}
+}
+
+// serve makes Services work. A backend that is not there may be there later.
+func (p *parts) serve(rules ruler, options proxy.Options) error {
+	if err := proxy.Prepare(options.Informers); err != nil {
+		return err
+	}
+	const by = "the service proxy"
+	p.ledger.Register(rules.ref(), by)
+	p.client("service proxy", func(ctx context.Context) error {
+		booked := func(open func(context.Context) error) error {
+			return p.ledger.Call(ctx, rules.ref(), extension.Policy{}, open)
+		}
+		options.Open = func(f knftables.Family, table string) (nft knftables.Interface, err error) {
+			err = booked(func(context.Context) (err error) { nft, err = proxy.Open(f, table); return err })
+			return nft, err
+		}
+		options.OpenXTables = func(v6 bool) (x proxy.XTables, err error) {
+			err = booked(func(context.Context) (err error) { x, err = netfilter.OpenXTables(v6); return err })
+			return x, err
+		}
+		if err := proxy.Bridge(ctx); err != nil {
+			rules.log.Warn("pods of this node are masqueraded to each other when they call Services", "error", err)
+		} else {
+			options.Bridged = true
+		}
+		return again(ctx, func() error {
+			if before := rules.ref(); rules.without != nil {
+				if err := booked(rules.choose); err != nil {
+					return err
+				}
+				if now := rules.ref(); now != before {
+					p.ledger.Unregister(before)
+					p.ledger.Register(now, by)
+				}
+			}
+			options.Backend = rules.backend
+			return proxy.Run(ctx, options)
+		}, func(err error) {
+			rules.log.Error("Services do not work on this node", "error", err, "again", networkRetry)
+		})
+	})
+	return nil
+}
+
 // beGateway lets pods reach what is not on their bridge. Where that cannot be arranged, the CNI plug-in masquerades all that leaves it.
-func (p *parts) beGateway(ctx context.Context, o *settled, log *slog.Logger) {
+func (p *parts) beGateway(ctx context.Context, o *settled, rules ruler) {
+	log := rules.log
 	if err := gateway.Forward(o.podCIDRs); err != nil {
 		log.Error("this node sends nothing on to its pods", "error", err)
 	}
-	if err := gateway.Write(ctx, o.podCIDRs); err != nil {
+	err := rules.without
+	if err == nil {
+		err = gateway.Write(ctx, rules.backend, o.podCIDRs)
+	}
+	if err != nil {
 		log.Warn("pods of other nodes see this node where its pods call", "error", err)
 		return
 	}
 	p.masqueraded = true
 	p.client("pods' gateway", func(ctx context.Context) error {
-		return gateway.Run(ctx, gateway.Options{Pods: o.podCIDRs, Logger: log})
+		return gateway.Run(ctx, gateway.Options{Pods: o.podCIDRs, Backend: rules.backend, Logger: log})
 	})
 }
 

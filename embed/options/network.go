@@ -5,7 +5,8 @@ package options
 
 import "github.com/spf13/pflag"
 
-// Network are the settings of what makes Services work on a real node. The zero value is all of it: by nftables, in process, by the kernel's routes.
+// Network are the settings of what makes Services work on a real node. The zero value is all of it: by
+// nftables where the machine has it and else by iptables, in process, by the kernel's routes.
 type Network struct {
 	// NoProxy leaves Services to another proxy, NoDNS names to another DNS.
 	NoProxy, NoDNS bool
@@ -13,6 +14,8 @@ type Network struct {
 	NoRoutes bool
 	// VXLAN leads to other nodes' pods through a tunnel, for nodes that are behind routers; all nodes have it, or none.
 	VXLAN bool
+	// ProxyMode is nftables or iptables for that alone, as kube-proxy's flag has it; empty is the best that the machine has.
+	ProxyMode string
 	// NodePortAddresses are the prefixes that node ports are on, or "primary" for the node's own addresses, as kube-proxy's
 	// flag has it; none is all addresses.
 	NodePortAddresses []string
@@ -28,6 +31,7 @@ func (o *Network) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.NoDNS, "no-cluster-dns", o.NoDNS, "leave the names of Services and pods on a real node to another DNS")
 	f.BoolVar(&o.NoRoutes, "no-node-routes", o.NoRoutes, "leave the routes from a real node to other nodes' pods to somebody else")
 	f.BoolVar(&o.VXLAN, "node-vxlan", o.VXLAN, "lead from a real node to other nodes' pods through VXLAN, for nodes that are behind routers; on all nodes, or none")
+	f.StringVar(&o.ProxyMode, "proxy-mode", o.ProxyMode, "what a real node's rules are written by: nftables or iptables; empty is nftables where it works, else iptables")
 	f.StringSliceVar(&o.NodePortAddresses, "nodeport-addresses", o.NodePortAddresses, "`prefixes` of a real node's addresses that node ports are on, or primary; all if empty")
 	f.BoolVar(&o.MasqueradeAll, "masquerade-all", o.MasqueradeAll, "hide the source of all that is sent to Services' own addresses")
 }

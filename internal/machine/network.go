@@ -6,7 +6,6 @@ package machine
 import (
 	"context"
 	"errors"
-	"os/exec"
 
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
@@ -18,9 +17,5 @@ import (
 // RemoveNetwork takes away what a real node's network left on this machine: its CNI configuration and the rules of Services and
 // of pods stay when Mortise stops, so that a restart interrupts nobody, and the DNS's device when it is killed.
 func RemoveNetwork(ctx context.Context) error {
-	err := errors.Join(dns.Remove(), routes.RemoveTunnel(), cni.Remove(cni.DefaultDir))
-	if _, missing := exec.LookPath("nft"); missing != nil {
-		return err // without nft there are no rules
-	}
-	return errors.Join(err, proxy.Remove(ctx), gateway.Remove(ctx))
+	return errors.Join(dns.Remove(), routes.RemoveTunnel(), cni.Remove(cni.DefaultDir), proxy.Remove(ctx), gateway.Remove(ctx))
 }

@@ -6,8 +6,8 @@
 // a way back to a pod. What goes to a pod of another node keeps its source: network policies, logs and servers there see the
 // pod that calls.
 //
-// [Forward] is the first, [Run] the second, in tables of its own (ip and ip6 mortise-pods). Rules stay when Run ends, as pods
-// do; [Remove] deletes them. The plug-in that makes the bridge could masquerade as well, but it knows its own node's range
+// [Forward] is the first, [Run] the second, in tables of nftables of its own (ip and ip6 mortise-pods), or by iptables in a chain of its
+// own (MORTISE-PODS in nat). Rules stay when Run ends, as pods do; [Remove] deletes them. The plug-in that makes the bridge could masquerade as well, but it knows its own node's range
 // alone, and hides pods from other nodes.
 package gateway
 
@@ -18,15 +18,21 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/knftables"
+
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
-// tableName is our tables'.
-const tableName = "mortise-pods"
+// tableName is our tables', chainName our chains' where iptables writes.
+const (
+	tableName = "mortise-pods"
+	chainName = "MORTISE-PODS"
+)
 
 const (
 	// wholeAfter is when everything is written though nothing is known to be amiss: somebody may have flushed the tables.
@@ -37,11 +43,13 @@ const (
 
 // Options say for whom. Pods is required.
 type Options struct {
-	Pods   []netip.Prefix // the ranges of all pods of the cluster
-	Logger *slog.Logger   // nil: nothing is logged
-	Clock  clock.Clock    // nil: the real one
+	Pods    []netip.Prefix    // the ranges of all pods of the cluster
+	Backend netfilter.Backend // empty: nftables
+	Logger  *slog.Logger      // nil: nothing is logged
+	Clock   clock.Clock       // nil: the real one
 
-	write func(context.Context, []netip.Prefix) error
+	write      func(context.Context, []netip.Prefix) error
+	clearOther func(context.Context) error
 }
 
 // family is what nft calls one of IP, how it matches its addresses, and where that sends to many at once.
@@ -74,32 +82,24 @@ func Forward(pods []netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
-// Write makes the rules.
-func Write(ctx context.Context, pods []netip.Prefix) error {
-	return transact(ctx, func(f family, tx *knftables.Transaction) {
-		ranges := of(pods, f.v6)
-		if len(ranges) == 0 {
-			tx.Delete(&knftables.Table{})
-			return
-		}
-		hook := &knftables.Chain{
-			Name: "postrouting", Type: new(knftables.NATType), Hook: new(knftables.PostroutingHook), Priority: new(knftables.SNATPriority),
-		}
-		tx.Add(hook)
-		tx.Flush(hook)
-		from := "{ " + strings.Join(ranges, ", ") + " }"
-		among := "{ " + strings.Join(append(ranges, f.multicast), ", ") + " }"
-		tx.Add(&knftables.Rule{Chain: hook.Name, Rule: knftables.Concat(f.match, "saddr", from, f.match, "daddr !=", among, "masquerade fully-random")})
-	})
+// Write makes the rules by a backend.
+func Write(ctx context.Context, b netfilter.Backend, pods []netip.Prefix) error {
+	if b == netfilter.IPTables {
+		return writeChains(ctx, pods)
+	}
+	return writeTables(ctx, pods)
 }
 
-// Remove deletes the tables.
-func Remove(ctx context.Context) error {
-	return transact(ctx, func(_ family, tx *knftables.Transaction) { tx.Delete(&knftables.Table{}) })
+// clearOther removes what another run has written by the other backend.
+func clearOther(ctx context.Context, b netfilter.Backend) error {
+	if b == netfilter.IPTables {
+		return netfilter.RemoveTable(ctx, tableName)
+	}
+	return netfilter.RemoveChains(ctx, isOurs)
 }
 
-// transact writes the table of each family, which is there then.
-func transact(ctx context.Context, write func(family, *knftables.Transaction)) error {
+// writeTables makes the rules of nftables.
+func writeTables(ctx context.Context, pods []netip.Prefix) error {
 	var errs []error
 	for _, f := range families() {
 		nft, err := knftables.New(f.nft, tableName)
@@ -109,12 +109,64 @@ func transact(ctx context.Context, write func(family, *knftables.Transaction)) e
 		}
 		tx := nft.NewTransaction()
 		tx.Add(&knftables.Table{Comment: new("what pods send out of the cluster, by Mortise")})
-		write(f, tx)
+		if ranges := of(pods, f.v6); len(ranges) == 0 {
+			tx.Delete(&knftables.Table{})
+		} else {
+			hook := &knftables.Chain{
+				Name: "postrouting", Type: new(knftables.NATType), Hook: new(knftables.PostroutingHook), Priority: new(knftables.SNATPriority),
+			}
+			tx.Add(hook)
+			tx.Flush(hook)
+			from := "{ " + strings.Join(ranges, ", ") + " }"
+			among := "{ " + strings.Join(append(ranges, f.multicast), ", ") + " }"
+			tx.Add(&knftables.Rule{Chain: hook.Name, Rule: knftables.Concat(f.match, "saddr", from, f.match, "daddr !=", among, "masquerade fully-random")})
+		}
 		if err := nft.Run(ctx, tx); err != nil {
 			errs = append(errs, fmt.Errorf("write %s rules for pods: %w", f.match, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func isOurs(chain string) bool { return chain == chainName }
+
+// writeChains makes those of iptables.
+func writeChains(ctx context.Context, pods []netip.Prefix) error {
+	var errs []error
+	for _, f := range families() {
+		if err := f.writeChain(ctx, of(pods, f.v6)); err != nil {
+			errs = append(errs, fmt.Errorf("write %s rules for pods: %w", f.match, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (f family) writeChain(ctx context.Context, ranges []string) error {
+	x, err := netfilter.OpenXTables(f.v6)
+	if err != nil {
+		return err
+	}
+	if len(ranges) == 0 {
+		return x.Remove(ctx, isOurs)
+	}
+	saved, err := x.Save(ctx)
+	if err != nil {
+		return err
+	}
+	lines := []string{"*nat", ":" + chainName + " - [0:0]"}
+	for _, to := range append(slices.Clone(ranges), f.multicast) {
+		lines = append(lines, "-A "+chainName+" -d "+to+" -j RETURN")
+	}
+	for _, from := range ranges {
+		lines = append(lines, "-A "+chainName+" -s "+from+" -j MASQUERADE --random-fully")
+	}
+	lines = append(lines, netfilter.Find(saved, isOurs)["nat"].Hook(`POSTROUTING -m comment --comment "what pods send out of the cluster, by Mortise" -j `+chainName)...)
+	return x.Restore(ctx, strings.Join(append(lines, "COMMIT"), "\n")+"\n")
+}
+
+// Remove deletes the rules, by whatever backend they were written.
+func Remove(ctx context.Context) error {
+	return errors.Join(netfilter.RemoveTable(ctx, tableName), netfilter.RemoveChains(ctx, isOurs))
 }
 
 // of are the ranges of a family.
@@ -127,7 +179,7 @@ func of(pods []netip.Prefix, v6 bool) (out []string) {
 	return out
 }
 
-// Run keeps the rules until ctx is done. They are there already: who starts it has called Write.
+// Run keeps the rules until ctx is done, and removes those of the other backend. They are there already: who starts it has called Write.
 func Run(ctx context.Context, o Options) error {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
@@ -136,7 +188,13 @@ func Run(ctx context.Context, o Options) error {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.write == nil {
-		o.write = Write
+		o.write = func(ctx context.Context, pods []netip.Prefix) error { return Write(ctx, o.Backend, pods) }
+	}
+	if o.clearOther == nil {
+		o.clearOther = func(ctx context.Context) error { return clearOther(ctx, o.Backend) }
+	}
+	if err := o.clearOther(ctx); err != nil && ctx.Err() == nil {
+		o.Logger.Warn("pods' gateway: rules of another backend may be left", "error", err)
 	}
 	again := o.Clock.NewTimer(wholeAfter)
 	defer again.Stop()

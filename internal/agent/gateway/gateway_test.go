@@ -6,6 +6,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 	"github.com/mortise-dev/mortise/internal/agent/netlab"
 )
 
@@ -24,9 +26,18 @@ func pods() []netip.Prefix {
 
 // TestWhoIsSeen: with real packets, a pod of another node sees the pod that calls, and a machine outside sees the node.
 func TestWhoIsSeen(t *testing.T) {
+	for _, b := range []netfilter.Backend{netfilter.NFTables, netfilter.IPTables} {
+		t.Run(string(b), func(t *testing.T) { whoIsSeen(t, b) })
+	}
+}
+
+func whoIsSeen(t *testing.T, b netfilter.Backend) {
 	lab := netlab.New(t)
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("SKIPPED: nft is not installed")
+	if err := lab.Node.Try(func() error {
+		_, err := netfilter.Choose(t.Context(), string(b), slog.New(slog.DiscardHandler))
+		return err
+	}); err != nil {
+		t.Skipf("SKIPPED: %v", err)
 	}
 	lab.Node.Do(func() error {
 		for _, f := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
@@ -55,7 +66,7 @@ func TestWhoIsSeen(t *testing.T) {
 	}
 	sees("192.168.50.2:80", "") // nobody forwards yet
 	lab.Node.Do(func() error {
-		return errors.Join(Forward(pods()), Write(t.Context(), pods()), Write(t.Context(), pods()))
+		return errors.Join(Forward(pods()), Write(t.Context(), b, pods()), Write(t.Context(), b, pods()))
 	})
 	for at, want := range map[string]string{
 		"10.244.1.2:80": "10.244.0.2", "[fd00:244:0:1::2]:80": "fd00:244::2", "192.168.50.2:80": "192.168.50.1", "[fd00:50::2]:80": "fd00:50::1",
@@ -63,23 +74,51 @@ func TestWhoIsSeen(t *testing.T) {
 		sees(at, want)
 	}
 	// A cluster without IPv6 leaves it alone.
-	lab.Node.Do(func() error { return Write(t.Context(), pods()[:1]) })
+	lab.Node.Do(func() error { return Write(t.Context(), b, pods()[:1]) })
 	sees("192.168.50.2:80", "192.168.50.1")
 	sees("[fd00:50::2]:80", "fd00:244::2")
+	if left := left(t, lab.Node); !left[b] || len(left) != 1 {
+		t.Errorf("there are rules of %v", left)
+	}
+	// The other one's rules take over, and nobody sees a difference.
+	for _, other := range []netfilter.Backend{netfilter.NFTables, netfilter.IPTables, netfilter.NFTables} {
+		lab.Node.Do(func() error { return errors.Join(Write(t.Context(), other, pods()), clearOther(t.Context(), other)) })
+		sees("[fd00:50::2]:80", "fd00:50::1")
+		if left := left(t, lab.Node); !left[other] || len(left) != 1 {
+			t.Errorf("there are rules of %v, want those of %s alone", left, other)
+		}
+	}
 	lab.Node.Do(func() error { return Remove(t.Context()) })
 	sees("192.168.50.2:80", "10.244.0.2")
-	lab.Node.Do(func() error {
-		out, err := exec.CommandContext(t.Context(), "nft", "list", "tables").CombinedOutput()
-		if strings.Contains(string(out), tableName) {
-			t.Errorf("left: %s", out)
+	if left := left(t, lab.Node); len(left) > 0 {
+		t.Errorf("there are rules of %v, want none", left)
+	}
+}
+
+// left says by which backends there are rules of ours.
+func left(t *testing.T, node *netlab.Host) map[netfilter.Backend]bool {
+	t.Helper()
+	out := map[netfilter.Backend]bool{}
+	node.Do(func() error {
+		for program, is := range map[string]netfilter.Backend{"nft list tables": netfilter.NFTables, "iptables-save": netfilter.IPTables, "ip6tables-save": netfilter.IPTables} {
+			words := strings.Fields(program)
+			text, err := exec.CommandContext(t.Context(), words[0], words[1:]...).Output()
+			if err != nil {
+				return err
+			}
+			if strings.Contains(string(text), tableName) || strings.Contains(string(text), chainName) {
+				out[is] = true
+			}
 		}
-		return err
+		return nil
 	})
+	return out
 }
 
 // TestWrittenAgain: rules that somebody has flushed are back within the hour, and sooner when writing fails.
 func TestWrittenAgain(t *testing.T) {
 	var when []time.Duration
+	cleared := 0
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		begin := time.Now()
@@ -91,6 +130,9 @@ func TestWrittenAgain(t *testing.T) {
 					return errors.New("no")
 				}
 				return nil
+			}, clearOther: func(context.Context) error {
+				cleared++
+				return nil
 			}})
 		}()
 		time.Sleep(2*wholeAfter + retry + time.Minute)
@@ -99,6 +141,9 @@ func TestWrittenAgain(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	if cleared != 1 {
+		t.Errorf("rules of the other backend were removed %d times", cleared)
+	}
 	if want := []time.Duration{wholeAfter, wholeAfter + retry, 2*wholeAfter + retry}; len(when) != 3 || when[0] != want[0] || when[1] != want[1] || when[2] != want[2] {
 		t.Errorf("written at %v, want %v", when, want)
 	}
