@@ -143,6 +143,8 @@ COMMIT
 -A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"mortise\" id: \"live\"" -m multiport --dports 18080 -j CNI-DN-3c
 -A POSTROUTING -m comment --comment "" -j MASQUERADE
 -A POSTROUTING -m comment --comment "somebody's id: \"x\"" -j MASQUERADE
+-A POSTROUTING -m comment --comment "Services, by Mortise" -j MORTISE-POSTROUTING
+-A MORTISE-SERVICES-07 -d 10.96.0.7/32 -p tcp -m comment --comment "ns/web/tcp/http" -m tcp --dport 80 -j MORTISE-SVC-ABCDEFGHIJKLMNOP
 COMMIT
 `
 

@@ -233,8 +233,9 @@ func checkPrograms(ctx context.Context, _ *examination) []Finding {
 		name, without, pkg string
 		state              State
 	}{
-		{"nft", "no Services", "nftables", Wrong},
+		{"nft", "rules for Services and pods are written by iptables, which takes longer where there are many", "nftables", Note},
 		{"iptables", "CNI plug-ins make no host ports and no way out of the pod network", "iptables", Wrong},
+		{"iptables-restore", "no Services where nft is missing or does not work", "iptables", Note},
 		{"iptables-save", "rules that are left are not found", "iptables", Note},
 		{"modprobe", "br_netfilter is not loaded where it is missing", "kmod", Note},
 	} {
@@ -244,7 +245,7 @@ func checkPrograms(ctx context.Context, _ *examination) []Finding {
 	}
 	if nft := find("nft"); nft != "" {
 		if text, err := exec.CommandContext(ctx, nft, "list", "tables").CombinedOutput(); err != nil {
-			out = append(out, Finding{State: Wrong, What: fmt.Sprintf("nft does not work: %v: %.200s", err, strings.TrimSpace(string(text))), Do: "run as root, on a kernel with nf_tables"})
+			out = append(out, Finding{State: Wrong, What: fmt.Sprintf("nft does not work, iptables has to do: %v: %.200s", err, strings.TrimSpace(string(text))), Do: "run as root, on a kernel with nf_tables"})
 		}
 	}
 	if len(out) == 0 {
