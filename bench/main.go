@@ -45,9 +45,11 @@ func main() {
 	children := map[string]func() error{
 		aggregatedChild: func() error { return beAggregated(os.Stdin, os.Stdout) },
 		noisyChild:      func() error { return beNoisy(context.Background(), os.Stdin, os.Stdout) },
-		proxiedChild:    func() error { return beProxied(context.Background(), os.Stdout) },
 		plainChild:      func() error { return bePlain(os.Stdin, os.Stdout) },
 		stallsChild:     func() error { return lookAfterProcessors(os.Stdin, os.Stdout) },
+	}
+	for _, backend := range proxiedBy() {
+		children[proxiedChild+string(backend)] = func() error { return beProxied(context.Background(), backend, os.Stdout) }
 	}
 	if len(os.Args) == 2 && children[os.Args[1]] != nil {
 		if err := children[os.Args[1]](); err != nil {

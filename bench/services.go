@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,12 +28,17 @@ import (
 	"sigs.k8s.io/knftables"
 
 	"github.com/mortise-dev/mortise/embed"
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 	"github.com/mortise-dev/mortise/internal/agent/proxy"
 )
 
 // proxiedChild is the argument that makes the program a node's service proxy, in a network namespace of its own with the API server
-// that it follows.
-const proxiedChild = "service-proxy"
+// that it follows; the backend that it writes rules by comes after it.
+const proxiedChild = "service-proxy-by-"
+
+func proxiedBy() []netfilter.Backend {
+	return []netfilter.Backend{netfilter.NFTables, netfilter.IPTables}
+}
 
 const (
 	proxiedServices = 10_000
@@ -47,38 +53,52 @@ type proxied struct {
 	Addresses              int // of Services, that the kernel has in the end
 }
 
-// serviceRules is a node's proxy with 10,000 Services of two endpoints each, in a real kernel: until all rules are there, and from
-// the request that changes one of them until its rules are.
+// serviceRules is a node's proxy with 10,000 Services of two endpoints each, in a real kernel, by each backend: until all rules are there,
+// and from the request that changes one of them until its rules are. The bounds are those of nftables; iptables is what is left without it.
 func serviceRules(ctx context.Context, _ *bench, add adder) error {
+	for _, backend := range proxiedBy() {
+		p, err := proxyOnce(ctx, backend)
+		if err != nil {
+			return err
+		}
+		var whole, one bound
+		if backend == netfilter.NFTables {
+			whole, one = atMost(2), atMost(50)
+		}
+		add(fmt.Sprintf("%s Services of 2 endpoints, by %s: all written to an empty kernel", number(proxiedServices), backend),
+			value{unit: "s", number: p.First.Seconds(), bound: whole}, value{name: "CPU", unit: "s", number: p.FirstCPU.Seconds()},
+			value{name: "by a proxy that starts again", unit: "s", number: p.Again.Seconds(), bound: whole})
+		add(fmt.Sprintf("  an endpoint of one of them changed, from the request until the kernel has it, %d times", proxiedChanges),
+			value{name: "p50", unit: "ms", number: quantile(p.Changes, 50), bound: one}, value{name: "p99", unit: "ms", number: quantile(p.Changes, 99)},
+			value{name: "CPU", unit: "ms", number: ms(p.ChangeCPU) / proxiedChanges})
+	}
+	return nil
+}
+
+// proxyOnce runs that process.
+func proxyOnce(ctx context.Context, backend netfilter.Backend) (p proxied, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find benchmark: %w", err)
+		return p, fmt.Errorf("find benchmark: %w", err)
 	}
-	c := exec.CommandContext(ctx, self, proxiedChild)
+	c := exec.CommandContext(ctx, self, proxiedChild+string(backend))
 	c.Stderr = os.Stderr
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	out, err := c.Output()
 	if err != nil {
-		return fmt.Errorf("run a proxy in a network of its own (as root): %w", err)
+		return p, fmt.Errorf("run a proxy in a network of its own (as root): %w", err)
 	}
-	var p proxied
 	if err := json.Unmarshal(out, &p); err != nil {
-		return fmt.Errorf("read what the proxy measured: %w", err)
+		return p, fmt.Errorf("read what the proxy measured: %w", err)
 	}
 	if p.Addresses < proxiedServices {
-		return fmt.Errorf("the kernel has %d addresses for %d Services", p.Addresses, proxiedServices)
+		return p, fmt.Errorf("the kernel has %d addresses for %d Services", p.Addresses, proxiedServices)
 	}
-	add(fmt.Sprintf("%s Services of 2 endpoints, by nftables: all written to an empty kernel", number(proxiedServices)),
-		value{unit: "s", number: p.First.Seconds(), bound: atMost(2)}, value{name: "CPU", unit: "s", number: p.FirstCPU.Seconds()},
-		value{name: "by a proxy that starts again", unit: "s", number: p.Again.Seconds(), bound: atMost(2)})
-	add(fmt.Sprintf("  an endpoint of one of them changed, from the request until the kernel has it, %d times", proxiedChanges),
-		value{name: "p50", unit: "ms", number: quantile(p.Changes, 50), bound: atMost(50)}, value{name: "p99", unit: "ms", number: quantile(p.Changes, 99)},
-		value{name: "CPU", unit: "ms", number: ms(p.ChangeCPU) / proxiedChanges})
-	return nil
+	return p, nil
 }
 
 // beProxied is that process.
-func beProxied(ctx context.Context, out io.Writer) (err error) {
+func beProxied(ctx context.Context, backend netfilter.Backend, out io.Writer) (err error) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("find loopback: %w", err)
@@ -112,25 +132,40 @@ func beProxied(ctx context.Context, out io.Writer) (err error) {
 	shared.WaitForCacheSync(ctx.Done())
 
 	var measured proxied
-	if measured.First, measured.FirstCPU, err = oneProxy(ctx, client, shared, nil); err != nil {
+	if measured.First, measured.FirstCPU, err = oneProxy(ctx, backend, client, shared, nil); err != nil {
 		return err
 	}
-	if measured.Again, _, err = oneProxy(ctx, client, shared, func(synced <-chan struct{}) (err error) {
+	if measured.Again, _, err = oneProxy(ctx, backend, client, shared, func(synced <-chan struct{}) (err error) {
 		measured.Changes, measured.ChangeCPU, err = changeProxied(ctx, client, synced)
 		return err
 	}); err != nil {
 		return err
 	}
+	if measured.Addresses, err = proxiedAddresses(ctx, backend); err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(measured)
+}
+
+// proxiedAddresses counts the addresses of Services that the kernel has.
+func proxiedAddresses(ctx context.Context, backend netfilter.Backend) (int, error) {
+	if backend == netfilter.IPTables {
+		x, err := netfilter.OpenXTables(false)
+		if err != nil {
+			return 0, err
+		}
+		saved, err := x.Save(ctx)
+		return strings.Count(saved, " -j MORTISE-SVC-"), err
+	}
 	nft, err := proxy.Open(knftables.IPv4Family, "mortise-proxy")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	all, err := nft.ListElements(ctx, "map", "service-ips")
 	if err != nil {
-		return fmt.Errorf("list what the kernel has: %w", err)
+		return 0, fmt.Errorf("list what the kernel has: %w", err)
 	}
-	measured.Addresses = len(all)
-	return json.NewEncoder(out).Encode(measured)
+	return len(all), nil
 }
 
 // proxiedEndpoints is the slice of a Service; the serial changes its second endpoint.
@@ -173,7 +208,7 @@ func makeProxied(ctx context.Context, client kubernetes.Interface) error {
 }
 
 // oneProxy runs a proxy until all is written and what is to happen then has happened, and says how long the first took.
-func oneProxy(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory, then func(synced <-chan struct{}) error) (took, cpu time.Duration, err error) {
+func oneProxy(ctx context.Context, backend netfilter.Backend, client kubernetes.Interface, shared informers.SharedInformerFactory, then func(synced <-chan struct{}) error) (took, cpu time.Duration, err error) {
 	synced := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -181,7 +216,7 @@ func oneProxy(ctx context.Context, client kubernetes.Interface, shared informers
 	ended := make(chan error, 1)
 	go func() {
 		ended <- proxy.Run(ctx, proxy.Options{
-			NodeName: "here", Client: client, Informers: shared, Bridged: true, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/15")},
+			NodeName: "here", Client: client, Backend: backend, Informers: shared, Bridged: true, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/15")},
 			Synced: func() { synced <- struct{}{} },
 		})
 	}()
