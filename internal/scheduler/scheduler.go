@@ -39,6 +39,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
 	"github.com/mortise-dev/mortise/internal/scheduler/devices"
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
+	"github.com/mortise-dev/mortise/internal/scheduler/post"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
 	"github.com/mortise-dev/mortise/internal/scheduler/why"
@@ -97,7 +98,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	own := rest.CopyConfig(client)
 	own.ContentType = cmp.Or(own.ContentType, runtime.ContentTypeProtobuf) // bindings too; plug-ins that speak of custom resources choose for themselves
-	clientset, err := kubernetes.NewForConfig(own)
+	clientset, err := post.NewForConfig(own)
 	if err != nil {
 		return fmt.Errorf("make scheduler client: %w", err)
 	}
@@ -142,7 +143,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	defer cancel()
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagers))
 	podInformer := factory.InformerFor(&corev1.Pod{}, livePods)
-	broadcaster := events.NewBroadcaster(&eventSink{events.EventSinkImpl{Interface: client.EventsV1()}, newWorkers()})
+	broadcaster := events.NewBroadcaster(&eventSink{events.EventSinkImpl{Interface: post.Events(client)}, newWorkers()})
 	defer broadcaster.Shutdown()
 	queued := map[string]queue.Profile{}
 	s := &scheduler{
