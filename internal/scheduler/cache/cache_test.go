@@ -4,6 +4,9 @@
 package cache_test
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/cache"
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
@@ -146,5 +150,63 @@ func TestImagesAreCountedWhenANodeIsSeen(t *testing.T) {
 	c.SetNode(has("n1"))
 	if d := cmp.Diff(map[string]int{"n1": 2, "n2": 3}, counts()); d != "" {
 		t.Errorf("the third went, and the first was told of (-want +got):\n%s", d)
+	}
+}
+
+// TestListsOfNodesWithAffinity: whatever comes and goes, the lists say what looking at every node would.
+func TestListsOfNodesWithAffinity(t *testing.T) {
+	terms := func(key string) []corev1.PodAffinityTerm {
+		return []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}}
+	}
+	affinities := []*corev1.Affinity{
+		nil,
+		{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms("zone")}},
+		{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(corev1.LabelHostname)}},
+		{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms("zone")}},
+	}
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		c, s := cache.New(), cache.NewSnapshot()
+		var placed []*corev1.Pod
+		for step := range 80 {
+			name := fmt.Sprint("n", r.IntN(6))
+			switch k := r.IntN(20); {
+			case k == 0:
+				c.RemoveNode(name)
+			case k < 3:
+				c.SetNode(node(name, fmt.Sprint("z", r.IntN(2))))
+			case k < 10 && len(placed) > 0:
+				i := r.IntN(len(placed))
+				c.RemovePod(placed[i].UID)
+				placed = slices.Delete(placed, i, i+1)
+			default:
+				p := pod(fmt.Sprint("p", step), name)
+				p.Spec.Affinity = affinities[r.IntN(len(affinities))]
+				c.SetPod(p)
+				placed = append(placed, p)
+			}
+			c.Update(s)
+			if r.IntN(3) == 0 {
+				continue // nobody asks
+			}
+			for what, list := range map[string]struct {
+				ask func() ([]fwk.NodeInfo, error)
+				of  func(n fwk.NodeInfo) []fwk.PodInfo
+			}{
+				"affinity":      {s.NodeInfos().HavePodsWithAffinityList, fwk.NodeInfo.GetPodsWithAffinity},
+				"anti-affinity": {s.NodeInfos().HavePodsWithRequiredAntiAffinityList, fwk.NodeInfo.GetPodsWithRequiredAntiAffinity},
+				"far":           {s.NodeInfos().HavePodsWithRequiredNonHostScopedAntiAffinityList, fwk.NodeInfo.GetPodsWithRequiredNonHostScopedAntiAffinity},
+			} {
+				var want []fwk.NodeInfo
+				for _, n := range s.Nodes() {
+					if len(list.of(n)) > 0 {
+						want = append(want, n)
+					}
+				}
+				if got, err := list.ask(); err != nil || !slices.Equal(got, want) {
+					t.Fatalf("seed %d, step %d: nodes of pods with %s: %v, %v; want %v", seed, step, what, got, err, want)
+				}
+			}
+		}
 	}
 }

@@ -5,6 +5,7 @@ package cache
 
 import (
 	"fmt"
+	"slices"
 
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -21,7 +22,7 @@ type Snapshot struct {
 	claims      map[string]int // how many pods use a claim; made when asked for
 
 	listsStale                      bool
-	withAffinity, withAnti, withFar []fwk.NodeInfo
+	withAffinity, withAnti, withFar []fwk.NodeInfo // by slot
 }
 
 var _ fwk.SharedLister = (*Snapshot)(nil)
@@ -53,15 +54,35 @@ func (s *Snapshot) reset() {
 
 func (s *Snapshot) append(n *nodeinfo.NodeInfo) {
 	s.slots[n.Node().Name] = len(s.list)
+	n.SetSlot(len(s.list))
 	s.list, s.generations = append(s.list, n), append(s.generations, n.GetGeneration())
 }
 
 func (s *Snapshot) set(slot int, n *nodeinfo.NodeInfo) {
-	old := s.list[slot]
+	n.SetSlot(slot)
 	s.list[slot], s.generations[slot] = n, n.GetGeneration()
 	s.claims = nil
-	if len(old.GetPodsWithAffinity())+len(n.GetPodsWithAffinity()) > 0 {
-		s.listsStale = true
+	if s.listsStale {
+		return
+	}
+	relist(&s.withAffinity, slot, n, len(n.GetPodsWithAffinity()) > 0)
+	relist(&s.withAnti, slot, n, len(n.GetPodsWithRequiredAntiAffinity()) > 0)
+	relist(&s.withFar, slot, n, len(n.GetPodsWithRequiredNonHostScopedAntiAffinity()) > 0)
+}
+
+// relist puts the node of a slot where it belongs in a list, or takes it away.
+func relist(list *[]fwk.NodeInfo, slot int, n *nodeinfo.NodeInfo, is bool) {
+	at, was := slices.BinarySearchFunc(*list, slot, func(x fwk.NodeInfo, slot int) int {
+		there, _ := x.(*nodeinfo.NodeInfo).Slot()
+		return there - slot
+	})
+	switch {
+	case is && was:
+		(*list)[at] = n
+	case is:
+		*list = slices.Insert(*list, at, fwk.NodeInfo(n))
+	case was:
+		*list = slices.Delete(*list, at, at+1)
 	}
 }
 

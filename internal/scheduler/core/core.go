@@ -190,7 +190,7 @@ func (q *search) run(ctx context.Context) (err error) {
 	q.narrowed = narrowed
 	began := q.profile.Meter().Began()
 	defer func() { q.profile.Filtered(began, err) }()
-	others := q.profile.HasOtherFilters(q.state)
+	others := q.profile.OtherFilters(q.state)
 	if name := q.pod.Status.NominatedNodeName; name != "" {
 		if slot, ok := q.snapshot.Slot(name); ok {
 			err := q.ask(ctx, slot, others)
@@ -230,7 +230,7 @@ func (q *search) run(ctx context.Context) (err error) {
 	return q.extend()
 }
 
-func (q *search) askNamed(ctx context.Context, names sets.Set[string], others bool) error {
+func (q *search) askNamed(ctx context.Context, names sets.Set[string], others []int) error {
 	for _, name := range sets.List(names) {
 		if slot, ok := q.snapshot.Slot(name); ok {
 			if err := q.ask(ctx, slot, others); err != nil {
@@ -242,7 +242,7 @@ func (q *search) askNamed(ctx context.Context, names sets.Set[string], others bo
 }
 
 // ask puts one node among the feasible or the rejected.
-func (q *search) ask(ctx context.Context, slot int, others bool) error {
+func (q *search) ask(ctx context.Context, slot int, others []int) error {
 	node := q.snapshot.Nodes()[slot]
 	var st *fwk.Status
 	switch {
@@ -260,8 +260,8 @@ func (q *search) ask(ctx context.Context, slot int, others bool) error {
 				q.kept.set(slot, generation, st)
 			}
 		}
-		if others && st.IsSuccess() {
-			st = q.profile.RunOtherFilters(ctx, q.state, q.pod, node)
+		if len(others) > 0 && st.IsSuccess() {
+			st = q.profile.RunOtherFilters(ctx, others, q.state, q.pod, node)
 		}
 	}
 	if st.IsSuccess() {

@@ -45,6 +45,7 @@ type NodeInfo struct {
 	generation                       int64
 	generations                      *Generations
 	index                            map[types.UID]int // of pods; only while changing
+	slot                             int               // in a snapshot, from 1 on
 }
 
 var _ fwk.NodeInfo = (*NodeInfo)(nil)
@@ -71,6 +72,12 @@ func (n *NodeInfo) GetAllocatable() fwk.Resource                                
 func (n *NodeInfo) GetImageStates() map[string]*fwk.ImageStateSummary           { return n.images }
 func (n *NodeInfo) GetPVCRefCounts() map[string]int                             { return n.claims }
 func (n *NodeInfo) GetGeneration() int64                                        { return n.generation }
+
+// Slot is the node's place in the snapshot that it is of, or was copied from.
+func (n *NodeInfo) Slot() (slot int, ok bool) { return n.slot - 1, n.slot > 0 }
+
+// SetSlot tells the place.
+func (n *NodeInfo) SetSlot(slot int) { n.slot = slot + 1 }
 
 // GetNodeDeclaredFeatures are the features that the node declares.
 func (n *NodeInfo) GetNodeDeclaredFeatures() ndf.FeatureSet { return n.features }

@@ -101,8 +101,41 @@ func TestTally(t *testing.T) {
 			if tally.Len() != len(want) || tally.NonZero() != nonzero {
 				t.Fatalf("seed %d, step %d: %d domains, %d of them not 0, want %d and %d", seed, step, tally.Len(), tally.NonZero(), len(want), nonzero)
 			}
+			for _, n := range snapshot.Nodes() {
+				for _, key := range []string{"zone", "rack"} {
+					d, labelled := podcount.Of(n.Node(), key)
+					for _, of := range []fwk.NodeInfo{n, elsewhere{n}} {
+						if got, ok := tally.At(of, key); got != want[d] || ok != labelled {
+							t.Fatalf("seed %d, step %d: at node %s, %s: %d, %v; want %d, %v", seed, step, n.Node().Name, key, got, ok, want[d], labelled)
+						}
+					}
+				}
+			}
 			argue(t, r, tally, want)
 		}
+	}
+}
+
+// elsewhere is a node that has no place in a snapshot.
+type elsewhere struct{ fwk.NodeInfo }
+
+// TestTallyOfPassingDomains: nodes come with names that were never there before, and what is kept of those that went stays little.
+func TestTallyOfPassingDomains(t *testing.T) {
+	c, snapshot := cache.New(), cache.NewSnapshot()
+	var kept podcount.Counter
+	count := func(_ fwk.NodeInfo, add podcount.Share) { add("host", 1) }
+	for i := range 1000 {
+		name := fmt.Sprint("n", i)
+		c.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"host": name}}})
+		c.Update(snapshot)
+		tally := kept.Tally(podcount.NewList(snapshot.Nodes(), snapshot), "criterion", count)
+		if there, ok := tally.At(snapshot.Nodes()[0], "host"); there != 1 || !ok || tally.Len() != 1 || tally.NonZero() != 1 {
+			t.Fatalf("with node %s: %d, %v, %d domains, %d of them not 0", name, there, ok, tally.Len(), tally.NonZero())
+		}
+		if n := tally.Places(); n > 100 {
+			t.Fatalf("%d places are kept for one node", n)
+		}
+		c.RemoveNode(name)
 	}
 }
 

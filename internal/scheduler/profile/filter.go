@@ -72,50 +72,63 @@ func (p *Profile) RunFilterPlugins(ctx context.Context, state framework.CycleSta
 	return p.runFilters(ctx, 0, len(p.filter), state, pod, node)
 }
 
-// RunLocalFilters asks the node-local filters alone, RunOtherFilters those that come after them.
+// RunLocalFilters asks the node-local filters alone.
 func (p *Profile) RunLocalFilters(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
 	return p.runFilters(ctx, 0, p.localCount, state, pod, node)
 }
 
-// RunOtherFilters asks the filters after the node-local ones.
-func (p *Profile) RunOtherFilters(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
-	return p.runFilters(ctx, p.localCount, len(p.filter), state, pod, node)
-}
-
-// HasOtherFilters says whether any filter that is not node-local concerns this pod.
-func (p *Profile) HasOtherFilters(state framework.CycleState) bool {
+// OtherFilters are the filters after the node-local ones that concern this pod.
+func (p *Profile) OtherFilters(state framework.CycleState) (concerned []int) {
 	skip := state.GetSkipFilterPlugins()
-	for _, x := range p.filter[p.localCount:] {
-		if !skip.Has(x.Name()) {
-			return true
+	for i := p.localCount; i < len(p.filter); i++ {
+		if !skip.Has(p.filter[i].Name()) {
+			concerned = append(concerned, i)
 		}
 	}
-	return false
+	return concerned
+}
+
+// RunOtherFilters asks those.
+func (p *Profile) RunOtherFilters(ctx context.Context, concerned []int, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+	sampled := p.meter.SamplesNode(state)
+	for _, i := range concerned {
+		if s := p.runFilter(ctx, i, sampled, state, pod, node); s != nil {
+			return s
+		}
+	}
+	return nil
 }
 
 // runFilters asks the filters from one index up to another.
 func (p *Profile) runFilters(ctx context.Context, from, to int, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
 	skip, sampled := state.GetSkipFilterPlugins(), p.meter.SamplesNode(state)
-	for i, x := range p.filter[from:to] {
-		if len(skip) > 0 && skip.Has(x.Name()) {
+	for i := from; i < to; i++ {
+		if len(skip) > 0 && skip.Has(p.filter[i].Name()) {
 			continue
 		}
-		p.asked.filter[from+i].Add(1)
-		began := metrics.Begin(sampled)
-		s := x.Filter(ctx, state, pod, node)
-		p.meter.Ran(x.Name(), metrics.Filter, s, began)
-		if s.IsSuccess() {
-			continue
+		if s := p.runFilter(ctx, i, sampled, state, pod, node); s != nil {
+			return s
 		}
-		if !s.IsRejected() {
-			return failure(x, s, "running %q filter plugin: %w").WithPlugin(x.Name())
-		}
-		if s.Plugin() != x.Name() {
-			s.SetPlugin(x.Name())
-		}
-		return s
 	}
 	return nil
+}
+
+// runFilter asks one; nil: the node is good.
+func (p *Profile) runFilter(ctx context.Context, i int, sampled bool, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+	x := p.filter[i]
+	p.asked.filter[i].Add(1)
+	began := metrics.Begin(sampled)
+	s := x.Filter(ctx, state, pod, node)
+	p.meter.Ran(x.Name(), metrics.Filter, s, began)
+	switch {
+	case s.IsSuccess():
+		return nil
+	case !s.IsRejected():
+		return failure(x, s, "running %q filter plugin: %w").WithPlugin(x.Name())
+	case s.Plugin() != x.Name():
+		s.SetPlugin(x.Name())
+	}
+	return s
 }
 
 // RunFilterPluginsWithNominatedPods asks the filters twice where pods of equal or higher priority are nominated to the

@@ -311,17 +311,16 @@ func (p *plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	if st != nil {
 		return st
 	}
-	node := n.Node()
-	if !s.near(node) {
+	if !s.near(n) {
 		return p.far
 	}
 	for i := range s.anti {
-		if d, ok := podcount.Of(node, s.anti[i].TopologyKey); ok && s.avoided[i].Of(d) > 0 {
+		if there, _ := s.avoided[i].At(n, s.anti[i].TopologyKey); there > 0 {
 			return p.crowded
 		}
 	}
 	for _, key := range s.against.Keys() {
-		if d, ok := podcount.Of(node, key); ok && s.against.Of(d) > 0 {
+		if there, _ := s.against.At(n, key); there > 0 {
 			return p.unwelcome
 		}
 	}
@@ -330,14 +329,14 @@ func (p *plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 
 // near says whether all wanted pods are in the node's domains. The first pod of a group that wants its own like may go
 // anywhere that has the labels.
-func (s *filterState) near(node *corev1.Node) bool {
+func (s *filterState) near(n fwk.NodeInfo) bool {
 	there := true
 	for i := range s.required {
-		d, ok := podcount.Of(node, s.required[i].TopologyKey)
+		wanted, ok := s.wanted[i].At(n, s.required[i].TopologyKey)
 		if !ok {
 			return false
 		}
-		there = there && s.wanted[i].Of(d) > 0
+		there = there && wanted > 0
 	}
 	return there || s.nowhere() && matchesAll(s.required, s.pod)
 }

@@ -109,16 +109,13 @@ func (p *plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n
 		return 0, st
 	}
 	var score int64
-	node := n.Node()
 	for i := range s.own {
-		if d, ok := podcount.Of(node, s.own[i].key); ok {
-			score += s.own[i].weight * s.own[i].tally.Sum(d)
-		}
+		there, _ := s.own[i].tally.At(n, s.own[i].key)
+		score += s.own[i].weight * there
 	}
 	for _, key := range s.others.Keys() {
-		if d, ok := podcount.Of(node, key); ok {
-			score += s.others.Sum(d)
-		}
+		there, _ := s.others.At(n, key)
+		score += there
 	}
 	return score, nil
 }

@@ -106,11 +106,11 @@ func (p *plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	}
 	for i := range s.all {
 		c := &s.all[i]
-		domain, ok := podcount.Of(n.Node(), c.key)
+		there, ok := s.domains[i].At(n, c.key)
 		if !ok {
 			return p.unlabelled
 		}
-		if s.domains[i].Of(domain)-s.least[i]+s.self[i] > int64(c.maxSkew) {
+		if there-s.least[i]+s.self[i] > int64(c.maxSkew) {
 			return p.skewed
 		}
 	}

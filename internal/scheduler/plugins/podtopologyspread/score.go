@@ -22,9 +22,9 @@ import (
 // scoreState is what ranks nodes.
 type scoreState struct {
 	all     []constraint
-	domains []map[string]int32 // pods of each domain that has a feasible node; nil for hosts
-	hosts   [][]int32          // pods of each node, for constraints over hosts
-	slot    func(name string) (int, bool)
+	domains []map[string]int32       // pods of each domain that has a feasible node; nil for hosts
+	hosts   [][]int32                // pods of each node, for constraints over hosts
+	slot    func(n fwk.NodeInfo) int // of hosts
 	weight  []float64
 	ignored map[string]bool
 }
@@ -77,23 +77,27 @@ func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.P
 			s.domains[i][v] = int32(tally.Sum(podcount.Domain{Key: c.key, Value: v}))
 		}
 	}
-	s.slot = slots(p.handle.SnapshotSharedLister(), nodes)
+	s.slot = slots(nodes)
 	state.Write(scoreKey, s)
 	return nil
 }
 
-// slots says which of the nodes has a name. A snapshot knows.
-func slots(l fwk.SharedLister, nodes []fwk.NodeInfo) func(string) (int, bool) {
-	if s, ok := l.(interface{ Slot(name string) (int, bool) }); ok {
-		return s.Slot
-	}
-	m := make(map[string]int, len(nodes))
-	for k, n := range nodes {
-		m[n.Node().Name] = k
-	}
-	return func(name string) (int, bool) {
-		k, ok := m[name]
-		return k, ok
+// slots says which of the nodes one is. Those of a snapshot know.
+func slots(nodes []fwk.NodeInfo) func(fwk.NodeInfo) int {
+	var m map[string]int
+	return func(n fwk.NodeInfo) int {
+		if s, ok := n.(interface{ Slot() (int, bool) }); ok {
+			if slot, ok := s.Slot(); ok {
+				return slot
+			}
+		}
+		if m == nil {
+			m = make(map[string]int, len(nodes))
+			for k, n := range nodes {
+				m[n.Node().Name] = k
+			}
+		}
+		return m[n.Node().Name]
 	}
 }
 
@@ -115,8 +119,7 @@ func (p *plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n
 		}
 		count := s.domains[i][value]
 		if s.hosts[i] != nil {
-			slot, _ := s.slot(node.Name)
-			count = s.hosts[i][slot]
+			count = s.hosts[i][s.slot(n)]
 		}
 		score += float64(count)*s.weight[i] + float64(s.all[i].maxSkew-1)
 	}
