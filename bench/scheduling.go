@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -109,8 +110,8 @@ func (c *waiting) scheduled(ctx context.Context, b *bench, add adder) (err error
 	defer client.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	g, ctx := errgroup.WithContext(ctx)
-	over, ended := context.WithCancel(ctx)
+	g, meanwhile := errgroup.WithContext(ctx)
+	over, ended := context.WithCancel(meanwhile)
 	defer ended()
 	if c.churn {
 		g.Go(func() error { return churn(over, s, strings.TrimSuffix(base, "/pods")) })
@@ -121,7 +122,7 @@ func (c *waiting) scheduled(ctx context.Context, b *bench, add adder) (err error
 		defer ended()
 		left := c.pods
 		added := []byte(`{"type":"ADDED"`)
-		return watchLines(ctx, client, base+"?watch=1&labelSelector=color&fieldSelector=spec.nodeName!%3D&resourceVersion="+rv, func(line []byte) (_ bool, err error) {
+		return watchLines(meanwhile, client, base+"?watch=1&labelSelector=color&fieldSelector=spec.nodeName!%3D&resourceVersion="+rv, func(line []byte) (_ bool, err error) {
 			if !bytes.HasPrefix(line, added) {
 				return false, nil
 			}
@@ -143,6 +144,10 @@ func (c *waiting) scheduled(ctx context.Context, b *bench, add adder) (err error
 	if err != nil {
 		return err
 	}
+	slow, err := decision(ctx, client, s.config.Host)
+	if err != nil {
+		return err
+	}
 	floor := bound{}
 	if c.floor > 0 {
 		floor = bound{least: true, limit: c.floor, budgeted: true}
@@ -150,8 +155,37 @@ func (c *waiting) scheduled(ctx context.Context, b *bench, add adder) (err error
 	add(fmt.Sprintf("scheduled: %s, %s pods that wait, %s nodes", c.what, number(float64(c.pods)), number(float64(c.nodes))),
 		value{unit: "/s", number: float64(c.pods-1) / last.Sub(began).Seconds(), bound: floor},
 		value{name: "CPU of scheduling, binding and events", unit: "ms", number: ms(after-before) / float64(c.pods)},
+		value{name: "p99 of a decision", unit: "ms", number: slow, bound: atMost(5)},
 		value{name: "resident", unit: "MB", number: float64(resident) / (1 << 20)})
 	return nil
+}
+
+// decision is the milliseconds within which 99 of 100 decisions were made, as the scheduler's histogram has it: between two of its
+// bounds they are taken to be spread evenly.
+func decision(ctx context.Context, client *http.Client, host string) (float64, error) {
+	_, metrics, err := say(ctx, client, "GET", host+"/metrics", "", "")
+	if err != nil {
+		return 0, err
+	}
+	const name = "scheduler_scheduling_algorithm_duration_seconds"
+	var bounds, counts []float64
+	for line := range strings.Lines(string(metrics)) {
+		var most, n float64
+		if _, err := fmt.Sscanf(line, name+`_bucket{le="%g"} %g`, &most, &n); err == nil {
+			bounds, counts = append(bounds, most), append(counts, n)
+		}
+	}
+	if len(counts) == 0 || counts[len(counts)-1] == 0 {
+		return 0, errors.New("read decisions: there are none")
+	}
+	rank, from, before := 0.99*counts[len(counts)-1], 0.0, 0.0 // the last bound is infinite
+	for i, n := range counts {
+		if n >= rank && !math.IsInf(bounds[i], 1) {
+			return 1000 * (from + (bounds[i]-from)*(rank-before)/(n-before)), nil
+		}
+		from, before = bounds[i], n
+	}
+	return 0, errors.New("read decisions: 99 of 100 are beyond all bounds")
 }
 
 // create makes the pods and nodes, and returns the path of the pods and the revision after them.
