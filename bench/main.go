@@ -42,9 +42,13 @@ func main() {
 		}
 		return
 	}
+	if len(os.Args) == 2 && os.Args[1] == podsChild {
+		os.Exit(bePodsInit())
+	}
 	children := map[string]func() error{
 		aggregatedChild: func() error { return beAggregated(os.Stdin, os.Stdout) },
 		noisyChild:      func() error { return beNoisy(context.Background(), os.Stdin, os.Stdout) },
+		podsMeasurer:    func() error { return bePods(context.Background(), os.Stdin, os.Stdout) },
 		plainChild:      func() error { return bePlain(os.Stdin, os.Stdout) },
 		stallsChild:     func() error { return lookAfterProcessors(os.Stdin, os.Stdout) },
 	}

@@ -115,15 +115,18 @@ func (t *target) memory() (resident, anonymous int64, err error) {
 	return resident, anonymous, nil
 }
 
-// status is a line of /proc/PID/status, in bytes.
-func status(pid int, name string) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+// status is a line of /proc/PID/status, in bytes, and rollup one of the sum of its mappings.
+func status(pid int, name string) (int64, error) { return kilobytes(pid, "status", name) }
+func rollup(pid int, name string) (int64, error) { return kilobytes(pid, "smaps_rollup", name) }
+
+func kilobytes(pid int, file, name string) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {
 		return 0, err
 	}
 	_, rest, _ := strings.Cut(string(text), "\n"+name+":")
 	line, _, _ := strings.Cut(rest, "\n")
-	kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(line), " kB"), 10, 64)
+	kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(line, " kB")), 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("read %s of process %d: %w", name, pid, err)
 	}
