@@ -8,10 +8,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,7 +26,26 @@ import (
 // writeStatus makes the pod's status and writes it to the API server if it has changed. It
 // returns the pod with it.
 func (w *worker) writeStatus(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
+	pod, write := w.newStatus(ctx, pod)
+	if write != nil {
+		write()
+	}
+	return pod
+}
+
+// writeBeside is writeStatus, while the worker goes on with what takes longer. The round ends when it is written.
+func (w *worker) writeBeside(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
+	pod, write := w.newStatus(ctx, pod)
+	if write != nil {
+		w.writing.Go(write)
+	}
+	return pod
+}
+
+// newStatus makes the pod's status. It returns the pod with it, and what writes it; nil: there is nothing to write.
+func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, func()) {
 	n := w.n
+	w.writing.Wait() // what it has written is looked at
 	copied := *pod
 	n.mu.Lock()
 	api := w.spec
@@ -38,7 +59,7 @@ func (w *worker) writeStatus(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 	w.status = &status
 	n.mu.Unlock()
 	if api = w.shown(ctx, api); api == nil {
-		return &copied
+		return &copied, nil
 	}
 	base, spoilt := api.Status, false
 	if w.written != nil {
@@ -50,22 +71,23 @@ func (w *worker) writeStatus(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 		}
 	}
 	if w.removed || w.written != nil && !spoilt && podstatus.Equal(*w.written, status) {
-		return &copied
+		return &copied, nil
 	}
 	if w.written == nil && podstatus.Equal(api.Status, status) {
 		w.written = &status
-		return &copied
+		return &copied, nil
 	}
-	made, err := n.patchStatus(ctx, api, base, status)
-	if err != nil {
-		if ctx.Err() == nil && !apierrors.IsNotFound(err) {
-			n.Logger.Warn("write pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
+	return &copied, func() {
+		made, err := n.patchStatus(ctx, api, base, status)
+		if err != nil {
+			if ctx.Err() == nil && !apierrors.IsNotFound(err) {
+				n.Logger.Warn("write pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
+			}
+			w.wakeLater(ctx)
+			return
 		}
-		w.wakeLater(ctx)
-		return &copied
+		w.written, w.writtenAt = &status, made.ResourceVersion
 	}
-	w.written, w.writtenAt = &status, made.ResourceVersion
-	return &copied
 }
 
 // spoiled says whether somebody has changed what the node wrote of a pod since, as the controllers do when the node is silent: then
@@ -93,6 +115,21 @@ func shownOf(api *corev1.Pod, written corev1.PodStatus) corev1.PodStatus {
 	written.HostIP, written.HostIPs, written.PodIP, written.PodIPs, written.StartTime = s.HostIP, s.HostIPs, s.PodIP, s.PodIPs, s.StartTime
 	written.InitContainerStatuses, written.ContainerStatuses, written.EphemeralContainerStatuses = s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses
 	return written
+}
+
+// echo says whether a definition differs from the one before it in nothing but the status that the node itself has made of it: then
+// there is nothing to do.
+func echo(old, pod *corev1.Pod, made *corev1.PodStatus) bool {
+	if old == nil || made == nil || old.Generation != pod.Generation || graceOf(old) != graceOf(pod) ||
+		!maps.Equal(old.Labels, pod.Labels) || !maps.Equal(old.Annotations, pod.Annotations) || !equality.Semantic.DeepEqual(old.Spec, pod.Spec) {
+		return false
+	}
+	shown, want := pod.Status, *made
+	shown.Conditions, want.Conditions = byType(slices.Clone(shown.Conditions)), byType(append(foreign(old.Status.Conditions), own(want.Conditions)...))
+	// As text, since times are whole seconds there.
+	a, err := json.Marshal(shown)
+	b, other := json.Marshal(want)
+	return err == nil && other == nil && bytes.Equal(a, b)
 }
 
 func byType(list []corev1.PodCondition) []corev1.PodCondition {

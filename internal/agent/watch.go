@@ -131,7 +131,9 @@ func (n *node) watchRuntime(ctx context.Context) error {
 					delete(seen, uid) // looked at again when the API server's pods are known
 					continue
 				}
-				w.wake()
+				if w.seen.Load() != sum { // its last round has not seen this
+					w.wake()
+				}
 			}
 		}
 		for uid := range known {
@@ -159,13 +161,32 @@ func (n *node) list(ctx context.Context) (map[types.UID]uint64, error) {
 	out := map[types.UID]uint64{}
 	for _, s := range sandboxes {
 		if uid := types.UID(s.Labels[podstate.LabelPodUID]); uid != "" {
-			out[uid] += maphash.String(seed, fmt.Sprintf("s %s %d", s.Id, s.State))
+			out[uid] += sandboxSum(s.Id, s.State == runtimeapi.PodSandboxState_SANDBOX_READY)
 		}
 	}
 	for _, c := range containers {
 		if uid := types.UID(c.Labels[podstate.LabelPodUID]); uid != "" {
-			out[uid] += maphash.String(seed, fmt.Sprintf("c %s %d", c.Id, c.State))
+			out[uid] += containerSum(c.Id, cri.StateOf(c.State))
 		}
 	}
 	return out, nil
+}
+
+// sumOf is the same sum of what a worker has seen of its pod.
+func sumOf(pod *podstate.Pod) (sum uint64) {
+	for i := range pod.Sandboxes {
+		sum += sandboxSum(pod.Sandboxes[i].ID, pod.Sandboxes[i].Ready)
+	}
+	for i := range pod.Containers {
+		sum += containerSum(pod.Containers[i].ID, pod.Containers[i].State)
+	}
+	return sum
+}
+
+func sandboxSum(id string, ready bool) uint64 {
+	return maphash.String(seed, fmt.Sprintf("s %s %t", id, ready))
+}
+
+func containerSum(id string, state podstate.State) uint64 {
+	return maphash.String(seed, "c "+id+" "+string(state))
 }

@@ -6,6 +6,8 @@ package agent
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +33,7 @@ type worker struct {
 	n     *node
 	uid   types.UID
 	wakes chan struct{}
+	seen  atomic.Uint64 // sum of what the last round saw
 
 	// Guarded by node.mu.
 	spec    *corev1.Pod // newest definition; nil for a pod known from the runtime only
@@ -60,6 +63,7 @@ type worker struct {
 	writtenAt  string            // the revision that came of it
 	mirror     types.UID         // of what the API server shows of a static pod
 	complaint  string            // why it shows nothing
+	writing    sync.WaitGroup    // of a status, beside what the round does
 }
 
 // podTold takes what the API server says of a pod.
@@ -76,6 +80,7 @@ func (n *node) podSeen(pod *corev1.Pod) {
 	n.mu.Lock()
 	w := n.workerOf(pod.UID)
 	old := w.spec
+	known := !w.gone && echo(old, pod, w.status)
 	w.spec, w.gone = pod, false
 	var cancel context.CancelFunc
 	if old != nil && graceOf(old) != graceOf(pod) {
@@ -86,7 +91,9 @@ func (n *node) podSeen(pod *corev1.Pod) {
 	if cancel != nil {
 		cancel()
 	}
-	w.wake()
+	if !known {
+		w.wake()
+	}
 }
 
 // graceOf is how long a pod that is being deleted has; minus one for one that is not.
@@ -161,7 +168,12 @@ func (w *worker) run(ctx context.Context) {
 		w.n.mu.Lock()
 		w.cancel = cancel
 		w.n.mu.Unlock()
+		select {
+		case <-w.wakes: // what it was woken for, this round sees
+		default:
+		}
 		next, done := w.round(round)
+		w.writing.Wait()
 		cancel()
 		if done {
 			return
@@ -205,6 +217,7 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 		return retrySoon, false
 	}
 	w.state = state
+	w.seen.Store(sumOf(state))
 	w.readMessages(state)
 
 	if pod == nil || gone {
@@ -311,7 +324,11 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 		act.Kill = append(act.Kill, w.resize(ctx, pod)...)
 	}
 	w.noteWaiting(pod, act)
-	pod = w.writeStatus(ctx, pod)
+	if act.CreateSandbox || len(act.Start)+len(act.Ephemeral) > 0 {
+		pod = w.writeBeside(ctx, pod)
+	} else {
+		pod = w.writeStatus(ctx, pod)
+	}
 	switch {
 	case len(act.Reset) > 0:
 		if err := w.reset(ctx, pod, act.Reset); err != nil {

@@ -88,7 +88,7 @@ func containerOf(s *runtimeapi.ContainerStatus, sandbox string) podstate.Contain
 		Name:      s.Labels[podstate.LabelContainerName],
 		SandboxID: sandbox,
 		Attempt:   s.GetMetadata().GetAttempt(),
-		State:     stateOf(s.State),
+		State:     StateOf(s.State),
 		Created:   at(s.CreatedAt),
 		Started:   at(s.StartedAt),
 		Finished:  at(s.FinishedAt),
@@ -109,7 +109,8 @@ func containerOf(s *runtimeapi.ContainerStatus, sandbox string) podstate.Contain
 	return out
 }
 
-func stateOf(s runtimeapi.ContainerState) podstate.State {
+// StateOf is a state in the node's words.
+func StateOf(s runtimeapi.ContainerState) podstate.State {
 	switch s {
 	case runtimeapi.ContainerState_CONTAINER_CREATED:
 		return podstate.Created
