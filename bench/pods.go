@@ -25,7 +25,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/machine"
 	"github.com/mortise-dev/mortise/internal/machine/apart"
 	"github.com/mortise-dev/mortise/internal/machine/images"
@@ -53,7 +55,7 @@ imageGCHighThresholdPercent: 100
 
 // podsMeasured is what that process measured; CPU is mortise's alone.
 type podsMeasured struct {
-	Ready                               []time.Duration // one after another
+	Ready, Alone                        []time.Duration // one after another, each after one by the runtime alone
 	ReadyCPU, DeletedCPU, Idle          time.Duration
 	AtOnce, AtOnceCPU                   time.Duration
 	Resident, Anonymous, Share, Settled int64
@@ -100,6 +102,8 @@ func realPods(ctx context.Context, b *bench, add adder) error {
 	add(fmt.Sprintf("a pod of one container, image there: create → Ready as a watch sees it, %d one after another", podsInTurn),
 		value{name: "p50", unit: "ms", number: quantile(p.Ready, 50), bound: atMost(180)}, value{name: "p99", unit: "ms", number: quantile(p.Ready, 99)},
 		value{name: "mortise's CPU", unit: "ms", number: ms(p.ReadyCPU) / podsInTurn, bound: atMost(25)})
+	add("  the runtime alone for as much, each before one of them: sandbox, container, start",
+		value{name: "p50", unit: "ms", number: quantile(p.Alone, 50)}, value{name: "p99", unit: "ms", number: quantile(p.Alone, 99)})
 	add(fmt.Sprintf("  deleted, %d at once: mortise's CPU a pod", podsInTurn), value{unit: "ms", number: ms(p.DeletedCPU) / podsInTurn})
 	add(fmt.Sprintf("%d pods at once, until all are Ready", podsAtOnce), value{unit: "s", number: p.AtOnce.Seconds(), bound: atMost(3.5)},
 		value{name: "mortise's CPU a pod", unit: "ms", number: ms(p.AtOnceCPU) / podsAtOnce, bound: atMost(25)})
@@ -125,6 +129,7 @@ func bePodsInit() int {
 type podsNode struct {
 	*server
 	client  kubernetes.Interface
+	runtime *cri.Client
 	watched watch.Interface // its pods
 }
 
@@ -159,6 +164,10 @@ func bePods(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	if n.client, err = kubernetes.NewForConfig(s.config); err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
+	if n.runtime, err = cri.Dial(ctx, socket); err != nil {
+		return err
+	}
+	defer n.runtime.Close(ctx)
 	if err := n.awaitNode(ctx); err != nil {
 		return err
 	}
@@ -226,7 +235,12 @@ func (n *podsNode) measure(ctx context.Context) (p *podsMeasured, err error) {
 	}
 	p.ReadyCPU, err = n.cpuOf(ctx, func() error {
 		for i := range podsInTurn {
-			took, err := n.atOnce(ctx, fmt.Sprintf("turn-%d", i), 1)
+			took, err := n.alone(ctx, fmt.Sprint(i))
+			if err != nil {
+				return err
+			}
+			p.Alone = append(p.Alone, took)
+			took, err = n.atOnce(ctx, fmt.Sprintf("turn-%d", i), 1)
 			if err != nil {
 				return err
 			}
@@ -312,6 +326,34 @@ func (n *podsNode) atOnce(ctx context.Context, name string, count int) (time.Dur
 	})
 	took := time.Since(began)
 	return took, errors.Join(g.Wait(), err)
+}
+
+// alone asks the runtime for a pod of which the node knows nothing, and says how long it took until its container was started.
+func (n *podsNode) alone(ctx context.Context, name string) (took time.Duration, err error) {
+	ctx = cri.Quiet(ctx)
+	sandbox := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Uid: name, Namespace: "alone"}, LogDirectory: os.TempDir(),
+		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
+		}},
+	}
+	c := longPod(name).Spec.Containers[0]
+	began := time.Now()
+	id, err := n.runtime.Runtime.RunPodSandbox(ctx, sandbox, "")
+	if err != nil {
+		return 0, fmt.Errorf("make a sandbox: %w", err)
+	}
+	defer func() {
+		err = errors.Join(err, n.runtime.Runtime.StopPodSandbox(ctx, id), n.runtime.Runtime.RemovePodSandbox(ctx, id))
+	}()
+	made, err := n.runtime.Runtime.CreateContainer(ctx, id, &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: c.Name}, Image: &runtimeapi.ImageSpec{Image: c.Image}, Command: c.Command, LogPath: name,
+		Linux: &runtimeapi.LinuxContainerConfig{},
+	}, sandbox)
+	if err == nil {
+		err = n.runtime.Runtime.StartContainer(ctx, made)
+	}
+	return time.Since(began), err
 }
 
 // until reads the watch until so many pods were as wanted.
