@@ -64,7 +64,8 @@ func (c *cluster) counted(signal string) float64 {
 	return 0
 }
 
-// look lets the node look until the condition of the pod holds.
+// look lets the node look until the condition of the pod holds. Time stands while a pod is being evicted: the node waits only so long
+// for what that leaves.
 func (c *cluster) look(fake *clocktesting.FakeClock, name, what string, want func(*corev1.Pod) bool) *corev1.Pod {
 	c.t.Helper()
 	done := make(chan struct{})
@@ -77,7 +78,9 @@ func (c *cluster) look(fake *clocktesting.FakeClock, name, what string, want fun
 			case <-done:
 				return
 			case <-tick.C:
-				fake.Step(evictionPeriod)
+				if !c.node.(*node).evicting() {
+					fake.Step(evictionPeriod)
+				}
 			}
 		}
 	}()
