@@ -4,8 +4,12 @@
 package cli
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestUnwrittenPart(t *testing.T) {
@@ -31,6 +35,37 @@ func TestTrimMemoryLeavesTheProgramWhole(t *testing.T) {
 	}
 	if s := strings.Repeat("ab", 3); s != "ababab" {
 		t.Errorf("after trimming, ab three times is %q", s)
+	}
+}
+
+// TestMappedFilesGoAndComeBack maps a file of our own, which counts once it is read.
+func TestMappedFilesGoAndComeBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mapped")
+	const size = 32 << 20
+	if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	mapping, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, sum := mappedFiles(), byte(0)
+	for i := 0; i < size; i += os.Getpagesize() {
+		sum |= mapping[i]
+	}
+	if after := mappedFiles(); sum != 0 || before == 0 || after < before+size/2 {
+		t.Errorf("%d bytes of files were resident, %d after %d more were read", before, after, size)
+	}
+	if err := unix.Munmap(mapping); err != nil {
+		t.Fatal(err)
+	}
+	if after := mappedFiles(); after > before+size/2 {
+		t.Errorf("%d bytes of files were resident, %d after all", before, after)
 	}
 }
 

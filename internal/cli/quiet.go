@@ -14,7 +14,7 @@ import (
 const (
 	quietAfter = 3 * time.Second // after a collection, with hardly anything made
 	quietBytes = 4 << 20         // that may be made meanwhile
-	worthwhile = 24 << 20        // bytes that nothing lives in
+	worthwhile = 24 << 20        // bytes that nothing lives in, or of the binary's pages that work has touched
 )
 
 // giveBack returns memory to the system after a burst of work. The runtime keeps as much again as lives, for what comes
@@ -31,12 +31,13 @@ func giveBack(ctx context.Context, log *slog.Logger) {
 }
 
 // whenQuiet calls free once when hardly anything was made for a while, and then whenever that is so after a collection and
-// enough memory is not in use.
+// enough memory is not in use: heap that is free, and pages of files that came since.
 func whenQuiet(ctx context.Context, after time.Duration, enough uint64, free func()) {
 	collected := make(chan struct{}, 1)
 	announce(ctx, collected)
 	quiet, first := time.After(after), true
 	_, garbage := idle() // when quiet began
+	var kept uint64      // pages of files that the last free left
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,9 +51,11 @@ func whenQuiet(ctx context.Context, after time.Duration, enough uint64, free fun
 				garbage, quiet = now, time.After(after)
 				continue
 			}
-			if quiet = nil; first || unused+now >= enough {
+			mapped := mappedFiles()
+			if quiet = nil; first || unused+now+max(mapped, kept)-kept >= enough {
 				first = false
 				free()
+				kept = mappedFiles()
 				select { // the collection that this itself made
 				case <-collected:
 				case <-time.After(after):
