@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -145,24 +144,12 @@ func target(rule string) string {
 func memorySyncer(t testing.TB, src source) (*syncer, []*memory) {
 	t.Helper()
 	all := []*memory{newMemory(), newMemory()}
-	o, err := Options{
-		NodeName: "here", Bridged: true, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Backend: netfilter.IPTables,
-		OpenXTables: func(v6 bool) (XTables, error) {
-			if v6 {
-				return all[1], nil
-			}
-			return all[0], nil
-		},
-		forget: func(family, *frontends) (uint, error) { return 0, nil },
-	}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := open(o, src, self{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.end)
+	s := opened(t, src, Options{Backend: netfilter.IPTables, OpenXTables: func(v6 bool) (XTables, error) {
+		if v6 {
+			return all[1], nil
+		}
+		return all[0], nil
+	}})
 	return s, all
 }
 

@@ -34,19 +34,12 @@ func (w *written) Run(ctx context.Context, tx *knftables.Transaction) error {
 	return w.Fake.Run(ctx, tx)
 }
 
-// fakeSyncer has tables in memory; the first is of IPv4.
-func fakeSyncer(t testing.TB, src source) (*syncer, []*written) {
+// opened is the syncer of a node "here", whose rules are where the options say.
+func opened(t testing.TB, src source, o Options) *syncer {
 	t.Helper()
-	var tables []*written
-	o, err := Options{
-		NodeName: "here", Bridged: true, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
-		Open: func(f knftables.Family, table string) (knftables.Interface, error) {
-			w := &written{Fake: knftables.NewFake(f, table)}
-			tables = append(tables, w)
-			return w, nil
-		},
-		forget: func(family, *frontends) (uint, error) { return 0, nil },
-	}.withDefaults()
+	o.NodeName, o.Bridged, o.PodCIDRs = "here", true, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	o.forget = func(family, *frontends) (uint, error) { return 0, nil }
+	o, err := o.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,6 +48,18 @@ func fakeSyncer(t testing.TB, src source) (*syncer, []*written) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.end)
+	return s
+}
+
+// fakeSyncer has tables in memory; the first is of IPv4.
+func fakeSyncer(t testing.TB, src source) (*syncer, []*written) {
+	t.Helper()
+	var tables []*written
+	s := opened(t, src, Options{Open: func(f knftables.Family, table string) (knftables.Interface, error) {
+		w := &written{Fake: knftables.NewFake(f, table)}
+		tables = append(tables, w)
+		return w, nil
+	}})
 	return s, tables
 }
 
