@@ -131,7 +131,11 @@ func (t *Tally) Each(f func(d Domain, n int64)) {
 
 // update looks again at the nodes that have changed. Domains that are known no more keep their places, until they are many.
 func (t *Tally) update(nodes []fwk.NodeInfo, generations []int64, find func(n fwk.NodeInfo, add Share)) {
-	if len(t.sums)-t.known > 2*len(nodes)*max(1, len(t.places))+64 {
+	asked := len(nodes) // how many nodes are asked about: here may be those alone that count
+	for i := range t.places {
+		asked = max(asked, len(t.places[i].of))
+	}
+	if len(t.sums)-t.known > 2*asked*max(1, len(t.places))+64 {
 		*t = Tally{index: map[Domain]int32{}, used: t.used}
 	}
 	for slot := len(nodes); slot < len(t.shares); slot++ {

@@ -139,6 +139,32 @@ func TestTallyOfPassingDomains(t *testing.T) {
 	}
 }
 
+// TestTallyOfFewNodes: what a few nodes add up to is asked about of many, and the few are looked at once.
+func TestTallyOfFewNodes(t *testing.T) {
+	c, snapshot := cache.New(), cache.NewSnapshot()
+	for i := range 500 {
+		name := fmt.Sprint("n", i)
+		c.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"host": name}}})
+	}
+	c.Update(snapshot)
+	var kept podcount.Counter
+	looked := 0
+	for range 5 {
+		tally := kept.Tally(podcount.NewList(snapshot.Nodes()[:2], nil), "criterion", func(_ fwk.NodeInfo, add podcount.Share) {
+			looked++
+			add("host", 1)
+		})
+		for i, n := range snapshot.Nodes() {
+			if there, ok := tally.At(n, "host"); !ok || (there == 1) != (i < 2) {
+				t.Fatalf("node %d: %d, %v", i, there, ok)
+			}
+		}
+	}
+	if looked != 2 {
+		t.Errorf("nodes were looked at %d times, want 2", looked)
+	}
+}
+
 // argue puts and takes for the sake of argument, beside maps.
 func argue(t *testing.T, r *rand.Rand, tally *podcount.Tally, base map[podcount.Domain]int64) {
 	t.Helper()
