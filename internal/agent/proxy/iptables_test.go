@@ -183,12 +183,7 @@ func (o *plan) ipTables(v view) string {
 
 // TestAChangeRewritesItsChainsAlone reads what is restored after changes of one Service among others.
 func TestAChangeRewritesItsChainsAlone(t *testing.T) {
-	src := newStatic()
-	for i := range 20 {
-		name := fmt.Sprint("other", i)
-		src.set(makeService(name, []string{fmt.Sprint("10.96.1.", i)}), makeSlice(name, at("10.244.0.2", "here"), at("10.244.1.2", "there")))
-	}
-	web := src.set(makeService("web", []string{"10.96.0.7"}), makeSlice("web", at("10.244.0.2", "here")))
+	src, web := amongOthers()
 	s, all := memorySyncer(t, src)
 	syncs(t, s, true)
 	if n := strings.Count(all[0].last, "\n-A "); n < 100 {

@@ -74,17 +74,22 @@ func syncs(t testing.TB, s *syncer, all bool, names ...types.NamespacedName) {
 	}
 }
 
-// hashes are what stands before the names of Services in those of their chains.
-var hashes = regexp.MustCompile(`(service|external)-[A-Z2-7]{8}-ns/`)
-
-// TestAChangeTouchesItsServiceAlone reads the transactions that follow changes of one Service among others.
-func TestAChangeTouchesItsServiceAlone(t *testing.T) {
+// amongOthers is a Service with one endpoint, and twenty others.
+func amongOthers() (*static, types.NamespacedName) {
 	src := newStatic()
 	for i := range 20 {
 		name := fmt.Sprint("other", i)
 		src.set(makeService(name, []string{fmt.Sprint("10.96.1.", i)}), makeSlice(name, at("10.244.0.2", "here"), at("10.244.1.2", "there")))
 	}
-	web := src.set(makeService("web", []string{"10.96.0.7"}), makeSlice("web", at("10.244.0.2", "here")))
+	return src, src.set(makeService("web", []string{"10.96.0.7"}), makeSlice("web", at("10.244.0.2", "here")))
+}
+
+// hashes are what stands before the names of Services in those of their chains.
+var hashes = regexp.MustCompile(`(service|external)-[A-Z2-7]{8}-ns/`)
+
+// TestAChangeTouchesItsServiceAlone reads the transactions that follow changes of one Service among others.
+func TestAChangeTouchesItsServiceAlone(t *testing.T) {
+	src, web := amongOthers()
 	s, tables := fakeSyncer(t, src)
 	syncs(t, s, true)
 	v4 := tables[0]
