@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/decide"
 )
 
 // TestPodStartsWhileItsStatusIsWritten: the runtime is asked for a sandbox while the API server still writes that there is none.
@@ -42,6 +43,26 @@ func TestPodStartsWhileItsStatusIsWritten(t *testing.T) {
 	pod := c.await("p", "ready", isReady)
 	if pod.Status.StartTime == nil || len(pod.Status.PodIPs) == 0 {
 		t.Errorf("status: %+v", pod.Status)
+	}
+}
+
+// TestWhatEndsAPodWaitsForItsStatus: a pod that is over is ended by what was written of it, whatever else is to be started.
+func TestWhatEndsAPodWaitsForItsStatus(t *testing.T) {
+	ephemeral, regular := []*corev1.EphemeralContainer{{}}, []*corev1.Container{{}}
+	for name, c := range map[string]struct {
+		act  decide.Action
+		want bool
+	}{
+		"nothing":                          {decide.Action{}, false},
+		"a sandbox":                        {decide.Action{KillPod: true, CreateSandbox: true}, true},
+		"a container":                      {decide.Action{Start: regular}, true},
+		"one to look around":               {decide.Action{Ephemeral: ephemeral}, true},
+		"over":                             {decide.Action{KillPod: true, Done: true}, false},
+		"over, with one that came at last": {decide.Action{KillPod: true, Done: true, Ephemeral: ephemeral}, false},
+	} {
+		if got := startsSomething(c.act); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }
 

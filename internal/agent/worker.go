@@ -324,7 +324,7 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 		act.Kill = append(act.Kill, w.resize(ctx, pod)...)
 	}
 	w.noteWaiting(pod, act)
-	if act.CreateSandbox || len(act.Start)+len(act.Ephemeral) > 0 {
+	if startsSomething(act) {
 		pod = w.writeBeside(ctx, pod)
 	} else {
 		pod = w.writeStatus(ctx, pod)
@@ -389,6 +389,12 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 		n.Logger.Warn("remove dead containers", "pod", pod.Name, "err", err)
 	}
 	return next
+}
+
+// startsSomething says whether what is to be done takes long, and needs nothing of the status that is written meanwhile. What ends a
+// pod looks at it.
+func startsSomething(act decide.Action) bool {
+	return !act.Done && (act.CreateSandbox || len(act.Start)+len(act.Ephemeral) > 0)
 }
 
 // complete ends a pod that has run to its end: what still runs (sidecars) is stopped, and the
