@@ -6,6 +6,7 @@ package aggregated_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -280,10 +281,12 @@ func TestDocuments(t *testing.T) {
 	if len(table.ColumnDefinitions) != 2 || table.ColumnDefinitions[1].Name != "Message" || !cmp.Equal(table.Rows[0].Cells, []any{"a", "hello"}) {
 		t.Errorf("table: %s", b)
 	}
-	groups, lists, err := cluster.Client().Discovery().ServerGroupsAndResources()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var groups []*metav1.APIGroup
+	var lists []*metav1.APIResourceList
+	eventually(t, func() (err error) {
+		groups, lists, err = cluster.Client().Discovery().ServerGroupsAndResources()
+		return err // the version is stale until its server was asked
+	})
 	if !slices.ContainsFunc(groups, func(g *metav1.APIGroup) bool { return g.Name == "example.com" }) {
 		t.Error("the group is not listed")
 	}
@@ -303,31 +306,37 @@ func TestDocuments(t *testing.T) {
 		"/openapi/v3/apis/example.com/v1": {"components", "schemas", "com.example.v1.Greeting", "properties", "spec", "properties", "message", "type"},
 		"/openapi/v2":                     {"definitions", "com.example.v1.Greeting", "properties", "spec", "properties", "message", "type"},
 	} {
-		if got := eventually(t, raw, path, part...); got != "string" {
-			t.Errorf("%s: %v", path, got)
-		}
+		eventually(t, func() error {
+			b, err := raw.Get().AbsPath(path).DoRaw(t.Context())
+			if err != nil {
+				return err
+			}
+			var doc map[string]any
+			if err := json.Unmarshal(b, &doc); err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			if v, _, _ := unstructured.NestedFieldNoCopy(doc, part...); v != "string" {
+				return fmt.Errorf("%s: %v is %v", path, part, v)
+			}
+			return nil
+		})
 	}
 }
 
-// eventually asks for a document until it has a value: documents of other servers are fetched in the background.
-func eventually(t *testing.T, c rest.Interface, path string, part ...string) any {
+// eventually asks until it is answered: what other servers tell of themselves is fetched in the background, from when they become available.
+func eventually(t *testing.T, ask func() error) {
 	t.Helper()
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for late := time.After(20 * time.Second); ; {
-		var doc map[string]any
-		if b, err := c.Get().AbsPath(path).DoRaw(t.Context()); err == nil {
-			if err := json.Unmarshal(b, &doc); err != nil {
-				t.Fatalf("%s: %v", path, err)
-			}
-			if v, ok, _ := unstructured.NestedFieldNoCopy(doc, part...); ok {
-				return v
-			}
+		err := ask()
+		if err == nil {
+			return
 		}
 		select {
 		case <-look.C:
 		case <-late:
-			return nil
+			t.Fatal(err)
 		}
 	}
 }
