@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 // TestFirstHour does with a simulated node what a newcomer does with a real one: the examples, and kubectl's first verbs.
@@ -37,6 +39,13 @@ func TestFirstHour(t *testing.T) {
 	awaitPods(t, c, "tier=frontend", 20*time.Second, allReady(3))
 	awaitPods(t, c, "role=myrole", 20*time.Second, allReady(1))
 
+	// What a Deployment counts, and events, are written after the pods are ready.
+	if out := p.kubectl("rollout", "status", "deployment/web"); !strings.Contains(out, "successfully rolled out") {
+		t.Errorf("rollout status says %q", out)
+	}
+	scheduled := fields.Set{"involvedObject.name": "static-web", "reason": "Scheduled"}.AsSelector()
+	awaitEvent(t, c, "events", "default", scheduled, &corev1.Event{}, 20*time.Second, func(e watch.Event) bool { return e.Type != watch.Deleted })
+
 	nodes, err := c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "mortise.dev/simulated=true"})
 	if err != nil || len(nodes.Items) != 1 {
 		t.Fatalf("simulated nodes: %v, %v; want one", nodes, err)
@@ -49,7 +58,6 @@ func TestFirstHour(t *testing.T) {
 		{"get deployment web", "3/3"},
 		{"get pods -o wide", "Running"},
 		{"describe pod static-web", "Successfully assigned default/static-web"},
-		{"rollout status deployment/web", "successfully rolled out"},
 		{"get endpointslices -l kubernetes.io/service-name=web", "80"},
 		{"get all", "deployment.apps/web"},
 		{"api-resources", "crontabs"},
