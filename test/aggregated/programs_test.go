@@ -228,17 +228,29 @@ func (c *cluster) refused(input, why string, args ...string) {
 // eventually runs kubectl until it says something: documents of other servers are fetched in the background.
 func (c *cluster) eventually(want string, args ...string) string {
 	c.t.Helper()
+	return c.until(func(out string, _ error) bool { return strings.Contains(out, want) }, args...)
+}
+
+// discovered waits until kubectl finds a resource, and nothing is stale.
+func (c *cluster) discovered(resource string) {
+	c.t.Helper()
+	c.until(func(out string, err error) bool { return err == nil && strings.Contains(out, resource) }, "api-resources", "--cached=false")
+}
+
+// until runs kubectl until it says what is wanted.
+func (c *cluster) until(wanted func(out string, err error) bool, args ...string) string {
+	c.t.Helper()
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for late := time.After(limit); ; {
-		out, _ := c.kubectl("", args...)
-		if strings.Contains(out, want) {
+		out, err := c.kubectl("", args...)
+		if wanted(out, err) {
 			return out
 		}
 		select {
 		case <-look.C:
 		case <-late:
-			c.t.Fatalf("kubectl %s does not say %q:\n%s", strings.Join(args, " "), want, out)
+			c.t.Fatalf("kubectl %s never says what is wanted; last: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
 }

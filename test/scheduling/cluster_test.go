@@ -65,6 +65,22 @@ func addNode(t *testing.T, c kubernetes.Interface, name, cpu string, labels map[
 	}
 }
 
+// known waits until a scheduler knows a node, by a pod that can run nowhere else and is gone afterwards: nodes and pods are told of apart, so
+// that a pod may be decided on before a node that was made before it.
+func known(t *testing.T, c kubernetes.Interface, node, scheduler string) {
+	t.Helper()
+	addPod(t, c, "at-"+node, func(p *corev1.Pod) {
+		p.Spec.SchedulerName = scheduler
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}},
+		}}}
+	})
+	awaitPod(t, c, "at-"+node, bound)
+	if err := c.CoreV1().Pods("default").Delete(t.Context(), "at-"+node, *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func addPod(t *testing.T, c kubernetes.Interface, name string, change func(*corev1.Pod)) {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{

@@ -134,6 +134,7 @@ func TestAnExtenderDecides(t *testing.T) {
 	addNode(t, c, "good-wide", "16", nil) // any event may help a pod that extenders left no node
 	addNode(t, c, "good-best", "1", nil)
 	awaitPod(t, c, "early", func(p *corev1.Pod) bool { return strings.HasPrefix(p.Spec.NodeName, "good") })
+	known(t, c, "good-best", corev1.DefaultSchedulerName)
 	addPod(t, c, "late", nil)
 	if got := awaitPod(t, c, "late", bound).Spec.NodeName; got != "good-best" {
 		t.Errorf("the pod is on %s", got)

@@ -77,6 +77,8 @@ func TestAPluginFromOutsideDecides(t *testing.T) {
 	// Left alone, the scheduler prefers the wide node; the plug-in the one with fewer seats.
 	addNode(t, c, "narrow", "1", map[string]string{label: "2"})
 	addNode(t, c, "wide", "16", map[string]string{label: "3"})
+	known(t, c, "narrow", "plain")
+	known(t, c, "wide", "plain")
 	addPod(t, c, "plain", func(p *corev1.Pod) { p.Spec.SchedulerName = "plain" })
 	if got := awaitPod(t, c, "plain", bound).Spec.NodeName; got != "wide" {
 		t.Errorf("a pod of the profile without the plug-in is on %s", got)
