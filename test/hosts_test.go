@@ -5,6 +5,7 @@ package test
 
 import (
 	"bufio"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -187,12 +188,16 @@ func (h *host) plugIn() {
 	try(h.t, netlink.LinkSetMaster(port, h.lan.bridge))
 }
 
+// thisRun is of this process of the tests alone: others may run on the machine at the same time.
+var thisRun = strings.ToLower(rand.Text()[:8])
+
 // cgroups is where its pods' cgroups are, beside those of the machine's own and of other tests: a host shares them all.
 func (h *host) cgroups() string {
-	if h == nil {
-		return "/mortise-test-alone"
+	name := "alone"
+	if h != nil {
+		name = h.name
 	}
-	return "/mortise-test-" + h.name
+	return "/mortise-test-" + thisRun + "-" + name
 }
 
 // removeCgroups removes those that the node's pods were in, the innermost first.
