@@ -23,7 +23,7 @@ const (
 // paceCollections puts collections further apart while much is made, and back when not. It ends with ctx.
 //
 // Worked example: 60 MB live, and reads make 60 MB of garbage a second, which would be a collection a second. After the
-// first of them 240 MB may wait, so the next comes 4 seconds later. When nothing is read any more, the collection that gives
+// second of them 240 MB may wait, so the next comes 4 seconds later. When nothing is read any more, the collection that gives
 // the memory back (see giveBack) finds that little was made, and the next comes at 120 MB again.
 //
 // What may wait is a share of what lives, and where that is suddenly ten times as much, a large share of it would wait until
@@ -32,6 +32,7 @@ func paceCollections(ctx context.Context) {
 	collected := make(chan struct{}, 1)
 	announce(ctx, collected)
 	now, then := usual, time.Now()
+	last := sustained(usual)
 	given := debug.SetMemoryLimit(-1) // by GOMEMLIMIT; usually none
 	_, before := heap()
 	for {
@@ -43,7 +44,7 @@ func paceCollections(ctx context.Context) {
 		case <-collected:
 		}
 		live, made := heap()
-		want := percent(live, made-before, time.Since(then))
+		want := last.and(percent(live, made-before, time.Since(then)))
 		before, then = made, time.Now()
 		if want > now*5/4 || want < now*4/5 { // setting it stops the world for a moment
 			debug.SetMemoryLimit(limit(want, live, held(), given))
@@ -51,6 +52,17 @@ func paceCollections(ctx context.Context) {
 			now = want
 		}
 	}
+}
+
+// sustained is what the garbage that was made before the last collection alone would have had: no more may wait than what that and the one
+// before it both ask for. A burst is often over by its second collection, and what lives then lies scattered over all that was waiting.
+type sustained int
+
+// and takes what the next one asks for, and returns what both do.
+func (s *sustained) and(percent int) int {
+	both := min(percent, int(*s))
+	*s = sustained(percent)
+	return both
 }
 
 // percent is how much of what lives may be made before the next collection, when so much was made since the last one, that

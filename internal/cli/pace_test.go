@@ -35,6 +35,21 @@ func TestPercent(t *testing.T) {
 	}
 }
 
+func TestSustained(t *testing.T) {
+	last := sustained(usual)
+	for i, c := range []struct{ percent, want int }{
+		{400, usual}, // the first of a burst
+		{300, 300},
+		{500, 300},
+		{usual, usual}, // it is over
+		{400, usual},
+	} {
+		if got := last.and(c.percent); got != c.want {
+			t.Errorf("collection %d: %d, want %d", i, got, c.want)
+		}
+	}
+}
+
 func TestLimit(t *testing.T) {
 	const mb, none = 1 << 20, math.MaxInt64
 	for _, c := range []struct {

@@ -16,7 +16,7 @@ const (
 	eventShift    = 8    // events in a chunk, as a power of two
 	positionShift = 6    // positions in a chunk of a bucket
 	maxBuckets    = 1024 // keys of further buckets are only in the whole stream
-	viewEvents    = 1024 // after so many newer events a superseded record loses its view
+	viewEvents    = 256  // after so many newer events a superseded record loses its view
 	eventOverhead = 160  // bytes that a superseded record costs beside key and value
 )
 
