@@ -16,14 +16,9 @@
 package kubeletconfig
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -31,10 +26,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
-)
 
-// maxFile bounds a file; nobody writes such a one by hand.
-const maxFile = 4 << 20
+	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
+)
 
 // dropInSuffix is how the names of drop-ins end.
 const dropInSuffix = ".conf"
@@ -43,7 +37,7 @@ const dropInSuffix = ".conf"
 func Load(file, dir string) (config *configv1beta1.KubeletConfiguration, skipped []string, err error) {
 	config = &configv1beta1.KubeletConfiguration{}
 	if file != "" {
-		data, err := read(file)
+		data, err := componentconfig.Read("kubelet", file)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -88,31 +82,13 @@ func Default() *configv1beta1.KubeletConfiguration {
 	return config
 }
 
-func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read kubelet configuration: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read kubelet configuration: %w", err)
-	case len(data) > maxFile:
-		return nil, fmt.Errorf("read kubelet configuration %s: it is larger than %d bytes", path, maxFile)
-	case len(data) == 0:
-		return nil, fmt.Errorf("kubelet config file %q was empty", path) // upstream's words
-	}
-	return data, nil
-}
-
 // decode reads one document strictly.
 func decode(data []byte) (*configv1beta1.KubeletConfiguration, error) {
 	s := runtime.NewScheme()
 	if err := configv1beta1.AddToScheme(s); err != nil {
 		return nil, fmt.Errorf("make scheme: %w", err)
 	}
-	if err := alone(data); err != nil {
+	if err := componentconfig.One(data); err != nil {
 		return nil, err
 	}
 	obj, gvk, err := serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer().Decode(data, nil, nil)
@@ -124,26 +100,6 @@ func decode(data []byte) (*configv1beta1.KubeletConfiguration, error) {
 		return nil, fmt.Errorf("want a KubeletConfiguration, found %s", gvk)
 	}
 	return config, nil
-}
-
-// alone says whether there is one document in the data: a second one would be passed over silently.
-func alone(data []byte) error {
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
-	for count := 0; ; {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read YAML: %w", err)
-		}
-		if len(bytes.TrimSpace(document)) > 0 {
-			count++
-		}
-		if count > 1 {
-			return errors.New("want one document, found more")
-		}
-	}
 }
 
 // dropIns merges the directory's drop-ins over the configuration.
@@ -163,7 +119,7 @@ func dropIns(base *configv1beta1.KubeletConfiguration, dir string) (*configv1bet
 			skipped = append(skipped, path)
 			return nil
 		}
-		data, err := read(path)
+		data, err := componentconfig.Read("kubelet", path)
 		if err != nil {
 			return err
 		}

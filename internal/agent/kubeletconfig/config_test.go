@@ -4,17 +4,17 @@
 package kubeletconfig
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 )
 
 const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -112,6 +112,7 @@ func TestRefused(t *testing.T) {
 		"enforcement of system":  {"enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /system", "enforceNodeAllocatable is not supported: daemons of the system would not be bounded"},
 		"hairpin":                {"hairpinMode: round", `option "round" specified for hairpinMode`},
 		"gate":                   {"featureGates: {NoSuchGate: true}", "unrecognized feature gate: NoSuchGate"},
+		"gate locked off":        {"featureGates: {GitRepoVolumeDriver: true}", "cannot set feature gate GitRepoVolumeDriver to true, feature is locked to false"},
 		"locked gate":            {"featureGates: {NodeSwap: false}", "cannot set feature gate NodeSwap to false, feature is locked to true"},
 		"signal":                 {"evictionHard: {memory.free: 1Gi}", "unsupported eviction signal memory.free"},
 		"percentage":             {"evictionHard: {memory.available: 120%}", "eviction percentage threshold memory.available must be <= 100%: 120%"},
@@ -172,7 +173,7 @@ func TestAllMistakesAreSaid(t *testing.T) {
 }
 
 func TestWhatIsWithoutEffectIsSaid(t *testing.T) {
-	c, err := Parse([]byte(head + "rotateCertificates: true\noomScoreAdj: -500\nmaxPods: 3\nmemorySwap: {swapBehavior: LimitedSwap}\nfeatureGates: {MemoryQoS: false}\n"))
+	c, err := Parse([]byte(head + "rotateCertificates: true\noomScoreAdj: -500\nmaxPods: 3\nmemorySwap: {swapBehavior: LimitedSwap}\nfeatureGates: {MemoryQoS: false, ContextualLogging: true}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,28 +190,20 @@ func TestWhatIsWithoutEffectIsSaid(t *testing.T) {
 
 // TestEveryFieldIsInTheTable holds fields.go to the type, and the documentation to fields.go.
 func TestEveryFieldIsInTheTable(t *testing.T) {
-	var want, got []string
-	typ := reflect.TypeFor[configv1beta1.KubeletConfiguration]()
-	for i := range typ.NumField() {
-		if name := nameOf(typ.Field(i)); name != "" {
-			want = append(want, name)
-		}
-	}
-	slices.Sort(want)
-	var table strings.Builder
+	var got []string
 	for _, f := range Fields() {
 		got = append(got, f.Name)
-		fmt.Fprintf(&table, "| `%s` | %s | %s |\n", f.Name, f.Effect, f.Why)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(componentconfig.Names(reflect.TypeFor[configv1beta1.KubeletConfiguration]()), got); diff != "" {
 		t.Error(diff)
 	}
+	table := componentconfig.Table(Fields())
 	text, err := os.ReadFile("../../../docs/kubelet-configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), table.String()) {
-		t.Errorf("docs/kubelet-configuration.md does not have the table:\n%s", table.String())
+	if !strings.Contains(string(text), table) {
+		t.Errorf("docs/kubelet-configuration.md does not have the table:\n%s", table)
 	}
 }
 

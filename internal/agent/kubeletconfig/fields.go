@@ -4,52 +4,25 @@
 package kubeletconfig
 
 import (
-	"fmt"
-	"reflect"
 	"slices"
-	"strings"
 
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 )
-
-// Effect says what a field does here.
-type Effect string
-
-// The effects.
-const (
-	Honoured Effect = "honoured"
-	Without  Effect = "without effect" // said once, where it is set
-	Refused  Effect = "refused"        // where it is set to something other than its default
-)
-
-// Field is one field of a KubeletConfiguration.
-type Field struct {
-	Name   string // as in JSON
-	Effect Effect
-	Why    string
-}
 
 // Fields are all fields, by name. docs/kubelet-configuration.md shows the same table.
-func Fields() []Field {
-	honoured := func(why string, names ...string) (out []Field) {
-		for _, n := range names {
-			out = append(out, Field{n, Honoured, why})
-		}
-		return out
+func Fields() []componentconfig.Field {
+	honoured := func(why string, names ...string) []componentconfig.Field {
+		return componentconfig.Each(componentconfig.Honoured, why, names...)
 	}
-	without := func(why string, names ...string) (out []Field) {
-		for _, n := range names {
-			out = append(out, Field{n, Without, why})
-		}
-		return out
+	without := func(why string, names ...string) []componentconfig.Field {
+		return componentconfig.Each(componentconfig.Without, why, names...)
 	}
-	refuse := func(why string, names ...string) (out []Field) {
-		for _, n := range names {
-			out = append(out, Field{n, Refused, why})
-		}
-		return out
+	refuse := func(why string, names ...string) []componentconfig.Field {
+		return componentconfig.Each(componentconfig.Refused, why, names...)
 	}
-	all := slices.Concat(
+	return componentconfig.Sorted(
 		honoured("static pods", "staticPodPath", "staticPodURL", "staticPodURLHeader", "fileCheckFrequency", "httpCheckFrequency"),
 		honoured("the node's API", "enableServer", "address", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsCurvePreferences", "tlsMinVersion",
 			"authentication", "authorization", "enableDebuggingHandlers", "healthzPort", "healthzBindAddress"),
@@ -94,57 +67,20 @@ func Fields() []Field {
 		refuse("images are the runtime's", "imageServiceEndpoint"),
 		refuse("kubelet has no such mode any more", "runOnce"),
 	)
-	slices.SortFunc(all, func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
-	return all
-}
-
-// set are the fields that a configuration sets to something other than the default, by their names in JSON.
-func set(c *configv1beta1.KubeletConfiguration) map[string]bool {
-	out := map[string]bool{}
-	have, usual := reflect.ValueOf(c).Elem(), reflect.ValueOf(Default()).Elem()
-	for i := range have.NumField() {
-		if !reflect.DeepEqual(have.Field(i).Interface(), usual.Field(i).Interface()) {
-			out[nameOf(have.Type().Field(i))] = true
-		}
-	}
-	return out
-}
-
-// nameOf is a field's name in JSON; empty for what is embedded.
-func nameOf(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	return name
 }
 
 // Unheeded says of each field that is set and without effect that it is.
 func Unheeded(c *configv1beta1.KubeletConfiguration) []string {
-	var out []string
-	written := set(c)
-	for _, f := range Fields() {
-		if f.Effect == Without && written[f.Name] {
-			out = append(out, fmt.Sprintf("%s is without effect: %s", f.Name, f.Why))
-		}
-	}
-	if written["featureGates"] {
-		out = append(out, "featureGates are without effect beyond what is checked of this configuration")
-	}
-	return out
+	return componentconfig.Unheeded(Fields(), componentconfig.Set(c, Default()))
 }
 
 // refused are the complaints about fields whose neglect would be unsafe.
 func refused(c *configv1beta1.KubeletConfiguration) []error {
-	var out []error
-	written := set(c)
 	harmless := map[string]bool{
 		"enforceNodeAllocatable": !slices.ContainsFunc(c.EnforceNodeAllocatable, func(word string) bool { return word != enforcePods && word != enforceNone }),
 		"imagePullCredentialsVerificationPolicy": slices.Contains([]configv1beta1.ImagePullCredentialsVerificationPolicy{"", configv1beta1.NeverVerify, configv1beta1.NeverVerifyPreloadedImages},
 			c.ImagePullCredentialsVerificationPolicy),
 		"imageServiceEndpoint": c.ImageServiceEndpoint == c.ContainerRuntimeEndpoint,
 	}
-	for _, f := range Fields() {
-		if f.Effect == Refused && written[f.Name] && !harmless[f.Name] {
-			out = append(out, fmt.Errorf("%s is not supported: %s", f.Name, f.Why))
-		}
-	}
-	return out
+	return componentconfig.Unsupported(Fields(), componentconfig.Set(c, Default()), harmless)
 }

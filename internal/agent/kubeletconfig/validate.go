@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/cpuset"
+
+	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
 )
 
 // mistakes collects what is wrong.
@@ -35,7 +37,7 @@ func (m *mistakes) add(wrong bool, format string, args ...any) {
 // node refuses because it cannot do it.
 func Validate(c *configv1beta1.KubeletConfiguration) error {
 	var m mistakes
-	m = append(m, checkGates(c)...)
+	m = append(m, componentconfig.CheckGates(c.FeatureGates)...)
 	checkNumbers(c, &m)
 	checkImages(c, &m)
 	checkShutdown(c, &m)
@@ -62,7 +64,7 @@ func checkNumbers(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 	m.add(*c.EventRecordQPS < 0, "eventRecordQPS (--event-qps) %v must not be a negative number", *c.EventRecordQPS)
 	m.add(*c.HealthzPort != 0 && !port(*c.HealthzPort), "healthzPort (--healthz-port) %v must be between 1 and 65535, inclusive", *c.HealthzPort)
 	period := c.CPUCFSQuotaPeriod.Duration
-	if enabled(c, "CustomCPUCFSQuotaPeriod") {
+	if componentconfig.GateOn(c.FeatureGates, "CustomCPUCFSQuotaPeriod") {
 		m.add(!within(int64(period), int64(time.Millisecond), int64(time.Second)), "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) %v must be between 1ms and 1sec, inclusive", *c.CPUCFSQuotaPeriod)
 	} else {
 		m.add(period != 100*time.Millisecond, "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) %v requires feature gate CustomCPUCFSQuotaPeriod", *c.CPUCFSQuotaPeriod)
@@ -80,14 +82,14 @@ func checkNumbers(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 	m.add(c.ReadOnlyPort != 0 && !port(c.ReadOnlyPort), "readOnlyPort (--read-only-port) %v must be between 0 and 65535, inclusive", c.ReadOnlyPort)
 	m.add(c.RegistryBurst < 0, "registryBurst (--registry-burst) %v must not be a negative number", c.RegistryBurst)
 	m.add(*c.RegistryPullQPS < 0, "registryPullQPS (--registry-qps) %v must not be a negative number", *c.RegistryPullQPS)
-	if p := c.CrashLoopBackOff.MaxContainerRestartPeriod; enabled(c, "KubeletCrashLoopBackOffMax") {
+	if p := c.CrashLoopBackOff.MaxContainerRestartPeriod; componentconfig.GateOn(c.FeatureGates, "KubeletCrashLoopBackOffMax") {
 		m.add(p == nil, "FeatureGate KubeletCrashLoopBackOffMax is enabled, CrashLoopBackOff.MaxContainerRestartPeriod must be set")
 		m.add(p != nil && !within(p.Milliseconds(), 1000, 300000), "CrashLoopBackOff.MaxContainerRestartPeriod (got: %v seconds) must be set between 1s and 300s", seconds(p))
 	} else {
 		m.add(p != nil, "FeatureGate KubeletCrashLoopBackOffMax not enabled, CrashLoopBackOff.MaxContainerRestartPeriod must not be set")
 	}
 	if f := c.MemoryThrottlingFactor; f != nil {
-		m.add(!enabled(c, "MemoryQoS") && *f != 0.9, "memoryThrottlingFactor must not be set when MemoryQoS feature gate is disabled")
+		m.add(!componentconfig.GateOn(c.FeatureGates, "MemoryQoS") && *f != 0.9, "memoryThrottlingFactor must not be set when MemoryQoS feature gate is disabled")
 		m.add(*f <= 0 || *f > 1, "memoryThrottlingFactor %v must be greater than 0 and less than or equal to 1.0", *f)
 	}
 	for _, d := range []struct {
@@ -112,7 +114,7 @@ func checkImages(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 	m.add(!within(int64(low), 0, 100), "imageGCLowThresholdPercent (--image-gc-low-threshold) %v must be between 0 and 100, inclusive", low)
 	m.add(low >= high, "imageGCLowThresholdPercent (--image-gc-low-threshold) %v must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) %v", low, high)
 	least, most := c.ImageMinimumGCAge.Duration, c.ImageMaximumGCAge.Duration
-	m.add(most != 0 && !enabled(c, "ImageMaximumGCAge"), "ImageMaximumGCAge feature gate is required for Kubelet configuration option imageMaximumGCAge")
+	m.add(most != 0 && !componentconfig.GateOn(c.FeatureGates, "ImageMaximumGCAge"), "ImageMaximumGCAge feature gate is required for Kubelet configuration option imageMaximumGCAge")
 	m.add(least < 0, "imageMinimumGCAge %v must not be negative", least)
 	m.add(most < 0, "imageMaximumGCAge %v must not be negative", most)
 	m.add(most > 0 && most <= least, "imageMaximumGCAge %v must be greater than imageMinimumGCAge %v", most, least)
@@ -121,7 +123,7 @@ func checkImages(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 		m.add(*c.SerializeImagePulls && *n > 1, "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is set to false")
 	}
 	policy := c.ImagePullCredentialsVerificationPolicy
-	if !enabled(c, "KubeletEnsureSecretPulledImages") {
+	if !componentconfig.GateOn(c.FeatureGates, "KubeletEnsureSecretPulledImages") {
 		m.add(policy != "", "`imagePullCredentialsVerificationPolicy` must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled")
 		m.add(len(c.PreloadedImagesVerificationAllowlist) > 0, "`preloadedImagesVerificationAllowlist` must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled")
 		return
@@ -133,14 +135,14 @@ func checkImages(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 
 func checkShutdown(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 	all, critical, byPriority := c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods, len(c.ShutdownGracePeriodByPodPriority) > 0
-	if enabled(c, "GracefulNodeShutdown") {
+	if componentconfig.GateOn(c.FeatureGates, "GracefulNodeShutdown") {
 		m.add(critical.Duration > all.Duration, "shutdownGracePeriodCriticalPods %v must be <= shutdownGracePeriod %v", critical, all)
 		m.add(all.Duration < 0 || all.Duration > 0 && all.Duration < time.Second, "shutdownGracePeriod %v must be either zero or otherwise >= 1 sec", all)
 		m.add(critical.Duration < 0 || critical.Duration > 0 && critical.Duration < time.Second, "shutdownGracePeriodCriticalPods %v must be either zero or otherwise >= 1 sec", critical)
 	} else {
 		m.add(all.Duration > 0 || critical.Duration > 0, "specifying shutdownGracePeriod or shutdownGracePeriodCriticalPods requires feature gate GracefulNodeShutdown")
 	}
-	if enabled(c, "GracefulNodeShutdownBasedOnPodPriority") {
+	if componentconfig.GateOn(c.FeatureGates, "GracefulNodeShutdownBasedOnPodPriority") {
 		m.add(byPriority && (all.Duration > 0 || critical.Duration > 0), "Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the same time")
 	} else {
 		m.add(byPriority, "Specifying shutdownGracePeriodByPodPriority requires feature gate GracefulNodeShutdownBasedOnPodPriority")
@@ -236,7 +238,7 @@ func Reserved(list map[string]string) (corev1.ResourceList, error) {
 }
 
 func checkChoices(c *configv1beta1.KubeletConfiguration, m *mistakes) {
-	m.add(c.ServerTLSBootstrap && !enabled(c, "RotateKubeletServerCertificate"), "serverTLSBootstrap %v requires feature gate RotateKubeletServerCertificate", c.ServerTLSBootstrap)
+	m.add(c.ServerTLSBootstrap && !componentconfig.GateOn(c.FeatureGates, "RotateKubeletServerCertificate"), "serverTLSBootstrap %v requires feature gate RotateKubeletServerCertificate", c.ServerTLSBootstrap)
 	m.add(c.RunOnce, "runOnce (--runOnce) %v, Runonce mode has been deprecated and should not be set", c.RunOnce)
 	for _, t := range c.RegisterWithTaints {
 		effects := []corev1.TaintEffect{"", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
@@ -247,20 +249,20 @@ func checkChoices(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 	m.add(!slices.Contains(policies, c.TopologyManagerPolicy), "topologyManagerPolicy (--topology-manager-policy) %q must be one of: %q", c.TopologyManagerPolicy, policies)
 	scopes := []string{configv1beta1.ContainerTopologyManagerScope, configv1beta1.PodTopologyManagerScope}
 	m.add(!slices.Contains(scopes, c.TopologyManagerScope), "topologyManagerScope (--topology-manager-scope) %q must be one of: %q, or %q", c.TopologyManagerScope, scopes[0], scopes[1])
-	if b := c.MemorySwap.SwapBehavior; enabled(c, "NodeSwap") {
+	if b := c.MemorySwap.SwapBehavior; componentconfig.GateOn(c.FeatureGates, "NodeSwap") {
 		m.add(!slices.Contains([]string{"", "NoSwap", "LimitedSwap"}, b), "memorySwap.swapBehavior %q must be one of: \"\", %q or %q", b, "LimitedSwap", "NoSwap")
 	} else {
 		m.add(b != "", "memorySwap.swapBehavior cannot be set when NodeSwap feature flag is disabled")
 	}
 	hairpins := []string{configv1beta1.HairpinNone, configv1beta1.HairpinVeth, configv1beta1.PromiscuousBridge}
 	m.add(!slices.Contains(hairpins, c.HairpinMode), "option %q specified for hairpinMode (--hairpin-mode). Valid options are %q, %q or %q", c.HairpinMode, hairpins[0], hairpins[1], hairpins[2])
-	m.add(!enabled(c, "MemoryQoS") && c.MemoryReservationPolicy == configv1beta1.TieredReservationMemoryReservationPolicy, "memoryReservationPolicy %q requires MemoryQoS feature gate to be enabled", c.MemoryReservationPolicy)
+	m.add(!componentconfig.GateOn(c.FeatureGates, "MemoryQoS") && c.MemoryReservationPolicy == configv1beta1.TieredReservationMemoryReservationPolicy, "memoryReservationPolicy %q requires MemoryQoS feature gate to be enabled", c.MemoryReservationPolicy)
 	reservations := []configv1beta1.MemoryReservationPolicy{configv1beta1.NoneMemoryReservationPolicy, configv1beta1.TieredReservationMemoryReservationPolicy}
 	m.add(!slices.Contains(reservations, c.MemoryReservationPolicy), "option %q specified for memoryReservationPolicy. Valid options are %q or %q", c.MemoryReservationPolicy, reservations[0], reservations[1])
 	query := c.EnableSystemLogQuery != nil && *c.EnableSystemLogQuery
-	m.add(query && !enabled(c, "NodeLogQuery"), "NodeLogQuery feature gate is required for enableSystemLogQuery")
+	m.add(query && !componentconfig.GateOn(c.FeatureGates, "NodeLogQuery"), "NodeLogQuery feature gate is required for enableSystemLogQuery")
 	m.add(query && !*c.EnableSystemLogHandler, "enableSystemLogHandler is required for enableSystemLogQuery")
-	m.add(len(c.DefaultPodSysctls) > 0 && !enabled(c, "DefaultPodSysctls"), "DefaultPodSysctls feature gate is required for Kubelet configuration option defaultPodSysctls")
+	m.add(len(c.DefaultPodSysctls) > 0 && !componentconfig.GateOn(c.FeatureGates, "DefaultPodSysctls"), "DefaultPodSysctls feature gate is required for Kubelet configuration option defaultPodSysctls")
 	m.add(c.CgroupDriver != "cgroupfs" && c.CgroupDriver != "systemd", "cgroupDriver %q must be cgroupfs or systemd", c.CgroupDriver)
 	modes := []configv1beta1.KubeletAuthorizationMode{configv1beta1.KubeletAuthorizationModeAlwaysAllow, configv1beta1.KubeletAuthorizationModeWebhook}
 	m.add(!slices.Contains(modes, c.Authorization.Mode), "authorization.mode %q must be %s or %s", c.Authorization.Mode, modes[0], modes[1])

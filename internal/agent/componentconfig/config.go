@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package componentconfig has what the configuration files of kubelet and of kube-proxy have in common, as packages kubeletconfig
+// and proxyconfig read them: how a file is read ([Read], [One]), what fills in defaults ([Value], [Pointer], [Duration]), which feature
+// gates there are ([CheckGates], [GateOn]), and how a component says of each [Field] what it does here.
+//
+// All of it is pure, but for Read.
+package componentconfig
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// maxFile bounds a file; nobody writes such a one by hand.
+const maxFile = 4 << 20
+
+// Read is the contents of a component's file.
+func Read(component, path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read %s configuration: %w", component, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read %s configuration: %w", component, err)
+	case len(data) > maxFile:
+		return nil, fmt.Errorf("read %s configuration %s: it is larger than %d bytes", component, path, maxFile)
+	case len(data) == 0:
+		return nil, fmt.Errorf("%s config file %q was empty", component, path) // upstream's words
+	}
+	return data, nil
+}
+
+// One says whether there is one document in the data: a second one would be passed over silently.
+func One(data []byte) error {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for count := 0; ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read YAML: %w", err)
+		}
+		if len(bytes.TrimSpace(document)) > 0 {
+			count++
+		}
+		if count > 1 {
+			return errors.New("want one document, found more")
+		}
+	}
+}
+
+// Value fills in a field that is empty.
+func Value[T comparable](field *T, fallback T) { *field = cmp.Or(*field, fallback) }
+
+// Pointer fills in a field that is nil.
+func Pointer[T any](field **T, fallback T) {
+	if *field == nil {
+		*field = &fallback
+	}
+}
+
+// Duration fills in a time that is zero.
+func Duration(field *metav1.Duration, fallback time.Duration) {
+	field.Duration = cmp.Or(field.Duration, fallback)
+}
