@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package conntrack writes the kernel's settings of the connections that it follows (nf_conntrack): how many, and how long one that is
+// idle is remembered. [Settings] say which; [Apply] writes them, all or none.
+//
+// The files are those of the network namespace that the process is in. The number of connections is the machine's: in another
+// namespace than the first one it cannot be written.
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/utils/cpuset"
+)
+
+// Settings are what is to be written; what is zero stays as it is.
+type Settings struct {
+	Max                                                    int // connections
+	TCPEstablished, TCPCloseWait, UDPUnreplied, UDPAssured time.Duration
+	TCPBeLiberal                                           bool // packets outside of a connection's window are not invalid
+}
+
+const (
+	sysctls  = "proc/sys/net/netfilter"
+	hashsize = "sys/module/nf_conntrack/parameters/hashsize"
+)
+
+// setting is a file and the number in it.
+type setting struct {
+	path  string
+	value int
+	least bool // a higher one will do
+}
+
+func (s Settings) settings() []setting {
+	var out []setting
+	add := func(name string, value int) {
+		if value > 0 {
+			out = append(out, setting{path: filepath.Join(sysctls, name), value: value})
+		}
+	}
+	add("nf_conntrack_max", s.Max)
+	if size := s.Max / 4; size > 0 { // of the table; the kernel makes lists of four
+		out = append(out, setting{path: hashsize, value: size, least: true})
+	}
+	for _, t := range []struct {
+		name string
+		time time.Duration
+	}{
+		{"tcp_timeout_established", s.TCPEstablished}, {"tcp_timeout_close_wait", s.TCPCloseWait}, {"udp_timeout", s.UDPUnreplied}, {"udp_timeout_stream", s.UDPAssured},
+	} {
+		// Less than a second would be none at all.
+		add("nf_conntrack_"+t.name, int((t.time+time.Second-1)/time.Second))
+	}
+	if s.TCPBeLiberal {
+		add("nf_conntrack_tcp_be_liberal", 1)
+	}
+	return out
+}
+
+// Write writes them below root, which is / but in tests. If one cannot be written, those before it get back what they had.
+func (s Settings) Write(root string) error {
+	type former struct {
+		path string
+		text []byte
+	}
+	var before []former
+	for _, n := range s.settings() {
+		path := filepath.Join(root, n.path)
+		old, err := os.ReadFile(path)
+		if err == nil {
+			have, broken := strconv.Atoi(strings.TrimSpace(string(old)))
+			if broken == nil && (have == n.value || n.least && have > n.value) {
+				continue
+			}
+			err = put(path, []byte(strconv.Itoa(n.value)))
+		}
+		if err == nil {
+			before = append(before, former{path, old})
+			continue
+		}
+		errs := []error{fmt.Errorf("set %s to %d: %w", n.path, n.value, err)}
+		for i := len(before) - 1; i >= 0; i-- {
+			if err := put(before[i].path, before[i].text); err != nil {
+				errs = append(errs, fmt.Errorf("restore %s: %w", before[i].path, err))
+			}
+		}
+		return errors.Join(errs...)
+	}
+	return nil
+}
+
+// Apply writes them to the machine, and loads the kernel's module for them if it is not there yet.
+func Apply(ctx context.Context, s Settings) error {
+	if s == (Settings{}) {
+		return nil
+	}
+	err := s.Write("/")
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if out, failed := exec.CommandContext(ctx, "modprobe", "nf_conntrack").CombinedOutput(); failed != nil {
+		return errors.Join(err, fmt.Errorf("load nf_conntrack: %w: %.200s", failed, out))
+	}
+	return s.Write("/")
+}
+
+// Processors are those of the machine, whichever of them this process may use.
+func Processors() int {
+	if n, err := cpuset.NumCPU(); err == nil && n > 0 {
+		return n
+	}
+	return runtime.NumCPU()
+}
+
+// put writes into a file that is there.
+func put(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}
