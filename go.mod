@@ -45,6 +45,7 @@ require (
 	k8s.io/kms v0.37.1
 	k8s.io/kube-aggregator v0.37.1
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad
+	k8s.io/kube-proxy v0.37.1
 	k8s.io/kube-scheduler v0.37.1
 	k8s.io/kubectl v0.37.1
 	k8s.io/kubelet v0.37.1

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package proxyconfig reads KubeProxyConfiguration files of kubeproxy.config.k8s.io/v1alpha1 as kube-proxy does.
+//
+// [Load] reads a file. It is decoded strictly; where a field is unknown or there twice, it is decoded once more without minding, and
+// Lenient says what was minded first, as kube-proxy 1.37 has it for this version. What the command line says is written over it,
+// defaults.go fills in what kube-proxy would, and validate.go checks all of it: every mistake is in the one error, by kube-proxy's
+// paths and words. settings.go has what the service proxy needs of it.
+//
+// Not every field has an effect here. fields.go lists all of them: what is honoured, what is without effect (which
+// [Config.Warnings] says of the fields that a file sets), and what is refused.
+//
+// A configuration is not changed after it was loaded.
+package proxyconfig
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
+)
+
+// Config is a configuration that was read.
+type Config struct {
+	// KubeProxyConfiguration has its defaults filled in.
+	*proxyv1alpha1.KubeProxyConfiguration
+	// Lenient is what a strict reader minds in the file; nil: nothing.
+	Lenient error
+
+	written *proxyv1alpha1.KubeProxyConfiguration // what the file and the command line say
+}
+
+// Flags are what the command line says beside the file, and wins over it. The zero value says nothing.
+type Flags struct {
+	Mode              string
+	NodePortAddresses []string
+	MasqueradeAll     *bool
+}
+
+// Load reads a file.
+func Load(file string, flags Flags) (*Config, error) {
+	data, err := componentconfig.Read("kube-proxy", file)
+	if err != nil {
+		return nil, err
+	}
+	c, err := Parse(data, flags)
+	if err != nil {
+		return nil, fmt.Errorf("read kube-proxy configuration %s: %w", file, err)
+	}
+	return c, nil
+}
+
+// Parse reads the contents of one file, YAML or JSON, fills in defaults and checks it.
+func Parse(data []byte, flags Flags) (*Config, error) {
+	written, lenient, err := decode(data)
+	if err != nil {
+		return nil, err
+	}
+	flags.over(written)
+	c := &Config{KubeProxyConfiguration: written.DeepCopy(), Lenient: lenient, written: written}
+	SetDefaults(c.KubeProxyConfiguration)
+	if err := Validate(c.KubeProxyConfiguration); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// over writes the flags over a file.
+func (f Flags) over(c *proxyv1alpha1.KubeProxyConfiguration) {
+	componentconfig.Value(&f.Mode, string(c.Mode))
+	c.Mode = proxyv1alpha1.ProxyMode(f.Mode)
+	if len(f.NodePortAddresses) > 0 {
+		c.NodePortAddresses = f.NodePortAddresses
+	}
+	if f.MasqueradeAll != nil {
+		c.IPTables.MasqueradeAll, c.NFTables.MasqueradeAll = *f.MasqueradeAll, *f.MasqueradeAll
+	}
+}
+
+// decode reads one document; lenient is what strict decoding minded.
+func decode(data []byte) (c *proxyv1alpha1.KubeProxyConfiguration, lenient, err error) {
+	s := runtime.NewScheme()
+	if err := proxyv1alpha1.AddToScheme(s); err != nil {
+		return nil, nil, fmt.Errorf("make scheme: %w", err)
+	}
+	if err := componentconfig.One(data); err != nil {
+		return nil, nil, err
+	}
+	obj, gvk, err := serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer().Decode(data, nil, nil)
+	if runtime.IsStrictDecodingError(err) {
+		lenient = err
+		if obj, gvk, err = serializer.NewCodecFactory(s, serializer.DisableStrict).UniversalDeserializer().Decode(data, nil, nil); err != nil {
+			return nil, nil, fmt.Errorf("failed lenient decoding: %w", lenient) // upstream's words
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("failed to decode: %w", err) // upstream's words
+	}
+	c, ok := obj.(*proxyv1alpha1.KubeProxyConfiguration)
+	if !ok {
+		return nil, nil, fmt.Errorf("want a KubeProxyConfiguration, found %s", gvk)
+	}
+	return c, lenient, nil
+}
