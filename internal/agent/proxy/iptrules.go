@@ -50,6 +50,13 @@ func comment(of string) string {
 	return `-m comment --comment "` + said + `" `
 }
 
+func (d device) iptables() string {
+	if d.begins {
+		return "-i " + d.name + "+ "
+	}
+	return "-i " + d.name + " "
+}
+
 // iptables is the rule's text after its chain, or those of all that it takes. The chain's owner is said in each.
 func (r rule) iptables(of string) []string {
 	heads := []string{""}
@@ -60,6 +67,9 @@ func (r rule) iptables(of string) []string {
 		}
 	}
 	match := comment(of)
+	if r.via != (device{}) {
+		heads = []string{r.via.iptables()}
+	}
 	if r.self {
 		match += "-m addrtype --src-type LOCAL "
 	}
@@ -111,7 +121,7 @@ func (k keep) iptables() string { return chain{toEndpoint, k.of}.iptables() }
 func (t *ipTables) rootsOf(e element) []place {
 	switch e.container {
 	case clusterIPs:
-		if t.around.masqueradeAll || len(t.around.pods) > 0 {
+		if _, known := t.around.byPods(); known || t.around.masqueradeAll {
 			return []place{natServices, clusterAddresses}
 		}
 		return []place{clusterAddresses}

@@ -60,15 +60,20 @@ func skeletonChains(s surroundings) map[place][]string {
 		}
 		return out
 	}
-	setsMark := "-j MARK --set-xmark " + masqueradeMark + "/" + masqueradeMark
+	marked := s.masqueraded()
+	setsMark := "-j MARK --set-xmark " + marked + "/" + marked
 	var foreign []string
-	if !s.masqueradeAll {
+	switch {
+	case s.masqueradeAll:
+	case s.podsBy != (device{}):
+		foreign = append(foreign, s.podsBy.iptables()+"-j RETURN")
+	default:
 		for _, p := range s.pods {
 			foreign = append(foreign, "-s "+p.String()+" -j RETURN")
 		}
 	}
 	leaving := []string{
-		"-m mark --mark " + masqueradeMark + "/" + masqueradeMark + " -g " + masqChain,
+		"-m mark --mark " + marked + "/" + marked + " -g " + masqChain,
 		"-m conntrack --ctstate DNAT -j " + hairpinChain.chain,
 	}
 	if !s.bridged {
@@ -81,7 +86,7 @@ func skeletonChains(s surroundings) map[place][]string {
 		{"nat", canaryChain}:      {"-j " + markChain},
 		{"nat", markChain}:        {setsMark},
 		{"nat", foreignChain}:     append(foreign, setsMark),
-		{"nat", masqChain}:        {"-j MARK --xor-mark " + masqueradeMark, "-j " + masquerade},
+		{"nat", masqChain}:        {"-j MARK --xor-mark " + marked, "-j " + masquerade},
 		{"nat", postroutingChain}: leaving,
 		{"filter", refuseChain}:   {"-p tcp -j REJECT --reject-with tcp-reset", "-j REJECT"},
 		{"filter", inputChain}:    append(s.toNodePorts(nodePortsWithout.chain, ""), "-j "+noEndpoints.chain),

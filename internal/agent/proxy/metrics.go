@@ -17,7 +17,13 @@ type Metrics struct {
 	failures, restores              *prometheus.CounterVec // of transactions, by nftables and by iptables
 	sweeps, flows                   *prometheus.CounterVec
 	serviceChanges, endpointChanges prometheus.Counter
+	healthz, livez                  *prometheus.CounterVec // answers, by their code
+
+	own *prometheus.Registry // all of them
 }
+
+// Gatherer has these alone.
+func (m *Metrics) Gatherer() prometheus.Gatherer { return m.own }
 
 // NewMetrics makes the metrics and registers them.
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
@@ -33,7 +39,13 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	counter := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: "kubeproxy", Name: name, Help: help}, []string{family})
 	}
+	answers := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Subsystem: "kubeproxy", Name: name, Help: help}, []string{"code"})
+	}
 	m := &Metrics{
+		own:      prometheus.NewRegistry(),
+		healthz:  answers("proxy_healthz_total", "Answers of the proxy's /healthz."),
+		livez:    answers("proxy_livez_total", "Answers of the proxy's /livez."),
 		took:     duration("sync_proxy_rules_duration_seconds", "How long it takes to bring the rules up to date."),
 		tookAll:  duration("sync_full_proxy_rules_duration_seconds", "The same where all rules were written."),
 		tookSome: duration("sync_partial_proxy_rules_duration_seconds", "The same where only what changed was."),
@@ -53,9 +65,12 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.took, m.tookAll, m.tookSome, m.synced, m.queued, m.without, m.failures, m.restores, m.sweeps, m.flows, m.serviceChanges, m.endpointChanges,
+		m.healthz, m.livez,
 	} {
-		if err := registry.Register(c); err != nil {
-			return nil, fmt.Errorf("register proxy metrics: %w", err)
+		for _, r := range []prometheus.Registerer{registry, m.own} {
+			if err := r.Register(c); err != nil {
+				return nil, fmt.Errorf("register proxy metrics: %w", err)
+			}
 		}
 	}
 	return m, nil

@@ -42,7 +42,10 @@ func (f family) addressType() string {
 
 // foreign matches traffic that no pod sends; empty where pods are not known.
 func (v view) foreign() string {
-	if len(v.pods) == 0 {
+	switch {
+	case v.podsBy != (device{}):
+		return "iifname != " + v.podsBy.nft()
+	case len(v.pods) == 0:
 		return ""
 	}
 	return v.match() + " saddr != " + braces(v.pods)
@@ -62,16 +65,26 @@ func braces(list []netip.Prefix) string {
 	return "{ " + strings.Join(texts, ", ") + " }"
 }
 
-const (
-	setMark       = "mark set mark or " + masqueradeMark
-	rejectVerdict = "goto " + rejectChain
-)
+const rejectVerdict = "goto " + rejectChain
+
+// setMark has a packet masqueraded.
+func (f family) setMark() string { return "mark set mark or " + f.masqueraded() }
+
+func (d device) nft() string {
+	if d.begins {
+		return strconv.Quote(d.name + "*")
+	}
+	return strconv.Quote(d.name)
+}
 
 // nft is the rule's text, or those of all that it takes.
 func (r rule) nft(f family) []string {
 	head := ""
 	if len(r.from) > 0 {
 		head = f.match() + " saddr " + braces(r.from) + " "
+	}
+	if r.via != (device{}) {
+		head += "iifname " + r.via.nft() + " "
 	}
 	if r.self {
 		head += "fib saddr type local "
@@ -85,6 +98,9 @@ func (r rule) nft(f family) []string {
 	does := func(v verdict) string {
 		if v.do == translate {
 			return "meta l4proto " + r.protocol + " dnat to " + v.place.String()
+		}
+		if v.do == mark {
+			return f.setMark()
 		}
 		return v.nft()
 	}
@@ -113,8 +129,6 @@ func (v verdict) nft() string {
 	switch v.do {
 	case jump:
 		return "goto " + v.chain.nft()
-	case mark:
-		return setMark
 	case back:
 		return "return"
 	case drop:

@@ -134,10 +134,10 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 	}
 
 	if s.masqueradeAll {
-		rule(servicesChain, s.match(), "daddr @"+clusterIPs, setMark)
+		rule(servicesChain, s.match(), "daddr @"+clusterIPs, s.setMark())
 	} else if foreign := s.foreign(); foreign != "" {
 		// Whoever is routed here from outside the cluster to a Service's address may be sent on to another node.
-		rule(servicesChain, s.match(), "daddr @"+clusterIPs, foreign, setMark)
+		rule(servicesChain, s.match(), "daddr @"+clusterIPs, foreign, s.setMark())
 	}
 	rule(servicesChain, destination, "vmap @"+serviceIPs)
 
@@ -154,7 +154,7 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 	rule(servicesChain, append(onPort, "meta l4proto . th dport vmap @"+serviceNodePorts)...)
 	rule(nodePortsCheck, append(check, "meta l4proto . th dport vmap @"+noEndpointPorts)...)
 
-	rule(masquerading, "mark and", masqueradeMark, "!= 0 mark set mark xor", masqueradeMark, "masquerade fully-random")
+	rule(masquerading, "mark and", s.masqueraded(), "!= 0 mark set mark xor", s.masqueraded(), "masquerade fully-random")
 	rule(masquerading, "ct status dnat", s.match(), "saddr .", s.match(), "daddr . meta l4proto . th dport @"+hairpins, "masquerade fully-random")
 	if !s.bridged && len(s.here) > 0 {
 		// Pods on one bridge would answer each other past us, with an address that was never called.

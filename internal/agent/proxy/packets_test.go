@@ -5,6 +5,7 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os/exec"
 	"slices"
@@ -296,6 +297,36 @@ func checkNodePortAddresses(t *testing.T, in language) {
 	}
 	if _, err := (Options{NodeName: "n", NodePortAddresses: []string{"eth0"}}).withDefaults(); err == nil {
 		t.Error("a device is taken for addresses")
+	}
+}
+
+// TestPodsByTheirInterface tells pods by where they come from: who comes by it is seen as he is, whatever its address, and others are
+// masqueraded, by a mark of the owner's choice.
+func TestPodsByTheirInterface(t *testing.T) { eachLanguage(t, checkPodsByTheirInterface) }
+
+func checkPodsByTheirInterface(t *testing.T, in language) {
+	for _, c := range []struct {
+		name   string
+		begins bool
+		pod    bool // who calls
+	}{{"bridge", false, true}, {"bri", true, true}, {"bri", false, false}, {"client", false, false}} {
+		t.Run(fmt.Sprint(c.name, c.begins), func(t *testing.T) {
+			l := newLab(t, in, func(o *Options) {
+				o.PodCIDRs, o.PodInterface, o.PodInterfaceBegins, o.MasqueradeMark = nil, c.name, c.begins, 1<<5
+			})
+			l.has(makeService("web", ips("10"), balanced("203.0.113.10"), localOutside), only("web", "10.244.1.2", "fd00:244:0:1::2", "there")...)
+			v4, v6 := "192.168.60.1", "fd00:60::1"
+			if c.pod {
+				v4, v6 = "10.244.0.2", "fd00:244::2"
+			}
+			l.sees(l.hears(l.Pod1, "tcp", "10.96.0.10:80", "other"), v4)
+			l.sees(l.hears(l.Pod1, "tcp", "[fd00:96::10]:80", "other"), v6)
+			if c.pod { // that there is none here is for others
+				l.hears(l.Pod1, "tcp", "203.0.113.10:80", "other")
+			} else {
+				l.dropped(l.Pod1, "tcp", "203.0.113.10:80")
+			}
+		})
 	}
 }
 

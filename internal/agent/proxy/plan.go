@@ -23,7 +23,7 @@ const (
 	hairpins         = "hairpin-connections"   // set: endpoints on this node that may reach themselves
 )
 
-// masqueradeMark is kube-proxy's, so that both mean the same.
+// masqueradeMark is kube-proxy's where nobody asks for another bit, so that both mean the same.
 const masqueradeMark = "0x4000"
 
 // Most ports have no rules of their own where the backend has maps. Their address leads to the chain that draws one of as many endpoints as
@@ -201,8 +201,9 @@ func externalRules(p *servicePort, cluster, outside chain, hasOutside bool, v vi
 		return []rule{does(marked), does(on)}
 	}
 	var out []rule
-	if len(v.pods) > 0 {
-		out = append(out, rule{from: v.pods, to: []verdict{all}})
+	if r, known := v.byPods(); known {
+		r.to = []verdict{all}
+		out = append(out, r)
 	}
 	out = append(out, rule{self: true, to: []verdict{marked}}, rule{self: true, to: []verdict{all}})
 	if hasOutside {

@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +40,7 @@ const (
 	sweepAfter = 2 * time.Second
 	// wholeAfter is when everything is written though nothing is known to be amiss: somebody may have flushed the tables.
 	wholeAfter = time.Hour
-	// retryFirst and retryMost are how long a failed transaction waits.
+	// retryFirst and retryMost are how long a failed transaction waits, unless somebody says how long it may.
 	retryFirst, retryMost = time.Second, 30 * time.Second
 )
 
@@ -52,14 +53,24 @@ type Options struct {
 	Informers informers.SharedInformerFactory
 
 	PodCIDRs []netip.Prefix // of the cluster: who is not in them is masqueraded on the way to a Service; none: nobody is
+	// NodePods takes the node's own ranges for them, and PodInterface who comes by this interface, or by one whose name begins so.
+	NodePods           bool
+	PodInterface       string
+	PodInterfaceBegins bool
+	// Address is the node's own in its family, in place of what the Node object has; the zero value: none is.
+	Address netip.Addr
 	// NodePortAddresses are the prefixes that node ports are on, or Primary; none is all addresses.
 	NodePortAddresses []string
 	MasqueradeAll     bool
+	MasqueradeMark    uint32 // of what is to be masqueraded; 0: kube-proxy's
+	// SyncPeriod is how long a failed transaction waits at most; 0: 30 s. MinSyncPeriod is how long there is none after one began.
+	SyncPeriod, MinSyncPeriod time.Duration
 	// Bridged says that what pods on one bridge tell each other passes the rules (see Bridge). If not, they are masqueraded
 	// to each other when they call a Service.
 	Bridged bool
 
 	Metrics *Metrics
+	Health  *Health // is told how it goes; nil: nobody is
 	Logger  *slog.Logger
 	Clock   clock.WithTicker
 
@@ -96,6 +107,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
+	o.SyncPeriod = cmp.Or(o.SyncPeriod, retryMost)
 	if o.Backend == "" {
 		o.Backend = netfilter.NFTables
 	}
@@ -112,6 +124,14 @@ func (o Options) withDefaults() (Options, error) {
 		o.clear = clearBackend
 	}
 	return o, nil
+}
+
+// mark is that of what is masqueraded.
+func (o *Options) mark() string {
+	if o.MasqueradeMark == 0 {
+		return masqueradeMark
+	}
+	return fmt.Sprintf("%#x", o.MasqueradeMark)
 }
 
 // book makes the rules of a family.
@@ -186,6 +206,7 @@ func (f *follower) note(all bool, names ...types.NamespacedName) {
 	}
 	f.all = f.all || all
 	f.mu.Unlock()
+	f.options.Health.heard(f.options.Clock.Now())
 	select {
 	case f.wake <- struct{}{}:
 	default:
@@ -291,6 +312,8 @@ func (f *follower) follow(own informers.SharedInformerFactory) (synced []cache.I
 		on(ranges, func(...any) { f.note(true) }),
 		on(nodes, func(states ...any) {
 			if n, ok := states[0].(*corev1.Node); ok && n.Name == f.options.NodeName {
+				_, there, err := nodes.GetStore().GetByKey(n.Name)
+				f.options.Health.see(n, there && err == nil)
 				f.see(n)
 			}
 		}),
@@ -307,6 +330,9 @@ func (f *follower) see(n *corev1.Node) {
 				now.addresses = append(now.addresses, ip.Unmap())
 			}
 		}
+	}
+	if a := f.options.Address; a.IsValid() {
+		now.addresses = append([]netip.Addr{a}, slices.DeleteFunc(now.addresses, func(o netip.Addr) bool { return o.Is4() == a.Is4() })...)
 	}
 	for _, text := range n.Spec.PodCIDRs {
 		if p, err := netip.ParsePrefix(text); err == nil {
@@ -327,7 +353,8 @@ func (f *follower) see(n *corev1.Node) {
 func (f *follower) loop(ctx context.Context, s *syncer) error {
 	o := f.options
 	var sweep, again <-chan time.Time
-	retry := retryFirst
+	first := min(retryFirst, o.SyncPeriod)
+	retry := first
 	whole := o.Clock.NewTimer(wholeAfter)
 	defer whole.Stop()
 	var rested, restedWhole time.Time // when the machine has
@@ -361,6 +388,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 			return nil
 		case <-o.Clock.After(max(gather, from.Sub(o.Clock.Now()))):
 		}
+		o.Health.begin()
 		changed, all, me := f.take()
 		s.self = me
 		if all {
@@ -378,12 +406,15 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 		} else {
 			rested = rest
 		}
+		if pause := begin.Add(o.MinSyncPeriod); pause.After(rested) {
+			rested = pause
+		}
 		if err != nil {
 			o.Logger.Error("services: rules are not up to date", "error", err, "again", retry)
-			again, retry = o.Clock.After(retry), min(2*retry, retryMost)
+			again, retry = o.Clock.After(retry), min(2*retry, o.SyncPeriod)
 			continue
 		}
-		retry = retryFirst
+		retry = first
 		if all {
 			o.Logger.Debug("services: all rules written", "took", took)
 		}

@@ -5,6 +5,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/knftables"
 
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
@@ -217,6 +219,109 @@ func TestRest(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestLeastRest has no transaction begin sooner than a while after the one before began, and a failed one wait no longer than another.
+func TestLeastRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newStatic()
+		var begun []time.Time
+		fails := false
+		o, err := Options{
+			NodeName: "here", MinSyncPeriod: 2 * time.Second, SyncPeriod: 4 * time.Second, Health: NewHealth(8*time.Second, clock.RealClock{}, nil),
+			Open: func(f knftables.Family, table string) (knftables.Interface, error) {
+				if f == knftables.IPv6Family {
+					return nil, errors.New("there is no IPv6")
+				}
+				return heard{knftables.NewFake(f, table), func() error {
+					begun = append(begun, time.Now())
+					if fails {
+						return errors.New("the kernel will not")
+					}
+					return nil
+				}}, nil
+			},
+			clear: func(context.Context, netfilter.Backend) error { return nil },
+		}.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := open(o, src, self{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.end()
+		f := &follower{options: o, wake: make(chan struct{}, 1), changed: map[types.NamespacedName]bool{}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- f.loop(ctx, s) }()
+		from := time.Now()
+		f.note(true)
+		time.Sleep(time.Second)
+		f.note(false, src.set(makeService("web", []string{"10.96.0.7"})))
+		time.Sleep(20 * time.Second)
+		if len(begun) != 2 || begun[1].Sub(begun[0]) != 2*time.Second {
+			t.Errorf("written at %v after %v", begun, from)
+		}
+		if r, _ := o.Health.report(); !r.Healthy || len(r.Status) != 1 || !r.Status[corev1.IPv4Protocol].Healthy {
+			t.Errorf("health: %+v", r)
+		}
+		begun, fails = nil, true
+		f.note(false, src.set(makeService("web", []string{"10.96.0.8"})))
+		time.Sleep(30 * time.Second)
+		for i := 3; i < len(begun); i++ {
+			if wait := begun[i].Sub(begun[i-1]); wait > 4*time.Second+gather {
+				t.Errorf("a failed transaction waits for %v", wait)
+			}
+		}
+		if r, _ := o.Health.report(); r.Healthy || r.Status[corev1.IPv4Protocol].Healthy {
+			t.Errorf("health after half a minute of failures: %+v", r)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// heard asks before each transaction.
+type heard struct {
+	*knftables.Fake
+	ask func() error
+}
+
+func (h heard) Run(ctx context.Context, tx *knftables.Transaction) error {
+	if err := h.ask(); err != nil {
+		return err
+	}
+	return h.Fake.Run(ctx, tx)
+}
+
+// TestWhoIsAPod says what the rules of a family take for pods, and for the node's own addresses.
+func TestWhoIsAPod(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.3.0/24", "fd00:244:0:3::/64"}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.168.50.1"}, {Type: corev1.NodeInternalIP, Address: "fd00:50::1"}}}}
+	cluster := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	for name, c := range map[string]struct {
+		options         Options
+		pods, addresses string
+		by              device
+	}{
+		"the cluster's":   {Options{PodCIDRs: cluster}, "[10.244.0.0/16]", "[192.168.50.1]", device{}},
+		"the node's":      {Options{PodCIDRs: cluster, NodePods: true}, "[10.244.3.0/24]", "[192.168.50.1]", device{}},
+		"by an interface": {Options{PodCIDRs: cluster, PodInterface: "veth", PodInterfaceBegins: true}, "[]", "[192.168.50.1]", device{"veth", true}},
+		"another address": {Options{Address: netip.MustParseAddr("10.0.0.1")}, "[]", "[10.0.0.1]", device{}},
+		"another of IPv6": {Options{Address: netip.MustParseAddr("fd00::1")}, "[]", "[192.168.50.1]", device{}},
+	} {
+		c.options.Clock = clock.RealClock{}
+		f := &follower{options: c.options, wake: make(chan struct{}, 1), changed: map[types.NamespacedName]bool{}}
+		f.see(node)
+		s := &syncer{options: c.options, source: newStatic(), self: f.self}
+		got := s.around(families()[0])
+		if pods, addresses := fmt.Sprint(got.pods), fmt.Sprint(got.addresses); pods != c.pods || addresses != c.addresses || got.podsBy != c.by {
+			t.Errorf("%s: pods %s by %+v, the node %s", name, pods, got.podsBy, addresses)
+		}
+	}
 }
 
 func TestHealthPort(t *testing.T) {

@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -61,6 +62,7 @@ type verdict struct {
 // rule is a match, and what happens to what it matches. A match that is empty is true.
 type rule struct {
 	from     []netip.Prefix // who calls is in one of them
+	via      device         // who calls comes by it
 	self     bool           // the node itself calls
 	kept     keep           // who calls keeps to this endpoint
 	protocol string         // of what is translated
@@ -70,8 +72,14 @@ type rule struct {
 }
 
 func (r rule) equal(o rule) bool {
-	return r.self == o.self && r.kept == o.kept && r.protocol == o.protocol && r.remember == o.remember &&
+	return r.self == o.self && r.via == o.via && r.kept == o.kept && r.protocol == o.protocol && r.remember == o.remember &&
 		slices.Equal(r.from, o.from) && slices.Equal(r.to, o.to)
+}
+
+// device is a network interface, or those whose names begin so; the zero value is none.
+type device struct {
+	name   string
+	begins bool
 }
 
 // does is a rule without a match that does one thing.
@@ -103,6 +111,7 @@ type view struct {
 	family
 	node, zone string
 	pods       []netip.Prefix // of the cluster, in this family
+	podsBy     device         // what pods send comes by it, whatever their addresses; none: pods are those of these addresses
 	addresses  []netip.Addr   // the node's own
 	apart      bool           // every port wants chains of its own: the backend has no maps
 }
@@ -124,6 +133,18 @@ type family struct {
 	loopback string
 	ip       corev1.IPFamily
 	network  string // of a listener
+	mark     string // of what is to be masqueraded, if it is not kube-proxy's
+}
+
+// masqueraded is the mark of what is to be masqueraded.
+func (f family) masqueraded() string { return cmp.Or(f.mark, masqueradeMark) }
+
+// byPods is the match of what pods send, if they are known.
+func (v view) byPods() (rule, bool) {
+	if v.podsBy != (device{}) {
+		return rule{via: v.podsBy}, true
+	}
+	return rule{from: v.pods}, len(v.pods) > 0
 }
 
 // families are both, in the order in which they are synchronized.

@@ -46,13 +46,16 @@ type self struct {
 func open(o Options, src source, s self) (*syncer, error) {
 	out := &syncer{options: o, source: src, self: s}
 	var errs []error
+	var served []corev1.IPFamily
 	for _, f := range families() {
+		f.mark = o.mark()
 		book, err := o.book(f)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("use %s for %s: %w", o.Backend, f.ip, err))
 			continue
 		}
 		out.tables = append(out.tables, newTable(f, book))
+		served = append(served, f.ip)
 		hosts := []string{""}
 		if len(o.NodePortAddresses) > 0 {
 			hosts = nil
@@ -65,6 +68,7 @@ func open(o Options, src source, s self) (*syncer, error) {
 	if len(out.tables) == 0 {
 		return nil, errors.Join(errs...)
 	}
+	o.Health.serve(served, o.Clock.Now())
 	if err := errors.Join(errs...); err != nil {
 		o.Logger.Warn("services work in one IP family alone", "error", err)
 	}
@@ -86,7 +90,15 @@ func (s *syncer) around(f family) surroundings {
 		}
 		return kept
 	}
-	out.pods, out.here, out.services = mine(s.options.PodCIDRs), mine(s.self.here), mine(s.source.ranges())
+	out.here, out.services = mine(s.self.here), mine(s.source.ranges())
+	switch {
+	case s.options.PodInterface != "":
+		out.podsBy = device{name: s.options.PodInterface, begins: s.options.PodInterfaceBegins}
+	case s.options.NodePods:
+		out.pods = out.here
+	default:
+		out.pods = mine(s.options.PodCIDRs)
+	}
 	for _, a := range s.self.addresses {
 		if f.has(a) {
 			out.addresses = append(out.addresses, a)
@@ -171,6 +183,7 @@ func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool
 			errs = append(errs, err)
 			continue
 		}
+		s.options.Health.wrote(t.ip, s.options.Clock.Now())
 		if err := s.health[i].sync(ctx, t.answering()); err != nil {
 			s.options.Logger.Error("health checks of services", "error", err)
 		}
