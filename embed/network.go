@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/informers"
@@ -31,7 +32,10 @@ const networkRetry = 30 * time.Second
 // checkNetwork refuses settings that nothing could be made of.
 func checkNetwork(_ context.Context, _ *parts, o *settled) error {
 	settings := o.apiserver.Network
-	return errors.Join(netfilter.CheckMode(settings.ProxyMode), proxy.CheckNodePortAddresses(settings.NodePortAddresses))
+	if err := errors.Join(netfilter.CheckMode(settings.ProxyMode), proxy.CheckNodePortAddresses(settings.NodePortAddresses)); err != nil {
+		return err
+	}
+	return checkProxying(o)
 }
 
 // runNetwork makes Services and their names work on a real node: simulated pods have no packets. Both work on the same
@@ -53,16 +57,25 @@ func runNetwork(ctx context.Context, p *parts, o *settled) error {
 	log := o.log.With("part", "network")
 	shared := informers.NewSharedInformerFactory(client, 0)
 	other := cni.Other(cni.DefaultDir) != "" // another network has ways of its own
-	rules := ruler{mode: settings.ProxyMode, log: log}
+	rules := ruler{mode: settings.ProxyMode, log: log, shown: &atomic.Value{}}
+	if o.proxying != nil {
+		rules.mode = string(o.proxying.Mode)
+	}
 	if !settings.NoProxy || !other {
 		// What does not work is logged by those who need it.
 		_ = rules.choose(ctx)
 	}
 	if !settings.NoProxy {
-		if err := p.serve(rules, proxy.Options{
+		options := proxy.Options{
 			NodeName: p.place.name, Client: client, Informers: shared, PodCIDRs: o.podCIDRs, Metrics: p.proxyMetrics, Logger: log,
 			NodePortAddresses: settings.NodePortAddresses, MasqueradeAll: settings.MasqueradeAll,
-		}); err != nil {
+		}
+		if o.proxying != nil {
+			if err := p.configureProxy(ctx, o, rules, &options); err != nil {
+				return err
+			}
+		}
+		if err := p.serve(rules, options); err != nil {
 			return err
 		}
 	}
@@ -124,10 +137,14 @@ type ruler struct {
 	log     *slog.Logger
 	backend netfilter.Backend
 	without error // why there is none
+
+	shown *atomic.Value // the backend's name, once there is one, for others
 }
 
 func (r *ruler) choose(ctx context.Context) error {
-	r.backend, r.without = netfilter.Choose(ctx, r.mode, r.log)
+	if r.backend, r.without = netfilter.Choose(ctx, r.mode, r.log); r.without == nil {
+		r.shown.Store(string(r.backend))
+	}
 	return r.without
 }
 

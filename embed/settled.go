@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/internal/agent/proxyconfig"
 	"github.com/mortise-dev/mortise/internal/kinds"
 )
 
@@ -35,7 +36,8 @@ type settled struct {
 	runtimeConfig              kinds.RuntimeConfig
 	apiserver                  options.APIServer
 	extensions                 Extensions
-	kubelet                    *kubelet // nil: none is configured
+	kubelet                    *kubelet            // nil: none is configured
+	proxying                   *proxyconfig.Config // of Services; nil: no file is configured
 	log                        *slog.Logger
 	started                    time.Time
 }

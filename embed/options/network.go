@@ -21,17 +21,34 @@ type Network struct {
 	NodePortAddresses []string
 	// MasqueradeAll hides who calls a Service's address, as kube-proxy's flag does.
 	MasqueradeAll bool
+	// ProxyConfigFile is a KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1, as kube-proxy's --config takes it. The three
+	// settings above win over it where they are given.
+	ProxyConfigFile string
+
+	flags *pflag.FlagSet // by which they were set; nil: they were not
 }
+
+// GivenMasqueradeAll is MasqueradeAll where somebody said so, by its flag or in code; nil: nobody did.
+func (o *Network) GivenMasqueradeAll() *bool {
+	if o.MasqueradeAll || o.flags != nil && o.flags.Changed(masqueradeAll) {
+		return &o.MasqueradeAll
+	}
+	return nil
+}
+
+const masqueradeAll = "masquerade-all"
 
 // AddFlags binds them to f, for a command that has no others.
 func (o *Network) AddFlags(f *pflag.FlagSet) { o.addFlags(f) }
 
 func (o *Network) addFlags(f *pflag.FlagSet) {
+	o.flags = f
 	f.BoolVar(&o.NoProxy, "no-service-proxy", o.NoProxy, "leave Services on a real node to another proxy")
 	f.BoolVar(&o.NoDNS, "no-cluster-dns", o.NoDNS, "leave the names of Services and pods on a real node to another DNS")
 	f.BoolVar(&o.NoRoutes, "no-node-routes", o.NoRoutes, "leave the routes from a real node to other nodes' pods to somebody else")
 	f.BoolVar(&o.VXLAN, "node-vxlan", o.VXLAN, "lead from a real node to other nodes' pods through VXLAN, for nodes that are behind routers; on all nodes, or none")
+	f.StringVar(&o.ProxyConfigFile, "proxy-config", o.ProxyConfigFile, "KubeProxyConfiguration `file` of the node's service proxy, where it is a real node; the flags below win over it")
 	f.StringVar(&o.ProxyMode, "proxy-mode", o.ProxyMode, "what a real node's rules are written by: nftables or iptables; empty is nftables where it works, else iptables")
 	f.StringSliceVar(&o.NodePortAddresses, "nodeport-addresses", o.NodePortAddresses, "`prefixes` of a real node's addresses that node ports are on, or primary; all if empty")
-	f.BoolVar(&o.MasqueradeAll, "masquerade-all", o.MasqueradeAll, "hide the source of all that is sent to Services' own addresses")
+	f.BoolVar(&o.MasqueradeAll, masqueradeAll, o.MasqueradeAll, "hide the source of all that is sent to Services' own addresses")
 }
