@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/mortise-dev/mortise/internal/agent/netlab"
 )
 
 // kernel makes files as the kernel has them.
@@ -91,5 +93,35 @@ func TestAllOrNone(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, read()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestTheKernelsOwn writes to a network namespace of the test's own.
+func TestTheKernelsOwn(t *testing.T) {
+	lab := netlab.New(t)
+	read := func(name string) (text string) {
+		t.Helper()
+		lab.Node.Do(func() error {
+			b, err := os.ReadFile("/" + sysctls + "/nf_conntrack_" + name)
+			text = strings.TrimSpace(string(b))
+			return err
+		})
+		return text
+	}
+	want := Settings{TCPEstablished: 23 * time.Hour, TCPCloseWait: 50 * time.Second, UDPUnreplied: 11 * time.Second, UDPAssured: 111 * time.Second, TCPBeLiberal: true}
+	lab.Node.Do(func() error { return Apply(t.Context(), want) })
+	got := map[string]string{}
+	for _, name := range []string{"tcp_timeout_established", "tcp_timeout_close_wait", "udp_timeout", "udp_timeout_stream", "tcp_be_liberal"} {
+		got[name] = read(name)
+	}
+	if diff := cmp.Diff(map[string]string{"tcp_timeout_established": "82800", "tcp_timeout_close_wait": "50", "udp_timeout": "11", "udp_timeout_stream": "111", "tcp_be_liberal": "1"}, got); diff != "" {
+		t.Error(diff)
+	}
+	// A number that the kernel does not take comes after one that it takes.
+	err := lab.Node.Try(func() error {
+		return Settings{TCPEstablished: time.Hour, TCPCloseWait: 1 << 62}.Write("/")
+	})
+	if err == nil || read("tcp_timeout_established") != "82800" {
+		t.Errorf("error %v, and the first is %s", err, read("tcp_timeout_established"))
 	}
 }
