@@ -41,6 +41,13 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	health := NewHealth(time.Hour, clock.RealClock{}, metrics)
+	eligible := func(what string, want bool) {
+		t.Helper()
+		if r, got := health.report(); got != want || !r.Healthy || len(r.Status) != 2 {
+			t.Errorf("%s: the node may have connections: %v; health %+v", what, got, r)
+		}
+	}
 	var mu sync.Mutex
 	var v4 *knftables.Fake
 	synced, cleared := make(chan struct{}, 1000), make(chan netfilter.Backend, 10)
@@ -49,7 +56,7 @@ func TestRun(t *testing.T) {
 	done := make(chan error)
 	go func() {
 		done <- Run(ctx, Options{
-			NodeName: "here", Client: client, Informers: shared, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Metrics: metrics,
+			NodeName: "here", Client: client, Informers: shared, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Metrics: metrics, Health: health,
 			Open: func(f knftables.Family, table string) (knftables.Interface, error) {
 				made := knftables.NewFake(f, table)
 				if f == knftables.IPv4Family {
@@ -94,6 +101,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	until("the first", has(": 10.244.1.2 . 8080", "!: 10.244.1.3 . 8080"))
+	eligible("a node", true)
 	if _, err := client.CoreV1().Services("ns").Create(ctx, makeService("late", []string{"10.96.0.8"}), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -104,10 +112,12 @@ func TestRun(t *testing.T) {
 	until("an endpoint that comes", has(": 10.244.1.9 . 8080", "!10.96.0.8 . tcp . 80 : goto refuse"))
 	moved := node.DeepCopy()
 	moved.ResourceVersion, moved.Labels[corev1.LabelTopologyZone] = "2", "b"
+	moved.Spec.Taints = []corev1.Taint{{Key: leavingTaint, Effect: corev1.TaintEffectNoSchedule}}
 	if _, err := client.CoreV1().Nodes().Update(ctx, moved, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	until("a node that moves", has(": 10.244.1.3 . 8080", "!: 10.244.1.2 . 8080"))
+	eligible("a node that is being taken away", false)
 	if err := client.CoreV1().Services("ns").Delete(ctx, "late", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
