@@ -244,26 +244,7 @@ func (q *search) askNamed(ctx context.Context, names sets.Set[string], others []
 // ask puts one node among the feasible or the rejected.
 func (q *search) ask(ctx context.Context, slot int, others []int) error {
 	node := q.snapshot.Nodes()[slot]
-	var st *fwk.Status
-	switch {
-	case q.nominated:
-		st = q.profile.RunFilterPluginsWithNominatedPods(ctx, q.state, q.pod, node)
-	case q.kept == nil:
-		st = q.profile.RunFilterPlugins(ctx, q.state, q.pod, node)
-	default:
-		generation := q.snapshot.Generations()[slot]
-		if q.kept.generation[slot] == generation {
-			st = q.kept.status[slot]
-		} else {
-			st = q.profile.RunLocalFilters(ctx, q.state, q.pod, node)
-			if st.Code() != fwk.Error {
-				q.kept.set(slot, generation, st)
-			}
-		}
-		if len(others) > 0 && st.IsSuccess() {
-			st = q.profile.RunOtherFilters(ctx, others, q.state, q.pod, node)
-		}
-	}
+	st := q.verdict(ctx, slot, node, others)
 	if st.IsSuccess() {
 		q.feasible = append(q.feasible, node)
 		q.slots = append(q.slots, slot)
@@ -276,11 +257,57 @@ func (q *search) ask(ctx context.Context, slot int, others []int) error {
 	return nil
 }
 
+// verdict is what the filters say of a node, asked now or kept.
+func (q *search) verdict(ctx context.Context, slot int, node fwk.NodeInfo, others []int) *fwk.Status {
+	if q.nominated {
+		pods, version := q.profile.Nominations(node.Node().Name)
+		if ahead := profile.Ahead(pods, q.pod); len(ahead) > 0 {
+			if slices.ContainsFunc(pods, func(n fwk.PodInfo) bool { return n.GetPod().UID == q.pod.UID }) {
+				version = 0 // this one has the others alone ahead of it
+			}
+			return q.after(ctx, ahead, version, slot, node, others)
+		}
+	}
+	if q.kept == nil {
+		return q.profile.RunFilterPlugins(ctx, q.state, q.pod, node)
+	}
+	generation, st := q.snapshot.Generations()[slot], (*fwk.Status)(nil)
+	if q.kept.generation[slot] == generation {
+		st = q.kept.status[slot]
+	} else {
+		st = q.profile.RunLocalFilters(ctx, q.state, q.pod, node)
+		if st.Code() != fwk.Error {
+			q.kept.set(slot, generation, st)
+		}
+	}
+	if len(others) > 0 && st.IsSuccess() {
+		st = q.profile.RunOtherFilters(ctx, others, q.state, q.pod, node)
+	}
+	return st
+}
+
+// after is the verdict of a node that pods are nominated to which come before this one. It is kept where it depends on nothing but the
+// node, them and the pod's signature.
+func (q *search) after(ctx context.Context, ahead []fwk.PodInfo, version uint64, slot int, node fwk.NodeInfo, others []int) *fwk.Status {
+	if q.kept == nil || version == 0 || len(others) > 0 {
+		return q.profile.RunFiltersAfter(ctx, ahead, q.state, q.pod, node)
+	}
+	of := nominations{q.snapshot.Generations()[slot], version, profile.Priority(q.pod)}
+	if st, ok := q.kept.after(slot, of); ok {
+		return st
+	}
+	st := q.profile.RunFiltersAfter(ctx, ahead, q.state, q.pod, node)
+	if st.Code() != fwk.Error {
+		q.kept.setAfter(slot, of, st)
+	}
+	return st
+}
+
 // Raw and Keep give the scorers what was kept for the pod's signature.
 func (q *search) Raw(scorer int, scores []int64, missing []int) []int {
 	v, generations := q.kept, q.snapshot.Generations()
 	for i, slot := range q.slots {
-		// Under a nomination the filters were asked afresh, so the generation is compared here too.
+		// Behind nominated pods a node is feasible by another verdict than this one, so the generation is compared here too.
 		if v.generation[slot] == generations[slot] && v.scored[slot]&(1<<scorer) != 0 {
 			scores[i] = v.scores[slot*v.scorers+scorer]
 		} else {

@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/cache"
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
@@ -30,6 +32,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/podtopologyspread"
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/tainttoleration"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
+	"github.com/mortise-dev/mortise/internal/scheduler/queue"
 	"github.com/mortise-dev/mortise/internal/scheduler/schedulertest"
 )
 
@@ -52,14 +55,15 @@ func registry() profile.Registry {
 type cluster struct {
 	*cache.Cache
 	snapshot *cache.Snapshot
+	waiting  *queue.Queue // knows who is nominated
 	profile  *profile.Profile
 	rand     *rand.Rand
 	made     int
 }
 
 func newCluster(t testing.TB, seed uint64) *cluster {
-	c := &cluster{Cache: cache.New(), snapshot: cache.NewSnapshot(), rand: rand.New(rand.NewPCG(seed, 7))}
-	c.profile = schedulertest.NewProfile(t, registry(), profile.Clients{Lister: c.snapshot})
+	c := &cluster{Cache: cache.New(), snapshot: cache.NewSnapshot(), waiting: queue.New(nil, queue.Options{}), rand: rand.New(rand.NewPCG(seed, 7))}
+	c.profile = schedulertest.NewProfile(t, registry(), profile.Clients{Lister: c.snapshot, Nominator: c.waiting})
 	return c
 }
 
@@ -108,6 +112,20 @@ func (c *cluster) pod() *corev1.Pod {
 	return p
 }
 
+// nominate makes a pod that is to come to a node once there is room.
+func (c *cluster) nominate(t testing.TB, node int) *corev1.Pod {
+	t.Helper()
+	p := c.pod()
+	p.Spec.Priority = ptr.To(int32(c.rand.IntN(3) - 1))
+	p.Spec.Containers[0].Resources.Requests["cpu"] = *resource.NewQuantity(int64(1+c.rand.IntN(6)), resource.DecimalSI)
+	info, err := nodeinfo.NewPodInfo(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.waiting.AddNominatedPod(klog.Logger{}, info, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: fmt.Sprintf("node-%04d", node)})
+	return p
+}
+
 func (c *cluster) assume(t testing.TB, p *corev1.Pod, node string) {
 	t.Helper()
 	placed := *p
@@ -134,14 +152,14 @@ func (c *cluster) reference(t testing.TB, p *corev1.Pod) []string {
 	}
 	s := cache.NewSnapshot()
 	fresh.Update(s)
-	prof := schedulertest.NewProfile(t, registry(), profile.Clients{Lister: s})
+	prof := schedulertest.NewProfile(t, registry(), profile.Clients{Lister: s, Nominator: c.waiting})
 	state := profile.NewCycleState()
 	if _, st, _ := prof.RunPreFilter(t.Context(), state, p, s.Nodes()); !st.IsSuccess() {
 		return nil
 	}
 	var feasible []fwk.NodeInfo
 	for _, n := range s.Nodes() {
-		if prof.RunFilterPlugins(t.Context(), state, p, n).IsSuccess() {
+		if prof.RunFilterPluginsWithNominatedPods(t.Context(), state, p, n).IsSuccess() {
 			feasible = append(feasible, n)
 		}
 	}
@@ -167,16 +185,16 @@ func (c *cluster) reference(t testing.TB, p *corev1.Pod) []string {
 
 // TestReference: on random clusters that change at random, each decision is one that the reference allows.
 func TestReference(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(120) {
 		c := newCluster(t, seed)
 		nodes := 3 + c.rand.IntN(20)
 		for i := range nodes {
 			c.SetNode(c.node(i))
 		}
 		decide := core.New(core.Options{Rand: rand.New(rand.NewPCG(seed, 1))})
-		var placed []*corev1.Pod
+		var placed, nominated []*corev1.Pod
 		for step := range 25 {
-			switch c.rand.IntN(10) {
+			switch c.rand.IntN(14) {
 			case 0:
 				c.SetNode(c.node(c.rand.IntN(nodes)))
 			case 1:
@@ -185,9 +203,24 @@ func TestReference(t *testing.T) {
 					c.RemovePod(placed[i].UID)
 					placed = slices.Delete(placed, i, i+1)
 				}
+			case 2, 3, 4:
+				nominated = append(nominated, c.nominate(t, c.rand.IntN(nodes)))
+			case 5:
+				if len(nominated) > 0 {
+					c.waiting.DeleteNominatedPodIfExists(nominated[0])
+					nominated = nominated[1:]
+				}
 			}
 			p := c.pod()
+			if len(nominated) > 0 && c.rand.IntN(4) == 0 {
+				p = nominated[0] // its own nomination does not stand in its way
+			}
 			c.Update(c.snapshot)
+			if c.rand.IntN(2) == 0 { // one like it was decided on before
+				twin := *p
+				twin.UID = "twin"
+				_, _ = decide.Schedule(t.Context(), c.profile, c.snapshot, profile.NewCycleState(), &twin, c.profile.Signature(t.Context(), &twin))
+			}
 			d, err := decide.Schedule(t.Context(), c.profile, c.snapshot, profile.NewCycleState(), p, c.profile.Signature(t.Context(), p))
 			want := c.reference(t, p)
 			var fit *core.FitError
@@ -198,10 +231,57 @@ func TestReference(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %v, the best are %v", seed, step, err, want)
 			case err == nil:
 				c.assume(t, p, d.Node)
+				c.waiting.DeleteNominatedPodIfExists(p)
+				nominated = slices.DeleteFunc(nominated, func(o *corev1.Pod) bool { return o.UID == p.UID })
 				placed = append(placed, p)
 			}
 		}
 	}
+}
+
+// TestNominated: what is kept of a node that pods are nominated to is given up with what it depends on.
+func TestNominated(t *testing.T) {
+	c := newCluster(t, 1)
+	n := c.node(0)
+	n.Spec, n.Status.Allocatable["cpu"] = corev1.NodeSpec{}, resource.MustParse("4")
+	c.SetNode(n)
+	decide := core.New(core.Options{})
+	pod := func(uid string, cpus int64, priority int32) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: uid, UID: types.UID(uid)}}
+		p.Spec.Priority = &priority
+		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": *resource.NewQuantity(cpus, resource.DecimalSI)}}}}
+		return p
+	}
+	nominate := func(p *corev1.Pod) {
+		info, err := nodeinfo.NewPodInfo(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.waiting.AddNominatedPod(klog.Logger{}, info, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: n.Name})
+	}
+	fits := func(when string, p *corev1.Pod, want bool) {
+		t.Helper()
+		for range 2 { // the second time by what was kept
+			c.Update(c.snapshot)
+			_, err := decide.Schedule(t.Context(), c.profile, c.snapshot, profile.NewCycleState(), p, c.profile.Signature(t.Context(), p))
+			if (err == nil) != want {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+	}
+	first := pod("first", 3, 1)
+	fits("nobody is nominated", pod("a", 3, 0), true)
+	nominate(pod("small", 1, 2))
+	nominate(first)
+	fits("the two are too many for a third", pod("b", 3, 0), false)
+	fits("its own nomination does not matter to the nominated", first, true)
+	fits("but to others like it", pod("c", 3, 1), false)
+	fits("nor does the nomination of one below", pod("d", 3, 2), true)
+	fits("those below it still see both", pod("e", 3, 0), false)
+	c.waiting.DeleteNominatedPodIfExists(first)
+	fits("the small one alone leaves room", pod("f", 3, 0), true)
+	c.assume(t, pod("placed", 1, 0), n.Name)
+	fits("another pod came", pod("g", 3, 0), false)
 }
 
 func TestSearchGoesOnWhereItEnded(t *testing.T) {

@@ -25,8 +25,22 @@ type verdicts struct {
 	scorers    int
 	scored     []uint32 // which scorers' scores are there, a bit each
 	scores     []int64  // scorers of slot 0, of slot 1 …
+	behind     []behind // the slots' verdicts behind nominated pods; nil: none was asked for
 	used       uint64
 	reasons    map[string]*fwk.Status // one status for equal refusals
+}
+
+// nominations is what a verdict behind nominated pods holds for: a node, the pods that are nominated to it, and the priority of who comes
+// after those of them that are not below it.
+type nominations struct {
+	generation int64
+	version    uint64
+	priority   int32
+}
+
+type behind struct {
+	of     nominations
+	status *fwk.Status
 }
 
 // verdicts finds or makes what is kept for a signature; nil where nothing can be.
@@ -67,15 +81,35 @@ func (c *Core) evict(nodes int) {
 }
 
 func (v *verdicts) set(slot int, generation int64, st *fwk.Status) {
-	if st != nil {
-		key := st.Plugin() + "\x00" + st.Code().String() + "\x00" + st.Message()
-		if same := v.reasons[key]; same != nil {
-			st = same
-		} else {
-			v.reasons[key] = st
-		}
+	v.generation[slot], v.status[slot], v.scored[slot] = generation, v.one(st), 0
+}
+
+// after is the verdict behind nominated pods, if it was found.
+func (v *verdicts) after(slot int, of nominations) (st *fwk.Status, ok bool) {
+	if v.behind == nil || v.behind[slot].of != of {
+		return nil, false
 	}
-	v.generation[slot], v.status[slot], v.scored[slot] = generation, st, 0
+	return v.behind[slot].status, true
+}
+
+func (v *verdicts) setAfter(slot int, of nominations, st *fwk.Status) {
+	if v.behind == nil {
+		v.behind = make([]behind, len(v.generation))
+	}
+	v.behind[slot] = behind{of, v.one(st)}
+}
+
+// one is the same status for all that say the same.
+func (v *verdicts) one(st *fwk.Status) *fwk.Status {
+	if st == nil {
+		return nil
+	}
+	key := st.Plugin() + "\x00" + st.Code().String() + "\x00" + st.Message()
+	if same := v.reasons[key]; same != nil {
+		return same
+	}
+	v.reasons[key] = st
+	return st
 }
 
 func (v *verdicts) setScore(slot, scorer int, score int64) {

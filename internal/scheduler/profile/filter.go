@@ -134,13 +134,21 @@ func (p *Profile) runFilter(ctx context.Context, i int, sampled bool, state fram
 // RunFilterPluginsWithNominatedPods asks the filters twice where pods of equal or higher priority are nominated to the
 // node: with them on it and, since they may never come, without.
 func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
-	nominated := p.NominatedPodsForNode(node.Node().Name)
-	var ahead []framework.PodInfo
+	return p.RunFiltersAfter(ctx, Ahead(p.NominatedPodsForNode(node.Node().Name), pod), state, pod, node)
+}
+
+// Ahead are those of the pods nominated to a node that come before a pod: the others of equal or higher priority.
+func Ahead(nominated []framework.PodInfo, pod *corev1.Pod) (ahead []framework.PodInfo) {
 	for _, n := range nominated {
 		if Priority(n.GetPod()) >= Priority(pod) && n.GetPod().UID != pod.UID {
 			ahead = append(ahead, n)
 		}
 	}
+	return ahead
+}
+
+// RunFiltersAfter asks the filters with those on the node that are ahead of the pod, if there are any, and without.
+func (p *Profile) RunFiltersAfter(ctx context.Context, ahead []framework.PodInfo, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
 	if len(ahead) > 0 {
 		with, st := node.Snapshot(), state.Clone()
 		for _, n := range ahead {
@@ -230,6 +238,16 @@ func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState,
 		}
 	}
 	return result, framework.NewStatus(framework.Unschedulable, reasons...).WithPlugin(rejector)
+}
+
+// Nominations are the pods nominated to a node, shared and read-only, and a number that no other set of them has; 0: it is not known.
+func (p *Profile) Nominations(node string) (pods []framework.PodInfo, version uint64) {
+	if n, ok := p.clients.Nominator.(interface {
+		Nominations(node string) ([]framework.PodInfo, uint64)
+	}); ok {
+		return n.Nominations(node)
+	}
+	return p.NominatedPodsForNode(node), 0
 }
 
 // AnyNominated says whether any pod is nominated to any node.

@@ -16,14 +16,21 @@ import (
 
 // nominator knows which pods are to come to which node once room has been made. It is the framework's PodNominator.
 type nominator struct {
-	mu     sync.RWMutex
-	byNode map[string][]fwk.PodInfo
-	nodeOf map[types.UID]string
-	count  atomic.Int64
+	mu      sync.RWMutex
+	byNode  map[string]nominations
+	nodeOf  map[types.UID]string
+	changes uint64 // so many there were
+	count   atomic.Int64
+}
+
+// nominations are a node's. What is in pods is not changed any more.
+type nominations struct {
+	pods    []fwk.PodInfo
+	version uint64 // which of the changes was the last
 }
 
 func newNominator() *nominator {
-	return &nominator{byNode: map[string][]fwk.PodInfo{}, nodeOf: map[types.UID]string{}}
+	return &nominator{byNode: map[string]nominations{}, nodeOf: map[types.UID]string{}}
 }
 
 // AnyNominated says whether any pod is nominated, without a lock.
@@ -41,7 +48,7 @@ func (n *nominator) AddNominatedPod(_ klog.Logger, pod fwk.PodInfo, info *fwk.No
 	if node == "" {
 		return
 	}
-	n.byNode[node] = append(n.byNode[node], pod)
+	n.put(node, append(slices.Clip(n.byNode[node].pods), pod))
 	n.nodeOf[pod.GetPod().UID] = node
 	n.count.Add(1)
 }
@@ -63,10 +70,15 @@ func (n *nominator) remove(uid types.UID) {
 	}
 	delete(n.nodeOf, uid)
 	n.count.Add(-1)
-	left := slices.DeleteFunc(n.byNode[node], func(p fwk.PodInfo) bool { return p.GetPod().UID == uid })
-	if n.byNode[node] = left; len(left) == 0 {
+	n.put(node, slices.DeleteFunc(slices.Clone(n.byNode[node].pods), func(p fwk.PodInfo) bool { return p.GetPod().UID == uid }))
+}
+
+func (n *nominator) put(node string, pods []fwk.PodInfo) {
+	if n.changes++; len(pods) == 0 {
 		delete(n.byNode, node)
+		return
 	}
+	n.byNode[node] = nominations{pods, n.changes}
 }
 
 // UpdateNominatedPod takes over a pod's newest form. A nomination that only the scheduler knows of so far is kept.
@@ -87,10 +99,17 @@ func (n *nominator) UpdateNominatedPod(logger klog.Logger, old *corev1.Pod, pod 
 
 // NominatedPodsForNode are the pods nominated to a node.
 func (n *nominator) NominatedPodsForNode(node string) []fwk.PodInfo {
+	pods, _ := n.Nominations(node)
+	return slices.Clone(pods)
+}
+
+// Nominations are the pods nominated to a node, shared and read-only, and a number that no other set of them has.
+func (n *nominator) Nominations(node string) (pods []fwk.PodInfo, version uint64) {
 	if !n.AnyNominated() {
-		return nil
+		return nil, 0
 	}
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	return slices.Clone(n.byNode[node])
+	on := n.byNode[node]
+	return on.pods, on.version
 }
