@@ -155,7 +155,13 @@ func proxiedAddresses(ctx context.Context, backend netfilter.Backend) (int, erro
 			return 0, err
 		}
 		saved, err := x.Save(ctx)
-		return strings.Count(saved, " -j MORTISE-SVC-"), err
+		found := map[string]bool{}
+		for line := range strings.Lines(saved) {
+			if rule, is := strings.CutPrefix(line, "-A MORTISE-SERVICES-"); is && strings.Contains(rule, " --dport ") {
+				found[strings.Fields(rule)[2]] = true // 07 -d 10.96.0.7/32
+			}
+		}
+		return len(found), err
 	}
 	nft, err := proxy.Open(knftables.IPv4Family, "mortise-proxy")
 	if err != nil {

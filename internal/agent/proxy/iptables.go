@@ -16,7 +16,7 @@ import (
 
 // ipTables is a rulebook of iptables: chains of ours in its tables. There are no maps. An element is a rule in the chain that its container
 // asks for, and one by address is in the chain of the last byte of its address, to which that chain leads: so a packet looks at a
-// 256th of all addresses, and a change of one rewrites as many.
+// 256th of all addresses, and a change of one rewrites as many. That is nothing beside the rest of the table: see the package's comment.
 type ipTables struct {
 	family
 	x      XTables
@@ -31,6 +31,9 @@ type place struct{ table, chain string }
 func newIPTables(f family, x XTables) *ipTables { return &ipTables{family: f, x: x} }
 
 func (t *ipTables) mapped() bool { return false }
+
+// Most ports have few endpoints, and those are few rules beside each other. More would be in the way of packets to other addresses.
+func (t *ipTables) plain() int { return 4 }
 
 // Chains go with the transaction that has no more use for them.
 func (t *ipTables) unswept() bool               { return false }
@@ -140,7 +143,7 @@ func (t *ipTables) list(d *delta) (changed, rooted map[place]bool) {
 
 // rulesAt is what is in a chain whose rules are made from elements, or which leads to such.
 func (t *ipTables) rulesAt(p place) []string {
-	var out []string
+	out := t.around.head(p)
 	if !isBucket(p.chain) {
 		for i := range 256 {
 			if b := (place{p.table, bucketName(p.chain, byte(i))}); len(t.listed[b]) > 0 {
@@ -148,8 +151,8 @@ func (t *ipTables) rulesAt(p place) []string {
 			}
 		}
 	}
-	for _, e := range slices.SortedFunc(maps.Keys(t.listed[p]), element.compare) {
-		out = append(out, t.ruleOf(p, e, t.listed[p][e]))
+	for _, e := range slices.SortedFunc(maps.Keys(t.listed[p]), element.before) {
+		out = append(out, t.rulesOf(p, e, t.listed[p][e])...)
 	}
 	return append(out, t.around.tail(p)...)
 }

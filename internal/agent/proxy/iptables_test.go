@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -168,7 +169,7 @@ func shown(text string, plans ...*plan) string {
 
 // ipTables is a plan as a text for iptables-restore.
 func (o *plan) ipTables(v view) string {
-	v.apart = true
+	v.plain = (&ipTables{}).plain()
 	t := newIPTables(v.family, nil)
 	t.around, t.listed = surroundings{view: v}, map[place]map[element]verdict{}
 	d := newTable(v.family, t).compare(map[types.NamespacedName]*plan{{}: o})
@@ -202,7 +203,12 @@ func TestAChangeRewritesItsChainsAlone(t *testing.T) {
 	}
 	all[0].last = ""
 	last()
-	const told = `-m comment --comment "ns/web/tcp/http" `
+	const (
+		told    = `-m comment --comment "ns/web/tcp/http" `
+		port    = "-p tcp -m tcp --dport 80 "
+		drawn   = port + "-m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.244.0.2:8080"
+		sharing = "-A MORTISE-SERVICES-07 -d 10.96.1.7/32 " // it has the last byte of the address
+	)
 	for _, step := range []struct {
 		name   string
 		change func()
@@ -212,35 +218,128 @@ func TestAChangeRewritesItsChainsAlone(t *testing.T) {
 		{"a second endpoint", func() {
 			src.set(makeService("web", []string{"10.96.0.7"}), makeSlice("web", at("10.244.0.2", "here"), at("10.244.1.9", "there")))
 		}, []string{
-			"*nat", ":SVC(ns/web/tcp/http) - [0:0]",
-			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.244.0.2:8080",
-			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-j DNAT --to-destination 10.244.1.9:8080",
+			"*nat", ":MORTISE-SERVICES-07 - [0:0]",
+			"-A MORTISE-SERVICES-07 -d 10.96.0.7/32 " + drawn,
+			"-A MORTISE-SERVICES-07 -d 10.96.0.7/32 " + port + "-j DNAT --to-destination 10.244.1.9:8080",
+			sharing + drawn, sharing + port + "-j DNAT --to-destination 10.244.1.2:8080",
+		}},
+		{"five, which are in the way of others", func() {
+			list := makeSlice("web")
+			for i := range 5 {
+				list.Endpoints = append(list.Endpoints, at(fmt.Sprint("10.244.1.", 2+i), "there"))
+			}
+			src.set(makeService("web", []string{"10.96.0.7"}), list)
+		}, []string{
+			"*nat", ":MORTISE-SERVICES-07 - [0:0]", ":SVC(ns/web/tcp/http) - [0:0]",
+			"-A MORTISE-SERVICES-07 -d 10.96.0.7/32 " + port + told + "-j SVC(ns/web/tcp/http)",
+			sharing + drawn, sharing + port + "-j DNAT --to-destination 10.244.1.2:8080",
+			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-m statistic --mode random --probability 0.2000000000 -j DNAT --to-destination 10.244.1.2:8080",
+			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-m statistic --mode random --probability 0.2500000000 -j DNAT --to-destination 10.244.1.3:8080",
+			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.244.1.4:8080",
+			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.244.1.5:8080",
+			"-A SVC(ns/web/tcp/http) -p tcp " + told + "-j DNAT --to-destination 10.244.1.6:8080",
 		}},
 		{"none that is ready", func() {
 			src.set(makeService("web", []string{"10.96.0.7"}), makeSlice("web", at("10.244.0.2", "here", unready)))
 		}, []string{ // who shares the last byte of its address is written again
 			"*filter", ":MORTISE-NO-ENDPOINTS - [0:0]", ":MORTISE-NO-ENDPOINTS-07 - [0:0]",
 			"-A MORTISE-NO-ENDPOINTS -d 0.0.0.7/0.0.0.255 -j MORTISE-NO-ENDPOINTS-07",
-			"-A MORTISE-NO-ENDPOINTS-07 -d 10.96.0.7/32 -p tcp -m tcp --dport 80 " + told + "-j MORTISE-REFUSE",
+			"-A MORTISE-NO-ENDPOINTS-07 -d 10.96.0.7/32 " + port + told + "-j MORTISE-REFUSE",
 			"*nat", ":MORTISE-SERVICES-07 - [0:0]", ":SVC(ns/web/tcp/http) - [0:0]",
-			"-A MORTISE-SERVICES-07 -d 10.96.0.7/32 -j MORTISE-MARK-FOREIGN",
-			"-A MORTISE-SERVICES-07 -d 10.96.1.7/32 -j MORTISE-MARK-FOREIGN",
-			`-A MORTISE-SERVICES-07 -d 10.96.1.7/32 -p tcp -m tcp --dport 80 -m comment --comment "ns/other7/tcp/http" -j SVC(ns/other7/tcp/http)`,
+			sharing + drawn, sharing + port + "-j DNAT --to-destination 10.244.1.2:8080",
 			"-X SVC(ns/web/tcp/http)",
 		}},
 		{"deleted", func() { delete(src.services, web) }, []string{
 			"*filter", ":MORTISE-CLUSTER-IPS-07 - [0:0]", ":MORTISE-NO-ENDPOINTS - [0:0]", ":MORTISE-NO-ENDPOINTS-07 - [0:0]",
 			"-A MORTISE-CLUSTER-IPS-07 -d 10.96.1.7/32 -j MORTISE-REFUSE",
 			"-X MORTISE-NO-ENDPOINTS-07",
-			"*nat", ":MORTISE-SERVICES-07 - [0:0]",
-			"-A MORTISE-SERVICES-07 -d 10.96.1.7/32 -j MORTISE-MARK-FOREIGN",
-			`-A MORTISE-SERVICES-07 -d 10.96.1.7/32 -p tcp -m tcp --dport 80 -m comment --comment "ns/other7/tcp/http" -j SVC(ns/other7/tcp/http)`,
 		}},
 	} {
 		step.change()
 		syncs(t, s, false, web)
 		if d := cmp.Diff(step.want, last()); d != "" {
 			t.Errorf("%s: what is restored differs (-want +got):\n%s", step.name, d)
+		}
+	}
+}
+
+// TestWhoIsMarkedByAddress has Services in the ranges and beside them. Those in a range are marked by one rule, and what was to none of
+// them is as it was; another has a rule of its own; and an external address in a range is marked as its own chain says, not before.
+func TestWhoIsMarkedByAddress(t *testing.T) {
+	src := newStatic()
+	src.set(makeService("in", []string{"10.96.0.7"}), makeSlice("in", at("10.244.0.2", "here")))
+	src.set(makeService("out", []string{"10.97.0.7"}), makeSlice("out", at("10.244.0.2", "here")))
+	src.set(makeService("odd", []string{"10.96.0.8"}, localOutside, nodePort, func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"10.96.9.9"} }), makeSlice("odd", at("10.244.0.2", "here")))
+	const (
+		port, to = "-p tcp -m tcp --dport 80 ", "-j DNAT --to-destination 10.244.0.2:8080"
+		unmarked = "-j MARK --set-xmark 0x0/0x4000"
+		said     = `-m comment --comment "ns/odd/tcp/http" -j `
+	)
+	odd := func(k kind) string { return chain{k, "ns/odd/tcp/http"}.iptables() }
+	for _, c := range []struct {
+		name string
+		pods []netip.Prefix
+		want map[string][]string
+	}{
+		{"pods are known", []netip.Prefix{netip.MustParsePrefix("10.244.0.0/15")}, map[string][]string{
+			"": {
+				"-d 10.96.0.0/16 -j MORTISE-MARK-FOREIGN",
+				"-d 0.0.0.7/0.0.0.255 -j MORTISE-SERVICES-07", "-d 0.0.0.8/0.0.0.255 -j MORTISE-SERVICES-08", "-d 0.0.0.9/0.0.0.255 -j MORTISE-SERVICES-09",
+				"-d 10.96.0.0/16 " + unmarked,
+				"! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j MORTISE-NODEPORTS",
+			},
+			"-07": {"-d 10.96.0.7/32 " + port + to, "-d 10.97.0.7/32 -j MORTISE-MARK-FOREIGN", "-d 10.97.0.7/32 " + port + to},
+			"-08": {"-d 10.96.0.8/32 " + port + said + odd(byCluster)},
+			"-09": {"-d 10.96.9.9/32 " + port + unmarked, "-d 10.96.9.9/32 " + port + said + odd(external)},
+		}},
+		{"nobody is masqueraded", nil, map[string][]string{
+			"": {
+				"-d 0.0.0.7/0.0.0.255 -j MORTISE-SERVICES-07", "-d 0.0.0.8/0.0.0.255 -j MORTISE-SERVICES-08", "-d 0.0.0.9/0.0.0.255 -j MORTISE-SERVICES-09",
+				"! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j MORTISE-NODEPORTS",
+			},
+			"-07": {"-d 10.96.0.7/32 " + port + to, "-d 10.97.0.7/32 " + port + to},
+			"-08": {"-d 10.96.0.8/32 " + port + said + odd(byCluster)},
+			"-09": {"-d 10.96.9.9/32 " + port + said + odd(external)},
+		}},
+	} {
+		s, all := memorySyncer(t, src)
+		s.options.PodCIDRs = c.pods
+		syncs(t, s, true)
+		for suffix, want := range c.want {
+			if d := cmp.Diff(want, all[0].tables["nat"][natServices.chain+suffix]); d != "" {
+				t.Errorf("%s: %s%s differs (-want +got):\n%s", c.name, natServices.chain, suffix, d)
+			}
+		}
+	}
+}
+
+// TestAPortOfTwoServicesIsTheFirstOnes has an address and port that two Services claim by mistake, which differ in how many endpoints they have.
+func TestAPortOfTwoServicesIsTheFirstOnes(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		a, b int // endpoints
+		more func(*corev1.Service)
+		want int // rules
+	}{
+		{"fewer", 1, 3, func(*corev1.Service) {}, 1}, {"more", 3, 1, func(*corev1.Service) {}, 3}, {"a chain of its own", 2, 3, sticky, 1},
+	} {
+		src := newStatic()
+		for name, n := range map[string]int{"a": c.a, "b": c.b} {
+			list := makeSlice(name)
+			for i := range n {
+				list.Endpoints = append(list.Endpoints, at(fmt.Sprintf("10.244.%d.%d", name[0], 2+i), "there"))
+			}
+			more := c.more
+			if name == "b" {
+				more = func(*corev1.Service) {}
+			}
+			src.set(makeService(name, []string{"10.96.0.7"}, more), list)
+		}
+		s, all := memorySyncer(t, src)
+		syncs(t, s, true)
+		got := all[0].tables["nat"][natServices.chain+"-07"]
+		if len(got) != c.want || strings.Contains(strings.Join(got, "\n"), "10.244.98.") {
+			t.Errorf("%s: the rules are\n%s\nwant %d, of the first Service alone", c.name, strings.Join(got, "\n"), c.want)
 		}
 	}
 }

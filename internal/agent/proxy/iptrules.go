@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
@@ -89,10 +90,7 @@ func (r rule) iptables(of string) []string {
 				line += "-p " + r.protocol + " "
 			}
 			line += match
-			if left := len(r.to) - i; left > 1 {
-				line += "-m statistic --mode random --probability " + strconv.FormatFloat(1/float64(left), 'f', 10, 64) + " "
-			}
-			out = append(out, line+v.iptables())
+			out = append(out, line+chance(len(r.to)-i)+v.iptables())
 		}
 	}
 	return out
@@ -121,7 +119,7 @@ func (k keep) iptables() string { return chain{toEndpoint, k.of}.iptables() }
 func (t *ipTables) rootsOf(e element) []place {
 	switch e.container {
 	case clusterIPs:
-		if _, known := t.around.byPods(); known || t.around.masqueradeAll {
+		if t.around.masquerades() && !t.around.ranged(e.addr) {
 			return []place{natServices, clusterAddresses}
 		}
 		return []place{clusterAddresses}
@@ -135,8 +133,10 @@ func (t *ipTables) rootsOf(e element) []place {
 		return []place{nodePortsWithout}
 	case firewallIPs:
 		return []place{firewalls}
+	case hairpins:
+		return []place{hairpinChain}
 	}
-	return []place{hairpinChain}
+	return []place{natServices} // the endpoint of a number
 }
 
 // under is the chain below a root where the element is a rule.
@@ -156,23 +156,64 @@ func isBucket(chain string) bool {
 	return chain[i] == '-' && strings.Trim(chain[i+1:], "0123456789abcdef") == ""
 }
 
-// ruleOf is an element's rule in a chain.
-func (t *ipTables) ruleOf(p place, e element, v verdict) string {
+// before is the order of the rules of elements in a chain. What an address alone is for comes before what its ports are, so that it is marked
+// before it is replaced, and the first of its endpoints is drawn before the next.
+func (e element) before(o element) int {
+	return cmp.Or(e.addr.Compare(o.addr), strings.Compare(e.protocol, o.protocol), cmp.Compare(e.port, o.port), strings.Compare(e.container, o.container))
+}
+
+// rulesOf are an element's rules in a chain: one, if any.
+func (t *ipTables) rulesOf(p place, e element, v verdict) []string {
 	port := "-p " + e.protocol + " -m " + e.protocol + " --dport " + strconv.Itoa(int(e.port)) + " "
 	if !e.addr.IsValid() {
-		return port + comment(v.chain.of) + v.dispatched()
+		return []string{port + comment(v.chain.of) + v.dispatched()}
 	}
 	host := e.addr.String() + "/" + strconv.Itoa(e.addr.BitLen()) + " "
+	to := "-d " + host + port
+	if i, is := strings.CutPrefix(e.container, string(backend)+"-"); is {
+		return t.drawn(p, e, i, to, v)
+	}
 	switch e.container {
 	case clusterIPs:
 		if p.table == natServices.table {
-			return "-d " + host + "-j " + foreignChain
+			return []string{"-d " + host + "-j " + foreignChain}
 		}
-		return "-d " + host + "-j " + refuseChain
+		return []string{"-d " + host + "-j " + refuseChain}
 	case hairpins:
-		return "-s " + host + "-d " + host + port + "-j " + masquerade
+		return []string{"-s " + host + to + "-j " + masquerade}
+	case serviceIPs:
+		if v.chain.kind == drawing {
+			return nil // the endpoints' rules draw
+		}
+		if v.chain.kind == external && t.around.masquerades() && t.around.ranged(e.addr) {
+			return []string{to + t.around.unmark(), to + comment(v.chain.of) + v.dispatched()} // its own chain says who is marked
+		}
 	}
-	return "-d " + host + port + comment(v.chain.of) + v.dispatched()
+	return []string{to + comment(v.chain.of) + v.dispatched()}
+}
+
+// drawn is the rule of an endpoint of a port that has no chains of its own: the first is taken by one in n, the next by one in what remains. There
+// are ten thousands of them, so that they have no comment: it would be the most of them, and the kernel looks at all when one changes.
+func (t *ipTables) drawn(p place, e element, number, to string, v verdict) []string {
+	i, _ := strconv.Atoi(number) // as backendMap says it
+	e.container = serviceIPs
+	port := t.listed[p][e].chain
+	if port.kind != drawing {
+		return nil // another Service has the address and port
+	}
+	n, _ := strconv.Atoi(port.of) // as drawOf says it
+	if i >= n {
+		return nil
+	}
+	return []string{to + chance(n-i) + "-j DNAT --to-destination " + v.place.String()}
+}
+
+// chance is a match for one packet in n.
+func chance(n int) string {
+	if n < 2 {
+		return ""
+	}
+	return "-m statistic --mode random --probability " + strconv.FormatFloat(1/float64(n), 'f', 10, 64) + " "
 }
 
 // dispatched is a verdict of an element. A jump comes back: others may have a say in what is not done there.

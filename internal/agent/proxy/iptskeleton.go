@@ -3,7 +3,10 @@
 
 package proxy
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // The chains that others lead to by name.
 const (
@@ -106,11 +109,45 @@ func (s surroundings) toNodePorts(chain, local string) []string {
 	return out
 }
 
+// masquerades says whether some who call cluster IPs are hidden.
+func (s surroundings) masquerades() bool {
+	_, known := s.byPods()
+	return known || s.masqueradeAll
+}
+
+// unmark takes the mark for masquerading away, and leaves all others.
+func (f family) unmark() string { return "-j MARK --set-xmark 0x0/" + f.masqueraded() }
+
+// ranged says whether an address is one of those that are marked by their range, not each by a rule.
+func (s surroundings) ranged(a netip.Addr) bool {
+	return slices.ContainsFunc(s.services, func(r netip.Prefix) bool { return r.Contains(a) })
+}
+
+// ranges are rules for all packets to Services' addresses.
+func (s surroundings) ranges(rule string) []string {
+	var out []string
+	if s.masquerades() {
+		for _, r := range s.services {
+			out = append(out, "-d "+r.String()+" "+rule)
+		}
+	}
+	return out
+}
+
+// head is what comes before all else in a chain: that strangers who call a cluster IP are masqueraded is said once a range, since a rule
+// for each address would be a third of all rules.
+func (s surroundings) head(p place) []string {
+	if p == natServices {
+		return s.ranges("-j " + foreignChain)
+	}
+	return nil
+}
+
 // tail is what follows the elements' rules in a chain.
 func (s surroundings) tail(p place) []string {
 	switch p {
-	case natServices:
-		return s.toNodePorts(natNodePorts.chain, "-m addrtype --dst-type LOCAL ")
+	case natServices: // what comes here was to none of ours
+		return append(s.ranges(s.unmark()), s.toNodePorts(natNodePorts.chain, "-m addrtype --dst-type LOCAL ")...)
 	case clusterAddresses:
 		// What the node answers itself, like its cluster DNS, is no stray.
 		var out []string

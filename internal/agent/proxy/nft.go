@@ -27,6 +27,7 @@ func newNFTTable(f family, nft knftables.Interface) *nftTable {
 }
 
 func (t *nftTable) mapped() bool { return true }
+func (t *nftTable) plain() int   { return longest }
 
 // change is one transaction.
 func (t *nftTable) change(ctx context.Context, d *delta) error {

@@ -26,9 +26,10 @@ const (
 // masqueradeMark is kube-proxy's where nobody asks for another bit, so that both mean the same.
 const masqueradeMark = "0x4000"
 
-// Most ports have no rules of their own where the backend has maps. Their address leads to the chain that draws one of as many endpoints as
+// Most ports have no chains of their own. Their address leads to the chain that draws one of as many endpoints as
 // they have; that leads to the chain of the first, the second and so on, which looks in the map of the same name where that is. So a
-// change of endpoints is a few elements, whatever the number of Services.
+// change of endpoints is a few elements, whatever the number of Services. Where a backend has no maps, these elements are rules that do
+// the same, and those chains are not there.
 
 // drawOf is the chain that draws one of n.
 func drawOf(n int) chain { return chain{drawing, strconv.Itoa(n)} }
@@ -82,7 +83,7 @@ func (o *plan) plain(p *servicePort, c choice, v view) bool {
 	if p.internalLocal {
 		to = c.local
 	}
-	if v.apart || p.isExternal() || p.affinity > 0 || len(to) == 0 || len(to) > longest {
+	if p.isExternal() || p.affinity > 0 || len(to) == 0 || len(to) > v.plain {
 		return false
 	}
 	o.elements[element{container: clusterIPs, addr: p.cluster}] = verdict{}

@@ -134,7 +134,7 @@ func testView(v6 bool) view {
 	if v6 {
 		f, pods, own = families()[1], "fd00:244::/56", "fd00::1"
 	}
-	return view{family: f, node: "here", zone: "a", pods: []netip.Prefix{netip.MustParsePrefix(pods)}, addresses: []netip.Addr{netip.MustParseAddr(own)}}
+	return view{family: f, node: "here", zone: "a", pods: []netip.Prefix{netip.MustParsePrefix(pods)}, addresses: []netip.Addr{netip.MustParseAddr(own)}, plain: longest}
 }
 
 // text says what a plan has, as nftables does, without the hashes in its names.
@@ -352,11 +352,11 @@ service-ips: 10.96.0.7 . tcp . 80 -> goto draw-1
 		{"an external name", makeService("web", []string{""}, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }), nil, false, "\nnothing\n"},
 	} {
 		v := testView(c.v6)
-		apart := v
-		apart.apart = true
-		p := makePlan(c.service, c.slices, apart)
+		few := v
+		few.plain = (&ipTables{}).plain()
+		p := makePlan(c.service, c.slices, few)
 		fmt.Fprintf(&rules, "== %s\n", c.name)
-		for line := range strings.Lines(shown(p.ipTables(apart), p)) {
+		for line := range strings.Lines(shown(p.ipTables(few), p)) {
 			if rule, is := strings.CutPrefix(line, "-A "); is || line[0] == '*' {
 				rules.WriteString(rule)
 			}

@@ -113,7 +113,7 @@ type view struct {
 	pods       []netip.Prefix // of the cluster, in this family
 	podsBy     device         // what pods send comes by it, whatever their addresses; none: pods are those of these addresses
 	addresses  []netip.Addr   // the node's own
-	apart      bool           // every port wants chains of its own: the backend has no maps
+	plain      int            // a port of so many endpoints, and no wishes, wants no chain of its own
 }
 
 // surroundings are what the skeleton depends on.

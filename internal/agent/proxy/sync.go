@@ -153,7 +153,7 @@ func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool
 	for i, t := range s.tables {
 		begin := s.options.Clock.Now()
 		around := s.around(t.family)
-		around.apart = !t.book.mapped()
+		around.plain = t.book.plain()
 		whole := all || !t.known
 		names := make([]types.NamespacedName, 0, len(changed))
 		if whole {

@@ -15,8 +15,10 @@ import (
 
 // rulebook is a family's rules in the kernel, in one of its languages. A table says what is to change in it; nobody else writes there.
 type rulebook interface {
-	// mapped says whether elements are looked up in maps. If not, ports have chains of their own, and elements are rules.
+	// mapped says whether elements are looked up in maps. If not, they are rules.
 	mapped() bool
+	// plain is how many endpoints a port has at most that is elements alone; others have chains of their own.
+	plain() int
 	// replace writes everything, whatever the kernel has: what surrounds all Services, and what a delta from nothing says.
 	replace(context.Context, surroundings, *delta) error
 	// change writes a delta from what was written last. After an error nobody knows what the kernel has, and replace is next.

@@ -243,7 +243,7 @@ func randomChanges(t *testing.T, src *static, s *syncer) {
 			delete(src.services, n)
 		default:
 			l := makeSlice(name)
-			for k := range i % 4 {
+			for k := range i % 7 { // more than a port has without chains of its own, too
 				l.Endpoints = append(l.Endpoints, at(fmt.Sprint("10.244.0.", 2+(i+k)%6), []string{"here", "there"}[(i+k)%2]))
 			}
 			src.set(makeService(name, []string{fmt.Sprint("10.96.0.", i*7%5+1)}, kinds[i%len(kinds)]), l)
