@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/mortise-dev/mortise/internal/machine/images"
@@ -16,20 +17,21 @@ import (
 
 // need is a program and the Debian package that brings it.
 type need struct {
-	name    string
-	pkg     string
-	present func() bool
+	name     string
+	pkg      string
+	present  func() bool
+	optional bool // a node does without, if it has to
 }
 
-// needs are what a node with containers cannot do without.
+// needs are what a node with containers wants to have.
 func needs() []need {
 	return []need{
-		{"containerd", "containerd", program("containerd", "ctr")},
-		{"runc", "runc", program("runc")},
-		{"CNI plug-ins", "containernetworking-plugins", func() bool { return cniBinDir() != "" }},
-		{"iptables", "iptables", program("iptables")},
-		{"nft", "nftables", program("nft")},
-		{"a static busybox", "busybox-static", func() bool { return images.Usable() == nil }},
+		{name: "containerd", pkg: "containerd", present: program("containerd", "ctr")},
+		{name: "runc", pkg: "runc", present: program("runc")},
+		{name: "CNI plug-ins", pkg: "containernetworking-plugins", present: func() bool { return cniBinDir() != "" }},
+		{name: "iptables", pkg: "iptables", present: program("iptables")},
+		{name: "nft", pkg: "nftables", present: program("nft"), optional: true}, // rules are written by iptables then
+		{name: "a static busybox", pkg: "busybox-static", present: func() bool { return images.Usable() == nil }},
 	}
 }
 
@@ -70,23 +72,15 @@ func cniBinDir() string {
 
 // install installs the packages of what is missing, and nothing else.
 func install(ctx context.Context, o Options) error {
-	var names, pkgs []string
-	for _, n := range needs() {
-		if !n.present() {
-			names, pkgs = append(names, n.name), append(pkgs, n.pkg)
-		}
+	missing, err := lacking(needs(), !o.NoInstall, lookPath("apt-get") != "")
+	if err != nil || len(missing) == 0 {
+		return err
 	}
-	if len(pkgs) == 0 {
-		return nil
+	pkgs := make([]string, len(missing))
+	for i, n := range missing {
+		pkgs[i] = n.pkg
 	}
-	missing := strings.Join(names, ", ")
-	if o.NoInstall {
-		return fmt.Errorf("prepare machine: not installed: %s", missing)
-	}
-	if lookPath("apt-get") == "" {
-		return fmt.Errorf("prepare machine: not installed: %s, and there is no apt-get to install them with; install them and try again", missing)
-	}
-	return step(o.Progress, "installing "+strings.Join(pkgs, " "), func() error {
+	err = step(o.Progress, "installing "+strings.Join(pkgs, " "), func() error {
 		args := append([]string{"install", "-y", "--no-install-recommends"}, pkgs...)
 		if aptGet(ctx, args...) == nil {
 			return nil
@@ -97,6 +91,40 @@ func install(ctx context.Context, o Options) error {
 		}
 		return aptGet(ctx, args...)
 	})
+	if err != nil && !slices.ContainsFunc(missing, need.required) {
+		if o.Progress != nil {
+			fmt.Fprintf(o.Progress, "mortise: going on without %s: %v\n", names(missing), err)
+		}
+		return nil
+	}
+	return err
+}
+
+// lacking are the needs that have to be installed, as far as that may be done and there is an apt-get to do it.
+func lacking(all []need, allowed, apt bool) ([]need, error) {
+	var missing []need
+	for _, n := range all {
+		if !n.present() && (n.required() || allowed && apt) {
+			missing = append(missing, n)
+		}
+	}
+	switch {
+	case len(missing) == 0, allowed && apt:
+		return missing, nil
+	case !allowed:
+		return nil, fmt.Errorf("prepare machine: not installed: %s", names(missing))
+	}
+	return nil, fmt.Errorf("prepare machine: not installed: %s, and there is no apt-get to install them with; install them and try again", names(missing))
+}
+
+func (n need) required() bool { return !n.optional }
+
+func names(all []need) string {
+	out := make([]string, len(all))
+	for i, n := range all {
+		out[i] = n.name
+	}
+	return strings.Join(out, ", ")
 }
 
 func aptGet(ctx context.Context, args ...string) error {

@@ -122,6 +122,37 @@ func TestMissingSocketIsAnError(t *testing.T) {
 	}
 }
 
+// TestLacking is what is installed of what is missing, and what is missed.
+func TestLacking(t *testing.T) {
+	is := func(name string, present, optional bool) need {
+		return need{name: name, pkg: name, present: func() bool { return present }, optional: optional}
+	}
+	runtime, without, nft, noNFT := is("runtime", true, false), is("runtime", false, false), is("nft", true, true), is("nft", false, true)
+	for _, c := range []struct {
+		name         string
+		needs        []need
+		allowed, apt bool
+		want, says   string
+	}{
+		{"nothing is missing", []need{runtime, nft}, true, true, "", ""},
+		{"all is", []need{without, noNFT}, true, true, "runtime, nft", ""},
+		{"what is optional, and may be installed", []need{runtime, noNFT}, true, true, "nft", ""},
+		{"what is optional, and may not", []need{runtime, noNFT}, false, true, "", ""},
+		{"what is optional, without apt-get", []need{runtime, noNFT}, true, false, "", ""},
+		{"what is required, and may not", []need{without, noNFT}, false, true, "", "not installed: runtime"},
+		{"what is required, without apt-get", []need{without, noNFT}, true, false, "", "not installed: runtime, and there is no apt-get"},
+	} {
+		got, err := lacking(c.needs, c.allowed, c.apt)
+		said := ""
+		if err != nil {
+			said = err.Error()
+		}
+		if names(got) != c.want || (err == nil) != (c.says == "") || !strings.Contains(said, c.says) || strings.Contains(said, "nft") {
+			t.Errorf("%s: %q, and %q; want %q and %q", c.name, names(got), said, c.want, c.says)
+		}
+	}
+}
+
 // TestPrepare makes a containerd of the test's own, runs a pod in it, leaves and finds it again.
 func TestPrepare(t *testing.T) {
 	if os.Geteuid() != 0 {
