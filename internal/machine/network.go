@@ -15,7 +15,8 @@ import (
 )
 
 // RemoveNetwork takes away what a real node's network left on this machine: its CNI configuration and the rules of Services and
-// of pods stay when Mortise stops, so that a restart interrupts nobody, and the DNS's device when it is killed.
+// of pods stay when Mortise stops, so that a restart interrupts nobody, the chains of host ports as long as nobody deletes them, and the DNS's
+// device when it is killed.
 func RemoveNetwork(ctx context.Context) error {
-	return errors.Join(dns.Remove(), routes.RemoveTunnel(), cni.Remove(cni.DefaultDir), proxy.Remove(ctx), gateway.Remove(ctx))
+	return errors.Join(dns.Remove(), routes.RemoveTunnel(), cni.Remove(cni.DefaultDir), cni.RemoveHostPorts(ctx), proxy.Remove(ctx), gateway.Remove(ctx))
 }
