@@ -27,6 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/version"
 )
@@ -109,7 +110,7 @@ func (n *node) object(old *corev1.Node) *corev1.Node {
 	}
 
 	s := &node.Status
-	s.Capacity, s.Allocatable = n.capacity(), n.allocatable()
+	s.Capacity, s.Allocatable, s.DeclaredFeatures = n.capacity(), n.allocatable(), kubeletconfig.Features(n.Kubelet)
 	s.Addresses = nil
 	for _, ip := range n.NodeIPs {
 		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})

@@ -41,7 +41,7 @@ func Fields() []componentconfig.Field {
 		honoured("containers", "podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "seccompDefault", "allowedUnsafeSysctls", "crashLoopBackOff", "memorySwap", "memoryThrottlingFactor", "userNamespaces"),
 		honoured("shutting down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 		honoured("the machine is checked", "failSwapOn", "failCgroupV1", "protectKernelDefaults"),
-		honoured("names are checked; a gate changes what is checked, not what the node does", "featureGates"),
+		honoured("names are checked; a gate changes what is checked, and what the node declares in its status, not what it does", "featureGates"),
 
 		honoured("a node that joined asks the cluster for its serving certificate; one in the server's process has one anyway", "serverTLSBootstrap"),
 		without("a node that joined always replaces its certificate; one in the server's process has none that ends", "rotateCertificates"),
