@@ -65,6 +65,9 @@ func one(in Input, state *podstate.Pod, spec *corev1.Container, old map[string]c
 		resources = given.DeepCopy()
 	}
 	s.AllocatedResources, s.Resources = resources.Requests, resources
+	if in.promised() {
+		s.AllocatedResources = spec.Resources.DeepCopy().Requests
+	}
 	if u := newest.User; u != nil {
 		s.User = &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: u.Uid, GID: u.Gid, SupplementalGroups: u.SupplementalGroups}}
 	}

@@ -88,6 +88,9 @@ func Make(in Input) corev1.PodStatus {
 	}
 	if in.Whole != nil {
 		out.Resources, out.AllocatedResources = in.Whole.DeepCopy(), in.Whole.Requests.DeepCopy()
+		if in.promised() {
+			out.AllocatedResources = resourcehelper.PodRequests(in.Pod, resourcehelper.PodResourcesOptions{})
+		}
 	}
 	addresses(&out, in, state)
 
@@ -207,6 +210,11 @@ func find(containers []corev1.Container, name string) *corev1.Container {
 		}
 	}
 	return nil
+}
+
+// promised says whether the pod does not yet have what the node has promised it: the resources of its definition.
+func (in Input) promised() bool {
+	return slices.ContainsFunc(in.Resizing, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizeInProgress })
 }
 
 // QOS is the pod's class of service.
