@@ -63,6 +63,10 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 			return false
 		}
 		w.resizeStarts(pod)
+		if err := w.memoryInUse(ctx, pod); err != nil {
+			failed(err)
+			return false
+		}
 		// The pod's own bounds are as wide as those within them, at any time.
 		if err := n.bound(pod, true); err != nil {
 			failed(err)

@@ -111,6 +111,71 @@ func TestResizeByRestart(t *testing.T) {
 	c.awaitEvent("p", "ResizeCompleted")
 }
 
+// TestMemoryInUseIsNotTakenAway gives a container, and then a whole pod, less memory than they use: nothing is changed until they use less.
+func TestMemoryInUseIsNotTakenAway(t *testing.T) {
+	c, r := newFake(t, nil)
+	dir := filepath.Join(c.options.CgroupFS, "memory")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	memory := func(text string) corev1.ResourceRequirements {
+		list := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(text)}
+		return corev1.ResourceRequirements{Requests: list, Limits: list}
+	}
+	p := onePod("p")
+	p.Spec.Resources = new(memory("100Mi"))
+	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "d", Resources: memory("40Mi")})
+	pod := c.create(p)
+	is := func(all, d, condition string) func(*corev1.Pod) bool {
+		return func(p *corev1.Pod) bool {
+			if p == nil || len(p.Status.ContainerStatuses) != 2 || p.Status.Resources == nil || p.Status.ContainerStatuses[1].Resources == nil {
+				return false
+			}
+			found := ""
+			for _, c := range p.Status.Conditions {
+				if c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
+					found += c.Reason + ": " + c.Message
+				}
+			}
+			return p.Status.Resources.Limits.Memory().Cmp(resource.MustParse(all)) == 0 &&
+				p.Status.ContainerStatuses[1].Resources.Limits.Memory().Cmp(resource.MustParse(d)) == 0 && found == condition
+		}
+	}
+	c.await("p", "running", is("100Mi", "40Mi", ""))
+	c.await("p", "ready", isReady)
+	give := func(all, d string) {
+		t.Helper()
+		pod, err := c.client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod = pod.DeepCopy()
+		pod.Spec.Resources, pod.Spec.Containers[1].Resources = new(memory(all)), memory(d)
+		if _, err := c.client.CoreV1().Pods("default").Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	r.Uses("p", 30<<20)
+	give("100Mi", "20Mi")
+	c.await("p", "keeping its container's memory", is("100Mi", "40Mi", `Error: cannot decrease memory limits: attempting to set container "d" memory limit (20971520) below current usage (31457280)`))
+	usage := filepath.Join(dir, "kubepods/burstable/pod"+string(pod.UID), "memory.usage_in_bytes")
+	if err := os.WriteFile(usage, []byte("62914560\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	give("50Mi", "40Mi")
+	c.await("p", "keeping its own", is("100Mi", "40Mi", "Error: cannot decrease memory limits: attempting to set pod memory limit (52428800) below current usage (62914560)"))
+	if n := r.Calls("UpdateContainerResources"); n != 0 {
+		t.Errorf("%d containers were given other bounds", n)
+	}
+	r.Uses("p", 10<<20)
+	if err := os.WriteFile(usage, []byte("20971520\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	give("50Mi", "20Mi")
+	c.await("p", "resized", is("50Mi", "20Mi", ""))
+}
+
 // sharing are resources of a pod as a whole.
 func sharing(request, limit string) *corev1.ResourceRequirements {
 	return &corev1.ResourceRequirements{

@@ -38,7 +38,7 @@ func (r *Runtime) ListContainerStats(context.Context, *runtimeapi.ListContainerS
 		used := r.uses[r.sandboxes[c.sandbox].config.Metadata.Name]
 		out.Stats = append(out.Stats, &runtimeapi.ContainerStats{
 			Attributes: &runtimeapi.ContainerAttributes{Id: id, Metadata: c.config.Metadata, Labels: c.config.Labels},
-			Memory:     &runtimeapi.MemoryUsage{WorkingSetBytes: &runtimeapi.UInt64Value{Value: used}},
+			Memory:     &runtimeapi.MemoryUsage{WorkingSetBytes: &runtimeapi.UInt64Value{Value: used}, UsageBytes: &runtimeapi.UInt64Value{Value: used}},
 		})
 	}
 	return out, nil
