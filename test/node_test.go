@@ -66,6 +66,8 @@ func TestNode(t *testing.T) {
 		run  func(*testing.T, *realNode)
 	}{
 		{"services", services},
+		{"resizes", resizes},
+		{"declared features", declared},
 		{"kills", kills},
 		{"hostile pods", hostilePods},
 		{"failures", failures},
