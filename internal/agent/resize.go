@@ -17,6 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
 
 // bounds are the resources that a running container has: those that it was started with, or was given since. What an
@@ -132,13 +133,20 @@ func (w *worker) given(pod *corev1.Pod, id string, spec *corev1.Container) {
 	}
 }
 
-// effective is what a pod with resources of its own has as a whole; nil for all others, which have what their containers have.
+// effective is what a pod with resources of its own has as a whole; nil for all others, which have what their containers have. A limit that some
+// containers have and others do not is none of the pod's.
 func effective(pod *corev1.Pod) *corev1.ResourceRequirements {
 	if !resourcehelper.IsPodLevelResourcesSet(pod) {
 		return nil
 	}
 	all := resourcehelper.PodResourcesOptions{}
-	return &corev1.ResourceRequirements{Requests: resourcehelper.PodRequests(pod, all), Limits: resourcehelper.PodLimits(pod, all)}
+	limits := resourcehelper.PodLimits(pod, all)
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if !runconfig.Limited(pod, name) {
+			delete(limits, name)
+		}
+	}
+	return &corev1.ResourceRequirements{Requests: resourcehelper.PodRequests(pod, all), Limits: limits}
 }
 
 // whole is what such a pod was last given as a whole. What an earlier life of the node gave it stands in the status.

@@ -108,20 +108,20 @@ func (n *Node) Pod(pod *corev1.Pod) PodResources {
 		out.Shares = minShares
 		return out
 	}
-	if class == corev1.PodQOSGuaranteed || limited(pod, corev1.ResourceCPU) {
+	if class == corev1.PodQOSGuaranteed || Limited(pod, corev1.ResourceCPU) {
 		out.Quota, out.Period = n.quota(cpu.MilliValue()), n.period()
 		if n.NoQuota {
 			out.Quota = -1
 		}
 	}
-	if class == corev1.PodQOSGuaranteed || limited(pod, corev1.ResourceMemory) {
+	if class == corev1.PodQOSGuaranteed || Limited(pod, corev1.ResourceMemory) {
 		out.Memory = memory.Value()
 	}
 	return out
 }
 
-// limited says whether the pod, or each of its containers, has a limit.
-func limited(pod *corev1.Pod, name corev1.ResourceName) bool {
+// Limited says whether the pod, or each of its containers, has a limit.
+func Limited(pod *corev1.Pod, name corev1.ResourceName) bool {
 	has := func(list corev1.ResourceList) bool { q := list[name]; return !q.IsZero() }
 	if resourcehelper.IsPodLevelResourcesSet(pod) && has(pod.Spec.Resources.Limits) {
 		return true
