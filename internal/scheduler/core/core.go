@@ -262,7 +262,7 @@ func (q *search) verdict(ctx context.Context, slot int, node fwk.NodeInfo, other
 	if q.nominated {
 		pods, version := q.profile.Nominations(node.Node().Name)
 		if ahead := profile.Ahead(pods, q.pod); len(ahead) > 0 {
-			if slices.ContainsFunc(pods, func(n fwk.PodInfo) bool { return n.GetPod().UID == q.pod.UID }) {
+			if len(ahead) < len(pods) && slices.ContainsFunc(pods, func(n fwk.PodInfo) bool { return n.GetPod().UID == q.pod.UID }) {
 				version = 0 // this one has the others alone ahead of it
 			}
 			return q.after(ctx, ahead, version, slot, node, others)

@@ -6,6 +6,7 @@ package profile
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -137,14 +138,16 @@ func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state f
 	return p.RunFiltersAfter(ctx, Ahead(p.NominatedPodsForNode(node.Node().Name), pod), state, pod, node)
 }
 
-// Ahead are those of the pods nominated to a node that come before a pod: the others of equal or higher priority.
-func Ahead(nominated []framework.PodInfo, pod *corev1.Pod) (ahead []framework.PodInfo) {
-	for _, n := range nominated {
-		if Priority(n.GetPod()) >= Priority(pod) && n.GetPod().UID != pod.UID {
-			ahead = append(ahead, n)
-		}
+// Ahead are those of the pods nominated to a node that come before a pod: the others of equal or higher priority. They are shared and
+// read-only: mostly it is all of them.
+func Ahead(nominated []framework.PodInfo, pod *corev1.Pod) []framework.PodInfo {
+	after := func(n framework.PodInfo) bool {
+		return Priority(n.GetPod()) < Priority(pod) || n.GetPod().UID == pod.UID
 	}
-	return ahead
+	if !slices.ContainsFunc(nominated, after) {
+		return nominated
+	}
+	return slices.DeleteFunc(slices.Clone(nominated), after)
 }
 
 // RunFiltersAfter asks the filters with those on the node that are ahead of the pod, if there are any, and without.
@@ -238,16 +241,6 @@ func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState,
 		}
 	}
 	return result, framework.NewStatus(framework.Unschedulable, reasons...).WithPlugin(rejector)
-}
-
-// Nominations are the pods nominated to a node, shared and read-only, and a number that no other set of them has; 0: it is not known.
-func (p *Profile) Nominations(node string) (pods []framework.PodInfo, version uint64) {
-	if n, ok := p.clients.Nominator.(interface {
-		Nominations(node string) ([]framework.PodInfo, uint64)
-	}); ok {
-		return n.Nominations(node)
-	}
-	return p.NominatedPodsForNode(node), 0
 }
 
 // AnyNominated says whether any pod is nominated to any node.

@@ -6,6 +6,7 @@ package profile
 import (
 	"cmp"
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
@@ -116,6 +117,26 @@ func (h *handle) NominatedPodsForNode(node string) []framework.PodInfo {
 		return nil
 	}
 	return h.clients.Nominator.NominatedPodsForNode(node)
+}
+
+// Nominations are the pods nominated to a node, shared and read-only, and a number that no other set of them has; 0: it is not known.
+func (h *handle) Nominations(node string) (pods []framework.PodInfo, version uint64) {
+	if n, ok := h.clients.Nominator.(interface {
+		Nominations(node string) ([]framework.PodInfo, uint64)
+	}); ok {
+		return n.Nominations(node)
+	}
+	return h.NominatedPodsForNode(node), 0
+}
+
+// Alike is equal for pods of equal priority that the filters treat alike as long as a node and the pods nominated to it are the same; empty
+// where filters that look beyond the node concern this one, or nothing is known of it.
+func (h *handle) Alike(ctx context.Context, state framework.CycleState, pod *corev1.Pod) string {
+	signature := h.profile.Signature(ctx, pod)
+	if len(signature) == 0 || len(h.profile.OtherFilters(state)) > 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d %s", Priority(pod), signature)
 }
 
 func (h *handle) Activate(logger klog.Logger, pods map[string]*corev1.Pod) {

@@ -66,6 +66,7 @@ type plugin struct {
 	metrics *metrics.Metrics      // nil: nothing is measured
 	pods    corelisters.PodLister // nil: there are none
 	next    int                   // where the next search begins
+	asked   asked                 // for pods like the last
 	running sync.WaitGroup        // that end victims
 
 	mu     sync.Mutex
@@ -179,6 +180,7 @@ func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.P
 			return nil, nil, fmt.Errorf("list disruption budgets: %w", err)
 		}
 	}
+	p.asked.begin(ctx, p.handle, state, pod, len(nodes), len(budgets) > 0)
 	reasons := map[string]int{}
 	var found []*candidate
 	enough, spared := max(p.absolute, len(nodes)*p.percentage/100), false
@@ -193,7 +195,9 @@ func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.P
 			reasons["No preemption victims found for incoming pod"]++
 			continue
 		}
-		c, st, err := p.victims(ctx, state.Clone(), pod, n.Snapshot(), budgets)
+		c, st, err := p.asked.of(pod, n, func() (*candidate, *fwk.Status, error) {
+			return p.victims(ctx, state.Clone(), pod, n.Snapshot(), budgets)
+		})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -246,7 +250,7 @@ func (p *plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.
 		return nil, st, nil
 	}
 	slices.SortFunc(lower, func(a, b fwk.PodInfo) int { return importance(a.GetPod(), b.GetPod()) })
-	c := &candidate{node: node}
+	c := &candidate{}
 	protected, free := split(lower, budgets)
 	for i, group := range [][]fwk.PodInfo{protected, free} {
 		for _, o := range group {

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package defaultpreemption
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// asked keeps who would have to go from a node for a pod, for the next pod like it: those that preempt are mostly many that are alike, and
+// each changes one node. It depends on the node, on the pods that are nominated to it, and on what like pods have in common; nothing is
+// kept where budgets or filters have a say that look beyond the node.
+type asked struct {
+	like  string // what the pods have in common; empty: nothing is kept
+	nodes map[string]answer
+	about likeness
+}
+
+// likeness is what a profile's handle tells beside the framework's.
+type likeness interface {
+	// Alike is equal for pods that the filters treat alike as long as a node and the pods nominated to it are the same; empty: it is not known.
+	Alike(ctx context.Context, state fwk.CycleState, pod *corev1.Pod) string
+	// Nominations are the pods nominated to a node, and a number that no other set of them has.
+	Nominations(node string) ([]fwk.PodInfo, uint64)
+}
+
+type answer struct {
+	generation int64 // of the node
+	version    uint64
+	candidate  *candidate // nil: refused
+	refusal    *fwk.Status
+}
+
+// begin is called for each pod, and forgets what was kept for those that are not like it, and of nodes that are no more.
+func (a *asked) begin(ctx context.Context, handle fwk.Handle, state fwk.CycleState, pod *corev1.Pod, nodes int, budgets bool) {
+	like := ""
+	var known bool
+	if a.about, known = handle.(likeness); known && !budgets {
+		like = a.about.Alike(ctx, state, pod)
+	}
+	if like != a.like || like == "" || len(a.nodes) > 2*nodes {
+		a.like, a.nodes = like, map[string]answer{}
+	}
+}
+
+// of is what was found for the node, or what find finds now.
+func (a *asked) of(pod *corev1.Pod, node fwk.NodeInfo, find func() (*candidate, *fwk.Status, error)) (*candidate, *fwk.Status, error) {
+	name := node.Node().Name
+	now, keep := answer{generation: node.GetGeneration()}, a.like != ""
+	if keep {
+		var nominated []fwk.PodInfo
+		nominated, now.version = a.about.Nominations(name)
+		keep = len(nominated) == 0 || now.version != 0 && !slices.ContainsFunc(nominated, func(n fwk.PodInfo) bool { return n.GetPod().UID == pod.UID })
+		if was, ok := a.nodes[name]; ok && keep && was.generation == now.generation && was.version == now.version {
+			return was.candidate.again(), was.refusal, nil
+		}
+	}
+	c, st, err := find()
+	if c != nil {
+		c.node = node
+	}
+	if err == nil && keep {
+		now.candidate, now.refusal = c.again(), st
+		a.nodes[name] = now
+	}
+	return c, st, err
+}
+
+// again is the same for another pod: extenders may change it.
+func (c *candidate) again() *candidate {
+	if c == nil {
+		return nil
+	}
+	return &candidate{node: c.node, victims: slices.Clone(c.victims), hurt: c.hurt}
+}
