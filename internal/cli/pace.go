@@ -54,15 +54,17 @@ func paceCollections(ctx context.Context) {
 	}
 }
 
-// sustained is what the garbage that was made before the last collection alone would have had: no more may wait than what that and the one
-// before it both ask for. A burst is often over by its second collection, and what lives then lies scattered over all that was waiting.
+// sustained is what the last collection asked for. The first one of a burst gets nothing: the burst is often over by the next one, and what
+// lives then lies scattered over all that was waiting.
 type sustained int
 
-// and takes what the next one asks for, and returns what both do.
+// and takes what the next collection asks for, and returns what it gets.
 func (s *sustained) and(percent int) int {
-	both := min(percent, int(*s))
-	*s = sustained(percent)
-	return both
+	first := *s <= usual
+	if *s = sustained(percent); first {
+		return min(percent, usual)
+	}
+	return percent
 }
 
 // percent is how much of what lives may be made before the next collection, when so much was made since the last one, that

@@ -40,7 +40,7 @@ func TestSustained(t *testing.T) {
 	for i, c := range []struct{ percent, want int }{
 		{400, usual}, // the first of a burst
 		{300, 300},
-		{500, 300},
+		{500, 500},
 		{usual, usual}, // it is over
 		{400, usual},
 	} {
