@@ -216,7 +216,8 @@ func checkPacketsToTheChosen(t *testing.T, in language) {
 					case <-time.After(50 * time.Millisecond):
 					}
 				}
-				if took := time.Since(begun); took < time.Second {
+				const tick = 10 * time.Millisecond // the kernel counts in its own, which are 1 to 10 ms
+				if took := time.Since(begun); took < time.Second-tick {
 					t.Errorf("%s %s: kept for %v", network, to, took)
 				}
 			}
