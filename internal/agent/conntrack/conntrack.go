@@ -12,9 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -22,6 +20,8 @@ import (
 	"time"
 
 	"k8s.io/utils/cpuset"
+
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
 // Settings are what is to be written; what is zero stays as it is.
@@ -106,16 +106,7 @@ func Apply(ctx context.Context, s Settings) error {
 	if s == (Settings{}) {
 		return nil
 	}
-	err := s.Write("/")
-	if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if out, failed := exec.CommandContext(ctx, "modprobe", "nf_conntrack").CombinedOutput(); failed != nil {
-		return errors.Join(err, fmt.Errorf("load nf_conntrack: %w: %.200s", failed, out))
-	}
-	return s.Write("/")
+	return netfilter.WithModule(ctx, "nf_conntrack", func() error { return s.Write("/") })
 }
 
 // Processors are those of the machine, whichever of them this process may use.

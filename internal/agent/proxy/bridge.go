@@ -7,25 +7,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
-	"time"
+
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 )
 
 // Bridge lets what pods on one bridge tell each other pass the rules, where the kernel can: else the answer of a pod on the
 // same bridge would come from an address that was never called.
 func Bridge(ctx context.Context) error {
-	err := setBridge()
-	if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if out, failed := exec.CommandContext(ctx, "modprobe", "br_netfilter").CombinedOutput(); failed != nil {
-		return errors.Join(err, fmt.Errorf("load br_netfilter: %w: %.200s", failed, out))
-	}
-	return setBridge()
+	return netfilter.WithModule(ctx, "br_netfilter", setBridge)
 }
 
 func setBridge() error {

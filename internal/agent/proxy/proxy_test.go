@@ -181,15 +181,7 @@ func TestRest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := open(o, src, self{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.end()
-		f := &follower{options: o, wake: make(chan struct{}, 1), changed: map[types.NamespacedName]bool{}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- f.loop(ctx, s) }()
+		f, end := follow(t, o, src)
 		takes := func(what string, note func(), want time.Duration) {
 			t.Helper()
 			mu.Lock()
@@ -224,11 +216,28 @@ func TestRest(t *testing.T) {
 			time.Sleep(gather + 100*time.Millisecond)
 			f.note(true)
 		}, gather+3*300*time.Millisecond)
+		end()
+	})
+}
+
+// follow writes what changes in the objects until end is called.
+func follow(t *testing.T, o Options, src *static) (f *follower, end func()) {
+	t.Helper()
+	s, err := open(o, src, self{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f = &follower{options: o, wake: make(chan struct{}, 1), changed: map[types.NamespacedName]bool{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.loop(ctx, s) }()
+	return f, func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-	})
+		s.end()
+	}
 }
 
 // TestLeastRest has no transaction begin sooner than a while after the one before began, and a failed one wait no longer than another.
@@ -256,15 +265,7 @@ func TestLeastRest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := open(o, src, self{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.end()
-		f := &follower{options: o, wake: make(chan struct{}, 1), changed: map[types.NamespacedName]bool{}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- f.loop(ctx, s) }()
+		f, end := follow(t, o, src)
 		from := time.Now()
 		f.note(true)
 		time.Sleep(time.Second)
@@ -287,10 +288,7 @@ func TestLeastRest(t *testing.T) {
 		if r, _ := o.Health.report(); r.Healthy || r.Status[corev1.IPv4Protocol].Healthy {
 			t.Errorf("health after half a minute of failures: %+v", r)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		end()
 	})
 }
 
