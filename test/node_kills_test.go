@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/mortise-dev/mortise/internal/agent/device"
 	"github.com/mortise-dev/mortise/internal/machine"
 )
 
@@ -178,7 +179,7 @@ func (n *realNode) powerCut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	links, err := netlink.LinkList()
+	links, err := device.Whole(netlink.LinkList)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
 // bridge is the pods' network on this machine, as the node's CNI configuration names it.
@@ -24,7 +26,7 @@ func removeIdleBridge() error {
 	if err != nil {
 		return fmt.Errorf("look for bridge %s: %w", bridge, err)
 	}
-	all, err := netlink.LinkList()
+	all, err := device.Whole(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list network links: %w", err)
 	}

@@ -21,7 +21,7 @@ func Up(link netlink.Link, addresses []netip.Addr) error {
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("bring up network device %s: %w", name, err)
 	}
-	has, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	has, err := Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("read addresses of %s: %w", name, err)
 	}

@@ -27,6 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
 // Protocol marks the routes that are ours, as /etc/iproute2/rt_protos numbers who made a route.
@@ -194,15 +196,17 @@ func (o Options) apply(nodes []*corev1.Node) []error {
 func Apply(want map[netip.Prefix]netip.Addr) (errs []error) { return apply(want, 0) }
 
 // apply is Apply for gateways that are on one device, whatever its addresses are; 0: on any.
-func apply(want map[netip.Prefix]netip.Addr, device int) (errs []error) {
-	has, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+func apply(want map[netip.Prefix]netip.Addr, on int) (errs []error) {
+	has, err := device.Whole(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return []error{fmt.Errorf("list routes: %w", err)}
 	}
 	there := map[netip.Prefix]bool{}
 	for i := range has {
 		p, gateway := parse(&has[i])
-		if via, ok := want[p]; ok && via == gateway && (device == 0 || has[i].LinkIndex == device) {
+		if via, ok := want[p]; ok && via == gateway && (on == 0 || has[i].LinkIndex == on) {
 			there[p] = true
 			continue
 		} else if ok {
@@ -221,8 +225,8 @@ func apply(want map[netip.Prefix]netip.Addr, device int) (errs []error) {
 			Gw:       via.AsSlice(),
 			Protocol: Protocol, Table: unix.RT_TABLE_MAIN,
 		}
-		if device != 0 {
-			route.LinkIndex, route.Flags = device, int(netlink.FLAG_ONLINK)
+		if on != 0 {
+			route.LinkIndex, route.Flags = on, int(netlink.FLAG_ONLINK)
 		}
 		if err := netlink.RouteReplace(route); err != nil {
 			errs = append(errs, fmt.Errorf("route to %s by %s: %w", p, via, err))

@@ -70,12 +70,12 @@ func overhead(node netip.Addr) int {
 
 // TunnelMTU is how large packets of pods may be that go through the tunnel of a node with this address.
 func TunnelMTU(node netip.Addr) (int, error) {
-	links, err := netlink.LinkList()
+	links, err := device.Whole(netlink.LinkList)
 	if err != nil {
 		return 0, fmt.Errorf("list network links: %w", err)
 	}
 	for _, l := range links {
-		has, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		has, err := device.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 		if err != nil {
 			return 0, fmt.Errorf("list addresses of %s: %w", l.Attrs().Name, err)
 		}
@@ -116,7 +116,7 @@ func (t tunnel) apply() []error {
 		want[p] = gateway(p)
 	}
 	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
-		has, err := netlink.NeighList(index, family)
+		has, err := device.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, family) })
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list neighbours of %s: %w", Device, err))
 		}
