@@ -260,11 +260,8 @@ func (q *search) ask(ctx context.Context, slot int, others []int) error {
 // verdict is what the filters say of a node, asked now or kept.
 func (q *search) verdict(ctx context.Context, slot int, node fwk.NodeInfo, others []int) *fwk.Status {
 	if q.nominated {
-		pods, version := q.profile.Nominations(node.Node().Name)
+		pods, version := q.profile.Nominations(node.Node().Name, q.pod)
 		if ahead := profile.Ahead(pods, q.pod); len(ahead) > 0 {
-			if len(ahead) < len(pods) && slices.ContainsFunc(pods, func(n fwk.PodInfo) bool { return n.GetPod().UID == q.pod.UID }) {
-				version = 0 // this one has the others alone ahead of it
-			}
 			return q.after(ctx, ahead, version, slot, node, others)
 		}
 	}

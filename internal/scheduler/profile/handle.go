@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
@@ -119,14 +120,20 @@ func (h *handle) NominatedPodsForNode(node string) []framework.PodInfo {
 	return h.clients.Nominator.NominatedPodsForNode(node)
 }
 
-// Nominations are the pods nominated to a node, shared and read-only, and a number that no other set of them has; 0: it is not known.
-func (h *handle) Nominations(node string) (pods []framework.PodInfo, version uint64) {
-	if n, ok := h.clients.Nominator.(interface {
+// Nominations are the pods nominated to a node, shared and read-only, and a number that no other set of them has; 0 where that says nothing
+// of who is ahead of the pod: it is not known, or the pod is one of them itself.
+func (h *handle) Nominations(node string, pod *corev1.Pod) (pods []framework.PodInfo, version uint64) {
+	n, ok := h.clients.Nominator.(interface {
 		Nominations(node string) ([]framework.PodInfo, uint64)
-	}); ok {
-		return n.Nominations(node)
+	})
+	if !ok {
+		return h.NominatedPodsForNode(node), 0
 	}
-	return h.NominatedPodsForNode(node), 0
+	pods, version = n.Nominations(node)
+	if slices.ContainsFunc(pods, func(n framework.PodInfo) bool { return n.GetPod().UID == pod.UID }) {
+		version = 0
+	}
+	return pods, version
 }
 
 // Alike is equal for pods of equal priority that the filters treat alike as long as a node and the pods nominated to it are the same; empty

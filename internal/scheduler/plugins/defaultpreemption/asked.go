@@ -24,8 +24,8 @@ type asked struct {
 type likeness interface {
 	// Alike is equal for pods that the filters treat alike as long as a node and the pods nominated to it are the same; empty: it is not known.
 	Alike(ctx context.Context, state fwk.CycleState, pod *corev1.Pod) string
-	// Nominations are the pods nominated to a node, and a number that no other set of them has.
-	Nominations(node string) ([]fwk.PodInfo, uint64)
+	// Nominations are the pods nominated to a node, and a number that no other set of them has; 0 where that says nothing for the pod.
+	Nominations(node string, pod *corev1.Pod) ([]fwk.PodInfo, uint64)
 }
 
 type answer struct {
@@ -53,8 +53,8 @@ func (a *asked) of(pod *corev1.Pod, node fwk.NodeInfo, find func() (*candidate, 
 	now, keep := answer{generation: node.GetGeneration()}, a.like != ""
 	if keep {
 		var nominated []fwk.PodInfo
-		nominated, now.version = a.about.Nominations(name)
-		keep = len(nominated) == 0 || now.version != 0 && !slices.ContainsFunc(nominated, func(n fwk.PodInfo) bool { return n.GetPod().UID == pod.UID })
+		nominated, now.version = a.about.Nominations(name, pod)
+		keep = len(nominated) == 0 || now.version != 0
 		if was, ok := a.nodes[name]; ok && keep && was.generation == now.generation && was.version == now.version {
 			return was.candidate.again(), was.refusal, nil
 		}
