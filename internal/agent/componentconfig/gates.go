@@ -8,13 +8,14 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // gate is a feature gate of Kubernetes 1.37.
 type gate struct{ on, locked bool }
 
 // gates are the gates that kubelet and kube-proxy 1.37 know; both know the same, and most of them are neither's.
-func gates() map[string]gate {
+var gates = sync.OnceValue(func() map[string]gate {
 	out := map[string]gate{"AllAlpha": {}, "AllBeta": {}}
 	for _, list := range []struct {
 		names string
@@ -25,7 +26,7 @@ func gates() map[string]gate {
 		}
 	}
 	return out
-}
+})
 
 // GateOn says whether a gate is on where a configuration sets those.
 func GateOn(set map[string]bool, name string) bool {
