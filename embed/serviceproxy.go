@@ -6,17 +6,16 @@ package embed
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/conntrack"
 	"github.com/mortise-dev/mortise/internal/agent/netfilter"
 	"github.com/mortise-dev/mortise/internal/agent/proxy"
@@ -94,10 +93,7 @@ func (p *parts) page(ctx context.Context, name, address string, handler http.Han
 		return l, nil
 	}
 	answer := func(ctx context.Context, l net.Listener) error {
-		server := &http.Server{Handler: handler, ReadHeaderTimeout: 30 * time.Second}
-		stop := context.AfterFunc(ctx, func() { server.Close() })
-		defer stop()
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) && ctx.Err() == nil {
+		if err := agent.AnswerPlain(ctx, l, handler); err != nil {
 			return fmt.Errorf("serve the %s: %w", name, err)
 		}
 		return nil

@@ -31,11 +31,19 @@ func (n *node) listenHealthz(ctx context.Context) (net.Listener, error) {
 func (n *node) serveHealthz(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 30 * time.Second}
+	if err := AnswerPlain(ctx, listener, mux); err != nil {
+		return fmt.Errorf("serve questions after the node's health: %w", err)
+	}
+	return nil
+}
+
+// AnswerPlain answers whoever asks, without TLS, until ctx is done: what kubelet and kube-proxy tell anybody of their health.
+func AnswerPlain(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 30 * time.Second}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) && ctx.Err() == nil {
-		return fmt.Errorf("serve questions after the node's health: %w", err)
+		return err
 	}
 	return nil
 }
