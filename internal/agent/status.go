@@ -78,7 +78,7 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 		return &copied, nil
 	}
 	return &copied, func() {
-		made, err := n.patchStatus(ctx, api, base, status)
+		made, err := w.sendStatus(ctx, api, base, status)
 		if err != nil {
 			if ctx.Err() == nil && !apierrors.IsNotFound(err) {
 				n.Logger.Warn("write pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
@@ -87,25 +87,60 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 			return
 		}
 		w.written, w.writtenAt = &status, made.ResourceVersion
+		n.mu.Lock()
+		if w.made = made; !later(made, w.spec) {
+			w.made = nil
+		}
+		n.mu.Unlock()
 	}
+}
+
+// sendStatus writes a status that was made of base. Where the newest version that the node knows of has just that, the pod is updated, which
+// is refused if it is not the newest. That is half of a patch's work, so patches are for what others have written meanwhile.
+func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status corev1.PodStatus) (*corev1.Pod, error) {
+	n := w.n
+	newest := *api
+	n.mu.Lock()
+	if w.made != nil && w.made.UID == api.UID && later(w.made, api) {
+		newest = *w.made
+	}
+	n.mu.Unlock()
+	if newest.ResourceVersion != "" && sameText(newest.Status, base) {
+		newest.Status, newest.ManagedFields = status, nil // whose fields they are, the server knows
+		made, err := n.client.CoreV1().Pods(api.Namespace).UpdateStatus(ctx, &newest, metav1.UpdateOptions{})
+		if !apierrors.IsConflict(err) {
+			return made, err
+		}
+	}
+	return n.patchStatus(ctx, api, base, status)
+}
+
+// later says whether a pod is of a later revision than another.
+func later(a, b *corev1.Pod) bool {
+	if b == nil || b.ResourceVersion == "" {
+		return true
+	}
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order > 0
+}
+
+// sameText says whether two statuses are the same but for the order of conditions: as text, since times are whole seconds there.
+func sameText(a, b corev1.PodStatus) bool {
+	a.Conditions, b.Conditions = byType(slices.Clone(a.Conditions)), byType(slices.Clone(b.Conditions))
+	one, err := json.Marshal(a)
+	other, wrong := json.Marshal(b)
+	return err == nil && wrong == nil && bytes.Equal(one, other)
 }
 
 // spoiled says whether somebody has changed what the node wrote of a pod since, as the controllers do when the node is silent: then
 // it is to be written again. What the informer shows may be older than what was written; that says nothing.
 func spoiled(api *corev1.Pod, written corev1.PodStatus, at string) bool {
-	if at != "" {
-		if order, err := resourceversion.CompareResourceVersion(api.ResourceVersion, at); err != nil || order <= 0 {
-			return false
-		}
-	} else if api.ResourceVersion == "" {
+	if api.ResourceVersion == "" || !later(api, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: at}}) {
 		return false
 	}
 	shown := shownOf(api, written)
-	shown.Conditions, written.Conditions = byType(own(shown.Conditions)), byType(own(written.Conditions))
-	// As text, since times are whole seconds there.
-	a, err := json.Marshal(shown)
-	b, other := json.Marshal(written)
-	return err == nil && other == nil && !bytes.Equal(a, b)
+	shown.Conditions, written.Conditions = own(shown.Conditions), own(written.Conditions)
+	return !sameText(shown, written)
 }
 
 // shownOf is what the node wrote, with all that is the node's as the API server has it now.
@@ -125,11 +160,8 @@ func echo(old, pod *corev1.Pod, made *corev1.PodStatus) bool {
 		return false
 	}
 	shown, want := pod.Status, *made
-	shown.Conditions, want.Conditions = byType(slices.Clone(shown.Conditions)), byType(append(foreign(old.Status.Conditions), own(want.Conditions)...))
-	// As text, since times are whole seconds there.
-	a, err := json.Marshal(shown)
-	b, other := json.Marshal(want)
-	return err == nil && other == nil && bytes.Equal(a, b)
+	want.Conditions = append(foreign(old.Status.Conditions), own(want.Conditions)...)
+	return sameText(shown, want)
 }
 
 func byType(list []corev1.PodCondition) []corev1.PodCondition {

@@ -40,6 +40,7 @@ type worker struct {
 	gone    bool        // from the API server
 	counted bool        // its requests are taken from the node
 	status  *corev1.PodStatus
+	made    *corev1.Pod        // by the last write, until the API server shows it
 	cancel  context.CancelFunc // of the present round
 	evicted *verdict           // the node ends the pod
 
@@ -81,7 +82,9 @@ func (n *node) podSeen(pod *corev1.Pod) {
 	w := n.workerOf(pod.UID)
 	old := w.spec
 	known := !w.gone && echo(old, pod, w.status)
-	w.spec, w.gone = pod, false
+	if w.spec, w.gone = pod, false; w.made != nil && !later(w.made, pod) {
+		w.made = nil
+	}
 	var cancel context.CancelFunc
 	if old != nil && graceOf(old) != graceOf(pod) {
 		// It is to end, or to end sooner: what is being done for it now is moot.
