@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -141,6 +142,7 @@ type sender struct {
 	base      *url.URL
 	agent     []string
 	encoder   runtime.Encoder
+	warned    rest.WarningHandlerWithContext
 }
 
 func newSender(config *rest.Config) (*sender, error) {
@@ -156,7 +158,25 @@ func newSender(config *rest.Config) (*sender, error) {
 	if agent == "" {
 		agent = rest.DefaultKubernetesUserAgent()
 	}
-	return &sender{transport, base, []string{agent}, protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)}, nil
+	return &sender{transport, base, []string{agent}, protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), warned(config)}, nil
+}
+
+// warned is who hears of a server's warnings: as with client-go the log, if nobody is named.
+func warned(config *rest.Config) rest.WarningHandlerWithContext {
+	switch {
+	case config.WarningHandlerWithContext != nil:
+		return config.WarningHandlerWithContext
+	case config.WarningHandler != nil:
+		return withoutContext{config.WarningHandler}
+	}
+	return rest.WarningLogger{}
+}
+
+type withoutContext struct{ rest.WarningHandler }
+
+// HandleWarningHeaderWithContext hands a warning on.
+func (w withoutContext) HandleWarningHeaderWithContext(_ context.Context, code int, agent, text string) {
+	w.HandleWarningHeader(code, agent, text)
 }
 
 var protobufType = []string{runtime.ContentTypeProtobuf}
@@ -179,6 +199,12 @@ func (s *sender) post(ctx context.Context, path string, obj runtime.Object, acce
 		return false, fmt.Errorf("post %s: %w", path, err)
 	}
 	defer response.Body.Close()
+	if said := response.Header["Warning"]; len(said) > 0 {
+		warnings, _ := utilnet.ParseWarningHeaders(said) // what cannot be read warns of nothing, as with client-go
+		for _, w := range warnings {
+			s.warned.HandleWarningHeaderWithContext(ctx, w.Code, w.Agent, w.Text)
+		}
+	}
 	switch code := response.StatusCode; {
 	case code >= http.StatusOK && code < http.StatusMultipleChoices:
 		_, _ = io.Copy(io.Discard, response.Body) // so that the connection can be used again

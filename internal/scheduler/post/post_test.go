@@ -4,9 +4,11 @@
 package post_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -142,5 +144,36 @@ func TestSentAgain(t *testing.T) {
 	}
 	if err := client.CoreV1().Pods("ns").Bind(t.Context(), binding(), metav1.CreateOptions{}); err != nil || len(*requests) != 2 {
 		t.Errorf("%v after %d requests", err, len(*requests))
+	}
+}
+
+// heard collects warnings.
+type heard []string
+
+func (h *heard) HandleWarningHeader(code int, _, text string) {
+	*h = append(*h, fmt.Sprint(code, " ", text))
+}
+
+// TestWarningsAreHeard: what a server warns of in a binding's or an event's answer is heard as client-go has it heard.
+func TestWarningsAreHeard(t *testing.T) {
+	config, _, _ := answering(t, func(w http.ResponseWriter) {
+		w.Header().Add("Warning", `299 - "node n1 is old"`)
+		w.Header().Add("Warning", `299 - "be \"careful\""`)
+		w.Header().Add("Warning", "nonsense")
+		says(t, http.StatusCreated, &metav1.Status{Status: metav1.StatusSuccess})(w)
+	})
+	for _, qps := range []float32{-1, 1000} { // straight, and held back by client-go
+		var heard heard
+		config.QPS, config.Burst, config.WarningHandler = qps, 10, &heard
+		client, err := post.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.CoreV1().Pods("ns").Bind(t.Context(), binding(), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"299 node n1 is old", `299 be "careful"`}; !slices.Equal(heard, want) {
+			t.Errorf("heard %q, want %q", heard, want)
+		}
 	}
 }
