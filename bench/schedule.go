@@ -91,7 +91,7 @@ func schedule(ctx context.Context, b *bench, add adder) (err error) {
 // untilBound reads a watch that shows pods once they are bound, until n were.
 func untilBound(ctx context.Context, client *http.Client, url string, n int) error {
 	added := []byte(`{"type":"ADDED"`)
-	return watchLines(ctx, client, url, func(line []byte) (bool, error) {
+	return watchLines(ctx, client, url, namesAlone, func(line []byte) (bool, error) {
 		if bytes.HasPrefix(line, added) {
 			n--
 		}

@@ -128,7 +128,7 @@ func (c *waiting) scheduled(ctx context.Context, b *bench, add adder) (err error
 		defer ended()
 		left := c.pods
 		added := []byte(`{"type":"ADDED"`)
-		return watchLines(meanwhile, client, base+"?watch=1&labelSelector=color&fieldSelector=spec.nodeName!%3D&resourceVersion="+rv, func(line []byte) (_ bool, err error) {
+		return watchLines(meanwhile, client, base+"?watch=1&labelSelector=color&fieldSelector=spec.nodeName!%3D&resourceVersion="+rv, namesAlone, func(line []byte) (_ bool, err error) {
 			if !bytes.HasPrefix(line, added) {
 				return false, nil
 			}

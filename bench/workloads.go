@@ -41,14 +41,21 @@ type rollout struct {
 	}
 }
 
+// How a watch shows objects: whole, or no more of them than is needed to count them, so that whoever counts is not what is measured.
+const (
+	wholeObjects = "application/json"
+	namesAlone   = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+)
+
 // watchLines hands each line of a watch to see, until that says that it has seen enough.
-func watchLines(ctx context.Context, client *http.Client, url string, see func(line []byte) (enough bool, err error)) error {
+func watchLines(ctx context.Context, client *http.Client, url, media string, see func(line []byte) (enough bool, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, "GET", url, nil)
 	if err != nil {
 		return err
 	}
+	request.Header.Set("Accept", media)
 	response, err := client.Do(request)
 	if err != nil {
 		return err
@@ -69,7 +76,7 @@ func watchLines(ctx context.Context, client *http.Client, url string, see func(l
 
 // watchRollouts hands each version of a Deployment to see.
 func watchRollouts(ctx context.Context, client *http.Client, url string, see func(r *rollout) (enough bool)) error {
-	return watchLines(ctx, client, url, func(line []byte) (bool, error) {
+	return watchLines(ctx, client, url, wholeObjects, func(line []byte) (bool, error) {
 		var r rollout
 		if err := json.Unmarshal(line, &r); err != nil {
 			return false, fmt.Errorf("read event: %w", err)
@@ -81,7 +88,7 @@ func watchRollouts(ctx context.Context, client *http.Client, url string, see fun
 // watchGone waits until n objects are gone.
 func watchGone(ctx context.Context, client *http.Client, url string, n int) error {
 	deleted := []byte(`{"type":"DELETED"`)
-	return watchLines(ctx, client, url, func(line []byte) (bool, error) {
+	return watchLines(ctx, client, url, namesAlone, func(line []byte) (bool, error) {
 		if bytes.HasPrefix(line, deleted) {
 			n--
 		}
