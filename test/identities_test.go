@@ -76,8 +76,7 @@ func TestIdentities(t *testing.T) {
 	awaitPods(t, c, "app=web", 20*time.Second, allReady(3))
 	p.kubectl("wait", "--for=jsonpath={.data.token}", "secret/held", "--timeout=20s")
 	p.kubectl("wait", "--for=jsonpath={.webhooks[0].clientConfig.caBundle}", "validatingwebhookconfiguration/trusting", "--timeout=20s")
-	p.kubectl("wait", "--for=condition=complete", "job/short", "--timeout=20s")
-	p.kubectl("wait", "--for=delete", "job/short", "--timeout=20s")
+	p.kubectl("wait", "--for=delete", "job/short", "--timeout=20s") // which it is once it has completed
 	p.kubectl("wait", "--for=condition=Succeeded", "storageversionmigration/maps", "--timeout=20s")
 	p.kubectl("wait", "--for=delete", "-n", "kube-system", "secret/bootstrap-token-expire", "--timeout=20s")
 	p.kubectl("wait", "-n", "kube-public", "--for=jsonpath={.data.jws-kubeconfig-abcdef}", "configmap/cluster-info", "--timeout=20s")
