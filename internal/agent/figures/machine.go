@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package figures
+
+import (
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Machine is what a machine has.
+type Machine struct {
+	CPUs, Cores, Sockets uint64
+	Memory, Swap         uint64 // bytes
+	Kernel, System       string // versions
+	BootID, MachineID    string // empty: not known
+	SystemUUID           string
+}
+
+// Machine reads what the machine has.
+func (r Reader) Machine() Machine {
+	m, info := Machine{}, r.meminfo()
+	m.Memory, m.Swap = info["MemTotal"], info["SwapTotal"]
+	cores, sockets, socket := map[string]bool{}, map[string]bool{}, ""
+	for _, l := range lines(filepath.Join(r.proc(), "cpuinfo")) {
+		name, text, _ := strings.Cut(l, ":")
+		text = strings.TrimSpace(text)
+		switch strings.TrimSpace(name) {
+		case "processor":
+			m.CPUs++
+		case "physical id":
+			socket = text
+			sockets[text] = true
+		case "core id":
+			cores[socket+"/"+text] = true
+		}
+	}
+	m.Cores, m.Sockets = uint64(len(cores)), uint64(len(sockets))
+	if m.Cores == 0 { // not every architecture tells
+		m.Cores, m.Sockets = m.CPUs, 1
+	}
+	first := func(path string) string {
+		if l := lines(path); len(l) > 0 {
+			return l[0]
+		}
+		return ""
+	}
+	m.BootID, m.MachineID = first(filepath.Join(r.proc(), "sys/kernel/random/boot_id")), first("/etc/machine-id")
+	m.SystemUUID = first("/sys/class/dmi/id/product_uuid")
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		m.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	for _, l := range lines("/etc/os-release") {
+		if text, ok := strings.CutPrefix(l, "PRETTY_NAME="); ok {
+			m.System = strings.Trim(text, `"`)
+		}
+	}
+	return m
+}
+
+// meminfo reads the machine's memory, in bytes.
+func (r Reader) meminfo() map[string]uint64 {
+	out := map[string]uint64{}
+	for _, l := range lines(filepath.Join(r.proc(), "meminfo")) {
+		name, rest, _ := strings.Cut(l, ":")
+		text, kilo := strings.CutSuffix(strings.TrimSpace(rest), " kB")
+		if n := value(text); kilo {
+			out[name] = n << 10
+		} else {
+			out[name] = n
+		}
+	}
+	return out
+}
