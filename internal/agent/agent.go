@@ -170,6 +170,7 @@ type node struct {
 	volumes  *volumes.Manager
 	users    *userns.Table
 	probes   *probe.Manager
+	measured measured // volumes
 	objects  *objects
 	services corev1listers.ServiceLister
 	recorder record.EventRecorder
@@ -247,6 +248,11 @@ func Run(ctx context.Context, options Options) error {
 	defer leave()
 	group, ctx := errgroup.WithContext(ctx)
 	n.ctx = ctx
+	there := newNodeCollector(n)
+	if err := n.Metrics.registry.Register(there); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	defer n.Metrics.registry.Unregister(there)
 	n.objects = newObjects(ctx, n.client, n.wakeUsers)
 	n.volumes.Sources = n.objects
 	n.hooks = hooks(n)

@@ -5,7 +5,6 @@ package agent
 
 import (
 	"context"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/figures"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
@@ -198,23 +198,6 @@ func (n *node) processesOf(pod *corev1.Pod) int64 {
 
 // under is what lies under a directory: blocks that are taken, and files.
 func under(dir string) (bytes, files int64) {
-	seen := map[uint64]bool{} // files with several names
-	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return nil // it went away meanwhile
-		}
-		var s unix.Stat_t
-		if unix.Lstat(path, &s) != nil || seen[s.Ino] {
-			return nil
-		}
-		if s.Nlink > 1 {
-			seen[s.Ino] = true
-		}
-		bytes, files = bytes+s.Blocks*512, files+1
-		return nil
-	})
-	if err != nil {
-		return 0, 0
-	}
-	return bytes, files
+	b, f := figures.Taken(dir)
+	return int64(b), int64(f)
 }

@@ -49,8 +49,8 @@ type Node interface {
 	// and exit code. Timeout zero means none.
 	Run(ctx context.Context, target Target, command []string, timeout time.Duration) (output []byte, exitCode int32, err error)
 
-	// Stats is what the runtime measures of each running container now.
-	Stats(ctx context.Context) ([]ContainerStats, error)
+	// Stats is what the node, and what runs on it, uses now.
+	Stats(ctx context.Context, o StatsOptions) (*Stats, error)
 }
 
 // Target names a container of a pod. UID may be empty, which means whichever pod
@@ -64,18 +64,6 @@ type Target struct {
 // Streams says which streams of a process a client wants.
 type Streams struct {
 	Stdin, Stdout, Stderr, TTY bool
-}
-
-// ContainerStats are one container's figures.
-type ContainerStats struct {
-	Target                Target
-	Started               time.Time
-	Time                  time.Time
-	CPUNanoseconds        uint64 // used since it started
-	MemoryBytes           uint64 // usage
-	MemoryWorkingSetBytes uint64
-	FilesystemBytes       uint64 // writable layer
-	FilesystemInodes      uint64
 }
 
 // ServeFunc serves the node's HTTP API on a listener until ctx is done. The

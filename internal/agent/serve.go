@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-client/pkg/logs"
 
@@ -201,37 +200,4 @@ func (n *node) Run(ctx context.Context, t Target, command []string, timeout time
 		return nil, 0, err
 	}
 	return n.execSync(ctx, id, command, timeout)
-}
-
-// Stats implements Node.
-func (n *node) Stats(ctx context.Context) ([]ContainerStats, error) {
-	list, err := n.cri.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
-	if err != nil {
-		return nil, fmt.Errorf("list container stats: %w", err)
-	}
-	started := map[string]time.Time{}
-	containers, err := n.cri.Runtime.ListContainers(cri.Quiet(ctx), nil)
-	if err != nil {
-		return nil, fmt.Errorf("list containers: %w", err)
-	}
-	for _, c := range containers {
-		started[c.Id] = time.Unix(0, c.CreatedAt)
-	}
-	var out []ContainerStats
-	for _, s := range list {
-		labels := s.GetAttributes().GetLabels()
-		if labels[podstate.LabelPodUID] == "" {
-			continue
-		}
-		out = append(out, ContainerStats{
-			Target:  Target{Namespace: labels[podstate.LabelPodNamespace], Pod: labels[podstate.LabelPodName], UID: types.UID(labels[podstate.LabelPodUID]), Container: labels[podstate.LabelContainerName]},
-			Started: started[s.GetAttributes().GetId()], Time: time.Unix(0, s.GetCpu().GetTimestamp()),
-			CPUNanoseconds:        s.GetCpu().GetUsageCoreNanoSeconds().GetValue(),
-			MemoryBytes:           s.GetMemory().GetUsageBytes().GetValue(),
-			MemoryWorkingSetBytes: s.GetMemory().GetWorkingSetBytes().GetValue(),
-			FilesystemBytes:       s.GetWritableLayer().GetUsedBytes().GetValue(),
-			FilesystemInodes:      s.GetWritableLayer().GetInodesUsed().GetValue(),
-		})
-	}
-	return out, nil
 }

@@ -41,6 +41,7 @@ type fakeNode struct {
 	streams streaming.Server
 	logged  chan *corev1.PodLogOptions
 	follow  chan string // lines that a follower gets
+	stats   func() (*agent.Stats, error)
 }
 
 func newFakeNode(t *testing.T) *fakeNode {
@@ -121,13 +122,16 @@ func (n *fakeNode) Run(_ context.Context, t agent.Target, command []string, _ ti
 	return []byte(strings.Join(command, "+")), 0, nil
 }
 
-func (n *fakeNode) Stats(context.Context) ([]agent.ContainerStats, error) {
-	return []agent.ContainerStats{
+func (n *fakeNode) Stats(context.Context, agent.StatsOptions) (*agent.Stats, error) {
+	if n.stats != nil {
+		return n.stats()
+	}
+	return &agent.Stats{Containers: []agent.ContainerStats{
 		{Target: agent.Target{Namespace: "default", Pod: "p", UID: "u1", Container: "c"}, Time: time.Unix(100, 0), Started: time.Unix(50, 0),
 			CPUNanoseconds: 2e9, MemoryBytes: 30, MemoryWorkingSetBytes: 20},
 		{Target: agent.Target{Namespace: "default", Pod: "p", UID: "u1", Container: "d"}, Time: time.Unix(100, 0), Started: time.Unix(60, 0),
 			CPUNanoseconds: 1e9, MemoryBytes: 3, MemoryWorkingSetBytes: 2},
-	}, nil
+	}}, nil
 }
 
 // fakeRuntime echoes. The command "exit" ends with status 7.

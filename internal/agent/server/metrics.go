@@ -39,6 +39,9 @@ func (s *Server) resourceMetrics() http.Handler {
 	c.started = prometheus.NewDesc("container_start_time_seconds", "When the container started, in seconds since 1970", container, nil)
 	c.podCPU = prometheus.NewDesc("pod_cpu_usage_seconds_total", "Processor time that the pod has used, in core seconds", pod, nil)
 	c.podMemory = prometheus.NewDesc("pod_memory_working_set_bytes", "Working set of the pod, in bytes", pod, nil)
+	c.nodeSwap = prometheus.NewDesc("node_swap_usage_bytes", "Memory of the node that is swapped out, in bytes", nil, nil)
+	c.swap = prometheus.NewDesc("container_swap_usage_bytes", "Memory of the container that is swapped out, in bytes", container, nil)
+	c.podSwap = prometheus.NewDesc("pod_swap_usage_bytes", "Memory of the pod that is swapped out, in bytes", pod, nil)
 	c.failed = prometheus.NewDesc("resource_scrape_error", "1 if the figures could not be read, otherwise 0", nil, nil)
 	r.MustRegister(c)
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
@@ -50,12 +53,14 @@ type resourceCollector struct {
 	nodeCPU, nodeMemory  *prometheus.Desc
 	cpu, memory, started *prometheus.Desc
 	podCPU, podMemory    *prometheus.Desc
+	nodeSwap, swap       *prometheus.Desc
+	podSwap              *prometheus.Desc
 	failed               *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (c *resourceCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.nodeCPU, c.nodeMemory, c.cpu, c.memory, c.started, c.podCPU, c.podMemory, c.failed} {
+	for _, d := range []*prometheus.Desc{c.nodeCPU, c.nodeMemory, c.cpu, c.memory, c.started, c.podCPU, c.podMemory, c.nodeSwap, c.swap, c.podSwap, c.failed} {
 		ch <- d
 	}
 }
@@ -73,34 +78,37 @@ func (c *resourceCollector) Collect(ch chan<- prometheus.Metric) {
 			now := c.s.o.Clock()
 			put(now, c.nodeCPU, prometheus.CounterValue, float64(u.CPUNanoseconds)/1e9)
 			put(now, c.nodeMemory, prometheus.GaugeValue, float64(u.MemoryWorkingSetBytes))
+			put(now, c.nodeSwap, prometheus.GaugeValue, float64(u.SwapBytes))
 		}
 	}
 	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	all, err := c.s.node.Stats(ctx)
+	all, err := c.s.node.Stats(ctx, agent.StatsOptions{})
 	if err != nil {
-		failed = 1
+		failed, all = 1, &agent.Stats{}
 	}
 	type sums struct {
-		cpu, memory float64
-		at          time.Time
+		cpu, memory, swap float64
+		at                time.Time
 	}
 	pods := map[agent.Target]sums{}
-	for _, s := range all {
+	for _, s := range all.Containers {
 		t := s.Target
 		labels := []string{t.Container, t.Namespace, t.Pod}
 		cpu, memory := float64(s.CPUNanoseconds)/1e9, float64(s.MemoryWorkingSetBytes)
 		put(s.Time, c.cpu, prometheus.CounterValue, cpu, labels...)
 		put(s.Time, c.memory, prometheus.GaugeValue, memory, labels...)
+		put(s.Time, c.swap, prometheus.GaugeValue, float64(s.SwapBytes), labels...)
 		put(s.Time, c.started, prometheus.GaugeValue, float64(s.Started.UnixNano())/1e9, labels...)
 		t.Container = ""
 		p := pods[t]
-		pods[t] = sums{p.cpu + cpu, p.memory + memory, s.Time}
+		pods[t] = sums{p.cpu + cpu, p.memory + memory, p.swap + float64(s.SwapBytes), s.Time}
 	}
 	for t, p := range pods {
 		put(p.at, c.podCPU, prometheus.CounterValue, p.cpu, t.Namespace, t.Pod)
 		put(p.at, c.podMemory, prometheus.GaugeValue, p.memory, t.Namespace, t.Pod)
+		put(p.at, c.podSwap, prometheus.GaugeValue, p.swap, t.Namespace, t.Pod)
 	}
 	ch <- prometheus.MustNewConstMetric(c.failed, prometheus.GaugeValue, failed)
 }

@@ -8,7 +8,9 @@
 //	/pods, /runningpods/                       the node's pods, as a PodList
 //	/containerLogs/NAMESPACE/POD/CONTAINER     logs.go
 //	/exec, /attach, /portForward, /run         stream.go
-//	/stats/summary, /metrics, /metrics/resource  stats.go, metrics.go
+//	/stats/summary                             summary.go, host.go
+//	/metrics, /metrics/resource                metrics.go
+//	/metrics/cadvisor                          what the kernel counts of all cgroups: cadvisor.go
 //	/configz                                   the kubelet configuration in effect
 //
 // A [Server] knows nothing of containers: what it serves comes from an [agent.Node], which is the real node or a
@@ -74,6 +76,7 @@ type Server struct {
 	closed streams
 
 	reviews *reviewer // nil: nobody is asked
+	rates   rates
 }
 
 // New makes the API of a node.
@@ -145,6 +148,7 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET /stats/summary", s.summary)
 	s.mux.Handle("GET /metrics", s.processMetrics())
 	s.mux.Handle("GET /metrics/resource", s.resourceMetrics())
+	s.mux.Handle("GET /metrics/cadvisor", s.cadvisorMetrics())
 }
 
 // ServeHTTP lets the client in, or not, and serves it.

@@ -129,7 +129,9 @@ func (v *view) Run(_ context.Context, t agent.Target, _ []string, _ time.Duratio
 }
 
 // Stats implements agent.Node: what does not run uses nothing.
-func (v *view) Stats(context.Context) ([]agent.ContainerStats, error) { return nil, nil }
+func (v *view) Stats(context.Context, agent.StatsOptions) (*agent.Stats, error) {
+	return &agent.Stats{}, nil
+}
 
 // followers are those who wait for a pod's containers to end.
 type followers struct {

@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// HostUsage is what the whole machine uses.
+type HostUsage struct {
+	Booted                time.Time
+	CPUNanoseconds        uint64 // used since boot, over all processors
+	MemoryBytes           uint64
+	MemoryWorkingSetBytes uint64
+	MemoryAvailableBytes  uint64
+	SwapBytes             uint64
+	SwapAvailableBytes    uint64
+	Threads, MostThreads  int64 // that run, and that may; 0: not known
+}
+
+// Host measures this machine through /proc.
+func Host() (HostUsage, error) {
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return HostUsage{}, fmt.Errorf("read processor times: %w", err)
+	}
+	mem, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return HostUsage{}, fmt.Errorf("read memory: %w", err)
+	}
+	u := readMeminfo(mem)
+	u.Booted, u.CPUNanoseconds = readStat(stat)
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		u.Threads = readLoad(string(load))
+	}
+	for _, path := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && (u.MostThreads == 0 || n < u.MostThreads) {
+			u.MostThreads = n
+		}
+	}
+	return u, nil
+}
+
+// readLoad reads the threads that there are of /proc/loadavg: 0.1 0.2 0.3 1/234 5678.
+func readLoad(text string) int64 {
+	f := strings.Fields(text)
+	if len(f) < 4 {
+		return 0
+	}
+	_, all, _ := strings.Cut(f[3], "/")
+	n, _ := strconv.ParseInt(all, 10, 64)
+	return n
+}
+
+// readStat reads /proc/stat. Its unit is 10 ms on every machine that Go runs on.
+func readStat(data []byte) (booted time.Time, nanoseconds uint64) {
+	for line := range bytes.Lines(data) {
+		f := strings.Fields(string(line))
+		switch {
+		case len(f) > 8 && f[0] == "cpu":
+			for i, v := range f[1:9] {
+				if i != 3 && i != 4 { // idle, waiting for disks
+					n, _ := strconv.ParseUint(v, 10, 64)
+					nanoseconds += n * uint64(10*time.Millisecond)
+				}
+			}
+		case len(f) == 2 && f[0] == "btime":
+			n, _ := strconv.ParseInt(f[1], 10, 64)
+			booted = time.Unix(n, 0)
+		}
+	}
+	return booted, nanoseconds
+}
+
+// readMeminfo reads /proc/meminfo.
+func readMeminfo(data []byte) HostUsage {
+	kb := map[string]uint64{}
+	for sc := bufio.NewScanner(bytes.NewReader(data)); sc.Scan(); {
+		if f := strings.Fields(sc.Text()); len(f) > 1 {
+			kb[strings.TrimSuffix(f[0], ":")], _ = strconv.ParseUint(f[1], 10, 64)
+		}
+	}
+	u := HostUsage{MemoryAvailableBytes: kb["MemAvailable"] << 10}
+	if kb["SwapTotal"] >= kb["SwapFree"] {
+		u.SwapBytes, u.SwapAvailableBytes = (kb["SwapTotal"]-kb["SwapFree"])<<10, kb["SwapFree"]<<10
+	}
+	if kb["MemTotal"] >= kb["MemFree"] {
+		u.MemoryBytes = (kb["MemTotal"] - kb["MemFree"]) << 10
+	}
+	if kb["MemTotal"] >= kb["MemAvailable"] {
+		u.MemoryWorkingSetBytes = (kb["MemTotal"] - kb["MemAvailable"]) << 10
+	}
+	return u
+}

@@ -1,0 +1,297 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/figures"
+)
+
+// summary tells what the node, its pods and their running containers use.
+func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
+	little := r.FormValue("only_cpu_and_memory") == "true"
+	all, err := s.node.Stats(r.Context(), agent.StatsOptions{Cgroups: true, Files: !little})
+	if err != nil {
+		writeError(w, err, http.StatusInternalServerError)
+		return
+	}
+	out := stats.Summary{Node: stats.NodeStats{NodeName: s.node.Name()}, Pods: []stats.PodStats{}}
+	sum := summing{rates: s.rates.begin(), little: little}
+	if s.o.Host != nil {
+		u, err := s.o.Host()
+		if err != nil {
+			writeError(w, err, http.StatusInternalServerError)
+			return
+		}
+		sum.host(&out.Node, &u, s.o.Clock())
+	}
+	sum.node(&out.Node, all)
+	index := map[stats.PodReference]int{}
+	of := func(t agent.Target) *stats.PodStats {
+		ref := stats.PodReference{Name: t.Pod, Namespace: t.Namespace, UID: string(t.UID)}
+		i, ok := index[ref]
+		if !ok {
+			i = len(out.Pods)
+			index[ref] = i
+			out.Pods = append(out.Pods, stats.PodStats{PodRef: ref, Containers: []stats.ContainerStats{}, CPU: &stats.CPUStats{}, Memory: &stats.MemoryStats{}})
+		}
+		return &out.Pods[i]
+	}
+	for i := range all.Containers {
+		sum.container(of(all.Containers[i].Target), &all.Containers[i], all)
+	}
+	for i := range all.Pods {
+		sum.pod(of(all.Pods[i].Target), &all.Pods[i], all)
+	}
+	s.rates.end(sum.rates)
+	s.writeJSON(w, out)
+}
+
+// summing makes a summary.
+type summing struct {
+	rates  *sampling
+	little bool // processors and memory alone
+}
+
+// host adds what the whole machine uses.
+func (m *summing) host(to *stats.NodeStats, u *HostUsage, at time.Time) {
+	now := metav1.NewTime(at)
+	to.StartTime = metav1.NewTime(u.Booted)
+	to.CPU = &stats.CPUStats{Time: now, UsageCoreNanoSeconds: &u.CPUNanoseconds, UsageNanoCores: m.rates.of("/", at, u.CPUNanoseconds)}
+	to.Memory = &stats.MemoryStats{
+		Time: now, UsageBytes: &u.MemoryBytes, WorkingSetBytes: &u.MemoryWorkingSetBytes, AvailableBytes: &u.MemoryAvailableBytes,
+	}
+	to.Swap = &stats.SwapStats{Time: now, SwapUsageBytes: &u.SwapBytes, SwapAvailableBytes: &u.SwapAvailableBytes}
+	if u.MostThreads > 0 {
+		to.Rlimit = &stats.RlimitStats{Time: now, MaxPID: &u.MostThreads, NumOfRunningProcesses: &u.Threads}
+	}
+}
+
+// node adds what the kernel counts of the node, and its file systems.
+func (m *summing) node(to *stats.NodeStats, all *agent.Stats) {
+	at := metav1.NewTime(all.Time)
+	for i, c := range all.Node {
+		g := c.Group
+		switch i {
+		case 0:
+			if to.CPU != nil {
+				to.Memory.RSSBytes, to.Memory.PageFaults, to.Memory.MajorPageFaults = &g.Memory.Resident, &g.Memory.Faults, &g.Memory.MajorFaults
+				to.IO = pressed(at, g.Pressure, to.CPU, to.Memory)
+			}
+		case 1:
+			pods := stats.ContainerStats{Name: stats.SystemContainerPods, StartTime: to.StartTime, CPU: m.cpu(c.Path, all.Time, g), Memory: memory(at, &g.Memory)}
+			pods.IO = pressed(at, g.Pressure, pods.CPU, pods.Memory)
+			to.SystemContainers = append(to.SystemContainers, pods)
+		}
+	}
+	to.Network = network(at, all.Network)
+	if all.NodeFS != nil {
+		to.Fs = room(at, all.NodeFS)
+	}
+	if all.ImageFS != nil {
+		to.Runtime = &stats.RuntimeStats{ImageFs: room(at, all.ImageFS), ContainerFs: room(at, all.ImageFS)}
+		to.Runtime.ImageFs.UsedBytes, to.Runtime.ImageFs.InodesUsed = &all.Images.Used, &all.Images.Files
+		used, files := uint64(0), uint64(0)
+		for _, c := range all.Containers {
+			used, files = used+c.FilesystemBytes, files+c.FilesystemInodes
+		}
+		to.Runtime.ContainerFs.UsedBytes, to.Runtime.ContainerFs.InodesUsed = &used, &files
+	}
+}
+
+func (m *summing) cpu(key string, at time.Time, g *figures.Group) *stats.CPUStats {
+	return &stats.CPUStats{Time: metav1.NewTime(at), UsageCoreNanoSeconds: &g.CPU.Used, UsageNanoCores: m.rates.of(key, at, g.CPU.Used)}
+}
+
+// memory is a cgroup's. There is something to spare only where there is a bound.
+func memory(at metav1.Time, g *figures.Memory) *stats.MemoryStats {
+	out := &stats.MemoryStats{Time: at, UsageBytes: &g.Used, WorkingSetBytes: &g.WorkingSet, RSSBytes: &g.Resident, PageFaults: &g.Faults, MajorPageFaults: &g.MajorFaults}
+	if g.Limit > 0 {
+		out.AvailableBytes = new(g.Limit - min(g.Limit, g.WorkingSet))
+	}
+	return out
+}
+
+// pressed adds how long was waited for processors and memory, and returns it for disks.
+func pressed(at metav1.Time, p *figures.Pressure, c *stats.CPUStats, m *stats.MemoryStats) *stats.IOStats {
+	if p == nil {
+		return nil
+	}
+	of := func(w figures.Waiting) *stats.PSIStats {
+		stall := func(s figures.Stall) stats.PSIData {
+			return stats.PSIData{Total: s.Total / 1000, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300} // microseconds, as the kernel has them
+		}
+		return &stats.PSIStats{Some: stall(w.Some), Full: stall(w.Full)}
+	}
+	c.PSI, m.PSI = of(p.CPU), of(p.Memory)
+	return &stats.IOStats{Time: at, PSI: of(p.IO)}
+}
+
+// network is what interfaces have carried; eth0, or else the first, stands for all, as with kubelet.
+func network(at metav1.Time, list []figures.Interface) *stats.NetworkStats {
+	if len(list) == 0 {
+		return nil
+	}
+	out := &stats.NetworkStats{Time: at}
+	for _, i := range list {
+		one := stats.InterfaceStats{Name: i.Name, RxBytes: &i.ReceivedBytes, RxErrors: &i.ReceiveErrors, TxBytes: &i.SentBytes, TxErrors: &i.SendErrors}
+		out.Interfaces = append(out.Interfaces, one)
+		if i.Name == "eth0" || out.Name == "" {
+			out.InterfaceStats = one
+		}
+	}
+	return out
+}
+
+// room is that of a file system.
+func room(at metav1.Time, f *figures.FileSystem) *stats.FsStats {
+	return &stats.FsStats{
+		Time: at, AvailableBytes: &f.Free, CapacityBytes: &f.Bytes, UsedBytes: &f.Used, Inodes: &f.Files, InodesFree: &f.FilesFree,
+		InodesUsed: new(f.Files - min(f.Files, f.FilesFree)),
+	}
+}
+
+// within is what is taken of a file system's room.
+func within(at metav1.Time, f *figures.FileSystem, bytes, files uint64) *stats.FsStats {
+	out := &stats.FsStats{Time: at}
+	if f != nil {
+		out = room(at, f)
+	}
+	out.UsedBytes, out.InodesUsed = &bytes, &files
+	return out
+}
+
+// container adds a container to its pod, and to the pod's sums.
+func (m *summing) container(p *stats.PodStats, c *agent.ContainerStats, all *agent.Stats) {
+	at, started := metav1.NewTime(c.Time), metav1.NewTime(c.Started)
+	if p.StartTime.IsZero() || started.Before(&p.StartTime) {
+		p.StartTime = started
+	}
+	out := stats.ContainerStats{Name: c.Target.Container, StartTime: started,
+		CPU:    &stats.CPUStats{Time: at, UsageCoreNanoSeconds: &c.CPUNanoseconds, UsageNanoCores: m.rates.of(c.ID, c.Time, c.CPUNanoseconds)},
+		Memory: &stats.MemoryStats{Time: at, UsageBytes: &c.MemoryBytes, WorkingSetBytes: &c.MemoryWorkingSetBytes},
+		Swap:   &stats.SwapStats{Time: at, SwapUsageBytes: &c.SwapBytes, SwapAvailableBytes: &c.SwapFreeBytes},
+	}
+	if g := c.Group; g != nil {
+		out.Memory = memory(at, &g.Memory)
+		out.IO = pressed(at, g.Pressure, out.CPU, out.Memory)
+		out.Swap.SwapUsageBytes = &g.Memory.Swap
+	}
+	if !m.little {
+		out.Rootfs, out.Logs = within(at, all.ImageFS, c.FilesystemBytes, c.FilesystemInodes), within(at, all.NodeFS, c.LogBytes, c.LogFiles)
+	} else {
+		out.Swap, out.IO = nil, nil
+	}
+	p.Containers = append(p.Containers, out)
+	p.CPU.Time, p.Memory.Time = at, at
+	p.CPU.UsageCoreNanoSeconds = sum(p.CPU.UsageCoreNanoSeconds, &c.CPUNanoseconds)
+	p.CPU.UsageNanoCores = sum(p.CPU.UsageNanoCores, out.CPU.UsageNanoCores)
+	p.Memory.UsageBytes = sum(p.Memory.UsageBytes, out.Memory.UsageBytes)
+	p.Memory.WorkingSetBytes = sum(p.Memory.WorkingSetBytes, out.Memory.WorkingSetBytes)
+}
+
+// pod adds what the pod's own cgroup says, which counts containers that are over too, and what it has beside containers.
+func (m *summing) pod(to *stats.PodStats, p *agent.PodStats, all *agent.Stats) {
+	at := metav1.NewTime(all.Time)
+	if to.StartTime.IsZero() {
+		to.StartTime = metav1.NewTime(p.Started)
+	}
+	if g := p.Group; g != nil {
+		to.CPU, to.Memory = m.cpu(p.Path, all.Time, g), memory(at, &g.Memory)
+		to.IO = pressed(at, g.Pressure, to.CPU, to.Memory)
+		to.Swap = &stats.SwapStats{Time: at, SwapUsageBytes: &g.Memory.Swap, SwapAvailableBytes: new(g.Memory.SwapLimit - min(g.Memory.SwapLimit, g.Memory.Swap))}
+	}
+	if m.little {
+		to.IO, to.Swap = nil, nil
+		return
+	}
+	to.Network = network(at, p.Network)
+	processes := uint64(0)
+	bytes, files := uint64(0), uint64(0)
+	for i := range all.Containers {
+		if c := &all.Containers[i]; c.Target.UID == p.Target.UID {
+			processes += c.Processes
+			bytes, files = bytes+c.FilesystemBytes+c.LogBytes, files+c.FilesystemInodes+c.LogFiles
+		}
+	}
+	to.ProcessStats = &stats.ProcessStats{ProcessCount: &processes}
+	for _, v := range p.Volumes {
+		one := stats.VolumeStats{Name: v.Name, FsStats: *within(metav1.NewTime(v.Time), &v.FS, v.Bytes, v.Files)}
+		if v.Claim != "" {
+			one.PVCRef = &stats.PVCReference{Name: v.Claim, Namespace: p.Target.Namespace}
+		}
+		if !v.Own {
+			bytes, files = bytes+v.Bytes, files+v.Files
+		}
+		to.VolumeStats = append(to.VolumeStats, one)
+	}
+	to.EphemeralStorage = within(at, all.NodeFS, bytes, files)
+}
+
+// sum adds what is known.
+func sum(a, b *uint64) *uint64 {
+	switch {
+	case a == nil && b == nil:
+		return nil
+	case a == nil:
+		return new(*b)
+	case b == nil:
+		return a
+	}
+	return new(*a + *b)
+}
+
+// rates are how fast processor time was used between two summaries. Who asks first hears of none.
+type rates struct {
+	mu   sync.Mutex
+	last map[string]sample
+}
+
+type sample struct {
+	at    time.Time
+	total uint64
+	rate  *uint64 // nanoseconds a second
+}
+
+// soonest is how long after a sample the next one is taken: a shorter time says little.
+const soonest = time.Second
+
+type sampling struct{ last, now map[string]sample }
+
+func (r *rates) begin() *sampling {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &sampling{r.last, map[string]sample{}}
+}
+
+// end keeps what was seen this time, and nothing else.
+func (r *rates) end(s *sampling) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = s.now
+}
+
+// of is the rate of what was used up to a time.
+func (s *sampling) of(key string, at time.Time, total uint64) *uint64 {
+	before, ok := s.last[key]
+	took := at.Sub(before.at)
+	switch {
+	case ok && took < soonest:
+		s.now[key] = before
+		return before.rate
+	case ok && total >= before.total:
+		rate := uint64(float64(total-before.total) / took.Seconds())
+		s.now[key] = sample{at, total, &rate}
+		return &rate
+	}
+	s.now[key] = sample{at, total, nil}
+	return nil
+}
