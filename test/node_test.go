@@ -68,6 +68,7 @@ func TestNode(t *testing.T) {
 		{"services", services},
 		{"resizes", resizes},
 		{"declared features", declared},
+		{"figures", figured},
 		{"kills", kills},
 		{"hostile pods", hostilePods},
 		{"failures", failures},
