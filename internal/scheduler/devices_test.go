@@ -5,6 +5,8 @@ package scheduler_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +21,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
+
+	"github.com/mortise-dev/mortise/embed"
+	"github.com/mortise-dev/mortise/embed/embedtest"
+	"github.com/mortise-dev/mortise/embed/options"
 )
 
 // publish is what a driver would: a slice of so many devices of a node.
@@ -327,6 +333,39 @@ func TestExtendedResourcesAreDevices(t *testing.T) {
 	measured(t, c, map[string]string{
 		`dynamic_resource_allocation_resourceclaim_creates_total{admin_access="false",owner_api_group="",owner_api_kind="Pod",status="success"}`: "1",
 	})
+}
+
+// TestDevicesArePacked: the profile would have the devices behind an extended resource fill up node by node. Pods come one after the other,
+// so that each finds what the one before has taken.
+func TestDevicesArePacked(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "scheduler.yaml")
+	if err := os.WriteFile(file, []byte(`
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- pluginConfig:
+  - {name: NodeResourcesFit, args: {scoringStrategy: {type: MostAllocated, resources: [{name: example.com/gpu}]}}}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := embedtest.Start(t, &embed.Server{Node: embed.NodeNone, APIServer: options.APIServer{Scheduler: options.Scheduler{ConfigFile: file}}}).Client()
+	offer(t, c)
+	for _, n := range []string{"a", "b", "c"} {
+		addNode(t, c, n, "4")
+		publish(t, c, n, 3, nil)
+	}
+	var nodes []string
+	for i := range 9 {
+		name := fmt.Sprint("p", i)
+		addPod(t, c, name, "100m", func(s *corev1.PodSpec) {
+			one := corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+			s.Containers[0].Resources = corev1.ResourceRequirements{Requests: one, Limits: one}
+		})
+		nodes = append(nodes, awaitPod(t, c, name, func(p *corev1.Pod) bool { return p.Spec.NodeName != "" }).Spec.NodeName)
+	}
+	if x := slices.Compact(slices.Clone(nodes)); len(x) != 3 {
+		t.Errorf("the pods went to %v", nodes)
+	}
 }
 
 // TestIdleClaimsGiveWay: a claim has a device where the pod can not go, and nobody uses it.

@@ -205,6 +205,7 @@ func (p *Profile) finish(s Settings, b *byPoint, made map[string]framework.Plugi
 			return fmt.Errorf("score plugin %q is not configured with weight", x.Name()) // upstream's words
 		}
 		s := scorer{ScorePlugin: x, weight: w, local: local, asked: p.meter.Asked(x.Name(), metrics.Score)}
+		s.fleeting, _ = x.(Fleeting)
 		if e, ok := x.ScoreExtensions().(Scaler); ok {
 			s.scale = e.Scale
 		}

@@ -56,6 +56,13 @@ type NodeLocal interface {
 	NodeLocal()
 }
 
+// Fleeting is an ability of node-local plug-ins that score some pods by more than the node, such as devices: those scores are not kept.
+type Fleeting interface {
+	NodeLocal
+	// Fleeting tells whether the pod is one of those. It is asked once a cycle, before the scores.
+	Fleeting(state framework.CycleState, pod *corev1.Pod) bool
+}
+
 // Clients are what plug-ins reach through their handle.
 type Clients struct {
 	Client    kubernetes.Interface
@@ -109,10 +116,11 @@ type asked struct{ preFilter, filter, preScore []metrics.Asked }
 
 type scorer struct {
 	framework.ScorePlugin
-	weight int64
-	local  bool
-	asked  metrics.Asked
-	scale  func(scores []int64) // how scores are normalised, where they alone matter
+	weight   int64
+	local    bool
+	fleeting Fleeting // nil: it is not
+	asked    metrics.Asked
+	scale    func(scores []int64) // how scores are normalised, where they alone matter
 }
 
 var _ framework.Handle = (*Profile)(nil)

@@ -144,7 +144,7 @@ func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *co
 }
 
 func (p *Profile) raw(ctx context.Context, x *scorer, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, index int, kept RawScores, table *ScoreTable, out []int64) *framework.Status {
-	keep, missing := x.local && kept != nil, table.missing[:0]
+	keep, missing := x.local && kept != nil && (x.fleeting == nil || !x.fleeting.Fleeting(state, pod)), table.missing[:0]
 	if keep {
 		missing = kept.Raw(index, out, missing)
 	} else {

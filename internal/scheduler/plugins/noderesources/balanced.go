@@ -19,7 +19,7 @@ import (
 const BalancedName = "NodeResourcesBalancedAllocation"
 
 // NewBalanced makes NodeResourcesBalancedAllocation; without arguments, over cpu and memory.
-func NewBalanced(_ context.Context, args runtime.Object, _ fwk.Handle) (fwk.Plugin, error) {
+func NewBalanced(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
 	a, err := config.ArgsFor[*configv1.NodeResourcesBalancedAllocationArgs](BalancedName, args)
 	if err != nil {
 		return nil, err
@@ -27,16 +27,20 @@ func NewBalanced(_ context.Context, args runtime.Object, _ fwk.Handle) (fwk.Plug
 	if usual(a.Resources) {
 		return balanced{}, nil
 	}
-	return balanced{resources: a.Resources}, nil
+	b := balanced{&weighed{resources: a.Resources, stock: newStock(h.SharedDRAManager(), a.Resources)}}
+	if b.stock != nil {
+		return balancedByDevices{b}, nil
+	}
+	return b, nil
 }
 
 type balanced struct {
-	resources []configv1.ResourceSpec // nil: cpu and memory
+	*weighed // nil: cpu and memory
 }
 
 // indifferent says whether the pod asks for nothing that is to be balanced.
 func (b balanced) indifferent(r *request) bool {
-	if b.resources == nil {
+	if b.weighed == nil {
 		return r.cpu == 0 && r.memory == 0
 	}
 	for i := range b.resources {
@@ -66,13 +70,16 @@ func (b balanced) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.
 }
 
 // Score compares the deviation of the shares in use with the pod and without.
-func (b balanced) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+func (b balanced) Score(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	r := readRequest(state, pod)
 	if b.indifferent(r) {
 		return 0, nil
 	}
-	if b.resources != nil {
-		all := shares(r, node, b.resources, false)
+	if b.weighed != nil {
+		all, err := b.shares(ctx, r, node)
+		if err != nil {
+			return 0, fwk.AsStatus(err)
+		}
 		with := evennessOf(all, func(x share) int64 { return x.with })
 		without := evennessOf(all, func(x share) int64 { return x.without })
 		return fwk.MaxNodeScore/2 + (fwk.MaxNodeScore/2+with-without)/2, nil

@@ -11,12 +11,31 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
+	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
 // leaves says whether the resource is left to DynamicResources: a node has none, and a class of devices stands behind it (KEP-5004).
 func (f fit) leaves(name corev1.ResourceName, has fwk.Resource) bool {
 	return f.devices != nil && nodeinfo.IsExtended(name) && has.GetScalarResources()[name] == 0 && f.devices.DeviceClassResolver().GetDeviceClass(name) != nil
 }
+
+// fitByDevices is NodeResourcesFit where it scores resources that a class may stand behind.
+type fitByDevices struct{ fit }
+
+// Fleeting is the profile's.
+func (f fitByDevices) Fleeting(state fwk.CycleState, pod *corev1.Pod) bool {
+	return f.stock.concerns(readRequest(state, pod))
+}
+
+// balancedByDevices is NodeResourcesBalancedAllocation where it is over such resources.
+type balancedByDevices struct{ balanced }
+
+// Fleeting is the profile's.
+func (b balancedByDevices) Fleeting(state fwk.CycleState, pod *corev1.Pod) bool {
+	return b.stock.concerns(readRequest(state, pod))
+}
+
+var _, _ profile.Fleeting = fitByDevices{}, balancedByDevices{}
 
 // afterClass: a class may come to stand behind what the pod asks for.
 func afterClass(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {

@@ -8,6 +8,9 @@
 // Worked example: a node of 4 cores and 8 GiB, half its cores and a quarter of its memory requested, and a pod of 1 core
 // and 2 GiB. Least allocated: (100·(4-3)/4 + 100·(8-4)/8)/2 = (25+50)/2 = 37. Balanced: the shares are 0.75 and 0.5 with
 // the pod, 0.5 and 0.25 without, deviating by 0.125 both times, so the pod neither helps nor harms: 50 + 50/2 = 75.
+//
+// Behind an extended resource that a node has none of there may be a class of devices (KEP-5004): the pod then fits as far as these two are
+// concerned (devices.go), and they score the node by its devices (stock.go).
 package noderesources
 
 import (
@@ -41,14 +44,17 @@ func NewFit(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, e
 	}
 	f := fit{ignored: sets.New(a.IgnoredResources...), ignoredGroups: sets.New(a.IgnoredResourceGroups...), devices: h.SharedDRAManager()}
 	if s := a.ScoringStrategy; s.Type != configv1.LeastAllocated || !usual(s.Resources) {
-		f.resources, f.score = s.Resources, strategyOf(s)
+		f.weighed, f.score = &weighed{resources: s.Resources, defaults: true, stock: newStock(f.devices, s.Resources)}, strategyOf(s)
+		if f.stock != nil {
+			return fitByDevices{f}, nil
+		}
 	}
 	return f, nil
 }
 
 type fit struct {
 	ignored, ignoredGroups sets.Set[string]
-	resources              []configv1.ResourceSpec
+	*weighed                        // nil: cpu and memory
 	score                  strategy // nil: the usual one
 	devices                fwk.SharedDRAManager
 }
@@ -63,6 +69,7 @@ type request struct {
 	exact            *nodeinfo.Resource
 	cpu, memory      int64 // exact
 	scoreCPU, scoreM int64 // with defaults
+	sight            sight
 }
 
 func (r *request) Clone() fwk.StateData { return r }
@@ -78,7 +85,9 @@ func readRequest(state fwk.CycleState, pod *corev1.Pod) *request {
 			return r
 		}
 	}
-	return requestOf(pod)
+	r := requestOf(pod)
+	state.Write(requestKey, r)
+	return r
 }
 
 // SignPod signs the requests.
@@ -242,10 +251,14 @@ func (f fit) ignores(name corev1.ResourceName) bool {
 }
 
 // Score is, unless another strategy is chosen, the mean share of cpu and memory that stays free.
-func (f fit) Score(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+func (f fit) Score(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	r := readRequest(state, pod)
 	if f.score != nil {
-		return f.score(shares(r, node, f.resources, true)), nil
+		all, err := f.shares(ctx, r, node)
+		if err != nil {
+			return 0, fwk.AsStatus(err)
+		}
+		return f.score(all), nil
 	}
 	has, used := node.GetAllocatable(), node.GetNonZeroRequested()
 	var sum, n int64

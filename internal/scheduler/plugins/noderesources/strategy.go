@@ -4,6 +4,7 @@
 package noderesources
 
 import (
+	"context"
 	"math"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,19 +63,36 @@ type share struct {
 	weight             int64
 }
 
-// shares are those of the resources that the node has. One of a kind that few nodes have counts for pods that ask for it.
-func shares(r *request, node fwk.NodeInfo, resources []configv1.ResourceSpec, defaults bool) []share {
-	out := make([]share, 0, len(resources))
-	for i := range resources {
-		name := corev1.ResourceName(resources[i].Name)
-		asked, has := r.asked(name, defaults), of(node.GetAllocatable(), name)
-		if has == 0 || asked == 0 && nodeinfo.IsScalar(name) {
+// weighed is what a plug-in looks at.
+type weighed struct {
+	resources []configv1.ResourceSpec
+	defaults  bool   // containers that ask for no cpu and memory count as if they did
+	stock     *stock // nil: what nodes themselves have alone counts
+}
+
+// shares are those of the resources that the node has. One of a kind that few nodes have counts for pods that ask for it; what the node has
+// none of a class of devices may stand behind.
+func (w *weighed) shares(ctx context.Context, r *request, node fwk.NodeInfo) ([]share, error) {
+	out := make([]share, 0, len(w.resources))
+	for i := range w.resources {
+		name := corev1.ResourceName(w.resources[i].Name)
+		asked := r.asked(name, w.defaults)
+		if asked == 0 && nodeinfo.IsScalar(name) {
 			continue
 		}
-		before := used(node, name, defaults)
-		out = append(out, share{with: before + asked, without: before, has: has, weight: resources[i].Weight})
+		has, before := of(node.GetAllocatable(), name), used(node, name, w.defaults)
+		if has == 0 && w.stock != nil && nodeinfo.IsExtended(name) {
+			c, err := w.stock.on(ctx, r, name, node.Node())
+			if err != nil {
+				return nil, err
+			}
+			has, before = c.has, c.taken
+		}
+		if has != 0 {
+			out = append(out, share{with: before + asked, without: before, has: has, weight: w.resources[i].Weight})
+		}
 	}
-	return out
+	return out, nil
 }
 
 // strategy scores a node by its shares.
