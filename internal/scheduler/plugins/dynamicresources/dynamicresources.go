@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -90,10 +91,13 @@ func features() structured.Features {
 
 func (*plugin) Name() string { return Name }
 
-// SignPod signs pods without claims, which all are alike here.
-func (*plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if len(pod.Spec.ResourceClaims) > 0 {
+// SignPod signs pods that need no devices, which all are alike here.
+func (p *plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	switch {
+	case len(pod.Spec.ResourceClaims) > 0:
 		return nil, fwk.NewStatus(fwk.Unschedulable, "pods with dra resource claims are not signable") // upstream's words
+	case p.devices != nil && asksForExtended(pod) && p.backs(resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})):
+		return nil, fwk.NewStatus(fwk.Unschedulable, "signature disabled when dra extended resources are used in the cluster") // upstream's words
 	}
 	return nil, nil
 }

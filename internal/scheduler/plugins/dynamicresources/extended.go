@@ -48,11 +48,7 @@ func (p *plugin) addExtended(pod *corev1.Pod, s *state) error {
 		return nil
 	}
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	backed := false
-	for name, q := range requests {
-		backed = backed || !q.IsZero() && p.classOf(name) != nil
-	}
-	if !backed {
+	if !p.backs(requests) {
 		return nil
 	}
 	s.scalars, s.extended = nodeinfo.NewResource(requests).Scalar, true
@@ -74,6 +70,16 @@ func (p *plugin) addExtended(pod *corev1.Pod, s *state) error {
 		Annotations:     map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"},
 	}})
 	return nil
+}
+
+// backs tells whether classes stand behind any of what is asked for.
+func (p *plugin) backs(requests corev1.ResourceList) bool {
+	for name, q := range requests {
+		if !q.IsZero() && p.classOf(name) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // classOf is the class that stands behind a resource; nil if there is none.

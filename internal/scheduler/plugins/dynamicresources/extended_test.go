@@ -9,7 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	fwk "k8s.io/kube-scheduler/framework"
 )
 
 // TestRequestsForExtendedResources: what containers ask for becomes requests of one claim, which init containers share where they run at
@@ -66,6 +68,44 @@ func TestRequestsForExtendedResources(t *testing.T) {
 		}
 		if d := cmp.Diff(x.want, text); d != "" {
 			t.Errorf("%s (-want +got):\n%s", x.what, d)
+		}
+	}
+}
+
+// backing is a manager with a class behind one extended resource.
+type backing struct {
+	fwk.SharedDRAManager
+	name corev1.ResourceName
+}
+
+func (b backing) DeviceClassResolver() fwk.DeviceClassResolver { return b }
+
+func (b backing) GetDeviceClass(name corev1.ResourceName) *resourcev1.DeviceClass {
+	if name != b.name {
+		return nil
+	}
+	return &resourcev1.DeviceClass{}
+}
+
+// TestWhoIsSigned: pods that need devices are not alike: the one before may have had the last.
+func TestWhoIsSigned(t *testing.T) {
+	asks := func(name corev1.ResourceName, n string) corev1.PodSpec {
+		return corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{name: resource.MustParse(n)}}}}}
+	}
+	for _, x := range []struct {
+		what string
+		spec corev1.PodSpec
+		want string
+	}{
+		{"plain", asks("cpu", "1"), ""},
+		{"a claim", corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "c"}}}, "pods with dra resource claims are not signable"},
+		{"a class stands behind it", asks("example.com/gpu", "1"), "signature disabled when dra extended resources are used in the cluster"},
+		{"but it asks for none", asks("example.com/gpu", "0"), ""},
+		{"no class does", asks("example.com/other", "1"), ""},
+	} {
+		_, st := (&plugin{devices: backing{name: "example.com/gpu"}}).SignPod(t.Context(), &corev1.Pod{Spec: x.spec})
+		if st.Message() != x.want {
+			t.Errorf("%s: %q, want %q", x.what, st.Message(), x.want)
 		}
 	}
 }
