@@ -38,21 +38,22 @@ var worlds = flag.Int("worlds", 300, "how many random worlds of devices")
 
 const drive = "d.example.com"
 
-// TestClaims: DynamicResources and kube-scheduler's own, over the same devices and claims, say the same of each pod and node. What is
-// found is reserved, and the next pod is decided on with it.
+// TestClaims: DynamicResources and kube-scheduler's own, over the same devices and claims, say the same of each pod and node. So do the
+// plug-ins that score nodes by extended resources which classes of devices stand behind (scores_test.go). What is found is reserved, and
+// the next pod is decided on with it.
 func TestClaims(t *testing.T) {
-	var placed, refused int
+	var placed, refused, byClass int
 	for i := range *worlds {
 		w := newWorld(t, *first+uint64(i))
 		p, r := w.live()
-		placed, refused = placed+p, refused+r
+		placed, refused, byClass = placed+p, refused+r, byClass+w.byClass
 		w.end()
 		if t.Failed() {
 			return
 		}
 	}
-	t.Logf("%d worlds: %d pods placed, %d without a node for the same reasons", *worlds, placed, refused)
-	if placed == 0 || refused == 0 {
+	t.Logf("%d worlds: %d pods placed, %d without a node for the same reasons, %d scores by devices behind extended resources", *worlds, placed, refused, byClass)
+	if placed == 0 || refused == 0 || byClass == 0 {
 		t.Error("all worlds are alike")
 	}
 }
@@ -68,6 +69,8 @@ type world struct {
 	own     *profile.Profile
 	theirs  theirs
 	infos   []fwk.NodeInfo
+	scorers []rivals
+	byClass int // scores of nodes by devices behind an extended resource that both gave
 	end     func()
 }
 
@@ -111,6 +114,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t.Fatal(err)
 	}
 	w.theirs = plugin.(theirs)
+	w.rate(ctx)
 	known, err := manager.Follow()
 	if err != nil {
 		t.Fatal(err)
@@ -140,6 +144,10 @@ func (w *world) live() (placed, refused int) {
 		if w.differ(pod, "PreEnqueue", ours.PreEnqueue(w.t.Context(), pod), w.theirs.PreEnqueue(w.t.Context(), pod)) {
 			return
 		}
+		if got, want := signs(w.t.Context(), pod, ours, w.scorers[0].ours, w.scorers[1].ours), signs(w.t.Context(), pod, w.theirs, w.scorers[0].theirs, w.scorers[1].theirs); got != want {
+			w.complain(pod, "signed: %t, want %t", got, want)
+			return
+		}
 		mine, other := profile.NewCycleState(), profile.NewCycleState()
 		_, st := ours.PreFilter(w.t.Context(), mine, pod, w.infos)
 		_, want := w.theirs.PreFilter(w.t.Context(), other, pod, w.infos)
@@ -150,6 +158,7 @@ func (w *world) live() (placed, refused int) {
 			refused++
 			continue
 		}
+		var feasible []fwk.NodeInfo
 		chosen := ""
 		for _, info := range w.infos {
 			name := info.Node().Name
@@ -160,7 +169,7 @@ func (w *world) live() (placed, refused int) {
 			if !st.IsSuccess() {
 				continue
 			}
-			chosen = name
+			chosen, feasible = name, append(feasible, info)
 			var score int64
 			if ours.PreScore(w.t.Context(), mine, pod, w.infos).IsSuccess() {
 				score, st = ours.Score(w.t.Context(), mine, pod, info)
@@ -179,6 +188,9 @@ func (w *world) live() (placed, refused int) {
 			continue
 		}
 		placed++
+		if !w.weigh(pod, mine, other, feasible) {
+			return
+		}
 		if st := ours.Reserve(w.t.Context(), mine, pod, chosen); !st.IsSuccess() {
 			w.complain(pod, "Reserve on %s: %v", chosen, st.AsError())
 		}
@@ -228,6 +240,26 @@ func (w *world) fill() {
 		s.Spec.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "rack", Operator: corev1.NodeSelectorOpIn, Values: []string{"1"}}}}}}
 		w.objects = append(w.objects, s)
 	}
+	if w.in(30) {
+		s := w.slice("each", several)
+		s.Spec.PerDeviceNodeSelection = new(true)
+		for i := range s.Spec.Devices {
+			switch d := &s.Spec.Devices[i]; w.IntN(3) {
+			case 0:
+				d.AllNodes = new(true)
+			case 1:
+				d.NodeName = new(fmt.Sprint("n", w.IntN(4)))
+			default:
+				d.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "rack", Operator: corev1.NodeSelectorOpIn, Values: []string{pick(w.dice, "1", "2")}}}}}}
+			}
+		}
+		w.objects = append(w.objects, s)
+	}
+	if w.in(10) {
+		s := w.slice("all", several)
+		s.Spec.AllNodes = new(true)
+		w.objects = append(w.objects, s)
+	}
 	class := func(name string, expressions ...string) *resourcev1.DeviceClass {
 		c := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		for _, e := range expressions {
@@ -236,7 +268,16 @@ func (w *world) fill() {
 		w.objects = append(w.objects, c)
 		return c
 	}
-	gpu := class("gpu", "device.driver == 'd.example.com'")
+	expressions := []string{"device.driver == 'd.example.com'"}
+	switch w.IntN(10) {
+	case 0, 1, 2:
+		expressions = nil
+	case 3:
+		expressions = append(expressions, "device.allowMultipleAllocations")
+	case 4:
+		expressions = append(expressions, "device.capacity['d.example.com'].memory.isGreaterThan(quantity('4Gi'))")
+	}
+	gpu := class("gpu", expressions...)
 	if w.in(60) {
 		gpu.Spec.ExtendedResourceName = new("example.com/gpu")
 	}

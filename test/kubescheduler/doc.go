@@ -6,4 +6,5 @@
 // does not weigh on Mortise's go.mod.
 //
 // cluster.go makes clusters and pods from a seed, storage.go their volumes; reference.go is kube-scheduler's verdict; decisions_test.go compares.
+// claims_test.go does so for devices, scores_test.go for the scores by them.
 package kubescheduler
