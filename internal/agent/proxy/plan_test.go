@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -22,8 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// static is a source for tests.
+// static is a source for tests, which may be changed while it is read.
 type static struct {
+	mu       sync.Mutex
 	services map[types.NamespacedName]*corev1.Service
 	lists    map[types.NamespacedName][]*discoveryv1.EndpointSlice
 	cidrs    []netip.Prefix
@@ -36,12 +38,30 @@ func newStatic() *static {
 	}
 }
 
-func (s *static) service(n types.NamespacedName) *corev1.Service             { return s.services[n] }
-func (s *static) slices(n types.NamespacedName) []*discoveryv1.EndpointSlice { return s.lists[n] }
-func (s *static) names() []types.NamespacedName                              { return slices.Collect(maps.Keys(s.services)) }
-func (s *static) ranges() []netip.Prefix                                     { return s.cidrs }
+func (s *static) service(n types.NamespacedName) *corev1.Service {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.services[n]
+}
+
+func (s *static) slices(n types.NamespacedName) []*discoveryv1.EndpointSlice {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lists[n]
+}
+
+func (s *static) names() []types.NamespacedName {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.services))
+}
+
+func (s *static) ranges() []netip.Prefix { return s.cidrs }
+
 func (s *static) set(svc *corev1.Service, list ...*discoveryv1.EndpointSlice) types.NamespacedName {
 	n := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.services[n], s.lists[n] = svc, list
 	return n
 }

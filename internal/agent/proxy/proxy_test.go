@@ -271,6 +271,7 @@ func TestLeastRest(t *testing.T) {
 		time.Sleep(time.Second)
 		f.note(false, src.set(makeService("web", []string{"10.96.0.7"})))
 		time.Sleep(20 * time.Second)
+		synctest.Wait()
 		if len(begun) != 2 || begun[1].Sub(begun[0]) != 2*time.Second {
 			t.Errorf("written at %v after %v", begun, from)
 		}
@@ -280,6 +281,7 @@ func TestLeastRest(t *testing.T) {
 		begun, fails = nil, true
 		f.note(false, src.set(makeService("web", []string{"10.96.0.8"})))
 		time.Sleep(30 * time.Second)
+		synctest.Wait()
 		for i := 3; i < len(begun); i++ {
 			if wait := begun[i].Sub(begun[i-1]); wait > 4*time.Second+gather {
 				t.Errorf("a failed transaction waits for %v", wait)
