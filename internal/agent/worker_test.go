@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -25,12 +26,13 @@ import (
 // noMounts plays a kernel that mounts nothing.
 type noMounts struct{}
 
-func (noMounts) Tmpfs(string, int64) error         { return nil }
-func (noMounts) Huge(string, int64) error          { return nil }
-func (noMounts) Unmount(string) error              { return nil }
-func (noMounts) Bind(string, string) error         { return nil }
-func (noMounts) Below(string) ([]string, error)    { return nil, nil }
-func (noMounts) IsMountPoint(string) (bool, error) { return false, nil }
+func (noMounts) Tmpfs(string, int64) error                                     { return nil }
+func (noMounts) Huge(string, int64) error                                      { return nil }
+func (noMounts) Unmount(string) error                                          { return nil }
+func (noMounts) Mount(context.Context, string, string, string, []string) error { return nil }
+func (noMounts) Bind(string, string) error                                     { return nil }
+func (noMounts) Below(string) ([]string, error)                                { return nil, nil }
+func (noMounts) IsMountPoint(string) (bool, error)                             { return false, nil }
 
 // tellingClock is a fake clock that says which waits begin.
 type tellingClock struct {

@@ -4,12 +4,15 @@
 package volumes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +34,21 @@ func (System) Tmpfs(dir string, size int64) error {
 // Huge mounts huge pages at dir.
 func (System) Huge(dir string, page int64) error {
 	return os.NewSyscallError("mount", unix.Mount("nodev", dir, "hugetlbfs", 0, fmt.Sprintf("pagesize=%d", page)))
+}
+
+// Mount runs mount(8), which knows the helpers of file systems. It ends with ctx.
+func (System) Mount(ctx context.Context, source, dir, kind string, options []string) error {
+	args := []string{"-t", kind}
+	if len(options) > 0 {
+		args = append(args, "-o", strings.Join(options, ","))
+	}
+	args = append(args, source, dir)
+	c := exec.CommandContext(ctx, "mount", args...)
+	c.WaitDelay = time.Second // a helper of it may hold the pipe
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("mount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s", err, strings.Join(args, " "), out) // upstream's words
+	}
+	return nil
 }
 
 // Unmount detaches what is mounted at dir.

@@ -48,6 +48,8 @@ type Mounter interface {
 	Tmpfs(dir string, size int64) error
 	// Huge mounts huge pages of the size (in bytes).
 	Huge(dir string, page int64) error
+	// Mount mounts a source of a type of file system, as mount(8) does.
+	Mount(ctx context.Context, source, dir, kind string, options []string) error
 	Unmount(dir string) error
 	// Bind mounts a file or directory, given as an open path, on the target.
 	Bind(source, target string) error
@@ -131,9 +133,14 @@ func (m *Manager) setUp(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, 
 		return m.emptyDir(pod, v)
 	case v.HostPath != nil:
 		return checkHostPath(v.HostPath)
+	case v.NFS != nil:
+		return m.nfs(ctx, pod, v.Name, v.NFS, v.NFS.ReadOnly, nil)
 	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
-		_, err := m.claimPath(ctx, pod, v)
-		return err
+		pv, err := m.claimed(ctx, pod, v)
+		if err != nil {
+			return err
+		}
+		return m.setUpClaimed(ctx, pod, v, pv)
 	case v.Image != nil:
 		return nil // the runtime mounts it
 	}
@@ -155,8 +162,14 @@ func (m *Manager) Path(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (
 		return m.volumeDir(pod.UID, "empty-dir", v.Name), nil
 	case v.HostPath != nil:
 		return v.HostPath.Path, nil
+	case v.NFS != nil:
+		return m.volumeDir(pod.UID, "nfs", v.Name), nil
 	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
-		return m.claimPath(ctx, pod, v)
+		pv, err := m.claimed(ctx, pod, v)
+		if err != nil {
+			return "", err
+		}
+		return m.claimedPath(pod, pv)
 	}
 	return "", fmt.Errorf("volume %s has no path", v.Name)
 }
@@ -230,35 +243,6 @@ func (m *Manager) emptyDir(pod *corev1.Pod, v *corev1.Volume) error {
 		return fmt.Errorf("open emptyDir: %w", err)
 	}
 	return nil
-}
-
-// claimPath follows a claim to a persistent volume on this node's own disk.
-func (m *Manager) claimPath(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, error) {
-	name := pod.Name + "-" + v.Name
-	if v.PersistentVolumeClaim != nil {
-		name = v.PersistentVolumeClaim.ClaimName
-	}
-	claim, err := m.Sources.Claim(ctx, pod.Namespace, name)
-	if err != nil {
-		return "", fmt.Errorf("get claim %s: %w", name, err)
-	}
-	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
-		return "", fmt.Errorf("claim %s is not bound", name)
-	}
-	pv, err := m.Sources.Volume(ctx, claim.Spec.VolumeName)
-	if err != nil {
-		return "", fmt.Errorf("get persistent volume %s: %w", claim.Spec.VolumeName, err)
-	}
-	switch {
-	case pv.Spec.HostPath != nil:
-		return pv.Spec.HostPath.Path, checkHostPath(pv.Spec.HostPath)
-	case pv.Spec.Local != nil:
-		if _, err := os.Stat(pv.Spec.Local.Path); err != nil {
-			return "", fmt.Errorf("look at local volume: %w", err)
-		}
-		return pv.Spec.Local.Path, nil
-	}
-	return "", fmt.Errorf("persistent volume %s is of a kind that this node does not support", pv.Name)
 }
 
 // checkHostPath does what a hostPath's type asks: be there, be of a sort, or be made.

@@ -5,6 +5,7 @@ package volumes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -108,6 +109,13 @@ func (m mounts) Huge(dir string, page int64) error {
 	m[dir] = fmt.Sprintf("huge %d", page)
 	return nil
 }
+func (m mounts) Mount(_ context.Context, source, dir, kind string, options []string) error {
+	if strings.Contains(source, "gone") {
+		return errors.New("mount failed: no such server")
+	}
+	m[dir] = fmt.Sprint(kind, " ", source, " ", options)
+	return nil
+}
 func (m mounts) Unmount(dir string) error { delete(m, dir); return nil }
 func (m mounts) Bind(source, target string) error {
 	real, err := os.Readlink(source)
@@ -146,6 +154,7 @@ func TestBelow(t *testing.T) {
 }
 
 type sources struct {
+	pv     *corev1.PersistentVolume // nil: one of the node's own directories
 	tokens int
 	fail   bool
 }
@@ -175,6 +184,9 @@ func (s *sources) Claim(context.Context, string, string) (*corev1.PersistentVolu
 }
 
 func (s *sources) Volume(context.Context, string) (*corev1.PersistentVolume, error) {
+	if s.pv != nil {
+		return s.pv, nil
+	}
 	return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}}}, nil
 }
 
