@@ -90,7 +90,26 @@ func (n *node) capable(pod *corev1.Pod) error {
 	if sc := pod.Spec.SecurityContext; !strict && sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict {
 		return &rejection{"SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"} // upstream's words
 	}
+	if confined(pod) && !strings.HasPrefix(line("/sys/module/apparmor/parameters/enabled"), "Y") {
+		return &rejection{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
+	}
 	return nil
+}
+
+// confined says whether a pod asks for a profile of AppArmor.
+func confined(pod *corev1.Pod) bool {
+	asks := func(p *corev1.AppArmorProfile) bool {
+		return p != nil && p.Type != corev1.AppArmorProfileTypeUnconfined
+	}
+	if sc := pod.Spec.SecurityContext; sc != nil && asks(sc.AppArmorProfile) {
+		return true
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.SecurityContext != nil && asks(c.SecurityContext.AppArmorProfile) {
+			return true
+		}
+	}
+	return false
 }
 
 func (n *node) fits(w *worker, pod *corev1.Pod) error {
