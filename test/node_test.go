@@ -68,6 +68,8 @@ func TestNode(t *testing.T) {
 		{"services", services},
 		{"resizes", resizes},
 		{"declared features", declared},
+		{"lives", lives},
+		{"volumes", volumes},
 		{"figures", figured},
 		{"kills", kills},
 		{"hostile pods", hostilePods},
