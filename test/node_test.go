@@ -71,6 +71,8 @@ func TestNode(t *testing.T) {
 		{"lives", lives},
 		{"volumes", volumes},
 		{"figures", figured},
+		{"bandwidth", held},
+		{"images", pulls},
 		{"kills", kills},
 		{"hostile pods", hostilePods},
 		{"failures", failures},

@@ -46,9 +46,16 @@ type Options struct {
 	// Masquerade lets the plug-in give the node's address to all that leaves the node's own range, what goes to pods of other
 	// nodes as well.
 	Masquerade bool
+	// Bandwidth has the plug-in of that name hold pods to what their annotations say. Install sets it where the plug-in is there.
+	Bandwidth bool
 }
 
-// plugins are the binaries that our configuration calls.
+// has says whether a plug-in is there.
+func (o Options) has(plugin string) bool {
+	return slices.ContainsFunc(o.BinDirs, func(dir string) bool { return executable(filepath.Join(dir, plugin)) })
+}
+
+// plugins are the binaries that our configuration cannot do without.
 var plugins = []string{"bridge", "host-local", "portmap", "loopback"}
 
 // Install writes the configuration where no other is. It returns the path of the
@@ -61,10 +68,11 @@ func Install(o Options) (path string, ours bool, err error) {
 		return path, false, nil
 	}
 	for _, plugin := range plugins {
-		if !slices.ContainsFunc(o.BinDirs, func(dir string) bool { return executable(filepath.Join(dir, plugin)) }) {
+		if !o.has(plugin) {
 			return "", false, fmt.Errorf("CNI plug-in %q is not in %s", plugin, strings.Join(o.BinDirs, ", "))
 		}
 	}
+	o.Bandwidth = o.has("bandwidth")
 	text, err := Conflist(o)
 	if err != nil {
 		return "", false, err
@@ -143,14 +151,11 @@ func Conflist(o Options) ([]byte, error) {
 	if o.MTU > 0 {
 		bridge["mtu"] = o.MTU
 	}
-	text, err := json.MarshalIndent(object{
-		"cniVersion": "0.4.0",
-		"name":       "mortise",
-		"plugins": []any{
-			bridge,
-			object{"type": "portmap", "capabilities": object{"portMappings": true}},
-		},
-	}, "", "  ")
+	plugins := []any{bridge, object{"type": "portmap", "capabilities": object{"portMappings": true}}}
+	if o.Bandwidth {
+		plugins = append(plugins, object{"type": "bandwidth", "capabilities": object{"bandwidth": true}})
+	}
+	text, err := json.MarshalIndent(object{"cniVersion": "0.4.0", "name": "mortise", "plugins": plugins}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode CNI configuration: %w", err)
 	}

@@ -4,8 +4,10 @@
 package cni
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -85,6 +87,37 @@ func TestInstallNamesWhatIsMissing(t *testing.T) {
 	_, _, err := Install(Options{Dir: t.TempDir(), BinDirs: []string{binaries(t, "bridge", "host-local", "loopback")}, PodCIDRs: []string{"10.0.0.0/24"}})
 	if err == nil || !strings.Contains(err.Error(), `"portmap"`) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestBandwidth: pods are held to what their annotations say where the plug-in for it is there; a node without it has a network all the same.
+func TestBandwidth(t *testing.T) {
+	for _, has := range []bool{false, true} {
+		names := plugins
+		if has {
+			names = append(slices.Clone(plugins), "bandwidth")
+		}
+		path, _, err := Install(Options{Dir: t.TempDir(), BinDirs: []string{binaries(t, names...)}, PodCIDRs: []string{"10.0.0.0/24"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list struct {
+			Plugins []struct {
+				Type         string
+				Capabilities map[string]bool
+			}
+		}
+		if err := json.Unmarshal(text, &list); err != nil {
+			t.Fatal(err)
+		}
+		last := list.Plugins[len(list.Plugins)-1]
+		if (last.Type == "bandwidth" && last.Capabilities["bandwidth"]) != has {
+			t.Errorf("with the plug-in %v: %s", has, text)
+		}
 	}
 }
 
