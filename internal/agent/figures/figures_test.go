@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -223,4 +224,25 @@ func TestMachine(t *testing.T) {
 	if m.CPUs != 4 || m.Cores != 2 || m.Sockets != 2 || m.Memory != 2<<20 || m.Swap != 4<<10 || m.BootID != "b-1" || m.Kernel == "" {
 		t.Errorf("machine %+v", m)
 	}
+}
+
+// FuzzTexts reads what no kernel says: names and devices are those of lines, and no more than there are lines.
+func FuzzTexts(f *testing.F) {
+	f.Add("  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n")
+	f.Add("253:0 Read 4096\n253:0 Write 1\nTotal 2\n")
+	f.Add("some avg10=1.50 avg60=0.20 avg300=0.03 total=12\n")
+	f.Add("22 1 253:1 / / rw shared:1 - ext4 /dev/vda1 rw")
+	f.Fuzz(func(t *testing.T, text string) {
+		all := strings.Split(text, "\n")
+		if got := interfaces(text); len(got) > len(all) {
+			t.Errorf("%d interfaces of %d lines", len(got), len(all))
+		}
+		if got := oneDisks(all, all); len(got) > len(all) {
+			t.Errorf("%d disks of %d lines", len(got), len(all))
+		}
+		waiting(all)
+		if name := mounted(all, "253:1"); !strings.Contains(text, name) {
+			t.Errorf("the device is %q", name)
+		}
+	})
 }
