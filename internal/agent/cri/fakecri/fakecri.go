@@ -46,6 +46,8 @@ type Runtime struct {
 	exec       func(command []string) (output string, code int32)
 	uses       map[string]uint64 // memory, by pod
 	handlers   []*runtimeapi.RuntimeHandler
+	streams    bool // lists come one by one
+	streamed   int  // lists that did
 }
 
 type sandbox struct {
