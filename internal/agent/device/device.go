@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package device looks after network devices that are the node's own: that of the cluster DNS's addresses, that of the tunnel to other
-// nodes. Who makes one says what sort it is; which addresses it has, and that it goes, is the same for all.
+// nodes. Who makes one says what sort it is; which addresses it has, and that it goes, is the same for all. Beside that are [Whole] and [Listen]: what the kernel says of the machine's devices,
+// addresses and routes, and when it changes.
 package device
 
 import (

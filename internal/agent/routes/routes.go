@@ -7,7 +7,8 @@
 // nodes send each other UDP.
 //
 // [Wanted] says which routes those are: a pure function of the nodes. [Run] follows the nodes and makes the kernel's routes
-// those: what is missing is added, what is of no node any more is removed. Its routes have a protocol number of their own
+// those: what is missing is added, what is of no node any more is removed. It listens to the kernel, too, which drops routes when a link
+// or an address goes. Its routes have a protocol number of their own
 // ([Protocol]) and nothing else is touched. Routes stay when Run ends, as pods do.
 package routes
 
@@ -19,6 +20,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -36,6 +38,9 @@ const Protocol netlink.RouteProtocol = 109
 
 // retry is how long a route waits that could not be made, because its gateway cannot be reached yet.
 const retry = 30 * time.Second
+
+// settled is how long a change of the machine's links and addresses takes, which are many for a pod.
+const settled = time.Second
 
 // simulated is the label of nodes whose pods have no packets.
 const simulated = "mortise.dev/simulated"
@@ -149,6 +154,15 @@ func Run(ctx context.Context, o Options) error {
 	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
 		return nil
 	}
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	listening.Go(func() {
+		if err := device.Listen(ctx, func(ctx context.Context, events <-chan struct{}) error { return settle(ctx, events, wake) }); err != nil && ctx.Err() == nil {
+			o.Logger.Error("routes that the kernel drops are not made again", "error", err)
+		}
+	})
 	again := time.NewTimer(0)
 	defer again.Stop()
 	failed := map[string]bool{} // what was said already
@@ -174,6 +188,26 @@ func Run(ctx context.Context, o Options) error {
 		if len(errs) > 0 {
 			again.Reset(retry)
 		}
+	}
+}
+
+// settle wakes for events, but not more often than once in a moment: the kernel drops routes without a word for each when a link goes
+// down, or when the address goes that they are reached from.
+func settle(ctx context.Context, events <-chan struct{}, wake func()) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-events:
+		}
+		moment := time.NewTimer(settled)
+		select {
+		case <-ctx.Done():
+			moment.Stop()
+			return nil
+		case <-moment.C:
+		}
+		wake()
 	}
 }
 

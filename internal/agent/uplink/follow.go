@@ -5,15 +5,11 @@ package uplink
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
+	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
 // Events come in bursts: they are looked at when there was none for a moment, or after a while at last. What is lost is held for long
@@ -49,43 +45,10 @@ func (a *Addresses) Run(ctx context.Context) error {
 
 // follow follows them as long as the kernel tells of them.
 func (a *Addresses) follow(ctx context.Context) error {
-	return Listen(ctx, func(ctx context.Context, events <-chan struct{}) error {
+	return device.Listen(ctx, func(ctx context.Context, events <-chan struct{}) error {
 		a.settle(ctx, events)
 		return nil
 	})
-}
-
-// Listen calls run with a channel that has something to read when the kernel has told of a change of links, addresses or routes since it
-// was read last. It returns when run has, which it asks to when nothing more can be heard.
-func Listen(ctx context.Context, run func(context.Context, <-chan struct{}) error) error {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
-	if err != nil {
-		return fmt.Errorf("subscribe to the kernel's network events: %w", err)
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	events := make(chan struct{}, 1)
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		for {
-			// What was lost because we were too slow is an event all the same.
-			if _, _, err := socket.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
-				cancel(fmt.Errorf("read the kernel's network events: %w", err))
-				return
-			}
-			select {
-			case events <- struct{}{}:
-			default:
-			}
-		}
-	})
-	err = run(ctx, events)
-	if err == nil {
-		err = context.Cause(ctx)
-	}
-	socket.Close()
-	reading.Wait()
-	return err
 }
 
 // settle looks, at once and after each burst of events.
