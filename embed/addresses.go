@@ -4,10 +4,13 @@
 package embed
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
+
+	"github.com/mortise-dev/mortise/internal/agent/uplink"
 )
 
 // nodeAddresses reads where others reach a node: one address, or one of each IP family behind a comma; none of the empty text.
@@ -26,6 +29,17 @@ func nodeAddresses(text string) (out []netip.Addr, err error) {
 		return nil, fmt.Errorf("address %q: want one IP address, or one of each IP family", text)
 	}
 	return out, nil
+}
+
+// findAddresses finds where others reach the node: at the address by which it sends to a server, or to the world. It may change.
+func findAddresses(ctx context.Context, o *settled, server string) (*uplink.Addresses, error) {
+	addresses, err := uplink.Find(ctx, uplink.Options{
+		Server: server, Both: len(o.podCIDRs) == 2, Pods: o.podCIDRs, Services: o.serviceCIDRs, Logger: o.log.With("part", "node"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find the node's addresses: %w", err)
+	}
+	return addresses, nil
 }
 
 // reachable are the addresses of a node that is reached at the first. Where pods have both IP families nodes have, too: each is the

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -25,6 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/join"
+	"github.com/mortise-dev/mortise/internal/agent/uplink"
 )
 
 // Node is a node of a cluster whose API server is elsewhere. Start it once, Stop it once.
@@ -40,7 +40,8 @@ type Node struct {
 	// Name is the node's; empty: the host's name.
 	Name string
 	// Address is where others reach the node: one, or one of each IP family behind a comma. Empty: the address from which it reaches
-	// the API server. Where pods have both families, the other's address on the same interface is added to one.
+	// the API server, whatever that becomes while it runs. Where pods have both families, the other's address on the same interface is
+	// added to one.
 	Address string
 	// Mode is what runs pods: auto, cri or simulated; empty: auto.
 	Mode NodeMode
@@ -135,25 +136,22 @@ func (n *Node) join(ctx context.Context, p *parts, o *settled) (err error) {
 	if err != nil {
 		return fmt.Errorf("make client of the node's certificates: %w", err)
 	}
-	reached, err := n.reached(o.podCIDRs)
+	addresses, err := n.reached(ctx, o)
 	if err != nil {
 		return err
 	}
-	at := place{name: n.identity.Name, address: reached[0], addresses: reached, config: config, network: config, dns: config}
+	addresses.Tell(n.identity.Reconnect)
+	at := place{name: n.identity.Name, address: addresses.Texts()[0], addresses: addresses, config: config, network: config, dns: config}
 	if at.clientCAs, err = n.identity.Pool(); err != nil {
 		return fmt.Errorf("read the cluster's authority: %w", err)
 	}
 	at.tls = at.secure()
 	if k := o.kubelet; k != nil && k.ServerTLSBootstrap {
-		if at.tls.GetCertificate, err = n.identity.Serving(p.context, client, reached...); err != nil {
+		if at.tls.GetCertificate, err = n.identity.Serving(p.context, client, addresses.Texts); err != nil {
 			return err
 		}
-	} else {
-		own, err := n.identity.SelfSigned(time.Now(), reached...)
-		if err != nil {
-			return err
-		}
-		at.tls.Certificates = []tls.Certificate{own}
+	} else if err = at.certified(o, func(hosts ...string) (tls.Certificate, error) { return n.identity.SelfSigned(time.Now(), hosts...) }); err != nil {
+		return err
 	}
 	p.place = at
 	if o.node == NodeSimulated {
@@ -163,37 +161,22 @@ func (n *Node) join(ctx context.Context, p *parts, o *settled) (err error) {
 	return nil
 }
 
-// reached is where others reach the node, whose cluster's pods have those ranges.
-func (n *Node) reached(pods []netip.Prefix) (out []string, err error) {
+// reached is where others reach the node.
+func (n *Node) reached(ctx context.Context, o *settled) (*uplink.Addresses, error) {
 	said, err := nodeAddresses(n.Address)
-	for _, a := range said {
-		out = append(out, a.String())
+	switch {
+	case err != nil:
+		return nil, err
+	case len(said) == 1:
+		return uplink.Fixed(reachable(said[0].String(), o.podCIDRs)...), nil
+	case len(said) > 1:
+		return uplink.Fixed(said[0].String(), said[1].String()), nil
 	}
-	if err != nil || len(out) > 1 {
-		return out, err
-	}
-	if len(out) == 0 {
-		first, err := towards(n.identity.Server)
-		if err != nil {
-			return nil, err
-		}
-		out = []string{first}
-	}
-	return reachable(out[0], pods), nil
-}
-
-// towards is the address of this machine that a server sees. Nothing is sent.
-func towards(server string) (string, error) {
-	u, err := url.Parse(server)
+	u, err := url.Parse(n.identity.Server)
 	if err != nil {
-		return "", fmt.Errorf("read the server's URL: %w", err)
+		return nil, fmt.Errorf("read the server's URL: %w", err)
 	}
-	c, err := net.Dial("udp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
-	if err != nil {
-		return hostAddress().String(), nil // the network may come later
-	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).IP.String(), nil
+	return findAddresses(ctx, o, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
 }
 
 // Stop ends the node cleanly. Pods of a real node are left running. More calls return the same.

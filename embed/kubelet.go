@@ -116,7 +116,7 @@ func (k *kubelet) secured(usual *tls.Config) *tls.Config {
 	out := usual.Clone()
 	out.MinVersion, out.CipherSuites, out.CurvePreferences = k.secure.MinVersion, k.secure.CipherSuites, k.secure.CurvePreferences
 	if len(k.secure.Certificates) > 0 {
-		out.Certificates = k.secure.Certificates
+		out.Certificates, out.GetCertificate = k.secure.Certificates, nil
 	}
 	return out
 }

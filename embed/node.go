@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -19,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/server"
 	"github.com/mortise-dev/mortise/internal/agent/simulated"
+	"github.com/mortise-dev/mortise/internal/agent/uplink"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/machine"
 	"github.com/mortise-dev/mortise/internal/version"
@@ -73,7 +75,7 @@ func findNode(ctx context.Context, p *parts, o *settled) error {
 // place is where a node runs, and how it reaches the API: in the server's own process, or from elsewhere.
 type place struct {
 	name, address string
-	addresses     []string // where others reach the node: the first, and of pods with two IP families the other's
+	addresses     *uplink.Addresses // where others reach the node: the first, and of pods with two IP families the other's
 	tls           *tls.Config
 	clientCAs     *x509.CertPool
 	config        *rest.Config // as the node
@@ -83,7 +85,7 @@ type place struct {
 }
 
 // ownPlace is that of the nodes in this process.
-func ownPlace(_ context.Context, p *parts, o *settled) error {
+func ownPlace(ctx context.Context, p *parts, o *settled) error {
 	if o.node == NodeNone {
 		return nil
 	}
@@ -94,18 +96,21 @@ func ownPlace(_ context.Context, p *parts, o *settled) error {
 			return err
 		}
 	}
-	address := p.listener.Addr().(*net.TCPAddr).IP
-	if address.IsUnspecified() {
-		address = net.ParseIP(hostAddress().String())
+	var addresses *uplink.Addresses
+	if address := p.listener.Addr().(*net.TCPAddr).IP; !address.IsUnspecified() {
+		addresses = uplink.Fixed(reachable(address.String(), o.podCIDRs)...)
+	} else {
+		var err error
+		if addresses, err = findAddresses(ctx, o, ""); err != nil {
+			return err
+		}
 	}
-	reached := reachable(address.String(), o.podCIDRs)
-	certificate, err := p.nodeCertificate(name, reached...)
+	p.place = place{name: name, address: addresses.Texts()[0], addresses: addresses, clientCAs: p.pki.CA.Pool(), config: p.as(p.nodeUser(name)), network: p.as(p.component(controllers.Manager)), dns: p.ownConfig()}
+	p.place.tls = p.place.secure()
+	err := p.place.certified(o, func(hosts ...string) (tls.Certificate, error) { return p.nodeCertificate(name, hosts...) })
 	if err != nil {
 		return err
 	}
-	p.place = place{name: name, address: reached[0], addresses: reached, clientCAs: p.pki.CA.Pool(), config: p.as(p.nodeUser(name)), network: p.as(p.component(controllers.Manager)), dns: p.ownConfig()}
-	p.place.tls = p.place.secure()
-	p.place.tls.Certificates = []tls.Certificate{certificate}
 	if o.node == NodeSimulated {
 		p.place.config = p.asNodes()
 	}
@@ -118,6 +123,36 @@ func ownPlace(_ context.Context, p *parts, o *settled) error {
 // secure is how the node's API speaks TLS, but for its certificate.
 func (l *place) secure() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, ClientCAs: l.clientCAs, NextProtos: []string{"http/1.1"}}
+}
+
+// certified has the node's API serve a certificate that is made of the addresses that the node has.
+func (l *place) certified(o *settled, sign func(hosts ...string) (tls.Certificate, error)) error {
+	var current atomic.Pointer[tls.Certificate]
+	renew := func() error {
+		c, err := sign(l.addresses.Texts()...)
+		if err == nil {
+			current.Store(&c)
+		}
+		return err
+	}
+	if err := renew(); err != nil {
+		return err
+	}
+	l.tls.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return current.Load(), nil }
+	l.addresses.Tell(func() {
+		if err := renew(); err != nil {
+			o.log.Error("the node's certificate has its former addresses", "error", err)
+		}
+	})
+	return nil
+}
+
+// listen is where the node's API listens if nobody says: an address that may change is not the one to bind to.
+func (l *place) listen() string {
+	if l.addresses.Fixed() {
+		return net.JoinHostPort(l.address, "0")
+	}
+	return ":0"
 }
 
 // runNodes starts what runs pods, and serves its HTTP API on a port of its own.
@@ -133,12 +168,13 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 			return fmt.Errorf("make client of the node's API: %w", err)
 		}
 		measured := agent.NewMetrics()
+		p.client("node's addresses", at.addresses.Run)
 		api := server.Serve(o.kubelet.settings(server.Options{ClientCAs: at.clientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer()}))
 		p.client("node", func(ctx context.Context) error {
 			return agent.Run(ctx, agent.Options{
 				NodeName: at.name, Config: at.config, RuntimeEndpoint: p.criSocket, RootDir: o.apiserver.Node.Root(o.dataDir),
-				PodCIDR: at.podCIDR, Masqueraded: p.masqueraded, PodMTU: p.podMTU, NodeIPs: at.addresses, ClusterDNS: p.clusterDNS,
-				Listen: o.kubelet.listenAt(net.JoinHostPort(at.address, "0")), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
+				PodCIDR: at.podCIDR, Masqueraded: p.masqueraded, PodMTU: p.podMTU, Addresses: at.addresses, ClusterDNS: p.clusterDNS,
+				Listen: o.kubelet.listenAt(at.listen()), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
 				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
 			})
 		})

@@ -21,7 +21,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/environ"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
-	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
 
@@ -31,14 +30,6 @@ func describe(pod *corev1.Pod) string {
 
 func backoffKey(uid types.UID, c *corev1.Container) string {
 	return fmt.Sprintf("%s/%s/%x", uid, c.Name, podstate.Hash(c))
-}
-
-// podIPs are the pod's addresses, in the order of the node's.
-func (n *node) podIPs(pod *corev1.Pod, state *podstate.Pod) []string {
-	if pod.Spec.HostNetwork {
-		return n.NodeIPs
-	}
-	return podstatus.SortIPs(state.IPs(), n.NodeIPs)
 }
 
 // makeSandbox asks the runtime for a sandbox.
@@ -219,7 +210,7 @@ func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.C
 		return nil, fmt.Errorf("list services: %w", err)
 	}
 	env, err := environ.Make(environ.Input{
-		Pod: pod, Container: c, PodIPs: ips, HostIPs: n.NodeIPs, Allocatable: n.allocatable(), Services: services,
+		Pod: pod, Container: c, PodIPs: ips, HostIPs: n.ips(), Allocatable: n.allocatable(), Services: services,
 		ConfigMap: func(name string) (*corev1.ConfigMap, error) { return n.objects.ConfigMap(ctx, pod.Namespace, name) },
 		Secret:    func(name string) (*corev1.Secret, error) { return n.objects.Secret(ctx, pod.Namespace, name) },
 	})

@@ -42,6 +42,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/staticpods"
+	"github.com/mortise-dev/mortise/internal/agent/uplink"
 	"github.com/mortise-dev/mortise/internal/agent/userns"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
@@ -80,7 +81,11 @@ type Options struct {
 	// DecodePods reads the manifests of static pods; nil: there are none.
 	DecodePods DecodePods
 
-	NodeIPs []string          // found out
+	// NodeIPs are the node's addresses, which were given. Without them the node has those of Addresses, which somebody else runs, and
+	// without these it finds and follows the machine's.
+	NodeIPs   []string
+	Addresses Addresses
+
 	Labels  map[string]string // beside the well-known ones
 	MaxPods int64             // 110
 
@@ -177,6 +182,7 @@ type node struct {
 	hooks    []hook
 	settings settings
 	static   statics
+	finds    *uplink.Addresses // which are the node's own to follow; nil: none
 
 	pressure  pressure
 	collector collector
@@ -275,6 +281,9 @@ func Run(ctx context.Context, options Options) error {
 	sources := n.staticSources()
 	group.Go(func() error { return staticpods.Run(ctx, sources) })
 	group.Go(func() error { return n.watchRuntime(ctx) })
+	if n.finds != nil {
+		group.Go(func() error { return n.finds.Run(ctx) })
+	}
 	group.Go(func() error { return n.collectGarbage(ctx) })
 	group.Go(func() error { return n.rotateLogs(ctx) })
 	group.Go(func() error { return n.removeOrphans(ctx) })
@@ -337,10 +346,8 @@ func (n *node) prepare(ctx context.Context) error {
 	if err := n.readSettings(); err != nil {
 		return err
 	}
-	if len(n.NodeIPs) == 0 {
-		if n.NodeIPs, err = nodeIPs(); err != nil {
-			return err
-		}
+	if err := n.findAddresses(ctx); err != nil {
+		return err
 	}
 	driver, err := n.cri.CgroupDriver(ctx, driver(n.Kubelet))
 	if err != nil {
@@ -366,7 +373,7 @@ func (n *node) prepare(ctx context.Context) error {
 	if text, err := os.ReadFile(*n.Kubelet.ResolverConfig); err == nil {
 		n.config.HostServers, n.config.HostSearches, n.config.HostOptions = runconfig.ParseResolvConf(string(text))
 	}
-	n.volumes = &volumes.Manager{Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.NodeIPs, Allocatable: n.allocatable()}
+	n.volumes = &volumes.Manager{Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.allocatable()}
 	n.probes = &probe.Manager{
 		Prober: &probe.Prober{Exec: n.execForProbe}, Clock: n.Clock,
 		Changed: n.wake, Report: n.reportProbe,

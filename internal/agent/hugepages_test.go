@@ -51,6 +51,7 @@ func TestReservedPages(t *testing.T) {
 // What does not fit is refused in kubelet's words, huge pages and disk too.
 func TestFits(t *testing.T) {
 	n := &node{machine: hardware{cpus: 2, memory: 4 << 30, disk: 1 << 30, hugePages: []hugePages{{2 << 20, 8 << 20}}}, workers: map[types.UID]*worker{}}
+	n.Addresses = &moving{}
 	n.Kubelet, n.MaxPods, n.cri, n.Clock = Effective(nil), 10, &cri.Client{}, clock.RealClock{}
 	pod := func(name corev1.ResourceName, much string) *corev1.Pod {
 		list := corev1.ResourceList{name: resource.MustParse(much)}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -176,34 +175,4 @@ func lowestOOMScore() int64 {
 		return 0
 	}
 	return score
-}
-
-// nodeIPs are the machine's addresses: the one of the route to the world first.
-func nodeIPs() ([]string, error) {
-	// No packet is sent: the kernel only chooses a source address.
-	if conn, err := net.Dial("udp", "192.0.2.1:9"); err == nil {
-		defer conn.Close()
-		if addr, ok := conn.LocalAddr().(*net.UDPAddr); ok && !addr.IP.IsLoopback() {
-			return []string{addr.IP.String()}, nil
-		}
-	}
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		return nil, fmt.Errorf("list network interfaces: %w", err)
-	}
-	for _, i := range interfaces {
-		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 || strings.HasPrefix(i.Name, "mortise") || strings.HasPrefix(i.Name, "veth") {
-			continue
-		}
-		addresses, err := i.Addrs()
-		if err != nil {
-			continue
-		}
-		for _, a := range addresses {
-			if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
-				return []string{n.IP.String()}, nil
-			}
-		}
-	}
-	return []string{"127.0.0.1"}, nil
 }

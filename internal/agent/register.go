@@ -112,7 +112,7 @@ func (n *node) object(old *corev1.Node) *corev1.Node {
 	s := &node.Status
 	s.Capacity, s.Allocatable, s.DeclaredFeatures = n.capacity(), n.allocatable(), kubeletconfig.Features(n.Kubelet)
 	s.Addresses = nil
-	for _, ip := range n.NodeIPs {
+	for _, ip := range n.ips() {
 		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
 	}
 	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: n.NodeName})
@@ -329,6 +329,9 @@ func (n *node) writeNode(ctx context.Context, have *corev1.Node, heartbeat bool)
 	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Node{})
 	if err != nil {
 		return fmt.Errorf("compare node's status: %w", err)
+	}
+	if patch, err = replaceAddresses(patch, have.Status.Addresses, want.Status.Addresses); err != nil {
+		return err
 	}
 	if string(patch) == "{}" {
 		return nil

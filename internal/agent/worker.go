@@ -55,6 +55,7 @@ type worker struct {
 	resizing   []corev1.PodCondition                  // why some do not have what they should
 	resized    resizing                               // what was said of it
 	adopted    bool
+	inherited  inherited  // if the pod is in the node's network
 	final      *rejection // the node has ended the pod
 	ending     *ending
 	tornDown   bool
@@ -512,7 +513,7 @@ func (w *worker) untilDeadline(pod *corev1.Pod) time.Duration {
 func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	n := w.n
 	in := podstatus.Input{
-		Pod: pod, State: w.state, HostIPs: n.NodeIPs, Scheme: n.cri.Name, Waiting: w.waiting,
+		Pod: pod, State: w.state, HostIPs: n.ips(), Scheme: n.cri.Name, Waiting: w.waiting,
 		Started: func(c *podstate.Container) bool {
 			spec := container(pod, c.Name)
 			return spec == nil || n.probes.Started(spec, c.ID)
@@ -527,6 +528,9 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 		Whole:    w.whole(pod),
 		Resizing: w.resizing,
 		Now:      metav1.NewTime(n.Clock.Now()).Rfc3339Copy(),
+	}
+	if pod.Spec.HostNetwork && w.state != nil {
+		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)
 	}
 	n.mu.Lock()
 	if e := w.evicted; e != nil && e.disrupted {

@@ -46,6 +46,11 @@ func (i *Identity) use(c *tls.Certificate) { i.current.Store(c) }
 func (i *Identity) renew(c *tls.Certificate) {
 	i.use(c)
 	i.log.Info("the node's certificate was replaced", "until", c.Leaf.NotAfter)
+	i.Reconnect()
+}
+
+// Reconnect ends all connections to the server: the address that they were made from is not the node's any more, and nobody would say so.
+func (i *Identity) Reconnect() {
 	if d := i.dialer.Load(); d != nil {
 		d.CloseAll()
 	}
@@ -101,13 +106,16 @@ func (i *Identity) Rotate(ctx context.Context, client kubernetes.Interface) erro
 	return nil
 }
 
-// Serving asks the cluster for the node's serving certificate, and replaces it before it expires, until ctx ends. Until somebody has
-// approved the first one, nobody can connect.
-func (i *Identity) Serving(ctx context.Context, client kubernetes.Interface, hosts ...string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
-	template := &x509.CertificateRequest{Subject: subject(i.Name)}
-	template.DNSNames, template.IPAddresses = split(append(hosts, i.Name))
+// Serving asks the cluster for the node's serving certificate, and replaces it before it expires, and when the node's hosts are others,
+// until ctx ends. Until somebody has approved the first one, nobody can connect; until he has approved another, the one before is served.
+func (i *Identity) Serving(ctx context.Context, client kubernetes.Interface, hosts func() []string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	template := func() *x509.CertificateRequest {
+		t := &x509.CertificateRequest{Subject: subject(i.Name)}
+		t.DNSNames, t.IPAddresses = split(append(hosts(), i.Name))
+		return t
+	}
 	m, err := i.manager(ctx, client, certificate.Config{
-		Name: "kubelet serving certificate", SignerName: certificatesv1.KubeletServingSignerName, Template: template,
+		Name: "kubelet serving certificate", SignerName: certificatesv1.KubeletServingSignerName, GetTemplate: template,
 		GetUsages: certificate.DefaultKubeletServingGetUsages, CertificateStore: i.store(serverPair, nil),
 	})
 	if err != nil {

@@ -31,7 +31,8 @@ type Input struct {
 	State *podstate.Pod
 
 	HostIPs []string
-	Scheme  string // of container IDs: "containerd"
+	PodIPs  []string // of a pod in the host's network; nil: the host's
+	Scheme  string   // of container IDs: "containerd"
 
 	// Waiting are the reasons why containers wait, by container name.
 	Waiting map[string]corev1.ContainerStateWaiting
@@ -148,6 +149,9 @@ func addresses(out *corev1.PodStatus, in Input, state *podstate.Pod) {
 		ips = nil
 		if len(state.Sandboxes) > 0 || in.Pod.Status.PodIP != "" {
 			ips = in.HostIPs
+			if len(in.PodIPs) > 0 {
+				ips = in.PodIPs
+			}
 		}
 	}
 	if len(ips) == 0 && len(state.Sandboxes) > 0 && !state.Sandboxes[0].Ready {
@@ -160,6 +164,20 @@ func addresses(out *corev1.PodStatus, in Input, state *podstate.Pod) {
 	if len(ips) > 0 {
 		out.PodIP = ips[0]
 	}
+}
+
+// AddSecond adds the host's second address to those of a pod in its network that has one alone, of the other family: the host has
+// become one of both.
+func AddSecond(ips, hostIPs []string) []string {
+	if len(ips) != 1 || len(hostIPs) != 2 {
+		return ips
+	}
+	one, err := netip.ParseAddr(ips[0])
+	other, otherErr := netip.ParseAddr(hostIPs[1])
+	if err != nil || otherErr != nil || one.Is4() == other.Is4() {
+		return ips
+	}
+	return []string{ips[0], hostIPs[1]}
 }
 
 // SortIPs picks one address a family, the family of the host's first address first.

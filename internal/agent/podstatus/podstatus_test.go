@@ -153,3 +153,20 @@ func TestQOS(t *testing.T) {
 		}
 	}
 }
+
+// TestAddSecond: what a pod in the host's network gets of an address that the host has got.
+func TestAddSecond(t *testing.T) {
+	for _, c := range []struct{ ips, host, want string }{
+		{"192.0.2.1", "192.0.2.1 fd00::1", "192.0.2.1 fd00::1"},
+		{"192.0.2.1", "192.0.2.9 fd00::1", "192.0.2.1 fd00::1"},
+		{"fd00::1", "fd00::9 192.0.2.9", "fd00::1 192.0.2.9"},
+		{"192.0.2.1", "fd00::1 192.0.2.9", "192.0.2.1"}, // of the same family
+		{"192.0.2.1", "192.0.2.9", "192.0.2.1"},
+		{"192.0.2.1 fd00::1", "192.0.2.9 fd00::9", "192.0.2.1 fd00::1"},
+		{"", "192.0.2.9 fd00::9", ""},
+	} {
+		if got := strings.Join(AddSecond(strings.Fields(c.ips), strings.Fields(c.host)), " "); got != c.want {
+			t.Errorf("%q on a host of %q has %q, want %q", c.ips, c.host, got, c.want)
+		}
+	}
+}

@@ -83,12 +83,16 @@ func (m *Manager) secretFiles(ctx context.Context, pod *corev1.Pod, name string,
 
 func (m *Manager) downwardFiles(pod *corev1.Pod, items []corev1.DownwardAPIVolumeFile, mode *int32, podIPs []string) (map[string]File, error) {
 	out := map[string]File{}
+	var hostIPs []string
+	if m.HostIPs != nil {
+		hostIPs = m.HostIPs()
+	}
 	for _, item := range items {
 		var value string
 		var err error
 		switch {
 		case item.FieldRef != nil:
-			value, err = environ.Field(pod, item.FieldRef.FieldPath, podIPs, m.HostIPs)
+			value, err = environ.Field(pod, item.FieldRef.FieldPath, podIPs, hostIPs)
 		case item.ResourceFieldRef != nil:
 			value, err = environ.Resource(pod, nil, item.ResourceFieldRef, m.Allocatable)
 		}

@@ -66,7 +66,7 @@ type Manager struct {
 	Mounter Mounter
 	Clock   clock.PassiveClock
 	// Facts for the downward API.
-	HostIPs     []string
+	HostIPs     func() []string // of now; nil: none
 	Allocatable corev1.ResourceList
 
 	tokens tokenCache
