@@ -38,6 +38,18 @@ type healthServer struct {
 	servers []*http.Server
 }
 
+// move closes all ports if they are to be elsewhere.
+func (h *health) move(hosts []string) {
+	if slices.Equal(hosts, h.hosts) {
+		return
+	}
+	for _, s := range h.servers {
+		s.close()
+	}
+	clear(h.servers)
+	h.hosts = hosts
+}
+
 // sync opens and closes ports; want is the port and the number of endpoints of each Service that has one.
 func (h *health) sync(ctx context.Context, want map[types.NamespacedName]*plan) error {
 	var errs []error

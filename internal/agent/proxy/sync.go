@@ -56,14 +56,7 @@ func open(o Options, src source, s self) (*syncer, error) {
 		}
 		out.tables = append(out.tables, newTable(f, book))
 		served = append(served, f.ip)
-		hosts := []string{""}
-		if len(o.NodePortAddresses) > 0 {
-			hosts = nil
-			for _, a := range out.nodePorts(f) {
-				hosts = append(hosts, a.String())
-			}
-		}
-		out.health = append(out.health, &health{network: f.network, hosts: hosts, log: o.Logger, well: &out.well, servers: map[types.NamespacedName]*healthServer{}})
+		out.health = append(out.health, &health{network: f.network, hosts: hosts(out.around(f)), log: o.Logger, well: &out.well, servers: map[types.NamespacedName]*healthServer{}})
 	}
 	if len(out.tables) == 0 {
 		return nil, errors.Join(errs...)
@@ -106,6 +99,18 @@ func (s *syncer) around(f family) surroundings {
 	}
 	if !out.allNodePorts {
 		out.nodePorts = s.nodePorts(f)
+	}
+	return out
+}
+
+// hosts are where a family's health ports are: on all addresses, or where node ports are.
+func hosts(around surroundings) []string {
+	if around.allNodePorts {
+		return []string{""}
+	}
+	var out []string
+	for _, a := range around.nodePorts {
+		out = append(out, a.String())
 	}
 	return out
 }
@@ -184,6 +189,7 @@ func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool
 			continue
 		}
 		s.options.Health.wrote(t.ip, s.options.Clock.Now())
+		s.health[i].move(hosts(around))
 		if err := s.health[i].sync(ctx, t.answering()); err != nil {
 			s.options.Logger.Error("health checks of services", "error", err)
 		}
