@@ -83,6 +83,9 @@ func TestNodeAddressesChange(t *testing.T) {
 		far.moves(t, l.prefix+"22/24", far.address+"/24")
 		c.awaitAddresses(t, "two", l.prefix+"22")
 		phase("the Node shows it")
+		if took := time.Since(began); took > 20*time.Second { // as long as it takes to see that connections from the old one are dead
+			t.Errorf("the Node shows the new address after %s", took)
+		}
 		c.approve(t, 2)
 		phase("the node has asked for another certificate")
 		reached(t, l.prefix+"22")

@@ -89,6 +89,9 @@ func TestSettle(t *testing.T) {
 			s.change(2*time.Second, whole)
 		}},
 		{"a link that is down for good", "", func(s *stage) { s.change(0, down) }},
+		{"a link that is down for good, beside one of containers", "", func(s *stage) {
+			s.change(0, machine("(eth0) 192.0.2.1", "docker0 172.17.0.1"))
+		}},
 		{"a family that goes for good", "30.5s 192.0.2.1", func(s *stage) { s.change(0, four) }},
 		{"a family that is late", "", func(s *stage) {
 			s.change(0, four)

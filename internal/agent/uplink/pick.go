@@ -72,7 +72,8 @@ func Pick(now []netip.Addr, v View, o Options) (next []netip.Addr, held bool) {
 	return next, false
 }
 
-// first is the address by which others reach the machine, with its link; zero is none of consequence. It is sure if the kernel sends by it.
+// first is the address by which others reach the machine, with its link; zero is none of consequence. It is sure if it is that by which
+// the node must send, or one that it has.
 func (v View) first(now []netip.Addr, o Options) (ip netip.Addr, link int, sure bool) {
 	for _, way := range v.Ways {
 		if way.Source.IsLoopback() && !way.Wanted {
@@ -90,12 +91,13 @@ func (v View) first(now []netip.Addr, o Options) (ip netip.Addr, link int, sure 
 			return ip, link, way.Wanted || len(now) == 0
 		}
 	}
-	if len(now) > 0 {
+	if len(now) > 0 { // what it does not send by, of containers perhaps, is no better than what it had
 		for _, a := range v.Addresses {
 			if a.IP == now[0] && v.usable(a, o) {
 				return a.IP, a.Link, true
 			}
 		}
+		return netip.Addr{}, 0, false
 	}
 	for _, four := range []bool{true, false} {
 		for _, l := range v.Links {

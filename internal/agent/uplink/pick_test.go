@@ -87,7 +87,7 @@ func TestPick(t *testing.T) {
 		{what: "all is lost", now: lan, want: lan, o: one, v: machine("eth0 fe80::1")},
 		{what: "all is lost of both", now: lan + " " + lan6, want: lan + " " + lan6, o: both, v: machine("(eth0)")},
 		{what: "the way is lost", now: lan, want: lan, o: one, v: machine("docker0 172.17.0.1", "eth0 192.0.2.1")},
-		{what: "all but what is no way is lost", now: lan, want: lan, held: true, o: one, v: machine("docker0 172.17.0.1", "(eth0) 192.0.2.1")},
+		{what: "all but what is no way is lost", now: lan, want: lan, o: one, v: machine("docker0 172.17.0.1", "(eth0) 192.0.2.1")},
 		{what: "the first family is lost", now: lan + " " + lan6, want: lan + " " + lan6, held: true, o: both, v: machine("eth0 2001:db8::1").sends(false, lan6)},
 		{what: "the second family is lost", now: lan + " " + lan6, want: lan + " " + lan6, held: true, o: both, v: machine("eth0 192.0.2.1").sends(false, lan)},
 		{what: "one is replaced, the other is lost", now: lan + " " + lan6, want: "192.0.2.5 " + lan6, held: true, o: both, v: machine("eth0 192.0.2.5").sends(false, "192.0.2.5")},
