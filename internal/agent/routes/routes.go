@@ -20,7 +20,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -28,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
+	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/mortise-dev/mortise/internal/agent/device"
@@ -154,26 +154,41 @@ func Run(ctx context.Context, o Options) error {
 	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
 		return nil
 	}
-	var listening sync.WaitGroup
-	defer listening.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	listening.Go(func() {
-		if err := device.Listen(ctx, func(ctx context.Context, events <-chan struct{}) error { return settle(ctx, events, wake) }); err != nil && ctx.Err() == nil {
-			o.Logger.Error("routes that the kernel drops are not made again", "error", err)
-		}
-	})
-	again := time.NewTimer(0)
+	loop := func(ctx context.Context, events <-chan struct{}) error {
+		return o.follow(ctx, nodes.Lister(), changed, events)
+	}
+	if err = device.Listen(ctx, loop); err == nil || ctx.Err() != nil {
+		return nil
+	}
+	o.Logger.Error("routes that the kernel drops are not made again", "error", err)
+	return loop(ctx, nil)
+}
+
+// follow makes the routes at first, when the Nodes have changed, and when the kernel has told of events: it drops routes, without a word
+// for each, when a link goes down or when the address goes that they are reached from.
+func (o Options) follow(ctx context.Context, nodes corev1listers.NodeLister, changed, events <-chan struct{}) error {
+	again, moment := time.NewTimer(0), time.NewTimer(0)
 	defer again.Stop()
+	defer moment.Stop()
+	moment.Stop()
+	waits := false              // for the moment to be over
 	failed := map[string]bool{} // what was said already
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-events:
+			if !waits {
+				waits = true
+				moment.Reset(settled)
+			}
+			continue
+		case <-moment.C:
+			waits = false
 		case <-changed:
 		case <-again.C:
 		}
-		all, err := nodes.Lister().List(labels.Everything())
+		all, err := nodes.List(labels.Everything())
 		if err != nil {
 			return fmt.Errorf("list nodes: %w", err)
 		}
@@ -188,26 +203,6 @@ func Run(ctx context.Context, o Options) error {
 		if len(errs) > 0 {
 			again.Reset(retry)
 		}
-	}
-}
-
-// settle wakes for events, but not more often than once in a moment: the kernel drops routes without a word for each when a link goes
-// down, or when the address goes that they are reached from.
-func settle(ctx context.Context, events <-chan struct{}, wake func()) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-events:
-		}
-		moment := time.NewTimer(settled)
-		select {
-		case <-ctx.Done():
-			moment.Stop()
-			return nil
-		case <-moment.C:
-		}
-		wake()
 	}
 }
 

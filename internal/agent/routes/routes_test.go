@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/mortise-dev/mortise/internal/agent/netlab"
 )
@@ -127,6 +129,59 @@ func TestApply(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestRun: a route that the kernel has dropped is made again, though no Node has changed.
+func TestRun(t *testing.T) {
+	lab := netlab.New(t)
+	four := netip.MustParsePrefix("10.244.1.0/24")
+	lab.Node.Do(func() error { return remove(four) }) // the lab's own
+	all := informers.NewSharedInformerFactory(fake.NewClientset(made("node", []string{"192.168.60.1"}, "10.244.0.0/24"), made("other", []string{"192.168.60.2"}, four.String())), 0)
+	Prepare(all)
+	ctx, cancel := context.WithCancel(t.Context())
+	all.Start(ctx.Done())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- lab.Node.Try(func() error { return Run(ctx, Options{NodeName: "node", Informers: all}) })
+	}()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		all.Shutdown()
+	}()
+	there := func(what string) {
+		t.Helper()
+		tick, limit := time.NewTicker(50*time.Millisecond), time.After(20*time.Second) // less than the time after which it looks anyhow
+		defer tick.Stop()
+		for {
+			var has []netlink.Route
+			lab.Node.Do(func() (err error) {
+				has, err = netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)
+				return err
+			})
+			if len(has) == 1 {
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-limit:
+				t.Fatalf("%s: there are the routes %v", what, has)
+			}
+		}
+	}
+	there("at first")
+	lab.Node.Do(func() error { return remove(four) })
+	there("removed by somebody")
+	lab.Node.Do(func() error {
+		link, err := netlink.LinkByName("other")
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetDown(link), netlink.LinkSetUp(link))
+	})
+	there("the link has flapped")
 }
 
 func remove(p netip.Prefix) error {
