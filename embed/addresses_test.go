@@ -4,11 +4,15 @@
 package embed
 
 import (
+	"crypto/tls"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/mortise-dev/mortise/internal/agent/uplink"
 )
 
 func TestNodeAddresses(t *testing.T) {
@@ -60,5 +64,50 @@ func TestBeside(t *testing.T) {
 		if got.String() != c.want {
 			t.Errorf("%s: beside %s is %s, want %s", c.what, c.one, got, c.want)
 		}
+	}
+}
+
+// TestPlaceListens: where the node's API listens, and that its certificate is of the node's addresses.
+func TestPlaceListens(t *testing.T) {
+	found, err := uplink.Find(t.Context(), uplink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		addresses *uplink.Addresses
+		want      string
+	}{
+		{uplink.Fixed("192.0.2.1", "2001:db8::1"), "192.0.2.1:0"},
+		{uplink.Fixed("2001:db8::1"), "[2001:db8::1]:0"},
+		{found, ":0"}, // the address may be another later
+	} {
+		at := &place{address: c.addresses.Texts()[0], addresses: c.addresses, tls: &tls.Config{}}
+		if got := at.listen(); got != c.want {
+			t.Errorf("a node at %q listens at %s, want %s", c.addresses.Texts(), got, c.want)
+		}
+		var signed []string
+		err := at.certified(&settled{}, func(hosts ...string) (tls.Certificate, error) {
+			signed = hosts
+			return tls.Certificate{}, nil
+		})
+		if err != nil || !slices.Equal(signed, c.addresses.Texts()) {
+			t.Errorf("the certificate of a node at %q is of %q, %v", c.addresses.Texts(), signed, err)
+		}
+		if got, err := at.tls.GetCertificate(nil); got == nil || err != nil {
+			t.Errorf("a node at %q shows %v, %v", c.addresses.Texts(), got, err)
+		}
+	}
+}
+
+// TestGivenCertificate: a certificate of the kubelet configuration goes before the node's own.
+func TestGivenCertificate(t *testing.T) {
+	own := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, nil }}
+	k := &kubelet{secure: &tls.Config{}}
+	if got := k.secured(own); got.GetCertificate == nil {
+		t.Error("without a certificate of the configuration, there is none")
+	}
+	k.secure.Certificates = []tls.Certificate{{}}
+	if got := k.secured(own); got.GetCertificate != nil || len(got.Certificates) != 1 {
+		t.Error("the certificate of the configuration is shown to nobody who says a name")
 	}
 }

@@ -43,6 +43,8 @@ func newStage(ctx context.Context, v View) *stage {
 	}}
 	s.a.now, _ = Pick(nil, v, o)
 	s.a.Tell(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.became = append(s.became, time.Since(s.begin).String()+" "+strings.Join(s.a.Texts(), " "))
 	})
 	go s.a.settle(ctx, s.events)
@@ -115,11 +117,14 @@ func TestSettle(t *testing.T) {
 				synctest.Wait()
 				s.change(0, whole) // that is nothing
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				s.begin = time.Now()
 				c.run(s)
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				before := s.looks
 				time.Sleep(time.Hour)
+				synctest.Wait()
 				if s.looks != before {
 					t.Errorf("it looked %d times though nothing happened", s.looks-before)
 				}
