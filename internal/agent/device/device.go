@@ -26,18 +26,27 @@ func Up(link netlink.Link, addresses []netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("read addresses of %s: %w", name, err)
 	}
-	wanted := map[netip.Addr]bool{}
+	wanted, there := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for _, a := range addresses {
 		wanted[a] = true
 	}
 	for i := range has {
-		if a, ok := netip.AddrFromSlice(has[i].IP); ok && !wanted[a.Unmap()] && !a.IsLinkLocalUnicast() {
+		a, ok := netip.AddrFromSlice(has[i].IP)
+		if a = a.Unmap(); ok && wanted[a] {
+			bits, _ := has[i].Mask.Size()
+			there[a] = there[a] || bits == a.BitLen()
+			continue
+		}
+		if ok && !a.IsLinkLocalUnicast() {
 			if err := netlink.AddrDel(link, &has[i]); err != nil {
 				return fmt.Errorf("take address %s from %s: %w", a, name, err)
 			}
 		}
 	}
 	for _, a := range addresses {
+		if there[a] { // the kernel would tell of it all the same
+			continue
+		}
 		address := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
 		if a.Is6() {
 			address.Flags = unix.IFA_F_NODAD // nobody else is there who could have it

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/mortise-dev/mortise/internal/agent/device"
 	"github.com/mortise-dev/mortise/internal/agent/netlab"
 )
 
@@ -182,6 +183,42 @@ func TestRun(t *testing.T) {
 		return errors.Join(netlink.LinkSetDown(link), netlink.LinkSetUp(link))
 	})
 	there("the link has flapped")
+}
+
+// TestRest: with all routes made, nothing is done that the kernel would tell of, which would be heard, and done again.
+func TestRest(t *testing.T) {
+	for _, vxlan := range []bool{false, true} {
+		lab := netlab.New(t)
+		all := informers.NewSharedInformerFactory(fake.NewClientset(made("node", []string{"192.168.60.1"}, "10.244.0.0/24"), made("other", []string{"192.168.60.2"}, "10.244.1.0/24")), 0)
+		Prepare(all)
+		ctx, cancel := context.WithCancel(t.Context())
+		all.Start(ctx.Done())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- lab.Node.Try(func() error { return Run(ctx, Options{NodeName: "node", Informers: all, VXLAN: vxlan}) })
+		}()
+		lab.Node.Do(func() error {
+			return device.Listen(ctx, func(ctx context.Context, events <-chan struct{}) error {
+				quiet, limit := time.NewTimer(3*settled), time.After(30*time.Second)
+				defer quiet.Stop()
+				for {
+					select {
+					case <-events:
+						quiet.Reset(3 * settled)
+					case <-quiet.C:
+						return nil
+					case <-limit:
+						return fmt.Errorf("VXLAN: %v: it does not come to rest", vxlan)
+					}
+				}
+			})
+		})
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		all.Shutdown()
+	}
 }
 
 func remove(p netip.Prefix) error {

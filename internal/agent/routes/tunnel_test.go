@@ -74,6 +74,9 @@ func TestTunnel(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			if a.IP.To4() == nil {
+				a.Flags = unix.IFA_F_NODAD // it is good at once
+			}
 			if err := netlink.AddrAdd(lo, a); err != nil {
 				return err
 			}
