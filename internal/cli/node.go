@@ -54,7 +54,7 @@ func parseNode(p Program, args []string) (o NodeOptions, code int, ok bool) {
 	f.StringArrayVar(&o.CACertHashes, "ca-cert-hash", nil, "sha256:`HASH` of the public key of the cluster's authority, as kubeadm prints it")
 	f.StringVar(&o.CAFile, "ca-file", "", "`file` with the cluster's authority, instead of asking for it")
 	f.StringVar(&o.Name, "name", "", "name of the node (default: the host's)")
-	f.StringVar(&o.Address, "address", "", "`IP` address at which others reach the node, or one of each IP family: a,b (default: the one from which it reaches the server, and where pods have both families the other's on that interface)")
+	f.StringVar(&o.Address, "address", "", "`IP` address at which others reach the node, or one of each IP family: a,b (default: the one from which it reaches the server, also when it changes, and where pods have both families the other's on that interface)")
 	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where the node keeps who it is, and its pods")
 	f.StringVar(&o.Node, "node", "auto", "auto, cri (or real): real containers, simulated: pods without containers")
 	f.StringVar(&o.CRISocket, "cri-socket", "", "the runtime's socket (default: containerd's)")

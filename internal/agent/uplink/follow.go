@@ -98,14 +98,14 @@ func stopped() *time.Timer {
 }
 
 // see looks at the machine, and makes the addresses what they are now. Those that are lost are held, or, if that is over, forgotten. It
-// says whether there are such.
+// says whether there are such, or whether it is to look again for another reason.
 func (a *Addresses) see(ctx context.Context, over bool) bool {
 	v, err := a.look(ctx, a.options)
 	if err != nil {
 		if ctx.Err() == nil {
-			a.options.Logger.Error("look for the machine's addresses", "error", err)
+			a.options.Logger.Error("look for the machine's addresses", "error", err, "again", holding)
 		}
-		return false
+		return true
 	}
 	a.mu.Lock()
 	now := slices.Clone(a.now)
