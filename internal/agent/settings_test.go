@@ -74,7 +74,13 @@ enableControllerAttachDetach: false
 		all.Sub(left)
 		return all.MilliValue()
 	}
-	if node.Status.Capacity.Pods().Value() != 7 || reserved(corev1.ResourceMemory) != 112<<20*1000 || reserved(corev1.ResourceCPU) != 100 || reserved(corev1.ResourceEphemeralStorage) != 0 {
+	pages := int64(0) // that the machine has set aside are no other memory's
+	for name, q := range node.Status.Capacity {
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			pages += q.MilliValue()
+		}
+	}
+	if node.Status.Capacity.Pods().Value() != 7 || reserved(corev1.ResourceMemory) != 112<<20*1000+pages || reserved(corev1.ResourceCPU) != 100 || reserved(corev1.ResourceEphemeralStorage) != 0 {
 		t.Errorf("capacity %v, allocatable %v", node.Status.Capacity, node.Status.Allocatable)
 	}
 	if node.Spec.ProviderID != "cloud://1" || len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != "new" || len(node.Status.Images) != 0 || len(node.Annotations) != 0 {
