@@ -73,6 +73,7 @@ func TestNode(t *testing.T) {
 		{"figures", figured},
 		{"bandwidth", held},
 		{"images", pulls},
+		{"projected", projected},
 		{"kills", kills},
 		{"hostile pods", hostilePods},
 		{"failures", failures},

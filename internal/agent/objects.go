@@ -10,11 +10,13 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -24,9 +26,9 @@ import (
 // followWait is how long an object's first state is waited for.
 const followWait = 10 * time.Second
 
-// objects holds the ConfigMaps and Secrets that the node's pods refer to, each followed
-// by a watch of its own, for as long as a pod refers to it. A node never lists Secrets that
-// it has no business with.
+// objects holds the ConfigMaps, Secrets and trust bundles that the node's pods refer to, each followed
+// by a watch of its own (trust bundles that are chosen by signer and labels by one for their signer),
+// for as long as a pod refers to it. A node never lists Secrets that it has no business with.
 type objects struct {
 	ctx    context.Context
 	client kubernetes.Interface
@@ -37,7 +39,31 @@ type objects struct {
 	running sync.WaitGroup
 }
 
+// objectKey names what is followed: one object, or all whose field is the name.
 type objectKey struct{ kind, namespace, name string }
+
+func (k objectKey) String() string {
+	return k.kind + " " + cache.NewObjectName(k.namespace, k.name).String()
+}
+
+// resource is what a message of one that is not there says.
+func (k objectKey) resource() schema.GroupResource {
+	if k.kind == kindTrustBundle {
+		return certificatesv1.Resource(k.kind)
+	}
+	return corev1.Resource(k.kind)
+}
+
+// The kinds of what is followed.
+const (
+	kindConfigMap    = "configmap"
+	kindSecret       = "secret"
+	kindTrustBundle  = "clustertrustbundle"
+	kindTrustBundles = "clustertrustbundles of signer"
+)
+
+// signerField is the field of a trust bundle by which those of a signer are found.
+const signerField = "spec.signerName"
 
 type followed struct {
 	informer cache.SharedIndexInformer
@@ -77,40 +103,60 @@ func (o *objects) use(uid types.UID, keys []objectKey) {
 	}
 }
 
+// follower says how the objects of a key are listed and watched.
+type follower struct {
+	example runtime.Object
+	list    func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error)
+	watch   func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
+	field   string // whose value is the key's name
+}
+
+func (o *objects) follower(key objectKey) follower {
+	core := o.client.CoreV1()
+	switch key.kind {
+	case kindConfigMap:
+		api := core.ConfigMaps(key.namespace)
+		return follow(&corev1.ConfigMap{}, metav1.ObjectNameField, api.List, api.Watch)
+	case kindTrustBundle:
+		api := o.client.CertificatesV1().ClusterTrustBundles()
+		return follow(&certificatesv1.ClusterTrustBundle{}, metav1.ObjectNameField, api.List, api.Watch)
+	case kindTrustBundles:
+		api := o.client.CertificatesV1().ClusterTrustBundles()
+		return follow(&certificatesv1.ClusterTrustBundle{}, signerField, api.List, api.Watch)
+	}
+	api := core.Secrets(key.namespace)
+	return follow(&corev1.Secret{}, metav1.ObjectNameField, api.List, api.Watch)
+}
+
+// follow makes a follower of a client's verbs.
+func follow[L runtime.Object](example runtime.Object, field string, list func(context.Context, metav1.ListOptions) (L, error), watch func(context.Context, metav1.ListOptions) (watch.Interface, error)) follower {
+	return follower{example: example, field: field, watch: watch, list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return list(ctx, options)
+	}}
+}
+
 func (o *objects) start(key objectKey) *followed {
 	ctx, cancel := context.WithCancel(o.ctx)
+	f := o.follower(key)
 	tweak := func(options metav1.ListOptions) metav1.ListOptions {
-		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, key.name).String()
+		options.FieldSelector = fields.OneTermEqualSelector(f.field, key.name).String()
 		return options
 	}
-	core := o.client.CoreV1()
-	lw := &cache.ListWatch{}
-	var example runtime.Object
-	switch key.kind {
-	case "configmap":
-		example = &corev1.ConfigMap{}
-		lw.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return core.ConfigMaps(key.namespace).List(ctx, tweak(options))
-		}
-		lw.WatchFuncWithContext = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return core.ConfigMaps(key.namespace).Watch(ctx, tweak(options))
-		}
-	default:
-		example = &corev1.Secret{}
-		lw.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return core.Secrets(key.namespace).List(ctx, tweak(options))
-		}
-		lw.WatchFuncWithContext = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return core.Secrets(key.namespace).Watch(ctx, tweak(options))
-		}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return f.list(ctx, tweak(options))
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return f.watch(ctx, tweak(options))
+		},
 	}
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, o.client), example, 0, cache.Indexers{})
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, o.client), f.example, 0, cache.Indexers{})
 	e := &followed{informer: informer, cancel: cancel, users: map[types.UID]bool{}}
 	tell := func(obj any) {
 		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = gone.Obj
 		}
-		if m, ok := obj.(metav1.Object); ok && m.GetName() == key.name {
+		if m, ok := obj.(metav1.Object); ok && (f.field != metav1.ObjectNameField || m.GetName() == key.name) {
 			o.notify(o.usersOf(key))
 		}
 	}
@@ -135,40 +181,52 @@ func (o *objects) usersOf(key objectKey) []types.UID {
 	return out
 }
 
-// get finds an object that is followed; one that is not is asked for.
-func get[T any](ctx context.Context, o *objects, key objectKey, ask func() (*T, error)) (*T, error) {
+// store holds what is followed, as it is once it is known; nil for what is not followed.
+func (o *objects) store(ctx context.Context, key objectKey) (cache.Store, error) {
 	o.mu.Lock()
 	e := o.entries[key]
 	o.mu.Unlock()
 	if e == nil {
-		return ask()
+		return nil, nil
 	}
 	// An object that cannot be followed (forbidden, say) must not hold its pod for ever.
 	ctx, cancel := context.WithTimeout(ctx, followWait)
 	defer cancel()
 	if !cache.WaitForCacheSync(ctx.Done(), e.informer.HasSynced) {
-		return nil, fmt.Errorf("wait for %s %s/%s: %w", key.kind, key.namespace, key.name, context.Cause(ctx))
+		return nil, fmt.Errorf("wait for %s: %w", key, context.Cause(ctx))
 	}
-	obj, ok, err := e.informer.GetStore().GetByKey(key.namespace + "/" + key.name)
+	return e.informer.GetStore(), nil
+}
+
+// get finds an object that is followed; one that is not is asked for.
+func get[T any](ctx context.Context, o *objects, key objectKey, ask func() (*T, error)) (*T, error) {
+	store, err := o.store(ctx, key)
 	if err != nil {
-		return nil, fmt.Errorf("find %s %s/%s: %w", key.kind, key.namespace, key.name, err)
+		return nil, err
+	}
+	if store == nil {
+		return ask()
+	}
+	obj, ok, err := store.GetByKey(cache.NewObjectName(key.namespace, key.name).String())
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", key, err)
 	}
 	if !ok {
-		return nil, apierrors.NewNotFound(corev1.Resource(key.kind), key.name)
+		return nil, apierrors.NewNotFound(key.resource(), key.name)
 	}
 	return obj.(*T), nil
 }
 
 // ConfigMap returns one ConfigMap; it must not be changed.
 func (o *objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
-	return get(ctx, o, objectKey{"configmap", namespace, name}, func() (*corev1.ConfigMap, error) {
+	return get(ctx, o, objectKey{kindConfigMap, namespace, name}, func() (*corev1.ConfigMap, error) {
 		return o.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
 // Secret returns one Secret; it must not be changed.
 func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	return get(ctx, o, objectKey{"secret", namespace, name}, func() (*corev1.Secret, error) {
+	return get(ctx, o, objectKey{kindSecret, namespace, name}, func() (*corev1.Secret, error) {
 		return o.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
@@ -188,11 +246,11 @@ func (o *objects) Volume(ctx context.Context, name string) (*corev1.PersistentVo
 	return o.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 }
 
-// references are the ConfigMaps and Secrets that a pod's definition names.
+// references are the ConfigMaps, Secrets and trust bundles that a pod's definition names.
 func references(pod *corev1.Pod) []objectKey {
 	var out []objectKey
-	configMap := func(name string) { out = append(out, objectKey{"configmap", pod.Namespace, name}) }
-	secret := func(name string) { out = append(out, objectKey{"secret", pod.Namespace, name}) }
+	configMap := func(name string) { out = append(out, objectKey{kindConfigMap, pod.Namespace, name}) }
+	secret := func(name string) { out = append(out, objectKey{kindSecret, pod.Namespace, name}) }
 	for _, v := range pod.Spec.Volumes {
 		switch {
 		case v.ConfigMap != nil:
@@ -206,6 +264,9 @@ func references(pod *corev1.Pod) []objectKey {
 				}
 				if s.Secret != nil {
 					secret(s.Secret.Name)
+				}
+				if s.ClusterTrustBundle != nil {
+					out = append(out, bundleReference(s.ClusterTrustBundle)...)
 				}
 			}
 		}

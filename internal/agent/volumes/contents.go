@@ -6,6 +6,7 @@ package volumes
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/mortise-dev/mortise/internal/agent/environ"
 )
@@ -104,8 +106,10 @@ func (m *Manager) downwardFiles(pod *corev1.Pod, items []corev1.DownwardAPIVolum
 	return out, nil
 }
 
+// projectedFiles are those of all sources together; all that is wrong with them is said at once.
 func (m *Manager) projectedFiles(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, podIPs []string) (map[string]File, error) {
 	out := map[string]File{}
+	var failed []error
 	mode := v.Projected.DefaultMode
 	for i := range v.Projected.Sources {
 		source := &v.Projected.Sources[i]
@@ -120,17 +124,17 @@ func (m *Manager) projectedFiles(ctx context.Context, pod *corev1.Pod, v *corev1
 			files, err = m.downwardFiles(pod, source.DownwardAPI.Items, mode, podIPs)
 		case source.ServiceAccountToken != nil:
 			files, err = m.tokenFile(ctx, pod, source.ServiceAccountToken, mode)
+		case source.ClusterTrustBundle != nil:
+			files, err = m.trustFile(ctx, pod, source.ClusterTrustBundle, mode)
 		default:
 			err = fmt.Errorf("projected volume %s has a source that this node does not support", v.Name)
 		}
 		if err != nil {
-			return nil, err
+			failed = append(failed, err)
 		}
-		for name, file := range files {
-			out[name] = file
-		}
+		maps.Copy(out, files)
 	}
-	return out, nil
+	return out, utilerrors.NewAggregate(failed)
 }
 
 func (m *Manager) tokenFile(ctx context.Context, pod *corev1.Pod, source *corev1.ServiceAccountTokenProjection, mode *int32) (map[string]File, error) {
@@ -138,13 +142,18 @@ func (m *Manager) tokenFile(ctx context.Context, pod *corev1.Pod, source *corev1
 	if err != nil {
 		return nil, fmt.Errorf("fetch token: %w", err)
 	}
-	file := File{Data: []byte(token), Mode: modeOr(nil, mode)}
+	return map[string]File{path.Clean(source.Path): credentialFile(pod, []byte(token), mode)}, nil
+}
+
+// credentialFile is a file for the pod's user alone, or for its group, if the definition names one.
+func credentialFile(pod *corev1.Pod, data []byte, mode *int32) File {
+	file := File{Data: data, Mode: modeOr(nil, mode)}
 	if user := soleUser(pod); user != nil {
 		file.Mode, file.Owner = 0o600, user
 	} else if pod.Spec.SecurityContext != nil && pod.Spec.SecurityContext.FSGroup != nil {
 		file.Mode = 0o600
 	}
-	return map[string]File{path.Clean(source.Path): file}, nil
+	return file
 }
 
 // soleUser is the user that all containers run as, if the definition says so.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -154,9 +155,10 @@ func TestBelow(t *testing.T) {
 }
 
 type sources struct {
-	pv     *corev1.PersistentVolume // nil: one of the node's own directories
-	tokens int
-	fail   bool
+	pv      *corev1.PersistentVolume // nil: one of the node's own directories
+	tokens  int
+	fail    bool
+	bundles []*certificatesv1.ClusterTrustBundle
 }
 
 func (s *sources) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap, error) {
@@ -188,6 +190,19 @@ func (s *sources) Volume(context.Context, string) (*corev1.PersistentVolume, err
 		return s.pv, nil
 	}
 	return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}}}, nil
+}
+
+func (s *sources) TrustBundle(_ context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
+	for _, b := range s.bundles {
+		if b.Name == name {
+			return b, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(certificatesv1.Resource("clustertrustbundle"), name)
+}
+
+func (s *sources) TrustBundles(context.Context, string) ([]*certificatesv1.ClusterTrustBundle, error) {
+	return s.bundles, nil
 }
 
 func newManager(t *testing.T) (*Manager, *sources, mounts, *clocktesting.FakeClock) {
