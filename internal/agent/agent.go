@@ -259,8 +259,11 @@ func Run(ctx context.Context, options Options) error {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	defer n.Metrics.registry.Unregister(there)
-	n.objects = newObjects(ctx, n.client, n.wakeUsers)
+	n.objects = newObjects(ctx, n.client, n.NodeName, n.wakeUsers)
 	n.volumes.Sources = n.objects
+	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {
+		n.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
+	}
 	n.hooks = hooks(n)
 
 	if o.Recorder == nil {

@@ -9,8 +9,11 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 )
 
 // bundleReference is what a source of trust anchors refers to.
@@ -52,4 +55,41 @@ func (o *objects) TrustBundles(ctx context.Context, signer string) ([]*certifica
 		out = append(out, &list.Items[i])
 	}
 	return out, nil
+}
+
+// RequestCertificate creates a request for a pod's certificate. The API server sees to it that who asks is who runs the pod.
+func (o *objects) RequestCertificate(ctx context.Context, request *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error) {
+	account, err := o.client.CoreV1().ServiceAccounts(request.Namespace).Get(ctx, request.Spec.ServiceAccountName, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("while fetching service account: %w", err)
+	}
+	node, err := o.client.CoreV1().Nodes().Get(ctx, o.node, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node %s: %w", o.node, err)
+	}
+	request.Spec.ServiceAccountUID, request.Spec.NodeName, request.Spec.NodeUID = account.UID, types.NodeName(o.node), node.UID
+	made, err := o.client.CertificatesV1().PodCertificateRequests(request.Namespace).Create(ctx, request, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create PodCertificateRequest: %w", err)
+	}
+	return made, nil
+}
+
+// CertificateRequest returns one of the node's requests; it must not be changed.
+func (o *objects) CertificateRequest(ctx context.Context, namespace, name string) (*certificatesv1.PodCertificateRequest, error) {
+	store, err := o.store(ctx, objectKey{kind: kindCertificateRequests, name: o.node})
+	if err != nil {
+		return nil, err
+	}
+	if store == nil {
+		return o.client.CertificatesV1().PodCertificateRequests(namespace).Get(ctx, name, metav1.GetOptions{})
+	}
+	obj, ok, err := store.GetByKey(cache.NewObjectName(namespace, name).String())
+	if err != nil {
+		return nil, fmt.Errorf("find PodCertificateRequest %s/%s: %w", namespace, name, err)
+	}
+	if !ok {
+		return nil, apierrors.NewNotFound(certificatesv1.Resource("podcertificaterequest"), name)
+	}
+	return obj.(*certificatesv1.PodCertificateRequest), nil
 }

@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 )
 
@@ -70,4 +72,51 @@ func TestTrustBundlesAreFollowed(t *testing.T) {
 	}
 	c.awaitFile(c.projected(pod)+"/name.pem", trustBundle("", "", "three").Spec.TrustBundle)
 	c.awaitFile(c.projected(pod)+"/signer.pem", trustBundle("", "", "four").Spec.TrustBundle)
+}
+
+// A pod waits until its certificate is issued, without looking at the clock, and says why when it is denied.
+func TestPodCertificatesAreFollowed(t *testing.T) {
+	c, _ := newFake(t, nil)
+	requests := c.client.CertificatesV1().PodCertificateRequests("default")
+	w, err := requests.Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if _, err := c.client.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "account"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// The API server makes names of prefixes.
+	c.client.PrependReactor("create", "podcertificaterequests", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		r := action.(clienttesting.CreateAction).GetObject().(*certificatesv1.PodCertificateRequest)
+		r.Name = r.GenerateName + r.Spec.PodName
+		return false, nil, nil
+	})
+	source := corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{SignerName: "a.example/s", KeyType: "ECDSAP256", CertificateChainPath: "chain.pem", KeyPath: "key.pem"}}
+	for name, condition := range map[string]string{"good": certificatesv1.PodCertificateRequestConditionTypeIssued, "bad": certificatesv1.PodCertificateRequestConditionTypeDenied} {
+		pod := c.create(projecting(name, source))
+		var r *certificatesv1.PodCertificateRequest
+		for r == nil || r.Spec.PodName != name {
+			r = (<-w.ResultChan()).Object.(*certificatesv1.PodCertificateRequest)
+		}
+		if s := r.Spec; s.NodeName != "n1" || s.NodeUID == "" || s.PodUID != pod.UID || s.ServiceAccountName != "default" || s.ServiceAccountUID != "account" {
+			t.Errorf("request %+v", s)
+		}
+		r = r.DeepCopy()
+		r.Status = certificatesv1.PodCertificateRequestStatus{
+			Conditions:       []metav1.Condition{{Type: condition, Status: metav1.ConditionTrue, Reason: "Why", Message: "so"}},
+			CertificateChain: trustBundle("", "", name).Spec.TrustBundle,
+			BeginRefreshAt:   new(metav1.NewTime(time.Now().Add(time.Hour))), NotAfter: new(metav1.NewTime(time.Now().Add(2 * time.Hour))),
+		}
+		if _, err := requests.UpdateStatus(t.Context(), r, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if name == "good" {
+			c.await(name, "ready", isReady)
+			c.awaitFile(c.projected(pod)+"/chain.pem", r.Status.CertificateChain)
+			continue
+		}
+		c.awaitEvent(name, `Denied: PodCertificateRequest default/req-bad was denied, reason="Why", message="so"`)
+		c.awaitEvent(name, `FailedMount: MountVolume.SetUp failed for volume "v" : PodCertificateRequest was permanently denied: reason="Why" message="so"`)
+	}
 }

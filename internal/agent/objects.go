@@ -27,11 +27,12 @@ import (
 const followWait = 10 * time.Second
 
 // objects holds the ConfigMaps, Secrets and trust bundles that the node's pods refer to, each followed
-// by a watch of its own (trust bundles that are chosen by signer and labels by one for their signer),
-// for as long as a pod refers to it. A node never lists Secrets that it has no business with.
+// by a watch of its own (trust bundles that are chosen by signer and labels by one for their signer,
+// requests for pods' certificates by one for the node), for as long as a pod refers to it. A node never lists Secrets that it has no business with.
 type objects struct {
 	ctx    context.Context
 	client kubernetes.Interface
+	node   string
 	notify func(users []types.UID)
 
 	mu      sync.Mutex
@@ -60,6 +61,8 @@ const (
 	kindSecret       = "secret"
 	kindTrustBundle  = "clustertrustbundle"
 	kindTrustBundles = "clustertrustbundles of signer"
+
+	kindCertificateRequests = "podcertificaterequests of node"
 )
 
 // signerField is the field of a trust bundle by which those of a signer are found.
@@ -71,8 +74,8 @@ type followed struct {
 	users    map[types.UID]bool
 }
 
-func newObjects(ctx context.Context, client kubernetes.Interface, notify func([]types.UID)) *objects {
-	return &objects{ctx: ctx, client: client, notify: notify, entries: map[objectKey]*followed{}}
+func newObjects(ctx context.Context, client kubernetes.Interface, node string, notify func([]types.UID)) *objects {
+	return &objects{ctx: ctx, client: client, node: node, notify: notify, entries: map[objectKey]*followed{}}
 }
 
 func (o *objects) wait() { o.running.Wait() }
@@ -123,6 +126,9 @@ func (o *objects) follower(key objectKey) follower {
 	case kindTrustBundles:
 		api := o.client.CertificatesV1().ClusterTrustBundles()
 		return follow(&certificatesv1.ClusterTrustBundle{}, signerField, api.List, api.Watch)
+	case kindCertificateRequests:
+		api := o.client.CertificatesV1().PodCertificateRequests(metav1.NamespaceAll)
+		return follow(&certificatesv1.PodCertificateRequest{}, "spec.nodeName", api.List, api.Watch)
 	}
 	api := core.Secrets(key.namespace)
 	return follow(&corev1.Secret{}, metav1.ObjectNameField, api.List, api.Watch)
@@ -155,6 +161,10 @@ func (o *objects) start(key objectKey) *followed {
 	tell := func(obj any) {
 		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = gone.Obj
+		}
+		if r, ok := obj.(*certificatesv1.PodCertificateRequest); ok {
+			o.notify([]types.UID{r.Spec.PodUID}) // the other users have others
+			return
 		}
 		if m, ok := obj.(metav1.Object); ok && (f.field != metav1.ObjectNameField || m.GetName() == key.name) {
 			o.notify(o.usersOf(key))
@@ -246,7 +256,7 @@ func (o *objects) Volume(ctx context.Context, name string) (*corev1.PersistentVo
 	return o.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 }
 
-// references are the ConfigMaps, Secrets and trust bundles that a pod's definition names.
+// references are what a pod's definition says that it needs of the API.
 func references(pod *corev1.Pod) []objectKey {
 	var out []objectKey
 	configMap := func(name string) { out = append(out, objectKey{kindConfigMap, pod.Namespace, name}) }
@@ -267,6 +277,9 @@ func references(pod *corev1.Pod) []objectKey {
 				}
 				if s.ClusterTrustBundle != nil {
 					out = append(out, bundleReference(s.ClusterTrustBundle)...)
+				}
+				if s.PodCertificate != nil {
+					out = append(out, objectKey{kind: kindCertificateRequests, name: pod.Spec.NodeName})
 				}
 			}
 		}

@@ -126,6 +126,8 @@ func (m *Manager) projectedFiles(ctx context.Context, pod *corev1.Pod, v *corev1
 			files, err = m.tokenFile(ctx, pod, source.ServiceAccountToken, mode)
 		case source.ClusterTrustBundle != nil:
 			files, err = m.trustFile(ctx, pod, source.ClusterTrustBundle, mode)
+		case source.PodCertificate != nil:
+			files, err = m.certificateFiles(ctx, pod, credentialKey{pod.UID, v.Name, i}, source.PodCertificate, mode)
 		default:
 			err = fmt.Errorf("projected volume %s has a source that this node does not support", v.Name)
 		}
@@ -205,11 +207,11 @@ func (c *tokenCache) forget(uid types.UID) {
 	}
 }
 
-// NextRenewal is when the first of the pod's tokens should be renewed; zero without tokens.
+// NextRenewal is when the first of the pod's tokens and certificates should be renewed, or looked at; zero without any.
 func (m *Manager) NextRenewal(uid types.UID) time.Time {
+	first := m.credentials.next(uid)
 	m.tokens.mu.Lock()
 	defer m.tokens.mu.Unlock()
-	var first time.Time
 	for key, t := range m.tokens.tokens {
 		if key.uid == uid && (first.IsZero() || t.renewAt.Before(first)) {
 			first = t.renewAt

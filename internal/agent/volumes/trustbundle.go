@@ -83,14 +83,20 @@ func (m *Manager) signersBundles(ctx context.Context, signer string, wanted *met
 func trustAnchors(seed maphash.Seed, bundles []*certificatesv1.ClusterTrustBundle) []byte {
 	var anchors [][]byte
 	for _, b := range bundles {
-		for block, rest := pem.Decode([]byte(b.Spec.TrustBundle)); block != nil; block, rest = pem.Decode(rest) {
-			anchors = append(anchors, block.Bytes)
-		}
+		anchors = append(anchors, blocks(b.Spec.TrustBundle)...)
 	}
 	slices.SortFunc(anchors, func(a, b []byte) int {
 		return cmp.Or(cmp.Compare(maphash.Bytes(seed, a), maphash.Bytes(seed, b)), bytes.Compare(a, b))
 	})
 	return certificateBlocks(slices.CompactFunc(anchors, bytes.Equal))
+}
+
+// blocks are what stands in PEM blocks.
+func blocks(text string) (out [][]byte) {
+	for block, rest := pem.Decode([]byte(text)); block != nil; block, rest = pem.Decode(rest) {
+		out = append(out, block.Bytes)
+	}
+	return out
 }
 
 // certificateBlocks writes certificates as PEM.

@@ -27,6 +27,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -45,6 +46,10 @@ type Sources interface {
 	TrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error)
 	// TrustBundles are all of a signer.
 	TrustBundles(ctx context.Context, signer string) ([]*certificatesv1.ClusterTrustBundle, error)
+	// RequestCertificate creates a request for a pod's certificate, to which it adds the node's and the service account's identity.
+	RequestCertificate(ctx context.Context, request *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error)
+	// CertificateRequest is such a request as it was seen last.
+	CertificateRequest(ctx context.Context, namespace, name string) (*certificatesv1.PodCertificateRequest, error)
 }
 
 // Mounter mounts and unmounts; injected, since it needs privileges.
@@ -72,8 +77,13 @@ type Manager struct {
 	// Facts for the downward API.
 	HostIPs     func() []string // of now; nil: none
 	Allocatable corev1.ResourceList
+	// Warn tells people something about a pod; nil tells nobody.
+	Warn func(pod *corev1.Pod, reason, message string)
+	// Jitter is what a renewal of a certificate is delayed by; nil is up to five minutes, at random.
+	Jitter func() time.Duration
 
-	tokens tokenCache
+	tokens      tokenCache
+	credentials credentials
 }
 
 // PodDir is the directory of one pod.
@@ -327,6 +337,7 @@ func (m *Manager) TearDown(uid types.UID) error {
 		return fmt.Errorf("still mounted below %s: %q, %w", dir, mounts, err)
 	}
 	m.tokens.forget(uid)
+	m.credentials.forget(uid)
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove directory of pod %s: %w", uid, err)
 	}

@@ -159,6 +159,7 @@ type sources struct {
 	tokens  int
 	fail    bool
 	bundles []*certificatesv1.ClusterTrustBundle
+	*signer
 }
 
 func (s *sources) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap, error) {
@@ -206,7 +207,7 @@ func (s *sources) TrustBundles(context.Context, string) ([]*certificatesv1.Clust
 }
 
 func newManager(t *testing.T) (*Manager, *sources, mounts, *clocktesting.FakeClock) {
-	s, m, c := &sources{}, mounts{}, clocktesting.NewFakeClock(epoch)
+	s, m, c := &sources{signer: &signer{}}, mounts{}, clocktesting.NewFakeClock(epoch)
 	return &Manager{Root: t.TempDir(), Sources: s, Mounter: m, Clock: c}, s, m, c
 }
 
