@@ -149,3 +149,32 @@ func TestListSumsWhatWorkersSee(t *testing.T) {
 		t.Error("an exit is not seen")
 	}
 }
+
+// TestContainersGoOnWithoutTheirSources: what is mounted stays when what it came of is gone, and containers are started again; new pods wait.
+func TestContainersGoOnWithoutTheirSources(t *testing.T) {
+	c, r := newFake(t, nil)
+	maps := c.client.CoreV1().ConfigMaps("default")
+	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "conf"}, Data: map[string]string{"a": "b"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	reading := func(name string) *corev1.Pod {
+		p := onePod(name)
+		p.Spec.Volumes = []corev1.Volume{{Name: "conf", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}}
+		return p
+	}
+	c.create(reading("old"))
+	c.await("old", "ready", isReady)
+	if err := maps.Delete(t.Context(), "conf", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.create(reading("new"))
+	c.awaitEvent("new", `FailedMount: MountVolume.SetUp failed for volume "conf" : configmap "conf" not found`)
+	if !r.Exit("old", "c", 1) {
+		t.Fatal("there is no container to end")
+	}
+	c.await("old", "running again", running(1))
+	c.awaitEvent("old", `FailedMount: MountVolume.SetUp failed for volume "conf" : configmap "conf" not found`)
+	if _, made := r.Made("new", "c"); made != nil {
+		t.Error("a pod was begun without its volume")
+	}
+}

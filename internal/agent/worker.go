@@ -6,6 +6,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -300,6 +301,20 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 	if isStatic(pod) && n.nameTaken(w, pod) {
 		return idle // the end of the other wakes it
 	}
+	retry, ok := w.prepare(ctx, pod)
+	if !ok {
+		return retry
+	}
+	if next := w.proceed(ctx, pod); retry == 0 || next < retry {
+		return next
+	}
+	return retry
+}
+
+// prepare has what the pod needs be there. ok: the pod may go on; retry: something is to be tried again then; zero: all is well. A pod
+// whose containers were made already goes on with the volumes that it has, as with kubelet, when they cannot be brought up to date.
+func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Duration, ok bool) {
+	n := w.n
 	for _, h := range n.hooks {
 		if h.setUp == nil {
 			continue
@@ -311,18 +326,34 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 		if reject := (*rejection)(nil); errors.As(err, &reject) {
 			w.final = &rejection{reject.reason, "Pod was rejected: " + reject.message}
 			n.recorder.Event(pod, corev1.EventTypeWarning, reject.reason, reject.message)
-			return again
+			return again, false
 		}
 		if ctx.Err() != nil {
-			return retrySoon
+			return retrySoon, false
 		}
-		w.writeStatus(ctx, pod)
 		n.recorder.Event(pod, corev1.EventTypeWarning, h.reason, err.Error())
 		w.mountTries++
-		return min(500*time.Millisecond<<min(w.mountTries, 8), 2*time.Minute)
+		retry = min(500*time.Millisecond<<min(w.mountTries, 8), 2*time.Minute)
+		if !w.begun() {
+			w.writeStatus(ctx, pod)
+			return retry, false
+		}
 	}
-	w.mountTries = 0
+	if retry == 0 {
+		w.mountTries = 0
+	}
+	return retry, true
+}
 
+// begun says whether containers were made in the pod's present sandbox: then its volumes were all there.
+func (w *worker) begun() bool {
+	sandbox := w.state.ReadySandbox()
+	return sandbox != nil && slices.ContainsFunc(w.state.Containers, func(c podstate.Container) bool { return c.SandboxID == sandbox.ID })
+}
+
+// proceed makes the next step of a pod that has what it needs.
+func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
+	n := w.n
 	act := decide.Next(w.input(pod))
 	if !act.KillPod && !act.Done && len(act.Reset) == 0 {
 		act.Kill = append(act.Kill, w.resize(ctx, pod)...)
