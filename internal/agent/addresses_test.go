@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri/fakecri"
 	"github.com/mortise-dev/mortise/internal/machine/images"
@@ -108,33 +108,16 @@ func TestAddressesChange(t *testing.T) {
 	c.awaitAddresses("192.168.1.9")
 }
 
-// awaitAddresses watches the node until others reach it at these.
+// awaitAddresses waits until others reach the node at these.
 func (c *cluster) awaitAddresses(want ...string) {
 	c.t.Helper()
-	w, err := c.client.CoreV1().Nodes().Watch(c.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer w.Stop()
-	limit := time.After(30 * time.Second)
-	for {
-		node, err := c.client.CoreV1().Nodes().Get(c.t.Context(), "n1", metav1.GetOptions{})
-		if err != nil {
-			c.t.Fatal(err)
-		}
+	c.awaitNode(fmt.Sprintf("at %q", want), func(node *corev1.Node) bool {
 		var has []string
 		for _, a := range node.Status.Addresses {
 			if a.Type == corev1.NodeInternalIP {
 				has = append(has, a.Address)
 			}
 		}
-		if slices.Equal(has, want) {
-			return
-		}
-		select {
-		case <-w.ResultChan():
-		case <-limit:
-			c.t.Fatalf("the Node has the addresses %q, want %q", has, want)
-		}
-	}
+		return slices.Equal(has, want)
+	})
 }

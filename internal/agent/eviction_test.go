@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -124,7 +125,11 @@ func TestEvictionByMemory(t *testing.T) {
 		t.Errorf("conditions: %+v", pod.Status.Conditions)
 	}
 	c.awaitEvent("large", "Evicted")
-	c.awaitNode("under pressure", corev1.NodeMemoryPressure, corev1.ConditionTrue)
+	c.awaitNode("under pressure", func(node *corev1.Node) bool {
+		return slices.ContainsFunc(node.Status.Conditions, func(have corev1.NodeCondition) bool {
+			return have.Type == corev1.NodeMemoryPressure && have.Status == corev1.ConditionTrue
+		})
+	})
 
 	// Pods that asked for nothing may not come now.
 	c.create(onePod("late"))
@@ -142,8 +147,8 @@ func TestEvictionByMemory(t *testing.T) {
 	}
 }
 
-// awaitNode watches the node until a condition is as wanted.
-func (c *cluster) awaitNode(what string, condition corev1.NodeConditionType, want corev1.ConditionStatus) {
+// awaitNode watches the node until it is as wanted.
+func (c *cluster) awaitNode(what string, is func(*corev1.Node) bool) {
 	c.t.Helper()
 	w, err := c.client.CoreV1().Nodes().Watch(c.t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -156,15 +161,13 @@ func (c *cluster) awaitNode(what string, condition corev1.NodeConditionType, wan
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		for _, have := range node.Status.Conditions {
-			if have.Type == condition && have.Status == want {
-				return
-			}
+		if is(node) {
+			return
 		}
 		select {
 		case <-w.ResultChan():
 		case <-limit:
-			c.t.Fatalf("the node is not %s: %+v", what, node.Status.Conditions)
+			c.t.Fatalf("the node is not %s: %+v", what, node.Status)
 		}
 	}
 }
