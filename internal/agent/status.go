@@ -88,7 +88,7 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 		}
 		w.written, w.writtenAt = &status, made.ResourceVersion
 		n.mu.Lock()
-		if w.made = made; !later(made, w.spec) {
+		if w.made = made; w.spec != nil && !later(made.ResourceVersion, w.spec.ResourceVersion) {
 			w.made = nil
 		}
 		n.mu.Unlock()
@@ -101,7 +101,7 @@ func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status c
 	n := w.n
 	newest := *api
 	n.mu.Lock()
-	if w.made != nil && w.made.UID == api.UID && later(w.made, api) {
+	if w.made != nil && w.made.UID == api.UID && later(w.made.ResourceVersion, api.ResourceVersion) {
 		newest = *w.made
 	}
 	n.mu.Unlock()
@@ -115,12 +115,12 @@ func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status c
 	return n.patchStatus(ctx, api, base, status)
 }
 
-// later says whether a pod is of a later revision than another.
-func later(a, b *corev1.Pod) bool {
-	if b == nil || b.ResourceVersion == "" {
+// later says whether a revision is later than another; any is later than none.
+func later(a, b string) bool {
+	if b == "" {
 		return true
 	}
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order > 0
 }
 
@@ -135,7 +135,7 @@ func sameText(a, b corev1.PodStatus) bool {
 // spoiled says whether somebody has changed what the node wrote of a pod since, as the controllers do when the node is silent: then
 // it is to be written again. What the informer shows may be older than what was written; that says nothing.
 func spoiled(api *corev1.Pod, written corev1.PodStatus, at string) bool {
-	if api.ResourceVersion == "" || !later(api, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: at}}) {
+	if api.ResourceVersion == "" || !later(api.ResourceVersion, at) {
 		return false
 	}
 	shown := shownOf(api, written)

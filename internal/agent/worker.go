@@ -84,7 +84,7 @@ func (n *node) podSeen(pod *corev1.Pod) {
 	w := n.workerOf(pod.UID)
 	old := w.spec
 	known := !w.gone && echo(old, pod, w.status)
-	if w.spec, w.gone = pod, false; w.made != nil && !later(w.made, pod) {
+	if w.spec, w.gone = pod, false; w.made != nil && !later(w.made.ResourceVersion, pod.ResourceVersion) {
 		w.made = nil
 	}
 	var cancel context.CancelFunc
