@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/figures"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
@@ -91,7 +92,7 @@ func (n *node) boundAll(g cgroups, parent string) error {
 		return err
 	}
 	kept := n.reserved("pid")
-	if _, most, ok := processes(); ok && enforced && !kept.IsZero() {
+	if _, most, ok := (figures.Reader{}).Threads(); ok && enforced && !kept.IsZero() {
 		return g.mustWrite(all, "pids", most-kept.Value(), "pids.max")
 	}
 	return nil

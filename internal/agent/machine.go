@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mortise-dev/mortise/internal/agent/figures"
 )
 
 // hardware is what the node runs on.
@@ -45,11 +47,12 @@ func look(root string) (hardware, error) {
 	if limit := cgroupMemoryLimit(); limit > 0 && limit < m.memory {
 		m.memory = limit
 	}
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
-		return m, fmt.Errorf("ask kernel's version: %w", err)
+	machine := figures.Reader{}.Machine()
+	if machine.Kernel == "" {
+		return m, errors.New("ask kernel's version: it does not tell")
 	}
-	m.kernel = unix.ByteSliceToString(uts.Release[:])
+	m.kernel, m.osImage = machine.Kernel, cmp.Or(machine.System, m.osImage)
+	m.machineID, m.systemUUID, m.bootID = machine.MachineID, machine.SystemUUID, machine.BootID
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return m, fmt.Errorf("make node's directory: %w", err)
 	}
@@ -58,19 +61,6 @@ func look(root string) (hardware, error) {
 		return m, err
 	}
 	m.disk, m.inodes = total, inodes
-	m.machineID = line("/etc/machine-id")
-	m.systemUUID = line("/sys/class/dmi/id/product_uuid")
-	if m.systemUUID == "" {
-		m.systemUUID = m.machineID
-	}
-	m.bootID = line("/proc/sys/kernel/random/boot_id")
-	if text, err := os.ReadFile("/etc/os-release"); err == nil {
-		for l := range strings.Lines(string(text)) {
-			if value, ok := strings.CutPrefix(strings.TrimSpace(l), "PRETTY_NAME="); ok {
-				m.osImage = strings.Trim(value, `"`)
-			}
-		}
-	}
 	m.lowestOOMScore = lowestOOMScore()
 	m.hugePages, err = reservedPages("/sys/kernel/mm/hugepages")
 	return m, err

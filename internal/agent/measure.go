@@ -44,7 +44,7 @@ func (n *node) measure(ctx context.Context) evict.Observations {
 	if path := n.imagePath(ctx); path != "" {
 		disk(path, evict.ImageFSAvailable, evict.ImageFSInodesFree)
 	}
-	if running, most, ok := processes(); ok {
+	if running, most, ok := (figures.Reader{}).Threads(); ok {
 		out[evict.PIDAvailable] = evict.Observation{Available: most - running, Capacity: most}
 	}
 	return out
@@ -121,25 +121,6 @@ func availableMemory(capacity int64) (int64, bool) {
 		}
 	}
 	return available, true
-}
-
-// processes counts the machine's threads, and says how many there may be.
-func processes() (running, most int64, ok bool) {
-	fields := strings.Fields(line("/proc/loadavg")) // 0.1 0.2 0.3 1/234 5678
-	if len(fields) < 4 {
-		return 0, 0, false
-	}
-	_, all, _ := strings.Cut(fields[3], "/")
-	running, err := strconv.ParseInt(all, 10, 64)
-	if err != nil {
-		return 0, 0, false
-	}
-	for _, path := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
-		if n, ok := number(path); ok && (most == 0 || n < most) {
-			most = n
-		}
-	}
-	return running, most, most > 0
 }
 
 // usage finds out what the pods use.

@@ -90,8 +90,7 @@ func (c *nodeCollector) Collect(ch chan<- prometheus.Metric) {
 	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
 	ctx, cancel := context.WithTimeout(c.n.ctx, 10*time.Second)
 	defer cancel()
-	ready := &runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}}
-	sandboxes, err := c.n.cri.Runtime.ListPodSandbox(cri.Quiet(ctx), ready)
+	sandboxes, err := c.n.readySandboxes(ctx)
 	if err != nil {
 		return
 	}

@@ -97,9 +97,9 @@ func (n *node) Stats(ctx context.Context, o StatsOptions) (*Stats, error) {
 	if !o.Cgroups && !o.Files && !o.Processes {
 		return out, nil
 	}
-	sandboxes, err := n.cri.Runtime.ListPodSandbox(cri.Quiet(ctx), &runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}})
+	sandboxes, err := n.readySandboxes(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list sandboxes: %w", err)
+		return nil, err
 	}
 	pods := map[types.UID]*corev1.Pod{}
 	for _, s := range sandboxes {
@@ -133,6 +133,16 @@ func (n *node) Stats(ctx context.Context, o StatsOptions) (*Stats, error) {
 		n.addFiles(ctx, out, pods)
 	}
 	return out, nil
+}
+
+// readySandboxes are the sandboxes that run.
+func (n *node) readySandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error) {
+	ready := &runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}}
+	list, err := n.cri.Runtime.ListPodSandbox(cri.Quiet(ctx), ready)
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	return list, nil
 }
 
 // containerStats are those of running containers as the runtime has them.

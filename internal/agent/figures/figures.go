@@ -101,10 +101,11 @@ func (r Reader) unified() bool {
 
 // Group reads a cgroup, by its path from the root (/kubepods/burstable). It is an error if there is none.
 func (r Reader) Group(path string) (*Group, error) {
-	g, err := r.one(path)
+	read := r.one
 	if r.unified() {
-		g, err = r.two(path)
+		read = r.two
 	}
+	g, err := read(path)
 	if err != nil {
 		return nil, fmt.Errorf("read cgroup %s: %w", path, err)
 	}

@@ -5,6 +5,7 @@ package figures
 
 import (
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +17,7 @@ type Machine struct {
 	Memory, Swap         uint64 // bytes
 	Kernel, System       string // versions
 	BootID, MachineID    string // empty: not known
-	SystemUUID           string
+	SystemUUID           string // the machine's ID where it has none
 }
 
 // Machine reads what the machine has.
@@ -48,7 +49,9 @@ func (r Reader) Machine() Machine {
 		return ""
 	}
 	m.BootID, m.MachineID = first(filepath.Join(r.proc(), "sys/kernel/random/boot_id")), first("/etc/machine-id")
-	m.SystemUUID = first("/sys/class/dmi/id/product_uuid")
+	if m.SystemUUID = first("/sys/class/dmi/id/product_uuid"); m.SystemUUID == "" {
+		m.SystemUUID = m.MachineID
+	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		m.Kernel = unix.ByteSliceToString(u.Release[:])
@@ -59,6 +62,29 @@ func (r Reader) Machine() Machine {
 		}
 	}
 	return m
+}
+
+// Threads counts the machine's threads, and says how many there may be. ok: the kernel tells.
+func (r Reader) Threads() (running, most int64, ok bool) {
+	l := lines(filepath.Join(r.proc(), "loadavg")) // 0.1 0.2 0.3 1/234 5678
+	if len(l) == 0 {
+		return 0, 0, false
+	}
+	fields := strings.Fields(l[0])
+	if len(fields) < 4 {
+		return 0, 0, false
+	}
+	_, all, _ := strings.Cut(fields[3], "/")
+	running, err := strconv.ParseInt(all, 10, 64)
+	if err != nil {
+		return 0, 0, false
+	}
+	for _, name := range []string{"pid_max", "threads-max"} {
+		if n := int64(number(filepath.Join(r.proc(), "sys/kernel", name))); n > 0 && (most == 0 || n < most) {
+			most = n
+		}
+	}
+	return running, most, most > 0
 }
 
 // meminfo reads the machine's memory, in bytes.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -220,7 +221,7 @@ var cadvisorFigures = []figure{
 // cadvisorMetrics are what the kernel counts of the node's cgroups, and what the machine has, under cAdvisor's names.
 func (s *Server) cadvisorMetrics() http.Handler {
 	r := prometheus.NewRegistry()
-	c := &cadvisorCollector{s: s}
+	c := &cadvisorCollector{s: s, machine: sync.OnceValue(figures.Reader{}.Machine)}
 	for _, f := range cadvisorFigures {
 		c.figures = append(c.figures, prometheus.NewDesc(f.name, f.help, append(entityLabels[:len(entityLabels):len(entityLabels)], f.labels...), nil))
 	}
@@ -240,7 +241,8 @@ func (s *Server) cadvisorMetrics() http.Handler {
 // cadvisorCollector reads the figures anew for each scrape.
 type cadvisorCollector struct {
 	s                                      *Server
-	figures                                []*prometheus.Desc // of cadvisorFigures
+	machine                                func() figures.Machine // which does not change
+	figures                                []*prometheus.Desc     // of cadvisorFigures
 	seen, failed, version                  *prometheus.Desc
 	cores, physical, sockets, memory, swap *prometheus.Desc
 }
@@ -267,7 +269,7 @@ func (c *cadvisorCollector) Collect(ch chan<- prometheus.Metric) {
 		if u, err := c.s.o.Host(); err == nil {
 			booted = u.Booted
 		}
-		m := figures.Reader{}.Machine()
+		m := c.machine()
 		ids := []string{m.BootID, m.MachineID, m.SystemUUID}
 		for d, v := range map[*prometheus.Desc]uint64{c.cores: m.CPUs, c.physical: m.Cores, c.sockets: m.Sockets, c.memory: m.Memory, c.swap: m.Swap} {
 			ch <- prometheus.MustNewConstMetric(d, gauge, float64(v), ids...)

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/agent/figures"
 )
 
 // HostUsage is what the whole machine uses.
@@ -37,30 +39,8 @@ func Host() (HostUsage, error) {
 	}
 	u := readMeminfo(mem)
 	u.Booted, u.CPUNanoseconds = readStat(stat)
-	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
-		u.Threads = readLoad(string(load))
-	}
-	for _, path := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && (u.MostThreads == 0 || n < u.MostThreads) {
-			u.MostThreads = n
-		}
-	}
+	u.Threads, u.MostThreads, _ = figures.Reader{}.Threads()
 	return u, nil
-}
-
-// readLoad reads the threads that there are of /proc/loadavg: 0.1 0.2 0.3 1/234 5678.
-func readLoad(text string) int64 {
-	f := strings.Fields(text)
-	if len(f) < 4 {
-		return 0
-	}
-	_, all, _ := strings.Cut(f[3], "/")
-	n, _ := strconv.ParseInt(all, 10, 64)
-	return n
 }
 
 // readStat reads /proc/stat. Its unit is 10 ms on every machine that Go runs on.
