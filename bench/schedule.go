@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -67,7 +66,7 @@ func schedule(ctx context.Context, b *bench, add adder) (err error) {
 	began := time.Now()
 	g, gctx := errgroup.WithContext(limited)
 	g.Go(func() error {
-		return untilBound(gctx, client, base+"?watch=1&fieldSelector=spec.nodeName!%3D&resourceVersion="+rv, scheduledPods)
+		return untilAdded(gctx, &s.target, base+"?watch=1&fieldSelector=spec.nodeName!%3D&resourceVersion="+rv, scheduledPods, func() error { return nil })
 	})
 	g.Go(func() error {
 		return many(gctx, &s.target, 16, scheduledPods, func(ctx context.Context, client *http.Client, i int) error {
@@ -86,15 +85,4 @@ func schedule(ctx context.Context, b *bench, add adder) (err error) {
 		value{unit: "/s", number: scheduledPods / took.Seconds(), bound: timesOf(upstreamScheduled, 10)},
 		value{name: "CPU of create, scheduling and binding", unit: "ms", number: ms(after-before) / scheduledPods})
 	return nil
-}
-
-// untilBound reads a watch that shows pods once they are bound, until n were.
-func untilBound(ctx context.Context, client *http.Client, url string, n int) error {
-	added := []byte(`{"type":"ADDED"`)
-	return watchLines(ctx, client, url, namesAlone, func(line []byte) (bool, error) {
-		if bytes.HasPrefix(line, added) {
-			n--
-		}
-		return n == 0, nil
-	})
 }

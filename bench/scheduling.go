@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -103,6 +102,7 @@ func (c *waiting) scheduled(ctx context.Context, b *bench, add adder) (err error
 		return err
 	}
 	base := s.config.Host + path // the port is another one
+	namespace := strings.TrimSuffix(base, "/pods")
 	client, err := s.client(1)
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (c *waiting) scheduled(ctx context.Context, b *bench, add adder) (err error
 	over, ended := context.WithCancel(meanwhile)
 	defer ended()
 	if c.churn {
-		g.Go(func() error { return churn(over, s, strings.TrimSuffix(base, "/pods")) })
+		g.Go(func() error { return churn(over, s, namespace) })
 	}
 	var began, last time.Time
 	var before, after time.Duration
@@ -126,22 +126,19 @@ func (c *waiting) scheduled(ctx context.Context, b *bench, add adder) (err error
 	}
 	g.Go(func() error {
 		defer ended()
-		left := c.pods
-		added := []byte(`{"type":"ADDED"`)
-		return watchLines(meanwhile, client, base+"?watch=1&labelSelector=color&fieldSelector=spec.nodeName!%3D&resourceVersion="+rv, namesAlone, func(line []byte) (_ bool, err error) {
-			if !bytes.HasPrefix(line, added) {
-				return false, nil
-			}
+		if err := untilAdded(meanwhile, &s.target, base+"?watch=1&labelSelector=color&fieldSelector=spec.nodeName!%3D&resourceVersion="+rv, c.pods, func() (err error) {
 			if began.IsZero() {
 				began = time.Now()
 				before, err = s.cpu()
 			}
-			if left--; left == 0 {
-				last = time.Now()
-				after, err = s.cpu()
-			}
-			return left == 0, err
-		})
+			return err
+		}); err != nil {
+			return err
+		}
+		last = time.Now()
+		var err error
+		after, err = s.cpu()
+		return err
 	})
 	if err := g.Wait(); err != nil {
 		return err
@@ -150,9 +147,21 @@ func (c *waiting) scheduled(ctx context.Context, b *bench, add adder) (err error
 	if err != nil {
 		return err
 	}
+	mixed := c.placed > 0 || c.churn
+	told, err := untilWritten(ctx, &s.target, client, namespace+"/events", c.pods, mixed)
+	if err != nil {
+		return err
+	}
 	slow, err := decision(ctx, client, s.config.Host)
 	if err != nil {
 		return err
+	}
+	events := "events"
+	if told.events < c.pods {
+		events = fmt.Sprintf("%s of %s events", number(float64(told.events)), number(float64(c.pods)))
+	}
+	if mixed { // they are looked for once a second
+		events += ", at most"
 	}
 	floor := bound{}
 	if c.floor > 0 {
@@ -160,7 +169,9 @@ func (c *waiting) scheduled(ctx context.Context, b *bench, add adder) (err error
 	}
 	add(fmt.Sprintf("scheduled: %s, %s pods that wait, %s nodes", c.what, number(float64(c.pods)), number(float64(c.nodes))),
 		value{unit: "/s", number: float64(c.pods-1) / last.Sub(began).Seconds(), bound: floor},
-		value{name: "CPU of scheduling, binding and events", unit: "ms", number: ms(after-before) / float64(c.pods)},
+		value{name: "CPU until then", unit: "ms", number: ms(after-before) / float64(c.pods)},
+		value{name: events, unit: "s later", number: told.at.Sub(last).Seconds()},
+		value{name: "CPU with them", unit: "ms", number: ms(told.cpu-before) / float64(c.pods)},
 		value{name: "p99 of a decision", unit: "ms", number: slow, bound: atMost(5)},
 		value{name: "resident", unit: "MB", number: float64(resident) / (1 << 20)})
 	return nil
