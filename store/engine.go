@@ -52,6 +52,9 @@ type Op struct {
 	Expect int64
 	// TTL, when positive, deletes the key after that time. Only with a Value.
 	TTL time.Duration
+	// Made may be told of the record that holds Value, while nobody else can have it: with its revision, before it is durable. It must
+	// not wait for anything, and no engine has to call it.
+	Made func(*Record)
 }
 
 // Event is one change of one key, as a watch sees it.

@@ -39,16 +39,17 @@ func (s *Store) Range(ctx context.Context, r Range) (Page, error) { return s.eng
 // Create stores a key that must not exist; a [*ConflictError] carries the record that does. A positive ttl makes the
 // engine delete the key after that time.
 func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (*Record, error) {
-	return s.put(ctx, Op{Key: key, Value: value, TTL: ttl})
+	return s.Put(ctx, Op{Key: key, Value: value, TTL: ttl})
 }
 
 // Update replaces the value of a key whose record is at revision expect; a [*ConflictError] carries the current record,
 // nil if there is none. Expect may be [Any], which also creates. The key's earlier ttl ends; a positive ttl begins anew.
 func (s *Store) Update(ctx context.Context, key string, expect int64, value []byte, ttl time.Duration) (*Record, error) {
-	return s.put(ctx, Op{Key: key, Value: value, Expect: expect, TTL: ttl})
+	return s.Put(ctx, Op{Key: key, Value: value, Expect: expect, TTL: ttl})
 }
 
-func (s *Store) put(ctx context.Context, op Op) (*Record, error) {
+// Put is Create or Update, as an operation says.
+func (s *Store) Put(ctx context.Context, op Op) (*Record, error) {
 	if op.Value == nil {
 		op.Value = []byte{}
 	}

@@ -141,6 +141,9 @@ func (d *DB) Stage(now time.Time, ops []store.Op) (Change, error) {
 		if op.TTL > 0 {
 			r.Expires = now.Add(op.TTL)
 		}
+		if op.Made != nil {
+			op.Made(r)
+		}
 		change.Records[i] = r
 		d.apply(store.Event{Revision: r.Revision, Key: r.Key, Record: r, Previous: previous})
 	}

@@ -235,6 +235,26 @@ func TestViews(t *testing.T) {
 }
 
 // TestReplacedExpiries updates keys that expire late: the records that were replaced are not kept until then.
+// TestMade: who writes is told of the record before anybody else can have it, and of none that is not made.
+func TestMade(t *testing.T) {
+	d := New(1, Options{})
+	var made []*store.Record
+	op := store.Op{Key: "k", Value: []byte("v"), Made: func(r *store.Record) {
+		made = append(made, r)
+		r.SetView("seen")
+	}}
+	change, err := d.Stage(time.Now(), []store.Op{op})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(made) != 1 || made[0] != change.Records[0] || made[0].Revision != change.Revision || made[0].View() != "seen" {
+		t.Errorf("told of %v, made %v", made, change.Records)
+	}
+	if _, err := d.Stage(time.Now(), []store.Op{op}); err == nil || len(made) != 1 {
+		t.Errorf("a key that is there: %v, told of %d records", err, len(made))
+	}
+}
+
 func TestReplacedExpiries(t *testing.T) {
 	d := New(1, Options{HistoryRevisions: 1})
 	for i := range 10_000 {

@@ -118,7 +118,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 		if &given[0] == &ops[0] {
 			ops = append([]store.Op(nil), given...)
 		}
-		ops[i].Value = value
+		ops[i].Value, ops[i].Made = value, nil // the record below is not the one that anybody reads
 	}
 	revision, records, err := e.under.Commit(ctx, ops...)
 	if err != nil {
