@@ -138,6 +138,8 @@ type Version struct {
 	Fields func(hub Object) (fields.Set, error)
 	// Protobuf says that objects of this version have a protobuf form.
 	Protobuf bool
+	// Weak is a way to an object that does not keep it alive: nil once it is gone. Nil: objects of this version are not kept so.
+	Weak func(obj Object) func() Object
 	// Strategic says that strategic merge patch works: New's type carries patch tags.
 	Strategic bool
 	// Unserved marks a version that is only stored.

@@ -48,7 +48,7 @@ func (v *Views) add(r *store.Record, size int64) {
 	v.push(viewEntry{record: weak.Make(r), size: size})
 	for v.total > v.max && v.first < len(v.queue) {
 		if old := v.pop().record.Value(); old != nil && old != r {
-			old.SetView(nil)
+			drop(old)
 		}
 	}
 }
@@ -78,12 +78,21 @@ func (v *Views) room(size int64) bool {
 		switch {
 		case !ok:
 		case now-f.listed.Load() > recentLists:
-			r.SetView(nil)
+			r.SetView(f.left())
 		default:
 			v.push(e)
 		}
 	}
 	return v.total+size <= v.max
+}
+
+// drop takes a record's forms away.
+func drop(r *store.Record) {
+	if f, ok := r.View().(*Forms); ok {
+		r.SetView(f.left())
+		return
+	}
+	r.SetView(nil)
 }
 
 func (v *Views) push(e viewEntry) {

@@ -107,6 +107,7 @@ type Forms struct {
 	Hub resource.Object
 
 	record    *store.Record // nil: kept elsewhere, not counted
+	shared    atomic.Bool   // others may keep Hub for longer
 	encodings []atomic.Pointer[[]byte]
 	listed    atomic.Int64 // the last list that it was in
 	fieldSet  atomic.Pointer[fields.Set]
@@ -139,6 +140,9 @@ func (k *Kind) Unstored(key string, obj resource.Object) (*Forms, error) {
 func (k *Kind) Attach(r *store.Record, hub resource.Object) *Forms {
 	f := k.NewForms(hub)
 	f.record = r
+	if _, ok := r.View().(*lent); ok {
+		f.shared.Store(true)
+	}
 	r.SetView(f)
 	k.views.add(r, k.formsSize(r))
 	return f
@@ -155,14 +159,72 @@ func (k *Kind) formsSize(r *store.Record) int64 {
 
 // Forms is the record's decoded and encoded forms, made now if nobody has before.
 func (k *Kind) Forms(r *store.Record) (*Forms, error) {
-	if f, ok := r.View().(*Forms); ok && f.Kind == k {
+	if f := k.view(r); f != nil {
 		return f, nil
 	}
-	hub, err := k.Decode(r)
+	hub, err := k.hub(r)
 	if err != nil {
 		return nil, err
 	}
 	return k.Attach(r, hub), nil
+}
+
+// Once is [Kind.Forms] of a record that is about to be replaced: what it does not have is not kept for others.
+func (k *Kind) Once(r *store.Record) (*Forms, error) {
+	if f := k.view(r); f != nil {
+		return f, nil
+	}
+	hub, err := k.hub(r)
+	if err != nil {
+		return nil, err
+	}
+	return k.NewForms(hub), nil
+}
+
+// view is the record's forms; nil if it has none.
+func (k *Kind) view(r *store.Record) *Forms {
+	if f, ok := r.View().(*Forms); ok && f.Kind == k {
+		return f
+	}
+	return nil
+}
+
+// hub is the object of a record without forms: the one that somebody still has, or a new one.
+func (k *Kind) hub(r *store.Record) (resource.Object, error) {
+	if v, ok := r.View().(*lent); ok && v.kind == k {
+		if hub := v.hub(); hub != nil {
+			return hub, nil
+		}
+	}
+	return k.Decode(r)
+}
+
+// lent stands for forms that had to go while somebody may still have their object, who keeps it alive.
+type lent struct {
+	kind *Kind
+	hub  func() resource.Object // nil: nobody has it any more
+}
+
+// left is what a record has in the place of its forms when these have to go.
+func (f *Forms) left() any {
+	if weakly := f.Kind.Hub().Weak; weakly != nil && f.shared.Load() {
+		return &lent{f.Kind, weakly(f.Hub)}
+	}
+	return nil
+}
+
+// Share is the object in a version, for somebody of this process who may keep it and does not change it.
+func (f *Forms) Share(version int) (resource.Object, error) {
+	f.shared.Store(true)
+	return f.Kind.Versioned(version, f.Hub)
+}
+
+// Size is how many bytes are stored of the object; 0 if it is none that is stored.
+func (f *Forms) Size() int {
+	if f.record == nil {
+		return 0
+	}
+	return len(f.record.Value)
 }
 
 // Listing is told of each list that begins.
@@ -171,11 +233,11 @@ func (k *Kind) Listing() { k.views.lists.Add(1) }
 // Listed is the record's forms as [Kind.Forms] gives them, for a list of many. They are kept only if there is room: a list
 // of more than there is room for would drop, each time, what it comes to next, and what others use.
 func (k *Kind) Listed(r *store.Record) (*Forms, error) {
-	if f, ok := r.View().(*Forms); ok && f.Kind == k {
+	if f := k.view(r); f != nil {
 		f.listed.Store(k.views.lists.Load())
 		return f, nil
 	}
-	hub, err := k.Decode(r)
+	hub, err := k.hub(r)
 	if err != nil {
 		return nil, err
 	}

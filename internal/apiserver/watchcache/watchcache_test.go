@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
+	"weak"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -237,6 +239,60 @@ func TestViewsAreBounded(t *testing.T) {
 
 // TestLargeListsKeepWhatTheyCan lists more than there is room for: each list finds what the first one kept, and another
 // kind's list takes the room over when that is not listed any more.
+// TestSharedObjectIsFoundAgain: an object that somebody still has is not decoded anew when its forms had to go, and one that nobody has is.
+func TestSharedObjectIsFoundAgain(t *testing.T) {
+	f := newFixture(t, 1500) // room for one
+	f.Versions[0].Weak = func(obj resource.Object) func() resource.Object {
+		to := weak.Make(obj.(*corev1.ConfigMap))
+		return func() resource.Object {
+			if o := to.Value(); o != nil {
+				return o
+			}
+			return nil
+		}
+	}
+	forms := func(r *store.Record) *Forms {
+		t.Helper()
+		got, err := f.Forms(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	one, other := f.put(t, "one"), f.put(t, "other")
+	private := forms(one).Hub
+	if forms(other); forms(one).Hub == private {
+		t.Error("an object that was not shared is kept")
+	}
+	shared, err := forms(one).Share(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the forms that come of a shared object have a shared one as well
+		forms(other)
+		if _, ok := one.View().(*Forms); ok {
+			t.Fatal("there is room for more than one")
+		}
+		if once, err := f.Once(one); err != nil || once.Hub != shared {
+			t.Errorf("once: %v, %v, which is not the shared object", once, err)
+		}
+		if _, ok := one.View().(*Forms); ok {
+			t.Error("forms for one use were kept")
+		}
+		if forms(one).Hub != shared {
+			t.Error("the shared object is not found again")
+		}
+	}
+	forms(other)
+	runtime.KeepAlive(shared)
+	runtime.KeepAlive(private)
+	shared, private = nil, nil
+	runtime.GC()
+	if got := forms(one).Hub; got.GetName() != "one" {
+		t.Errorf("after nobody had it any more it is %v", got)
+	}
+}
+
 func TestLargeListsKeepWhatTheyCan(t *testing.T) {
 	f := newFixture(t, 16<<10)
 	var first, second []*store.Record

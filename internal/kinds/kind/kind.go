@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"weak"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,7 +89,23 @@ func Version[T any, P pointer[T]](gvk schema.GroupVersionKind) resource.Version 
 		},
 		Protobuf:    true,
 		Strategic:   true,
+		Weak:        weakly[T, P],
 		Deprecation: warning,
+	}
+}
+
+// weakly is a way to an object that does not keep it alive.
+func weakly[T any, P pointer[T]](obj resource.Object) func() resource.Object {
+	o, ok := obj.(P)
+	if !ok {
+		return func() resource.Object { return nil }
+	}
+	to := weak.Make((*T)(o))
+	return func() resource.Object {
+		if o := to.Value(); o != nil {
+			return P(o)
+		}
+		return nil
 	}
 }
 
