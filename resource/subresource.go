@@ -75,6 +75,10 @@ type Backend interface {
 	List(ctx context.Context, r schema.GroupResource, namespace string) ([]Object, error)
 	// Update lets change edit a copy of the newest object and stores it, again on conflict. change's error ends it.
 	Update(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, change func(obj Object) error) (Object, error)
+	// Replace is Update for a change of which the server is sure: with makes the new object of the newest one, which is shared and
+	// read-only, and what lies below it may be that one's. The new object belongs to the server then, and has to be what would be
+	// read back once stored: no list or map without elements, times in whole seconds.
+	Replace(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, with func(newest Object) (Object, error)) (Object, error)
 	// Create stores obj as its kind's create would, without admission.
 	Create(ctx context.Context, r schema.GroupResource, obj Object, dryRun bool) (Object, error)
 	// Delete deletes as a client's DELETE would, without admission.

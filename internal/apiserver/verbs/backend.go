@@ -94,8 +94,26 @@ func (b *Backend) UpdateAsServer(ctx context.Context, r schema.GroupResource, na
 	return b.update(ctx, r, namespace, name, sub, dryRun, change)
 }
 
+// Replace implements [resource.Backend].
+func (b *Backend) Replace(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, with func(resource.Object) (resource.Object, error)) (resource.Object, error) {
+	return b.rewrite(ctx, r, namespace, name, writing{dryRun: dryRun, exact: true}, func(_ *Kind, cur *watchcache.Forms) (resource.Object, error) {
+		return with(cur.Hub)
+	})
+}
+
 // update is Update. With a subresource, the server is written down as who changed the fields.
 func (b *Backend) update(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool, change func(resource.Object) error) (resource.Object, error) {
+	return b.rewrite(ctx, r, namespace, name, writing{dryRun: dryRun}, func(k *Kind, cur *watchcache.Forms) (resource.Object, error) {
+		obj := own(cur)
+		if err := change(obj); err != nil || sub == "" || b.api.Fields == nil {
+			return obj, err
+		}
+		return b.api.Fields.Update(k.Descriptor, k.Storage, sub, cur.Hub, obj, "kube-apiserver")
+	})
+}
+
+// rewrite stores what is made of the newest object, again on conflict.
+func (b *Backend) rewrite(ctx context.Context, r schema.GroupResource, namespace, name string, how writing, next func(*Kind, *watchcache.Forms) (resource.Object, error)) (resource.Object, error) {
 	k, err := b.kind(r)
 	if err != nil {
 		return nil, err
@@ -112,27 +130,26 @@ func (b *Backend) update(ctx context.Context, r schema.GroupResource, namespace,
 		if rec == nil {
 			return nil, apierrors.NewNotFound(r, name)
 		}
-		cur, err := k.Forms(rec)
+		forms := k.Forms
+		if how.exact {
+			forms = k.Once
+		}
+		cur, err := forms(rec)
 		if err != nil {
 			return nil, err
 		}
-		obj := own(cur)
-		if err := change(obj); err != nil {
+		obj, err := next(k, cur)
+		if err != nil {
 			return nil, err
-		}
-		if sub != "" && b.api.Fields != nil {
-			if obj, err = b.api.Fields.Update(k.Descriptor, k.Storage, sub, cur.Hub, obj, "kube-apiserver"); err != nil {
-				return nil, err
-			}
 		}
 		var f *watchcache.Forms
 		if finished(k, obj, cur.Hub) {
-			if !dryRun {
+			if !how.dryRun {
 				_, err = b.api.remove(ctx, k, rec, cur.Hub)
 			}
 			f = k.NewForms(obj)
 		} else {
-			f, err = b.api.replace(ctx, k, rec, cur, obj, dryRun)
+			_, f, err = b.api.replaceRecord(ctx, k, rec, cur, obj, how)
 		}
 		var conflict *store.ConflictError
 		if errors.As(err, &conflict) && ctx.Err() == nil {

@@ -220,7 +220,7 @@ func (a *API) deleteOnce(ctx context.Context, d *deletion, rec *store.Record) (*
 		f, err := a.deleteNow(ctx, d, rec, cur, obj, graceful)
 		return f, true, err
 	}
-	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, dryRun, false)
+	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, writing{dryRun: dryRun})
 	return f, false, err
 }
 
@@ -230,7 +230,7 @@ func (a *API) deleteNow(ctx context.Context, d *deletion, rec *store.Record, cur
 	k, dryRun := d.kind, len(d.opts.DryRun) > 0
 	if graceful {
 		var err error
-		if rec, cur, err = a.replaceRecord(ctx, k, rec, cur, obj, dryRun, false); err != nil {
+		if rec, cur, err = a.replaceRecord(ctx, k, rec, cur, obj, writing{dryRun: dryRun}); err != nil {
 			return nil, err
 		}
 		d.marked = cur
@@ -273,7 +273,7 @@ func (a *API) beginDelete(ctx context.Context, d *deletion, rec *store.Record, c
 		obj.SetFinalizers(withPropagation(st, obj.GetFinalizers(), opts))
 	}
 	st.BeginDelete(obj)
-	_, f, err := a.replaceRecord(ctx, d.kind, rec, cur, obj, len(opts.DryRun) > 0, false)
+	_, f, err := a.replaceRecord(ctx, d.kind, rec, cur, obj, writing{dryRun: len(opts.DryRun) > 0})
 	return f, err
 }
 

@@ -38,7 +38,7 @@ func (b *Backend) SettleHeld(ctx context.Context, r schema.GroupResource, namesp
 		if err := change(obj); err != nil {
 			return err
 		}
-		now, f, err := b.api.replaceRecord(ctx, k, rec, cur, obj, false, false)
+		now, f, err := b.api.replaceRecord(ctx, k, rec, cur, obj, writing{})
 		if err == nil && b.api.rejected(f.Hub) {
 			err = b.api.reject(ctx, k, now, f)
 		}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -348,7 +349,7 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 		committed = true
 		return k.NewForms(obj), nil
 	}
-	now, f, err := a.replaceRecord(ctx, k, rec, cur, obj, c.dryRun, c.applied)
+	now, f, err := a.replaceRecord(ctx, k, rec, cur, obj, writing{dryRun: c.dryRun, applied: c.applied})
 	committed = err == nil && !c.dryRun
 	if committed && a.rejected(f.Hub) {
 		err = a.reject(ctx, k, now, f)
@@ -356,28 +357,28 @@ func (a *API) alterOnce(ctx context.Context, c *alteration, rec *store.Record) (
 	return f, err
 }
 
-// replace stores obj in the place of rec, unless it says the same.
-func (a *API) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, dryRun bool) (*watchcache.Forms, error) {
-	_, f, err := a.replaceRecord(ctx, k, rec, cur, obj, dryRun, false)
-	return f, err
+// writing is how an object is to be stored in the place of another.
+type writing struct {
+	dryRun  bool
+	applied bool // it is an applied configuration, whose managed fields are not given up to make room
+	exact   bool // it is what would be read back, see [resource.Backend]
 }
 
-// replaceRecord is replace, with the record that is stored afterwards. Of an applied configuration the managed fields are not given
-// up to make room.
-func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, dryRun, applied bool) (*store.Record, *watchcache.Forms, error) {
+// replaceRecord stores obj in the place of rec, unless it says the same, and returns the record that is stored afterwards.
+func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object, how writing) (*store.Record, *watchcache.Forms, error) {
 	rv := obj.GetResourceVersion()
 	obj.SetResourceVersion("")
-	if !dryRun {
+	if !how.dryRun {
 		obj.SetSelfLink("")
 	}
 	data, err := k.Codec.Encode(obj)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode %s: %w", rec.Key, err)
 	}
-	if bytes.Equal(data, rec.Value) && (dryRun || !a.Store.Stale(ctx, rec)) {
+	if bytes.Equal(data, rec.Value) && (how.dryRun || !a.Store.Stale(ctx, rec)) {
 		return rec, cur, nil
 	}
-	if dryRun {
+	if how.dryRun {
 		if obj, err = k.Decode(&store.Record{Key: rec.Key, Value: data, Revision: rec.Revision}); err != nil {
 			return nil, nil, err
 		}
@@ -385,14 +386,22 @@ func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur
 		return rec, k.NewForms(obj), nil
 	}
 	if tooLarge(rec.Key, data, rec.Revision) != nil {
-		if data, err = (stored{k, rec.Key}).encode(obj, rec.Revision, !applied); err != nil {
+		if data, err = (stored{k, rec.Key}).encode(obj, rec.Revision, !how.applied); err != nil {
 			return nil, nil, err
 		}
+		how.exact = false
 	}
 	tr := explain.From(ctx)
 	tr.Enter(explain.Store)
 	begun := time.Now()
-	now, err := a.Store.Update(ctx, rec.Key, rec.Revision, data, ttlOf(k, obj))
+	op := store.Op{Key: rec.Key, Expect: rec.Revision, Value: data, TTL: ttlOf(k, obj)}
+	if how.exact {
+		op.Made = func(r *store.Record) {
+			obj.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
+			k.Attach(r, obj)
+		}
+	}
+	now, err := a.Store.Put(ctx, op)
 	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {
 		return nil, nil, err

@@ -8,17 +8,20 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"pgregory.net/rapid"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -72,6 +75,20 @@ func (s *shelf) Update(_ context.Context, r schema.GroupResource, namespace, nam
 		s.objects[at(r, namespace, name)] = obj
 	}
 	return obj, nil
+}
+
+func (s *shelf) Replace(_ context.Context, r schema.GroupResource, namespace, name string, dry bool, with func(resource.Object) (resource.Object, error)) (resource.Object, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, ok := s.objects[at(r, namespace, name)]
+	if !ok {
+		return nil, apierrors.NewNotFound(r, name)
+	}
+	obj, err := with(old)
+	if err == nil && !dry {
+		s.objects[at(r, namespace, name)] = obj
+	}
+	return obj, err
 }
 
 func (s *shelf) Create(_ context.Context, r schema.GroupResource, obj resource.Object, dry bool) (resource.Object, error) {
@@ -152,6 +169,46 @@ func TestBinding(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBoundIsAsStored: what a binding makes of a pod is kept as it is for readers, so that it has to be what they would read.
+func TestBoundIsAsStored(t *testing.T) {
+	codec := Pod(nil).Codec
+	again := func(p resource.Object) *corev1.Pod {
+		data, err := codec.Encode(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		obj, err := codec.Decode(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return obj.(*corev1.Pod)
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		words := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "pod.beta.kubernetes.io/init-containers"}), rapid.SampledFrom([]string{"", "v"}), 0, 3)
+		p := pod("p", func(p *corev1.Pod) {
+			p.Annotations, p.Labels = words.Draw(r, "annotations"), words.Draw(r, "labels")
+			p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i", Ports: []corev1.ContainerPort{{ContainerPort: 80}}}}
+			p.Status.NominatedNodeName = rapid.SampledFrom([]string{"", "n2"}).Draw(r, "nominated")
+			for _, kind := range rapid.SliceOfNDistinct(rapid.SampledFrom([]corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady}), 0, 2, rapid.ID).Draw(r, "conditions") {
+				p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+					Type: kind, Status: corev1.ConditionStatus(rapid.SampledFrom([]string{"True", "False"}).Draw(r, "status")), LastTransitionTime: metav1.Unix(7, 0),
+				})
+			}
+		})
+		newest := again(p)
+		before := newest.DeepCopy()
+		binding := &corev1.Binding{Target: corev1.ObjectReference{Name: "n1"}}
+		binding.Annotations, binding.Labels = words.Draw(r, "annotations of the binding"), words.Draw(r, "labels of the binding")
+		now := bound(newest, binding)
+		if want := again(now); !reflect.DeepEqual(now, want) {
+			r.Errorf("the bound pod is not what is read back: %s", cmp.Diff(want, now))
+		}
+		if !reflect.DeepEqual(newest, before) {
+			r.Errorf("the pod that was there changed: %s", cmp.Diff(before, newest))
+		}
+	})
 }
 
 // TestEviction spends a budget, and keeps a pod whose budget has nothing left.

@@ -68,44 +68,59 @@ func bindPod(ctx context.Context, b resource.Backend, namespace, name string, ob
 	conflict := func(format string, args ...any) error {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, name, fmt.Errorf(format, args...))
 	}
-	_, err := b.Update(ctx, podsResource, namespace, name, dryRun(opts.DryRun), func(obj resource.Object) error {
-		pod, ok := obj.(*corev1.Pod)
+	_, err := b.Replace(ctx, podsResource, namespace, name, dryRun(opts.DryRun), func(newest resource.Object) (resource.Object, error) {
+		pod, ok := newest.(*corev1.Pod)
 		switch {
 		case !ok:
-			return apierrors.NewInternalError(fmt.Errorf("bind pod: %T is no pod", obj))
+			return nil, apierrors.NewInternalError(fmt.Errorf("bind pod: %T is no pod", obj))
 		case binding.UID != "" && binding.UID != pod.UID:
-			return changed(namespace, name, "UID", string(binding.UID), string(pod.UID))
+			return nil, changed(namespace, name, "UID", string(binding.UID), string(pod.UID))
 		case binding.ResourceVersion != "" && binding.ResourceVersion != pod.ResourceVersion:
-			return changed(namespace, name, "ResourceVersion", binding.ResourceVersion, pod.ResourceVersion)
+			return nil, changed(namespace, name, "ResourceVersion", binding.ResourceVersion, pod.ResourceVersion)
 		case pod.DeletionTimestamp != nil:
-			return conflict("pod %s is being deleted, cannot be assigned to a host", pod.Name)
+			return nil, conflict("pod %s is being deleted, cannot be assigned to a host", pod.Name)
 		case pod.Spec.NodeName != "":
-			return conflict("pod %v is already assigned to node %q", pod.Name, pod.Spec.NodeName)
+			return nil, conflict("pod %v is already assigned to node %q", pod.Name, pod.Spec.NodeName)
 		case len(pod.Spec.SchedulingGates) != 0:
-			return conflict("pod %v has non-empty .spec.schedulingGates", pod.Name)
+			return nil, conflict("pod %v has non-empty .spec.schedulingGates", pod.Name)
 		}
-		pod.Spec.NodeName = binding.Target.Name
-		if upstream.Gate("ClearingNominatedNodeNameAfterBinding") {
-			pod.Status.NominatedNodeName = ""
-		}
-		if pod.Annotations == nil {
-			pod.Annotations = map[string]string{}
-		}
-		maps.Copy(pod.Annotations, binding.Annotations)
-		podspec.DropInitAnnotations(pod.Annotations)
-		if upstream.Gate("PodTopologyLabelsAdmission") && len(binding.Labels) > 0 {
-			if pod.Labels == nil {
-				pod.Labels = map[string]string{}
-			}
-			maps.Copy(pod.Labels, binding.Labels)
-		}
-		podspec.SetCondition(&pod.Status, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
-		return nil
+		return bound(pod, binding), nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
+}
+
+// bound is the pod on the binding's node. It shares with the pod what does not change, and is what would be read back once stored.
+func bound(pod *corev1.Pod, binding *corev1.Binding) *corev1.Pod {
+	now := *pod
+	now.Spec.NodeName = binding.Target.Name
+	if upstream.Gate("ClearingNominatedNodeNameAfterBinding") {
+		now.Status.NominatedNodeName = ""
+	}
+	now.Annotations = joined(pod.Annotations, binding.Annotations)
+	podspec.DropInitAnnotations(now.Annotations)
+	if len(now.Annotations) == 0 {
+		now.Annotations = nil
+	}
+	if upstream.Gate("PodTopologyLabelsAdmission") {
+		now.Labels = joined(pod.Labels, binding.Labels)
+	}
+	now.Status.Conditions = append(make([]corev1.PodCondition, 0, len(pod.Status.Conditions)+1), pod.Status.Conditions...)
+	podspec.SetCondition(&now.Status, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
+	return &now
+}
+
+// joined is a map of its own with what both have, the second's where they differ; nil where neither has anything.
+func joined(first, second map[string]string) map[string]string {
+	if len(first)+len(second) == 0 {
+		return nil
+	}
+	all := make(map[string]string, len(first)+len(second))
+	maps.Copy(all, first)
+	maps.Copy(all, second)
+	return all
 }
 
 // changed refuses to bind another pod than the one that was meant, in the words of upstream's store.

@@ -7,6 +7,7 @@ package podspec
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,9 +16,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 )
 
-// SetCondition sets the condition of its type, and its transition time when the status changes. A zero probe time is kept.
+// SetCondition sets the condition of its type, and its transition time, in whole seconds, when the status changes. A zero probe time
+// is kept.
 func SetCondition(status *corev1.PodStatus, c corev1.PodCondition) {
-	c.LastTransitionTime = metav1.Now()
+	c.LastTransitionTime = metav1.Unix(time.Now().Unix(), 0)
 	for i := range status.Conditions {
 		old := &status.Conditions[i]
 		if old.Type != c.Type {
