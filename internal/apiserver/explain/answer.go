@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/extension/trace"
@@ -161,9 +163,15 @@ func state(objects Objects, r schema.GroupResource, version string, f form, b []
 	}
 	var m map[string]any
 	var err error
-	if f == stored {
+	switch f {
+	case stored:
 		m, err = objects.Stored(r, version, b)
-	} else {
+	case bound:
+		var binding corev1.Binding
+		if err = binding.Unmarshal(b); err == nil {
+			m, err = runtime.DefaultUnstructuredConverter.ToUnstructured(&binding)
+		}
+	default:
 		err = json.Unmarshal(b, &m)
 	}
 	return clean(m), err
@@ -239,7 +247,7 @@ func (w *walk) follow(objects Objects, gr schema.GroupResource, version string, 
 	for i := range w.steps {
 		s := &w.steps[i]
 		h := hand{kind: s.Kind, configuration: s.Configuration, name: s.Name, step: s}
-		if s.Result == trace.Changed && (s.form == inJSON || s.form == stored) {
+		if s.Result == trace.Changed && s.form.read() {
 			var err error
 			if h.before, err = state(objects, gr, version, s.form, s.Before); err != nil {
 				return err

@@ -405,4 +405,8 @@ const (
 	stored        // as the kind stores it
 	tooLarge      // they were too large to keep
 	hidden        // they were secret
+	bound         // a core/v1 Binding as protobuf
 )
+
+// read says whether the bytes can be read later.
+func (f form) read() bool { return f == inJSON || f == stored || f == bound }

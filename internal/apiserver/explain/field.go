@@ -37,7 +37,7 @@ func (r *Recorder) settings(q *question, path trace.Path, objects Objects) ([]tr
 			return nil, err
 		}
 		for _, c := range cs {
-			if c.form == stored || c.form == inJSON {
+			if c.form.read() {
 				writes = append(writes, write{rec, c})
 			}
 		}

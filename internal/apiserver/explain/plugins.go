@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -108,6 +110,11 @@ func (t *Trace) look(p *watching, obj resource.Object) ([]byte, form) {
 	if s := p.kind.Subresource(p.subresource); !free(obj) && (p.subresource == "" || s != nil && s.Strategy != nil) {
 		if b, err := p.kind.Codec.Encode(obj); err == nil {
 			return b, stored
+		}
+	}
+	if binding, ok := obj.(*corev1.Binding); ok { // of every pod there is one
+		if b, err := binding.Marshal(); err == nil {
+			return b, bound
 		}
 	}
 	b, err := json.Marshal(obj)

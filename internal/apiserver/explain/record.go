@@ -286,7 +286,7 @@ func appendText[T string | []byte](b []byte, s T) []byte {
 // appendContents writes what was before, and of what is after that which is not the same at the beginning or the end.
 func appendContents(b []byte, f form, before, after []byte) []byte {
 	b = append(b, byte(f))
-	if f != inJSON && f != stored {
+	if !f.read() {
 		return b
 	}
 	begin, end := 0, 0
@@ -352,7 +352,7 @@ func (r *reader) byte() byte {
 
 func (r *reader) contents() (f form, before, after []byte) {
 	f = form(r.byte())
-	if f != inJSON && f != stored {
+	if !f.read() {
 		return f, nil, nil
 	}
 	before = r.text()
@@ -369,7 +369,7 @@ func (r *reader) contents() (f form, before, after []byte) {
 
 // skip passes contents over.
 func (r *reader) skip() {
-	if f := form(r.byte()); f != inJSON && f != stored {
+	if f := form(r.byte()); !f.read() {
 		return
 	}
 	r.text()
