@@ -76,7 +76,7 @@ func runScheduler(_ context.Context, p *parts, o *settled) error {
 	connection := p.as(p.component(user.KubeScheduler))
 	p.client("scheduler", p.schedules(o, connection, func(ctx context.Context) error {
 		return scheduler.Run(ctx, scheduler.Options{
-			Config: connection, Plugins: p.schedulerPlugins, Configuration: p.scheduling,
+			Config: connection, Plugins: p.schedulerPlugins, Foreign: len(o.extensions.SchedulerPlugins) > 0, Configuration: p.scheduling,
 			Ledger: p.ledger, Configured: o.apiserver.Scheduler.ConfigFile, Logger: o.log.With("part", "scheduler"),
 			Why: p.decisions, Metrics: p.schedulerMetrics, ExtenderFailures: o.apiserver.Scheduler.ExtenderFailures, ExtenderPause: o.apiserver.Scheduler.ExtenderPause,
 		})

@@ -49,6 +49,9 @@ import (
 type Options struct {
 	Config  *rest.Config     // how to reach the API server; required
 	Plugins profile.Registry // in their order; required
+	// Foreign says that some of the plug-ins are others' own. Pods and nodes are then copies, so that nothing that they do to these
+	// is seen by anybody else.
+	Foreign bool
 	// Name is the schedulerName of the pods that it schedules; empty: default-scheduler.
 	Name string
 	// Configuration says which profiles there are, each with a name of its own, and which of the plug-ins they have; nil: one
@@ -98,7 +101,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	own := rest.CopyConfig(client)
 	own.ContentType = cmp.Or(own.ContentType, runtime.ContentTypeProtobuf) // bindings too; plug-ins that speak of custom resources choose for themselves
-	clientset, err := post.NewForConfig(own)
+	clientset, err := post.NewForConfig(own, !o.Foreign)
 	if err != nil {
 		return fmt.Errorf("make scheduler client: %w", err)
 	}
@@ -141,7 +144,7 @@ type scheduler struct {
 func run(ctx context.Context, o Options, connection *rest.Config, client kubernetes.Interface) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagers))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(o.withoutManagers))
 	podInformer := factory.InformerFor(&corev1.Pod{}, livePods)
 	broadcaster := events.NewBroadcaster(&eventSink{events.EventSinkImpl{Interface: post.Events(client)}, newWorkers()})
 	defer broadcaster.Shutdown()
@@ -224,10 +227,15 @@ func livePods(client kubernetes.Interface, resync time.Duration) toolscache.Shar
 	})
 }
 
-// withoutManagers drops what nobody here reads and is much of an object.
-func withoutManagers(obj any) (any, error) {
-	if o, ok := obj.(metav1.Object); ok {
-		o.SetManagedFields(nil)
+// withoutManagers drops what nobody here reads and is much of an object, unless it is shared with the server (see [post.NewForConfig]).
+func (o *Options) withoutManagers(obj any) (any, error) {
+	switch obj := obj.(type) {
+	case *corev1.Pod, *corev1.Node:
+		if o.Foreign {
+			obj.(metav1.Object).SetManagedFields(nil)
+		}
+	case metav1.Object:
+		obj.SetManagedFields(nil)
 	}
 	return obj, nil
 }

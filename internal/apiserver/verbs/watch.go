@@ -18,6 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/internal/handover"
 	"github.com/mortise-dev/mortise/store"
 )
 
@@ -74,6 +75,12 @@ func watch(q *req) error {
 		return nil
 	}
 	defer w.close()
+	if w.taker = handover.From(q.ctx); w.taker != nil && q.accept.target == nil {
+		w.taker.Begin()
+		defer w.taker.End()
+	} else {
+		w.taker = nil
+	}
 	if w.overHTTP() == nil {
 		w.run(cursor, initial, nil)
 	}

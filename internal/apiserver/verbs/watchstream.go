@@ -20,11 +20,14 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/cork"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/internal/handover"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -47,6 +50,8 @@ type eventStream struct {
 	// ws takes the events as messages, which end at ends; nil: they go out over HTTP, one after the other.
 	ws   *websocket.Conn
 	ends []int
+	// taker takes the events as they are, when the client is in this process and can.
+	taker *handover.Taker
 	// sent counts what was appended, until a flush tells traffic.
 	sent    watchcache.Sent
 	traffic *watchcache.Traffic
@@ -105,8 +110,21 @@ func (w *watching) overWebSocket(run func(gone <-chan struct{})) {
 	}).ServeHTTP(w.w, w.r)
 }
 
+// hand hands an event over. Objects lack their kind and version, as what typed clients decode does.
+func (w *watching) hand(what string, obj runtime.Object, size int) error {
+	w.sent.Note(size)
+	return w.taker.Tell(w.ctx, apiwatch.Event{Type: apiwatch.EventType(what), Object: obj})
+}
+
 // tell appends an event with an object's kept bytes.
 func (w *watching) tell(what string, f *watchcache.Forms) error {
+	if w.taker != nil {
+		obj, err := f.Share(w.version)
+		if err != nil {
+			return err
+		}
+		return w.hand(what, obj, f.Size())
+	}
 	if w.accept.target != nil {
 		v, err := w.form(f)
 		if err != nil {
@@ -184,6 +202,10 @@ func (w *watching) form(f *watchcache.Forms) (runtime.Object, error) {
 
 // frame appends an event with an object that has no kept bytes.
 func (w *watching) frame(what string, obj runtime.Object) error {
+	if w.taker != nil {
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+		return w.hand(what, obj, 0)
+	}
 	switch w.accept.media {
 	case mediaProtobuf:
 		m, ok := obj.(interface{ Marshal() ([]byte, error) })
@@ -275,6 +297,7 @@ func blank(obj resource.Object) resource.Object {
 // flush sends what was appended.
 func (s *eventStream) flush() error {
 	if !s.pending {
+		s.traffic.Add(&s.sent) // what was handed over
 		return nil
 	}
 	s.pending = false

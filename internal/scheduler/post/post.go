@@ -3,7 +3,7 @@
 
 // Package post sends what the scheduler writes most, a binding and an event for each pod, with little around it. What client-go does for
 // any request (it makes the URL three times, takes the latencies of nobody's metrics, decodes an answer that nobody reads) costs as much as
-// a third of the server's own work for a binding. [NewForConfig] makes a clientset whose bindings go this way, and [Events] is the way for
+// a third of the server's own work for a binding. So does decoding each pod that is bound once more. [NewForConfig] makes a clientset whose bindings go this way, and [Events] is the way for
 // events. What the server asks to be sent again is client-go's to send, and so is what has options, and everything where requests are to be held back.
 package post
 
@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -24,15 +25,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedeventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/internal/handover"
 )
 
-// NewForConfig is a clientset. Its bindings go straight where nothing holds requests back and bodies are protobuf.
-func NewForConfig(config *rest.Config) (kubernetes.Interface, error) {
+// NewForConfig is a clientset. Its bindings go straight where nothing holds requests back and bodies are protobuf. Pods and nodes that
+// it watches are then those of the server itself, if that is in this process and they may be shared: nobody may change them, and they
+// have all that is stored.
+func NewForConfig(config *rest.Config, share bool) (kubernetes.Interface, error) {
 	clientset, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -43,6 +49,9 @@ func NewForConfig(config *rest.Config) (kubernetes.Interface, error) {
 	s, err := newSender(config)
 	if err != nil {
 		return nil, err
+	}
+	if share {
+		s.core = clientset.CoreV1().RESTClient()
 	}
 	return &straight{Interface: clientset, core: core{clientset.CoreV1(), s}, sender: s}, nil
 }
@@ -95,6 +104,26 @@ func (p pods) Bind(ctx context.Context, binding *corev1.Binding, o metav1.Create
 	return err
 }
 
+// Watch tells of pods, which are shared with the server.
+func (p pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return p.sender.watch(ctx, "pods", p.namespace, o, p.PodInterface.Watch)
+}
+
+// Nodes are all.
+func (c *core) Nodes() typedcorev1.NodeInterface {
+	return nodes{c.CoreV1Interface.Nodes(), c.sender}
+}
+
+type nodes struct {
+	typedcorev1.NodeInterface
+	sender *sender
+}
+
+// Watch tells of nodes, which are shared with the server.
+func (n nodes) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return n.sender.watch(ctx, "nodes", "", o, n.NodeInterface.Watch)
+}
+
 type group struct {
 	typedeventsv1.EventsV1Interface
 	sender *sender
@@ -143,6 +172,7 @@ type sender struct {
 	agent     []string
 	encoder   runtime.Encoder
 	warned    rest.WarningHandlerWithContext
+	core      rest.Interface // asks for watches whose objects are shared; nil: none are
 }
 
 func newSender(config *rest.Config) (*sender, error) {
@@ -158,7 +188,7 @@ func newSender(config *rest.Config) (*sender, error) {
 	if agent == "" {
 		agent = rest.DefaultKubernetesUserAgent()
 	}
-	return &sender{transport, base, []string{agent}, protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), warned(config)}, nil
+	return &sender{transport: transport, base: base, agent: []string{agent}, encoder: protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), warned: warned(config)}, nil
 }
 
 // warned is who hears of a server's warnings: as with client-go the log, if nobody is named.
@@ -177,6 +207,19 @@ type withoutContext struct{ rest.WarningHandler }
 // HandleWarningHeaderWithContext hands a warning on.
 func (w withoutContext) HandleWarningHeaderWithContext(_ context.Context, code int, agent, text string) {
 	w.HandleWarningHeader(code, agent, text)
+}
+
+// watch has objects handed over as they are, if the server can and they may be shared.
+func (s *sender) watch(ctx context.Context, resource, namespace string, o metav1.ListOptions, otherwise func(context.Context, metav1.ListOptions) (watch.Interface, error)) (watch.Interface, error) {
+	if s.core == nil {
+		return otherwise(ctx, o)
+	}
+	o.Watch = true
+	request := s.core.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).VersionedParams(&o, scheme.ParameterCodec)
+	if o.TimeoutSeconds != nil {
+		request.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
+	}
+	return handover.Watch(ctx, request, func() (watch.Interface, error) { return otherwise(ctx, o) })
 }
 
 var protobufType = []string{runtime.ContentTypeProtobuf}

@@ -70,7 +70,7 @@ func TestBindSaysWhatClientGoSays(t *testing.T) {
 	config, requests, bodies := answering(t, says(t, http.StatusCreated, &metav1.Status{Status: metav1.StatusSuccess}))
 	for _, qps := range []float32{-1, 1000} { // straight, and held back by client-go
 		config.QPS, config.Burst = qps, 10
-		client, err := post.NewForConfig(config)
+		client, err := post.NewForConfig(config, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestEventSaysWhatClientGoSays(t *testing.T) {
 	e := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web.1"}, Note: "assigned"}
 	for _, qps := range []float32{-1, 1000} {
 		config.QPS, config.Burst = qps, 10
-		client, err := post.NewForConfig(config)
+		client, err := post.NewForConfig(config, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestEventSaysWhatClientGoSays(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	conflict := apierrors.NewConflict(corev1.Resource("pods/binding"), "web", io.EOF)
 	config, _, _ := answering(t, says(t, http.StatusConflict, &conflict.ErrStatus), func(w http.ResponseWriter) { http.Error(w, "no server", http.StatusBadGateway) })
-	client, err := post.NewForConfig(config)
+	client, err := post.NewForConfig(config, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestSentAgain(t *testing.T) {
 		w.Header().Set("Retry-After", "0")
 		w.WriteHeader(http.StatusTooManyRequests)
 	}, says(t, http.StatusCreated, &metav1.Status{Status: metav1.StatusSuccess}))
-	client, err := post.NewForConfig(config)
+	client, err := post.NewForConfig(config, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestWarningsAreHeard(t *testing.T) {
 	for _, qps := range []float32{-1, 1000} { // straight, and held back by client-go
 		var heard heard
 		config.QPS, config.Burst, config.WarningHandler = qps, 10, &heard
-		client, err := post.NewForConfig(config)
+		client, err := post.NewForConfig(config, true)
 		if err != nil {
 			t.Fatal(err)
 		}
