@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package recorder
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+)
+
+// How often a write is tried in all, and how long it waits before the next time: up to a quarter longer. As with client-go.
+const (
+	maxTries   = 12
+	retryAfter = 10 * time.Second
+)
+
+// write is an event, or a series' count, that is to be written.
+type write struct {
+	key key
+	happening
+	count int32 // of the series; 0: it is a single event
+	tries int32 // that failed
+	seen  int64 // when the series' last event was
+	next  *write
+}
+
+// write makes one request, or two, and says whether the same is to be tried again.
+func (r *Recorder) write(ctx context.Context, w *write) (again bool) {
+	if ctx.Err() != nil {
+		return false
+	}
+	e := w.event()
+	to := r.client.Events(e.Namespace)
+	var err error
+	if w.count > 0 {
+		_, err = to.Patch(ctx, e.Name, types.StrategicMergePatchType, w.patch(), metav1.PatchOptions{})
+	}
+	if w.count == 0 || apierrors.IsNotFound(err) {
+		_, err = to.Create(ctx, e, metav1.CreateOptions{})
+	}
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	log := r.logger.With("event", e.Name, "namespace", e.Namespace, "reason", e.Reason, "error", err)
+	var unmade *rest.RequestConstructionError
+	var refused *apierrors.StatusError
+	switch {
+	case errors.As(err, &unmade):
+		log.Warn("making request for event failed")
+		return false
+	case apierrors.IsAlreadyExists(err) && w.count > 0: // it came after the patch found none
+	case apierrors.IsAlreadyExists(err):
+		log.Debug("event exists")
+		return false
+	case errors.As(err, &refused):
+		log.Warn("server refused event")
+		return false
+	case w.tries+1 < maxTries:
+		log.Warn("writing event failed, trying again")
+	}
+	if w.tries++; w.tries == maxTries {
+		log.Warn("writing event failed, giving up", "tries", maxTries)
+		return false
+	}
+	return true
+}
+
+// tryLater puts a write that failed back after a while.
+func (r *Recorder) tryLater(w *write) {
+	r.mu.Lock()
+	r.retrying[w] = nil
+	r.mu.Unlock()
+	r.retries.Add(1)
+	timer := r.clock.AfterFunc(wait.Jitter(retryAfter, 0.25), func() {
+		defer r.retries.Done()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.retrying, w)
+		r.queue.push(w)
+		r.call()
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.retrying[w]; ok {
+		r.retrying[w] = timer
+	}
+}
+
+// stopRetrying returns when nothing is going to be put back. There are no writers any more.
+func (r *Recorder) stopRetrying() {
+	r.mu.Lock()
+	var timers []clock.Timer
+	for _, t := range r.retrying {
+		timers = append(timers, t)
+	}
+	r.mu.Unlock()
+	for _, t := range timers {
+		if t.Stop() {
+			r.retries.Done()
+		}
+	}
+	r.retries.Wait()
+}
+
+// fifo is a list of writes. A write is in one at a time.
+type fifo struct {
+	first, last *write
+	n           int
+}
+
+func (q *fifo) push(w *write) {
+	if q.last == nil {
+		q.first = w
+	} else {
+		q.last.next = w
+	}
+	q.last = w
+	q.n++
+}
+
+func (q *fifo) pop() *write {
+	w := q.first
+	q.first, w.next = w.next, nil
+	if q.first == nil {
+		q.last = nil
+	}
+	q.n--
+	return w
+}
+
+// prepend puts those of another list, which has some and is done with, before all others.
+func (q *fifo) prepend(others *fifo) {
+	others.last.next = q.first
+	q.first = others.first
+	if q.last == nil {
+		q.last = others.last
+	}
+	q.n += others.n
+}
