@@ -181,7 +181,7 @@ func (a *attempt) bind(ctx context.Context) {
 		a.bound()
 		a.measure(metrics.Scheduled)
 		a.event(a.assumed, corev1.EventTypeNormal, "Scheduled", "Binding",
-			fmt.Sprintf("Successfully assigned %v/%v to %v", a.assumed.Namespace, a.assumed.Name, a.node))
+			"Successfully assigned "+a.assumed.Namespace+"/"+a.assumed.Name+" to "+a.node)
 		a.profile.RunPostBind(ctx, a.state, a.assumed, a.node)
 		return
 	}
@@ -203,7 +203,7 @@ func (a *attempt) bind(ctx context.Context) {
 func (a *attempt) part() {
 	if !a.apart {
 		a.apart = true
-		<-a.ahead
+		a.goOn()
 	}
 }
 
@@ -354,7 +354,7 @@ func shorten(message string) string {
 
 // event tells of the pod in the name of its profile.
 func (a *attempt) event(pod *corev1.Pod, kind, reason, action, note string) {
-	a.profile.EventRecorder().WithLogger(klog.Logger{}).Eventf(pod, nil, kind, reason, action, "%s", note)
+	a.reporters[a.profile.Name()].Event(pod, nil, kind, reason, action, note)
 }
 
 // patch writes the condition, if there is one, and the nomination where they differ from what the pod has.

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/tools/events"
 	configv1 "k8s.io/kube-scheduler/config/v1"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/config"
@@ -21,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/plugins/noderesources"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
+	"github.com/mortise-dev/mortise/internal/scheduler/recorder"
 )
 
 // Check says what would keep a configuration from being used with the plug-ins. Profiles that name none but own, those that
@@ -83,11 +83,11 @@ func ignored(extenders []configv1.Extender) (out []string) {
 }
 
 // makeProfiles makes the profiles that the configuration names, or the one that there is without.
-func (s *scheduler) makeProfiles(ctx context.Context, recorder func(name string) events.EventRecorderLogger, clients profile.Clients) error {
+func (s *scheduler) makeProfiles(ctx context.Context, clients profile.Clients) error {
 	o, c := s.options, s.options.Configuration
 	clients.Waiting = profile.NewWaiting()
 	if c == nil {
-		clients.Recorder = recorder(o.Name)
+		clients.Recorder = s.reporter(o.Name)
 		p, err := profile.New(ctx, o.Name, o.Plugins, clients)
 		if err != nil {
 			return err
@@ -105,7 +105,7 @@ func (s *scheduler) makeProfiles(ctx context.Context, recorder func(name string)
 	var first *profile.Profile
 	var firstArgs runtime.Object
 	for _, x := range settings(c, ignored(c.Extenders)) {
-		clients.Recorder = recorder(x.Name)
+		clients.Recorder = s.reporter(x.Name)
 		p, err := profile.Configure(ctx, x, o.Plugins, clients)
 		if err != nil {
 			return fmt.Errorf("initializing profiles: creating profile for scheduler name %s: %w", x.Name, err) // upstream's words
@@ -123,6 +123,12 @@ func (s *scheduler) makeProfiles(ctx context.Context, recorder func(name string)
 		}
 	}
 	return nil
+}
+
+// reporter is the way of a profile's events.
+func (s *scheduler) reporter(name string) *recorder.Reporter {
+	s.reporters[name] = s.recorder.For(name)
+	return s.reporters[name]
 }
 
 func (s *scheduler) closeProfiles() {

@@ -6,7 +6,8 @@
 // background while it decides on the next.
 //
 // Reading order: config (what a KubeSchedulerConfiguration says), nodeinfo (what is known of a node), profile (plug-ins by
-// extension point), extender (those that are HTTP servers), cache, devices (what claims have of them), core (the decision), queue, plugins/<name>, and here
+// extension point), extender (those that are HTTP servers), cache, devices (what claims have of them), core (the decision), queue, recorder (events, which
+// are written behind the bindings), plugins/<name>, and here
 // profiles.go (from configuration to profiles), cycle.go (a pod's way), explain.go (what is kept of it), handlers.go and watch.go (what informers tell).
 package scheduler
 
@@ -18,6 +19,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,11 +28,9 @@ import (
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/extension"
@@ -42,6 +42,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/post"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
+	"github.com/mortise-dev/mortise/internal/scheduler/recorder"
 	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
@@ -125,20 +126,22 @@ func (o *Options) connect(client *rest.Config) {
 
 // scheduler is the state of one Run.
 type scheduler struct {
-	options  Options
-	logger   *slog.Logger
-	client   kubernetes.Interface
-	pods     corelisters.PodLister
-	cache    *cache.Cache
-	snapshot *cache.Snapshot
-	core     *core.Core
-	queue    *queue.Queue
-	devices  *devices.Manager
-	profiles map[string]*profile.Profile
-	binding  chan struct{} // as many as may bind at once
-	ahead    chan struct{} // as many as may be decided and not bound, but for those that wait for something
-	cycles   *workers      // that bind
-	attempts uint64        // that the loop has begun
+	options   Options
+	logger    *slog.Logger
+	client    kubernetes.Interface
+	pods      corelisters.PodLister
+	cache     *cache.Cache
+	snapshot  *cache.Snapshot
+	core      *core.Core
+	queue     *queue.Queue
+	devices   *devices.Manager
+	profiles  map[string]*profile.Profile
+	recorder  *recorder.Recorder
+	reporters map[string]*recorder.Reporter // of the profiles, by their names
+	binding   chan struct{}                 // as many as may bind at once
+	ahead     chan struct{}                 // as many as may be decided and not bound, but for those that wait for something
+	cycles    *workers                      // that bind
+	attempts  uint64                        // that the loop has begun
 }
 
 func run(ctx context.Context, o Options, connection *rest.Config, client kubernetes.Interface) error {
@@ -146,18 +149,17 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	defer cancel()
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(o.withoutManagers))
 	podInformer := factory.InformerFor(&corev1.Pod{}, livePods)
-	broadcaster := events.NewBroadcaster(&eventSink{events.EventSinkImpl{Interface: post.Events(client)}, newWorkers()})
-	defer broadcaster.Shutdown()
 	queued := map[string]queue.Profile{}
 	s := &scheduler{
 		options: o, logger: o.Logger, client: client,
 		pods:  corelisters.NewPodLister(podInformer.GetIndexer()),
 		cache: cache.New(), snapshot: cache.NewSnapshot(), core: core.New(o.Core),
 		queue:    queue.New(queued, o.queueOptions()),
-		profiles: map[string]*profile.Profile{}, binding: make(chan struct{}, o.Bindings), ahead: make(chan struct{}, 4*o.Bindings), cycles: newWorkers(),
+		profiles: map[string]*profile.Profile{},
+		recorder: recorder.New(post.Events(client), recorder.Options{Clock: o.Clock, Logger: o.Logger}), reporters: map[string]*recorder.Reporter{},
+		binding: make(chan struct{}, o.Bindings), ahead: make(chan struct{}, 4*o.Bindings), cycles: newWorkers(),
 	}
 	defer s.queue.Close()
-	recorder := func(name string) events.EventRecorderLogger { return broadcaster.NewRecorder(scheme.Scheme, name) }
 	manager, err := devices.New(ctx, factory)
 	if err != nil {
 		return err
@@ -165,7 +167,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	defer manager.Stop()
 	s.devices = manager
 	defer s.closeProfiles()
-	if err := s.makeProfiles(ctx, recorder, profile.Clients{
+	if err := s.makeProfiles(ctx, profile.Clients{
 		Client: client, Config: connection, Informers: factory, Nominator: s.queue, Activator: s.queue, Lister: s.snapshot, Metrics: o.Metrics, Devices: manager,
 	}); err != nil {
 		return err
@@ -173,9 +175,12 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	for name, p := range s.profiles {
 		queued[name] = p
 	}
-	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-		return fmt.Errorf("begin recording events: %w", err)
-	}
+	var recording sync.WaitGroup
+	recording.Go(func() { s.recorder.Run(ctx) })
+	defer func() {
+		cancel()
+		recording.Wait()
+	}()
 	nodeHandler, err := factory.Core().V1().Nodes().Informer().AddEventHandler(s.nodeHandler(ctx))
 	if err != nil {
 		return fmt.Errorf("watch nodes: %w", err)
@@ -252,8 +257,15 @@ func (s *scheduler) loop(ctx context.Context) {
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return
 		}
+		s.recorder.GiveWay()
 		if !s.schedule(ctx, item) {
-			<-s.ahead
+			s.goOn()
 		}
 	}
+}
+
+// goOn ends what the loop is ahead by with one attempt.
+func (s *scheduler) goOn() {
+	s.recorder.Proceed()
+	<-s.ahead
 }

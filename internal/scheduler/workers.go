@@ -31,16 +31,6 @@ func (w *workers) Go(ctx context.Context, task func()) {
 	}
 }
 
-// Do runs a task and returns when it is over.
-func (w *workers) Do(ctx context.Context, task func()) {
-	over := make(chan struct{})
-	w.Go(ctx, func() {
-		defer close(over)
-		task()
-	})
-	<-over
-}
-
 // Wait returns when no task is under way and all workers have ended, which they do once the context is done.
 func (w *workers) Wait() { w.running.Wait() }
 

@@ -36,13 +36,13 @@ func TestWorkers(t *testing.T) {
 		synctest.Wait()
 		did := 0
 		for range 100 {
-			w.Do(ctx, func() { worker(); did++ })
+			w.Go(ctx, func() { worker(); did++ })
 			synctest.Wait()
 		}
 		workers := 0
 		on.Range(func(any, any) bool { workers++; return true })
 		if did != 100 || workers != 8 {
-			t.Errorf("%d of 100 tasks were done when the last was said to be over, by %d workers", did, workers)
+			t.Errorf("%d of 100 tasks were done, by %d workers", did, workers)
 		}
 		began := time.Now()
 		w.Wait()
@@ -54,7 +54,7 @@ func TestWorkers(t *testing.T) {
 		cancel()
 		began = time.Now()
 		w.Wait()
-		w.Do(ctx, func() { did++ })
+		w.Go(ctx, func() { did++ })
 		w.Wait()
 		if took := time.Since(began); took != 0 || did != 101 {
 			t.Errorf("after the end workers stayed for %v, and a task was done %d times", took, did-100)
