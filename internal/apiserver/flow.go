@@ -172,7 +172,7 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	var turns *flowcontrol.Turns // nil: it needs none
 	elsewhere := s.aggregator.Find(r.URL.Path) != nil
 	if rec != nil && who != nil && !class.Exempt() && !elsewhere {
-		turns = s.turns.of(info.Verb, work.Seats() > 1)
+		turns = s.turns.of(info.Verb, work.Seats() > 1, rec.within())
 	}
 	refuse := func() { s.tooMany(w, r, info, s.flow.RetryAfter(class)) }
 	var release func()
@@ -216,15 +216,16 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 }
 
 // turns share the processors: those of reads leave one of them free for others, among whom are those that write, which mostly
-// wait for the disk.
-type turns struct{ narrow, wide, writes *flowcontrol.Turns }
+// wait for the disk. The parts of this process write by turns of their own: they are few and bound what they have under way themselves, and
+// with as few turns as users have, a scheduler that binds thousands of pods a second would wait for the disk once for every eight.
+type turns struct{ narrow, wide, writes, own *flowcontrol.Turns }
 
 func newTurns() turns {
 	n := min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) // of which there can be more than processors
-	return turns{narrow: flowcontrol.NewTurns(max(1, n-1)), wide: flowcontrol.NewLongTurns(max(1, n-1)), writes: flowcontrol.NewTurns(4 * n)}
+	return turns{narrow: flowcontrol.NewTurns(max(1, n-1)), wide: flowcontrol.NewLongTurns(max(1, n-1)), writes: flowcontrol.NewTurns(4 * n), own: flowcontrol.NewTurns(32 * n)}
 }
 
-func (t *turns) of(verb string, wide bool) *flowcontrol.Turns {
+func (t *turns) of(verb string, wide, within bool) *flowcontrol.Turns {
 	switch verb {
 	case "get", "list":
 		if wide {
@@ -232,6 +233,9 @@ func (t *turns) of(verb string, wide bool) *flowcontrol.Turns {
 		}
 		return t.narrow
 	case "create", "update", "patch", "delete":
+		if within {
+			return t.own
+		}
 		return t.writes
 	}
 	return nil

@@ -9,11 +9,22 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/store/memory"
 )
 
 // as says a request as somebody.
@@ -147,4 +158,44 @@ func TestGoaway(t *testing.T) {
 			t.Errorf("HTTP/%d: Connection %q", major, got)
 		}
 	}
+}
+
+type anybody struct{}
+
+func (anybody) Authorize(context.Context, *authorize.Attributes) (authorize.Decision, string, error) {
+	return authorize.Allow, "", nil
+}
+
+// TestTurnsOfThisProcess: while users' writes have taken all their turns, a part of this process writes at once, and another user waits.
+func TestTurnsOfThisProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := store.New(memory.Open(memory.Options{}))
+		s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{configMaps()}, Authorizers: []authorize.Authorizer{anybody{}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			s.end()
+			s.lifetime.Group.Wait()
+			if err := engine.Close(); err != nil {
+				t.Errorf("close store: %v", err)
+			}
+		}()
+		for range 4 * min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) {
+			if turn := s.turns.writes.Take(t.Context(), "joe", time.Second); turn != nil {
+				defer turn.End()
+			}
+		}
+		began := time.Now()
+		c := kubernetes.NewForConfigOrDie(s.Config(&user.DefaultInfo{Name: user.KubeScheduler})).CoreV1().ConfigMaps("ns")
+		if _, err := c.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "own"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("a part of this process waited %v", took)
+		}
+		if w := as(s, "jane", "POST", "/api/v1/namespaces/ns/configmaps", `{"metadata":{"name":"a"}}`); w.Code != http.StatusCreated || time.Since(began) == 0 {
+			t.Errorf("another user: %d after %v", w.Code, time.Since(began))
+		}
+	})
 }

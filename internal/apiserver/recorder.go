@@ -45,6 +45,12 @@ func (w *recorder) Routed(deprecated bool) {
 	}
 }
 
+// within says whether a part of this process is answered.
+func (w *recorder) within() bool {
+	_, ok := w.ResponseWriter.(*unary)
+	return ok
+}
+
 // Unwrap lets http.ResponseController reach the connection.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
