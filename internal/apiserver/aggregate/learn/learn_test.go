@@ -473,6 +473,7 @@ func TestOpenAPI(t *testing.T) {
 	if n := fetched.Load(); n != 1 {
 		t.Errorf("fetched %d times", n)
 	}
+	p.until(t, "current", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Current flunders" }) // it is asked beside the documents
 	f.set(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "}garbage") })
 	p.tell(f.remote("v1.wardle.example.com", "b"))
 	p.until(t, "stale", func(d *discovery.Remote) bool { return states(d)["wardle.example.com/v1"] == "Stale flunders" })
