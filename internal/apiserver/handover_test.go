@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -94,10 +95,19 @@ func TestHandedOverEnds(t *testing.T) {
 	f := start(t)
 	plain := 0
 	drained := func(w watch.Interface) (last watch.Event) {
-		for e := range w.ResultChan() { // ends, or the test does not
-			last = e
+		t.Helper()
+		late := time.After(20 * time.Second)
+		for {
+			select {
+			case e, ok := <-w.ResultChan():
+				if !ok {
+					return last
+				}
+				last = e
+			case <-late:
+				t.Fatal("the watch does not end")
+			}
 		}
-		return last
 	}
 	stopped := handed(t, f.inProcess, metav1.ListOptions{}, &plain)
 	stopped.Stop()
@@ -115,6 +125,8 @@ func TestHandedOverEnds(t *testing.T) {
 	}
 	cancel()
 	drained(w)
+	f = start(t) // whose feed of changes begins after what is forgotten
+	c = kubernetes.NewForConfigOrDie(f.inProcess).CoreV1()
 	for _, name := range []string{"a", "b"} {
 		if _, err := c.ConfigMaps("ns").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)

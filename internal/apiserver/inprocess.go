@@ -114,9 +114,11 @@ func (t *inProcess) stream(r *http.Request) (*http.Response, error) {
 	}()
 	select {
 	case <-w.begun:
-	case <-ctx.Done():
-		_ = reader.CloseWithError(ctx.Err())
-		return nil, ctx.Err()
+	case <-r.Context().Done(): // not ctx, which an answer that has ended already has ended too
+		cancel()
+		err := r.Context().Err()
+		_ = reader.CloseWithError(err)
+		return nil, err
 	}
 	// the end of the context must end a read that waits
 	stop := context.AfterFunc(ctx, func() { _ = writer.CloseWithError(ctx.Err()) })
