@@ -97,7 +97,8 @@ func TestPacedBurst(t *testing.T) {
 	for range 4096 {
 		burst = make([]byte, mb)
 	}
-	if h := held(); h > uint64(bound)*5/4 {
+	// without a bound it would be ten times what lives; a collection that does not get its processor in time ends late
+	if h := held(); h > uint64(bound)*2 {
 		t.Errorf("%d MB are held, of which %d MB live; the bound is %d MB", h/mb, len(lives), bound/mb)
 	}
 }
