@@ -24,8 +24,8 @@ up: build ## build, install what is missing, start a cluster, print what to type
 test: ## the whole test suite
 	./scripts/test
 
-race: ## the suite under the race detector
-	CGO_ENABLED=1 $(GO) test -tags $(TAGS) -race -short -timeout 30m ./...
+race: ## the suite under the race detector, and client-go's of changed objects
+	CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(GO) test -tags $(TAGS) -race -short -timeout 30m ./...
 
 lint: ## gofmt, go vet, staticcheck, the house rules
 	./scripts/lint
