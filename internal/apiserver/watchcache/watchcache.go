@@ -261,6 +261,9 @@ func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	if hub.GetResourceVersion() == "" {
 		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
 	}
+	if measured, ok := hub.(interface{ Size() int }); ok {
+		measured.Size() // a quantity keeps its text when it is asked for that first: now, while nobody shares it
+	}
 	return hub, nil
 }
 

@@ -8,11 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"testing"
 	"weak"
 
 	corev1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mortise-dev/mortise/resource"
@@ -290,6 +292,29 @@ func TestSharedObjectIsFoundAgain(t *testing.T) {
 	runtime.GC()
 	if got := forms(one).Hub; got.GetName() != "one" {
 		t.Errorf("after nobody had it any more it is %v", got)
+	}
+}
+
+// TestEncodingWritesNothing: to encode a shared object for one client changes nothing of what others read, not even what is not seen.
+func TestEncodingWritesNothing(t *testing.T) {
+	limit := quantity.MustParse("8Mi")
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}}}
+	k := newFixture(t, 1<<20).Kind
+	k.Codec = resource.ProtobufCodec(corev1.SchemeGroupVersion.WithKind("Pod"), func() resource.Object { return &corev1.Pod{} })
+	data, err := k.Codec.Encode(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared, err := k.Decode(&store.Record{Key: "k", Value: data})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := shared.DeepCopyObject()
+	if _, err := EncodeBare(shared, Protobuf); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(shared, before) {
+		t.Errorf("%#v is changed", shared.(*corev1.Pod).Spec.Volumes[0].EmptyDir.SizeLimit)
 	}
 }
 
