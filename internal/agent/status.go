@@ -107,7 +107,8 @@ func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status c
 	n.mu.Unlock()
 	if newest.ResourceVersion != "" && sameText(newest.Status, base) {
 		newest.Status, newest.ManagedFields = status, nil // whose fields they are, the server knows
-		made, err := n.client.CoreV1().Pods(api.Namespace).UpdateStatus(ctx, newest.DeepCopy(), metav1.UpdateOptions{}) // encoding writes to quantities
+		// encoding writes to quantities, which are the informer's
+		made, err := n.client.CoreV1().Pods(api.Namespace).UpdateStatus(ctx, newest.DeepCopy(), metav1.UpdateOptions{})
 		if !apierrors.IsConflict(err) {
 			return made, err
 		}
