@@ -47,8 +47,12 @@ func (v *Views) add(r *store.Record, size int64) {
 	defer v.mu.Unlock()
 	v.push(viewEntry{record: weak.Make(r), size: size})
 	for v.total > v.max && v.first < len(v.queue) {
-		if old := v.pop().record.Value(); old != nil && old != r {
-			drop(old)
+		old := v.pop().record.Value()
+		if old == nil || old == r {
+			continue
+		}
+		if f, ok := old.View().(*Forms); ok { // a record may be in the queue more than once
+			old.SetView(f.left())
 		}
 	}
 }
@@ -84,15 +88,6 @@ func (v *Views) room(size int64) bool {
 		}
 	}
 	return v.total+size <= v.max
-}
-
-// drop takes a record's forms away.
-func drop(r *store.Record) {
-	if f, ok := r.View().(*Forms); ok {
-		r.SetView(f.left())
-		return
-	}
-	r.SetView(nil)
 }
 
 func (v *Views) push(e viewEntry) {

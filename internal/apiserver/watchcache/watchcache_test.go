@@ -270,8 +270,12 @@ func TestSharedObjectIsFoundAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the forms that come of a shared object have a shared one as well
+	for range 2 { // the forms that come of a shared object have a shared one as well, and encodings are counted apart
+		if _, err := forms(one).Bytes(0, JSON); err != nil {
+			t.Fatal(err)
+		}
 		forms(other)
+		forms(f.put(t, "third"))
 		if _, ok := one.View().(*Forms); ok {
 			t.Fatal("there is room for more than one")
 		}
