@@ -75,11 +75,10 @@ func watch(q *req) error {
 		return nil
 	}
 	defer w.close()
-	if w.taker = handover.From(q.ctx); w.taker != nil && q.accept.target == nil {
-		w.taker.Begin()
-		defer w.taker.End()
-	} else {
-		w.taker = nil
+	if taker := handover.From(q.ctx); taker != nil && q.accept.target == nil {
+		w.taker = taker
+		taker.Begin()
+		defer taker.End()
 	}
 	if w.overHTTP() == nil {
 		w.run(cursor, initial, nil)
