@@ -27,6 +27,7 @@ func volumes(t *testing.T, n *realNode) {
 	t.Run("propagation", func(t *testing.T) { propagates(t, n, home) })
 	t.Run("NFS", func(t *testing.T) { networkFiles(t, n, home) })
 	t.Run("fields that change", func(t *testing.T) { fieldsChange(t, n) })
+	t.Run("hostile", func(t *testing.T) { hostileVolumes(t, n, home) })
 }
 
 // mounting is a pod with volumes, each mounted under its name.

@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/environ"
+	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
 // Mounts says what the runtime mounts into a container for its volumeMounts. Of volumes that are images, images says which ones they are.
@@ -73,11 +74,19 @@ func (m *Manager) Mounts(ctx context.Context, pod *corev1.Pod, container *corev1
 		out = append(out, &runtimeapi.Mount{
 			HostPath:      source,
 			ContainerPath: target,
-			Readonly:      mount.ReadOnly || (volume.PersistentVolumeClaim != nil && volume.PersistentVolumeClaim.ReadOnly),
+			Readonly:      mount.ReadOnly || readOnly(volume),
 			Propagation:   propagation(mount.MountPropagation),
 		})
 	}
 	return out, nil
+}
+
+// readOnly says whether no container may write to a volume, whatever its mount says. The contents of the first four types belong to the
+// node, which rewrites them as root: a container that could write there could lead it elsewhere (CVE-2017-1002102).
+func readOnly(v *corev1.Volume) bool {
+	return v.ConfigMap != nil || v.Secret != nil || v.Projected != nil || v.DownwardAPI != nil ||
+		v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly ||
+		v.NFS != nil && v.NFS.ReadOnly
 }
 
 func propagation(mode *corev1.MountPropagationMode) runtimeapi.MountPropagation {
@@ -93,9 +102,9 @@ func propagation(mode *corev1.MountPropagationMode) runtimeapi.MountPropagation 
 	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
 }
 
-// subPath makes part of a volume mountable. The part is opened without ever leaving the
-// volume (os.Root follows links, but none that lead out), and what was opened is bound
-// under the pod's directory; a link that somebody swaps in later changes nothing.
+// subPath makes part of a volume mountable. The part is found without ever leaving the volume (links are followed, but none that lead
+// out), and what was found is bound under the pod's directory; a link that somebody swaps in later changes nothing. Its contents are
+// not opened: the open of a FIFO would wait for a writer.
 func (m *Manager) subPath(pod *corev1.Pod, container *corev1.Container, index int, volumePath, sub, name string, volume *corev1.Volume) (string, error) {
 	if filepath.IsAbs(sub) || !filepath.IsLocal(sub) {
 		return "", fmt.Errorf("subPath %q of volume %q leaves the volume", sub, name)
@@ -105,7 +114,7 @@ func (m *Manager) subPath(pod *corev1.Pod, container *corev1.Container, index in
 		return "", fmt.Errorf("open volume %q: %w", name, err)
 	}
 	defer root.Close()
-	info, err := root.Stat(sub)
+	opened, err := safepath.Find(volumePath, sub)
 	if errors.Is(err, fs.ErrNotExist) {
 		mode := fs.FileMode(0o750)
 		if volume.EmptyDir != nil {
@@ -117,16 +126,16 @@ func (m *Manager) subPath(pod *corev1.Pod, container *corev1.Container, index in
 		if err := root.Chmod(sub, mode); err != nil {
 			return "", fmt.Errorf("open subPath %q of volume %q: %w", sub, name, err)
 		}
-		info, err = root.Stat(sub)
+		opened, err = safepath.Find(volumePath, sub)
 	}
 	if err != nil {
 		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", name, container.Name, err) // upstream's words
 	}
-	opened, err := root.Open(sub)
-	if err != nil {
-		return "", fmt.Errorf("open subPath %q of volume %q: %w", sub, name, err)
-	}
 	defer opened.Close()
+	info, err := opened.Stat()
+	if err != nil {
+		return "", fmt.Errorf("look at subPath %q of volume %q: %w", sub, name, err)
+	}
 
 	target := filepath.Join(m.PodDir(pod.UID), "volume-subpaths", name, container.Name, strconv.Itoa(index))
 	if mounted, err := m.Mounter.IsMountPoint(target); err == nil && mounted {

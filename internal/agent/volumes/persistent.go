@@ -6,11 +6,13 @@ package volumes
 import (
 	"context"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -76,6 +78,15 @@ func mountOptions(pv *corev1.PersistentVolume) []string {
 // nfs mounts a directory of a server. What was tried in vain leaves nothing. The list of mounts is asked whether it is there, not the
 // directory: a server that is gone would not answer.
 func (m *Manager) nfs(ctx context.Context, pod *corev1.Pod, name string, source *corev1.NFSVolumeSource, readOnly bool, options []string) error {
+	from, err := nfsSource(source.Server, source.Path)
+	if err != nil {
+		return err
+	}
+	for _, option := range options {
+		if strings.ContainsFunc(option, unicode.IsControl) {
+			return fmt.Errorf("mount option %q has control characters", option)
+		}
+	}
 	dir := m.volumeDir(pod.UID, "nfs", name)
 	mounts, err := m.Mounter.Below(filepath.Dir(dir))
 	if err != nil {
@@ -92,13 +103,31 @@ func (m *Manager) nfs(ctx context.Context, pod *corev1.Pod, name string, source 
 		options = append(options, "ro")
 	}
 	slices.Sort(options)
-	server := source.Server
-	if ip := net.ParseIP(server); ip != nil && ip.To4() == nil {
-		server = "[" + server + "]"
-	}
-	if err := m.Mounter.Mount(ctx, server+":"+source.Path, dir, "nfs", slices.Compact(options)); err != nil {
+	if err := m.Mounter.Mount(ctx, from, dir, "nfs", slices.Compact(options)); err != nil {
 		_ = os.Remove(dir) // only if it is empty
 		return err
 	}
 	return nil
 }
+
+// serverName is a host's name; underscores are not in the standard, but in use.
+var serverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9.])?$`)
+
+// nfsSource is what mount(8) mounts of a server. A server or path that mount or its helpers could take for an option, for a list of
+// servers or for another split of the two is refused; the API server takes any text for a server.
+func nfsSource(server, path string) (string, error) {
+	address, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(server, "["), "]"))
+	switch {
+	case err == nil && address.Is6() && serverZone(address.Zone()):
+		server = "[" + strings.Trim(server, "[]") + "]"
+	case !serverName.MatchString(server):
+		return "", fmt.Errorf("NFS server %q is not a host name or an IP address", server)
+	}
+	if !strings.HasPrefix(path, "/") || strings.ContainsFunc(path, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
+		return "", fmt.Errorf("NFS path %q is not an absolute path without white space and control characters", path)
+	}
+	return server + ":" + path, nil
+}
+
+// serverZone says whether an address's zone is none, or a plain name of an interface.
+func serverZone(zone string) bool { return zone == "" || serverName.MatchString(zone) }

@@ -79,7 +79,7 @@ func TestNFS(t *testing.T) {
 // TestMountSaysWhatMountSays: the program's arguments and its words are in the error, and it ends when nobody waits for it any more.
 func TestMountSaysWhatMountSays(t *testing.T) {
 	dir := t.TempDir()
-	script := "#!/bin/sh\necho \"$@\" >> " + dir + "/asked\ncase $3 in slow:*) sleep 60;; bad:*) echo no such share >&2; exit 32;; esac\n"
+	script := "#!/bin/sh\necho \"$@\" >> " + dir + "/asked\ncase $4 in slow:*) sleep 60;; bad:*) echo no such share >&2; exit 32;; esac\n"
 	if err := os.WriteFile(filepath.Join(dir, "mount"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestMountSaysWhatMountSays(t *testing.T) {
 	if err := (System{}).Mount(t.Context(), "good:/a", "/mnt", "nfs", []string{"ro", "soft"}); err != nil {
 		t.Error(err)
 	}
-	if asked, err := os.ReadFile(filepath.Join(dir, "asked")); err != nil || string(asked) != "-t nfs -o ro,soft good:/a /mnt\n" {
+	if asked, err := os.ReadFile(filepath.Join(dir, "asked")); err != nil || string(asked) != "-t nfs -o ro,soft -- good:/a /mnt\n" {
 		t.Errorf("asked %q, %v", asked, err)
 	}
 	err := System{}.Mount(t.Context(), "bad:/a", "/mnt", "nfs", nil)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -36,17 +37,18 @@ func (System) Huge(dir string, page int64) error {
 	return os.NewSyscallError("mount", unix.Mount("nodev", dir, "hugetlbfs", 0, fmt.Sprintf("pagesize=%d", page)))
 }
 
-// Mount runs mount(8), which knows the helpers of file systems. It ends with ctx.
+// Mount runs mount(8), which knows the helpers of file systems. It ends with ctx. The source and the directory are no options, whatever
+// they begin with, and the agent's environment stays with the agent.
 func (System) Mount(ctx context.Context, source, dir, kind string, options []string) error {
 	args := []string{"-t", kind}
 	if len(options) > 0 {
 		args = append(args, "-o", strings.Join(options, ","))
 	}
-	args = append(args, source, dir)
-	c := exec.CommandContext(ctx, "mount", args...)
+	c := exec.CommandContext(ctx, "mount", slices.Concat(args, []string{"--", source, dir})...)
+	c.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
 	c.WaitDelay = time.Second // a helper of it may hold the pipe
 	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("mount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s", err, strings.Join(args, " "), out) // upstream's words
+		return fmt.Errorf("mount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s", err, strings.Join(append(args, source, dir), " "), out) // upstream's words
 	}
 	return nil
 }

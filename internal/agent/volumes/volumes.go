@@ -34,6 +34,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
 // Sources is where contents come from.
@@ -198,8 +200,6 @@ func (m *Manager) write(pod *corev1.Pod, v *corev1.Volume, plugin string, memory
 		if err := m.tmpfs(dir, 0); err != nil {
 			return err
 		}
-	} else if err := os.Chmod(dir, 0o777); err != nil {
-		return fmt.Errorf("open volume directory: %w", err)
 	}
 	var group *int64
 	if pod.Spec.SecurityContext != nil {
@@ -320,7 +320,8 @@ func checkHostPath(h *corev1.HostPathVolumeSource) error {
 }
 
 // TearDown unmounts and removes all of the pod's directory. Data that are not the
-// node's own (hostPath) are never in it.
+// node's own (hostPath) are never in it. Links that containers made are removed, not
+// followed.
 func (m *Manager) TearDown(uid types.UID) error {
 	dir := m.PodDir(uid)
 	mounts, err := m.Mounter.Below(dir)
@@ -333,12 +334,15 @@ func (m *Manager) TearDown(uid types.UID) error {
 		}
 	}
 	// Removing what lies under a mount that is still there would remove somebody's data.
-	if mounts, err = m.Mounter.Below(dir); err != nil || len(mounts) > 0 {
-		return fmt.Errorf("still mounted below %s: %q, %w", dir, mounts, err)
+	if mounts, err = m.Mounter.Below(dir); err != nil {
+		return fmt.Errorf("look for mounts of pod %s: %w", uid, err)
+	}
+	if len(mounts) > 0 {
+		return fmt.Errorf("still mounted below %s: %q", dir, mounts)
 	}
 	m.tokens.forget(uid)
 	m.credentials.forget(uid)
-	if err := os.RemoveAll(dir); err != nil {
+	if err := safepath.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove directory of pod %s: %w", uid, err)
 	}
 	return nil

@@ -169,7 +169,10 @@ func (s *sources) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMa
 	return &corev1.ConfigMap{Data: map[string]string{"k": "text"}, BinaryData: map[string][]byte{"b": {1}}}, nil
 }
 
-func (s *sources) Secret(context.Context, string, string) (*corev1.Secret, error) {
+func (s *sources) Secret(_ context.Context, _, name string) (*corev1.Secret, error) {
+	if name == "no" {
+		return nil, apierrors.NewNotFound(corev1.Resource("secret"), name)
+	}
 	return &corev1.Secret{Data: map[string][]byte{"s": []byte("secret")}}, nil
 }
 

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package safepath opens files that a container may have made or replaced. The agent runs as root outside of the container, so a
+// symbolic link may lead it to files of the host, and a FIFO or a device may block it for good. The functions here look at a file
+// before they open it, never wait, and never leave the directory that they are given.
+package safepath
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotRegular says that a file is a link, a FIFO, a device, a socket or a directory.
+var ErrNotRegular = errors.New("not a regular file")
+
+// retries bounds how often Find begins anew while somebody renames directories below the root.
+const retries = 100
+
+// OpenRegular opens a regular file to read it. It follows no link in the path's last element and does not open anything else than a
+// regular file: the open of a FIFO would wait for a writer, and that of a device may act. It does not wait for leases either.
+func OpenRegular(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
+	}
+	// The descriptor holds the file that was looked at, whatever has the name now.
+	opened, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(opened), path), nil
+}
+
+// ReadRegular reads the beginning of a regular file, at most limit bytes of it.
+func ReadRegular(path string, limit int64) ([]byte, error) {
+	f, err := OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, limit))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return text, nil
+}
+
+// Find finds a file of any type below a directory without opening its contents (O_PATH): the result serves for Stat and as
+// /proc/self/fd/N, the source of a bind mount. Links below the root are followed as long as they stay below it.
+func Find(root, sub string) (*os.File, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: root, Err: err}
+	}
+	defer unix.Close(dir)
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
+	var found int
+	for range retries {
+		found, err = unix.Openat2(dir, sub, how)
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: sub, Err: err}
+	}
+	return os.NewFile(uintptr(found), sub), nil
+}
