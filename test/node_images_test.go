@@ -78,9 +78,13 @@ func pulls(t *testing.T, n *realNode) {
 	}
 	n.hasEvent(t, "known", "Pulling", `Pulling image "`+image+`"`)
 	n.hasEvent(t, "known", "Pulled", `Successfully pulled image "`+image+`"`)
-	n.create(t, pod("again", corev1.PullIfNotPresent))
+	// The image is on the node now: for those with credentials, and for nobody else.
+	n.create(t, pod("again", corev1.PullIfNotPresent, "tools"), pod("late", corev1.PullIfNotPresent), pod("hidden", corev1.PullNever))
 	n.ready(t, "again")
-	n.hasEvent(t, "again", "Pulled", "already present on machine")
+	n.hasEvent(t, "again", "Pulled", "already present on machine and can be accessed by the pod")
+	waits("late", "ImagePullBackOff")
+	n.hasEvent(t, "late", "Failed", `Failed to pull image "`+image+`"`)
+	waits("hidden", "ErrImageNeverPull")
 }
 
 // push gives a registry the image of busybox, as version 1 of a repository.

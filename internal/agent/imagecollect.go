@@ -100,9 +100,19 @@ func (n *node) seeImages(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}
+	listed := n.Clock.Now()
 	list, err := n.cri.Images.ListImages(cri.Quiet(ctx), nil)
 	if err != nil {
 		return fmt.Errorf("list images: %w", err)
+	}
+	if n.pulls != nil {
+		var refs []string
+		for _, i := range list {
+			refs = append(refs, i.Id)
+		}
+		if err := n.pulls.Prune(refs, listed); err != nil {
+			n.Logger.Warn("remove records of images that are gone", "err", err)
+		}
 	}
 	used := map[string]bool{n.sandboxImage(ctx): true}
 	for _, c := range containers {

@@ -5,17 +5,17 @@ package agent
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/credentialprovider"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 )
 
@@ -58,16 +58,24 @@ func (n *node) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 			policy = corev1.PullAlways
 		}
 	}
-	switch {
-	case present != nil && policy != corev1.PullAlways:
-		n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image))
-		return present, 0, nil
-	case policy == corev1.PullNever:
+	lookup := sync.OnceValues(func() ([]credentialprovider.Credential, error) { return n.pullCredentials(ctx, pod, spec.Image) })
+	if present != nil && policy != corev1.PullAlways {
+		must, message, err := n.mustPull(c, present.Id, lookup)
+		if err != nil {
+			return nil, retryLate, &corev1.ContainerStateWaiting{Reason: err.Error(), Message: err.Error()} // as kubelet
+		}
+		if !must {
+			n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", message)
+			return present, 0, nil
+		}
+	}
+	// Never says the same of an image that is not there and of one that the pod has no credentials for.
+	if policy == corev1.PullNever {
 		message := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
 		n.containerEvent(pod, c, corev1.EventTypeWarning, "ErrImageNeverPull", message)
 		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull", Message: message}
 	}
-	return n.pull(ctx, pod, c, spec)
+	return n.pull(ctx, pod, c, pulling{spec, lookup})
 }
 
 func (n *node) imageOf(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, error) {
@@ -78,7 +86,13 @@ func (n *node) imageOf(ctx context.Context, spec *runtimeapi.ImageSpec) (*runtim
 	return resp.GetImage(), nil
 }
 
-func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, spec *runtimeapi.ImageSpec) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
+// pulling is an image to pull, and the credentials for it.
+type pulling struct {
+	spec        *runtimeapi.ImageSpec
+	credentials func() ([]credentialprovider.Credential, error)
+}
+
+func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, p pulling) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
 	key := fmt.Sprintf("%s_%s", pod.UID, c.Image)
 	start := n.Clock.Now()
 	asked := start
@@ -87,20 +101,17 @@ func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, s
 		n.containerEvent(pod, c, corev1.EventTypeNormal, "BackOff", message)
 		return nil, until.at.Sub(start), &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: message + ": " + until.message}
 	}
+	credentials, err := p.credentials()
+	if err != nil {
+		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: err.Error(), Message: err.Error()} // as kubelet
+	}
 	n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", c.Image))
-	auths := append(n.pullAuths(ctx, pod, spec.Image), nil)
 	var ref string
 	release, err := n.acquirePull(ctx)
 	if err == nil {
 		defer release()
 		start = n.Clock.Now()
-	} else {
-		auths = nil
-	}
-	for _, auth := range auths {
-		if ref, err = n.cri.Images.PullImage(cri.Quiet(ctx), spec, auth, nil); err == nil {
-			break
-		}
+		ref, err = n.pullRecorded(ctx, c.Image, p.spec, credentials)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -116,10 +127,12 @@ func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, s
 	}
 	n.imageBackoff.Forget(func(k string) bool { return k == key })
 	n.forgetFailures(func(k string) bool { return k == key })
-	image, err := n.imageOf(ctx, spec)
-	if err == nil && image == nil {
-		image = &runtimeapi.Image{Id: ref}
+	// What was pulled, and not what the name means by now: another pod may have pulled the name again.
+	image, err := n.imageOf(ctx, &runtimeapi.ImageSpec{Image: ref})
+	if image == nil {
+		image = &runtimeapi.Image{}
 	}
+	image.Id = ref
 	if err != nil {
 		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: "ImageInspectError", Message: cri.Message(err)}
 	}
@@ -170,63 +183,6 @@ func withTag(image string) (string, error) {
 		return image, nil
 	}
 	return image + ":latest", nil
-}
-
-// pullAuths are the credentials of the pod's pull secrets that fit the image's registry.
-func (n *node) pullAuths(ctx context.Context, pod *corev1.Pod, image string) []*runtimeapi.AuthConfig {
-	var out []*runtimeapi.AuthConfig
-	for _, ref := range pod.Spec.ImagePullSecrets {
-		secret, err := n.objects.Secret(ctx, pod.Namespace, ref.Name)
-		if err != nil {
-			n.recorder.Event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", fmt.Sprintf("Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", ref.Name))
-			continue
-		}
-		out = append(out, credentials(secret, image)...)
-	}
-	return out
-}
-
-// credentials reads a docker configuration.
-func credentials(secret *corev1.Secret, image string) []*runtimeapi.AuthConfig {
-	type login struct{ Username, Password, Auth string }
-	logins := map[string]login{}
-	switch secret.Type {
-	case corev1.SecretTypeDockerConfigJson:
-		var file struct{ Auths map[string]login }
-		if json.Unmarshal(secret.Data[corev1.DockerConfigJsonKey], &file) != nil {
-			return nil
-		}
-		logins = file.Auths
-	case corev1.SecretTypeDockercfg:
-		if json.Unmarshal(secret.Data[corev1.DockerConfigKey], &logins) != nil {
-			return nil
-		}
-	}
-	registry, _, found := strings.Cut(image, "/")
-	if !found || !strings.ContainsAny(registry, ".:") && registry != "localhost" {
-		registry = "docker.io"
-	}
-	var keys []string
-	for key := range logins {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b string) int { return strings.Compare(b, a) })
-	var out []*runtimeapi.AuthConfig
-	for _, key := range keys {
-		host := strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
-		host, _, _ = strings.Cut(host, "/")
-		if host != registry && !(registry == "docker.io" && host == "index.docker.io") {
-			continue
-		}
-		l := logins[key]
-		if l.Auth != "" && l.Username == "" {
-			if plain, err := base64.StdEncoding.DecodeString(l.Auth); err == nil {
-				l.Username, l.Password, _ = strings.Cut(string(plain), ":")
-			}
-		}
-		out = append(out, &runtimeapi.AuthConfig{Username: l.Username, Password: l.Password})
-	}
-	return out
 }
 
 // runtimeHandler is the handler that the pod's runtime class names.

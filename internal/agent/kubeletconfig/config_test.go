@@ -94,6 +94,14 @@ func TestDropInsAreMergedInOrder(t *testing.T) {
 	}
 }
 
+func TestImageCredentialPolicies(t *testing.T) {
+	for _, text := range []string{"NeverVerify", "NeverVerifyPreloadedImages", "AlwaysVerify", "NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [busybox, example.org/*]"} {
+		if _, err := Parse([]byte(head + "imagePullCredentialsVerificationPolicy: " + text + "\n")); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"unknown field":          {"maxpods: 3", `unknown field "maxpods"`},
@@ -121,7 +129,9 @@ func TestRefused(t *testing.T) {
 		"reserved amount":        {"kubeReserved: {memory: lots}", `failed to parse quantity "lots" for "memory" resource`},
 		"static processors":      {"cpuManagerPolicy: static", "cpuManagerPolicy is not supported: containers would not have processors or memory of their own"},
 		"swap":                   {"memorySwap: {swapBehavior: Some}", "memorySwap.swapBehavior"},
-		"image credentials":      {"imagePullCredentialsVerificationPolicy: AlwaysVerify", "imagePullCredentialsVerificationPolicy is not supported"},
+		"image credentials":      {"imagePullCredentialsVerificationPolicy: Perhaps", `option "Perhaps" specified for imagePullCredentialsVerificationPolicy`},
+		"image allowlist alone":  {"preloadedImagesVerificationAllowlist: [busybox]", "can't set `preloadedImagesVerificationAllowlist`"},
+		"image allowlist":        {"imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: ['a*']", "invalid image pattern in `preloadedImagesVerificationAllowlist`: not a valid wildcard"},
 		"another image service":  {"imageServiceEndpoint: unix:///images.sock", "imageServiceEndpoint is not supported"},
 		"run once":               {"runOnce: true", "Runonce mode has been deprecated"},
 		"taint":                  {"registerWithTaints: [{key: 'a b', effect: NoSchedule}]", "invalid configuration: taint"},

@@ -35,6 +35,7 @@ func Fields() []componentconfig.Field {
 		honoured("figures of volumes", "volumeStatsAggPeriod"),
 		honoured("events", "eventRecordQPS", "eventBurst"),
 		honoured("pulling images", "serializeImagePulls", "maxParallelImagePulls", "registryPullQPS", "registryBurst"),
+		honoured("who may use an image that is on the node", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
 		honoured("collecting images", "imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent"),
 		honoured("eviction", "evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
 			"evictionMinimumReclaim", "mergeDefaultEvictionSettings", "localStorageCapacityIsolation"),
@@ -42,7 +43,7 @@ func Fields() []componentconfig.Field {
 		honoured("containers", "podPidsLimit", "cpuCFSQuota", "cpuCFSQuotaPeriod", "seccompDefault", "allowedUnsafeSysctls", "crashLoopBackOff", "memorySwap", "memoryThrottlingFactor", "userNamespaces"),
 		honoured("shutting down", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority"),
 		honoured("the machine is checked", "failSwapOn", "failCgroupV1", "protectKernelDefaults"),
-		honoured("names are checked; a gate changes what is checked, and what the node declares in its status, not what it does", "featureGates"),
+		honoured("names are checked; a gate changes what is checked and what the node declares in its status; what it does, only KubeletEnsureSecretPulledImages", "featureGates"),
 
 		honoured("a node that joined asks the cluster for its serving certificate; one in the server's process has one anyway", "serverTLSBootstrap"),
 		without("a node that joined always replaces its certificate; one in the server's process has none that ends", "rotateCertificates"),
@@ -63,7 +64,6 @@ func Fields() []componentconfig.Field {
 		refuse("containers would not have processors or memory of their own", "cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy",
 			"topologyManagerPolicy", "topologyManagerPolicyOptions", "qosReserved", "memoryReservationPolicy"),
 		refuse("daemons of the system would not be bounded; pods and none are honoured", "enforceNodeAllocatable"),
-		refuse("pods would have images without credentials for them; NeverVerify is what is done", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist"),
 		refuse("pods would not have them", "defaultPodSysctls"),
 		refuse("images are the runtime's", "imageServiceEndpoint"),
 		refuse("kubelet has no such mode any more", "runOnce"),
@@ -79,9 +79,7 @@ func Unheeded(c *configv1beta1.KubeletConfiguration) []string {
 func refused(c *configv1beta1.KubeletConfiguration) []error {
 	harmless := map[string]bool{
 		"enforceNodeAllocatable": !slices.ContainsFunc(c.EnforceNodeAllocatable, func(word string) bool { return word != enforcePods && word != enforceNone }),
-		"imagePullCredentialsVerificationPolicy": slices.Contains([]configv1beta1.ImagePullCredentialsVerificationPolicy{"", configv1beta1.NeverVerify, configv1beta1.NeverVerifyPreloadedImages},
-			c.ImagePullCredentialsVerificationPolicy),
-		"imageServiceEndpoint": c.ImageServiceEndpoint == c.ContainerRuntimeEndpoint,
+		"imageServiceEndpoint":   c.ImageServiceEndpoint == c.ContainerRuntimeEndpoint,
 	}
 	return componentconfig.Unsupported(Fields(), componentconfig.Set(c, Default()), harmless)
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
+	"github.com/mortise-dev/mortise/internal/agent/pullmanager"
 )
 
 // mistakes collects what is wrong.
@@ -130,6 +131,9 @@ func checkImages(c *configv1beta1.KubeletConfiguration, m *mistakes) {
 	}
 	policies := []configv1beta1.ImagePullCredentialsVerificationPolicy{configv1beta1.NeverVerify, configv1beta1.NeverVerifyPreloadedImages, configv1beta1.NeverVerifyAllowlistedImages, configv1beta1.AlwaysVerify}
 	m.add(!slices.Contains(policies, policy), "option %q specified for imagePullCredentialsVerificationPolicy. Valid options are %q, %q, %q or %q", policy, policies[0], policies[1], policies[2], policies[3])
+	if err := pullmanager.ValidateAllowlist(c.PreloadedImagesVerificationAllowlist); err != nil && policy == configv1beta1.NeverVerifyAllowlistedImages {
+		m.add(true, "invalid image pattern in `preloadedImagesVerificationAllowlist`: %v", err)
+	}
 	m.add(len(c.PreloadedImagesVerificationAllowlist) > 0 && policy != configv1beta1.NeverVerifyAllowlistedImages, "can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not \"NeverVerifyAllowlistedImages\"")
 }
 

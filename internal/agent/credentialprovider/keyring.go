@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package credentialprovider finds the credentials that a pod's image pull secrets have for an image, by kubelet's rules.
+//
+// A secret holds a docker configuration: a table whose keys name a registry or repositories of one, such as
+// "registry.example.com", "registry.example.com:5000/team" or "*.example.com". A key fits an image if
+//
+//   - its host has as many parts as the image's registry, and each part fits as a pattern (* and ? stay within a part);
+//   - its port is the image's, where no port fits no port only;
+//   - its path is a prefix of the image's repository.
+//
+// [Keyring.Lookup] returns the credentials of every key that fits, the most specific key first; the caller tries them in
+// order. An image of Docker Hub without such a key has those of the key index.docker.io.
+//
+// A Keyring is filled by Add and then only read; reading may be concurrent.
+package credentialprovider
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+	corev1 "k8s.io/api/core/v1"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// dockerHub is the key of credentials for Docker Hub.
+const dockerHub = "index.docker.io"
+
+// Credential is a login, and the secret that it comes from.
+type Credential struct {
+	Username, Password string
+	// Source names the secret and has the login's hash, as kubelet's records of pulled images hold it.
+	Source configv1beta1.ImagePullSecret
+}
+
+// Keyring holds the credentials of one pod's secrets.
+type Keyring struct {
+	credentials map[string][]Credential
+}
+
+// Add takes the credentials of a secret. It passes over secrets of other types, and returns an error for a docker
+// configuration that it cannot read.
+func (k *Keyring) Add(secret *corev1.Secret) error {
+	entries, err := read(secret)
+	if err != nil {
+		return err
+	}
+	if k.credentials == nil {
+		k.credentials = map[string][]Credential{}
+	}
+	for _, written := range slices.Sorted(maps.Keys(entries)) {
+		key, ok := keyOf(written)
+		if !ok {
+			continue
+		}
+		e := entries[written]
+		k.credentials[key] = append(k.credentials[key], Credential{Username: e.Username, Password: e.Password, Source: configv1beta1.ImagePullSecret{
+			UID: string(secret.UID), Namespace: secret.Namespace, Name: secret.Name, CredentialHash: e.hash(),
+		}})
+	}
+	return nil
+}
+
+// Lookup returns the credentials for the image, the most specific first. The image is as a container names it.
+func (k *Keyring) Lookup(image string) ([]Credential, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't parse image name %q: %w", image, err) // upstream's words
+	}
+	var out []Credential
+	// In the reverse order of the alphabet, a longer path stands before its prefix.
+	for _, key := range slices.Backward(slices.Sorted(maps.Keys(k.credentials))) {
+		if matches(key, named.Name()) {
+			out = append(out, k.credentials[key]...)
+		}
+	}
+	// The name is normalized: kubelet takes hosts without dot or port for Docker Hub, which includes localhost.
+	if len(out) == 0 && reference.Domain(named) == "docker.io" {
+		out = k.credentials[dockerHub]
+	}
+	return out, nil
+}
+
+// keyOf is a written key without its scheme, and without the version of the registry's API.
+func keyOf(written string) (string, bool) {
+	if !strings.HasPrefix(written, "https://") && !strings.HasPrefix(written, "http://") {
+		written = "https://" + written
+	}
+	parsed, err := url.Parse(written)
+	if err != nil {
+		return "", false
+	}
+	path := parsed.Path
+	if strings.HasPrefix(path, "/v2/") || strings.HasPrefix(path, "/v1/") {
+		path = path[len("/v2"):]
+	}
+	if path == "/" {
+		path = ""
+	}
+	return parsed.Host + path, true
+}
+
+// matches says whether a key fits a repository, both without scheme.
+func matches(key, repository string) bool {
+	k, err := url.Parse("https://" + key)
+	if err != nil {
+		return false
+	}
+	r, err := url.Parse("https://" + repository)
+	if err != nil || !strings.HasPrefix(r.Path, k.Path) {
+		return false
+	}
+	patterns, port := split(k.Host)
+	parts, at := split(r.Host)
+	if port != at || len(patterns) != len(parts) {
+		return false
+	}
+	for i, pattern := range patterns {
+		if ok, err := filepath.Match(pattern, parts[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// split takes apart a host and a port.
+func split(address string) (parts []string, port string) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		host, port = address, ""
+	}
+	return strings.Split(host, "."), port
+}
+
+// hash is kubelet's hash of a login: records that kubelet wrote stay valid.
+func (e entry) hash() string {
+	// Upstream's AuthConfig, in its order.
+	text, err := json.Marshal(struct {
+		Username string `json:"username,omitempty"`
+		Password string `json:"password,omitempty"`
+		Email    string `json:"email,omitempty"`
+	}{e.Username, e.Password, e.Email})
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,344 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pullmanager decides whether a pod may use an image that is on the node already (KEP-2535,
+// KubeletEnsureSecretPulledImages). Without it, an image that one tenant pulled with a secret would serve every other.
+//
+// The Manager keeps kubelet's records, in kubelet's form and in kubelet's places below the node's directory:
+//
+//   - image_manager/pulling: an ImagePullIntent for each image that is being pulled. The node writes it before it asks the
+//     runtime, so that a crash does not make a pulled image look like one that somebody else brought.
+//   - image_manager/pulled: an ImagePulledRecord for each pulled image, with the secrets that gave access to it. A pull
+//     without a secret opens the image to all pods.
+//
+// [Manager.MustPull] answers from them. Take an image that a pod pulled with the secret a/s. A pod with a/s, or with a secret
+// of the same login, may use it; any other must pull, with which the registry decides. A record that the Manager cannot
+// read, or that is missing while there is an intent, makes every pod pull.
+//
+// A Manager may be used concurrently. Writes are on disk when a method returns.
+package pullmanager
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// mostSecrets is upstream's bound of the secrets that a record takes over from pods that did not pull.
+const mostSecrets = 100
+
+// Secrets are the secrets of a pod that have credentials for an image.
+type Secrets func() ([]configv1beta1.ImagePullSecret, error)
+
+// Options are what a Manager is made from.
+type Options struct {
+	Dir       string // the node's directory
+	Policy    configv1beta1.ImagePullCredentialsVerificationPolicy
+	Allowlist []string
+	Logger    *slog.Logger
+	Now       func() time.Time
+	// Images lists the images of the runtime.
+	Images func() ([]*runtimeapi.Image, error)
+}
+
+// Manager keeps the records.
+type Manager struct {
+	pulling, pulled string
+	policy          *policy
+	logger          *slog.Logger
+	now             func() time.Time
+
+	mu      sync.Mutex
+	intents map[string]int // pulls under way, by image
+	checks  map[string]int // answers of MustPull, by upstream's words
+}
+
+// Open makes the directories, and turns intents of pulls that a crash cut off into records without credentials.
+func Open(o Options) (*Manager, error) {
+	p, err := newPolicy(o.Policy, o.Allowlist)
+	if err != nil {
+		return nil, fmt.Errorf("read preloadedImagesVerificationAllowlist: %w", err)
+	}
+	dir := filepath.Join(o.Dir, "image_manager")
+	m := &Manager{
+		pulling: filepath.Join(dir, "pulling"), pulled: filepath.Join(dir, "pulled"), policy: p, logger: o.Logger, now: o.Now,
+		intents: map[string]int{}, checks: map[string]int{},
+	}
+	for _, dir := range []string{m.pulling, m.pulled} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make directory of image records: %w", err)
+		}
+	}
+	m.recover(o.Images)
+	return m, nil
+}
+
+// recover looks for the images of intents. Those that are not there keep their intent: they count as pulled.
+func (m *Manager) recover(list func() ([]*runtimeapi.Image, error)) {
+	cut := map[string][]string{}
+	if err := each(m.pulling, func(_ string, text []byte) error {
+		intent, err := decodeIntent(text, "")
+		if err == nil {
+			cut[normalized(intent.Image)] = append(cut[normalized(intent.Image)], intent.Image)
+		}
+		return err
+	}); err != nil {
+		m.logger.Warn("some intents to pull images cannot be read and are passed over", "err", err)
+	}
+	if len(cut) == 0 {
+		return
+	}
+	images, err := list()
+	if err != nil {
+		m.logger.Warn("the images of pulls that were cut off cannot be listed; credentials for them are verified", "err", err)
+		return
+	}
+	for _, i := range images {
+		for _, name := range slices.Concat(i.RepoTags, i.RepoDigests) {
+			for _, image := range cut[normalized(name)] {
+				err := m.record(image, i.Id, nil)
+				if err == nil {
+					err = remove(m.pulling, image)
+				}
+				if err != nil {
+					m.logger.Warn("record image whose pull was cut off", "image", image, "err", err)
+				}
+			}
+		}
+	}
+}
+
+// normalized is an image's name with registry and tag, as the runtime writes it.
+func normalized(image string) string {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return image
+	}
+	return reference.TagNameOnly(named).String()
+}
+
+// Intend records that the image, as a container names it, is about to be pulled. Pulled or Failed end it.
+func (m *Manager) Intend(image string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := writeIntent(m.pulling, image); err != nil {
+		return fmt.Errorf("failed to record image pull intent: %w", err) // upstream's words
+	}
+	m.intents[image]++
+	return nil
+}
+
+// Pulled records that the image was pulled as ref, with the secret or, where it is nil, without one. After an error
+// the intent stays, and with it the verification.
+func (m *Manager) Pulled(image, ref string, secret *configv1beta1.ImagePullSecret) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := &configv1beta1.ImagePullCredentials{NodePodsAccessible: true}
+	if secret != nil {
+		c = &configv1beta1.ImagePullCredentials{KubernetesSecrets: []configv1beta1.ImagePullSecret{*secret}}
+	}
+	if err := m.record(image, ref, c); err != nil {
+		return fmt.Errorf("record pulled image: %w", err)
+	}
+	return m.end(image)
+}
+
+// Failed records that the image was not pulled.
+func (m *Manager) Failed(image string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.end(image)
+}
+
+func (m *Manager) end(image string) error {
+	if m.intents[image] > 1 {
+		m.intents[image]--
+		return nil
+	}
+	if err := remove(m.pulling, image); err != nil {
+		return err
+	}
+	delete(m.intents, image)
+	return nil
+}
+
+// record merges credentials into the image's record; nil credentials only see to it that there is one.
+func (m *Manager) record(image, ref string, credentials *configv1beta1.ImagePullCredentials) error {
+	name, err := repository(image)
+	if err != nil {
+		return fmt.Errorf("invalid image name %q: %w", image, err)
+	}
+	r, err := readPulled(m.pulled, ref)
+	if err != nil {
+		m.logger.Warn("the record of a pulled image cannot be read and is written anew", "image", image, "err", err)
+		r = nil
+	}
+	fresh := r == nil
+	if fresh {
+		r = &configv1beta1.ImagePulledRecord{ImageRef: ref}
+	}
+	changed := false
+	if credentials != nil {
+		if r.CredentialMapping == nil {
+			r.CredentialMapping = map[string]configv1beta1.ImagePullCredentials{}
+		}
+		var merged configv1beta1.ImagePullCredentials
+		merged, changed = merge(r.CredentialMapping[name], *credentials)
+		r.CredentialMapping[name] = merged
+	}
+	if !fresh && !changed {
+		return nil
+	}
+	r.LastUpdatedTime = metav1.NewTime(m.now())
+	return writePulled(m.pulled, r)
+}
+
+// merge adds credentials to those that there are. A secret counts once: its newest hash stays. An image that is open to all
+// pods stays so, and needs no secrets.
+func merge(has, more configv1beta1.ImagePullCredentials) (configv1beta1.ImagePullCredentials, bool) {
+	switch {
+	case has.NodePodsAccessible:
+		return has, false
+	case more.NodePodsAccessible:
+		return configv1beta1.ImagePullCredentials{NodePodsAccessible: true}, true
+	}
+	out, changed := has, false
+	out.KubernetesSecrets = slices.Clone(has.KubernetesSecrets)
+	for _, s := range more.KubernetesSecrets {
+		at := slices.IndexFunc(out.KubernetesSecrets, func(o configv1beta1.ImagePullSecret) bool { return same(o, s) })
+		switch {
+		case at < 0:
+			out.KubernetesSecrets, changed = append(out.KubernetesSecrets, s), true
+		case out.KubernetesSecrets[at].CredentialHash != s.CredentialHash:
+			out.KubernetesSecrets[at], changed = s, true
+		}
+	}
+	slices.SortFunc(out.KubernetesSecrets, func(a, b configv1beta1.ImagePullSecret) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return out, changed
+}
+
+// same says whether both are one secret, with whatever login.
+func same(a, b configv1beta1.ImagePullSecret) bool {
+	return a.UID == b.UID && a.Namespace == b.Namespace && a.Name == b.Name
+}
+
+// The results of checks, in upstream's words.
+const (
+	policyAllowed    = "credentialPolicyAllowed"
+	recordFound      = "credentialRecordFound"
+	mustAuthenticate = "mustAuthenticate"
+	checkError       = "error"
+)
+
+// MustPull says whether a pod that names the image, which is on the node as ref, must pull it to use it. An error means
+// that the pod's secrets cannot be read.
+func (m *Manager) MustPull(image, ref string, secrets Secrets) (bool, error) {
+	result, err := m.check(image, ref, secrets)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.checks[result]++
+	return result == mustAuthenticate || result == checkError, err
+}
+
+// Checks are the answers of MustPull so far, by their reason, as kubelet_imagemanager_image_mustpull_checks_total has them.
+func (m *Manager) Checks() map[string]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.checks)
+}
+
+func (m *Manager) check(image, ref string, secrets Secrets) (result string, err error) {
+	record, pulled, err := m.known(image, ref)
+	if err != nil {
+		m.logger.Warn("a record of pulled images cannot be read; the image is pulled again", "image", image, "err", err)
+		return checkError, nil
+	}
+	if !m.policy.verifies(image, pulled) {
+		return policyAllowed, nil
+	}
+	name, err := repository(image)
+	if err != nil {
+		m.logger.Warn("the name of an image cannot be read; it is pulled again", "image", image, "err", err)
+		return checkError, nil
+	}
+	if record == nil {
+		return mustAuthenticate, nil
+	}
+	known := record.CredentialMapping[name]
+	switch {
+	case known.NodePodsAccessible:
+		return recordFound, nil
+	case len(known.KubernetesSecrets) == 0:
+		return mustAuthenticate, nil
+	}
+	shown, err := secrets()
+	if err != nil {
+		return checkError, err
+	}
+	for _, s := range shown {
+		for _, k := range known.KubernetesSecrets {
+			login, secret, room := k.CredentialHash != "" && k.CredentialHash == s.CredentialHash, same(k, s), len(known.KubernetesSecrets) < mostSecrets
+			if !login && !(secret && room) {
+				continue
+			}
+			if login != secret && room {
+				m.adopt(image, ref, s)
+			}
+			return recordFound, nil
+		}
+	}
+	return mustAuthenticate, nil
+}
+
+// known reads the image's record, and says whether the node pulled the image or was about to.
+func (m *Manager) known(image, ref string) (record *configv1beta1.ImagePulledRecord, pulled bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if record, err = readPulled(m.pulled, ref); err != nil || record != nil || m.intents[image] > 0 {
+		return record, true, err
+	}
+	intent, err := readIntent(m.pulling, image)
+	return nil, intent != nil, err
+}
+
+// adopt has another secret of a login that is known, or the new login of a secret that is, count for the next time too.
+func (m *Manager) adopt(image, ref string, s configv1beta1.ImagePullSecret) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.record(image, ref, &configv1beta1.ImagePullCredentials{KubernetesSecrets: []configv1beta1.ImagePullSecret{s}}); err != nil {
+		m.logger.Warn("record secret of image", "image", image, "err", err)
+	}
+}
+
+// Prune removes the records of images that are not among refs, as far as they are older than the list of refs.
+func (m *Manager) Prune(refs []string, listed time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	listed = listed.Truncate(time.Second) // as precise as records
+	var gone []string
+	err := each(m.pulled, func(_ string, text []byte) error {
+		r, err := decodePulled(text, "")
+		if err == nil && r.LastUpdatedTime.Time.Before(listed) && !slices.Contains(refs, r.ImageRef) {
+			gone = append(gone, r.ImageRef)
+		}
+		return err
+	})
+	for _, ref := range gone {
+		err = errors.Join(err, remove(m.pulled, ref))
+	}
+	return err
+}
