@@ -22,6 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/environ"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
 func describe(pod *corev1.Pod) string {
@@ -267,7 +268,8 @@ func (n *node) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 	}
 	path := filepath.Join(n.volumes.PodDir(pod.UID), "etc-hosts")
 	text := n.config.Hosts(pod, ips, hostFile)
-	if old, err := os.ReadFile(path); err == nil && string(old) == text {
+	// Containers may write there: what is longer than the text is other than it.
+	if old, err := safepath.ReadRegular(path, int64(len(text))+1); err == nil && string(old) == text {
 		return path, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {

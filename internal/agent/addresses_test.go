@@ -53,7 +53,7 @@ func TestAddressesChange(t *testing.T) {
 	at := &moving{now: []string{"192.168.1.5"}}
 	c := newCluster(t, Options{
 		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: "-", CgroupFS: t.TempDir(),
-		Addresses: at, Mounter: noMounts{},
+		Addresses: at, Mounter: noMounts{}, Kubelet: configured(t, "nodeStatusUpdateFrequency: 5m\nevictionHard: {}\n"),
 	})
 	variable := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
@@ -79,12 +79,8 @@ func TestAddressesChange(t *testing.T) {
 	c.await("host", "ready", isReady)
 	c.await("host", "at the node's address", shows("192.168.1.5", "192.168.1.5"))
 
-	began := time.Now()
 	at.become("192.168.1.9", "fd00::9")
-	c.awaitAddresses("192.168.1.9", "fd00::9")
-	if took := time.Since(began); took > 5*time.Second { // the node's next heartbeat would be after ten
-		t.Errorf("the Node was told after %s", took)
-	}
+	c.awaitAddresses("192.168.1.9", "fd00::9") // it does not wait for as long as the node's next heartbeat takes
 	c.await("own", "on the node of other addresses", shows("192.168.1.9 fd00::9", podIP))
 	c.await("host", "where it was, and at the second address", shows("192.168.1.9 fd00::9", "192.168.1.5 fd00::9"))
 	if !r.Exit("host", "c", 1) {

@@ -40,6 +40,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
+	"github.com/mortise-dev/mortise/internal/agent/pullmanager"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/staticpods"
 	"github.com/mortise-dev/mortise/internal/agent/uplink"
@@ -206,6 +207,7 @@ type node struct {
 	strictGroups bool                         // the runtime knows SupplementalGroupsPolicy
 
 	pullFailures map[string]failure
+	pulls        *pullmanager.Manager // nil: a pod may use every image of the node
 	images       []corev1.ContainerImage
 }
 
@@ -386,6 +388,9 @@ func (n *node) prepare(ctx context.Context) error {
 			return fmt.Errorf("make node's directory: %w", err)
 		}
 	}
+	if err := n.openPulls(ctx); err != nil {
+		return err
+	}
 	if err := n.adoptUsers(ctx); err != nil {
 		return err
 	}
@@ -440,15 +445,13 @@ func (n *node) follow(ctx context.Context, all informers.SharedInformerFactory) 
 	pods := mine.Core().V1().Pods().Informer()
 	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { n.podTold(obj.(*corev1.Pod)) },
-		UpdateFunc: func(_, obj any) { n.podTold(obj.(*corev1.Pod)) },
+		UpdateFunc: func(old, obj any) { n.podChanged(old.(*corev1.Pod), obj.(*corev1.Pod)) },
 		DeleteFunc: func(obj any) {
 			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = gone.Obj
 			}
-			if pod, ok := obj.(*corev1.Pod); ok && isMirror(pod) {
-				n.mirrorSeen(pod, true)
-			} else if ok {
-				n.podGone(pod)
+			if pod, ok := obj.(*corev1.Pod); ok {
+				n.podDeleted(pod)
 			}
 		},
 	})

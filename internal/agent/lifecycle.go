@@ -21,6 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
+	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
 // runHook runs a postStart or preStop handler to its end.
@@ -157,6 +158,12 @@ func (n *node) messageFile(pod *corev1.Pod, c *corev1.Container) (string, error)
 // readMessages fills in the termination messages of containers that have ended. Each is read
 // once: the file goes away with the pod.
 func (w *worker) readMessages(state *podstate.Pod) {
+	w.n.mu.Lock()
+	pod := w.spec
+	w.n.mu.Unlock()
+	if pod == nil { // known from the runtime only: nobody is told
+		return
+	}
 	for i := range state.Containers {
 		c := &state.Containers[i]
 		if c.State != podstate.Exited {
@@ -164,7 +171,7 @@ func (w *worker) readMessages(state *podstate.Pod) {
 		}
 		message, ok := w.messages[c.ID]
 		if !ok {
-			message = termination(c)
+			message = termination(c, w.n.ownLog(pod, c))
 			w.messages[c.ID] = message
 		}
 		if message != "" {
@@ -176,7 +183,8 @@ func (w *worker) readMessages(state *podstate.Pod) {
 	}
 }
 
-func termination(c *podstate.Container) string {
+// termination is what a container that has ended has said; ownLog says whether its log is its own.
+func termination(c *podstate.Container, ownLog bool) string {
 	text := ""
 	if c.Note.MessagePath != "" {
 		for _, m := range c.Mounts {
@@ -185,19 +193,15 @@ func termination(c *podstate.Container) string {
 			}
 		}
 	}
-	if text == "" && c.Note.MessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.ExitCode != 0 && c.LogPath != "" {
+	if text == "" && c.Note.MessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.ExitCode != 0 && ownLog {
 		text = logTail(c.LogPath)
 	}
 	return text
 }
 
+// head is the beginning of a file that the container wrote, if it is a file: it may have mounted something else there.
 func head(path string, limit int64) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, limit))
+	text, err := safepath.ReadRegular(path, limit)
 	if err != nil {
 		return ""
 	}
@@ -206,7 +210,7 @@ func head(path string, limit int64) string {
 
 // logTail is the end of a container's log, without what CRI puts before each line.
 func logTail(path string) string {
-	f, err := os.Open(path)
+	f, err := safepath.OpenRegular(path)
 	if err != nil {
 		return ""
 	}
@@ -216,7 +220,7 @@ func logTail(path string) string {
 			return ""
 		}
 	}
-	text, err := io.ReadAll(f)
+	text, err := io.ReadAll(io.LimitReader(f, 4*maxLogMessage))
 	if err != nil {
 		return ""
 	}

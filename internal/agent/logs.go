@@ -48,7 +48,7 @@ func (n *node) rotateAll(ctx context.Context) error {
 			return fmt.Errorf("list logs: %w", err)
 		}
 		for _, file := range files {
-			if info, err := os.Stat(file); err == nil && info.Size() > n.settings.logBytes {
+			if info, err := os.Lstat(file); err == nil && info.Mode().IsRegular() && info.Size() > n.settings.logBytes {
 				large = append(large, file)
 			}
 		}

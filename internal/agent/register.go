@@ -29,6 +29,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+	"github.com/mortise-dev/mortise/internal/servingkey"
 	"github.com/mortise-dev/mortise/internal/version"
 )
 
@@ -104,6 +105,10 @@ func (n *node) object(old *corev1.Node) *corev1.Node {
 	}
 	if *n.Kubelet.EnableControllerAttachDetach {
 		node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
+	}
+	delete(node.Annotations, servingkey.Annotation)
+	if key := servingkey.Published(n.TLS); key != "" {
+		node.Annotations[servingkey.Annotation] = key
 	}
 	if old == nil {
 		node.Spec.ProviderID, node.Spec.Taints = n.Kubelet.ProviderID, n.Kubelet.RegisterWithTaints
@@ -307,7 +312,14 @@ func (n *node) network(ctx context.Context, node *corev1.Node) error {
 func (n *node) writeNode(ctx context.Context, have *corev1.Node, heartbeat bool) error {
 	want := n.object(have)
 	if !equality.Semantic.DeepEqual(have.Labels, want.Labels) || !equality.Semantic.DeepEqual(have.Annotations, want.Annotations) {
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": want.Labels, "annotations": want.Annotations}})
+		annotations := map[string]any{}
+		for name := range have.Annotations {
+			annotations[name] = nil // unless it is wanted
+		}
+		for name, value := range want.Annotations {
+			annotations[name] = value
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": want.Labels, "annotations": annotations}})
 		if err != nil {
 			return fmt.Errorf("encode node's labels: %w", err)
 		}

@@ -7,7 +7,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -18,6 +21,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
 var _ Node = (*node)(nil)
@@ -104,7 +108,7 @@ func (n *node) ContainerLogs(ctx context.Context, t Target, options *corev1.PodL
 	if t.Container == "" {
 		t.Container = options.Container
 	}
-	_, c, err := n.instance(ctx, t, options.Previous)
+	pod, c, err := n.instance(ctx, t, options.Previous)
 	if err != nil {
 		return err
 	}
@@ -125,6 +129,12 @@ func (n *node) ContainerLogs(ctx context.Context, t Target, options *corev1.PodL
 	if stderr == nil {
 		stderr = io.Discard
 	}
+	if !n.ownLog(pod, c) {
+		return fmt.Errorf("read log of container %s: the runtime has it outside of the container's log directory", c.Name)
+	}
+	if info, err := os.Lstat(c.LogPath); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("read log of container %s: %w", c.Name, safepath.ErrNotRegular)
+	}
 	if err := logs.ReadLogs(cri.Quiet(ctx), c.LogPath, c.ID, o, n.cri.Runtime, stdout, stderr); err != nil {
 		return fmt.Errorf("read log of container %s: %w", c.Name, err)
 	}
@@ -142,6 +152,44 @@ func (n *node) runningID(ctx context.Context, t Target) (string, error) {
 	return c.ID, nil
 }
 
+// ownLog says whether the path that the runtime gives for a container's log is below the directory that the node made for it. The node
+// reads it as root, and every user who may read the pod's logs gets it.
+func (n *node) ownLog(pod *corev1.Pod, c *podstate.Container) bool {
+	if !filepath.IsLocal(c.Name) {
+		return false
+	}
+	rest, err := filepath.Rel(filepath.Join(n.config.PodLogDir(pod), c.Name), c.LogPath)
+	return err == nil && rest != "." && filepath.IsLocal(rest)
+}
+
+// ownStream is the address at which the runtime serves a stream. It is one of this machine: the node sends what its client sends to no
+// other.
+func ownStream(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("read the runtime's streaming address: %w", err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || !ownHost(u.Hostname()) {
+		return nil, fmt.Errorf("the runtime's streaming address %s://%s is not of this machine", u.Scheme, u.Host)
+	}
+	return u, nil
+}
+
+func ownHost(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	if ip == nil || ip.IsLoopback() {
+		return ip != nil
+	}
+	addresses, err := net.InterfaceAddrs() // a runtime may be told to serve streams on one of these
+	return err == nil && slices.ContainsFunc(addresses, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.Equal(ip)
+	})
+}
+
 // Exec implements Node.
 func (n *node) Exec(ctx context.Context, t Target, command []string, s Streams) (*url.URL, error) {
 	id, err := n.runningID(ctx, t)
@@ -154,7 +202,7 @@ func (n *node) Exec(ctx context.Context, t Target, command []string, s Streams) 
 	if err != nil {
 		return nil, fmt.Errorf("prepare exec: %w", err)
 	}
-	return url.Parse(resp.Url)
+	return ownStream(resp.Url)
 }
 
 // Attach implements Node.
@@ -169,7 +217,7 @@ func (n *node) Attach(ctx context.Context, t Target, s Streams) (*url.URL, error
 	if err != nil {
 		return nil, fmt.Errorf("prepare attach: %w", err)
 	}
-	return url.Parse(resp.Url)
+	return ownStream(resp.Url)
 }
 
 // PortForward implements Node.
@@ -190,7 +238,7 @@ func (n *node) PortForward(ctx context.Context, t Target, ports []int32) (*url.U
 	if err != nil {
 		return nil, fmt.Errorf("prepare port-forward: %w", err)
 	}
-	return url.Parse(resp.Url)
+	return ownStream(resp.Url)
 }
 
 // Run implements Node.

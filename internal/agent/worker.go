@@ -78,6 +78,24 @@ func (n *node) podTold(pod *corev1.Pod) {
 	n.podSeen(pod)
 }
 
+// podChanged takes a pod's newest definition. While the API server was not heard, the pod may have been deleted, and another of its name
+// made: that is another pod.
+func (n *node) podChanged(old, pod *corev1.Pod) {
+	if old.UID != pod.UID {
+		n.podDeleted(old)
+	}
+	n.podTold(pod)
+}
+
+// podDeleted hears that the API server does not have a pod any more.
+func (n *node) podDeleted(pod *corev1.Pod) {
+	if isMirror(pod) {
+		n.mirrorSeen(pod, true)
+		return
+	}
+	n.podGone(pod)
+}
+
 // podSeen takes a pod's newest definition.
 func (n *node) podSeen(pod *corev1.Pod) {
 	n.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -30,6 +31,9 @@ func (c *Client) Observe(ctx context.Context, uid types.UID) (*podstate.Pod, err
 		return nil, fmt.Errorf("list containers of pod %s: %w", uid, err)
 	}
 	for _, listed := range containers {
+		if listed.Labels[podstate.LabelPodUID] != string(uid) { // the runtime's answer is not taken on trust
+			continue
+		}
 		resp, err := c.Runtime.ContainerStatus(ctx, listed.Id, false)
 		if IsNotFound(err) {
 			continue
@@ -44,6 +48,9 @@ func (c *Client) Observe(ctx context.Context, uid types.UID) (*podstate.Pod, err
 		return nil, fmt.Errorf("list sandboxes of pod %s: %w", uid, err)
 	}
 	for _, s := range sandboxes {
+		if s.Labels[podstate.LabelPodUID] != string(uid) {
+			continue
+		}
 		pod.Namespace, pod.Name = s.Labels[podstate.LabelPodNamespace], s.Labels[podstate.LabelPodName]
 		resp, err := c.Runtime.PodSandboxStatus(ctx, s.Id, false)
 		if IsNotFound(err) {
@@ -73,11 +80,11 @@ func sandboxOf(s *runtimeapi.PodSandboxStatus) podstate.Sandbox {
 		HostNetwork: s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
 		Networked:   s.Network != nil,
 	}
-	if ip := s.GetNetwork().GetIp(); ip != "" {
-		out.IPs = append(out.IPs, ip)
-	}
-	for _, extra := range s.GetNetwork().GetAdditionalIps() {
-		out.IPs = append(out.IPs, extra.Ip)
+	// The addresses end up in the pod's status and in hosts files, and the node dials them: anything else is left out.
+	for _, ip := range append([]*runtimeapi.PodIP{{Ip: s.GetNetwork().GetIp()}}, s.GetNetwork().GetAdditionalIps()...) {
+		if _, err := netip.ParseAddr(ip.GetIp()); err == nil {
+			out.IPs = append(out.IPs, ip.GetIp())
+		}
 	}
 	return out
 }

@@ -5,12 +5,17 @@ package doctor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/clock"
@@ -148,4 +153,28 @@ func TestAttachments(t *testing.T) {
 		}
 	}
 	says(t, checkAttachments(t.Context(), &examination{Options: Options{Older: -1, Clock: clock.RealClock{}}, network: n, runtime: &runtime{sandboxes: map[string]bool{"live": true}}}), "ok each of 1 attachments")
+}
+
+// TestPluginThatHangs: what a plug-in leaves running, with its output open, is not waited for, and of what it says a bounded part is kept.
+func TestPluginThatHangs(t *testing.T) {
+	n, _ := plugged(t, "1.1.0", map[string]string{"bridge": "sleep 300 & echo $! > ${0%/*}/left", "portmap": "head -c 3000000 /dev/zero"})
+	began := time.Now()
+	_, err := n.call(t.Context(), n.plugins[0], verb{command: "STATUS"})
+	if !errors.Is(err, exec.ErrWaitDelay) || time.Since(began) > time.Minute {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+	text, err := os.ReadFile(filepath.Join(n.binDirs[1], "left"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err == nil {
+		err = syscall.Kill(left, syscall.SIGKILL)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := n.call(t.Context(), n.plugins[1], verb{command: "STATUS"}); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+		t.Errorf("after 3 MB: %v", err)
+	}
 }

@@ -5,7 +5,7 @@ package figures
 
 import (
 	"fmt"
-	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -48,25 +48,69 @@ func mounted(mountinfo []string, device string) string {
 }
 
 // Taken is what lies under a directory: the bytes of its blocks, and its files. A file of several names counts once; what goes away
-// meanwhile, not.
+// meanwhile, not, nor does what is mounted there. Containers may change the names meanwhile: no link is followed, and nothing but
+// directories is opened.
 func Taken(dir string) (bytes, files uint64) {
-	seen := map[uint64]bool{}
-	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return nil
-		}
-		var s unix.Stat_t
-		if unix.Lstat(path, &s) != nil || seen[s.Ino] {
-			return nil
-		}
-		if s.Nlink > 1 {
-			seen[s.Ino] = true
-		}
-		bytes, files = bytes+uint64(s.Blocks)*512, files+1
-		return nil
-	})
+	top, err := unix.Open(dir, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, 0
 	}
-	return bytes, files
+	defer unix.Close(top)
+	var s unix.Stat_t
+	if err := unix.Fstat(top, &s); err != nil {
+		return 0, 0
+	}
+	t := taken{device: s.Dev, seen: map[uint64]bool{}}
+	t.count(&s)
+	for names := []string{"."}; len(names) > 0; {
+		name := names[len(names)-1]
+		names = append(names[:len(names)-1], t.directory(top, name)...)
+	}
+	return t.bytes, t.files
+}
+
+// taken counts the files of a device.
+type taken struct {
+	device       uint64
+	bytes, files uint64
+	seen         map[uint64]bool
+}
+
+func (t *taken) count(s *unix.Stat_t) {
+	if t.seen[s.Ino] {
+		return
+	}
+	if s.Nlink > 1 && s.Mode&unix.S_IFMT != unix.S_IFDIR {
+		t.seen[s.Ino] = true
+	}
+	t.bytes, t.files = t.bytes+uint64(s.Blocks)*512, t.files+1
+}
+
+// directory counts the entries of one directory, and returns those that are directories.
+func (t *taken) directory(top int, name string) (inner []string) {
+	fd, err := unix.Openat2(top, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil
+	}
+	dir := os.NewFile(uintptr(fd), name)
+	defer dir.Close()
+	for {
+		entries, err := dir.Readdirnames(1024)
+		for _, e := range entries {
+			var s unix.Stat_t
+			if unix.Fstatat(fd, e, &s, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT) != nil || s.Dev != t.device {
+				continue
+			}
+			t.count(&s)
+			if s.Mode&unix.S_IFMT == unix.S_IFDIR {
+				inner = append(inner, filepath.Join(name, e))
+			}
+		}
+		if err != nil {
+			return inner
+		}
+	}
 }

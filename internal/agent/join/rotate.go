@@ -16,6 +16,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,9 @@ type Identity struct {
 	log     *slog.Logger
 	current atomic.Pointer[tls.Certificate]
 	dialer  atomic.Pointer[connrotation.Dialer]
+
+	selfSigning sync.Mutex
+	selfKey     *ecdsa.PrivateKey // of all certificates of SelfSigned
 }
 
 func (i *Identity) use(c *tls.Certificate) { i.current.Store(c) }
@@ -144,12 +148,19 @@ func split(hosts []string) (names []string, addresses []net.IP) {
 // selfSigned is how long a certificate is good that nobody but the node has signed. A node makes one each time it starts.
 const selfSigned = 10 * 365 * 24 * time.Hour
 
-// SelfSigned makes a serving certificate that nobody vouches for, which is what a kubelet does that is not told otherwise.
+// SelfSigned makes a serving certificate that nobody vouches for, which is what a kubelet does that is not told otherwise. One for other
+// hosts has the same key, so what the node has published of it stays true.
 func (i *Identity) SelfSigned(now time.Time, hosts ...string) (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("make key: %w", err)
+	i.selfSigning.Lock()
+	defer i.selfSigning.Unlock()
+	if i.selfKey == nil {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return tls.Certificate{}, fmt.Errorf("make key: %w", err)
+		}
+		i.selfKey = key
 	}
+	key := i.selfKey
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 63))
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("make serial number: %w", err)

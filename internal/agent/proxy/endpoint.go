@@ -72,12 +72,14 @@ func endpointsOf(slicesOf []*discoveryv1.EndpointSlice, f family, node string) m
 	return out
 }
 
+// read is an endpoint with what matters of it. One without an address of the family is none, nor is one with a zone: netip takes any text
+// for that, which would become part of a rule.
 func read(e *discoveryv1.Endpoint, f family, port uint16, node string) (endpoint, bool) {
 	if len(e.Addresses) == 0 {
 		return endpoint{}, false
 	}
 	a, err := netip.ParseAddr(e.Addresses[0])
-	if err != nil || !f.has(a) {
+	if err != nil || a.Zone() != "" || !f.has(a) {
 		return endpoint{}, false
 	}
 	c := e.Conditions

@@ -326,7 +326,7 @@ func (f *follower) see(n *corev1.Node) {
 	now := self{zone: n.Labels[corev1.LabelTopologyZone]}
 	for _, a := range n.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
-			if ip, err := netip.ParseAddr(a.Address); err == nil {
+			if ip, err := netip.ParseAddr(a.Address); err == nil && ip.Zone() == "" {
 				now.addresses = append(now.addresses, ip.Unmap())
 			}
 		}

@@ -105,11 +105,12 @@ func clusterIP(svc *corev1.Service, f family) netip.Addr {
 	return netip.Addr{}
 }
 
-// addresses are those of a family; what is no address ("None") is left out.
+// addresses are those of a family; what is no address ("None") is left out, and so are addresses with a zone, for which netip takes any
+// text, as of a rule.
 func addresses(texts []string, f family) []netip.Addr {
 	var out []netip.Addr
 	for _, t := range texts {
-		if a, err := netip.ParseAddr(t); err == nil && f.has(a.Unmap()) && !slices.Contains(out, a.Unmap()) {
+		if a, err := netip.ParseAddr(t); err == nil && a.Zone() == "" && f.has(a.Unmap()) && !slices.Contains(out, a.Unmap()) {
 			out = append(out, a.Unmap())
 		}
 	}

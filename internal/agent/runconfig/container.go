@@ -5,9 +5,12 @@ package runconfig
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/environ"
@@ -22,7 +25,7 @@ type ContainerInput struct {
 	RestartCount int32
 	Env          []environ.Var
 	Mounts       []*runtimeapi.Mount
-	// The image's own user.
+	// The image's own user, as the runtime reports it: a number or a name. An image with neither runs as root.
 	ImageUser *int64
 	ImageName string
 	// Users are the pod's: the machine's, or mapped to a range of them.
@@ -101,7 +104,8 @@ func (n *Node) security(in ContainerInput) (*runtimeapi.LinuxContainerSecurityCo
 		Apparmor:           apparmor(or(own.AppArmorProfile, common.AppArmorProfile)),
 	}
 	if out.RunAsUser == nil {
-		out.RunAsUser, out.RunAsUsername = number(in.ImageUser), in.ImageName
+		uid, name := imageUser(in)
+		out.RunAsUser, out.RunAsUsername = number(uid), name
 	}
 	if p := common.SupplementalGroupsPolicy; p != nil {
 		out.SupplementalGroupsPolicy = runtimeapi.SupplementalGroupsPolicy(runtimeapi.SupplementalGroupsPolicy_value[string(*p)])
@@ -114,17 +118,37 @@ func nonRoot(in ContainerInput, asked *bool, user *int64) error {
 		return nil
 	}
 	pod := fmt.Sprintf("%s_%s(%s)", in.Pod.Name, in.Pod.Namespace, in.Pod.UID)
-	switch {
-	case user != nil && *user == 0:
-		return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", pod, in.Container.Name)
-	case user != nil:
+	if user != nil {
+		if *user == 0 {
+			return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", pod, in.Container.Name)
+		}
 		return nil
-	case in.ImageUser != nil && *in.ImageUser == 0:
+	}
+	uid, name := imageUser(in)
+	if uid == nil {
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)",
+			name, pod, in.Container.Name)
+	}
+	if *uid == 0 {
 		return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", pod, in.Container.Name)
-	case in.ImageUser == nil && in.ImageName != "":
-		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)", in.ImageName, pod, in.Container.Name)
+	}
+	// A runtime may cut a number that is too large to one that is root's.
+	if errs := validation.IsValidUserID(*uid); len(errs) > 0 {
+		return fmt.Errorf("container has runAsNonRoot and image has an invalid user id (%d). (Must be 1-(%d)): %s (pod: %q, container: %s)",
+			*uid, math.MaxInt32, strings.Join(errs, "; "), pod, in.Container.Name)
 	}
 	return nil
+}
+
+// imageUser is the user that the image runs as, a number or a name, never both. An image that names none runs as root.
+func imageUser(in ContainerInput) (*int64, string) {
+	switch {
+	case in.ImageUser != nil:
+		return in.ImageUser, ""
+	case in.ImageName != "":
+		return nil, in.ImageName
+	}
+	return new(int64), ""
 }
 
 func or[T any](own, common *T) *T {

@@ -11,6 +11,7 @@ package runconfig
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -77,13 +78,17 @@ func (n *Node) Hostname(pod *corev1.Pod) (host, domain string) {
 
 // Sandbox is the configuration of the pod's sandbox, whose users are the machine's or mapped to a range of them.
 func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32, users *runtimeapi.UserNamespace) (*runtimeapi.PodSandboxConfig, error) {
+	ports, err := portMappings(pod)
+	if err != nil {
+		return nil, err
+	}
 	out := &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
 		Labels:       podstate.SandboxLabels(pod),
 		Annotations:  pod.Annotations,
 		DnsConfig:    n.DNS(pod),
 		LogDirectory: n.PodLogDir(pod),
-		PortMappings: portMappings(pod),
+		PortMappings: ports,
 	}
 	if !pod.Spec.HostNetwork {
 		host, domain := n.Hostname(pod)
@@ -114,10 +119,15 @@ func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32, users *runtimeapi.UserNa
 	return out, nil
 }
 
-func portMappings(pod *corev1.Pod) []*runtimeapi.PortMapping {
+// portMappings are the ports of the host that the pod wants. Whoever writes the pod chooses the address, and network plug-ins write it into
+// rules: what is no plain address is refused here.
+func portMappings(pod *corev1.Pod) ([]*runtimeapi.PortMapping, error) {
 	var out []*runtimeapi.PortMapping
 	for _, c := range pod.Spec.Containers {
 		for _, p := range c.Ports {
+			if a, err := netip.ParseAddr(p.HostIP); p.HostIP != "" && (err != nil || a.Zone() != "") {
+				return nil, fmt.Errorf("port %d of container %q: its hostIP %q is no address", p.ContainerPort, c.Name, p.HostIP)
+			}
 			protocol := runtimeapi.Protocol_TCP
 			switch p.Protocol {
 			case corev1.ProtocolUDP:
@@ -128,7 +138,7 @@ func portMappings(pod *corev1.Pod) []*runtimeapi.PortMapping {
 			out = append(out, &runtimeapi.PortMapping{Protocol: protocol, ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP})
 		}
 	}
-	return out
+	return out, nil
 }
 
 func privileged(pod *corev1.Pod) bool {

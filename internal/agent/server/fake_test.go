@@ -42,10 +42,11 @@ type fakeNode struct {
 	logged  chan *corev1.PodLogOptions
 	follow  chan string // lines that a follower gets
 	stats   func() (*agent.Stats, error)
+	targets chan agent.Target // that streams, runs and logs were asked of
 }
 
 func newFakeNode(t *testing.T) *fakeNode {
-	n := &fakeNode{logged: make(chan *corev1.PodLogOptions, 10), follow: make(chan string)}
+	n := &fakeNode{logged: make(chan *corev1.PodLogOptions, 10), follow: make(chan string), targets: make(chan agent.Target, 100)}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { n.streams.ServeHTTP(w, r) }))
 	t.Cleanup(srv.Close)
 	base, err := url.Parse(srv.URL)
@@ -73,6 +74,7 @@ func (n *fakeNode) Pods() []*corev1.Pod {
 }
 
 func (n *fakeNode) ContainerLogs(ctx context.Context, t agent.Target, o *corev1.PodLogOptions, stdout, stderr io.Writer) error {
+	n.targets <- t
 	n.logged <- o
 	if t.Container == "waiting" {
 		return apierrors.NewBadRequest(`container "waiting" in pod "p" is waiting to start: ContainerCreating`)
@@ -102,6 +104,7 @@ func location(r interface{ GetUrl() string }, err error) (*url.URL, error) {
 }
 
 func (n *fakeNode) Exec(_ context.Context, t agent.Target, command []string, s agent.Streams) (*url.URL, error) {
+	n.targets <- t
 	if t.Container != "c" {
 		return nil, apierrors.NewBadRequest("container is not running")
 	}
@@ -110,15 +113,18 @@ func (n *fakeNode) Exec(_ context.Context, t agent.Target, command []string, s a
 }
 
 func (n *fakeNode) Attach(_ context.Context, t agent.Target, s agent.Streams) (*url.URL, error) {
+	n.targets <- t
 	return location(n.streams.GetAttach(&runtimeapi.AttachRequest{
 		ContainerId: "id", Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY}))
 }
 
 func (n *fakeNode) PortForward(_ context.Context, t agent.Target, ports []int32) (*url.URL, error) {
+	n.targets <- t
 	return location(n.streams.GetPortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "sandbox", Port: ports}))
 }
 
 func (n *fakeNode) Run(_ context.Context, t agent.Target, command []string, _ time.Duration) ([]byte, int32, error) {
+	n.targets <- t
 	return []byte(strings.Join(command, "+")), 0, nil
 }
 

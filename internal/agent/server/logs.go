@@ -42,6 +42,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("container %q not found in pod %q", t.Container, t.Pod), http.StatusNotFound)
 		return
 	}
+	t.UID = pod.UID // another of the same name that comes meanwhile is not meant
 	out := &logWriter{w: w, flush: o.Follow}
 	var stdout, stderr io.Writer = out, out
 	if o.Stream != nil {

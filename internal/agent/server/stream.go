@@ -41,10 +41,12 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(ag
 		return
 	}
 	t := target(r)
-	if s.find(t) == nil {
+	pod := s.find(t)
+	if pod == nil {
 		http.Error(w, "pod does not exist", http.StatusNotFound)
 		return
 	}
+	t.UID = pod.UID // another of the same name that comes meanwhile is not meant
 	location, err := prepare(t, agent.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY})
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)
@@ -70,10 +72,12 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	t := target(r)
-	if s.find(t) == nil {
+	pod := s.find(t)
+	if pod == nil {
 		http.Error(w, "pod does not exist", http.StatusNotFound)
 		return
 	}
+	t.UID = pod.UID // another of the same name that comes meanwhile is not meant
 	location, err := s.node.PortForward(r.Context(), t, o.Ports)
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)
@@ -89,10 +93,12 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 // run runs a command to its end and answers with its output.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	t := target(r)
-	if s.find(t) == nil {
+	pod := s.find(t)
+	if pod == nil {
 		http.Error(w, "pod does not exist", http.StatusNotFound)
 		return
 	}
+	t.UID = pod.UID // another of the same name that comes meanwhile is not meant
 	out, code, err := s.node.Run(r.Context(), t, strings.Split(r.FormValue("cmd"), " "), 0)
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)

@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/servingkey"
 )
 
 // leaseNamespace is where the nodes' leases are.
@@ -140,6 +142,7 @@ func (f *fleet) register(ctx context.Context, n *node) error {
 	if len(want.Annotations) > 0 && changed.Annotations == nil {
 		changed.Annotations = map[string]string{}
 	}
+	delete(changed.Annotations, servingkey.Annotation)
 	maps.Copy(changed.Annotations, want.Annotations)
 	if changed.Spec.PodCIDR == "" {
 		changed.Spec.PodCIDR, changed.Spec.PodCIDRs = want.Spec.PodCIDR, want.Spec.PodCIDRs
@@ -271,5 +274,8 @@ func (f *fleet) nodeObject(n *node) *corev1.Node {
 		out.Spec.PodCIDR, out.Spec.PodCIDRs = "", nil
 	}
 	n.group.describe(out, n.turn)
+	if key := servingkey.Published(f.o.TLS); key != "" {
+		metav1.SetMetaDataAnnotation(&out.ObjectMeta, servingkey.Annotation, key)
+	}
 	return out
 }

@@ -35,6 +35,7 @@ package simulated
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -92,6 +93,8 @@ type Options struct {
 	// Listener and Serve are the node's HTTP API, one for all; Listener gives TLS connections. Nil: none is served.
 	Listener net.Listener
 	Serve    agent.ServeFunc
+	// TLS is how Listener does it; of a certificate that the cluster has not signed the nodes publish the key.
+	TLS *tls.Config
 	// Clock; nil: the real one.
 	Clock clock.WithTicker
 	// Logger; nil: nothing is logged.

@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +40,9 @@ type Runtime struct {
 	sandboxes  map[string]*sandbox
 	containers map[string]*container
 	images     map[string]bool
+	users      map[string]imageUser
+	ids        map[string]string // of images that have another than their name
+	private    map[string][]string
 	pullable   map[string]bool
 	faults     map[string]func() error
 	calls      []string
@@ -48,6 +52,12 @@ type Runtime struct {
 	handlers   []*runtimeapi.RuntimeHandler
 	streams    bool // lists come one by one
 	streamed   int  // lists that did
+}
+
+// imageUser is the user that an image's configuration names.
+type imageUser struct {
+	uid  *int64
+	name string
 }
 
 type sandbox struct {
@@ -71,7 +81,7 @@ type container struct {
 func New(dir string, now func() time.Time, images ...string) *Runtime {
 	r := &Runtime{
 		socket: filepath.Join(dir, "cri.sock"), now: now,
-		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, images: map[string]bool{}, pullable: map[string]bool{},
+		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, images: map[string]bool{}, users: map[string]imageUser{}, ids: map[string]string{}, private: map[string][]string{}, pullable: map[string]bool{},
 		faults: map[string]func() error{}, listeners: map[chan *runtimeapi.ContainerEventResponse]bool{},
 	}
 	for _, i := range images {
@@ -134,6 +144,38 @@ func (r *Runtime) Pullable(image string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pullable[image] = true
+}
+
+// Private adds an image that only the users can pull, of whom each has the password "secret".
+func (r *Runtime) Private(image string, users ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pullable[image], r.private[image] = true, users
+}
+
+// Move has the name mean another image, as a pull of a tag that has moved does.
+func (r *Runtime) Move(image, id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ids[image] = id
+}
+
+// idOf is the ID of a name, or of an ID.
+func (r *Runtime) idOf(image string) string {
+	if id, ok := r.ids[image]; ok {
+		return id
+	}
+	if strings.HasPrefix(image, "sha256:") {
+		return image
+	}
+	return "sha256:" + image
+}
+
+// User sets the user that an image's configuration names: a number, a name, or neither. Without it, images name root.
+func (r *Runtime) User(image string, uid *int64, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.users[image] = imageUser{uid, name}
 }
 
 // Handlers are those that it says it has; before, it is too old to say.

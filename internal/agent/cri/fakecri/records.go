@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -194,10 +196,18 @@ func (r *Runtime) ExecSync(_ context.Context, request *runtimeapi.ExecSyncReques
 func (r *Runtime) ImageStatus(_ context.Context, request *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.images[request.Image.Image] {
+	name := strings.TrimPrefix(request.Image.Image, "sha256:")
+	if !r.images[name] {
 		return &runtimeapi.ImageStatusResponse{}, nil
 	}
-	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "sha256:" + request.Image.Image, RepoTags: []string{request.Image.Image}, Size: 42, Uid: &runtimeapi.Int64Value{}}}, nil
+	image := &runtimeapi.Image{Id: r.idOf(request.Image.Image), RepoTags: []string{name}, Size: 42, Uid: &runtimeapi.Int64Value{}}
+	if user, ok := r.users[name]; ok {
+		image.Uid, image.Username = nil, user.name
+		if user.uid != nil {
+			image.Uid = &runtimeapi.Int64Value{Value: *user.uid}
+		}
+	}
+	return &runtimeapi.ImageStatusResponse{Image: image}, nil
 }
 
 // PullImage implements the image service.
@@ -207,8 +217,11 @@ func (r *Runtime) PullImage(_ context.Context, request *runtimeapi.PullImageRequ
 	if !r.pullable[request.Image.Image] {
 		return nil, status.Errorf(codes.NotFound, "failed to pull and unpack image %q: not found", request.Image.Image)
 	}
+	if users, ok := r.private[request.Image.Image]; ok && !(slices.Contains(users, request.GetAuth().GetUsername()) && request.Auth.Password == "secret") {
+		return nil, status.Errorf(codes.Unknown, "failed to pull and unpack image %q: unauthorized", request.Image.Image)
+	}
 	r.images[request.Image.Image] = true
-	return &runtimeapi.PullImageResponse{ImageRef: "sha256:" + request.Image.Image}, nil
+	return &runtimeapi.PullImageResponse{ImageRef: r.idOf(request.Image.Image)}, nil
 }
 
 // ImageFsInfo implements the image service.
