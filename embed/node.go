@@ -107,7 +107,12 @@ func ownPlace(ctx context.Context, p *parts, o *settled) error {
 	}
 	p.place = place{name: name, address: addresses.Texts()[0], addresses: addresses, clientCAs: p.pki.CA.Pool(), config: p.as(p.nodeUser(name)), network: p.as(p.component(controllers.Manager)), dns: p.ownConfig()}
 	p.place.tls = p.place.secure()
-	err := p.place.certified(o, func(hosts ...string) (tls.Certificate, error) { return p.nodeCertificate(name, hosts...) })
+	err := p.place.certified(o, func(hosts ...string) (tls.Certificate, error) {
+		if o.node == NodeSimulated {
+			return p.nodeCertificate("", hosts...) // one for all nodes that there are names no node
+		}
+		return p.nodeCertificate(name, hosts...)
+	})
 	if err != nil {
 		return err
 	}
@@ -188,7 +193,7 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 	p.client("simulated nodes", func(ctx context.Context) error {
 		return simulated.Run(ctx, simulated.Options{
 			Config: at.config, Alone: p.alone, Groups: p.nodeGroups, Nodes: o.nodes, Phases: p.phases, PodCIDR: simulatedRange(o), Version: version.Get().GitVersion,
-			Listener: tls.NewListener(l, at.tls), Serve: server.Serve(server.Options{ClientCAs: at.clientCAs, Logger: log}), Logger: log,
+			Listener: tls.NewListener(l, at.tls), TLS: at.tls, Serve: server.Serve(server.Options{ClientCAs: at.clientCAs, Logger: log}), Logger: log,
 		})
 	})
 	return nil

@@ -323,9 +323,12 @@ func hostAddress() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
-// nodeCertificate is a node's serving certificate.
+// nodeCertificate is a node's serving certificate; without a name, one for several nodes.
 func (p *parts) nodeCertificate(name string, hosts ...string) (tls.Certificate, error) {
-	pair, err := p.pki.Node(name, append(hosts, name, "localhost", "127.0.0.1"), time.Now())
+	if name != "" {
+		hosts = append(hosts, name)
+	}
+	pair, err := p.pki.Node(name, append(hosts, "localhost", "127.0.0.1"), time.Now())
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("make certificate of node %s: %w", name, err)
 	}

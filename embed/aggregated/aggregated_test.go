@@ -328,7 +328,7 @@ func eventually(t *testing.T, ask func() error) {
 	t.Helper()
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
-	for late := time.After(20 * time.Second); ; {
+	for late := time.After(time.Minute); ; {
 		err := ask()
 		if err == nil {
 			return

@@ -12,14 +12,13 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	lru "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
+	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
 // handler is the whole server: who asks, whether they may, and the answer.
@@ -130,10 +129,10 @@ func newRequest(r *http.Request, u user.Info, i *requestinfo.Info) (*Request, er
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	var err error
-	if req.Labels, err = labels.Parse(req.Options.LabelSelector); err != nil {
+	if req.Labels, err = selectors.ParseLabels(req.Options.LabelSelector); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	if req.Fields, err = fields.ParseSelector(req.Options.FieldSelector); err != nil {
+	if req.Fields, err = selectors.ParseFields(req.Options.FieldSelector); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	for _, f := range req.Fields.Requirements() {

@@ -36,10 +36,11 @@ func (o *Node) addFlags(f *pflag.FlagSet) {
 
 // Kubelets say how the API server reaches nodes.
 type Kubelets struct {
-	// CAFile has the authorities of nodes' serving certificates. Empty: they are not verified, as with kube-apiserver.
+	// CAFile has the authorities of nodes' serving certificates. Empty: the cluster's authority, or the key that a Node says, is what
+	// counts.
 	CAFile string
 }
 
 func (o *Kubelets) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.CAFile, "kubelet-certificate-authority", o.CAFile, "`file` with the authorities of nodes' serving certificates; without it the certificates are not verified")
+	f.StringVar(&o.CAFile, "kubelet-certificate-authority", o.CAFile, "`file` with the authorities of nodes' serving certificates; without it, the cluster's own authority and the keys that nodes have published")
 }

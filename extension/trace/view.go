@@ -82,7 +82,7 @@ type Trace struct {
 	MoreObjects int `json:"moreObjects,omitempty"`
 	// Brief traces have no contents: of leases, events, status that components write.
 	Brief bool `json:"brief,omitempty"`
-	// Redacted ones are of secrets: their values are replaced, those that are equal by the same.
+	// Redacted ones are of secrets: their values are replaced by marks, which tell within the write alone whether a member's value changed.
 	Redacted bool `json:"redacted,omitempty"`
 }
 

@@ -180,26 +180,27 @@ func (t replay) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper is the transport inside, for those who look for it.
 func (t replay) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
-// replaying has clients' transports wrapped.
-type replaying struct {
+// wrapping has clients' transports wrapped.
+type wrapping struct {
 	webhook.AuthenticationInfoResolver
+	wrap func(http.RoundTripper) http.RoundTripper
 }
 
 // ClientConfigFor is for a host.
-func (a replaying) ClientConfigFor(host string) (*rest.Config, error) {
-	return wrapped(a.AuthenticationInfoResolver.ClientConfigFor(host))
+func (a wrapping) ClientConfigFor(host string) (*rest.Config, error) {
+	return a.wrapped(a.AuthenticationInfoResolver.ClientConfigFor(host))
 }
 
 // ClientConfigForService is for a service.
-func (a replaying) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
-	return wrapped(a.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
+func (a wrapping) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
+	return a.wrapped(a.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
 }
 
-func wrapped(c *rest.Config, err error) (*rest.Config, error) {
+func (a wrapping) wrapped(c *rest.Config, err error) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
 	c = rest.CopyConfig(c)
-	c.Wrap(func(t http.RoundTripper) http.RoundTripper { return replay{t} })
+	c.Wrap(a.wrap)
 	return c, nil
 }

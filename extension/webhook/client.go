@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync/atomic"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 )
 
 // NewAdmission returns a caller of admission webhooks. kubeconfig is a file that says with which credentials hosts and
@@ -33,7 +35,7 @@ func NewAdmission(l *extension.Ledger, r Resolver, kubeconfig string) (*Caller, 
 	if err != nil {
 		return nil, fmt.Errorf("read credentials of webhooks: %w", err)
 	}
-	clients.SetAuthenticationInfoResolver(replaying{auth})
+	clients.SetAuthenticationInfoResolver(wrapping{auth, func(t http.RoundTripper) http.RoundTripper { return replay{egress.SameOrigin(t)} }})
 	clients.SetServiceResolver(webhook.NewDefaultServiceResolver())
 	if r != nil {
 		clients.SetServiceResolver(r)

@@ -5,7 +5,8 @@
 //
 // A [Caller] keeps a client for each [Target] (its address, authority and credentials), as kube-apiserver does: a service is
 // reached at one of its ready endpoints under the name NAME.NAMESPACE.svc, a URL as it stands; the certificate is checked
-// against the target's CA bundle, or the machine's roots where there is none. Every call goes through the extension ledger.
+// against the target's CA bundle, or the machine's roots where there is none. Redirects to another server are not followed. Every
+// call goes through the extension ledger.
 package webhook
 
 import (
@@ -54,7 +55,7 @@ func New(l *extension.Ledger, r Resolver) (*Caller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make webhook clients: %w", err)
 	}
-	clients.SetAuthenticationInfoResolver(auth)
+	clients.SetAuthenticationInfoResolver(wrapping{auth, egress.SameOrigin})
 	clients.SetServiceResolver(webhook.NewDefaultServiceResolver())
 	if r != nil {
 		clients.SetServiceResolver(r)

@@ -419,6 +419,33 @@ func TestAggregatedUpgrade(t *testing.T) {
 	}
 }
 
+// A server that takes an upgrade and never answers holds nothing of ours longer than the client waits.
+func TestAggregatedUpgradeStalls(t *testing.T) {
+	a := startAggregating(t, nil)
+	a.register(nil)
+	a.reason("Passed")
+	came, left := make(chan struct{}), make(chan error, 1)
+	a.on(func(_ http.ResponseWriter, r *http.Request) {
+		close(came)
+		<-r.Context().Done() // the server has seen that its client, the proxy, has left
+		left <- context.Cause(r.Context())
+	})
+	u, err := url.Parse(a.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := tls.Dial("tcp", u.Host, a.tls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(c, "GET %s/x/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n", things)
+	<-came
+	c.Close()
+	if err := <-left; err == nil {
+		t.Error("the proxy has not left")
+	}
+}
+
 // A bundle that holds no certificates, or others than the server's, makes the server unavailable and nothing else; mended, it
 // answers.
 func TestAggregatedTrust(t *testing.T) {

@@ -5,6 +5,7 @@ package apiserver
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
@@ -51,7 +53,7 @@ func TestConnectAsCreate(t *testing.T) {
 			if slices.Contains(may[a.User.GetName()], a.Verb) {
 				return authorize.Allow, "", nil
 			}
-			return authorize.NoOpinion, "no role", nil
+			return authorize.NoOpinion, "", nil // as RBAC does
 		}),
 	}})
 	if err != nil {
@@ -83,9 +85,23 @@ func TestConnectAsCreate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			body, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
 			if resp.StatusCode != c.code {
 				t.Errorf("code %d, want %d", resp.StatusCode, c.code)
+			}
+			if c.code == http.StatusForbidden {
+				var st metav1.Status
+				if err := json.Unmarshal(body, &st); err != nil {
+					t.Fatal(err)
+				}
+				want := `pods "p" is forbidden: User "reader" cannot create resource "pods/exec" in API group "" in the namespace "ns"`
+				if st.Reason != metav1.StatusReasonForbidden || st.Message != want || st.Details == nil || st.Details.Kind != "pods" || st.Details.Name != "p" {
+					t.Errorf("refused with %s %q %+v, want %q", st.Reason, st.Message, st.Details, want)
+				}
 			}
 			if diff := cmp.Diff(c.asked, asked); diff != "" {
 				t.Errorf("asked of the authorizer (-want +got):\n%s", diff)

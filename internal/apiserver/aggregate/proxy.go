@@ -25,6 +25,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/cork"
 )
@@ -261,13 +262,15 @@ func (s sending) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // upgrade sends on a request that makes a connection of its own, whose two ends are tied together.
 func (s *Service) upgrade(w http.ResponseWriter, r *http.Request, end context.Context) {
+	ctx, bounded, stop := egress.BoundUpgrade(r.Context(), w)
+	defer stop()
 	h := utilproxy.NewUpgradeAwareHandler(r.URL, s.dialing(), true, true, s)
-	h.ServeHTTP(&tied{ResponseWriter: w, end: end}, r)
+	h.ServeHTTP(&tied{ResponseWriter: bounded, end: end}, r.WithContext(ctx))
 }
 
 // dialing is the way of a connection of its own, which is booked like a call.
 func (s *Service) dialing() *http.Transport {
-	dial := s.way.transport.DialContext
+	dial := egress.Bounded(s.way.transport.DialContext)
 	return &http.Transport{
 		TLSClientConfig: s.way.transport.TLSClientConfig,
 		DialContext: func(ctx context.Context, network, addr string) (c net.Conn, err error) {

@@ -76,6 +76,7 @@ func NewWebhook(kubeconfig string, l *extension.Ledger, o WebhookOptions) (Backe
 	if err != nil {
 		return nil, fmt.Errorf("make audit webhook client: %w", err)
 	}
+	client.Client = egress.SameOriginClient(client.Client)
 	host := config.Host
 	if u, err := url.Parse(config.Host); err == nil && u.Host != "" {
 		host = u.Host

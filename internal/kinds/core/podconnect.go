@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	translator "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/mortise-dev/mortise/extension/egress"
@@ -129,9 +130,14 @@ func upgrade(location *url.URL, transport http.RoundTripper) http.Handler {
 }
 
 // hijackable lets a handler take the connection over through whatever the stages before have wrapped the writer in: the
-// proxies ask for an http.Hijacker, and do not look below.
+// proxies ask for an http.Hijacker, and do not look below. The wait for an agent's or a pod's answer to an upgrade is bounded.
 func hijackable(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if httpstream.IsUpgradeRequest(r) {
+			ctx, bounded, stop := egress.BoundUpgrade(r.Context(), w)
+			defer stop()
+			w, r = bounded, r.WithContext(ctx)
+		}
 		if _, can := w.(http.Hijacker); !can {
 			w = hijacker{w, http.NewResponseController(w)}
 		}

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -41,9 +43,20 @@ func nodeProxy(dial egress.Dial) resource.Subresource {
 	return proxySubresource("NodeProxyOptions", locateNode, ordinary(dial))
 }
 
-// ordinary is the way to what is addressed by IP and shows its own certificate, which nobody here could check.
+var errNotAllowed = apierrors.NewBadRequest("address not allowed")
+
+// ordinary is the way to what is addressed by IP and shows its own certificate, which nobody here could check. What leads to this
+// host's own services is refused at the moment of the connection too, when a node's name may mean something else than before.
 func ordinary(dial egress.Dial) *http.Transport {
-	return &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			if host, _, err := net.SplitHostPort(address); err != nil || !allowed(net.ParseIP(host)) {
+				return errNotAllowed
+			}
+			return nil
+		}}).DialContext
+	}
+	return &http.Transport{DialContext: egress.Bounded(dial), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 }
 
 // locate finds where requests for a name go. A nil transport means the ordinary one.
@@ -101,8 +114,8 @@ func locatePod(ctx context.Context, b resource.Backend, namespace, id string) (*
 	if len(pod.Status.PodIPs) > 0 {
 		ip = pod.Status.PodIPs[0].IP
 	}
-	if parsed := net.ParseIP(ip); parsed == nil || !parsed.IsGlobalUnicast() {
-		return nil, nil, apierrors.NewBadRequest("address not allowed")
+	if !allowed(net.ParseIP(ip)) {
+		return nil, nil, errNotAllowed
 	}
 	if strings.Trim(port, "0123456789") != "" {
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid pod request %q: %q is no port number", id, port))
@@ -170,7 +183,7 @@ func isPodAddress(ctx context.Context, b resource.Backend, namespace string, e *
 	if err != nil {
 		return false
 	}
-	return len(e.Addresses) > 0 && slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == e.Addresses[0] })
+	return len(e.Addresses) > 0 && allowed(net.ParseIP(e.Addresses[0])) && slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == e.Addresses[0] })
 }
 
 func locateNode(ctx context.Context, b resource.Backend, _, id string) (*url.URL, http.RoundTripper, error) {
@@ -186,8 +199,26 @@ func locateNode(ctx context.Context, b resource.Backend, _, id string) (*url.URL
 		own := *agent
 		return &own, transport, nil
 	}
-	if ip := net.ParseIP(agent.Hostname()); ip != nil && !ip.IsGlobalUnicast() {
-		return nil, nil, apierrors.NewBadRequest("address not allowed") // of this host's own services
+	if err := proxyable(ctx, agent.Hostname()); err != nil {
+		return nil, nil, err
 	}
 	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(agent.Hostname(), port)}, nil, nil
 }
+
+// proxyable refuses a host with an address that leads to this host's own services. A name without addresses leads nowhere.
+func proxyable(ctx context.Context, host string) error {
+	addresses, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	for _, a := range addresses {
+		if !allowed(a.IP) {
+			return errNotAllowed
+		}
+	}
+	return nil
+}
+
+// allowed says whether requests may be passed on to an address: not to a loopback or link-local one, at which this host's own services
+// and those of the cloud that it runs in are, whatever an object's status says.
+func allowed(ip net.IP) bool { return ip.IsGlobalUnicast() }

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -170,5 +171,106 @@ func TestProxyUpgrades(t *testing.T) {
 			t.Errorf("%s: %s, %q, %v", path, resp.Status, line, err)
 		}
 		c.Close()
+	}
+}
+
+// A pod that takes an upgrade and never answers holds the proxy no longer than the client waits.
+func TestStalledProxyUpgradeEndsWithItsClient(t *testing.T) {
+	pod, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pod.Close()
+	way := ordinary(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, pod.Addr().String())
+	})
+	web := connectPod("web", "n1", "c")
+	web.Status.PodIPs = []corev1.PodIP{{IP: "192.0.2.1"}}
+	b := &connectBackend{objects: map[string]resource.Object{"pods/web": web}}
+	done := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(done)
+		h, err := proxySubresource("PodProxyOptions", locatePod, way).Connect.Handler(r.Context(), b, "default", "web:80", nil, "/")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		h.ServeHTTP(plain{w}, r)
+	}))
+	defer srv.Close()
+	client, err := net.Dial("tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(client, "GET /api/v1/pods/web:80/proxy/ HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	c, err := pod.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	<-done
+	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("the pod's connection is still open: %d, %v", n, err)
+	}
+}
+
+// nodeBackend has one node.
+type nodeBackend struct {
+	resource.Backend // the rest is not called
+	at               string
+}
+
+func (b nodeBackend) Node(context.Context, string) (*url.URL, http.RoundTripper, error) {
+	u, err := url.Parse(b.at)
+	return u, http.DefaultTransport, err
+}
+
+// TestProxiesKeepOffThisHost: a pod's status and a node's addresses, which nodes write, lead no proxy to what listens on this host
+// alone or is link-local, as a cloud's metadata are.
+func TestProxiesKeepOffThisHost(t *testing.T) {
+	asked := false
+	own := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	defer own.Close()
+	_, portText, err := net.SplitHostPort(own.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.ParseInt(portText, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, way := int32(number), ordinary(nil)
+	refuse := func(of string, where locate, b resource.Backend, id string, want string) {
+		t.Helper()
+		h, err := proxySubresource("ServiceProxyOptions", where, way).Connect.Handler(t.Context(), b, "default", id, nil, "/")
+		if err == nil {
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+		}
+		if asked || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: asked %v, %v, want %q", of, asked, err, want)
+		}
+		asked = false
+	}
+	for _, ip := range []string{"127.0.0.1", "::ffff:127.0.0.1", "::1", "0.0.0.0", "169.254.169.254", "fe80::1", "224.0.0.1"} {
+		pod := connectPod("web", "n1", "c")
+		pod.Status.PodIPs = []corev1.PodIP{{IP: ip}}
+		meta := metav1.ObjectMeta{Name: "web", Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("a"), Port: &port}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{ip}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}}}}
+		b := &connectBackend{objects: map[string]resource.Object{"pods/web": pod, "endpointslices/web": slice}}
+		refuse("the pod "+ip, locatePod, b, "web:"+portText, "address not allowed")
+		refuse("the service of "+ip, locateService(corev1.IPv4Protocol), b, "web:a", "no endpoints available")
+	}
+	for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "169.254.169.254"} {
+		refuse("the node "+host, locateNode, nodeBackend{at: "https://" + host + ":10250"}, "n1:"+portText, "address not allowed")
+	}
+
+	// A name that has another address by the time of the connection than it had before.
+	if c, err := way.DialContext(t.Context(), "tcp", "localhost:"+portText); err == nil || !strings.Contains(err.Error(), "address not allowed") {
+		t.Errorf("by a name: %v, %v", c, err)
 	}
 }

@@ -34,6 +34,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 )
 
 // DefaultTimeout is how long an extender has for an answer that says nothing else.
@@ -91,7 +92,7 @@ func newExtender(ctx context.Context, c *configv1.Extender, o Options) (*extende
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: transport, Timeout: c.HTTPTimeout.Duration}
+	client := egress.SameOriginClient(&http.Client{Transport: transport, Timeout: c.HTTPTimeout.Duration})
 	if client.Timeout == 0 {
 		client.Timeout = DefaultTimeout
 	}
