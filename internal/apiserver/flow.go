@@ -105,7 +105,7 @@ func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 	who, _ := request.UserFrom(r.Context())
 	watch := info.Verb == "watch"
 	if long := longRunning(info); watch || long {
-		leave, ok := s.bounds.lasting(who)
+		leave, ok := s.bounds.lasting(who, weight(r))
 		if !ok {
 			s.tooMany(w, r, info, 1)
 			return

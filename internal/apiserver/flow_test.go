@@ -82,23 +82,53 @@ func TestBodiesBounded(t *testing.T) {
 func TestWatchesBounded(t *testing.T) {
 	b := newBounds(&Bounds{Watches: ptr(2)})
 	jane, root := &user.DefaultInfo{Name: "jane"}, &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}}
-	leave, _ := b.lasting(jane)
-	again, _ := b.lasting(jane)
-	if _, ok := b.lasting(jane); ok {
+	leave, _ := b.lasting(jane, 1)
+	again, _ := b.lasting(jane, 1)
+	if _, ok := b.lasting(jane, 1); ok {
 		t.Error("a third was let in")
 	}
 	for range 5 {
-		if _, ok := b.lasting(root); !ok {
+		if _, ok := b.lasting(root, 1); !ok {
 			t.Error("an administrator was not let in")
 		}
 	}
 	leave()
-	third, ok := b.lasting(jane)
+	third, ok := b.lasting(jane, 1)
 	if !ok {
 		t.Error("none was let in after one had left")
 	}
 	again()
 	third()
+	if len(b.watches) != 0 {
+		t.Errorf("left over: %v", b.watches)
+	}
+}
+
+// TestHeadsOfWatchesBounded: what a watch keeps of its request counts, not only that it is there.
+func TestHeadsOfWatchesBounded(t *testing.T) {
+	watch := func(query, header string) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, "/api/v1/configmaps?watch=1&labelSelector="+query, http.NoBody)
+		r.Header.Set("X-Large", header)
+		return r
+	}
+	if n := weight(watch("a", "b")); n != 1 {
+		t.Errorf("a small watch counts as %d", n)
+	}
+	b, jane := newBounds(&Bounds{Watches: ptr(50)}), &user.DefaultInfo{Name: "jane"}
+	for name, r := range map[string]*http.Request{
+		"selector": watch(strings.Repeat("k", 1<<20), ""),
+		"header":   watch("a", strings.Repeat("x", 1<<20)),
+	} {
+		leave, ok := b.lasting(jane, weight(r))
+		if !ok {
+			t.Errorf("one watch with a large %s is refused", name)
+			continue
+		}
+		if _, ok := b.lasting(jane, weight(r)); ok {
+			t.Errorf("a second watch with a large %s is let in", name)
+		}
+		leave()
+	}
 	if len(b.watches) != 0 {
 		t.Errorf("left over: %v", b.watches)
 	}

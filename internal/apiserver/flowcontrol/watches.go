@@ -9,9 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"k8s.io/apimachinery/pkg/fields"
-
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
 // watches counts those who watch, by what they are told of: what is written costs more where many are.
@@ -49,7 +48,7 @@ func ofOneNode(r *http.Request) bool {
 	if s == "" {
 		return false
 	}
-	sel, err := fields.ParseSelector(s)
+	sel, err := selectors.ParseFields(s)
 	if err != nil {
 		return false
 	}

@@ -27,6 +27,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -84,7 +85,7 @@ type Options struct {
 	Initialization *Initialization
 	// Tokens and Nodes serve the backend's IssueToken and Node.
 	Tokens func(ctx context.Context, c resource.TokenClaims) (resource.IssuedToken, error)
-	Nodes  http.RoundTripper
+	Nodes  func(node *corev1.Node, host string) http.RoundTripper
 }
 
 // API serves resources.
@@ -196,11 +197,13 @@ func (a *API) Kinds() []*resource.Descriptor {
 // Kind is the kind of a resource, nil if it is not served.
 func (a *API) Kind(r schema.GroupResource) *Kind { return a.kinds.Load().byGroup[r.Group][r.Resource] }
 
-// committed tells who must know of a commit before it is answered. The commit stands whatever they say.
+// committed informs the followers of a commit before the request is answered. The commit stands whatever they answer, and
+// they are informed even when the client has disconnected: otherwise they would act on the old object for good.
 func (a *API) committed(ctx context.Context, k *Kind, namespace, name string, obj resource.Object) {
 	if a.Committed == nil || !slices.Contains(a.Watched, k.GroupResource()) {
 		return
 	}
+	ctx = context.WithoutCancel(ctx)
 	if err := a.Committed(ctx, &Backend{a}, k.GroupResource(), namespace, name, obj); err != nil {
 		a.Log.ErrorContext(ctx, "follow a commit", "resource", k.GroupResource(), "name", name, "error", err)
 	}
@@ -324,7 +327,7 @@ func (q *req) run(verb func(*req) error) error {
 // strayed says whether a path names a kind in a way that none of its routes has.
 func strayed(k *Kind, info *requestinfo.Info) bool {
 	switch {
-	case info.Verb == "proxy":
+	case info.Verb == "proxy", info.Verb == "watch" && (info.Subresource != "" || k.Verbs != nil && !slices.Contains(k.Verbs, "watch") && byPrefix(info)):
 		return true
 	case k.Namespaced:
 		return info.Namespace == "" && len(info.Parts) > 1
@@ -333,6 +336,17 @@ func strayed(k *Kind, info *requestinfo.Info) bool {
 	}
 	own := k.Group == "" && k.Resource == "namespaces" && info.Name == info.Namespace
 	return !own || strings.Contains(info.Path, "/namespaces/"+info.Namespace+"/namespaces")
+}
+
+// byPrefix says whether the path itself begins with the verb watch: /api/v1/watch/… That form is for collections and objects
+// of kinds that can be watched; below an object there is no such path.
+func byPrefix(info *requestinfo.Info) bool {
+	parts := strings.SplitN(strings.Trim(info.Path, "/"), "/", 5)
+	at := 2
+	if info.APIPrefix == "apis" {
+		at = 3
+	}
+	return len(parts) > at && parts[at] == "watch"
 }
 
 // verb is the function for the request's method and path, nil when there is none.

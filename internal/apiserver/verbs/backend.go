@@ -268,5 +268,5 @@ func (b *Backend) Node(ctx context.Context, name string) (*url.URL, http.RoundTr
 	if b.api.Nodes == nil {
 		return nil, nil, apierrors.NewServiceUnavailable("this server has no way to its nodes")
 	}
-	return &url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(port))}, b.api.Nodes, nil
+	return &url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(port))}, b.api.Nodes(n, host), nil
 }

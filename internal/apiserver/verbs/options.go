@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/internal/selectors"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 )
@@ -155,7 +156,7 @@ func (q *req) listOptions() (*selection, error) {
 // where the kind's own list of names decides.
 func (s *selection) parse(k *Kind, label func(label, value string) (string, string, error)) error {
 	if s.LabelSelector != "" {
-		l, err := labels.Parse(s.LabelSelector)
+		l, err := selectors.ParseLabels(s.LabelSelector)
 		if err != nil {
 			return badRequest(err)
 		}
@@ -166,7 +167,7 @@ func (s *selection) parse(k *Kind, label func(label, value string) (string, stri
 	var fs fields.Selector
 	if s.FieldSelector != "" {
 		var err error
-		if fs, err = fields.ParseSelector(s.FieldSelector); err != nil {
+		if fs, err = selectors.ParseFields(s.FieldSelector); err != nil {
 			return badRequest(err)
 		}
 	}
@@ -185,7 +186,7 @@ func (s *selection) parse(k *Kind, label func(label, value string) (string, stri
 	}
 	if label != nil {
 		var err error
-		if fs, err = fs.Transform(label); err != nil {
+		if fs, err = selectors.Transform(fs, label); err != nil {
 			return badRequest(err)
 		}
 	}

@@ -6,7 +6,6 @@ package verbs
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -354,7 +353,8 @@ func connect(q *req) error {
 	return nil
 }
 
-// mayCreate asks whether the user may do what the request is about with the verb create.
+// mayCreate asks whether the user may do what the request is about with the verb create. Who may not reads which right is missing,
+// in the words of every other refusal: RBAC itself gives no reason.
 func (q *req) mayCreate(ctx context.Context) error {
 	if q.Authorize == nil {
 		return nil
@@ -368,5 +368,5 @@ func (q *req) mayCreate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("authorize create of %s/%s: %w", q.kind.Resource, q.sub.Name, err)
 	}
-	return apierrors.NewForbidden(q.kind.GroupResource(), q.name, errors.New(reason))
+	return authorize.Forbidden(at, reason)
 }

@@ -251,7 +251,7 @@ func (q *req) recheck(ctx context.Context, obj, old resource.Object, create runt
 // reject takes an object away into which it was written why it must not be. Nobody has seen it, so that its finalizers hold
 // nothing back.
 func (a *API) reject(ctx context.Context, k *Kind, rec *store.Record, f *watchcache.Forms) error {
-	_, err := a.remove(ctx, k, rec, f.Hub)
+	_, err := a.remove(context.WithoutCancel(ctx), k, rec, f.Hub)
 	var conflict *store.ConflictError
 	if errors.As(err, &conflict) {
 		return nil // another has done it, or is about to

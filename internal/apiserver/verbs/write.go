@@ -526,7 +526,8 @@ func (a *API) remove(ctx context.Context, k *Kind, rec *store.Record, obj resour
 	tr.Committed(k.Descriptor, obj, nil, nil, nil, revision)
 	a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), nil)
 	if k.Strategy.Allocate != nil {
-		done, err := k.Strategy.Allocate(ctx, &Backend{a}, nil, obj, false)
+		// The object is gone, so what it held is released even when the client has disconnected.
+		done, err := k.Strategy.Allocate(context.WithoutCancel(ctx), &Backend{a}, nil, obj, false)
 		if err != nil {
 			a.Log.ErrorContext(ctx, "release what a deleted object held", "key", rec.Key, "error", err)
 		} else if done != nil {
