@@ -19,8 +19,11 @@ import (
 	"net/url"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
 // Info is what a request asks for.
@@ -127,13 +130,8 @@ func collection(i *Info, u *url.URL) {
 			if truth(q, "watch") {
 				i.Verb = "watch"
 			}
-			if s := q.Get("fieldSelector"); s != "" {
-				// a selector on one name is authorized as that name
-				if sel, err := fields.ParseSelector(s); err == nil {
-					if name, ok := sel.RequiresExactMatch("metadata.name"); ok && validSegment(name) {
-						i.Name = name
-					}
-				}
+			if q.Has("fieldSelector") {
+				i.Name = selected(q)
 			}
 		}
 		return
@@ -141,6 +139,27 @@ func collection(i *Info, u *url.URL) {
 	if i.Name == "" && i.Verb == "delete" {
 		i.Verb = "deletecollection"
 	}
+}
+
+// selected is the one name that a query selects: the request is authorized as that name. A query of which anything cannot be
+// read selects none.
+func selected(q url.Values) string {
+	var o metav1.ListOptions
+	if err := scheme.ParameterCodec.DecodeParameters(q, metav1.SchemeGroupVersion, &o); err != nil {
+		return ""
+	}
+	if _, err := selectors.ParseLabels(o.LabelSelector); err != nil {
+		return ""
+	}
+	selector, err := selectors.ParseFields(o.FieldSelector)
+	if err != nil {
+		return ""
+	}
+	name, ok := selector.RequiresExactMatch("metadata.name")
+	if !ok || !validSegment(name) {
+		return ""
+	}
+	return name
 }
 
 func truth(q url.Values, key string) bool {
@@ -152,7 +171,7 @@ func truth(q url.Values, key string) bool {
 }
 
 func validSegment(name string) bool {
-	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/%")
+	return name != "." && name != ".." && !strings.ContainsAny(name, "/%")
 }
 
 // Writes says whether a request changes objects.

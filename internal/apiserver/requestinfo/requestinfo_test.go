@@ -7,8 +7,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/klog/v2"
 )
 
 func TestParse(t *testing.T) {
@@ -42,6 +48,42 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s %s:\n got %q\nwant %q", c.method, c.url, got, c.want)
 		}
 	}
+}
+
+// TestParseIsUpstreams asks kube-apiserver's own parser about the product of prefixes, places, names, subresources, methods and queries.
+func TestParseIsUpstreams(t *testing.T) {
+	theirs := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	klog.SetLogger(logr.Discard()) // upstream logs each query that it cannot read
+	t.Cleanup(klog.ClearLogger)
+	n := 0
+	for _, root := range []string{"/api/v1", "/apis/apps/v1", "//api/v1", "/apis//v1", "/api/", "/healthz"} {
+		for _, prefix := range []string{"", "/watch", "/proxy", "/watch/watch", "/Watch"} {
+			for _, place := range []string{"", "/namespaces", "/namespaces/ns", "/namespaces/ns/pods", "/pods", "/nodes", "/namespaces//pods", "/namespaces/ns/status", "/namespaces/ns/watch"} {
+				for _, below := range []string{"", "/", "/x", "/x/status", "/x/proxy/a/b", "//log", "/x//log", "/status", "/finalize", "/x/"} {
+					for _, query := range []string{"", "watch=1", "watch=False", "watch=", "watch", "fieldSelector=metadata.name%3Dn&watch=true", "fieldSelector=metadata.name%3D..",
+						"fieldSelector=metadata.name%3Dn&limit=many", "fieldSelector=metadata.name%3D", "fieldSelector=a!!&watch=0&limit=x", "fieldSelector=&fieldSelector=metadata.name%3Dn&labelSelector=a%3Db"} {
+						for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "get", "WATCH"} {
+							u := &url.URL{Path: root + prefix + place + below, RawQuery: query}
+							r := &http.Request{Method: method, URL: u}
+							want, wantErr := theirs.NewRequestInfo(r)
+							got := Parse(r)
+							if err := Check(got, u); (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() {
+								t.Fatalf("%s %s: error %v, want %v", method, u, err, wantErr)
+							}
+							if !got.IsResourceRequest { // which of these are there, nobody asks
+								got.APIPrefix, got.APIGroup, got.APIVersion = want.APIPrefix, want.APIGroup, want.APIVersion
+							}
+							if !reflect.DeepEqual(want, got) {
+								t.Fatalf("%s %s:\n got %+v\nwant %+v", method, u, got, want)
+							}
+							n++
+						}
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d requests", n)
 }
 
 func TestCheck(t *testing.T) {
