@@ -159,7 +159,7 @@ func printTrace(to io.Writer, t *trace.Trace) error {
 		line("Contents", "not kept of such writes")
 	}
 	if t.Redacted {
-		line("Contents", "redacted; equal values have equal marks")
+		line("Contents", "redacted; a value that stays the same keeps its mark within the write")
 	}
 	fmt.Fprintln(&w, "Stages:")
 	for _, s := range t.Stages {

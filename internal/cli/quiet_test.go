@@ -18,15 +18,15 @@ func TestMemoryIsGivenBackWhenQuiet(t *testing.T) {
 		whenQuiet(ctx, time.Millisecond, 0, func() { freed <- struct{}{} })
 	}()
 	for range 2 { // a burst, and one later
-		limit := time.NewTimer(10 * time.Second)
+		limit := time.NewTimer(time.Minute)
 		for done := false; !done; {
-			runtime.GC()
+			runtime.GC() // which takes time itself
 			select {
 			case <-freed:
 				done = true
-			case <-time.After(10 * time.Millisecond):
 			case <-limit.C:
 				t.Fatal("memory was not given back after a collection")
+			default:
 			}
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/subtle"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -16,16 +18,19 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/mortise-dev/mortise/extension/trust"
 )
 
-// Calls is a server on this machine that passes calls on to a process, and prints each.
+// Calls is a server on this machine that passes calls on to a process, and prints each. Every program on the machine can reach it, and
+// it calls where it was told to: it passes on nothing but what begins its path with the token, which is in the target's URL alone.
 type Calls struct {
 	Target Target // of those who call
 
+	token    string
 	listener net.Listener
 	server   *http.Server
 	served   sync.WaitGroup
@@ -52,7 +57,8 @@ func PassOn(ctx context.Context, u *url.URL, out io.Writer, now func() time.Time
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	c := &Calls{listener: l, out: out, now: now, Target: Target{URL: &url.URL{Scheme: "https", Host: l.Addr().String()}, Bundle: pair.Authority}}
+	c := &Calls{token: rand.Text(), listener: l, out: out, now: now}
+	c.Target = Target{URL: &url.URL{Scheme: "https", Host: l.Addr().String(), Path: "/" + c.token}, Bundle: pair.Authority}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u) },
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}, //nolint:gosec // a process of the developer's own
@@ -116,7 +122,25 @@ func (k *kept) Write(b []byte) (int, error) {
 	return k.ResponseWriter.Write(b)
 }
 
+// admitted takes the token off the path; false: it is not there.
+func (c *Calls) admitted(r *http.Request) bool {
+	token, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if subtle.ConstantTimeCompare([]byte(token), []byte(c.token)) != 1 {
+		return false
+	}
+	r.URL.Path = "/" + rest
+	if r.URL.RawPath != "" {
+		_, raw, _ := strings.Cut(strings.TrimPrefix(r.URL.RawPath, "/"), "/")
+		r.URL.RawPath = "/" + raw
+	}
+	return true
+}
+
 func (c *Calls) pass(to http.Handler, w http.ResponseWriter, r *http.Request) {
+	if !c.admitted(r) {
+		http.Error(w, "the path does not begin with the token of this session", http.StatusForbidden)
+		return
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)

@@ -28,6 +28,7 @@ import (
 	"crypto/rand"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,8 +82,9 @@ type Recorder struct {
 	started    time.Time
 	now        func() time.Time
 	bound      int64
-	large      int // contents of more bytes are not kept
-	key        [32]byte
+	large      int          // contents of more bytes are not kept
+	key        [32]byte     // of marks
+	numbers    atomic.Int64 // of traces
 	validators []string
 	watched    map[string]bool     // resources that some built-in plug-in changes
 	changes    map[string][]string // by plug-in, as in the table
@@ -119,7 +121,7 @@ func (r *Recorder) Writes(info *request.RequestInfo) bool {
 
 // Begin begins the trace of a request that came at a time.
 func (r *Recorder) Begin(info *request.RequestInfo, at time.Time) *Trace {
-	t := &Trace{recorder: r, info: info, begun: at, since: at}
+	t := &Trace{recorder: r, info: info, begun: at, since: at, number: r.numbers.Add(1)}
 	t.secret = secret(info.APIGroup, info.Resource, info.Subresource)
 	switch info.APIGroup {
 	case "coordination.k8s.io", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io":
@@ -146,6 +148,7 @@ type Trace struct {
 	recorder *Recorder
 	info     *request.RequestInfo
 	begun    time.Time
+	number   int64 // among all of the recorder
 
 	mu    sync.Mutex
 	ended bool
@@ -348,7 +351,7 @@ func (t *Trace) contents(s Step) step {
 	}
 	kept.form = inJSON
 	if t.secret {
-		kept.Before, kept.After = t.recorder.redactJSON(t.info, s.Before), t.recorder.redactJSON(t.info, s.After)
+		kept.Before, kept.After = t.marks(0).redactJSON(t.info, s.Before), t.marks(0).redactJSON(t.info, s.After)
 		if kept.After == nil {
 			kept.Before, kept.form = nil, hidden
 		}

@@ -24,7 +24,10 @@ const maxSettings = 20
 //
 // Worked example: a pod was created without an image tag, a webhook added one, and somebody changed it later. The newest is the
 // later one, by its request; before it the create, by the webhook, and before that in the same write the request.
-func (r *Recorder) settings(q *question, path trace.Path, objects Objects) ([]trace.Setting, error) {
+//
+// The marks are those that the newest has for values of secrets; without any, marks of no write.
+func (r *Recorder) settings(q *question, path trace.Path, objects Objects) ([]trace.Setting, marks, error) {
+	m := marks{key: &r.key, write: r.numbers.Add(1)}
 	found, _ := r.find(&question{object: true, group: q.group, resource: q.resource, namespace: q.namespace, name: q.name})
 	type write struct {
 		rec *record
@@ -34,7 +37,7 @@ func (r *Recorder) settings(q *question, path trace.Path, objects Objects) ([]tr
 	for _, rec := range found {
 		cs, err := rec.eachCommit(q.is)
 		if err != nil {
-			return nil, err
+			return nil, m, err
 		}
 		for _, c := range cs {
 			if c.form.read() {
@@ -55,11 +58,11 @@ func (r *Recorder) settings(q *question, path trace.Path, objects Objects) ([]tr
 		}
 		before, err := state(objects, gr, version, w.c.form, w.c.before)
 		if err != nil {
-			return nil, err
+			return nil, m, err
 		}
 		after, err := state(objects, gr, version, w.c.form, w.c.after)
 		if err != nil {
-			return nil, err
+			return nil, m, err
 		}
 		was, had := path.In(before)
 		is, has := path.In(after)
@@ -75,11 +78,14 @@ func (r *Recorder) settings(q *question, path trace.Path, objects Objects) ([]tr
 			s.Resource += "/" + sub
 		}
 		if s.By, s.Before, err = r.hands(w.rec, &w.c, path, objects, s); err != nil {
-			return nil, err
+			return nil, m, err
+		}
+		if len(out) == 0 {
+			m.write, m.nth = w.rec.numbers[numNumber], w.c.nth
 		}
 		out = append(out, s)
 	}
-	return out, nil
+	return out, m, nil
 }
 
 // hands are the steps of a write that touched a field: the last, and those before it.

@@ -129,6 +129,10 @@ func (r *Recorder) field(req *http.Request, q *question, path trace.Path, object
 	if err != nil && !gone {
 		return nil, err
 	}
+	var m marks
+	if f.Settings, m, err = r.settings(q, path, objects); err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
 	if secret(q.group, q.resource, "") {
 		b, err := json.Marshal(live)
 		if err != nil {
@@ -136,16 +140,13 @@ func (r *Recorder) field(req *http.Request, q *question, path trace.Path, object
 		}
 		f.Managers = managers(live, path)
 		live = nil
-		if err := json.Unmarshal(r.redactJSON(&request.RequestInfo{Resource: "secrets"}, b), &live); err != nil {
+		if err := json.Unmarshal(m.redactJSON(&request.RequestInfo{Resource: "secrets"}, b), &live); err != nil {
 			return nil, apierrors.NewInternalError(err)
 		}
 	} else {
 		f.Managers = managers(live, path)
 	}
 	f.Value, f.Present = path.In(clean(live))
-	if f.Settings, err = r.settings(q, path, objects); err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
 	switch {
 	case gone && len(f.Settings) == 0:
 		return nil, notFound(fmt.Sprintf("%s %q does not exist, and no trace of a write to it is kept", q.resource, q.name))

@@ -105,7 +105,7 @@ func (t *Trace) noted() { t.seen = [2]int32{t.changes, t.denials} }
 // look is an object as bytes that can be compared, and read later.
 func (t *Trace) look(p *watching, obj resource.Object) ([]byte, form) {
 	if t.secret {
-		return t.recorder.redactObject(t.info, obj)
+		return t.marks(0).redactObject(t.info, obj)
 	}
 	if s := p.kind.Subresource(p.subresource); !free(obj) && (p.subresource == "" || s != nil && s.Strategy != nil) {
 		if b, err := p.kind.Codec.Encode(obj); err == nil {

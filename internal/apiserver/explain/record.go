@@ -36,6 +36,7 @@ const (
 	numTook
 	numSteps
 	numCommits
+	numNumber
 	numStages
 	numberCount = numStages + int(stageCount)
 )
@@ -85,6 +86,7 @@ type commit struct {
 	action                                byte
 	form                                  form
 	before, after                         []byte
+	nth                                   int // of the write's
 }
 
 // The actions.
@@ -131,9 +133,10 @@ func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, befo
 		if !ok {
 			break
 		}
-		if c.after, c.form = t.recorder.redactSecret(d.Storage, is); old != nil {
+		m := t.marks(len(t.commits))
+		if c.after, c.form = m.redactSecret(d.Storage, is); old != nil {
 			if was, ok := old.(*corev1.Secret); ok {
-				c.before, _ = t.recorder.redactSecret(d.Storage, was)
+				c.before, _ = m.redactSecret(d.Storage, was)
 			}
 		}
 	}
@@ -214,7 +217,7 @@ func (t *Trace) encode(b []byte, r *http.Request, a Answer) []byte {
 	}
 	n := [numberCount]int64{
 		numTime: t.begun.UnixNano(), numCode: int64(a.Code), numRefusedAt: int64(t.refusedAt), numRan: int64(t.ran), numMore: int64(t.more),
-		numTook: int64(a.Took), numSteps: int64(len(o.steps)), numCommits: int64(len(t.commits)),
+		numTook: int64(a.Took), numSteps: int64(len(o.steps)), numCommits: int64(len(t.commits)), numNumber: t.number,
 	}
 	n[numFlags] = bit(t.dryRun, flagDryRun) | bit(t.brief, flagBrief) | bit(t.secret, flagSecret) | bit(t.refused, flagRefused) |
 		bit(t.decided, flagDecided) | bit(t.allowed, flagAllowed)
@@ -432,7 +435,7 @@ func (r *record) eachStep() ([]step, error) {
 func (r *record) eachCommit(want func(group, resource, namespace, name []byte) bool) ([]commit, error) {
 	in := &reader{b: r.commits}
 	var out []commit
-	for range r.numbers[numCommits] {
+	for nth := range r.numbers[numCommits] {
 		group, resource, namespace, name, uid := in.text(), in.text(), in.text(), in.text(), in.text()
 		revision, action := in.number(), in.byte()
 		if in.bad {
@@ -444,7 +447,7 @@ func (r *record) eachCommit(want func(group, resource, namespace, name []byte) b
 		}
 		c := commit{
 			group: string(group), resource: string(resource), namespace: string(namespace), name: string(name), uid: string(uid),
-			revision: revision, action: action,
+			revision: revision, action: action, nth: int(nth),
 		}
 		if c.form, c.before, c.after = in.contents(); in.bad {
 			return nil, errRecord

@@ -7,6 +7,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 
@@ -51,37 +52,60 @@ func free(obj runtime.Object) bool {
 	return ok
 }
 
-// mark stands for a value: the same for the same value, and of no use to who wants to know the value.
-func (r *Recorder) mark(value []byte) string {
-	h := hmac.New(sha256.New, r.key[:])
+// marks make what stands for the values of one object in one write. Within these, the same member has the same mark as long as it
+// has the same value, so that what changed can be told. Another member, object or write has other marks: who may write secrets, and
+// read traces, must not learn what secrets hold by writing guesses and comparing.
+type marks struct {
+	key   *[32]byte // drawn when the server starts
+	write int64     // the trace's number
+	nth   int       // of the objects that the write stored; what admission sees is the first
+}
+
+// marks are those of an object of the write.
+func (t *Trace) marks(nth int) marks { return marks{&t.recorder.key, t.number, nth} }
+
+// The kinds of members.
+const (
+	ofData       = "data"
+	ofAnnotation = "annotation"
+)
+
+// of is the mark of a member's value.
+func (m marks) of(kind, name string, value []byte) string {
+	h := hmac.New(sha256.New, m.key[:])
+	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(m.write)), uint64(m.nth))
+	for _, s := range []string{kind, name} {
+		b = append(binary.BigEndian.AppendUint64(b, uint64(len(s))), s...)
+	}
+	h.Write(b)
 	h.Write(value)
-	return "[redacted " + hex.EncodeToString(h.Sum(nil)[:4]) + "]"
+	return "[redacted " + hex.EncodeToString(h.Sum(nil)[:16]) + "]"
 }
 
 // lastApplied is where kubectl apply keeps what it sent, which of a secret is all of it.
 const lastApplied = corev1.LastAppliedConfigAnnotation
 
 // redactObject is an object of a secret kind as JSON without its values; of others than Secrets, nothing.
-func (r *Recorder) redactObject(info *request.RequestInfo, obj resource.Object) ([]byte, form) {
+func (m marks) redactObject(info *request.RequestInfo, obj resource.Object) ([]byte, form) {
 	s, ok := obj.(*corev1.Secret)
 	if !ok {
 		return nil, hidden
 	}
-	return r.redactSecret(info.APIVersion, s)
+	return m.redactSecret(info.APIVersion, s)
 }
 
-func (r *Recorder) redactSecret(version string, s *corev1.Secret) ([]byte, form) {
+func (m marks) redactSecret(version string, s *corev1.Secret) ([]byte, form) {
 	out := *s
 	out.TypeMeta = metav1.TypeMeta{APIVersion: version, Kind: "Secret"}
 	out.Data, out.StringData = nil, make(map[string]string, len(s.Data)+len(s.StringData))
 	for k, v := range s.Data {
-		out.StringData[k] = r.mark(v)
+		out.StringData[k] = m.of(ofData, k, v)
 	}
 	for k, v := range s.StringData {
-		out.StringData[k] = r.mark([]byte(v))
+		out.StringData[k] = m.of(ofData, k, []byte(v))
 	}
 	out.ManagedFields = nil
-	out.Annotations = r.redactAnnotations(s.Annotations)
+	out.Annotations = m.redactAnnotations(s.Annotations)
 	b, err := json.Marshal(struct {
 		*corev1.Secret
 		Data any `json:"data,omitempty"`
@@ -100,7 +124,7 @@ func orNil(m map[string]string) any {
 	return m
 }
 
-func (r *Recorder) redactAnnotations(has map[string]string) map[string]string {
+func (m marks) redactAnnotations(has map[string]string) map[string]string {
 	said, ok := has[lastApplied]
 	if !ok {
 		return has
@@ -109,23 +133,23 @@ func (r *Recorder) redactAnnotations(has map[string]string) map[string]string {
 	for k, v := range has {
 		out[k] = v
 	}
-	out[lastApplied] = r.mark([]byte(said))
+	out[lastApplied] = m.of(ofAnnotation, lastApplied, []byte(said))
 	return out
 }
 
 // redactJSON is the same for an object of a hook, as JSON. What is no Secret, or cannot be read, is not kept at all.
-func (r *Recorder) redactJSON(info *request.RequestInfo, b []byte) []byte {
+func (m marks) redactJSON(info *request.RequestInfo, b []byte) []byte {
 	if info.APIGroup != "" || info.Resource != "secrets" {
 		return nil
 	}
-	var m map[string]any
-	if err := json.Unmarshal(b, &m); err != nil {
+	var obj map[string]any
+	if err := json.Unmarshal(b, &obj); err != nil {
 		return nil
 	}
 	data := map[string]any{}
 	for _, member := range []string{"data", "stringData"} {
-		values, ok := m[member].(map[string]any)
-		delete(m, member)
+		values, ok := obj[member].(map[string]any)
+		delete(obj, member)
 		if !ok {
 			continue
 		}
@@ -136,21 +160,21 @@ func (r *Recorder) redactJSON(info *request.RequestInfo, b []byte) []byte {
 					text = string(raw)
 				}
 			}
-			data[k] = r.mark([]byte(text))
+			data[k] = m.of(ofData, k, []byte(text))
 		}
 	}
 	if len(data) > 0 {
-		m["data"] = data
+		obj["data"] = data
 	}
-	if meta, ok := m["metadata"].(map[string]any); ok {
+	if meta, ok := obj["metadata"].(map[string]any); ok {
 		delete(meta, "managedFields")
 		if notes, ok := meta["annotations"].(map[string]any); ok {
 			if said, ok := notes[lastApplied].(string); ok {
-				notes[lastApplied] = r.mark([]byte(said))
+				notes[lastApplied] = m.of(ofAnnotation, lastApplied, []byte(said))
 			}
 		}
 	}
-	out, err := json.Marshal(m)
+	out, err := json.Marshal(obj)
 	if err != nil {
 		return nil
 	}
