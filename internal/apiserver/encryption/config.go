@@ -154,7 +154,9 @@ func local(p *apiserver.ProviderConfiguration) (value.PrefixTransformer, error) 
 	case p.AESGCM != nil:
 		return keyed("aesgcm:v1:", "AES", p.AESGCM.Keys, aesBlock(func(b gocipher.Block) (value.Transformer, error) { return aestransformer.NewGCMTransformer(b) }))
 	case p.AESCBC != nil:
-		return keyed("aescbc:v1:", "AES", p.AESCBC.Keys, aesBlock(func(b gocipher.Block) (value.Transformer, error) { return aestransformer.NewCBCTransformer(b), nil }))
+		return keyed("aescbc:v1:", "AES", p.AESCBC.Keys, aesBlock(func(b gocipher.Block) (value.Transformer, error) {
+			return padded{aestransformer.NewCBCTransformer(b)}, nil
+		}))
 	case p.Secretbox != nil:
 		return keyed("secretbox:v1:", "Secretbox", p.Secretbox.Keys, func(key []byte) (value.Transformer, error) {
 			if len(key) != 32 {
@@ -166,6 +168,18 @@ func local(p *apiserver.ProviderConfiguration) (value.PrefixTransformer, error) 
 		return value.PrefixTransformer{Prefix: []byte{}, Transformer: identity.NewEncryptCheckTransformer()}, nil
 	}
 	return value.PrefixTransformer{}, nil
+}
+
+// padded is AES-CBC, which ends the process over a value that has an initialization vector and nothing behind it. There is always
+// a block of padding at least.
+type padded struct{ value.Transformer }
+
+// TransformFromStorage implements [value.Transformer].
+func (p padded) TransformFromStorage(ctx context.Context, data []byte, of value.Context) ([]byte, bool, error) {
+	if len(data) == aes.BlockSize {
+		return nil, false, errors.New("invalid PKCS7 data (empty or not padded)") // upstream's words
+	}
+	return p.Transformer.TransformFromStorage(ctx, data, of)
 }
 
 func aesBlock(make func(gocipher.Block) (value.Transformer, error)) func([]byte) (value.Transformer, error) {

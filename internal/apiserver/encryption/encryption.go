@@ -7,7 +7,8 @@
 // [Parse] reads and checks a file, and touches nothing else. [Start] puts it to work: what it returns, [Transformers], is the
 // [sealed.Ciphers] of a store. The first provider of a resource seals; all of them open, so that keys are changed by adding
 // the new one in front and writing everything once more. What is stored is byte for byte what kube-apiserver stores, with an
-// object's key in the store as authenticated data.
+// object's key in the store as authenticated data where a provider has such data: aesgcm and kms. What secretbox sealed opens
+// under another key as well, and aescbc notices changes by its padding alone.
 //
 // A KMS v2 plug-in ([plugin]) wraps a seed that the server draws; each object's key comes from the seed and a nonce. Reads ask
 // the plug-in once for each seed, writes never: while it is down, they go on for three minutes after its last good status. One
@@ -157,7 +158,7 @@ const root = "/registry/"
 func (t *Transformers) resource(key string) (gr schema.GroupResource, whole bool) {
 	rest, ok := strings.CutPrefix(key, root)
 	if !ok {
-		return gr, false
+		return schema.GroupResource{}, false
 	}
 	known := *t.resources.Load()
 	first, after, more := strings.Cut(rest, "/")

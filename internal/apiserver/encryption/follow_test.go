@@ -1,0 +1,448 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package encryption_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kmsservice "k8s.io/kms/pkg/service"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/encryption"
+	"github.com/mortise-dev/mortise/internal/apiserver/encryption/kmstest"
+)
+
+const aSecret = "/registry/secrets/ns/x"
+
+// journal is a log that keeps its messages and hands each on.
+type journal struct {
+	slog.Handler
+	mu    sync.Mutex
+	lines []string
+	each  chan string
+}
+
+func newJournal() *journal {
+	return &journal{Handler: slog.DiscardHandler, each: make(chan string, 100)}
+}
+
+func (j *journal) Enabled(context.Context, slog.Level) bool { return true }
+
+func (j *journal) Handle(_ context.Context, r slog.Record) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	line := r.Level.String() + " " + r.Message
+	j.lines = append(j.lines, line)
+	j.each <- line
+	return nil
+}
+
+// said are the lines since the last call.
+func (j *journal) said() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := j.lines
+	j.lines = nil
+	return out
+}
+
+// moody is a plug-in of which one method fails.
+type moody struct {
+	*kmstest.Plugin
+	mu    sync.Mutex
+	fails string
+	asked chan struct{} // gets a value at each call of Status
+	until []context.Context
+}
+
+func newMoody(t testing.TB) *moody {
+	return &moody{Plugin: kmstest.New(t, ""), asked: make(chan struct{}, 100)}
+}
+
+func (m *moody) dial(ctx context.Context, _ string) (kmsservice.Service, error) {
+	if err := m.failure("Dial"); err != nil {
+		return nil, err
+	}
+	m.until = append(m.until, ctx)
+	return m, nil
+}
+
+func (m *moody) fail(method string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fails = method
+}
+
+func (m *moody) failure(method string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fails == method {
+		return errors.New("no " + method + " today")
+	}
+	return nil
+}
+
+func (m *moody) Status(ctx context.Context) (*kmsservice.StatusResponse, error) {
+	select {
+	case m.asked <- struct{}{}:
+	default:
+	}
+	if err := m.failure("Status"); err != nil {
+		return nil, err
+	}
+	return m.Plugin.Status(ctx)
+}
+
+func (m *moody) Encrypt(ctx context.Context, uid string, data []byte) (*kmsservice.EncryptResponse, error) {
+	if err := m.failure("Encrypt"); err != nil {
+		return nil, err
+	}
+	return m.Plugin.Encrypt(ctx, uid, data)
+}
+
+func (m *moody) Decrypt(ctx context.Context, uid string, q *kmsservice.DecryptRequest) ([]byte, error) {
+	if err := m.failure("Decrypt"); err != nil {
+		return nil, err
+	}
+	return m.Plugin.Decrypt(ctx, uid, q)
+}
+
+func seal(t *testing.T, tr *encryption.Transformers) ([]byte, error) {
+	t.Helper()
+	return tr.Cipher(aSecret).Seal(t.Context(), aSecret, []byte("hello"))
+}
+
+// says fails the test if an error does not contain a text; empty: if there is one.
+func says(t *testing.T, what string, err error, want string) {
+	t.Helper()
+	if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		t.Errorf("%s: %v, want %q", what, err, want)
+	}
+}
+
+// TestSocket: a plug-in is called over its socket, and the errors that it answers with are told.
+func TestSocket(t *testing.T) {
+	m := newMoody(t)
+	folder, err := os.MkdirTemp("", "kms") // t.TempDir is too long for a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	socket := filepath.Join(folder, "kms.sock")
+	server, ended := kmsservice.NewGRPCService(socket, 5*time.Second, m), make(chan error, 1)
+	go func() { ended <- server.ListenAndServe() }()
+	t.Cleanup(func() { server.Close(); <-ended })
+	data := document("secrets => {kms: {apiVersion: v2, name: vault, timeout: 60s, endpoint: 'unix://" + socket + "'}}")
+	for _, ledger := range []*extension.Ledger{nil, extension.NewLedger(clock.RealClock{})} {
+		m.fail("")
+		o := encryption.Options{Ledger: ledger}
+		one, two := start(t, data, o), start(t, data, o)
+		says(t, "health", one.Check(t.Context()), "")
+		sealed, err := seal(t, one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.fail("Decrypt")
+		_, _, err = two.Cipher(aSecret).Open(t.Context(), aSecret, sealed)
+		says(t, "open while the plug-in refuses", err, "no Decrypt today")
+		m.fail("")
+		plain, _, err := two.Cipher(aSecret).Open(t.Context(), aSecret, sealed)
+		if says(t, "open", err, ""); string(plain) != "hello" {
+			t.Errorf("opened as %q", plain)
+		}
+		for _, method := range []string{"Status", "Encrypt"} {
+			m.fail(method)
+			ill := start(t, data, o)
+			says(t, "health", ill.Check(t.Context()), "no "+method+" today")
+			_, err = seal(t, ill)
+			says(t, "seal without a seed", err, "got unexpected nil transformer")
+		}
+	}
+}
+
+// TestAwait: what the server cannot come up without waits for its plug-in; the log says of a plug-in that it is ill, and that it
+// is well again, once each.
+func TestAwait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, log, ledger := newMoody(t), newJournal(), extension.NewLedger(clock.RealClock{})
+		m.fail("Status")
+		tr := start(t, document("secrets => "+kms("vault")), encryption.Options{Dial: m.dial, Log: slog.New(log), Ledger: ledger})
+		if entries := ledger.Snapshot(); len(entries) != 1 || entries[0].Name != "vault" || entries[0].Where != "config.yaml" {
+			t.Errorf("the ledger says %+v", entries)
+		}
+		says(t, "a plug-in that nobody needs", tr.Await(t.Context(), func(gr schema.GroupResource) bool { return gr.Resource == "secrets" }), "")
+		none := func(schema.GroupResource) bool { return false }
+		short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		says(t, "a wait that is ended", tr.Await(short, none), "wait for KMS plug-in vault: context deadline exceeded")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		watch := func(lines []string) (out []string) {
+			for _, l := range lines {
+				if !strings.Contains(l, "watch files") { // there is no folder to watch
+					out = append(out, l)
+				}
+			}
+			return out
+		}
+		want := []string{"ERROR ask KMS plug-in for its status", "WARN wait for a KMS plug-in"}
+		if diff := cmp.Diff(want, watch(log.said())); diff != "" {
+			t.Errorf("the log of one who is ill: %s", diff)
+		}
+		awaited := make(chan error, 1)
+		go func() { awaited <- tr.Await(t.Context(), none) }()
+		synctest.Wait()
+		m.fail("")
+		says(t, "the wait for one who comes", <-awaited, "")
+		says(t, "a wait for one who is there", tr.Await(t.Context(), none), "")
+		says(t, "health", tr.Check(t.Context()), "")
+		time.Sleep(5*time.Minute + time.Second) // longer than one status lets it write
+		synctest.Wait()
+		_, err := seal(t, tr)
+		says(t, "a write with a key that stays", err, "")
+		if diff := cmp.Diff([]string{"WARN wait for a KMS plug-in", "WARN KMS plug-in is well"}, watch(log.said())); diff != "" {
+			t.Errorf("the log of one who is well: %s", diff)
+		}
+		if _, encryptions, _ := m.Calls(); encryptions != 1 {
+			t.Errorf("%d seeds for one key", encryptions)
+		}
+	})
+}
+
+// TestSocketComes: a plug-in is asked at once when its socket comes to be or is another, long before its next turn.
+func TestSocketComes(t *testing.T) {
+	m, socket := newMoody(t), filepath.Join(t.TempDir(), "kms.sock")
+	tr := start(t, document("secrets => {kms: {apiVersion: v2, name: vault, endpoint: 'unix://"+socket+"'}}"), encryption.Options{Dial: m.dial})
+	<-m.asked
+	for n := range 2 {
+		other := fmt.Sprintf("%s.%d", socket, n) // both exist at once, so that they are two files
+		if err := os.WriteFile(other, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(other, socket); err != nil {
+			t.Fatal(err)
+		}
+		<-m.asked
+	}
+	tr.Close()
+}
+
+// TestChecks: there is a health check where there is a plug-in, or where one could come to be.
+func TestChecks(t *testing.T) {
+	local := document("secrets => " + keyed("aesgcm", "k", "a"))
+	for _, c := range []struct {
+		data   []byte
+		reload bool
+		want   bool
+	}{{local, false, false}, {local, true, true}, {document("secrets => " + kms("vault")), false, true}} {
+		if got := start(t, c.data, encryption.Options{Reload: c.reload, Dial: newMoody(t).dial}).Checks(); got != c.want {
+			t.Errorf("reload %t: a health check %t, want %t", c.reload, got, c.want)
+		}
+	}
+}
+
+// TestTwoParts: services and endpoints share the first part of their prefixes.
+func TestTwoParts(t *testing.T) {
+	tr := start(t, document("services => "+keyed("aesgcm", "k", "a")), encryption.Options{})
+	for key, want := range map[string]bool{
+		"/registry/services/specs/ns/x": true, "/registry/services/specs": true, "/registry/services/endpoints/ns/x": false, "/elsewhere/services/x": false,
+	} {
+		if got := tr.Cipher(key) != nil; got != want {
+			t.Errorf("%s is sealed: %t", key, got)
+		}
+	}
+}
+
+// TestLoad: what cannot be read or is something else is refused.
+func TestLoad(t *testing.T) {
+	_, err := encryption.Load(filepath.Join(t.TempDir(), "none.yaml"), false)
+	says(t, "no file", err, "no such file")
+	_, err = encryption.Parse("c.yaml", []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\n"), false)
+	says(t, "another kind", err, "it is a apiserver.config.k8s.io/v1, Kind=AdmissionConfiguration")
+	_, err = encryption.Parse("c.yaml", document("'*.' => {identity: {}}", "secrets => {identity: {}}"), false)
+	says(t, "the core group's", err, `masked by earlier rule "*."`)
+	m := newMoody(t)
+	m.fail("Dial")
+	c, err := encryption.Parse("c.yaml", document("secrets => "+kms("vault")), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = encryption.Start(t.Context(), c, encryption.Options{Dial: m.dial})
+	says(t, "no client", err, "use KMS provider vault: no Dial today")
+}
+
+// series are the values of a server's metrics, without the times.
+func series(t *testing.T, tr *encryption.Transformers) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(tr.Metrics())
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := strings.TrimPrefix(f.GetName(), "apiserver_encryption_config_controller_")
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetName() + "=" + l.GetValue()
+			}
+			if !strings.Contains(name, "timestamp") {
+				out[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return out
+}
+
+func hash(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }
+
+// TestReloadPlugins: the plug-ins of a new file are followed, and those of the old one are let go once nobody can use them any
+// more; a new file whose plug-ins are ill changes nothing.
+func TestReloadPlugins(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	synctest.Test(t, func(t *testing.T) {
+		m, ledger := newMoody(t), extension.NewLedger(clock.RealClock{})
+		first := document("secrets => " + kms("one"))
+		c, err := encryption.Parse(file, first, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr, err := encryption.Start(t.Context(), c, encryption.Options{Reload: true, ServerID: "me", Dial: m.dial, Ledger: ledger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tr.Close()
+		write := func(data []byte) {
+			t.Helper()
+			if err := os.WriteFile(file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		says(t, "no file", tr.Reload(t.Context()), "read encryption configuration: ")
+		id := hash([]byte("me"))
+		if diff := cmp.Diff(map[string]float64{"last_config_info apiserver_id_hash=" + id + " hash=" + hash(first): 1}, series(t, tr)); diff != "" {
+			t.Error(diff)
+		}
+
+		second := document("secrets => " + kms("two") + ", " + kms("one"))
+		write(second)
+		m.fail("Dial")
+		says(t, "no client", tr.Reload(t.Context()), "no Dial today")
+		m.fail("Status")
+		began := time.Now()
+		says(t, "one that is ill", tr.Reload(t.Context()), "check health of KMS plug-ins: ")
+		if took := time.Since(began); took < 12*time.Second || took > 13*time.Second { // twice the sum of the timeouts of 3 s
+			t.Errorf("waited %s for plug-ins to be well", took)
+		}
+		if m.until[0].Err() != nil || m.until[1].Err() == nil || m.until[2].Err() == nil {
+			t.Error("the old plug-in's client has ended, or those of the file that was not taken have not")
+		}
+		m.fail("")
+		says(t, "one that is well", tr.Reload(t.Context()), "")
+		if sealed, err := seal(t, tr); err != nil || !strings.HasPrefix(string(sealed), "k8s:enc:kms:v2:two:") {
+			t.Errorf("sealed as %.30q, %v", sealed, err)
+		}
+		var names []string
+		for _, e := range ledger.Snapshot() {
+			names = append(names, e.Name)
+		}
+		if diff := cmp.Diff([]string{"one", "two"}, names); diff != "" {
+			t.Errorf("the ledger: %s", diff)
+		}
+		want := map[string]float64{
+			"last_config_info apiserver_id_hash=" + id + " hash=" + hash(second): 1, "automatic_reloads_total apiserver_id_hash=" + id + " status=success": 1,
+		}
+		if diff := cmp.Diff(want, series(t, tr)); diff != "" {
+			t.Error(diff)
+		}
+		time.Sleep(5 * time.Second)
+		if m.until[0].Err() != nil {
+			t.Error("the old plug-in is let go while requests may use it")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if m.until[0].Err() == nil {
+			t.Error("the old plug-in is not let go")
+		}
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		_, err = seal(t, tr)
+		says(t, "a write with plug-ins that are followed", err, "")
+	})
+}
+
+// TestRun: the file is followed where that was asked for. One that is refused is counted each time, and told once.
+func TestRun(t *testing.T) {
+	file, log := filepath.Join(t.TempDir(), "c.yaml"), newJournal()
+	write := func(data []byte) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, two := document("secrets => "+keyed("aesgcm", "one", "a")), document("secrets => "+keyed("aesgcm", "two", "a"))
+	write(one)
+	for _, reload := range []bool{false, true} {
+		c, err := encryption.Load(file, reload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr, err := encryption.Start(t.Context(), c, encryption.Options{Reload: reload, Log: slog.New(log)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tr.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- tr.Run(ctx) }()
+		if reload {
+			for range 2 {
+				write([]byte("kind: Nothing\n"))
+				if got := <-log.each; got != "ERROR read encryption configuration again; the old one stays" {
+					t.Errorf("a bad file: %s", got)
+				}
+				write([]byte("kind: Nothing\n"))
+				write(two)
+				if got := <-log.each; got != "INFO encryption configuration read again" {
+					t.Errorf("a good file: %s", got)
+				}
+				one, two = two, one
+			}
+			got := series(t, tr)
+			if got["automatic_reloads_total apiserver_id_hash= status=failure"] < 2 || got["automatic_reloads_total apiserver_id_hash= status=success"] != 2 {
+				t.Errorf("counted %v", got)
+			}
+		} else {
+			select {
+			case err := <-ended:
+				t.Fatalf("it ended by itself: %v", err)
+			default:
+			}
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("reload %t: it ended with %v", reload, err)
+		}
+	}
+}
