@@ -110,7 +110,9 @@ type Engine interface {
 	// Commit applies all ops in one revision, or none. A condition that does not hold answers a [*ConflictError] that
 	// carries the current record. Deleting an absent key with Expect [Any] changes nothing and makes no event; a
 	// transaction that changes nothing makes no revision and answers the current one. The records are those that the
-	// ops made, in their order (nil for deletes). When ctx ends before the answer, the outcome is unknown.
+	// ops made, in their order (nil for deletes). When ctx ends before the ops are staged, nothing is stored and the
+	// answer is ctx's error. From then on Commit waits for the outcome, whatever becomes of ctx: callers release what
+	// they have allocated, and inform others, according to that outcome.
 	Commit(ctx context.Context, ops ...Op) (int64, []*Record, error)
 	// Get returns the key's record, nil if absent, and the revision as of which that is true.
 	Get(ctx context.Context, key string) (*Record, int64, error)

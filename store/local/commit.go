@@ -82,8 +82,10 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 			e.expiry.Set(r.Expires)
 		}
 	}
-	if err := b.wait(ctx); err != nil {
-		return 0, nil, err
+	// The batch becomes durable whether or not the caller still waits, so the caller learns the outcome in any case.
+	<-b.done
+	if b.err != nil {
+		return 0, nil, b.err
 	}
 	return change.Revision, change.Records, nil
 }
@@ -113,13 +115,14 @@ func (e *Engine) unpublished(err error, ops int) *batch {
 	return e.inflight
 }
 
-// wait returns when the batch is durable and visible, or has failed.
+// wait returns when the batch is durable and visible, when it has failed, or when ctx ends. It is for callers that hold nothing
+// that depends on the outcome.
 func (b *batch) wait(ctx context.Context) error {
 	select {
 	case <-b.done:
 		return b.err
 	case <-ctx.Done():
-		return fmt.Errorf("commit, outcome unknown: %w", ctx.Err())
+		return fmt.Errorf("wait for a commit: %w", ctx.Err())
 	}
 }
 

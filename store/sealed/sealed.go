@@ -25,7 +25,8 @@ import (
 // Prefix is how every sealed value begins, in all ciphers and in kube-apiserver's data.
 const Prefix = "k8s:enc:"
 
-// Cipher seals and opens the values of some keys. A value is bound to its key: it opens under no other.
+// Cipher seals and opens the values of some keys. It is given their keys, so that a value can be bound to its own and open under
+// no other.
 type Cipher interface {
 	Seal(ctx context.Context, key string, plain []byte) ([]byte, error)
 	// Open returns the plain value, which may be the stored one itself, and whether sealing it anew would now give
