@@ -36,6 +36,10 @@ func WithConnection(ctx context.Context) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &Connection{})
 }
 
+// KubeletClientName is the common name of the certificate that API servers show to nodes. It is nobody at the API, of whatever groups it
+// is: a node that led the server to an API server would be answered what the server may see.
+const KubeletClientName = "kube-apiserver-kubelet-client"
+
 // Certificate takes the subject of a verified client certificate: common name is the user, organizations the groups.
 type Certificate struct {
 	Roots *x509.CertPool
@@ -142,8 +146,11 @@ func ends(chains [][]*x509.Certificate) time.Time {
 
 // subject is the user that a verified certificate names; nil if it names none.
 func subject(leaf *x509.Certificate, own bool) (*authenticator.Response, error) {
-	if leaf.Subject.CommonName == "" {
+	switch leaf.Subject.CommonName {
+	case "":
 		return nil, nil
+	case KubeletClientName:
+		return nil, fmt.Errorf("the certificate of %s is for nodes alone", KubeletClientName)
 	}
 	id, err := uid(leaf)
 	if err != nil {

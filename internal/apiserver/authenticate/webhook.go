@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 )
 
 // WebhookSettings say who is asked whose a token is.
@@ -50,7 +51,9 @@ func newWebhook(s WebhookSettings, audiences []string, d Deps, _ *Metrics) (auth
 	c := rest.CopyConfig(s.Config)
 	ref := extension.Ref{Point: extension.TokenWebhook, Name: c.Host}
 	d.Ledger.Register(ref, s.File)
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return &booked{ledger: d.Ledger, ref: ref, next: next} })
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &booked{ledger: d.Ledger, ref: ref, next: egress.SameOrigin(next)}
+	})
 	if s.Retry.Steps == 0 {
 		s.Retry = webhookRetry
 	}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -34,8 +35,13 @@ func claimsOf() resource.TokenClaims { return resource.TokenClaims{} }
 
 // reloadedTimes is how often the configuration was read again with that outcome.
 func (m *Metrics) reloadedTimes(status string) float64 {
+	return counted(m.reloads.WithLabelValues(status, ""))
+}
+
+// counted is a counter's value; -1 if it has none.
+func counted(c prometheus.Counter) float64 {
 	var out dto.Metric
-	if err := m.reloads.WithLabelValues(status, "").Write(&out); err != nil {
+	if err := c.Write(&out); err != nil {
 		return -1
 	}
 	return out.GetCounter().GetValue()

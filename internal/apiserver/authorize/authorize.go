@@ -24,6 +24,8 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
 // Decision is an authorizer's answer.
@@ -64,14 +66,14 @@ func Of(info *request.RequestInfo, u user.Info) Attributes {
 // Select reads the selectors; empty ones require nothing.
 func (a *Attributes) Select(fieldSelector, labelSelector string) {
 	if fieldSelector != "" {
-		if s, err := fields.ParseSelector(fieldSelector); err != nil {
+		if s, err := selectors.ParseFields(fieldSelector); err != nil {
 			a.FieldsError = err
 		} else {
 			a.Fields = s.Requirements()
 		}
 	}
 	if labelSelector != "" {
-		if s, err := labels.Parse(labelSelector); err != nil {
+		if s, err := selectors.ParseLabels(labelSelector); err != nil {
 			a.LabelsError = err
 		} else {
 			a.Labels, _ = s.Requirements()

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"github.com/mortise-dev/mortise/internal/selectors"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -114,12 +115,19 @@ func of(u user.Info, r *authorizationv1.ResourceAttributes, n *authorizationv1.N
 
 func labelRequirements(s *authorizationv1.LabelSelectorAttributes) (labels.Requirements, error) {
 	if s.RawSelector != "" {
-		selector, err := labels.Parse(s.RawSelector)
+		selector, err := selectors.ParseLabels(s.RawSelector)
 		if err != nil {
 			return nil, err
 		}
 		out, _ := selector.Requirements()
 		return out, nil
+	}
+	n := len(s.Requirements)
+	for _, e := range s.Requirements {
+		n += len(e.Values)
+	}
+	if err := selectors.CheckCount("label", n); err != nil {
+		return nil, err
 	}
 	ops := map[metav1.LabelSelectorOperator]selection.Operator{
 		metav1.LabelSelectorOpIn: selection.In, metav1.LabelSelectorOpNotIn: selection.NotIn,
@@ -145,11 +153,14 @@ func labelRequirements(s *authorizationv1.LabelSelectorAttributes) (labels.Requi
 
 func fieldRequirements(s *authorizationv1.FieldSelectorAttributes) (fields.Requirements, error) {
 	if s.RawSelector != "" {
-		selector, err := fields.ParseSelector(s.RawSelector)
+		selector, err := selectors.ParseFields(s.RawSelector)
 		if err != nil {
 			return nil, err
 		}
 		return selector.Requirements(), nil
+	}
+	if err := selectors.CheckCount("field", len(s.Requirements)); err != nil {
+		return nil, err
 	}
 	var out fields.Requirements
 	var errs []error

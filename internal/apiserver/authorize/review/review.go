@@ -78,7 +78,9 @@ func New(name string, c *apiserver.WebhookConfiguration, o Options) (*Authorizer
 		unauthorized = 0
 	}
 	ref := extension.Ref{Point: extension.AuthorizationWebhook, Name: name}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &booked{ref: ref, ledger: o.Ledger, next: next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &booked{ref: ref, ledger: o.Ledger, next: egress.SameOrigin(next)}
+	})
 	z, err := webhook.New(config, c.SubjectAccessReviewVersion, authorized, unauthorized, *webhook.DefaultRetryBackoff(), onError, c.MatchConditions, name, o.Metrics, o.Compiler)
 	if err != nil {
 		return nil, err

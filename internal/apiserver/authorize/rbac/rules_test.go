@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rbac
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+func TestAllow(t *testing.T) {
+	rules := []rbacv1.PolicyRule{rule("get", "", "pods"), rule("create", "", "pods/exec")}
+	for s, want := range map[string]bool{"x get pods a/p": true, "x get pods/exec a/p": false, "x create pods/exec a/p": true, "x create pods a/p": false} {
+		if Allow(rules, ask(s)) != want {
+			t.Errorf("%s: want %v", s, want)
+		}
+	}
+}
+
+// TestUnknownKinds: a subject that is nothing known gets nothing, and a reference to no role is an error.
+func TestUnknownKinds(t *testing.T) {
+	if at, ok := subject(rbacv1.Subject{Kind: "Robot", Name: "zoe"}, "a"); ok {
+		t.Errorf("a robot is %+v", at)
+	}
+	x, _ := load(t, fixture())
+	if rules, err := x.RulesOf(ref("Robot", "view"), "a"); rules != nil || err == nil || err.Error() != `unsupported role reference kind: "Robot"` {
+		t.Errorf("%v, %v", rules, err)
+	}
+	if x.Name() != "rbac" {
+		t.Error("the name")
+	}
+}
+
+// broken is a backend that cannot be read.
+type broken struct{ resource.Backend }
+
+var errBroken = errors.New("broken")
+
+func (broken) List(context.Context, schema.GroupResource, string) ([]resource.Object, error) {
+	return nil, errBroken
+}
+
+func (broken) Get(context.Context, schema.GroupResource, string, string) (resource.Object, error) {
+	return nil, errBroken
+}
+
+// TestUnreadable: what cannot be read is an error, and takes nothing away.
+func TestUnreadable(t *testing.T) {
+	if err := (&Index{}).Load(t.Context(), broken{}); !errors.Is(err, errBroken) {
+		t.Errorf("load: %v", err)
+	}
+	x, _ := load(t, fixture())
+	if err := x.Committed(t.Context(), broken{}, ClusterRoles, "", "view"); !errors.Is(err, errBroken) {
+		t.Errorf("committed: %v", err)
+	}
+	if rules, err := x.RulesOf(ref("ClusterRole", "view"), ""); len(rules) != 1 || err != nil {
+		t.Errorf("the role is gone: %v, %v", rules, err)
+	}
+}
