@@ -46,12 +46,17 @@ type Case struct {
 	Stored      []map[string]any `json:"stored"`    // what the store holds
 	Object      map[string]any   `json:"object"`
 	Old         map[string]any   `json:"old"`
-	Resource    string           `json:"resource"` // group/plural; guessed from the object's kind when empty
+	Resource    string           `json:"resource"`   // group/plural; guessed from the object's kind when empty
+	Unreadable  string           `json:"unreadable"` // plural of a resource whose reads fail
+	Phase       string           `json:"phase"`      // "validate": mutation is left out, as if others had changed the object after it
 }
 
 // Run runs all scenario files of the calling test's package.
 func Run(t *testing.T, plugin admit.Plugin) {
 	t.Helper()
+	if plugin.Name() == "" {
+		t.Error("the plug-in has no name")
+	}
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenarios in testdata: %v", err)
@@ -136,7 +141,11 @@ func run(t *testing.T, plugin admit.Plugin, c Case) string {
 
 	before := encode(t, a.Object)
 	old := encode(t, a.Old)
-	err := admit.Chain{plugin}.Mutate(t.Context(), backend, a)
+	backend.unreadable = c.Unreadable
+	var err error
+	if c.Phase != "validate" {
+		err = admit.Chain{plugin}.Mutate(t.Context(), backend, a)
+	}
 	if err == nil {
 		err = admit.Chain{plugin}.Validate(t.Context(), backend, a)
 	}
@@ -233,8 +242,9 @@ func SignersHost(verb string) *admit.Host {
 type Backend struct {
 	resource.Backend // the rest is not there: a plug-in that calls it panics
 
-	objects map[string]resource.Object
-	created []string
+	objects    map[string]resource.Object
+	created    []string
+	unreadable string
 }
 
 // Add puts an object in.
@@ -248,6 +258,9 @@ func key(r schema.GroupResource, namespace, name string) string {
 
 // Get returns the object of that name.
 func (b *Backend) Get(_ context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error) {
+	if r.Resource == b.unreadable {
+		return nil, errors.New("disk full")
+	}
 	if obj, ok := b.objects[key(r, namespace, name)]; ok {
 		return obj, nil
 	}
@@ -263,6 +276,9 @@ func (b *Backend) Create(_ context.Context, r schema.GroupResource, obj resource
 
 // List returns the objects of a namespace, in the order of their names.
 func (b *Backend) List(_ context.Context, r schema.GroupResource, namespace string) ([]resource.Object, error) {
+	if r.Resource == b.unreadable {
+		return nil, errors.New("disk full")
+	}
 	var out []resource.Object
 	for _, k := range slices.Sorted(maps.Keys(b.objects)) {
 		if strings.HasPrefix(k, r.String()+"|"+namespace) {

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -57,6 +58,7 @@ func New(config io.Reader) (admit.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
+	hook.RestClient.Client = egress.SameOriginClient(hook.RestClient.Client)
 	return &plugin{
 		config: c, client: hook.RestClient, answers: cache.NewLRUExpireCache(remembered),
 		ref: extension.Ref{Point: extension.ImagePolicyWebhook, Name: to.Host},

@@ -1,0 +1,336 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// everything matches all requests.
+func everything() *admissionregistrationv1.MatchResources {
+	return &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}}
+}
+
+// denial is a policy that refuses whatever its expression says is wrong, and its binding.
+func denial(name, expression string, failure admissionregistrationv1.FailurePolicyType) (*admissionregistrationv1.ValidatingAdmissionPolicy, *admissionregistrationv1.ValidatingAdmissionPolicyBinding) {
+	p := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	p.Spec.MatchConstraints, p.Spec.FailurePolicy = everything(), &failure
+	p.Spec.Validations = []admissionregistrationv1.Validation{{Expression: expression, Message: "no"}}
+	b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name + "-binding"}}
+	b.Spec.PolicyName, b.Spec.ValidationActions = name, []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}
+	return p, b
+}
+
+func shelved(objects ...resource.Object) *library {
+	l := &library{objects: map[string]resource.Object{"namespaces//default": &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}}
+	for _, obj := range objects {
+		l.put(obj)
+	}
+	return l
+}
+
+func (l *library) put(obj resource.Object) {
+	plural := map[string]string{
+		"*v1.ValidatingAdmissionPolicy": "validatingadmissionpolicies", "*v1.ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+		"*v1.MutatingAdmissionPolicy": "mutatingadmissionpolicies", "*v1.MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+	}[fmt.Sprintf("%T", obj)]
+	l.objects[plural+"//"+obj.GetName()] = obj
+}
+
+// verdictOn is what the policies say of the creation of an object; empty: nothing.
+func verdictOn(t *testing.T, h *admit.Host, v *Validating, l *library, obj resource.Object) string {
+	t.Helper()
+	var d *resource.Descriptor
+	for _, k := range h.Kinds() {
+		if fmt.Sprintf("%T", k.Versions[0].New()) == fmt.Sprintf("%T", obj) {
+			d = k
+			break
+		}
+	}
+	a := &admit.Attributes{Operation: admit.Create, Descriptor: d, Version: "v1", Namespace: obj.GetNamespace(), Name: obj.GetName(), Object: obj, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"},
+		Warn: func(string) {}, Annotate: func(string, string) {}}
+	if err := v.Validate(t.Context(), l, a); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// TestFailurePolicy: what a policy cannot decide it refuses, unless its failure policy is Ignore; what it decides against it
+// refuses in any case. All other ways to fail stand in testdata/failure.yaml.
+func TestFailurePolicy(t *testing.T) {
+	const by = `pods "p" is forbidden: ValidatingAdmissionPolicy 'd' with binding 'd-binding' denied request: `
+	for _, c := range []struct {
+		failure    admissionregistrationv1.FailurePolicyType
+		expression string
+		want       string
+	}{
+		{admissionregistrationv1.Fail, "true", ""},
+		{admissionregistrationv1.Ignore, "true", ""},
+		{admissionregistrationv1.Fail, "false", by + "no"},
+		{admissionregistrationv1.Ignore, "false", by + "no"},
+		{admissionregistrationv1.Fail, "object.spec.hostname == ''", by + "expression 'object.spec.hostname == ''' resulted in error: no such key: hostname"},
+		{admissionregistrationv1.Ignore, "object.spec.hostname == ''", ""},
+	} {
+		h, v, _ := server(t, Options{})
+		p, b := denial("d", c.expression, c.failure)
+		l := shelved(p, b)
+		if err := v.Load(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+		if got := verdictOn(t, h, v, l, pod()); got != c.want {
+			t.Errorf("%s, %s: got %q, want %q", c.failure, c.expression, got, c.want)
+		}
+	}
+}
+
+// TestFollows: a policy or binding counts from its commit on, and no longer when it is gone.
+func TestFollows(t *testing.T) {
+	h, v, m := server(t, Options{})
+	l := shelved()
+	p, b := denial("d", "false", admissionregistrationv1.Fail)
+	step := func(what string, r schema.GroupResource, name string, refused bool) {
+		t.Helper()
+		if err := v.Committed(t.Context(), l, r, "", name); err != nil {
+			t.Fatal(err)
+		}
+		if got := verdictOn(t, h, v, l, pod()); (got != "") != refused {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+	l.put(p)
+	step("a policy alone", v.policies, "d", false)
+	l.put(b)
+	step("a policy and its binding", v.bindings, "d-binding", true)
+	delete(l.objects, "validatingadmissionpolicies//d")
+	step("the policy is gone", v.policies, "d", false)
+	l.put(p)
+	step("the policy is back", v.policies, "d", true)
+	delete(l.objects, "validatingadmissionpolicybindings//d-binding")
+	step("the binding is gone", v.bindings, "d-binding", false)
+
+	l.unreadable = "validatingadmissionpolicies"
+	if err := v.Committed(t.Context(), l, v.policies, "", "d"); err == nil || err.Error() != "read validatingadmissionpolicies d: disk full" {
+		t.Errorf("a policy that cannot be read: %v", err)
+	}
+	if err := v.Load(t.Context(), l); err == nil || err.Error() != "list validatingadmissionpolicies: disk full" {
+		t.Errorf("policies that cannot be listed: %v", err)
+	}
+	l.unreadable = ""
+	for r, want := range map[schema.GroupResource]string{v.policies: "read policy x: it is a *v1.Pod", v.bindings: "read policy binding x: it is a *v1.Pod"} {
+		l.objects[r.Resource+"//x"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
+		for _, err := range []error{v.Committed(t.Context(), l, r, "", "x"), v.Load(t.Context(), l)} {
+			if err == nil || err.Error() != want {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		}
+		delete(l.objects, r.Resource+"//x")
+	}
+	for r, want := range map[schema.GroupResource]string{m.policies: "read policy x: it is a *v1.Pod", m.bindings: "read policy binding x: it is a *v1.Pod"} {
+		l.objects[r.Resource+"//x"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
+		if err := m.Committed(t.Context(), l, r, "", "x"); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if got := fmt.Sprint(v.Name(), " ", v.Follows(), " ", m.Name(), " ", m.Follows()); got != "ValidatingAdmissionPolicy [validatingadmissionpolicies.admissionregistration.k8s.io validatingadmissionpolicybindings.admissionregistration.k8s.io] "+
+		"MutatingAdmissionPolicy [mutatingadmissionpolicies.admissionregistration.k8s.io mutatingadmissionpolicybindings.admissionregistration.k8s.io]" {
+		t.Error(got)
+	}
+}
+
+const manifest = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: file.static.k8s.io}
+spec:
+  matchConstraints: {namespaceSelector: {}, objectSelector: {}}
+  validations: [{expression: "false", message: from a file}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: binding.static.k8s.io}
+spec: {policyName: file.static.k8s.io, validationActions: [Deny], matchResources: {namespaceSelector: {}, objectSelector: {}}}
+`
+
+// TestManifests: policies from files come before those of the API, see what those do not, and cannot be taken away through it.
+func TestManifests(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "policy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(manifest)
+	h, v, _ := server(t, Options{Manifests: dir})
+	p, b := denial("d", "false", admissionregistrationv1.Fail)
+	l := shelved(p, b)
+	if err := v.Load(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	other, _ := denial("other", "true", admissionregistrationv1.Fail)
+	const by = "ValidatingAdmissionPolicy 'file.static.k8s.io' with binding 'binding.static.k8s.io' denied request: from a file"
+	for _, obj := range []resource.Object{pod(), other, b} {
+		if got := verdictOn(t, h, v, l, obj); !strings.Contains(got, by) {
+			t.Errorf("%T: %q", obj, got)
+		}
+	}
+	if changed, err := v.readManifests(); changed || err != nil {
+		t.Errorf("read again: %v, %v", changed, err)
+	}
+	write("kind: Nothing")
+	if changed, err := v.readManifests(); changed || err == nil {
+		t.Errorf("a bad file: %v, %v", changed, err)
+	}
+	if got := verdictOn(t, h, v, l, other); !strings.Contains(got, by) {
+		t.Errorf("what was read before does not stay: %q", got)
+	}
+	write(strings.Replace(manifest, "from a file", "from another", 1))
+	if changed, err := v.readManifests(); !changed || err != nil {
+		t.Errorf("read anew: %v, %v", changed, err)
+	}
+	if got := verdictOn(t, h, v, l, other); !strings.Contains(got, "from another") {
+		t.Errorf("read anew: %q", got)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := v.readManifests(); !changed || err != nil {
+		t.Errorf("no file: %v, %v", changed, err)
+	}
+	if got := verdictOn(t, h, v, l, pod()); !strings.Contains(got, "'d-binding' denied") {
+		t.Errorf("the policy of the API: %q", got)
+	}
+	if got := verdictOn(t, h, v, l, other); got != "" {
+		t.Errorf("policies meet one of the API: %q", got)
+	}
+	write("kind: Nothing")
+	_, bad, _ := server(t, Options{Manifests: dir})
+	if err := bad.Load(t.Context(), l); err == nil {
+		t.Error("started with a bad file")
+	}
+}
+
+// TestRunWithoutManifests: there is nothing to follow, until the end.
+func TestRunWithoutManifests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, v, _ := server(t, Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- v.Run(ctx) }()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Fatalf("ended early: %v", err)
+		default:
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAuditBounds: at most 50 failures go into the audit log, and at most 10 KiB of an annotation.
+func TestAuditBounds(t *testing.T) {
+	for _, n := range []int{1, 50, 51} {
+		h, v, _ := server(t, Options{})
+		p, b := denial("d", "true", admissionregistrationv1.Fail)
+		p.Spec.Validations = nil
+		for i := range n {
+			p.Spec.Validations = append(p.Spec.Validations, admissionregistrationv1.Validation{Expression: "false", Message: fmt.Sprint("m", i)})
+		}
+		p.Spec.AuditAnnotations = []admissionregistrationv1.AuditAnnotation{{Key: "long", ValueExpression: "'" + strings.Repeat("x", maxAnnotation+n-50) + "'"}}
+		b.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Audit}
+		l := shelved(p, b)
+		if err := v.Load(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+		notes := map[string]string{}
+		a := &admit.Attributes{Operation: admit.Create, Descriptor: h.Kinds()[0], Version: "v1", Namespace: "default", Name: "p", Object: pod(), Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"},
+			Warn: func(string) {}, Annotate: func(k, v string) { notes[k] = v }}
+		if err := v.Validate(t.Context(), l, a); err != nil {
+			t.Fatal(err)
+		}
+		var failures []failure
+		if err := json.Unmarshal([]byte(notes["validation.policy.admission.k8s.io/validation_failure"]), &failures); err != nil {
+			t.Fatal(err)
+		}
+		if len(failures) != min(n, 50) || failures[0].Message != "m0" {
+			t.Errorf("%d failures: the log has %d", n, len(failures))
+		}
+		if got, want := len(notes["d/long"]), min(10*1024, 10*1024+n-50); got != want {
+			t.Errorf("an annotation of %d bytes, want %d", got, want)
+		}
+	}
+}
+
+// TestInterfaces is what the library that applies JSON patches may ask.
+func TestInterfaces(t *testing.T) {
+	h, _, _ := server(t, Options{})
+	obj := pod()
+	q := matching.NewRequest(h, shelved(), &admit.Attributes{Operation: admit.Create, Descriptor: h.Kinds()[0], Version: "v1", Object: obj})
+	kind := corev1.SchemeGroupVersion.WithKind("Pod")
+	v := &matching.Versioned{Form: matching.Form{Kind: kind}, Object: obj}
+	i := interfaces{v: v, q: q, kinds: h.Kinds}
+	if i.GetObjectDefaulter() != nil || i.GetObjectConvertor() != nil || i.GetEquivalentResourceMapper() != nil || i.GetObjectCreater() == nil || i.GetObjectTyper() == nil {
+		t.Error("what nobody needs is there, or what somebody needs is not")
+	}
+	if !i.Recognizes(kind) || i.Recognizes(corev1.SchemeGroupVersion.WithKind("Node")) {
+		t.Error("recognizes another kind")
+	}
+	for gvk, want := range map[schema.GroupVersionKind]string{
+		kind: "*v1.Pod", corev1.SchemeGroupVersion.WithKind("Node"): "*v1.Node", {Group: "apps", Version: "v1", Kind: "Deployment"}: "*v1.Deployment",
+		{Group: "apps", Version: "v0", Kind: "Deployment"}: "", {Version: "v1", Kind: "Deployment"}: "", {Version: "v2", Kind: "Pod"}: "", {Version: "v1", Kind: "Nothing"}: "",
+	} {
+		made, err := i.New(gvk)
+		if got := fmt.Sprintf("%T", made); err == nil && got != want || (err == nil) == (want == "") {
+			t.Errorf("%v: got %s, %v", gvk, got, err)
+		}
+	}
+	free := &unstructured.Unstructured{}
+	free.SetAPIVersion("example.com/v1")
+	for said, want := range map[string]string{"": "/v1, Kind=Pod", "Widget": "example.com/v1, Kind=Widget"} {
+		free.SetKind(said)
+		kinds, unversioned, err := i.ObjectKinds(free)
+		if err != nil || unversioned || len(kinds) != 1 || kinds[0].String() != want {
+			t.Errorf("%q: %v, %v, %v", said, kinds, unversioned, err)
+		}
+	}
+	if kinds, _, err := i.ObjectKinds(pod()); err != nil || kinds[0] != kind {
+		t.Errorf("%v, %v", kinds, err)
+	}
+	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
+	for _, c := range []struct {
+		is, becomes resource.Object
+		want        string
+	}{
+		{obj, pod(), ""}, {obj, free, ""}, {free, obj, ""},
+		{obj, node, "failed to convert object: converting (v1.Node) to (core.Pod): unknown conversion"},
+	} {
+		err := sameKind(&matching.Versioned{Form: v.Form, Object: c.is}, c.becomes)
+		if got := fmt.Sprint(errors.Join(err)); c.want == "" && err != nil || c.want != "" && got != c.want {
+			t.Errorf("%T to %T: %v", c.is, c.becomes, err)
+		}
+	}
+}

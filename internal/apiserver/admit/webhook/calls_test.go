@@ -1,0 +1,480 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// hookServer answers reviews: what it says is a response, UID in it stands for the review's.
+type hookServer struct {
+	*httptest.Server
+	status int
+	say    string
+	other  map[string]string // what it says of other paths
+	asked  []string          // what was asked, by path
+}
+
+func newHookServer(t *testing.T) *hookServer {
+	t.Helper()
+	s := &hookServer{}
+	s.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		review := &admissionv1.AdmissionReview{}
+		if err := json.NewDecoder(q.Body).Decode(review); err != nil {
+			t.Errorf("read review: %v", err)
+		}
+		s.asked = append(s.asked, strings.TrimPrefix(q.URL.Path, "/"))
+		w.Header().Set("Content-Type", "application/json")
+		if s.status != 0 {
+			w.WriteHeader(s.status)
+		}
+		say, ok := s.other[strings.TrimPrefix(q.URL.Path, "/")]
+		if !ok {
+			say = s.say
+		}
+		_, _ = w.Write([]byte(strings.ReplaceAll(say, "UID", string(review.Request.UID))))
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// answerOf is a review with a response.
+func answerOf(response string) string {
+	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"UID",` + response + `}}`
+}
+
+func patchOf(patch string) string {
+	return answerOf(`"allowed":true,"patchType":"JSONPatch","patch":"` + base64.StdEncoding.EncodeToString([]byte(patch)) + `"`)
+}
+
+// setting is a server with both plug-ins, and webhooks of both kinds of the same name.
+type setting struct {
+	host       *admit.Host
+	mutating   *Mutating
+	validating *Validating
+	objects    *cupboard
+	kinds      []*resource.Descriptor
+}
+
+// cupboard is a backend of a few objects, by resource and name.
+type cupboard struct {
+	resource.Backend
+	objects map[string]resource.Object
+	broken  error
+}
+
+func (c *cupboard) Get(_ context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error) {
+	if c.broken != nil {
+		return nil, c.broken
+	}
+	if obj := c.objects[r.Resource+"/"+namespace+"/"+name]; obj != nil {
+		return obj, nil
+	}
+	return nil, apierrors.NewNotFound(r, name)
+}
+
+func (c *cupboard) List(_ context.Context, r schema.GroupResource, namespace string) ([]resource.Object, error) {
+	if c.broken != nil {
+		return nil, c.broken
+	}
+	var out []resource.Object
+	for _, k := range slices.Sorted(maps.Keys(c.objects)) {
+		if strings.HasPrefix(k, r.Resource+"/"+namespace) {
+			out = append(out, c.objects[k])
+		}
+	}
+	return out, nil
+}
+
+func newSetting(t *testing.T, care Care) *setting {
+	t.Helper()
+	one := func(group, plural, kind string, made func() resource.Object) *resource.Descriptor {
+		return &resource.Descriptor{Group: group, Resource: plural, Kind: kind, Namespaced: true, Storage: "v1", Prefix: plural, Versions: []resource.Version{{Name: "v1", New: made}}}
+	}
+	s := &setting{mutating: NewMutating(Options{}), validating: NewValidating(Options{}), objects: &cupboard{objects: map[string]resource.Object{}}}
+	s.kinds = []*resource.Descriptor{
+		one("", "pods", "Pod", func() resource.Object { return &corev1.Pod{} }),
+		one("", "configmaps", "ConfigMap", func() resource.Object { return &corev1.ConfigMap{} }),
+	}
+	s.kinds[0].Versions[0].Default = func(obj resource.Object) {
+		if p := obj.(*corev1.Pod); p.Spec.RestartPolicy == "" {
+			p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+		}
+	}
+	s.host = &admit.Host{
+		Log: slog.New(slog.DiscardHandler), Ledger: extension.NewLedger(clock.RealClock{}), Metrics: prometheus.NewRegistry(),
+		Kinds: func() []*resource.Descriptor { return s.kinds }, Kind: func(schema.GroupResource) *resource.Descriptor { return s.kinds[0] },
+		Backend: func() resource.Backend { return s.objects },
+		Authorize: func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+			return authorizer.DecisionAllow, "", nil
+		},
+	}
+	s.mutating.Care(care)
+	s.validating.Care(care)
+	if err := errors.Join(s.mutating.Join(s.host), s.validating.Join(s.host)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// webhookOf is one that is about all pods and config maps.
+func webhookOf(server *hookServer, name string) admissionregistrationv1.MutatingWebhook {
+	url := server.URL + "/" + name
+	return admissionregistrationv1.MutatingWebhook{
+		Name: name + ".example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To(int32(10)),
+		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
+		Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"*"}, Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"pods", "configmaps"},
+		}}},
+		NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
+	}
+}
+
+// register has the webhooks called: by mutation, or by validation.
+func (s *setting) register(t *testing.T, mutating bool, hooks ...admissionregistrationv1.MutatingWebhook) {
+	t.Helper()
+	name := metav1.ObjectMeta{Name: "c"}
+	if mutating {
+		s.objects.objects["mutatingwebhookconfigurations//c"] = &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: name, Webhooks: hooks}
+	} else {
+		c := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: name}
+		for _, h := range hooks {
+			c.Webhooks = append(c.Webhooks, admissionregistrationv1.ValidatingWebhook{
+				Name: h.Name, ClientConfig: h.ClientConfig, Rules: h.Rules, FailurePolicy: h.FailurePolicy, MatchPolicy: h.MatchPolicy, NamespaceSelector: h.NamespaceSelector, ObjectSelector: h.ObjectSelector,
+				SideEffects: h.SideEffects, TimeoutSeconds: h.TimeoutSeconds, AdmissionReviewVersions: h.AdmissionReviewVersions, MatchConditions: h.MatchConditions,
+			})
+		}
+		s.objects.objects["validatingwebhookconfigurations//c"] = c
+	}
+	for _, p := range []admit.Follower{s.mutating, s.validating} {
+		if err := p.Committed(t.Context(), s.objects, p.Follows()[0], "", "c"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func creation() *admit.Attributes {
+	obj := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: map[string]string{"team": "a"}}}
+	obj.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+	return &admit.Attributes{Operation: admit.Create, Version: "v1", Namespace: "ns", Name: "p", Object: obj, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"}, Warn: func(string) {}}
+}
+
+type heard []string
+
+func (h *heard) AddWarning(_, text string) { *h = append(*h, text) }
+
+// outcome is all that came of a request, a line each.
+func (s *setting) outcome(t *testing.T, server *hookServer, a *admit.Attributes) string {
+	t.Helper()
+	if a.Descriptor == nil {
+		a.Descriptor = s.kinds[0]
+	}
+	notes := map[string]string{}
+	a.Annotate = func(k, v string) { notes[k] = v }
+	var warnings heard
+	ctx := warning.WithWarningRecorder(t.Context(), &warnings)
+	chain := admit.Chain{s.mutating, s.validating}
+	err := chain.Mutate(ctx, s.objects, a)
+	if err == nil {
+		err = chain.Validate(ctx, s.objects, a)
+	}
+	lines := []string{"allowed"}
+	if err != nil {
+		lines[0] = err.Error()
+		if st := apierrors.APIStatus(nil); errors.As(err, &st) {
+			lines[0] = fmt.Sprintf("%d %s: %s", st.Status().Code, st.Status().Reason, err)
+		}
+		lines[0] = strings.ReplaceAll(lines[0], server.URL, "URL")
+	}
+	if a.Object != nil && len(a.Object.GetLabels()) > 1 {
+		lines = append(lines, fmt.Sprintf("labels %v", a.Object.GetLabels()))
+	}
+	for _, w := range warnings {
+		lines = append(lines, "warning "+w)
+	}
+	for _, k := range slices.Sorted(maps.Keys(notes)) {
+		lines = append(lines, k+" = "+notes[k])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// counted is what the plug-ins counted, but for how long calls took.
+func (s *setting) counted(t *testing.T) string {
+	t.Helper()
+	var out []string
+	for line := range strings.Lines(admittest.Counts(t, s.host.Metrics.(prometheus.Gatherer))) {
+		if line = strings.TrimPrefix(strings.TrimSpace(line), "apiserver_admission_webhook_"); !strings.HasPrefix(line, "admission_duration") {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// TestFailurePolicy: a webhook that cannot be asked, or answers what it may not, refuses the request, unless its failure policy
+// is Ignore; what it says no to is refused in any case.
+func TestFailurePolicy(t *testing.T) {
+	const failed = "500 InternalError: Internal error occurred: failed calling webhook \"w.example.com\": "
+	for _, c := range []struct {
+		name    string
+		status  int
+		say     string
+		refused string // also by one that is to be ignored
+		failed  string // empty: it does not fail
+		code    int
+	}{
+		{name: "allowed", say: answerOf(`"allowed":true`)},
+		{name: "denied", say: answerOf(`"allowed":false`), refused: `400 : admission webhook "w.example.com" denied the request without explanation`},
+		{name: "denied with a message", say: answerOf(`"allowed":false,"status":{"code":403,"message":"no","reason":"Forbidden"}`), refused: `403 Forbidden: admission webhook "w.example.com" denied the request: no`},
+		{name: "denied with a reason", say: answerOf(`"allowed":false,"status":{"code":409,"reason":"Conflict"}`), refused: `409 Conflict: admission webhook "w.example.com" denied the request: Conflict`},
+		{name: "denied with a code of success", say: answerOf(`"allowed":false,"status":{"code":200,"status":"Success"}`), refused: `400 : admission webhook "w.example.com" denied the request without explanation`},
+		{name: "a server error", status: 500, say: "{}", failed: "failed to call webhook: ", code: 500},
+		{name: "no JSON", say: "nonsense", failed: "failed to call webhook: ", code: 503},
+		{name: "no response", say: `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, failed: "received invalid webhook response: webhook response was absent", code: 503},
+		{name: "another UID", say: strings.Replace(answerOf(`"allowed":true`), "UID", "x", 1), failed: `received invalid webhook response: expected response.uid="`, code: 503},
+	} {
+		for _, policy := range []*admissionregistrationv1.FailurePolicyType{nil, ptr.To(admissionregistrationv1.Fail), ptr.To(admissionregistrationv1.Ignore)} {
+			for _, mutating := range []bool{true, false} {
+				server := newHookServer(t)
+				server.status, server.say = c.status, c.say
+				s := newSetting(t, Care{})
+				h := webhookOf(server, "w")
+				h.FailurePolicy = policy
+				s.register(t, mutating, h)
+				got := s.outcome(t, server, creation())
+				ignore := policy != nil && *policy == admissionregistrationv1.Ignore
+				step, mark := "validating", "failed-open.validating.webhook.admission.k8s.io/round_0_index_0 = w.example.com"
+				if mutating {
+					step, mark = "admit", "failed-open.mutation.webhook.admission.k8s.io/round_0_index_0 = w.example.com"
+				}
+				labels := `name=w.example.com,operation=CREATE`
+				calls := func(code int, rejected bool) string {
+					return fmt.Sprintf(`request_total{code=%d,%s,rejected=%v,type=%s} 1`, code, labels, rejected, step)
+				}
+				var want, counts string
+				switch {
+				case c.refused != "":
+					want = c.refused
+					code := c.refused[:3]
+					counts = fmt.Sprintf("rejection_count{error_type=no_error,%s,rejection_code=%s,type=%s} 1\n", labels, code, step) + strings.Replace(calls(0, true), "code=0", "code="+code, 1)
+				case c.failed == "":
+					want, counts = "allowed", calls(200, false)
+				case ignore:
+					want, counts = "allowed", "fail_open_count{name=w.example.com,type="+step+"} 1\n"+calls(c.code, false)
+				default:
+					want = failed + c.failed
+					counts = fmt.Sprintf("rejection_count{error_type=calling_webhook_error,%s,rejection_code=%d,type=%s} 1\n", labels, c.code, step) + calls(c.code, true)
+				}
+				if !strings.HasPrefix(got, want) || strings.Contains(got, mark) != (c.failed != "" && ignore) {
+					t.Errorf("%s, %v, mutating %v:\n got %q\nwant %q", c.name, policy, mutating, got, want)
+				}
+				if d := cmp.Diff(counts, s.counted(t)); d != "" {
+					t.Errorf("%s, %v, mutating %v: counts (-want +got):\n%s", c.name, policy, mutating, d)
+				}
+			}
+		}
+	}
+}
+
+// TestUnreachable: nobody listens, or with a certificate that the configuration does not trust.
+func TestUnreachable(t *testing.T) {
+	server := newHookServer(t)
+	server.say = answerOf(`"allowed":true`)
+	h := webhookOf(server, "w")
+	h.ClientConfig.CABundle = nil
+	s := newSetting(t, Care{})
+	s.register(t, false, h)
+	if got := s.outcome(t, server, creation()); !strings.HasPrefix(got, `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: Post "URL/w?timeout=10s": tls: failed to verify certificate`) {
+		t.Errorf("not trusted: %s", got)
+	}
+	server.Close()
+	h = webhookOf(server, "w")
+	s.register(t, false, h)
+	if got := s.outcome(t, server, creation()); !strings.HasPrefix(got, `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: Post "URL/w?timeout=10s": dial tcp`) {
+		t.Errorf("nobody listens: %s", got)
+	}
+}
+
+// TestMutations is what becomes of a mutating webhook's patch.
+func TestMutations(t *testing.T) {
+	const failed = `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": `
+	note := func(mutated bool) string {
+		return fmt.Sprintf("\nmutation.webhook.admission.k8s.io/round_0_index_0 = {\"configuration\":\"c\",\"webhook\":\"w.example.com\",\"mutated\":%v}", mutated)
+	}
+	for _, c := range []struct{ name, say, want string }{
+		{"a label", patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`), "allowed\nlabels map[a:b team:a]" + note(true)},
+		{"nothing", answerOf(`"allowed":true`), "allowed" + note(false)},
+		{"an empty patch", patchOf(`[]`), "allowed" + note(false)},
+		{"a patch of no type", answerOf(`"allowed":true,"patch":"W10="`), failed + "received invalid webhook response: webhook returned response.patch but not response.patchType" + note(false)},
+		{"a type of no patch", answerOf(`"allowed":true,"patchType":"JSONPatch"`), failed + "received invalid webhook response: webhook returned response.patchType but not response.patch" + note(false)},
+		{"a type that is empty", answerOf(`"allowed":true,"patchType":"","patch":"W10="`), failed + `received invalid webhook response: webhook returned invalid response.patchType of ""` + note(false)},
+		{"another type", answerOf(`"allowed":true,"patchType":"Merge","patch":"` + base64.StdEncoding.EncodeToString([]byte(`[{"op":"remove","path":"/x"}]`)) + `"`),
+			failed + `unsupported patch type "Merge"` + note(false)},
+		{"what cannot be read", answerOf(`"allowed":true,"patchType":"JSONPatch","patch":"e30="`),
+			failed + "received undecodable patch in webhook response: json: cannot unmarshal object into Go value of type jsonpatch.Patch" + note(false)},
+		{"what cannot be applied", patchOf(`[{"op":"remove","path":"/metadata/labels/none"}]`),
+			"500 InternalError: Internal error occurred: error in remove for path: '/metadata/labels/none': Unable to remove nonexistent key: none: missing value" + note(false)},
+		{"another kind", patchOf(`[{"op":"replace","path":"/kind","value":"ConfigMap"}]`), "500 InternalError: Internal error occurred: converting (v1.ConfigMap) to (Pod): unknown conversion" + note(false)},
+		{"a kind that nobody serves", patchOf(`[{"op":"replace","path":"/kind","value":"Nothing"}]`),
+			`500 InternalError: Internal error occurred: no kind "Nothing" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"` + note(false)},
+		{"no kind at all", patchOf(`[{"op":"remove","path":"/kind"},{"op":"remove","path":"/apiVersion"},{"op":"add","path":"/metadata/labels/a","value":"b"}]`), "allowed\nlabels map[a:b team:a]" + note(true)},
+		{"denied, with a patch", strings.Replace(patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`), "true", "false", 1),
+			`400 : admission webhook "w.example.com" denied the request without explanation` + note(false)},
+		{"warnings and annotations", answerOf(`"allowed":true,"warnings":["careful"],"auditAnnotations":{"key":"value","a/b":"c"}`),
+			"allowed\nwarning careful" + note(false) + "\nw.example.com/key = value"},
+	} {
+		server := newHookServer(t)
+		server.say = c.say
+		s := newSetting(t, Care{})
+		s.register(t, true, webhookOf(server, "w"))
+		a := creation()
+		if d := cmp.Diff(c.want, s.outcome(t, server, a)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, d)
+		}
+		if p := a.Object.(*corev1.Pod); c.name == "a label" && p.Spec.RestartPolicy != corev1.RestartPolicyAlways {
+			t.Errorf("%s: defaults were not filled in after the patch", c.name)
+		}
+	}
+	server := newHookServer(t)
+	server.say = patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`)
+	s := newSetting(t, Care{})
+	s.register(t, true, webhookOf(server, "w"))
+	a := creation()
+	a.Operation, a.Old, a.Object = admit.Delete, a.Object, nil
+	if got := s.outcome(t, server, a); !strings.HasPrefix(got, `500 InternalError: Internal error occurred: admission webhook "w.example.com" attempted to modify the object, which is not supported for this operation`) {
+		t.Errorf("a deletion: %s", got)
+	}
+}
+
+// TestValidatorsMayNotPatch: an answer that says more than a verdict is no answer.
+func TestValidatorsMayNotPatch(t *testing.T) {
+	for say, want := range map[string]string{
+		patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`): "received invalid webhook response: validating webhook may not return response.patch",
+		answerOf(`"allowed":true,"patchType":"JSONPatch"`):                "received invalid webhook response: validating webhook may not return response.patchType",
+	} {
+		server := newHookServer(t)
+		server.say = say
+		s := newSetting(t, Care{})
+		s.register(t, false, webhookOf(server, "w"))
+		if got := s.outcome(t, server, creation()); got != `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": `+want {
+			t.Errorf("%s: %s", say, got)
+		}
+	}
+}
+
+// TestDryRun: only webhooks without side effects are called.
+func TestDryRun(t *testing.T) {
+	for class, want := range map[admissionregistrationv1.SideEffectClass]string{
+		"None": "allowed", "NoneOnDryRun": "allowed",
+		"Some":    `400 BadRequest: admission webhook "w.example.com" does not support dry run`,
+		"Unknown": `400 BadRequest: admission webhook "w.example.com" does not support dry run`,
+		"":        `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": Webhook SideEffects is nil`,
+	} {
+		server := newHookServer(t)
+		server.say = answerOf(`"allowed":true`)
+		s := newSetting(t, Care{})
+		h := webhookOf(server, "w")
+		if h.SideEffects = &class; class == "" {
+			h.SideEffects = nil
+		}
+		s.register(t, false, h)
+		a := creation()
+		a.DryRun = true
+		if got := s.outcome(t, server, a); got != want || (len(server.asked) > 0) != (want == "allowed") {
+			t.Errorf("%q: %s, asked %v", class, got, server.asked)
+		}
+		if got := s.outcome(t, server, creation()); got != "allowed" {
+			t.Errorf("%q in earnest: %s", class, got)
+		}
+	}
+}
+
+// TestReinvocation: a webhook that wants it is called again when others changed the object after it.
+func TestReinvocation(t *testing.T) {
+	for _, c := range []struct {
+		again  bool
+		change bool
+		want   string
+	}{
+		{false, false, "[first second]"}, {true, false, "[first second]"}, {false, true, "[first second]"}, {true, true, "[first second first]"},
+	} {
+		server := newHookServer(t)
+		server.say = answerOf(`"allowed":true`)
+		if c.change {
+			server.other = map[string]string{"second": patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`)}
+		}
+		s := newSetting(t, Care{})
+		first, second := webhookOf(server, "first"), webhookOf(server, "second")
+		if c.again {
+			first.ReinvocationPolicy = ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy)
+		}
+		s.register(t, true, first, second)
+		_ = s.outcome(t, server, creation())
+		if got := fmt.Sprint(server.asked); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
+// TestMatchConditions: a webhook is called where all its conditions hold; one that cannot be evaluated refuses, unless the failure
+// policy is Ignore, and the webhook is then not called.
+func TestMatchConditions(t *testing.T) {
+	for _, c := range []struct {
+		expression string
+		policy     admissionregistrationv1.FailurePolicyType
+		want       string
+		asked      bool
+	}{
+		{"true", "Fail", "allowed", true},
+		{"false", "Fail", "allowed", false},
+		{"object.metadata.name == 'p'", "Fail", "allowed", true},
+		{"object.metadata.name == 'q'", "Fail", "allowed", false},
+		{"authorizer.group('').resource('pods').check('get').allowed()", "Fail", "allowed", true},
+		{"object.spec.hostname == 'x'", "Fail", `403 Forbidden: pods "p" is forbidden: expression 'object.spec.hostname == 'x'' resulted in error: no such key: hostname`, false},
+		{"object.spec.hostname == 'x'", "Ignore", "allowed", false},
+	} {
+		for _, mutating := range []bool{true, false} {
+			server := newHookServer(t)
+			server.say = answerOf(`"allowed":true`)
+			s := newSetting(t, Care{})
+			h := webhookOf(server, "w")
+			h.FailurePolicy, h.MatchConditions = &c.policy, []admissionregistrationv1.MatchCondition{{Name: "x", Expression: c.expression}}
+			s.register(t, mutating, h)
+			got, _, _ := strings.Cut(s.outcome(t, server, creation()), "\n")
+			if got != c.want || (len(server.asked) > 0) != c.asked {
+				t.Errorf("%s, %s, mutating %v: %s, asked %v", c.expression, c.policy, mutating, got, server.asked)
+			}
+		}
+	}
+}
