@@ -8,7 +8,7 @@ BIN     := bin/mortise
 # One static binary; tests are built the same way, so that nothing is compiled twice.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up build test race lint gen check bench soak fuzz FORCE
+.PHONY: help up build test race lint gen check bench soak fuzz mutate FORCE
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -47,3 +47,6 @@ soak: build ## hours: all verbs mixed with kill -9, then a check of the history;
 
 fuzz: ## every fuzz target for FUZZTIME (10s) each
 	./scripts/fuzz $(or $(FUZZTIME),10s)
+
+mutate: ## change PKG by one fault at a time, print the faults that its tests (and FAR's that match FARRUN) miss; V=1: all; at least MIN=90 percent are caught
+	$(GO) run ./scripts/mutate -tags '$(TAGS)' -min $(or $(MIN),90) $(if $(V),-v) -far '$(FAR)' -farrun '$(or $(FARRUN),.)' $(PKG)
