@@ -79,7 +79,7 @@ func (v *victim) stands() {
 		v.t.Errorf("afterwards a GET takes %s", took)
 	}
 	// Whoever served a client that has gone gives up what he held a little later, and nobody says when.
-	again, limit := time.NewTicker(200*time.Millisecond), time.After(10*time.Second)
+	again, limit := time.NewTicker(200*time.Millisecond), time.After(patience)
 	defer again.Stop()
 	for {
 		now := heap()

@@ -87,7 +87,7 @@ func TestNodeAddressesChange(t *testing.T) {
 		far.moves(t, l.prefix+"22/24", far.address+"/24")
 		c.awaitAddresses(t, "two", l.prefix+"22")
 		phase("the Node shows it")
-		if took := time.Since(began); took > 20*time.Second { // as long as it takes to see that connections from the old one are dead
+		if took := time.Since(began); took > time.Minute { // it takes 10 s to see that connections from the old one are dead, and TCP by itself a quarter of an hour
 			t.Errorf("the Node shows the new address after %s", took)
 		}
 		c.approve(t, 2)

@@ -9,12 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/mortise-dev/mortise/internal/agent/netlab"
 )
 
 // The sandbox and the pod that were never there, and what is left of them.
@@ -188,14 +189,13 @@ func makeNamespace(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // the thread ends with its namespace, and is not used again
+	netlab.Apart(func() {
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
 			err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
 		}
 		done <- err
-	}()
+	})
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}

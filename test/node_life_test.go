@@ -52,7 +52,7 @@ func lives(t *testing.T, n *realNode) {
 	}
 
 	late := idlePod("late")
-	late.Spec.ActiveDeadlineSeconds = new(int64(2))
+	late.Spec.ActiveDeadlineSeconds = new(int64(10))
 
 	last := func(name, script string, policy corev1.TerminationMessagePolicy) *corev1.Pod {
 		p := idlePod(name)
