@@ -38,6 +38,8 @@ const (
 	maxHeader  = 1 << 20 // bytes of a request's headers
 	maxBody    = 3 << 20 // bytes of a request's body: more is refused where it is read
 	maxStreams = 1000
+	// headPart is how many bytes of its head a watch or stream may have for each that it counts as.
+	headPart = 32 << 10
 )
 
 // bounds counts what is under way.
@@ -88,22 +90,34 @@ func (b *bounds) body(r *http.Request, who user.Info) (leave func(), ok bool) {
 	return func() { b.bodies.Add(-n) }, true
 }
 
-// lasting counts a request in that lasts; false: its user has too many.
-func (b *bounds) lasting(who user.Info) (leave func(), ok bool) {
+// weight is how many watches a lasting request counts as: its head is kept for as long as it lasts, and most are small.
+func weight(r *http.Request) int {
+	n := len(r.URL.Path) + len(r.URL.RawQuery)
+	for k, vs := range r.Header {
+		for _, v := range vs {
+			n += len(k) + len(v)
+		}
+	}
+	return 1 + n/headPart
+}
+
+// lasting counts a request in that lasts, as so many; false: its user has too many.
+func (b *bounds) lasting(who user.Info, weight int) (leave func(), ok bool) {
 	if b.watchLimit == 0 || who == nil || administrator(who) {
 		return func() {}, true
 	}
 	name := who.GetName()
+	weight = min(weight, b.watchLimit) // one fits always
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.watches[name] >= b.watchLimit {
+	if b.watches[name]+weight > b.watchLimit {
 		return nil, false
 	}
-	b.watches[name]++
+	b.watches[name] += weight
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.watches[name]--; b.watches[name] == 0 {
+		if b.watches[name] -= weight; b.watches[name] == 0 {
 			delete(b.watches, name)
 		}
 	}, true

@@ -30,6 +30,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if m == nil {
 		return errors.New("serve API: no certificates")
 	}
+	s.nodes.Listens(l.Addr())
 	bounds := &s.opts.FlowControl.Bounds
 	srv := &http.Server{
 		Handler:           goaway(bounds.GoawayChance, s.handler),

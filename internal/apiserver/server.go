@@ -15,8 +15,8 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -52,6 +52,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 	"github.com/mortise-dev/mortise/internal/apiserver/impersonate"
+	"github.com/mortise-dev/mortise/internal/apiserver/kubelet"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
@@ -69,7 +70,7 @@ type Options struct {
 	Admission admit.Chain
 	// Material is the server's keys and certificates; nil: in-process clients only, and no tokens.
 	Material *serving.Material
-	// NodeCAs verify what nodes show when the server connects to them; nil: that is not verified.
+	// NodeCAs verify what nodes show when the server connects to them; nil: the cluster's authority does, or a key that the node published.
 	NodeCAs *x509.CertPool
 	Version apimachineryversion.Info
 	Log     *slog.Logger
@@ -147,6 +148,7 @@ type Server struct {
 	initializes  bool        // whether objects may wait for initializers
 	leave        func()      // tells those who wait for them that the server ends; nil: nobody does
 	underway     *gate
+	nodes        *kubelet.Way // nil without certificates
 	lifetime     *watchcache.Lifetime
 	end          context.CancelFunc
 	ready        chan struct{}
@@ -224,11 +226,11 @@ func New(o Options) (*Server, error) {
 		vo.Watched = append(vo.Watched, node.Kinds()...)
 	}
 	if m := o.Material; m != nil {
-		vo.Nodes = &http.Transport{
-			DialContext:       o.Egress.Cluster(),
-			TLSClientConfig:   &tls.Config{RootCAs: o.NodeCAs, InsecureSkipVerify: o.NodeCAs == nil, Certificates: []tls.Certificate{m.KubeletClient.TLS()}, MinVersion: tls.VersionTLS12}, //nolint:gosec // as the option says
-			ForceAttemptHTTP2: true, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+		s.nodes = &kubelet.Way{
+			Client: m.KubeletClient.TLS(), Roots: cmp.Or(o.NodeCAs, m.CA.Pool()), Keys: o.NodeCAs == nil,
+			Server: m.Server.Certificate, CA: m.CA.Certificate, Dial: o.Egress.Cluster(),
 		}
+		vo.Nodes = s.nodes.To
 	}
 	if err := s.newAuthentication(ctx); err != nil {
 		end()

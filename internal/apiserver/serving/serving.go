@@ -63,7 +63,7 @@ type Material struct {
 	CA               *Pair // signs everything below but the front proxy
 	Server           *Pair
 	Admin            *Pair // CN kubernetes-admin, O system:masters
-	KubeletClient    *Pair // CN kube-apiserver-kubelet-client, O system:masters
+	KubeletClient    *Pair // CN kube-apiserver-kubelet-client, no group; the API itself refuses it
 	FrontProxyCA     *Pair
 	FrontProxyClient *Pair // CN front-proxy-client
 	ServiceAccount   *ecdsa.PrivateKey
@@ -100,7 +100,7 @@ func LoadOrCreate(dir string, hosts []string, o Options) (*Material, error) {
 	if m.Admin, err = k.leaf("admin", m.CA, subject{name: "kubernetes-admin", groups: []string{"system:masters"}, uid: true}); err != nil {
 		return nil, err
 	}
-	if m.KubeletClient, err = k.leaf("apiserver-kubelet-client", m.CA, subject{name: "kube-apiserver-kubelet-client", groups: []string{"system:masters"}}); err != nil {
+	if m.KubeletClient, err = k.leaf("apiserver-kubelet-client", m.CA, subject{name: authenticate.KubeletClientName}); err != nil {
 		return nil, err
 	}
 	if m.FrontProxyClient, err = k.leaf("front-proxy-client", m.FrontProxyCA, subject{name: "front-proxy-client"}); err != nil {
@@ -161,7 +161,7 @@ func (k *keeper) leaf(name string, ca *Pair, s subject) (*Pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p != nil && k.fresh(p.Certificate) && p.Certificate.CheckSignatureFrom(ca.Certificate) == nil && names(p.Certificate, s.hosts) {
+	if p != nil && k.fresh(p.Certificate) && p.Certificate.CheckSignatureFrom(ca.Certificate) == nil && slices.Equal(p.Certificate.Subject.Organization, s.groups) && names(p.Certificate, s.hosts) {
 		return p, nil
 	}
 	if p, err = sign(ca, s, k.now); err != nil {

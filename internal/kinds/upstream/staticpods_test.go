@@ -63,6 +63,25 @@ func TestBadManifests(t *testing.T) {
 	}
 }
 
+// A manifest may come from a URL. What it says of names and addresses becomes lines of files that the node writes: of the hosts file, of
+// resolv.conf. Nothing in it may begin another line.
+func TestAliasIsNoOption(t *testing.T) {
+	for name, c := range map[string]struct{ spec, want string }{
+		"a line in an alias":    {`hostAliases: [{ip: 10.0.0.1, hostnames: ["x\n10.0.0.2\tapi"]}]`, "spec.hostAliases[0].hostnames"},
+		"a space in an alias":   {`hostAliases: [{ip: 10.0.0.1, hostnames: ["x y"]}]`, "spec.hostAliases[0].hostnames"},
+		"a line in an address":  {`hostAliases: [{ip: "10.0.0.1\tapi\n10.0.0.2", hostnames: [x]}]`, "spec.hostAliases[0].ip"},
+		"a line in the name":    {`hostname: "h\n10.0.0.2"`, "spec.hostname"},
+		"a line in the domain":  {`subdomain: "h\n10.0.0.2"`, "spec.subdomain"},
+		"a line in a server":    {`dnsConfig: {nameservers: ["10.0.0.1\noptions x"]}`, "spec.dnsConfig.nameservers"},
+		"a line in the domains": {`dnsConfig: {searches: ["x\nnameserver 10.0.0.1"]}`, "spec.dnsConfig.searches"},
+	} {
+		text := strings.Replace(staticWeb, "spec: {", "spec: {"+c.spec+", ", 1)
+		if _, err := StaticPods([]byte(text), "http://x", false, "n"); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
 func FuzzStaticPods(f *testing.F) {
 	f.Add([]byte(staticWeb))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"a"}}]}`))
