@@ -64,6 +64,8 @@ type Connect struct {
 	// AsCreate says that whoever connects must be allowed the verb create, by whatever method the request comes: a
 	// WebSocket is opened with GET, and running a command is no reading.
 	AsCreate bool
+	// TakesPath says that the URL may go on after the subresource, as that of a proxy does. Without it no such path exists.
+	TakesPath bool
 }
 
 // Backend is what a kind's own actions may do to the rest of the system. The API server implements it: each call goes

@@ -41,7 +41,7 @@ func TestConnectAsCreate(t *testing.T) {
 	d := pods()
 	d.Subresources = []resource.Subresource{
 		{Name: "exec", Verbs: []string{"create", "get"}, Connect: &resource.Connect{Options: options, Handler: says, AsCreate: true}},
-		{Name: "proxy", Verbs: []string{"create", "delete", "get", "patch", "update"}, Connect: &resource.Connect{Options: options, Handler: says}},
+		{Name: "proxy", Verbs: []string{"create", "delete", "get", "patch", "update"}, Connect: &resource.Connect{Options: options, Handler: says, TakesPath: true}},
 	}
 	engine := store.New(memory.Open(memory.Options{}))
 	t.Cleanup(func() { engine.Close() })

@@ -84,7 +84,8 @@ func controllers() *resource.Descriptor {
 				},
 			}},
 			{Name: "proxy", Verbs: []string{"get"}, Connect: &resource.Connect{
-				Options: func(q url.Values) (runtime.Object, error) { return &corev1.PodProxyOptions{Path: q.Get("path")}, nil },
+				TakesPath: true,
+				Options:   func(q url.Values) (runtime.Object, error) { return &corev1.PodProxyOptions{Path: q.Get("path")}, nil },
 				Handler: func(_ context.Context, _ resource.Backend, ns, name string, _ runtime.Object, path string) (http.Handler, error) {
 					return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "%s/%s%s", ns, name, path) }), nil
 				},

@@ -18,7 +18,8 @@ import (
 func TestWatchDoesNotGet(t *testing.T) {
 	connected := 0
 	connect := &resource.Connect{
-		Options: func(url.Values) (runtime.Object, error) { return nil, nil },
+		TakesPath: true,
+		Options:   func(url.Values) (runtime.Object, error) { return nil, nil },
 		Handler: func(context.Context, resource.Backend, string, string, runtime.Object, string) (http.Handler, error) {
 			connected++
 			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }), nil

@@ -280,7 +280,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 		if q.sub == nil || q.sub.Versions != nil && !slices.Contains(q.sub.Versions, info.APIVersion) {
 			return NotFound()
 		}
-		if q.sub.Connect == nil && len(info.Parts) > 3 {
+		if len(info.Parts) > 3 && (q.sub.Connect == nil || !q.sub.Connect.TakesPath) {
 			return NotFound()
 		}
 	}
@@ -330,7 +330,7 @@ func strayed(k *Kind, info *requestinfo.Info) bool {
 	case info.Verb == "proxy", info.Verb == "watch" && (info.Subresource != "" || k.Verbs != nil && !slices.Contains(k.Verbs, "watch") && byPrefix(info)):
 		return true
 	case k.Namespaced:
-		return info.Namespace == "" && len(info.Parts) > 1
+		return info.Namespace == "" && (len(info.Parts) > 1 || k.Verbs != nil && !slices.Contains(k.Verbs, "list"))
 	case info.Namespace == "":
 		return false
 	}

@@ -67,7 +67,8 @@ func proxySubresource(kind string, where locate, ordinary http.RoundTripper) res
 		Name: "proxy", GroupVersionKind: corev1.SchemeGroupVersion.WithKind(kind),
 		Verbs: []string{"create", "delete", "get", "patch", "update"},
 		Connect: &resource.Connect{
-			Options: proxyOptions(kind),
+			TakesPath: true,
+			Options:   proxyOptions(kind),
 			Handler: func(ctx context.Context, b resource.Backend, namespace, name string, _ runtime.Object, path string) (http.Handler, error) {
 				location, transport, err := where(ctx, b, namespace, name)
 				if err != nil {
