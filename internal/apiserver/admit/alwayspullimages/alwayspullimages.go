@@ -28,7 +28,7 @@ func (plugin) Name() string { return "AlwaysPullImages" }
 // Mutate has all images of a pod pulled.
 func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	pod, err := concerned(a)
-	if pod == nil {
+	if err != nil || pod == nil {
 		return err
 	}
 	for p := range policies(pod) {
@@ -40,7 +40,7 @@ func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes)
 // Validate refuses what a later mutator changed back.
 func (plugin) Validate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
 	pod, err := concerned(a)
-	if pod == nil {
+	if err != nil || pod == nil {
 		return err
 	}
 	var errs []error
@@ -61,7 +61,7 @@ func concerned(a *admit.Attributes) (*corev1.Pod, error) {
 	if !ok {
 		return nil, apierrors.NewBadRequest("Resource was marked with kind Pod but was unable to be converted") // upstream's words
 	}
-	if a.Operation == admit.Create || old == nil {
+	if old == nil {
 		return pod, nil
 	}
 	had := map[string]bool{}

@@ -30,7 +30,7 @@ func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribute
 	}
 	ingress, _, ok := admit.ObjectsOf[*networkingv1.Ingress](a)
 	if !ok {
-		return apierrors.NewInternalError(fmt.Errorf("Expected Ingress resource, got: %T", a.Object)) //nolint:staticcheck // upstream's wording
+		return apierrors.NewInternalError(fmt.Errorf("Expected Ingress resource, got: %v", a.Kind())) //nolint:staticcheck // upstream's wording
 	}
 	if _, named := ingress.Annotations["kubernetes.io/ingress.class"]; named || ingress.Spec.IngressClassName != nil {
 		return nil

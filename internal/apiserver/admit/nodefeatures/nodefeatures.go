@@ -39,10 +39,14 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 		return nil
 	}
 	pod, old, ok := admit.ObjectsOf[*corev1.Pod](a)
-	if !ok || old == nil {
+	switch {
+	case !ok:
 		return apierrors.NewBadRequest(fmt.Sprintf("expected a pod but got a %T", a.Object)) // upstream's words
-	}
-	if pod.Spec.NodeName == "" || pod.Generation == old.Generation {
+	case pod.Spec.NodeName == "":
+		return nil
+	case old == nil:
+		return apierrors.NewBadRequest(fmt.Sprintf("expected an old pod but got a %T", a.Old)) // upstream's words
+	case pod.Generation == old.Generation:
 		return nil
 	}
 	needs, err := features.DefaultFramework.InferForPodUpdate(

@@ -20,3 +20,10 @@ func TestScenarios(t *testing.T) {
 	}
 	admittest.Run(t, p)
 }
+
+// TestRelease: the plug-in is not made for a release that it cannot compare with others.
+func TestRelease(t *testing.T) {
+	if p, err := nodefeatures.New("latest"); err == nil {
+		t.Errorf("made %v for no release", p)
+	}
+}

@@ -54,7 +54,7 @@ func (*plugin) Name() string { return "PodNodeSelector" }
 // Mutate merges the namespace's selector into a new pod's.
 func (p *plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	pod, selector, err := p.find(ctx, b, a)
-	if pod == nil || err != nil {
+	if err != nil || pod == nil {
 		return err
 	}
 	pod.Spec.NodeSelector = labels.Merge(selector, pod.Spec.NodeSelector)
@@ -64,7 +64,7 @@ func (p *plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attrib
 // Validate checks what later mutators may have changed.
 func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	pod, _, err := p.find(ctx, b, a)
-	if pod == nil || err != nil {
+	if err != nil || pod == nil {
 		return err
 	}
 	return p.bound(a, pod)

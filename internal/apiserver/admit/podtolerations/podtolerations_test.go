@@ -51,8 +51,8 @@ whitelist: [{key: everyone, operator: Exists}, {key: own, operator: Exists}, {ke
 
 // TestConfiguration: none is fine, a bad one is refused.
 func TestConfiguration(t *testing.T) {
-	if _, err := podtolerations.New(nil, kinds()); err != nil {
-		t.Errorf("without configuration: %v", err)
+	if p, err := podtolerations.New(nil, kinds()); p == nil || err != nil {
+		t.Errorf("without configuration: %v, %v", p, err)
 	}
 	for in, want := range map[string]string{
 		head + "default: [{operator: Exists}]":  "podtolerationrestriction.default[0].key",

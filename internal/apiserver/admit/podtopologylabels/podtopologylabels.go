@@ -41,7 +41,7 @@ func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribute
 	case a.Is("", "pods", "binding"):
 		binding, _, ok := admit.ObjectsOf[*corev1.Binding](a)
 		if !ok {
-			return fmt.Errorf("expected Binding but got %T", a.Object)
+			return fmt.Errorf("expected Binding but got %s", a.Kind().Kind)
 		}
 		if binding.Target.Kind == "Node" {
 			node = binding.Target.Name

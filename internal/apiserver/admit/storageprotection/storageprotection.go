@@ -22,7 +22,7 @@ func (plugin) Name() string { return "StorageObjectInUseProtection" }
 
 // Mutate adds the finalizer on create.
 func (plugin) Mutate(_ context.Context, _ resource.Backend, a *admit.Attributes) error {
-	if a.Operation != admit.Create || a.Object == nil {
+	if a.Operation != admit.Create {
 		return nil
 	}
 	var finalizer string

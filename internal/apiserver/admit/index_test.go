@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admit
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/resource"
+)
+
+var quotas = schema.GroupResource{Resource: "resourcequotas"}
+
+// shelf is a backend that holds objects in the order in which they came, or fails.
+type shelf struct {
+	resource.Backend
+	objects []resource.Object
+	err     error
+}
+
+func (s *shelf) List(context.Context, schema.GroupResource, string) ([]resource.Object, error) {
+	return s.objects, s.err
+}
+
+func (s *shelf) Get(_ context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error) {
+	for _, o := range s.objects {
+		if o.GetNamespace() == namespace && o.GetName() == name {
+			return o, s.err
+		}
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	return nil, apierrors.NewNotFound(r, name)
+}
+
+func quota(namespace, name, version string) *corev1.ResourceQuota {
+	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: version}}
+}
+
+// known are the names and versions of what the index has in each namespace.
+func known(x *Index[*corev1.ResourceQuota]) map[string][]string {
+	out := map[string][]string{}
+	for _, namespace := range []string{"a", "b"} {
+		for _, q := range x.In(namespace) {
+			out[namespace] = append(out[namespace], q.Name+"@"+q.ResourceVersion)
+		}
+	}
+	return out
+}
+
+// TestIndexLoad knows what is stored, in the order of names, and forgets what was known before.
+func TestIndexLoad(t *testing.T) {
+	var x Index[*corev1.ResourceQuota]
+	for _, c := range []struct {
+		stored []resource.Object
+		want   map[string][]string
+	}{
+		{nil, map[string][]string{}},
+		{
+			[]resource.Object{
+				quota("a", "z", "1"), quota("b", "y", "2"), quota("a", "x", "3"),
+				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c"}},
+			},
+			map[string][]string{"a": {"x@3", "z@1"}, "b": {"y@2"}},
+		},
+		{[]resource.Object{quota("b", "y", "4")}, map[string][]string{"b": {"y@4"}}},
+	} {
+		if err := x.Load(t.Context(), &shelf{objects: c.stored}, quotas); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(c.want, known(&x)); d != "" {
+			t.Errorf("known (-want +got):\n%s", d)
+		}
+	}
+}
+
+// TestIndexCommitted follows creations, changes and deletions one at a time, and touches no list that was handed out.
+func TestIndexCommitted(t *testing.T) {
+	var x Index[*corev1.ResourceQuota]
+	s := &shelf{}
+	commit := func(namespace, name string, want map[string][]string) {
+		t.Helper()
+		if err := x.Committed(t.Context(), s, quotas, namespace, name); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, known(&x)); d != "" {
+			t.Errorf("known (-want +got):\n%s", d)
+		}
+	}
+	s.objects = []resource.Object{quota("a", "z", "1"), quota("a", "x", "2")}
+	commit("a", "z", map[string][]string{"a": {"z@1"}})
+	commit("a", "x", map[string][]string{"a": {"x@2", "z@1"}})
+	given := x.In("a")
+	s.objects = []resource.Object{quota("a", "z", "1"), quota("a", "x", "3")}
+	commit("a", "x", map[string][]string{"a": {"x@3", "z@1"}})
+	s.objects = s.objects[:1]
+	commit("a", "x", map[string][]string{"a": {"z@1"}})
+	if given[0].ResourceVersion != "2" || given[1].Name != "z" {
+		t.Errorf("a list that was handed out became %v", given)
+	}
+	s.objects = nil
+	commit("a", "z", map[string][]string{})
+	if x.In("a") != nil {
+		t.Error("an empty namespace is kept")
+	}
+}
+
+// TestIndexFails keeps what it knows when the store fails, and says so. A server without the kind is no failure.
+func TestIndexFails(t *testing.T) {
+	var x Index[*corev1.ResourceQuota]
+	s := &shelf{objects: []resource.Object{quota("a", "z", "1")}}
+	if err := x.Load(t.Context(), s, quotas); err != nil {
+		t.Fatal(err)
+	}
+	s.objects, s.err = []resource.Object{quota("a", "z", "2")}, errors.New("disk full")
+	if err := x.Load(t.Context(), s, quotas); err == nil || err.Error() != "list resourcequotas: disk full" {
+		t.Errorf("load: %v", err)
+	}
+	if err := x.Committed(t.Context(), s, quotas, "a", "z"); err == nil || err.Error() != "get resourcequotas a/z: disk full" {
+		t.Errorf("commit: %v", err)
+	}
+	s.err = apierrors.NewNotFound(quotas, "")
+	if err := x.Load(t.Context(), s, quotas); err != nil {
+		t.Errorf("load without the kind: %v", err)
+	}
+	if d := cmp.Diff(map[string][]string{"a": {"z@1"}}, known(&x)); d != "" {
+		t.Errorf("known (-want +got):\n%s", d)
+	}
+}
