@@ -134,24 +134,61 @@ func (c *cupboard) List(_ context.Context, r schema.GroupResource, namespace str
 	return out, nil
 }
 
-func newSetting(t *testing.T, care Care, prepare ...func(*setting)) *setting {
-	t.Helper()
+func (s *setting) kind(r schema.GroupResource) *resource.Descriptor {
+	for _, d := range s.kinds {
+		if d.GroupResource() == r {
+			return d
+		}
+	}
+	return nil
+}
+
+// kinds are pods, in two versions of which the second says so in an annotation; config maps; the two configurations; and widgets, which
+// are custom.
+func kinds() []*resource.Descriptor {
 	one := func(group, plural, kind string, made func() resource.Object) *resource.Descriptor {
-		return &resource.Descriptor{Group: group, Resource: plural, Kind: kind, Namespaced: true, Storage: "v1", Prefix: plural, Versions: []resource.Version{{Name: "v1", New: made}}}
+		return &resource.Descriptor{
+			Group: group, Resource: plural, Kind: kind, ListKind: kind + "List", Namespaced: group != admissionregistrationv1.GroupName, Storage: "v1", Prefix: plural,
+			Versions: []resource.Version{{Name: "v1", New: made}},
+		}
 	}
-	s := &setting{mutating: NewMutating(Options{}), validating: NewValidating(Options{}), objects: &cupboard{objects: map[string]resource.Object{}}}
-	s.kinds = []*resource.Descriptor{
-		one("", "pods", "Pod", func() resource.Object { return &corev1.Pod{} }),
-		one("", "configmaps", "ConfigMap", func() resource.Object { return &corev1.ConfigMap{} }),
-	}
-	s.kinds[0].Versions[0].Default = func(obj resource.Object) {
+	pods := one("", "pods", "Pod", func() resource.Object { return &corev1.Pod{} })
+	pods.Versions[0].Default = func(obj resource.Object) {
 		if p := obj.(*corev1.Pod); p.Spec.RestartPolicy == "" {
 			p.Spec.RestartPolicy = corev1.RestartPolicyAlways
 		}
 	}
+	form := func(name, cannot string) func(resource.Object) (resource.Object, error) {
+		return func(obj resource.Object) (resource.Object, error) {
+			if obj.GetName() == cannot {
+				return nil, errors.New("no such form")
+			}
+			obj.SetAnnotations(map[string]string{"form": name})
+			return obj, nil
+		}
+	}
+	pods.Versions = append(pods.Versions, resource.Version{
+		Name: "v1beta1", New: func() resource.Object { return &corev1.Pod{} }, FromHub: form("v1beta1", "no-beta"), ToHub: form("v1", "no-hub"),
+	})
+	return []*resource.Descriptor{
+		pods, one("", "configmaps", "ConfigMap", func() resource.Object { return &corev1.ConfigMap{} }),
+		one(group, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", func() resource.Object {
+			return &admissionregistrationv1.MutatingWebhookConfiguration{}
+		}),
+		one(group, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", func() resource.Object {
+			return &admissionregistrationv1.ValidatingWebhookConfiguration{}
+		}),
+		one("example.com", "widgets", "Widget", nil),
+	}
+}
+
+func newSetting(t *testing.T, care Care, prepare ...func(*setting)) *setting {
+	t.Helper()
+	s := &setting{mutating: NewMutating(Options{}), validating: NewValidating(Options{}), objects: &cupboard{objects: map[string]resource.Object{}}}
+	s.kinds = kinds()
 	s.host = &admit.Host{
 		Log: slog.New(slog.DiscardHandler), Ledger: extension.NewLedger(clock.RealClock{}), Metrics: prometheus.NewRegistry(),
-		Kinds: func() []*resource.Descriptor { return s.kinds }, Kind: func(schema.GroupResource) *resource.Descriptor { return s.kinds[0] },
+		Kinds: func() []*resource.Descriptor { return s.kinds }, Kind: s.kind,
 		Backend: func() resource.Backend { return s.objects },
 		Authorize: func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 			return authorizer.DecisionAllow, "", nil
@@ -184,30 +221,50 @@ func webhookOf(server *hookServer, name string) admissionregistrationv1.Mutating
 // register has the webhooks called: by mutation, or by validation.
 func (s *setting) register(t *testing.T, mutating bool, hooks ...admissionregistrationv1.MutatingWebhook) {
 	t.Helper()
-	name := metav1.ObjectMeta{Name: "c"}
+	s.store(mutating, "c", hooks...)
+	s.committed(t, "c")
+}
+
+// store keeps a configuration, of which nobody is told. It returns the key by which the backend keeps it.
+func (s *setting) store(mutating bool, name string, hooks ...admissionregistrationv1.MutatingWebhook) (key string) {
 	if mutating {
-		s.objects.objects["mutatingwebhookconfigurations//c"] = &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: name, Webhooks: hooks}
-	} else {
-		c := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: name}
-		for _, h := range hooks {
-			c.Webhooks = append(c.Webhooks, admissionregistrationv1.ValidatingWebhook{
-				Name: h.Name, ClientConfig: h.ClientConfig, Rules: h.Rules, FailurePolicy: h.FailurePolicy, MatchPolicy: h.MatchPolicy, NamespaceSelector: h.NamespaceSelector, ObjectSelector: h.ObjectSelector,
-				SideEffects: h.SideEffects, TimeoutSeconds: h.TimeoutSeconds, AdmissionReviewVersions: h.AdmissionReviewVersions, MatchConditions: h.MatchConditions,
-			})
-		}
-		s.objects.objects["validatingwebhookconfigurations//c"] = c
+		key = "mutatingwebhookconfigurations//" + name
+		s.objects.objects[key] = &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: hooks}
+		return key
 	}
+	c := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, h := range hooks {
+		c.Webhooks = append(c.Webhooks, admissionregistrationv1.ValidatingWebhook{
+			Name: h.Name, ClientConfig: h.ClientConfig, Rules: h.Rules, FailurePolicy: h.FailurePolicy, MatchPolicy: h.MatchPolicy,
+			NamespaceSelector: h.NamespaceSelector, ObjectSelector: h.ObjectSelector, SideEffects: h.SideEffects, TimeoutSeconds: h.TimeoutSeconds,
+			AdmissionReviewVersions: h.AdmissionReviewVersions, MatchConditions: h.MatchConditions,
+		})
+	}
+	key = "validatingwebhookconfigurations//" + name
+	s.objects.objects[key] = c
+	return key
+}
+
+// committed tells the plug-ins that the configurations of a name have changed.
+func (s *setting) committed(t *testing.T, name string) {
+	t.Helper()
 	for _, p := range []admit.Follower{s.mutating, s.validating} {
-		if err := p.Committed(t.Context(), s.objects, p.Follows()[0], "", "c"); err != nil {
+		if err := p.Committed(t.Context(), s.objects, p.Follows()[0], "", name); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
 func creation() *admit.Attributes {
-	obj := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: map[string]string{"team": "a"}}}
+	obj := &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: map[string]string{"team": "a"}},
+	}
 	obj.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
-	return &admit.Attributes{Operation: admit.Create, Version: "v1", Namespace: "ns", Name: "p", Object: obj, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"}, Warn: func(string) {}}
+	return &admit.Attributes{
+		Operation: admit.Create, Version: "v1", Namespace: "ns", Name: "p", Object: obj, Options: &metav1.CreateOptions{},
+		User: &user.DefaultInfo{Name: "u"}, Warn: func(string) {}, Annotate: func(string, string) {},
+	}
 }
 
 type heard []string
