@@ -65,14 +65,16 @@ func templateFor(app string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{ObjectMeta: labelled(app)}
 }
 
+// sliceOf is an endpoint slice of a service.
+func sliceOf(service string) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: service}}}
+}
+
 // TestGuard goes through what the lock-out guard lets through while the only webhook, on everything, is dead: what its service is made of
 // and what brings its pods back; and what is like that but is not.
 func TestGuard(t *testing.T) {
 	service := func(selector map[string]string) *corev1.Service {
 		return &corev1.Service{Spec: corev1.ServiceSpec{Selector: selector}}
-	}
-	slice := func(service string) *discoveryv1.EndpointSlice {
-		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: service}}}
 	}
 	lease := func(holder string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
@@ -135,11 +137,11 @@ passed.lockout-guard.extension.mortise.dev/validating_round_0_index_0 = c/w.exam
 		{"another namespace", requestFor("CREATE", "/namespaces//other", &corev1.Namespace{}, nil), nil, ""},
 		{"its endpoints", requestFor("UPDATE", "/endpoints/hooks/hook", &corev1.ConfigMap{}, nil), nil, "the endpoints of its service hooks/hook"},
 		{"other endpoints", requestFor("UPDATE", "/endpoints/hooks/web", &corev1.ConfigMap{}, nil), nil, ""},
-		{"its endpoint slice", requestFor("CREATE", "discovery.k8s.io/endpointslices/hooks/x", slice("hook"), nil), nil,
+		{"its endpoint slice", requestFor("CREATE", "discovery.k8s.io/endpointslices/hooks/x", sliceOf("hook"), nil), nil,
 			"an endpoint slice of its service hooks/hook"},
-		{"its endpoint slice's end", requestFor("DELETE", "discovery.k8s.io/endpointslices/hooks/x", nil, slice("hook")), nil,
+		{"its endpoint slice's end", requestFor("DELETE", "discovery.k8s.io/endpointslices/hooks/x", nil, sliceOf("hook")), nil,
 			"an endpoint slice of its service hooks/hook"},
-		{"another endpoint slice", requestFor("CREATE", "discovery.k8s.io/endpointslices/hooks/x", slice("web"), nil), nil, ""},
+		{"another endpoint slice", requestFor("CREATE", "discovery.k8s.io/endpointslices/hooks/x", sliceOf("web"), nil), nil, ""},
 
 		{"its pod", requestFor("CREATE", "/pods/hooks/a", podOf("hook"), nil), selecting, selected},
 		{"its pod's end", requestFor("DELETE", "/pods/hooks/a", nil, podOf("hook")), selecting, selected},
@@ -207,7 +209,12 @@ passed.lockout-guard.extension.mortise.dev/validating_round_0_index_0 = c/w.exam
 		{"what another account pulls with", requestFor("CREATE", "/secrets/hooks/registry", &corev1.Secret{}, nil),
 			with(map[string]resource.Object{"pods/hooks/a": ofAccount, "serviceaccounts/hooks/default": account("registry", "registry")}), ""},
 		{"what the second pod's account pulls with", requestFor("CREATE", "/secrets/hooks/registry", &corev1.Secret{}, nil),
-			with(map[string]resource.Object{"pods/hooks/a": podOf("hook"), "pods/hooks/b": ofAccount, "serviceaccounts/hooks/default": account("y", "y"), "serviceaccounts/hooks/robot": account("registry", "y")}), used},
+			with(map[string]resource.Object{
+				"pods/hooks/a": podOf("hook"), "pods/hooks/b": ofAccount,
+				"serviceaccounts/hooks/default": account("y", "y"), "serviceaccounts/hooks/robot": account("registry", "y"),
+			}), used},
+		{"what its account has nothing to do with", requestFor("CREATE", "/secrets/hooks/registry", &corev1.Secret{}, nil),
+			with(map[string]resource.Object{"pods/hooks/a": podOf("hook"), "serviceaccounts/hooks/default": account("y", "y")}), ""},
 		{"what an account pulls with that is none", requestFor("CREATE", "/secrets/hooks/registry", &corev1.Secret{}, nil),
 			with(map[string]resource.Object{"pods/hooks/a": podOf("hook"), "serviceaccounts/hooks/default": &corev1.Secret{}}), ""},
 		{"a config map of the name of what its account pulls with", requestFor("CREATE", "/configmaps/hooks/registry", &corev1.ConfigMap{}, nil),
