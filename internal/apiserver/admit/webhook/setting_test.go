@@ -47,8 +47,8 @@ type hookServer struct {
 	meet   func(*http.Request) // called before it answers
 
 	mu    sync.Mutex
-	asked []string                        // by path
-	about []*admissionv1.AdmissionRequest // what was asked
+	asked []string                       // by path
+	about []*admissionv1.AdmissionReview // what was asked
 }
 
 // paths are what was asked so far, in the order in which it came.
@@ -67,7 +67,7 @@ func newHookServer(t *testing.T) *hookServer {
 			t.Errorf("read review: %v", err)
 		}
 		s.mu.Lock()
-		s.asked, s.about = append(s.asked, strings.TrimPrefix(q.URL.Path, "/")), append(s.about, review.Request)
+		s.asked, s.about = append(s.asked, strings.TrimPrefix(q.URL.Path, "/")), append(s.about, review)
 		s.mu.Unlock()
 		if s.meet != nil {
 			s.meet(q)
@@ -86,6 +86,17 @@ func newHookServer(t *testing.T) *hookServer {
 	return s
 }
 
+// newest is what was asked last.
+func (s *hookServer) newest(t *testing.T) *admissionv1.AdmissionReview {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.about) == 0 {
+		t.Fatal("the webhook was not asked")
+	}
+	return s.about[len(s.about)-1]
+}
+
 // answerOf is a review with a response.
 func answerOf(response string) string {
 	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"UID",` + response + `}}`
@@ -102,6 +113,7 @@ type setting struct {
 	validating *Validating
 	objects    *cupboard
 	kinds      []*resource.Descriptor
+	panics     string // the key of an audit annotation that may not be
 }
 
 // cupboard is a backend of a few objects, by resource and name.
@@ -304,7 +316,15 @@ func (s *setting) outcomeIn(ctx context.Context, server *hookServer, a *admit.At
 		a.Descriptor = s.kinds[0]
 	}
 	notes := map[string]string{}
-	a.Annotate = func(k, v string) { notes[k] = v }
+	var mu sync.Mutex
+	a.Annotate = func(k, v string) {
+		if k == s.panics {
+			panic("no such key")
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		notes[k] = v
+	}
 	var warnings heard
 	a.Warn = func(text string) { warnings = append(warnings, text) }
 	err := s.admit(warning.WithWarningRecorder(ctx, &warnings), a)
