@@ -48,7 +48,12 @@ func (s *setting) explained(t *testing.T) (told []string) {
 	traced := r.Begin(info, time.Now())
 	a := creation()
 	a.Descriptor = s.kinds[0]
-	_ = s.admit(explain.With(t.Context(), traced), a)
+	got := verdict(s.admit(explain.With(t.Context(), traced), a))
+	untraced := creation()
+	untraced.Descriptor = a.Descriptor
+	if want := verdict(s.admit(t.Context(), untraced)); got != want {
+		t.Errorf("%s, and without a trace %s", got, want)
+	}
 	post := httptest.NewRequest(http.MethodPost, "/api/v1/namespaces/ns/pods", nil)
 	traced.Finish(post, explain.Answer{ID: "id", Code: 201})
 	w := httptest.NewRecorder()

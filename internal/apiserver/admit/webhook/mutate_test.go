@@ -82,6 +82,27 @@ func TestCustomObjects(t *testing.T) {
 	}
 }
 
+// TestObjectsThatCannotBeEncoded: no webhook can be asked about them.
+func TestObjectsThatCannotBeEncoded(t *testing.T) {
+	widget := func(more any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "more": more}}
+	}
+	good, bad := widget(nil), widget(func() {})
+	for name, a := range map[string]*admit.Attributes{
+		"the object": {Object: bad, Old: good}, "the old object": {Object: good, Old: bad}, "the options": {Object: good, Old: good, Options: bad},
+	} {
+		s, server := patchingBy(t, "[]")
+		a.Operation, a.Version, a.Descriptor = admit.Update, "v1", s.kinds[4]
+		got := s.outcome(t, server, a)
+		if !strings.HasPrefix(got, `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": could not create admission objects: encode Widget: `) {
+			t.Errorf("%s: %s", name, got)
+		}
+		if n := len(server.paths()); n > 0 {
+			t.Errorf("%s: asked %d times", name, n)
+		}
+	}
+}
+
 // TestDeletionsAreNotPatched: there is nothing to patch; a webhook may still be asked.
 func TestDeletionsAreNotPatched(t *testing.T) {
 	for patch, want := range map[string]string{
