@@ -59,6 +59,7 @@ type scenario struct {
 	Operation   string           `json:"operation"` // CREATE when empty
 	Version     string           `json:"version"`   // v1 when empty
 	Subresource string           `json:"subresource"`
+	Namespace   string           `json:"namespace"` // of the request; the object's own when empty
 	Object      map[string]any   `json:"object"`
 	Old         map[string]any   `json:"old"`
 }
@@ -263,7 +264,7 @@ func play(t *testing.T, c *scenario) string {
 	}{{c.Old, &a.Old}, {c.Object, &a.Object}} {
 		if side.in != nil {
 			*side.out, a.Descriptor = decoded(t, h.Kinds(), side.in)
-			a.Name, a.Namespace = (*side.out).GetName(), (*side.out).GetNamespace()
+			a.Name, a.Namespace = (*side.out).GetName(), cmp.Or(c.Namespace, (*side.out).GetNamespace())
 		}
 	}
 	var warnings said
