@@ -28,12 +28,16 @@ import (
 )
 
 // labelling is a policy that sets the label "x" of what matches to what its expression says, and its binding.
-func labelling(value string, match *admissionregistrationv1.MatchResources) (*admissionregistrationv1.MutatingAdmissionPolicy, *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
+func labelling(
+	value string, match *admissionregistrationv1.MatchResources,
+) (*admissionregistrationv1.MutatingAdmissionPolicy, *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
 	p := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	p.Spec.MatchConstraints, p.Spec.ReinvocationPolicy = match, admissionregistrationv1.IfNeededReinvocationPolicy
 	p.Spec.Mutations = []admissionregistrationv1.Mutation{{
-		PatchType:          admissionregistrationv1.PatchTypeApplyConfiguration,
-		ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: `Object{metadata: Object.metadata{labels: {"x": ` + value + `}}}`},
+		PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+		ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{
+			Expression: `Object{metadata: Object.metadata{labels: {"x": ` + value + `}}}`,
+		},
 	}}
 	b := &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
 	b.Spec.PolicyName = "m"
@@ -142,13 +146,15 @@ func TestConversions(t *testing.T) {
 		mutating, validating string // what they say
 	}{
 		{"both ways", nil, nil, "", ""},
-		{"to the policy's", broken, nil, `policy "m" denied request: failed to configure policy: no such field`, v + "failed to configure binding: failed to convert object version: no such field"},
+		{"to the policy's", broken, nil, `policy "m" denied request: failed to configure policy: no such field`,
+			v + "failed to configure binding: failed to convert object version: no such field"},
 		{"from the policy's", nil, broken, "Internal error occurred: failed to convert object: no such field", ""},
 	} {
 		h, validating, mutating := server(t, Options{})
 		w := &widgets{c.from, c.to}
 		all := append(h.Kinds(), w.kind())
-		h.Kinds, h.Kind = func() []*resource.Descriptor { return all }, func(r schema.GroupResource) *resource.Descriptor { return kindOf(all, r) }
+		h.Kinds = func() []*resource.Descriptor { return all }
+		h.Kind = func(r schema.GroupResource) *resource.Descriptor { return kindOf(all, r) }
 		match := about("example.com", "v2", "widgets")
 		p, b := labelling("'y'", match)
 		d, db := denial("d", "object.apiVersion == 'example.com/v2'", admissionregistrationv1.Fail)
@@ -190,7 +196,8 @@ func TestParamsConvert(t *testing.T) {
 	if err := v.Load(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
-	want := `pods "p" is forbidden: ValidatingAdmissionPolicy 'd' with binding 'd-binding' denied request: failed to configure binding: no such field`
+	const want = `pods "p" is forbidden: ValidatingAdmissionPolicy 'd' with binding 'd-binding' denied request: ` +
+		"failed to configure binding: no such field"
 	if got := verdictOn(t, h, v, l, pod()); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -235,7 +242,8 @@ func TestShapes(t *testing.T) {
 	h.Types = func(*resource.Descriptor) (managedfields.TypeConverter, error) {
 		return nil, errors.New("no such shape")
 	}
-	if err := m.Mutate(t.Context(), l, creation(h.Kinds()[0], pod())); !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "no such shape") {
+	err := m.Mutate(t.Context(), l, creation(h.Kinds()[0], pod()))
+	if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "no such shape") {
 		t.Errorf("without a shape: %v", err)
 	}
 	h.Types = nil
