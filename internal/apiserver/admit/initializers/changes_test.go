@@ -96,7 +96,8 @@ func TestUpdates(t *testing.T) {
 			`the next of ["a.example.com" "b.example.com"] is "a.example.com"`},
 		{"one more", list(before, a), list(before, a, b), invalid + `.pending: Invalid value: ["a.example.com","b.example.com"]: ` +
 			`initializers come off one at a time and in order: the next of ["a.example.com"] is "a.example.com"`},
-		{"no list", list(before, a), "7", invalid + `: Invalid value: "7": decode initializers: json: cannot unmarshal number into Go value of type v1alpha1.Initializers`},
+		{"no list", list(before, a), "7",
+			invalid + `: Invalid value: "7": decode initializers: json: cannot unmarshal number into Go value of type v1alpha1.Initializers`},
 
 		{"rejected", list(before, a, b), list(rejected, a, b), list(before+rejected, a, b)},
 		{"rejected and through", list(before, a, b), list(rejected, b), list(before+rejected, a, b)},
@@ -108,14 +109,18 @@ func TestUpdates(t *testing.T) {
 			list(before+result(`"status":"Failure","message":"rejected by initializer a.example.com","reason":"Odd","code":403`), a)},
 		{"rejected with the greatest code", list(before, a), list(`,"result":{"status":"Failure","code":599,"message":"no"}`, a),
 			list(before+result(`"status":"Failure","message":"no","code":599`), a)},
-		{"rejected with a code too great", list(before, a), list(`,"result":{"code":600}`, a), invalid + ".result.code: Invalid value: 600: must be between 400 and 599"},
-		{"rejected with a code of success", list(before, a), list(`,"result":{"code":399}`, a), invalid + ".result.code: Invalid value: 399: must be between 400 and 599"},
-		{"rejected with success", list(before, a), list(`,"result":{"status":"Success"}`, a), invalid + `.result.status: Invalid value: "Success": must be 'Failure'`},
+		{"rejected with a code too great", list(before, a), list(`,"result":{"code":600}`, a),
+			invalid + ".result.code: Invalid value: 600: must be between 400 and 599"},
+		{"rejected with a code of success", list(before, a), list(`,"result":{"code":399}`, a),
+			invalid + ".result.code: Invalid value: 399: must be between 400 and 599"},
+		{"rejected with success", list(before, a), list(`,"result":{"status":"Success"}`, a),
+			invalid + `.result.status: Invalid value: "Success": must be 'Failure'`},
 		{"rejected by the second", list(before, a, b), list(rejected, a), invalid + `.pending: Invalid value: ["a.example.com"]: ` +
 			`initializers come off one at a time and in order: the next of ["a.example.com" "b.example.com"] is "a.example.com"`},
 		{"after it was rejected", list(before+rejected, a), list(before+rejected, a), invalid + ": Forbidden: the object has been rejected"},
 
-		{"a list, of one that waits for nobody", none, list("", a), invalid + `: Invalid value: "{\"pending\":[{\"name\":\"a.example.com\"}]}"` + ended},
+		{"a list, of one that waits for nobody", none, list("", a),
+			invalid + `: Invalid value: "{\"pending\":[{\"name\":\"a.example.com\"}]}"` + ended},
 		{"no list, of one that waits for nobody", none, "7", invalid + `: Invalid value: "7"` + ended},
 		{"an empty list, of one that waits for nobody", none, list(""), none},
 		{"nothing, of one that waits for nobody", none, none, none},
@@ -123,7 +128,8 @@ func TestUpdates(t *testing.T) {
 		{"another empty list", list(""), list(before), none},
 		{"nothing, of what is no list", "7", "7", "7"},
 		{"what is no list, taken away", "7", none, none},
-		{"a list in place of what is none", "7", list("", a), invalid + `: Invalid value: "{\"pending\":[{\"name\":\"a.example.com\"}]}"` + ended},
+		{"a list in place of what is none", "7", list("", a),
+			invalid + `: Invalid value: "{\"pending\":[{\"name\":\"a.example.com\"}]}"` + ended},
 	} {
 		write := creation("")
 		write.Operation, write.Old, write.Object = admit.Update, annotated(c.was), annotated(c.is)
@@ -186,12 +192,15 @@ func TestNewLists(t *testing.T) {
 	for _, c := range []struct{ name, is, want string }{
 		{"as its configuration has it", list(before, `{"name":"own.example.com","deadlineSeconds":99,"failurePolicy":"Fail"}`),
 			list(now, `{"name":"own.example.com","deadlineSeconds":5,"failurePolicy":"Ignore"}`)},
-		{"of no configuration", list("", `{"name":"a.b.c","deadlineSeconds":99,"failurePolicy":"Ignore"}`), list(now, `{"name":"a.b.c","deadlineSeconds":30,"failurePolicy":"Fail"}`)},
+		{"of no configuration", list("", `{"name":"a.b.c","deadlineSeconds":99,"failurePolicy":"Ignore"}`),
+			list(now, `{"name":"a.b.c","deadlineSeconds":30,"failurePolicy":"Fail"}`)},
 		{"of nobody", list(""), none},
-		{"no list", "7", invalid + `: Invalid value: "7": decode initializers: json: cannot unmarshal number into Go value of type v1alpha1.Initializers`},
+		{"no list", "7",
+			invalid + `: Invalid value: "7": decode initializers: json: cannot unmarshal number into Go value of type v1alpha1.Initializers`},
 		{"rejected", list(`,"result":{}`, a), invalid + ".result: Forbidden: a new object cannot have been rejected"},
 		{"twice the same", list("", a, b, a), invalid + `.pending[2].name: Duplicate value: "a.example.com"`},
-		{"a short name", list("", `{"name":"a"}`), invalid + `.pending[0].name: Invalid value: "a": should be a domain with at least three segments separated by dots`},
+		{"a short name", list("", `{"name":"a"}`),
+			invalid + `.pending[0].name: Invalid value: "a": should be a domain with at least three segments separated by dots`},
 	} {
 		p := configured().at(authorizer.DecisionAllow, nil)
 		rules := append(*p.rules.Load(), newRule(own))
