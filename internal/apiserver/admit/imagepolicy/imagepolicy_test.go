@@ -234,11 +234,12 @@ func TestAnswersThatAreNone(t *testing.T) {
 // TestFailing: a backend that breaks down is asked five times; then the configuration decides.
 func TestFailing(t *testing.T) {
 	broken := func(int) (int, string) {
-		return 500, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500}`
+		return 500, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500,"message":"too busy"}`
 	}
 	b := newBackend(t, broken)
 	p, ledger := newPlugin(t, b, "")
-	if got, _ := ask(t, p, "a", ""); !strings.HasPrefix(got, `pods "p" is forbidden: `) || len(b.asked) != 5 {
+	const refused = `pods "p" is forbidden: too busy`
+	if got, _ := ask(t, p, "a", ""); got != refused || len(b.asked) != 5 {
 		t.Errorf("%q after %d calls", got, len(b.asked))
 	}
 	entries := ledger.Snapshot()
