@@ -406,7 +406,8 @@ func TestDirectoriesThatCannotBe(t *testing.T) {
 	}
 	for _, kind := range []corev1.HostPathType{corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathFileOrCreate} {
 		path := corev1.HostPathVolumeSource{Path: "/proc/self/none/at/all", Type: &kind}
-		if err := checkHostPath(&path); !errors.Is(err, fs.ErrNotExist) {
+		m, _, _, _ := newManager(t)
+		if err := m.SetUp(t.Context(), holding(corev1.VolumeSource{HostPath: &path}), nil); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("a hostPath %q where nothing can be made: %v", kind, err)
 		}
 	}
