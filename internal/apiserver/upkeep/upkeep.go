@@ -148,6 +148,17 @@ func (k *Keeper) Committed(r schema.GroupResource, namespace, name string, obj r
 	}
 }
 
+// Missed has everything seen to: commits may have been made of which the keeper was not told.
+func (k *Keeper) Missed() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.add(key{what: definitions})
+	for name := range k.kept {
+		k.add(key{configMaps, name})
+	}
+	k.repairLater()
+}
+
 func (k *Keeper) repairLater() {
 	if k.repair == nil || k.due {
 		return

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -69,6 +70,8 @@ type Graph struct {
 	backend func() resource.Backend
 	context context.Context // of the first reading, which outlives the request that causes it
 
+	asked atomic.Bool // somebody wants to know: from here on commits are told
+
 	mu     sync.RWMutex
 	loaded bool
 	nodes  map[string]int32
@@ -126,12 +129,27 @@ func (g *Graph) Related(_ context.Context, node string, k kind, namespace, name 
 		return ok, nil
 	}
 	g.mu.RUnlock()
+	g.asked.Store(true) // before the store is read: what is committed after that is told
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.load(); err != nil {
 		return false, fmt.Errorf("read what is bound to nodes: %w", err)
 	}
 	return g.related(node, k, namespace, name), nil
+}
+
+// Idle says that nobody has asked yet: until then the graph need not be told of commits.
+func (g *Graph) Idle() bool { return !g.asked.Load() }
+
+// Reload reads everything again, after commits of which the graph was not told.
+func (g *Graph) Reload() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.loaded {
+		return nil // whoever asks next reads the store
+	}
+	g.loaded = false
+	return g.load()
 }
 
 func (g *Graph) related(node string, k kind, namespace, name string) bool {
