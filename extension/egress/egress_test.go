@@ -23,7 +23,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"k8s.io/apiserver/pkg/server/egressselector/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/utils/clock"
 	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
@@ -195,6 +198,7 @@ func TestWays(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			metrics.Metrics.Reset()
 			dial, ledger := load(t, serve(t))
 			c := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 			resp, err := c.Get("http://web.invalid/")
@@ -213,7 +217,38 @@ func TestWays(t *testing.T) {
 			if len(e) != 1 || e[0].Point != extension.EgressProxy || e[0].Name != "cluster" || e[0].Calls != 2 || e[0].Failures != 1 || !strings.HasSuffix(e[0].Where, "egress.yaml") {
 				t.Errorf("the ledger: %+v", e)
 			}
+			labels := "protocol=http_connect,transport=" + map[bool]string{true: "tcp", false: "uds"}[strings.HasPrefix(name, "T")]
+			if name == "gRPC" {
+				labels = "protocol=grpc,transport=uds"
+			}
+			wantMetrics(t, map[string]float64{"dial_start_total " + labels: 2, "dial_duration_seconds " + labels: 1,
+				"dial_failure_count " + strings.Replace(labels, ",", ",stage=proxy,", 1): 1})
 		})
+	}
+}
+
+// wantMetrics compares the metrics of dials by their names and labels: of counters the value, of histograms the count.
+func wantMetrics(t *testing.T, want map[string]float64) {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		name, ours := strings.CutPrefix(f.GetName(), "apiserver_egress_dialer_")
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			if ours {
+				got[name+" "+strings.Join(labels, ",")] = m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("metrics (-want +got)\n%s", diff)
 	}
 }
 
@@ -268,11 +303,14 @@ func TestBadProxies(t *testing.T) {
 			<-done
 		})
 	}
-	for _, protocol := range []string{"HTTPConnect", "GRPC"} {
+	for protocol, label := range map[string]string{"HTTPConnect": "http_connect", "GRPC": "grpc"} {
+		metrics.Metrics.Reset()
 		dial, _ := load(t, fmt.Sprintf("{proxyProtocol: %s, transport: {uds: {udsName: /nosuch/socket}}}", protocol))
 		if _, err := dial(t.Context(), "tcp", "web.invalid:80"); err == nil || !strings.Contains(err.Error(), "/nosuch/socket") {
 			t.Errorf("%s to nobody: %v", protocol, err)
 		}
+		labels := "protocol=" + label + ","
+		wantMetrics(t, map[string]float64{"dial_start_total " + labels + "transport=uds": 1, "dial_failure_count " + labels + "stage=connect,transport=uds": 1})
 		if _, err := dial(t.Context(), "tcp", "web.invalid:80\r\nX: y"); err == nil {
 			t.Errorf("%s: an address of two lines", protocol)
 		}

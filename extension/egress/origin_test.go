@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/extension/egress"
@@ -33,7 +34,11 @@ func TestRedirectsLeadNowhere(t *testing.T) {
 			mux.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL+"/metadata", code) })
 			mux.HandleFunc("/near", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/here", code) })
 			mux.HandleFunc("/far", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/away", code) })
-			mux.HandleFunc("/round", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/round", code) })
+			rounds := 0
+			mux.HandleFunc("/round", func(w http.ResponseWriter, r *http.Request) {
+				rounds++
+				http.Redirect(w, r, "/round", code)
+			})
 			mux.HandleFunc("/tls", func(w http.ResponseWriter, r *http.Request) {
 				http.Redirect(w, r, strings.Replace(first.URL, "http:", "https:", 1)+"/here", code)
 			})
@@ -49,8 +54,8 @@ func TestRedirectsLeadNowhere(t *testing.T) {
 				resp.Body.Close()
 				t.Error("the client follows to another server")
 			}
-			if resp, err := plain.Get(first.URL + "/round"); err == nil || !strings.Contains(err.Error(), "stopped after 10 redirects") {
-				t.Errorf("the client goes round and round: %v, %v", resp, err)
+			if resp, err := plain.Get(first.URL + "/round"); err == nil || !strings.Contains(err.Error(), "stopped after 10 redirects") || rounds != 10 {
+				t.Errorf("the client goes round %d times: %v, %v", rounds, resp, err)
 			}
 			for _, path := range []string{"/away", "/far", "/tls"} {
 				resp, err := client.Post(first.URL+path, "text/plain", strings.NewReader("told"))
@@ -70,5 +75,14 @@ func TestRedirectsLeadNowhere(t *testing.T) {
 				t.Errorf("on the same server %q is shown", shown)
 			}
 		})
+	}
+}
+
+// Client-go looks for transports inside of others, to close idle connections and to name the dialer that it uses.
+func TestWrappedTransport(t *testing.T) {
+	inner := &http.Transport{}
+	outer, ok := egress.SameOrigin(inner).(net.RoundTripperWrapper)
+	if !ok || outer.WrappedRoundTripper() != inner {
+		t.Errorf("%T does not have its transport inside", outer)
 	}
 }

@@ -29,11 +29,11 @@ func BoundUpgrade(ctx context.Context, w http.ResponseWriter) (bounded context.C
 	u := &upgrade{left: upgradeBytes}
 	leave := context.AfterFunc(ctx, func() { u.fail(context.Cause(ctx)) })
 	timer := time.AfterFunc(upgradeTime, func() { u.fail(fmt.Errorf("the backend has not answered the upgrade within %v", upgradeTime)) })
-	u.stop = func() {
+	stop = func() {
 		leave()
 		timer.Stop()
 	}
-	return context.WithValue(ctx, upgradeKey{}, u), &upgradeWriter{w, u}, u.stop
+	return context.WithValue(ctx, upgradeKey{}, u), &upgradeWriter{w, u}, stop
 }
 
 // Bounded returns a dial function whose connections obey the bound that [BoundUpgrade] has put into their context, if any. A nil dial is
@@ -60,8 +60,6 @@ type upgradeKey struct{}
 
 // upgrade is the state of one request that upgrades its connection.
 type upgrade struct {
-	stop func()
-
 	mu       sync.Mutex
 	backend  net.Conn
 	left     int   // bytes that the backend may still send before it has answered
@@ -109,7 +107,6 @@ func (u *upgrade) read(n int, err error) error {
 
 // answer ends the bound. It fails if the bound has been exceeded.
 func (u *upgrade) answer() error {
-	u.stop()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.answered = u.err == nil

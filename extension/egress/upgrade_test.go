@@ -135,6 +135,30 @@ func TestUpgradeHeadersAreBounded(t *testing.T) {
 	})
 }
 
+// The answer may be as long as the bound, and not a byte longer.
+func TestLongestUpgradeHeaders(t *testing.T) {
+	for _, more := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			const start, end = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\nX: ", "\r\n\r\n"
+			client, said, done := exchange(t, t.Context(), func(c net.Conn) {
+				request(c)
+				_, _ = io.WriteString(c, start+strings.Repeat("a", 1<<20-len(start)-len(end)+more)+end)
+				_ = c.Close()
+			})
+			if more == 0 {
+				if resp, err := http.ReadResponse(bufio.NewReader(client), nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+					t.Errorf("answer: %v, %v", resp, err)
+				}
+			}
+			_ = client.Close()
+			<-done
+			if (said.err != nil) != (more > 0) {
+				t.Errorf("%d bytes more: %v", more, said.err)
+			}
+		})
+	}
+}
+
 // A backend that has answered may be silent for as long as it wants, and send as much as it wants.
 func TestUpgradedConnectionsAreNotBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -27,8 +27,10 @@ type pkg struct {
 	GoFiles                       []string
 	TestGoFiles, XTestGoFiles     []string
 	DepOnly                       bool
+	Module                        struct{ Dir string }
 
 	exports map[string]string
+	far     bool // its tests run where they are: they build programs, and another folder would compile the module anew
 }
 
 // loaded are the packages that were asked for.
@@ -39,7 +41,7 @@ func load(ctx context.Context, tags string, patterns []string) (loaded, error) {
 	if len(patterns) == 0 {
 		return loaded{}, nil
 	}
-	list := exec.CommandContext(ctx, "go", append([]string{"list", "-tags", tags, "-export", "-deps", "-json=ImportPath,Dir,Name,Export,GoFiles,TestGoFiles,XTestGoFiles,DepOnly"}, patterns...)...)
+	list := exec.CommandContext(ctx, "go", append([]string{"list", "-tags", tags, "-export", "-deps", "-json=ImportPath,Dir,Name,Export,GoFiles,TestGoFiles,XTestGoFiles,DepOnly,Module"}, patterns...)...)
 	list.Stderr = os.Stderr
 	said, err := list.Output()
 	if err != nil {

@@ -66,6 +66,9 @@ func mutate(ctx context.Context, out io.Writer, s settings, patterns []string) (
 	if err != nil {
 		return false, err
 	}
+	for _, p := range far.wanted {
+		p.far = true
+	}
 	enough := true
 	for _, p := range packages.wanted {
 		score, err := room(ctx, out, s, p, far.wanted)

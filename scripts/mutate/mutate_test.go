@@ -4,6 +4,9 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -39,5 +42,41 @@ ROOM: killed 7 of 14 (50.0 %)
 `, "ROOM", room)
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Tests of a package see its files and testdata and the rest of the module, and what they write stays out of the tree.
+func TestMirror(t *testing.T) {
+	module := t.TempDir()
+	for name, text := range map[string]string{"go.mod": "m", "a/x.go": "x", "a/b/y.go": "y", "a/b/testdata/in/z": "z", "a/b/c/w.go": "w", "d/v.go": "v"} {
+		path := filepath.Join(module, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for folder, names := range map[string]map[string]string{
+		"a/b": {"../../go.mod": "m", "../x.go": "x", "y.go": "y", "testdata/in/z": "z", "c/w.go": "w", "../../d/v.go": "v"},
+		".":   {"go.mod": "m", "a/b/y.go": "y", "d/v.go": "v"},
+	} {
+		copied, err := mirror(t.TempDir(), module, filepath.Join(module, folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range names {
+			if got, err := os.ReadFile(filepath.Join(copied, name)); err != nil || string(got) != want {
+				t.Errorf("%s: %s: %q, %v", folder, name, got, err)
+			}
+		}
+		if folder == "." {
+			continue
+		}
+		for _, name := range []string{"new", "testdata/in/new", "../new", "../../new"} {
+			if err := os.WriteFile(filepath.Join(copied, name), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Lstat(filepath.Join(module, folder, name)); !os.IsNotExist(err) {
+				t.Errorf("%s is written to the tree: %v", name, err)
+			}
+		}
 	}
 }

@@ -146,13 +146,24 @@ func (r *runner) reached(ctx context.Context, p *pkg, binary, test string, mutan
 	return got, err
 }
 
-// run runs a test binary in its package's folder, within a time limit, and returns what it printed. A mutant may loop and
-// allocate for ever, so that its memory is bounded too.
+// run runs a test binary within a time limit and returns what it printed. It runs in a copy of its package's folder, where a mutant
+// that gets a path wrong leaves its files. A mutant may loop and allocate for ever, so that its memory is bounded too.
 func (r *runner) run(ctx context.Context, p *pkg, limit time.Duration, env []string, binary string, args ...string) ([]byte, error) {
+	folder := p.Dir
+	if !p.far {
+		scratch, err := os.MkdirTemp(r.dir, "run")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(scratch)
+		if folder, err = mirror(scratch, p.Module.Dir, p.Dir); err != nil {
+			return nil, fmt.Errorf("copy %s: %w", p.Dir, err)
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	c := exec.CommandContext(ctx, "sh", append([]string{"-c", `ulimit -v 8000000; exec "$@"`, "sh", binary}, args...)...)
-	c.Dir = p.Dir
+	c.Dir = folder
 	c.Env = append(os.Environ(), env...)
 	var said bytes.Buffer
 	c.Stdout, c.Stderr = &said, &said

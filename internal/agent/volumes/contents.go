@@ -142,7 +142,7 @@ func (m *Manager) projectedFiles(ctx context.Context, pod *corev1.Pod, v *corev1
 func (m *Manager) tokenFile(ctx context.Context, pod *corev1.Pod, source *corev1.ServiceAccountTokenProjection, mode *int32) (map[string]File, error) {
 	token, err := m.token(ctx, pod, source)
 	if err != nil {
-		return nil, fmt.Errorf("fetch token: %w", err)
+		return nil, err
 	}
 	return map[string]File{path.Clean(source.Path): credentialFile(pod, []byte(token), mode)}, nil
 }
@@ -193,8 +193,8 @@ type tokenKey struct {
 }
 
 type cachedToken struct {
-	token   string
-	renewAt time.Time
+	token         string
+	renewAt, ends time.Time
 }
 
 func (c *tokenCache) forget(uid types.UID) {
@@ -245,12 +245,13 @@ func (m *Manager) token(ctx context.Context, pod *corev1.Pod, source *corev1.Ser
 		account = "default"
 	}
 	answer, err := m.Sources.Token(ctx, pod.Namespace, account, request)
-	if err != nil {
-		if ok {
-			// The old one is good for a while yet; the next round tries again.
-			return cached.token, nil
-		}
-		return "", err
+	switch {
+	case err != nil && !ok:
+		return "", fmt.Errorf("failed to fetch token: %w", err) // upstream's words
+	case err != nil && !now.Before(cached.ends):
+		return "", fmt.Errorf("token expired and refresh failed: %w", err) // upstream's words
+	case err != nil:
+		return cached.token, nil // the next round tries again
 	}
 	life := answer.Status.ExpirationTimestamp.Sub(now)
 	if life <= 0 {
@@ -262,6 +263,6 @@ func (m *Manager) token(ctx context.Context, pod *corev1.Pod, source *corev1.Ser
 	if m.tokens.tokens == nil {
 		m.tokens.tokens = map[tokenKey]cachedToken{}
 	}
-	m.tokens.tokens[key] = cachedToken{answer.Status.Token, now.Add(renew)}
+	m.tokens.tokens[key] = cachedToken{answer.Status.Token, now.Add(renew), now.Add(life)}
 	return answer.Status.Token, nil
 }

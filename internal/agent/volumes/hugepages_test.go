@@ -35,6 +35,8 @@ func TestHugePagesVolume(t *testing.T) {
 		"named":              {medium: "HugePages-2Mi", own: small, init: large, mounted: "huge 2097152"},
 		"two sizes":          {medium: "HugePages", own: small, init: large, err: "medium: HugePages can't be used if container requests multiple huge page sizes"},
 		"none":               {medium: "HugePages", own: asks("cpu"), err: "medium HugePages: hugePages storage requested, but there is no resource request for huge pages"},
+		"of a strange size":  {medium: "HugePages", own: asks("hugepages-no"), err: "read page size of hugepages-no: " + resource.ErrFormatWrong.Error()},
+		"a strange medium":   {medium: "HugePages-no", own: small, err: "read page size of medium HugePages-no: " + resource.ErrFormatWrong.Error()},
 		"named, but another": {medium: "HugePages-1Gi", own: small, err: "medium HugePages-1Gi: hugePages storage requested, but there is no resource request for huge pages"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -316,3 +316,140 @@ func TestHostPathsOfAllSorts(t *testing.T) {
 		}
 	}
 }
+
+// refusing is a kernel that refuses to do some things.
+type refusing struct {
+	mounts
+	what string
+}
+
+var errRefused = errors.New("refused")
+
+func (r refusing) refuse(what string) error {
+	if r.what == what {
+		return errRefused
+	}
+	return nil
+}
+
+func (r refusing) Tmpfs(dir string, size int64) error {
+	return errors.Join(r.refuse("tmpfs"), r.mounts.Tmpfs(dir, size))
+}
+
+func (r refusing) Huge(dir string, page int64) error {
+	return errors.Join(r.refuse("huge"), r.mounts.Huge(dir, page))
+}
+
+func (r refusing) Bind(source, target string) error {
+	return errors.Join(r.refuse("bind"), r.mounts.Bind(source, target))
+}
+
+func (r refusing) IsMountPoint(dir string) (bool, error) {
+	mounted, err := r.mounts.IsMountPoint(dir)
+	return mounted, errors.Join(r.refuse("look"), err)
+}
+
+func (r refusing) Below(dir string) ([]string, error) {
+	list, err := r.mounts.Below(dir)
+	return list, errors.Join(r.refuse("list"), err)
+}
+
+// A pod does not start with a volume that the kernel refused to mount.
+func TestVolumesThatTheKernelRefuses(t *testing.T) {
+	memory := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}
+	pages := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages"}}
+	secret := corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}
+	requests := corev1.ResourceList{"hugepages-2Mi": resource.MustParse("2Mi")}
+	for _, c := range []struct {
+		source corev1.VolumeSource
+		what   string
+		want   string
+	}{
+		{memory, "tmpfs", "mount memory at"}, {memory, "look", "refused"}, {secret, "tmpfs", "mount memory at"}, {secret, "look", "refused"},
+		{pages, "huge", "mount huge pages at"}, {pages, "look", "refused"},
+		{corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "h", Path: "/a"}}, "list", "look for mounts"},
+	} {
+		m, _, mounted, _ := newManager(t)
+		m.Mounter = refusing{mounted, c.what}
+		pod := holding(c.source)
+		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests}}}
+		if err := m.SetUp(t.Context(), pod, nil); !errors.Is(err, errRefused) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", c.what, err, c.want)
+		}
+		if c.what == "list" {
+			if err := m.TearDown("u"); !errors.Is(err, errRefused) {
+				t.Errorf("what cannot be listed is removed: %v", err)
+			}
+		}
+	}
+}
+
+// A pod does not start with a directory that cannot be made.
+func TestDirectoriesThatCannotBe(t *testing.T) {
+	for at, source := range map[string]corev1.VolumeSource{
+		"":                                   {},
+		"volumes/kubernetes.io~configmap":    configMap("cm", false),
+		"volumes/kubernetes.io~secret":       {Secret: &corev1.SecretVolumeSource{SecretName: "s"}},
+		"volumes/kubernetes.io~downward-api": {DownwardAPI: &corev1.DownwardAPIVolumeSource{}},
+		"volumes/kubernetes.io~projected":    {Projected: &corev1.ProjectedVolumeSource{}},
+		"volumes/kubernetes.io~empty-dir":    {EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		"volumes/kubernetes.io~nfs":          {NFS: &corev1.NFSVolumeSource{Server: "h", Path: "/a"}},
+	} {
+		m, _, _, _ := newManager(t)
+		file := filepath.Join(m.PodDir("u"), at)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.SetUp(t.Context(), holding(source), nil); !errors.Is(err, unix.ENOTDIR) {
+			t.Errorf("%s is a file: %v", at, err)
+		}
+	}
+	for _, kind := range []corev1.HostPathType{corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathFileOrCreate} {
+		path := corev1.HostPathVolumeSource{Path: "/proc/self/none/at/all", Type: &kind}
+		if err := checkHostPath(&path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a hostPath %q where nothing can be made: %v", kind, err)
+		}
+	}
+}
+
+func TestBlockDevices(t *testing.T) {
+	device, block := filepath.Join(t.TempDir(), "device"), corev1.HostPathBlockDev
+	onThread(t, func() error {
+		if err := unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(240, 0))); err != nil {
+			return err
+		}
+		return checkHostPath(&corev1.HostPathVolumeSource{Path: device, Type: &block})
+	})
+}
+
+// A group that the node may not give files to is an error, not a volume without the group.
+func TestEmptyDirThatCannotBeGivenAway(t *testing.T) {
+	m, _, _, _ := newManager(t)
+	pod := holding(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(1234))}
+	onThread(t, func() error {
+		if err := drop(unix.CAP_CHOWN); err != nil {
+			return err
+		}
+		if err := m.SetUp(t.Context(), pod, nil); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "give emptyDir to group") {
+			return fmt.Errorf("error %w", err)
+		}
+		return nil
+	})
+}
+
+func TestGroupOfAnEmptyDir(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: giving files away needs root")
+	}
+	m, _, _, _ := newManager(t)
+	pod := holding(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(1234))}
+	if err := m.SetUp(t.Context(), pod, nil); err != nil {
+		t.Fatal(err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(m.volumeDir("u", "empty-dir", "v"), &stat); err != nil || stat.Uid != 0 || stat.Gid != 1234 {
+		t.Errorf("owned by %d:%d, %v", stat.Uid, stat.Gid, err)
+	}
+}

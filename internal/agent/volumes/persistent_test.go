@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,5 +99,78 @@ func TestMountSaysWhatMountSays(t *testing.T) {
 	defer cancel()
 	if err := (System{}).Mount(ctx, "slow:/a", "/mnt", "nfs", nil); err == nil {
 		t.Error("it did not end")
+	}
+}
+
+// claims plays an API server with one claim.
+type claims struct {
+	*sources
+	claim       *corev1.PersistentVolumeClaim
+	err, volume error
+	asked       []string
+}
+
+func (c *claims) Claim(_ context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	c.asked = append(c.asked, namespace+"/"+name)
+	return c.claim, c.err
+}
+
+func (c *claims) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	c.asked = append(c.asked, name)
+	if c.volume != nil {
+		return nil, c.volume
+	}
+	return c.sources.Volume(ctx, name)
+}
+
+// A pod has no volume of a claim until that is bound. The claim of an ephemeral volume has the pod's name and its own.
+func TestClaims(t *testing.T) {
+	bound := func(phase corev1.PersistentVolumeClaimPhase, volume string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: volume}, Status: corev1.PersistentVolumeClaimStatus{Phase: phase},
+		}
+	}
+	named := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}
+	ephemeral := corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}
+	deleted := claims{claim: bound(corev1.ClaimBound, "pv-1"), volume: errors.New("none")}
+	for name, c := range map[string]struct {
+		source corev1.VolumeSource
+		claims
+		want string   // the error's; empty: none
+		asks []string // for what
+	}{
+		"bound":       {named, claims{claim: bound(corev1.ClaimBound, "pv-1")}, "", []string{"n/c", "pv-1"}},
+		"ephemeral":   {ephemeral, claims{claim: bound(corev1.ClaimBound, "pv-1")}, "", []string{"n/p-v", "pv-1"}},
+		"no claim":    {ephemeral, claims{err: errors.New("none")}, "get claim p-v: none", []string{"n/p-v"}},
+		"pending":     {named, claims{claim: bound(corev1.ClaimPending, "")}, "claim c is not bound", []string{"n/c"}},
+		"lost":        {named, claims{claim: bound(corev1.ClaimLost, "pv-1")}, "claim c is not bound", []string{"n/c"}},
+		"not decided": {named, claims{claim: bound(corev1.ClaimBound, "")}, "claim c is not bound", []string{"n/c"}},
+		"no volume":   {named, deleted, "get persistent volume pv-1: none", []string{"n/c", "pv-1"}},
+	} {
+		m, s, _, _ := newManager(t)
+		c.sources = s
+		m.Sources = &c.claims
+		pod := holding(c.source)
+		_, path := m.Path(t.Context(), pod, &pod.Spec.Volumes[0])
+		_, mounts := m.Mounts(t.Context(), pod, part(""), nil, nil)
+		for what, err := range map[string]error{"SetUp": m.SetUp(t.Context(), pod, nil), "Path": path, "Mounts": mounts} {
+			if (err == nil) != (c.want == "") || err != nil && !strings.HasSuffix(err.Error(), c.want) {
+				t.Errorf("%s: %s: %v, want %s", name, what, err, c.want)
+			}
+		}
+		if len(c.asked) != 3*len(c.asks) || !slices.Equal(c.asked[:len(c.asks)], c.asks) {
+			t.Errorf("%s: asked for %q", name, c.asked)
+		}
+	}
+}
+
+// The type of a hostPath is checked where a claim leads to it, too.
+func TestClaimedHostPath(t *testing.T) {
+	m, s, _, _ := newManager(t)
+	file := &corev1.HostPathVolumeSource{Path: "/proc/self/stat", Type: new(corev1.HostPathDirectory)}
+	source, pv := claimOf(corev1.PersistentVolumeSource{HostPath: file})
+	s.pv = pv
+	if err := m.SetUp(t.Context(), holding(source), nil); err == nil || !strings.Contains(err.Error(), "is not a directory") {
+		t.Errorf("a claim of a hostPath of another type: %v", err)
 	}
 }

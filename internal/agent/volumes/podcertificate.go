@@ -141,7 +141,10 @@ func (c *credential) next() time.Time {
 // certificateFiles are the key and the certificates of a source, in one file or in two.
 func (m *Manager) certificateFiles(ctx context.Context, pod *corev1.Pod, key credentialKey, source *corev1.PodCertificateProjection, mode *int32) (map[string]File, error) {
 	c := m.credentials.find(key)
-	err := m.advance(ctx, pod, source, c)
+	var err error
+	if c.refusal == nil {
+		err = m.advance(ctx, pod, source, c)
+	}
 	switch {
 	case c.refusal != nil:
 		return nil, c.refusal
@@ -165,14 +168,11 @@ func (m *Manager) certificateFiles(ctx context.Context, pod *corev1.Pod, key cre
 	return out, nil
 }
 
-// advance makes the next step of a credential, if it is time for one.
+// advance makes the next step of a credential that was not refused, if it is time for one.
 func (m *Manager) advance(ctx context.Context, pod *corev1.Pod, source *corev1.PodCertificateProjection, c *credential) error {
-	if c.refusal != nil {
-		return nil
-	}
 	now := m.Clock.Now()
 	if c.asked != nil {
-		if err := m.answered(ctx, pod, c, now); err != nil || c.refusal != nil {
+		if err := m.answered(ctx, pod, c, now); err != nil {
 			return err
 		}
 	}
@@ -213,11 +213,9 @@ func (m *Manager) answered(ctx context.Context, pod *corev1.Pod, c *credential, 
 	for _, condition := range request.Status.Conditions {
 		switch condition.Type {
 		case certificatesv1.PodCertificateRequestConditionTypeDenied:
-			m.refuse(pod, c, &condition, "was permanently denied", fmt.Sprintf("PodCertificateRequest %s was denied", name))
-			return nil
+			return m.refuse(pod, c, &condition, "was permanently denied", fmt.Sprintf("PodCertificateRequest %s was denied", name))
 		case certificatesv1.PodCertificateRequestConditionTypeFailed:
-			m.refuse(pod, c, &condition, "was permanently failed", fmt.Sprintf("PodCertificateRequest %s failed", name)) // upstream's words
-			return nil
+			return m.refuse(pod, c, &condition, "was permanently failed", fmt.Sprintf("PodCertificateRequest %s failed", name)) // upstream's words
 		case certificatesv1.PodCertificateRequestConditionTypeIssued:
 			status := &request.Status
 			if status.BeginRefreshAt == nil || status.NotAfter == nil {
@@ -234,10 +232,12 @@ func (m *Manager) answered(ctx context.Context, pod *corev1.Pod, c *credential, 
 	return nil
 }
 
-func (m *Manager) refuse(pod *corev1.Pod, c *credential, condition *metav1.Condition, how, event string) {
+// refuse makes a refusal final, tells people and returns it.
+func (m *Manager) refuse(pod *corev1.Pod, c *credential, condition *metav1.Condition, how, event string) error {
 	c.refusal = fmt.Errorf("PodCertificateRequest %s: reason=%q message=%q", how, condition.Reason, condition.Message)
 	c.asked = nil
 	m.tell(pod, condition.Type, fmt.Sprintf("%s, reason=%q, message=%q", event, condition.Reason, condition.Message))
+	return c.refusal
 }
 
 // tellLate says once of each certificate that its renewal takes long, and that it has expired.

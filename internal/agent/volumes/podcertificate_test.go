@@ -13,9 +13,11 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,7 +32,8 @@ import (
 type signer struct {
 	requests []*certificatesv1.PodCertificateRequest
 	refuses  error
-	blind    bool // sees none of them
+	blind    bool  // sees none of them
+	blinded  error // why it cannot look
 	told     []string
 }
 
@@ -45,6 +48,9 @@ func (s *signer) RequestCertificate(_ context.Context, r *certificatesv1.PodCert
 }
 
 func (s *signer) CertificateRequest(_ context.Context, namespace, name string) (*certificatesv1.PodCertificateRequest, error) {
+	if s.blinded != nil {
+		return nil, s.blinded
+	}
 	for _, r := range s.requests {
 		if r.Namespace == namespace && r.Name == name && !s.blind {
 			return r, nil
@@ -311,4 +317,104 @@ func TestKeyTypes(t *testing.T) {
 	}
 	c := newCertified(t, corev1.PodCertificateProjection{KeyType: "ROT13"})
 	c.setUp(`credential bundle is not issued yet: while generating keypair: unknown key type "ROT13"`)
+}
+
+// Where requests cannot be looked at, the error is said until there is a certificate. None is taken that does not say when it ends.
+func TestPodCertificateWithoutAnswer(t *testing.T) {
+	c := newCertified(t, everyFile)
+	c.setUp("credential bundle is not issued yet")
+	c.blinded = errors.New("no list yet")
+	c.setUp(`credential bundle is not issued yet: while getting PodCertificateRequest "n/req-1": no list yet`)
+	c.blinded = nil
+	for _, condition := range []string{"Approved", issuedType} {
+		c.answer(condition, "one", time.Time{}, epoch.Add(time.Hour))
+		status := &c.requests[0].Status
+		for _, begin := range []*metav1.Time{nil, new(metav1.NewTime(epoch))} {
+			if status.BeginRefreshAt = begin; begin != nil {
+				status.NotAfter = nil
+			}
+			want := "credential bundle is not issued yet"
+			if condition == issuedType {
+				want += `: PodCertificateRequest "n/req-1" is issued and does not say until when`
+			}
+			c.setUp(want)
+		}
+	}
+	c.answer(issuedType, "one", epoch.Add(time.Minute), epoch.Add(time.Hour))
+	c.setUp("")
+	c.step(2 * time.Minute)
+	c.setUp("")
+	c.blinded = errors.New("no list yet")
+	c.setUp("")
+	c.holds("one", 1)
+	if len(c.requests) != 2 {
+		t.Errorf("%d requests", len(c.requests))
+	}
+}
+
+// Each pod has its own certificates. When one is gone, the others' stay.
+func TestPodCertificatesOfPods(t *testing.T) {
+	c := newCertified(t, everyFile)
+	other := c.pod.DeepCopy()
+	other.UID, other.Name = "w", "q"
+	pods := []*corev1.Pod{c.pod, other}
+	for i, pod := range pods {
+		if err := c.SetUp(c.Context(), pod, nil); err == nil {
+			t.Fatal("a certificate is there that nobody issued")
+		}
+		c.answer(issuedType, pod.Name, epoch.Add(time.Hour), epoch.Add(2*time.Hour))
+		if err := c.SetUp(c.Context(), pod, nil); err != nil || len(c.requests) != i+1 {
+			t.Fatal(len(c.requests), err)
+		}
+	}
+	if err := c.TearDown("w"); err != nil {
+		t.Fatal(err)
+	}
+	c.setUp("")
+	c.holds("p", 1)
+	c.looksAt(61 * time.Minute)
+	if err := c.SetUp(c.Context(), other, nil); err == nil || len(c.requests) != 3 {
+		t.Errorf("a pod that is gone left its key: %d requests, %v", len(c.requests), err)
+	}
+}
+
+// A source names one file or two; there are no others.
+func TestFilesOfPodCertificates(t *testing.T) {
+	for _, want := range [][]string{{"bundle"}, {"chain", "key"}} {
+		source := corev1.PodCertificateProjection{KeyType: "ED25519"}
+		if len(want) == 1 {
+			source.CredentialBundlePath = "bundle"
+		} else {
+			source.KeyPath, source.CertificateChainPath = "x/../key", "chain"
+		}
+		c := newCertified(t, source)
+		c.setUp("credential bundle is not issued yet")
+		c.answer(issuedType, "one", epoch.Add(time.Hour), epoch.Add(2*time.Hour))
+		c.setUp("")
+		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(read(t, c.dir)))); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+	}
+}
+
+// Without settings, renewals are spread over five minutes, and nobody is told.
+func TestPodCertificateWithoutSettings(t *testing.T) {
+	spread := map[time.Duration]bool{}
+	for range 20 {
+		c := newCertified(t, everyFile)
+		c.Jitter, c.Warn = nil, nil
+		c.setUp("credential bundle is not issued yet")
+		c.answer(issuedType, "one", epoch.Add(time.Hour), epoch.Add(2*time.Hour))
+		c.setUp("")
+		after := c.NextRenewal("u").Sub(epoch.Add(time.Hour))
+		if after < 0 || after >= 5*time.Minute {
+			t.Errorf("renewed %v after the time", after)
+		}
+		spread[after] = true
+		c.step(3 * time.Hour)
+		c.setUp("")
+	}
+	if len(spread) < 10 {
+		t.Errorf("renewals come at once: %v", spread)
+	}
 }

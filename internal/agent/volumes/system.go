@@ -81,6 +81,11 @@ func (System) IsMountPoint(dir string) (bool, error) {
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
+	return otherDevice(dir)
+}
+
+// otherDevice says whether a directory is on another device than its parent.
+func otherDevice(dir string) (bool, error) {
 	var own, parent syscall.Stat_t
 	if err := syscall.Lstat(dir, &own); err != nil {
 		return false, os.NewSyscallError("lstat", err)

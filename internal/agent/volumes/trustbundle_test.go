@@ -80,6 +80,8 @@ func TestTrustBundles(t *testing.T) {
 		"no selector selects none":       {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s")}, err: "combination of signerName and labelSelector matched zero ClusterTrustBundles"},
 		"no selector, optional":          {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), Optional: new(true)}, want: []string{}},
 		"neither":                        {source: corev1.ClusterTrustBundleProjection{}, err: "ClusterTrustBundle projection requires either name or signerName to be set"},
+		"a selector just short enough":   {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), Optional: new(true), LabelSelector: &metav1.LabelSelector{MatchExpressions: append(long(3199), exists(32))}}, want: []string{}},
+		"a selector a byte too long":     {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), Optional: new(true), LabelSelector: &metav1.LabelSelector{MatchExpressions: append(long(3199), exists(33))}}, err: "label selector length (102401) is larger than 102400"},
 		"a selector that is too long":    {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{MatchExpressions: long(4096)}}, err: "label selector length (131071) is larger than 102400"},
 		"a selector that makes no sense": {source: corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Near"}}}}, err: `while parsing label selector: "Near" is not a valid label selector operator`},
 	} {
@@ -110,9 +112,24 @@ func TestTrustBundles(t *testing.T) {
 // long makes requirements of 32 bytes each, comma and all.
 func long(n int) (out []metav1.LabelSelectorRequirement) {
 	for range n {
-		out = append(out, metav1.LabelSelectorRequirement{Key: strings.Repeat("k", 31), Operator: metav1.LabelSelectorOpExists})
+		out = append(out, exists(31))
 	}
 	return out
+}
+
+func exists(length int) metav1.LabelSelectorRequirement {
+	return metav1.LabelSelectorRequirement{Key: strings.Repeat("k", length), Operator: metav1.LabelSelectorOpExists}
+}
+
+// A list that cannot be had is not an empty one.
+func TestTrustBundlesThatCannotBeListed(t *testing.T) {
+	m, s, _, _ := newManager(t)
+	s.fail = true
+	source := corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{}, Optional: new(true), Path: "ca.pem"}
+	err := m.SetUp(t.Context(), projecting(corev1.VolumeProjection{ClusterTrustBundle: &source}), nil)
+	if want := "while listing ClusterTrustBundles matching label selector"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %s", err, want)
+	}
 }
 
 // Who relies on the order is found out, but a bundle that did not change leaves its volumes alone.

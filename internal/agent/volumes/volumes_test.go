@@ -148,8 +148,8 @@ func FuzzBelow(f *testing.F) {
 }
 
 func TestBelow(t *testing.T) {
-	got := below("36 35 98:0 / /a/b\\040c rw - ext3 /dev/root rw\n37 35 98:0 / /ab rw - x y z\n38 35 98:0 / /a rw - x y z\n", "/a")
-	if diff := cmp.Diff([]string{"/a/b c"}, got); diff != "" {
+	got := below("1 2 3 /\n1 2 3 / /a/short\n36 35 98:0 / /a/b\\040c rw - ext3 /dev/root rw\n37 35 98:0 / /ab rw - x y z\n38 35 98:0 / /a rw - x y z\n", "/a")
+	if diff := cmp.Diff([]string{"/a/short", "/a/b c"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
@@ -206,6 +206,9 @@ func (s *sources) TrustBundle(_ context.Context, name string) (*certificatesv1.C
 }
 
 func (s *sources) TrustBundles(context.Context, string) ([]*certificatesv1.ClusterTrustBundle, error) {
+	if s.fail {
+		return nil, errors.New("no list today")
+	}
 	return s.bundles, nil
 }
 

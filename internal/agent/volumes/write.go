@@ -87,36 +87,45 @@ func currentStamp(root *os.Root) string {
 	return to
 }
 
-// replace writes the files into a new directory and makes ..data point to it.
+// replace writes the files into a new directory and makes ..data point to it. If it fails, the directory is removed: the next write may
+// need its memory.
 func replace(root *os.Root, files map[string]File, group *int64, now time.Time) (string, error) {
 	stamp := now.UTC().Format("..2006_01_02_15_04_05.") + strconv.FormatUint(uint64(rand.Uint32()), 10)
 	if err := root.Mkdir(stamp, 0o755); err != nil {
 		return "", fmt.Errorf("make volume's new directory: %w", err)
 	}
+	if err := swap(root, stamp, files, group); err != nil {
+		return "", errors.Join(err, root.RemoveAll(stamp))
+	}
+	return stamp, nil
+}
+
+// swap fills the new directory and makes ..data point to it.
+func swap(root *os.Root, stamp string, files map[string]File, group *int64) error {
 	below, err := root.OpenRoot(stamp)
 	if err != nil {
-		return "", errors.Join(fmt.Errorf("open volume's new directory: %w", err), root.RemoveAll(stamp))
+		return fmt.Errorf("open volume's new directory: %w", err)
 	}
 	defer below.Close()
 	if err := fill(below, files, group); err != nil {
-		return "", errors.Join(err, root.RemoveAll(stamp))
+		return err
 	}
 	if err := root.RemoveAll(newLink); err != nil {
-		return "", fmt.Errorf("remove stale link of volume: %w", err)
+		return fmt.Errorf("remove stale link of volume: %w", err)
 	}
 	if err := root.Symlink(stamp, newLink); err != nil {
-		return "", fmt.Errorf("make link of volume: %w", err)
+		return fmt.Errorf("make link of volume: %w", err)
 	}
 	// A rename does not replace a directory.
 	if info, err := root.Lstat(dataLink); err == nil && info.IsDir() {
 		if err := root.RemoveAll(dataLink); err != nil {
-			return "", fmt.Errorf("remove what is not the link of volume: %w", err)
+			return fmt.Errorf("remove what is not the link of volume: %w", err)
 		}
 	}
 	if err := root.Rename(newLink, dataLink); err != nil {
-		return "", fmt.Errorf("swap link of volume: %w", err)
+		return fmt.Errorf("swap link of volume: %w", err)
 	}
-	return stamp, nil
+	return nil
 }
 
 // linkNames makes the names that users see, and replaces what has such a name and is not the link.

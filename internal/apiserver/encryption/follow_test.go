@@ -8,11 +8,14 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,7 +172,10 @@ func TestSocket(t *testing.T) {
 		for _, method := range []string{"Status", "Encrypt"} {
 			m.fail(method)
 			ill := start(t, data, o)
-			says(t, "health", ill.Check(t.Context()), "no "+method+" today")
+			err := ill.Check(t.Context())
+			if says(t, "health", err, "no "+method+" today"); err != nil && strings.Contains(err.Error(), "call ") {
+				t.Errorf("health: %v: the error is not the plug-in's own", err)
+			}
 			_, err = seal(t, ill)
 			says(t, "seal without a seed", err, "got unexpected nil transformer")
 		}
@@ -361,9 +367,9 @@ func TestReloadPlugins(t *testing.T) {
 		}
 		var names []string
 		for _, e := range ledger.Snapshot() {
-			names = append(names, e.Name)
+			names = append(names, e.Name+" "+filepath.Base(e.Where))
 		}
-		if diff := cmp.Diff([]string{"one", "two"}, names); diff != "" {
+		if diff := cmp.Diff([]string{"one c.yaml", "two c.yaml"}, names); diff != "" {
 			t.Errorf("the ledger: %s", diff)
 		}
 		want := map[string]float64{
@@ -444,5 +450,128 @@ func TestRun(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("reload %t: it ended with %v", reload, err)
 		}
+	}
+}
+
+// TestClosedConnections: a plug-in's connections end with what uses them.
+func TestClosedConnections(t *testing.T) {
+	folder, err := os.MkdirTemp("", "kms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	socket := filepath.Join(folder, "kms.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	met, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(ended)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		defer close(met)
+		// A server's empty settings: the client takes the connection for one that works, and waits for its answers.
+		if _, err := c.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0}); err != nil {
+			ended <- err
+			return
+		}
+		met <- struct{}{}
+		_, err = io.Copy(io.Discard, c)
+		ended <- err
+	}()
+	data := document("secrets => {kms: {apiVersion: v2, name: vault, timeout: 10ms, endpoint: 'unix://" + socket + "'}}")
+	tr := start(t, data, encryption.Options{})
+	<-met
+	tr.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// lingering is a plug-in that takes a moment to notice that nobody waits for its status any more.
+type lingering struct {
+	*moody
+	over atomic.Bool
+}
+
+func (l *lingering) dial(context.Context, string) (kmsservice.Service, error) { return l, nil }
+
+func (l *lingering) Status(ctx context.Context) (*kmsservice.StatusResponse, error) {
+	if l.failure("Status") == nil {
+		return l.moody.Status(ctx)
+	}
+	<-ctx.Done()
+	time.Sleep(time.Second)
+	l.over.Store(true)
+	return nil, ctx.Err()
+}
+
+// TestCloseWaits: nothing is asked of a plug-in any more when Close returns.
+func TestCloseWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lingering{moody: newMoody(t)}
+		tr := start(t, document("secrets => "+kms("vault")), encryption.Options{Dial: l.dial})
+		l.fail("Status")
+		time.Sleep(time.Minute + time.Second)
+		tr.Close()
+		if !l.over.Load() {
+			t.Error("the plug-in is still asked for its status")
+		}
+	})
+}
+
+// TestHealthIsKept: who asks for health is told what a plug-in said a moment ago: for 20 seconds if it was well, else for 3.
+func TestHealthIsKept(t *testing.T) {
+	for _, c := range []struct {
+		fails, want string
+		kept        time.Duration
+	}{{"", "", 20 * time.Second}, {"Status", "no Status today", 3 * time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMoody(t)
+			m.fail(c.fails)
+			tr := start(t, document("secrets => "+kms("vault")), encryption.Options{Dial: m.dial})
+			synctest.Wait()
+			for i, step := range []time.Duration{0, c.kept - 1, 1} {
+				time.Sleep(step)
+				says(t, "health", tr.Check(t.Context()), c.want)
+				if asked := len(m.asked); asked != 1+i/2 {
+					t.Errorf("after %v more it is asked %d times", step, asked)
+				}
+			}
+		})
+	}
+}
+
+// TestReloadThatFails: what a new file has already connected is let go if the rest of it cannot be used.
+func TestReloadThatFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	m := newMoody(t)
+	var dialed []context.Context
+	dial := func(ctx context.Context, socket string) (kmsservice.Service, error) {
+		if dialed = append(dialed, ctx); len(dialed) == 3 {
+			return nil, errors.New("no more")
+		}
+		return m, nil
+	}
+	c, err := encryption.Parse(file, document("secrets => "+kms("one")), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := encryption.Start(t.Context(), c, encryption.Options{Reload: true, Dial: dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	if err := os.WriteFile(file, document("secrets => "+kms("two")+", "+kms("three")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	says(t, "a client that cannot be made", tr.Reload(t.Context()), "no more")
+	if len(dialed) != 3 || dialed[0].Err() != nil || dialed[1].Err() == nil {
+		t.Errorf("the first plug-in is let go, or the new file's is not: %v", dialed)
 	}
 }

@@ -4,6 +4,7 @@
 package encryption
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,7 @@ func (p *plugin) checkCached(ctx context.Context) error {
 	if p.last != nil {
 		kept = illnessKept
 	}
-	if !p.asked.IsZero() && time.Since(p.asked) < kept {
+	if time.Since(p.asked) < kept {
 		return p.last
 	}
 	return p.ask(ctx)
@@ -186,7 +187,7 @@ func (p *plugin) follow() {
 		ill, since := p.last != nil, time.Since(p.asked)
 		p.mu.Unlock()
 		now, _ := os.Stat(p.socket)
-		came := now != nil && (p.seen == nil || !os.SameFile(now, p.seen))
+		came := now != nil && !os.SameFile(now, p.seen)
 		p.seen = now
 		if !came && since < statusEvery && (!ill || since < statusEveryIll) {
 			return
@@ -214,10 +215,7 @@ func (b *booked) call(ctx context.Context, f func(ctx context.Context) error) er
 		own = f(ctx)
 		return own
 	})
-	if own != nil {
-		return own
-	}
-	return err
+	return cmp.Or(own, err)
 }
 
 // Status implements [kmsservice.Service].

@@ -88,6 +88,7 @@ func TestTampering(t *testing.T) {
 					t.Errorf("its first %d bytes open as %.80q", n, got)
 				}
 			}
+			refused("an initialization vector and nothing more", own[:prefix+16])
 			refused("a plain value", []byte(`{"kind":"Secret"}`))
 			refused("a plain protobuf value", []byte("k8s\x00\x0a\x0c"))
 			for _, p := range []string{"aescbc:v1:k1:", "aesgcm:v1:k1:", "secretbox:v1:k1:", "kms:v2:vault:", "kms:v1:vault:", "aesgcm:v1:k2:", "none:"} {

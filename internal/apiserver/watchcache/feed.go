@@ -38,7 +38,7 @@ type Event struct {
 }
 
 // Gone is the object before the change, at the change's revision: what a watcher is told when an object is deleted or no
-// longer selected.
+// longer selected. All callers get the same, also those that ask at the same time.
 func (e *Event) Gone(k *Kind) (*Forms, error) {
 	if f := e.gone.Load(); f != nil {
 		return f, nil
@@ -49,9 +49,10 @@ func (e *Event) Gone(k *Kind) (*Forms, error) {
 	}
 	hub := before.Hub.DeepCopyObject().(resource.Object)
 	hub.SetResourceVersion(strconv.FormatInt(e.Revision, 10))
-	f := k.NewForms(hub)
-	e.gone.Store(f)
-	return f, nil
+	if f := k.NewForms(hub); e.gone.CompareAndSwap(nil, f) {
+		return f, nil
+	}
+	return e.gone.Load(), nil
 }
 
 // node is one batch. Its ready channel is closed when next is set or the feed has ended.

@@ -113,7 +113,6 @@ func total(pod *corev1.Pod, of func(*corev1.ResourceRequirements) corev1.Resourc
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			add(sum, asked)
 			add(sidecars, asked)
-			raise(starting, sidecars)
 			continue
 		}
 		now := corev1.ResourceList{}

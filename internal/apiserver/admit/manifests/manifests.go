@@ -35,39 +35,37 @@ import (
 // every is how often a directory is read when nobody tells that something happened in it.
 const every = time.Minute
 
-func decoder() (runtime.Decoder, error) {
+// decoder reads the kinds that files may hold, and lists of them, strictly.
+func decoder() runtime.Decoder {
 	s := runtime.NewScheme()
-	if err := admissionregistrationv1.AddToScheme(s); err != nil {
-		return nil, fmt.Errorf("make scheme: %w", err)
-	}
+	s.AddKnownTypes(admissionregistrationv1.SchemeGroupVersion,
+		&admissionregistrationv1.ValidatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfigurationList{},
+		&admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.MutatingWebhookConfigurationList{},
+		&admissionregistrationv1.ValidatingAdmissionPolicy{}, &admissionregistrationv1.ValidatingAdmissionPolicyList{},
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{},
+		&admissionregistrationv1.MutatingAdmissionPolicy{}, &admissionregistrationv1.MutatingAdmissionPolicyList{},
+		&admissionregistrationv1.MutatingAdmissionPolicyBinding{}, &admissionregistrationv1.MutatingAdmissionPolicyBindingList{})
 	s.AddKnownTypes(schema.GroupVersion{Version: "v1"}, &metav1.List{})
-	return serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer(), nil
+	return serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer()
 }
 
 // Webhooks reads the configurations of one kind, sorted by name, and says by a hash what they were read from.
 func Webhooks(h *admit.Host, r schema.GroupResource, dir string) ([]resource.Object, string, error) {
-	d, err := decoder()
-	if err != nil {
-		return nil, "", err
-	}
 	kind := h.Kind(r)
 	if kind == nil {
 		return nil, "", fmt.Errorf("read %s: %s is not served", dir, r)
 	}
-	return webhookloader.LoadManifests(dir, d, accept(kind, errors.New("unsupported resource type"))) // upstream's words
+	return webhookloader.LoadManifests(dir, decoder(), accept(kind, errors.New("unsupported resource type"))) // upstream's words
 }
 
 // Policies does the same for policies and their bindings.
 func Policies(h *admit.Host, policies, bindings schema.GroupResource, dir string) (ps, bs []resource.Object, hash string, err error) {
-	d, err := decoder()
-	if err != nil {
-		return nil, nil, "", err
-	}
 	pk, bk := h.Kind(policies), h.Kind(bindings)
 	if pk == nil || bk == nil {
 		return nil, nil, "", fmt.Errorf("read %s: %s is not served", dir, policies)
 	}
-	return policyloader.LoadPolicyManifests(dir, d, accept(pk, policyloader.ErrUnrecognizedType), accept(bk, policyloader.ErrUnrecognizedType), func(b resource.Object) string {
+	policy, binding := accept(pk, policyloader.ErrUnrecognizedType), accept(bk, policyloader.ErrUnrecognizedType)
+	return policyloader.LoadPolicyManifests(dir, decoder(), policy, binding, func(b resource.Object) string {
 		switch b := b.(type) {
 		case *admissionregistrationv1.ValidatingAdmissionPolicyBinding:
 			return b.Spec.PolicyName
@@ -80,36 +78,24 @@ func Policies(h *admit.Host, policies, bindings schema.GroupResource, dir string
 
 // accept takes objects of a kind, and lists of them, fills in what they leave out, and checks them as the API would.
 func accept(d *resource.Descriptor, other error) func(runtime.Object) ([]resource.Object, error) {
-	return func(obj runtime.Object) ([]resource.Object, error) {
+	return func(obj runtime.Object) (out []resource.Object, err error) {
+		take := func(item runtime.Object) error {
+			o, ok := item.(resource.Object)
+			if !ok {
+				return fmt.Errorf("%w %T", other, item)
+			}
+			out = append(out, o)
+			return check(d, o)
+		}
 		switch obj.GetObjectKind().GroupVersionKind().Kind {
 		case d.Kind:
-			o, ok := obj.(resource.Object)
-			if !ok {
-				return nil, fmt.Errorf("%w %T", other, obj)
-			}
-			return []resource.Object{o}, check(d, o)
+			err = take(obj)
 		case d.ListKind:
-			items, err := meta.ExtractList(obj)
-			if err != nil {
-				return nil, fmt.Errorf("read list: %w", err)
-			}
-			var out []resource.Object
-			for _, item := range items {
-				o, ok := item.(resource.Object)
-				if !ok {
-					return nil, fmt.Errorf("%w %T", other, item)
-				}
-				if err := check(d, o); err != nil {
-					return nil, err
-				}
-				out = append(out, o)
-			}
-			return out, nil
+			err = meta.EachListItem(obj, take)
+		default:
+			err = fmt.Errorf("%w %T", other, obj)
 		}
-		if errors.Is(other, policyloader.ErrUnrecognizedType) {
-			return nil, other
-		}
-		return nil, fmt.Errorf("%w %T", other, obj)
+		return out, err
 	}
 }
 
@@ -123,10 +109,7 @@ func check(d *resource.Descriptor, obj resource.Object) error {
 	}
 	asked := obj.DeepCopyObject().(resource.Object)
 	asked.SetName(strings.TrimSuffix(asked.GetName(), manifest.StaticConfigSuffix))
-	if errs := d.Strategy.Validate(context.Background(), asked); len(errs) > 0 {
-		return errs.ToAggregate()
-	}
-	return nil
+	return d.Strategy.Validate(context.Background(), asked).ToAggregate()
 }
 
 // Follow calls load whenever the directory may have changed, until ctx ends. load says whether anything was new; its error is

@@ -34,7 +34,14 @@ func (plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attribu
 		return nil
 	}
 	pod, old, ok := admit.ObjectsOf[*corev1.Pod](a)
-	if !ok || old == nil || pod.Spec.NodeName == "" || pod.Generation == old.Generation {
+	switch {
+	case !ok:
+		return apierrors.NewBadRequest(fmt.Sprintf("expected a pod but got a %T", a.Object)) // upstream's words
+	case pod.Spec.NodeName == "":
+		return nil
+	case old == nil:
+		return apierrors.NewBadRequest(fmt.Sprintf("expected an old pod but got a %T", a.Old)) // upstream's words
+	case pod.Generation == old.Generation:
 		return nil
 	}
 	obj, err := b.Get(ctx, schema.GroupResource{Resource: "nodes"}, "", pod.Spec.NodeName)

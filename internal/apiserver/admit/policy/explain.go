@@ -10,6 +10,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 
@@ -18,13 +19,13 @@ import (
 )
 
 // explainMutation tells the request's trace what a policy made of the object.
-func explainMutation(ctx context.Context, c *call, begun time.Time, before, after runtime.Object, changed bool) {
+func explainMutation(ctx context.Context, c *call, begun time.Time, before, after runtime.Object) {
 	t := explain.From(ctx)
 	if !t.Keeps() {
 		return
 	}
 	s := explain.Step{Phase: trace.Mutate, Kind: trace.Policy, Configuration: c.binding.name, Name: c.policy.name, Result: trace.Allowed, Took: time.Since(begun)}
-	if changed {
+	if !apiequality.Semantic.DeepEqual(before, after) {
 		s.Result = trace.Changed
 		var err error
 		if s.Before, err = json.Marshal(before); err == nil {

@@ -79,7 +79,7 @@ func readMutating(obj resource.Object) (*policy[*mutations], error) {
 		return nil, fmt.Errorf("read policy %s: it is a %T", obj.GetName(), obj)
 	}
 	out := &policy[*mutations]{name: p.Name, failure: p.Spec.FailurePolicy, params: p.Spec.ParamKind, object: p}
-	out.criteria, out.criteriaErr = criteriaOf(p.Spec.MatchConstraints)
+	out.criteria = criteriaOf(p.Spec.MatchConstraints)
 	out.evaluator = sync.OnceValue(func() *mutations { return compileMutating(p) })
 	return out, nil
 }
@@ -126,20 +126,20 @@ func (c *call) key() key {
 	return k
 }
 
-// rounds is what a request remembers between the rounds of its mutation.
-type rounds struct {
-	output       resource.Object
-	invoked, due map[key]bool
+// round is what a request remembers of the first round of its mutation. There are two rounds at most.
+type round struct {
+	output  resource.Object
+	patched bool         // some policy was applied
+	again   map[key]bool // what was called and may be called again
 }
 
-func (r *rounds) require() {
-	for k := range r.invoked {
-		if r.due == nil {
-			r.due = map[key]bool{}
-		}
-		r.due[k] = true
-	}
-	clear(r.invoked)
+// mutation is one round of a request's mutation.
+type mutation struct {
+	q     *matching.Request
+	wrong *refusals
+	ns    *corev1.Namespace
+	authz admissionAuthorizer
+	due   map[key]bool // what is called in the second round
 }
 
 // refusals gathers what goes wrong.
@@ -170,18 +170,16 @@ func (r *refusals) status() error {
 		return nil
 	}
 	err := admit.Forbidden(r.q.Attributes, errors.New("admission request denied by policy")) // upstream's words
-	st := (*apierrors.StatusError)(nil)
-	if !errors.As(err, &st) {
-		return err
+	if st := (*apierrors.StatusError)(nil); errors.As(err, &st) {
+		st.ErrStatus.Message = r.causes[0]
+		if r.reason != "" {
+			st.ErrStatus.Reason = r.reason
+		}
+		for _, c := range r.causes {
+			st.ErrStatus.Details.Causes = append(st.ErrStatus.Details.Causes, metav1.StatusCause{Message: c})
+		}
 	}
-	st.ErrStatus.Message = r.causes[0]
-	if r.reason != "" {
-		st.ErrStatus.Reason = r.reason
-	}
-	for _, c := range r.causes {
-		st.ErrStatus.Details.Causes = append(st.ErrStatus.Details.Causes, metav1.StatusCause{Message: c})
-	}
-	return st
+	return err
 }
 
 // Mutate applies the policies that match, one after the other.
@@ -239,106 +237,101 @@ func (s *Mutating) calls(ctx context.Context, b resource.Backend, q *matching.Re
 	return calls
 }
 
-// apply calls policies in their order, each with what the one before made of the object.
+// apply calls policies in their order, each with what the one before made of the object. In the second round it calls those that
+// ask for it, if the object has changed since they were called.
 func (s *Mutating) apply(ctx context.Context, q *matching.Request, calls []call, wrong *refusals) error {
-	memory, _ := q.Recall(s.name).(*rounds)
-	if memory == nil {
-		memory = &rounds{}
-		q.Remember(s.name, memory)
+	m := &mutation{q: q, wrong: wrong}
+	first, _ := q.Recall(s.name).(*round)
+	if first != nil && (first.patched || !apiequality.Semantic.DeepEqual(first.output, q.Object)) {
+		m.due = first.again
 	}
-	if q.Round > 0 && !apiequality.Semantic.DeepEqual(memory.output, q.Object) {
-		memory.require()
-	}
-	ns, err := namespaceOf(ctx, q)
-	if err != nil {
+	var err error
+	if m.ns, err = namespaceOf(ctx, q); err != nil {
 		return err
 	}
-	authz := admissionauthorizer.NewCachingAuthorizer(admit.Authorizer(s.host.Authorize))
-	patched := false
+	m.authz = admissionauthorizer.NewCachingAuthorizer(admit.Authorizer(s.host.Authorize))
+	now := &round{again: map[key]bool{}}
 	for i := range calls {
 		c := &calls[i]
-		ran, did, changed, err := s.one(ctx, q, c, ns, authz, memory, wrong)
+		did, err := s.one(ctx, m, c)
 		if err != nil {
 			return err
 		}
-		if !ran {
-			continue
-		}
-		patched = patched || did
-		if changed {
-			memory.require()
-			q.CallAgain()
-		}
+		now.patched = now.patched || did.patched
 		if p, ok := c.policy.object.(*admissionregistrationv1.MutatingAdmissionPolicy); ok && p.Spec.ReinvocationPolicy == admissionregistrationv1.IfNeededReinvocationPolicy {
-			if memory.invoked == nil {
-				memory.invoked = map[key]bool{}
-			}
-			memory.invoked[c.key()] = true
+			now.again[c.key()] = did.called
 		}
 	}
-	if patched {
-		memory.require()
+	if now.patched {
 		q.CallAgain()
 	}
 	if err := q.Settle(); err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("failed to convert object: %w", err)) // upstream's words
 	}
 	if q.Object != nil {
-		memory.output = q.Object.DeepCopyObject().(resource.Object)
+		now.output = q.Object.DeepCopyObject().(resource.Object)
 	}
+	q.Remember(s.name, now)
 	return nil
 }
 
+// done says what came of a call.
+type done struct{ called, patched bool }
+
 // one calls one policy. What is wrong with it is gathered; an error ends the request.
-func (s *Mutating) one(ctx context.Context, q *matching.Request, c *call, ns *corev1.Namespace, authz admissionAuthorizer, memory *rounds, wrong *refusals) (ran, did, changed bool, err error) {
-	m := c.policy.evaluator()
-	if m.err != nil {
-		return false, false, false, apierrors.NewInternalError(m.err)
+func (s *Mutating) one(ctx context.Context, m *mutation, c *call) (did done, err error) {
+	compiled := c.policy.evaluator()
+	if compiled.err != nil {
+		return done{}, apierrors.NewInternalError(compiled.err)
 	}
-	ctx = m.compiler.CreateContext(ctx)
-	v, err := q.In(ctx, c.form)
+	ctx = compiled.compiler.CreateContext(ctx)
+	v, err := m.q.In(ctx, c.form)
 	if err != nil {
-		wrong.add(c.policy, nil, fmt.Errorf("failed to configure policy: %w", err), "") // upstream's words
-		return false, false, false, nil
+		m.wrong.add(c.policy, nil, fmt.Errorf("failed to configure policy: %w", err), "") // upstream's words
+		return done{}, nil
 	}
-	if m.matcher != nil {
-		r := m.matcher.Match(ctx, q.Library(v), c.param, authz)
+	if compiled.matcher != nil {
+		r := compiled.matcher.Match(ctx, m.q.Library(v), c.param, m.authz)
 		if r.Error != nil {
-			wrong.add(c.policy, c.binding, r.Error, metav1.StatusReasonInvalid)
-			return false, false, false, nil
+			m.wrong.add(c.policy, c.binding, r.Error, metav1.StatusReasonInvalid)
+			return done{}, nil
 		}
 		if !r.Matches {
-			return false, false, false, nil
+			return done{}, nil
 		}
 	}
-	if q.Round > 0 && !memory.due[c.key()] {
-		return false, false, false, nil
+	if m.q.Round > 0 && !m.due[c.key()] {
+		return done{}, nil
 	}
-	before, started := v.Object, time.Now()
-	for _, p := range m.patchers {
+	did.called = true
+	before, started, failed := v.Object, time.Now(), false
+	for _, p := range compiled.patchers {
 		if v.Object == nil {
 			break // nothing to change
 		}
 		begun := time.Now()
-		obj, err := s.patch(ctx, q, v, p, c.param, ns, authz)
+		obj, err := s.patch(ctx, m, v, p, c.param)
 		s.meters.mutated(c, time.Since(begun), err)
 		if err != nil {
 			if st := (*apierrors.StatusError)(nil); errors.As(err, &st) {
-				return true, did, false, st
+				return done{}, st
 			}
-			wrong.add(c.policy, c.binding, err, metav1.StatusReasonInvalid)
+			m.wrong.add(c.policy, c.binding, err, metav1.StatusReasonInvalid)
+			failed = true
 			continue
 		}
-		did = true
-		v = q.Change(v, obj)
+		did.patched = true
+		v = m.q.Change(v, obj)
 	}
-	changed = !apiequality.Semantic.DeepEqual(before, v.Object)
-	explainMutation(ctx, c, started, before, v.Object, changed)
-	return true, did, changed, nil
+	if did.patched || !failed {
+		explainMutation(ctx, c, started, before, v.Object)
+	}
+	return did, nil
 }
 
 // patch applies one mutation.
-func (s *Mutating) patch(ctx context.Context, q *matching.Request, v *matching.Versioned, p patch.Patcher, param runtime.Object, ns *corev1.Namespace, authz admissionAuthorizer) (resource.Object, error) {
+func (s *Mutating) patch(ctx context.Context, m *mutation, v *matching.Versioned, p patch.Patcher, param runtime.Object) (resource.Object, error) {
+	q := m.q
 	d := s.host.Kind(v.Resource.GroupResource())
 	if q.Subresource != "" && v.Kind.Kind != d.Kind {
 		d = nil
@@ -352,7 +345,7 @@ func (s *Mutating) patch(ctx context.Context, q *matching.Request, v *matching.V
 	}
 	out, err := p.Patch(ctx, patch.Request{
 		MatchedResource: v.Resource, VersionedAttributes: q.Library(v), ObjectInterfaces: interfaces{v: v, q: q, kinds: s.host.Kinds},
-		OptionalVariables: cel.OptionalVariableBindings{VersionedParams: param, Authorizer: authz}, Namespace: ns, TypeConverter: types,
+		OptionalVariables: cel.OptionalVariableBindings{VersionedParams: param, Authorizer: m.authz}, Namespace: m.ns, TypeConverter: types,
 	}, celconfig.RuntimeCELCostBudget)
 	if err != nil {
 		return nil, err

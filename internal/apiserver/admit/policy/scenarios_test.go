@@ -12,11 +12,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,14 +35,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
+	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -53,6 +59,7 @@ type scenario struct {
 	Operation   string           `json:"operation"` // CREATE when empty
 	Version     string           `json:"version"`   // v1 when empty
 	Subresource string           `json:"subresource"`
+	Namespace   string           `json:"namespace"` // of the request; the object's own when empty
 	Object      map[string]any   `json:"object"`
 	Old         map[string]any   `json:"old"`
 }
@@ -171,40 +178,66 @@ type said []string
 
 func (s *said) AddWarning(_, text string) { *s = append(*s, text) }
 
-// TestScenarios has requests meet policies: testdata/NAME.yaml are the scenarios, NAME.golden what came of each: the verdict of all
-// mutating and then of all validating policies, what they made of the object, warnings, audit annotations, and what was counted.
-func TestScenarios(t *testing.T) {
+// TestActions is what comes of a verdict: denials, warnings, audit annotations and their texts.
+func TestActions(t *testing.T) { playFile(t, "actions") }
+
+// TestBudgets is what expressions may cost.
+func TestBudgets(t *testing.T) { playFile(t, "budgets") }
+
+// TestFailures is what comes of a policy or a binding that cannot be evaluated.
+func TestFailures(t *testing.T) { playFile(t, "failure") }
+
+// TestMatching is which requests a policy and its bindings are about.
+func TestMatching(t *testing.T) { playFile(t, "matching") }
+
+// TestMutations is what mutating policies make of an object.
+func TestMutations(t *testing.T) { playFile(t, "mutations") }
+
+// TestParams is with which parameters a policy is evaluated.
+func TestParams(t *testing.T) { playFile(t, "params") }
+
+// TestEveryFileIsPlayed: each file of scenarios has its test above.
+func TestEveryFileIsPlayed(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
+	want := []string{
+		"testdata/actions.yaml", "testdata/budgets.yaml", "testdata/failure.yaml", "testdata/matching.yaml", "testdata/mutations.yaml",
+		"testdata/params.yaml",
 	}
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
+	if d := gocmp.Diff(want, files); err != nil || d != "" {
+		t.Errorf("%v, %s", err, d)
+	}
+}
+
+// playFile has requests meet policies: testdata/NAME.yaml are the scenarios, NAME.golden what came of each: the verdict of all
+// mutating and then of all validating policies, what they made of the object, warnings, audit annotations, what was counted, and what the
+// request's trace was told.
+func playFile(t *testing.T, name string) {
+	t.Helper()
+	data, err := os.ReadFile("testdata/" + name + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []scenario
+	if err := yaml.UnmarshalStrict(data, &all); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for _, c := range all {
+		fmt.Fprintf(&out, "# %s\n%s\n", c.Name, play(t, &c))
+	}
+	golden := "testdata/" + name + ".golden"
+	if *update {
+		if err := os.WriteFile(golden, []byte(out.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		var all []scenario
-		if err := yaml.UnmarshalStrict(data, &all); err != nil {
-			t.Fatalf("decode %s: %v", file, err)
-		}
-		var out strings.Builder
-		for _, c := range all {
-			fmt.Fprintf(&out, "# %s\n%s\n", c.Name, play(t, &c))
-		}
-		golden := strings.TrimSuffix(file, ".yaml") + ".golden"
-		if *update {
-			if err := os.WriteFile(golden, []byte(out.String()), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := gocmp.Diff(string(want), out.String()); d != "" {
-			t.Errorf("%s (-want +got):\n%s", golden, d)
-		}
+		return
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := gocmp.Diff(string(want), out.String()); d != "" {
+		t.Errorf("%s (-want +got):\n%s", golden, d)
 	}
 }
 
@@ -231,16 +264,18 @@ func play(t *testing.T, c *scenario) string {
 	}{{c.Old, &a.Old}, {c.Object, &a.Object}} {
 		if side.in != nil {
 			*side.out, a.Descriptor = decoded(t, h.Kinds(), side.in)
-			a.Name, a.Namespace = (*side.out).GetName(), (*side.out).GetNamespace()
+			a.Name, a.Namespace = (*side.out).GetName(), cmp.Or(c.Namespace, (*side.out).GetNamespace())
 		}
 	}
 	var warnings said
 	ctx := warning.WithWarningRecorder(t.Context(), &warnings)
 	before := encoded(t, a.Object)
-	err := admit.Chain{m}.Mutate(ctx, l, a)
-	if err == nil {
-		err = admit.Chain{v}.Validate(ctx, l, a)
-	}
+	var err error
+	steps := traced(ctx, t, func(ctx context.Context) {
+		if err = (admit.Chain{m}).Mutate(ctx, l, a); err == nil {
+			err = admit.Chain{v}.Validate(ctx, l, a)
+		}
+	})
 	var out strings.Builder
 	out.WriteString(verdictOf(err))
 	if patch, err := jsonpatch.CreateMergePatch(before, encoded(t, a.Object)); err != nil {
@@ -260,6 +295,34 @@ func play(t *testing.T, c *scenario) string {
 	for line := range strings.Lines(admittest.Counts(t, h.Metrics.(prometheus.Gatherer)) + "\n") {
 		if strings.Contains(line, "_check_total") {
 			out.WriteString("counted: " + strings.TrimPrefix(line, "apiserver_"))
+		}
+	}
+	out.WriteString(steps)
+	return out.String()
+}
+
+// traced calls f with a context that carries a trace, and returns the steps that the trace was told of, one a line.
+func traced(ctx context.Context, t *testing.T, f func(context.Context)) string {
+	t.Helper()
+	recorder := explain.New(explain.Options{})
+	kept := recorder.Begin(&request.RequestInfo{Verb: "create", IsResourceRequest: true, APIVersion: "v1", Resource: "pods"}, time.Now())
+	f(explain.With(ctx, kept))
+	kept.Finish(httptest.NewRequest(http.MethodPost, "/", nil), explain.Answer{ID: "a", Code: http.StatusCreated})
+	w := httptest.NewRecorder()
+	recorder.Handler(nil, func(_ http.ResponseWriter, _ *http.Request, err error) int {
+		t.Fatal(err)
+		return 0
+	}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, trace.Route+"/a", nil))
+	var view trace.View
+	if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil || len(view.Traces) != 1 {
+		t.Fatalf("%d traces, %v: %s", len(view.Traces), err, w.Body)
+	}
+	var out strings.Builder
+	for _, s := range view.Traces[0].Steps {
+		line := fmt.Sprintf("traced: %s %s %s by %q: %s %s", s.Phase, s.Kind, s.Name, s.Configuration, s.Result, s.Reason+s.Untold)
+		out.WriteString(strings.TrimSpace(line) + "\n")
+		for _, c := range s.Changes {
+			fmt.Fprintf(&out, "traced: - %s %s: %v for %v\n", c.Op, c.Field, c.Value, c.Was)
 		}
 	}
 	return out.String()

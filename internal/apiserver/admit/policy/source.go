@@ -5,7 +5,6 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,11 +33,10 @@ type policy[E any] struct {
 	object   resource.Object
 	bindings []*binding
 
-	criteria    matching.Criteria
-	criteriaErr error
-	authorizes  bool // its expressions may ask the authorizer
-	namespaced  bool // they may look at the namespace
-	evaluator   func() E
+	criteria   *matching.Criteria // nil: none are stated, which is wrong
+	authorizes bool               // its expressions may ask the authorizer
+	namespaced bool               // they may look at the namespace
+	evaluator  func() E
 }
 
 // ignores says whether the policy is passed over where it is wrong itself.
@@ -48,21 +46,19 @@ func (p *policy[E]) ignores() bool {
 
 // binding puts a policy to work.
 type binding struct {
-	name        string
-	policy      string
-	params      *admissionregistrationv1.ParamRef
-	actions     []admissionregistrationv1.ValidationAction
-	everywhere  bool // no criteria
-	criteria    matching.Criteria
-	criteriaErr error
+	name     string
+	policy   string
+	params   *admissionregistrationv1.ParamRef
+	actions  []admissionregistrationv1.ValidationAction
+	criteria *matching.Criteria // nil: all that the policy is about
 }
 
-// criteriaOf reads constraints.
-func criteriaOf(m *admissionregistrationv1.MatchResources) (matching.Criteria, error) {
-	c := matching.Criteria{Anything: true}
+// criteriaOf reads constraints; nil: there are none.
+func criteriaOf(m *admissionregistrationv1.MatchResources) *matching.Criteria {
 	if m == nil {
-		return c, errors.New("policy contained no match constraints, a required field") // upstream's words
+		return nil
 	}
+	c := &matching.Criteria{Anything: true}
 	c.Equivalent = m.MatchPolicy != nil && *m.MatchPolicy == admissionregistrationv1.Equivalent
 	for _, r := range m.ResourceRules {
 		c.Rules, c.Names = append(c.Rules, r.RuleWithOperations), append(c.Names, r.ResourceNames)
@@ -71,21 +67,17 @@ func criteriaOf(m *admissionregistrationv1.MatchResources) (matching.Criteria, e
 		c.Excluded, c.ExcludedNames = append(c.Excluded, r.RuleWithOperations), append(c.ExcludedNames, r.ResourceNames)
 	}
 	c.Select(m.NamespaceSelector, m.ObjectSelector)
-	return c, nil
+	return c
 }
 
 func bindingOf(name, policy string, params *admissionregistrationv1.ParamRef, m *admissionregistrationv1.MatchResources, actions []admissionregistrationv1.ValidationAction) *binding {
-	b := &binding{name: name, policy: policy, params: params, actions: actions, everywhere: m == nil}
-	if m != nil {
-		b.criteria, b.criteriaErr = criteriaOf(m)
-	}
-	return b
+	return &binding{name: name, policy: policy, params: params, actions: actions, criteria: criteriaOf(m)}
 }
 
 // matches says whether the binding is about a request.
 func (b *binding) matches(ctx context.Context, q *matching.Request) (bool, error) {
-	if b.everywhere || b.criteriaErr != nil {
-		return b.criteriaErr == nil, b.criteriaErr
+	if b.criteria == nil {
+		return true, nil
 	}
 	f, err := b.criteria.Match(ctx, q)
 	return f != nil, err

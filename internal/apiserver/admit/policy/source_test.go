@@ -8,8 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -331,6 +334,116 @@ func TestInterfaces(t *testing.T) {
 		err := sameKind(&matching.Versioned{Form: v.Form, Object: c.is}, c.becomes)
 		if got := fmt.Sprint(errors.Join(err)); c.want == "" && err != nil || c.want != "" && got != c.want {
 			t.Errorf("%T to %T: %v", c.is, c.becomes, err)
+		}
+	}
+}
+
+// TestManifestWithoutBinding: a policy in a file counts through a binding alone, even where it is wrong.
+func TestManifestWithoutBinding(t *testing.T) {
+	dir := t.TempDir()
+	alone, _, _ := strings.Cut(manifest, "---")
+	alone = strings.Replace(alone, "  matchConstraints: {namespaceSelector: {}, objectSelector: {}}\n", "", 1)
+	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(alone), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, v, _ := server(t, Options{Manifests: dir})
+	l := shelved()
+	if err := v.Load(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if got := verdictOn(t, h, v, l, pod()); got != "" {
+		t.Error(got)
+	}
+}
+
+// loads passes the messages that are logged on.
+type loads struct {
+	slog.Handler
+	messages chan string
+}
+
+func (l loads) Handle(_ context.Context, r slog.Record) error {
+	l.messages <- r.Message
+	return nil
+}
+
+// TestRun: a plug-in with a directory of manifests follows it until the end.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	h, v, _ := server(t, Options{Manifests: dir})
+	logged := loads{slog.NewTextHandler(io.Discard, nil), make(chan string, 100)}
+	h.Log = slog.New(logged)
+	l := shelved()
+	if err := v.Load(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- v.Run(ctx) }()
+	whole := filepath.Join(t.TempDir(), "whole")
+	if err := os.WriteFile(whole, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(whole, filepath.Join(dir, "policy.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-logged.messages:
+		if got != "read admission manifests again" {
+			t.Error(got)
+		}
+	case err := <-ended:
+		t.Fatalf("ended early: %v", err)
+	}
+	if got := verdictOn(t, h, v, l, pod()); !strings.Contains(got, "from a file") {
+		t.Errorf("the policy in the new file: %q", got)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLedger: the ledger of extensions lists policies that count, and where they are configured.
+func TestLedger(t *testing.T) {
+	h, v, _ := server(t, Options{})
+	p, b := denial("d", "false", admissionregistrationv1.Fail)
+	alone, _ := denial("alone", "false", admissionregistrationv1.Fail)
+	if err := v.Load(t.Context(), shelved(p, b, alone)); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range h.Ledger.Snapshot() {
+		got = append(got, fmt.Sprint(e.Point, " ", e.Name, " ", e.Where))
+	}
+	if want := []string{"admission-policy d validatingadmissionpolicies/d"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestConfigurationsOfWebhooks: policies are about these, unlike about policies.
+func TestConfigurationsOfWebhooks(t *testing.T) {
+	_, v, _ := server(t, Options{})
+	p, b := denial("d", "false", admissionregistrationv1.Fail)
+	l := shelved(p, b)
+	if err := v.Load(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	for plural, want := range map[string]string{"validatingwebhookconfigurations": "no", "mutatingadmissionpolicybindings": ""} {
+		d := &resource.Descriptor{Group: group, Resource: plural, Kind: "Any", Versions: []resource.Version{{Name: "v1"}}, Storage: "v1"}
+		err := v.Validate(t.Context(), l, creation(d, &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "c"}}))
+		if (err != nil) != (want != "") || err != nil && !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", plural, err, want)
+		}
+	}
+}
+
+// TestJoinTwice: a server has one plug-in of each name, as their counters have one name.
+func TestJoinTwice(t *testing.T) {
+	h, _, _ := server(t, Options{})
+	for _, p := range []admit.Hosted{NewValidating(Options{}), NewMutating(Options{})} {
+		if err := p.Join(h); err == nil || !strings.Contains(err.Error(), "duplicate metrics collector registration attempted") {
+			t.Errorf("%s: %v", p.Name(), err)
 		}
 	}
 }

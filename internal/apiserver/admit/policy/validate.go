@@ -78,7 +78,7 @@ func readValidating(obj resource.Object) (*policy[validating.Validator], error) 
 		return nil, fmt.Errorf("read policy %s: it is a %T", obj.GetName(), obj)
 	}
 	out := &policy[validating.Validator]{name: p.Name, failure: p.Spec.FailurePolicy, params: p.Spec.ParamKind, object: p}
-	out.criteria, out.criteriaErr = criteriaOf(p.Spec.MatchConstraints)
+	out.criteria = criteriaOf(p.Spec.MatchConstraints)
 	out.authorizes, out.namespaced = names(p, cel.AuthorizerVarName), names(p, cel.NamespaceVarName)
 	out.evaluator = sync.OnceValue(func() validating.Validator { return compileValidating(p) })
 	return out, nil
@@ -232,7 +232,7 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 		v.wrong(p, nil, err)
 		return nil
 	}
-	var notes map[string][]string // audit annotations; nil: none
+	notes := map[string][]string{} // audit annotations
 	for _, bind := range p.bindings {
 		ok, err := bind.matches(ctx, v.q)
 		if err == nil && !ok {
@@ -266,9 +266,6 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 			begun := time.Now()
 			r := p.evaluator().Validate(ctx, form.Resource, v.q.Library(in), param, ns, celconfig.RuntimeCELCostBudget, authz)
 			explainVerdict(v.trace, p, bind, begun, &r)
-			if notes == nil && len(r.AuditAnnotations) > 0 {
-				notes = map[string][]string{}
-			}
 			if err := v.take(ctx, p, bind, &r, notes); err != nil {
 				return err
 			}
@@ -282,16 +279,15 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 
 // match says in which form a request is what a policy is about.
 func match[E any](ctx context.Context, p *policy[E], q *matching.Request) (*matching.Form, error) {
-	if p.criteriaErr != nil {
-		return nil, p.criteriaErr
+	if p.criteria == nil {
+		return nil, errors.New("policy contained no match constraints, a required field") // upstream's words
 	}
 	return p.criteria.Match(ctx, q)
 }
 
 // namespaceOf is the namespace that expressions see: none for what is in none, and none for a namespace itself.
 func namespaceOf(ctx context.Context, q *matching.Request) (*corev1.Namespace, error) {
-	k := q.Kind()
-	if q.Namespace == "" || k.Group == "" && k.Version == "v1" && k.Kind == "Namespace" {
+	if q.Namespace == "" || q.Kind() == corev1.SchemeGroupVersion.WithKind("Namespace") {
 		return nil, nil
 	}
 	return q.NamespaceObject(ctx)
@@ -327,10 +323,7 @@ func (v *verdict) take(ctx context.Context, p *policy[validating.Validator], b *
 	for _, n := range r.AuditAnnotations {
 		switch n.Action {
 		case validating.AuditAnnotationActionPublish:
-			value := n.Value
-			if len(value) > maxAnnotation {
-				value = value[:maxAnnotation]
-			}
+			value := n.Value[:min(len(n.Value), maxAnnotation)]
 			if !slices.Contains(notes[n.Key], value) {
 				notes[n.Key] = append(notes[n.Key], value)
 			}
@@ -358,16 +351,14 @@ func (v *verdict) status() error {
 		return nil
 	}
 	err := admit.Forbidden(v.q.Attributes, errors.New(v.denial))
-	st := (*apierrors.StatusError)(nil)
-	if !errors.As(err, &st) {
-		return err
+	if st := (*apierrors.StatusError)(nil); errors.As(err, &st) {
+		if st.ErrStatus.Reason = v.reason; v.reason == "" {
+			st.ErrStatus.Reason = metav1.StatusReasonInvalid
+		}
+		st.ErrStatus.Code = codeOf(st.ErrStatus.Reason)
+		st.ErrStatus.Details.Causes = append(st.ErrStatus.Details.Causes, metav1.StatusCause{Message: v.denial})
 	}
-	if st.ErrStatus.Reason = v.reason; v.reason == "" {
-		st.ErrStatus.Reason = metav1.StatusReasonInvalid
-	}
-	st.ErrStatus.Code = codeOf(st.ErrStatus.Reason)
-	st.ErrStatus.Details.Causes = append(st.ErrStatus.Details.Causes, metav1.StatusCause{Message: v.denial})
-	return st
+	return err
 }
 
 func codeOf(r metav1.StatusReason) int32 {

@@ -4,243 +4,18 @@
 package webhook
 
 import (
-	"context"
 	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
-	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
-	"net/http"
-	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/warning"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
-	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
-	"github.com/mortise-dev/mortise/resource"
 )
-
-// hookServer answers reviews: what it says is a response, UID in it stands for the review's.
-type hookServer struct {
-	*httptest.Server
-	status int
-	say    string
-	other  map[string]string // what it says of other paths
-	asked  []string          // what was asked, by path
-}
-
-func newHookServer(t *testing.T) *hookServer {
-	t.Helper()
-	s := &hookServer{}
-	s.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		review := &admissionv1.AdmissionReview{}
-		if err := json.NewDecoder(q.Body).Decode(review); err != nil {
-			t.Errorf("read review: %v", err)
-		}
-		s.asked = append(s.asked, strings.TrimPrefix(q.URL.Path, "/"))
-		w.Header().Set("Content-Type", "application/json")
-		if s.status != 0 {
-			w.WriteHeader(s.status)
-		}
-		say, ok := s.other[strings.TrimPrefix(q.URL.Path, "/")]
-		if !ok {
-			say = s.say
-		}
-		_, _ = w.Write([]byte(strings.ReplaceAll(say, "UID", string(review.Request.UID))))
-	}))
-	t.Cleanup(s.Close)
-	return s
-}
-
-// answerOf is a review with a response.
-func answerOf(response string) string {
-	return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"UID",` + response + `}}`
-}
-
-func patchOf(patch string) string {
-	return answerOf(`"allowed":true,"patchType":"JSONPatch","patch":"` + base64.StdEncoding.EncodeToString([]byte(patch)) + `"`)
-}
-
-// setting is a server with both plug-ins, and webhooks of both kinds of the same name.
-type setting struct {
-	host       *admit.Host
-	mutating   *Mutating
-	validating *Validating
-	objects    *cupboard
-	kinds      []*resource.Descriptor
-}
-
-// cupboard is a backend of a few objects, by resource and name.
-type cupboard struct {
-	resource.Backend
-	objects map[string]resource.Object
-	broken  error
-}
-
-func (c *cupboard) Get(_ context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error) {
-	if c.broken != nil {
-		return nil, c.broken
-	}
-	if obj := c.objects[r.Resource+"/"+namespace+"/"+name]; obj != nil {
-		return obj, nil
-	}
-	return nil, apierrors.NewNotFound(r, name)
-}
-
-func (c *cupboard) List(_ context.Context, r schema.GroupResource, namespace string) ([]resource.Object, error) {
-	if c.broken != nil {
-		return nil, c.broken
-	}
-	var out []resource.Object
-	for _, k := range slices.Sorted(maps.Keys(c.objects)) {
-		if strings.HasPrefix(k, r.Resource+"/"+namespace) {
-			out = append(out, c.objects[k])
-		}
-	}
-	return out, nil
-}
-
-func newSetting(t *testing.T, care Care) *setting {
-	t.Helper()
-	one := func(group, plural, kind string, made func() resource.Object) *resource.Descriptor {
-		return &resource.Descriptor{Group: group, Resource: plural, Kind: kind, Namespaced: true, Storage: "v1", Prefix: plural, Versions: []resource.Version{{Name: "v1", New: made}}}
-	}
-	s := &setting{mutating: NewMutating(Options{}), validating: NewValidating(Options{}), objects: &cupboard{objects: map[string]resource.Object{}}}
-	s.kinds = []*resource.Descriptor{
-		one("", "pods", "Pod", func() resource.Object { return &corev1.Pod{} }),
-		one("", "configmaps", "ConfigMap", func() resource.Object { return &corev1.ConfigMap{} }),
-	}
-	s.kinds[0].Versions[0].Default = func(obj resource.Object) {
-		if p := obj.(*corev1.Pod); p.Spec.RestartPolicy == "" {
-			p.Spec.RestartPolicy = corev1.RestartPolicyAlways
-		}
-	}
-	s.host = &admit.Host{
-		Log: slog.New(slog.DiscardHandler), Ledger: extension.NewLedger(clock.RealClock{}), Metrics: prometheus.NewRegistry(),
-		Kinds: func() []*resource.Descriptor { return s.kinds }, Kind: func(schema.GroupResource) *resource.Descriptor { return s.kinds[0] },
-		Backend: func() resource.Backend { return s.objects },
-		Authorize: func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-			return authorizer.DecisionAllow, "", nil
-		},
-	}
-	s.mutating.Care(care)
-	s.validating.Care(care)
-	if err := errors.Join(s.mutating.Join(s.host), s.validating.Join(s.host)); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// webhookOf is one that is about all pods and config maps.
-func webhookOf(server *hookServer, name string) admissionregistrationv1.MutatingWebhook {
-	url := server.URL + "/" + name
-	return admissionregistrationv1.MutatingWebhook{
-		Name: name + ".example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To(int32(10)),
-		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})},
-		Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"*"}, Rule: admissionregistrationv1.Rule{
-			APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"pods", "configmaps"},
-		}}},
-		NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
-	}
-}
-
-// register has the webhooks called: by mutation, or by validation.
-func (s *setting) register(t *testing.T, mutating bool, hooks ...admissionregistrationv1.MutatingWebhook) {
-	t.Helper()
-	name := metav1.ObjectMeta{Name: "c"}
-	if mutating {
-		s.objects.objects["mutatingwebhookconfigurations//c"] = &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: name, Webhooks: hooks}
-	} else {
-		c := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: name}
-		for _, h := range hooks {
-			c.Webhooks = append(c.Webhooks, admissionregistrationv1.ValidatingWebhook{
-				Name: h.Name, ClientConfig: h.ClientConfig, Rules: h.Rules, FailurePolicy: h.FailurePolicy, MatchPolicy: h.MatchPolicy, NamespaceSelector: h.NamespaceSelector, ObjectSelector: h.ObjectSelector,
-				SideEffects: h.SideEffects, TimeoutSeconds: h.TimeoutSeconds, AdmissionReviewVersions: h.AdmissionReviewVersions, MatchConditions: h.MatchConditions,
-			})
-		}
-		s.objects.objects["validatingwebhookconfigurations//c"] = c
-	}
-	for _, p := range []admit.Follower{s.mutating, s.validating} {
-		if err := p.Committed(t.Context(), s.objects, p.Follows()[0], "", "c"); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-func creation() *admit.Attributes {
-	obj := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: map[string]string{"team": "a"}}}
-	obj.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
-	return &admit.Attributes{Operation: admit.Create, Version: "v1", Namespace: "ns", Name: "p", Object: obj, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{Name: "u"}, Warn: func(string) {}}
-}
-
-type heard []string
-
-func (h *heard) AddWarning(_, text string) { *h = append(*h, text) }
-
-// outcome is all that came of a request, a line each.
-func (s *setting) outcome(t *testing.T, server *hookServer, a *admit.Attributes) string {
-	t.Helper()
-	if a.Descriptor == nil {
-		a.Descriptor = s.kinds[0]
-	}
-	notes := map[string]string{}
-	a.Annotate = func(k, v string) { notes[k] = v }
-	var warnings heard
-	ctx := warning.WithWarningRecorder(t.Context(), &warnings)
-	chain := admit.Chain{s.mutating, s.validating}
-	err := chain.Mutate(ctx, s.objects, a)
-	if err == nil {
-		err = chain.Validate(ctx, s.objects, a)
-	}
-	lines := []string{"allowed"}
-	if err != nil {
-		lines[0] = err.Error()
-		if st := apierrors.APIStatus(nil); errors.As(err, &st) {
-			lines[0] = fmt.Sprintf("%d %s: %s", st.Status().Code, st.Status().Reason, err)
-		}
-		lines[0] = strings.ReplaceAll(lines[0], server.URL, "URL")
-	}
-	if a.Object != nil && len(a.Object.GetLabels()) > 1 {
-		lines = append(lines, fmt.Sprintf("labels %v", a.Object.GetLabels()))
-	}
-	for _, w := range warnings {
-		lines = append(lines, "warning "+w)
-	}
-	for _, k := range slices.Sorted(maps.Keys(notes)) {
-		lines = append(lines, k+" = "+notes[k])
-	}
-	return strings.Join(lines, "\n")
-}
-
-// counted is what the plug-ins counted, but for how long calls took.
-func (s *setting) counted(t *testing.T) string {
-	t.Helper()
-	var out []string
-	for line := range strings.Lines(admittest.Counts(t, s.host.Metrics.(prometheus.Gatherer))) {
-		if line = strings.TrimPrefix(strings.TrimSpace(line), "apiserver_admission_webhook_"); !strings.HasPrefix(line, "admission_duration") {
-			out = append(out, line)
-		}
-	}
-	return strings.Join(out, "\n")
-}
 
 // TestFailurePolicy: a webhook that cannot be asked, or answers what it may not, refuses the request, unless its failure policy
 // is Ignore; what it says no to is refused in any case.
@@ -411,8 +186,8 @@ func TestDryRun(t *testing.T) {
 		s.register(t, false, h)
 		a := creation()
 		a.DryRun = true
-		if got := s.outcome(t, server, a); got != want || (len(server.asked) > 0) != (want == "allowed") {
-			t.Errorf("%q: %s, asked %v", class, got, server.asked)
+		if got := s.outcome(t, server, a); got != want || (len(server.paths()) > 0) != (want == "allowed") {
+			t.Errorf("%q: %s, asked %v", class, got, server.paths())
 		}
 		if got := s.outcome(t, server, creation()); got != "allowed" {
 			t.Errorf("%q in earnest: %s", class, got)
@@ -441,7 +216,7 @@ func TestReinvocation(t *testing.T) {
 		}
 		s.register(t, true, first, second)
 		_ = s.outcome(t, server, creation())
-		if got := fmt.Sprint(server.asked); got != c.want {
+		if got := fmt.Sprint(server.paths()); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
@@ -472,8 +247,8 @@ func TestMatchConditions(t *testing.T) {
 			h.FailurePolicy, h.MatchConditions = &c.policy, []admissionregistrationv1.MatchCondition{{Name: "x", Expression: c.expression}}
 			s.register(t, mutating, h)
 			got, _, _ := strings.Cut(s.outcome(t, server, creation()), "\n")
-			if got != c.want || (len(server.asked) > 0) != c.asked {
-				t.Errorf("%s, %s, mutating %v: %s, asked %v", c.expression, c.policy, mutating, got, server.asked)
+			if got != c.want || (len(server.paths()) > 0) != c.asked {
+				t.Errorf("%s, %s, mutating %v: %s, asked %v", c.expression, c.policy, mutating, got, server.paths())
 			}
 		}
 	}

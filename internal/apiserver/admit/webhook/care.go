@@ -175,8 +175,5 @@ func (p *side) spent(s *admit.Spending) error {
 			most = i
 		}
 	}
-	if len(took) == 0 {
-		return fmt.Errorf("%w (%s)", errSpent, p.care.Deadline)
-	}
 	return fmt.Errorf("%w (%s), most of it by %s: %s", errSpent, p.care.Deadline, took[most].Name, strings.Join(parts, ", "))
 }

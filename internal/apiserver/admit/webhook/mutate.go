@@ -66,7 +66,6 @@ func (r *rounds) require() {
 		}
 		r.due[uid] = true
 	}
-	clear(r.invoked)
 }
 
 func (r *rounds) invoke(uid string) {
@@ -125,8 +124,6 @@ func (p *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attr
 	}
 	if called && a.Round == 0 && a.Object != nil { // needed only if something has all called again
 		memory.output = a.Object.DeepCopyObject().(resource.Object)
-	} else if !called {
-		memory.output = a.Object
 	}
 	return nil
 }
@@ -149,17 +146,22 @@ func (p *side) settle(ctx context.Context, h *hook, q *matching.Request, i int, 
 	}
 	p.host.Log.WarnContext(ctx, "webhook failed and is passed over", "configuration", h.configuration, "webhook", h.name, "error", f)
 	if !errors.Is(f, context.Canceled) {
-		p.meter.failOpen.WithLabelValues(h.name, p.step).Inc()
-		begin, round := "failed-open.validating.webhook.admission.k8s.io/", 0
-		if p.step == "admit" {
-			begin, round = "failed-open."+mutationAnnotation, q.Round
-		}
-		q.Annotate(fmt.Sprintf("%sround_%d_index_%d", begin, round, i), h.name)
+		p.passedOver(h, q, i)
 	}
 	if p.step == "admit" && ctx.Err() != nil {
 		return late()
 	}
 	return nil
+}
+
+// passedOver counts that the request goes on without a webhook that failed, and has the audit log say so.
+func (p *side) passedOver(h *hook, q *matching.Request, i int) {
+	p.meter.failOpen.WithLabelValues(h.name, p.step).Inc()
+	begin, round := "failed-open.validating.webhook.admission.k8s.io/", 0
+	if p.step == "admit" {
+		begin, round = "failed-open."+mutationAnnotation, q.Round
+	}
+	q.Annotate(fmt.Sprintf("%sround_%d_index_%d", begin, round, i), h.name)
 }
 
 // mutate calls one webhook and applies its patch.

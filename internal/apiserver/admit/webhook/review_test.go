@@ -5,6 +5,7 @@ package webhook
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -25,14 +26,18 @@ import (
 // TestReviewsAreWhatTheEncoderWrites compares, byte by byte, with the encoding of upstream's types.
 func TestReviewsAreWhatTheEncoderWrites(t *testing.T) {
 	d := &resource.Descriptor{Group: "g.example.com", Resource: "things", Kind: "Thing", Namespaced: true, Versions: []resource.Version{{Name: "v1"}}, Storage: "v1"}
-	odd := "<a>&\"\\\u2028\u00e9\n\xff"
+	odd := "<a >~&\"\\\u2028\u00e9\n\xff"
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: odd}, Data: map[string]string{"k": odd}}
-	for name, a := range map[string]*admit.Attributes{
+	cases := map[string]*admit.Attributes{
 		"plain":   {Operation: admit.Create, Namespace: "ns", Name: "a", Object: cm, User: &user.DefaultInfo{Name: "jane"}, Options: &metav1.CreateOptions{}},
 		"odd":     {Operation: admit.Update, Subresource: odd, Namespace: odd, Name: odd, Object: cm, Old: cm, DryRun: true, User: &user.DefaultInfo{Name: odd, UID: odd, Groups: []string{odd}, Extra: map[string][]string{odd: {odd}, "b": nil}}},
 		"nobody":  {Operation: admit.Delete, Old: cm},
 		"connect": {Operation: admit.Connect, Subresource: "exec", Object: cm, Options: &metav1.CreateOptions{}, User: &user.DefaultInfo{}},
-	} {
+	}
+	for _, c := range []string{"<", ">", "&", "\"", "\\", "\u2028", "\u00e9", "\n", "\xff", " ", "~"} {
+		cases[fmt.Sprintf("%q", c)] = &admit.Attributes{Operation: admit.Create, Namespace: c, Name: c, Object: cm}
+	}
+	for name, a := range cases {
 		t.Run(name, func(t *testing.T) {
 			a.Descriptor, a.Version = d, "v1"
 			q := matching.NewRequest(&admit.Host{}, nil, a)

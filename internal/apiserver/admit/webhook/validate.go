@@ -69,7 +69,6 @@ func (p *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.
 	if ctx.Err() != nil {
 		return late()
 	}
-	q.Form() // made before it is shared
 	r := &reviews{q: q}
 	if len(all) == 1 {
 		return p.ask(ctx, &all[0], q, r, 0)
@@ -94,10 +93,17 @@ func (p *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.
 
 func (p *Validating) ask(ctx context.Context, h *asked, q *matching.Request, r *reviews, i int) (err error) {
 	defer func() {
-		if x := recover(); x != nil {
-			p.host.Log.ErrorContext(ctx, "panic while calling a webhook", "webhook", h.name, "panic", x, "stack", string(debug.Stack()))
-			err = apierrors.NewInternalError(fmt.Errorf("ValidatingAdmissionWebhook/%v has panicked: %v", h.name, x)) // upstream's words
+		x := recover()
+		if x == nil {
+			return
 		}
+		p.host.Log.ErrorContext(ctx, "panic while calling a webhook", "webhook", h.name, "panic", x, "stack", string(debug.Stack()))
+		if h.ignore {
+			p.passedOver(h.hook, q, i)
+			err = nil
+			return
+		}
+		err = apierrors.NewInternalError(fmt.Errorf("ValidatingAdmissionWebhook/%v has panicked: %v", h.name, x)) // upstream's words
 	}()
 	begun := time.Now()
 	_, err = p.call(ctx, h.hook, q, r, h.in, false)

@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package webhook
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/utils/ptr"
+)
+
+// TestValidatorsAtOnce: validating webhooks are asked at the same time, and each one's no counts.
+func TestValidatorsAtOnce(t *testing.T) {
+	names := []string{"a", "b", "c"}
+	for _, no := range append(names, "") {
+		server := newHookServer(t)
+		server.say, server.other = answerOf(`"allowed":true`), map[string]string{no: answerOf(`"allowed":false,"status":{"message":"no"}`)}
+		met := make(chan struct{}, len(names))
+		all := make(chan struct{})
+		server.meet = func(*http.Request) {
+			if met <- struct{}{}; len(met) == len(names) {
+				close(all)
+			}
+			<-all // all of them are asked before the first answers
+		}
+		s := newSetting(t, Care{})
+		var hooks []admissionregistrationv1.MutatingWebhook
+		for _, name := range names {
+			hooks = append(hooks, webhookOf(server, name))
+		}
+		s.register(t, false, hooks...)
+		want := "allowed"
+		if no != "" {
+			want = `400 : admission webhook "` + no + `.example.com" denied the request: no`
+		}
+		if got := s.outcome(t, server, creation()); got != want {
+			t.Errorf("%q says no: %s", no, got)
+		}
+	}
+}
+
+// TestPanics: a panic while one webhook is asked refuses the request, unless its failure policy is Ignore: then the request goes on as
+// after any other failure.
+func TestPanics(t *testing.T) {
+	for _, others := range []bool{false, true} {
+		for policy, want := range map[admissionregistrationv1.FailurePolicyType]string{
+			"Fail":   "500 InternalError: Internal error occurred: ValidatingAdmissionWebhook/w.example.com has panicked: no such key",
+			"Ignore": "allowed\nfailed-open.validating.webhook.admission.k8s.io/round_0_index_0 = w.example.com",
+		} {
+			server := newHookServer(t)
+			server.say = answerOf(`"allowed":true`)
+			server.other = map[string]string{"w": answerOf(`"allowed":true,"auditAnnotations":{"panic":"now"}`)}
+			s := newSetting(t, Care{})
+			h := webhookOf(server, "w")
+			h.FailurePolicy = &policy
+			hooks := []admissionregistrationv1.MutatingWebhook{h}
+			if others {
+				hooks = append(hooks, webhookOf(server, "other"))
+			}
+			s.register(t, false, hooks...)
+			s.panics = "w.example.com/panic"
+			if got := s.outcome(t, server, creation()); got != want {
+				t.Errorf("%s: %s, want %s", policy, got, want)
+			}
+			counted := strings.Contains(s.counted(t), "fail_open_count{name=w.example.com,type=validating} 1")
+			if counted != (policy == "Ignore") {
+				t.Errorf("%s: counted %s", policy, s.counted(t))
+			}
+		}
+	}
+}
+
+// TestFailuresAreMarked: the audit log says at which place the webhook was that was passed over.
+func TestFailuresAreMarked(t *testing.T) {
+	server := newHookServer(t)
+	server.say, server.other = answerOf(`"allowed":true`), map[string]string{"b": "nonsense"}
+	a, b := webhookOf(server, "a"), webhookOf(server, "b")
+	b.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
+	s := newSetting(t, Care{})
+	s.register(t, false, a, b)
+	if got := s.outcome(t, server, creation()); got != "allowed\nfailed-open.validating.webhook.admission.k8s.io/round_0_index_1 = b.example.com" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package watchcache
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// heldCodec decodes nothing before it is let go.
+type heldCodec struct {
+	codec
+	release chan struct{}
+}
+
+func (c heldCodec) Decode(data []byte) (resource.Object, error) {
+	<-c.release
+	return c.codec.Decode(data)
+}
+
+// TestGoneIsOneObject: watchers that come to a deletion at the same time are told of the same object.
+func TestGoneIsOneObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		d := &resource.Descriptor{
+			Resource: "configmaps", Kind: "ConfigMap", Namespaced: true, Prefix: "configmaps", Storage: "v1", Codec: heldCodec{release: release},
+			Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.ConfigMap{} }}},
+		}
+		k := NewKind(d, nil, NewViews(1<<20), nil)
+		key := k.Key("ns", "a")
+		deleted := &Event{Event: store.Event{Revision: 7, Previous: &store.Record{Key: key, Revision: 5, Value: []byte(`{"metadata":{"name":"a"}}`)}}}
+		var told [4]*Forms
+		var watchers sync.WaitGroup
+		for i := range told {
+			watchers.Go(func() {
+				f, err := deleted.Gone(k)
+				if err != nil {
+					t.Error(err)
+				}
+				told[i] = f
+			})
+		}
+		synctest.Wait() // each of them has found that nobody has made the object yet
+		close(release)
+		watchers.Wait()
+		for i, f := range told {
+			if f != told[0] {
+				t.Errorf("watcher %d is told of an object of its own", i)
+			}
+			if f.Hub.GetName() != "a" || f.Hub.GetResourceVersion() != "7" {
+				t.Errorf("watcher %d is told of %s at %s", i, f.Hub.GetName(), f.Hub.GetResourceVersion())
+			}
+		}
+	})
+}
