@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/program"
 	"github.com/mortise-dev/mortise/internal/agent/userns"
 	"github.com/mortise-dev/mortise/internal/durable"
 )
@@ -60,17 +61,17 @@ func (n *node) adoptUsers(ctx context.Context) error {
 // subordinateIDs are those that pods may have.
 func subordinateIDs(ctx context.Context, each uint32) (first, count uint32, err error) {
 	all, whole := userns.All(each)
-	program, missing := exec.LookPath("getsubids")
+	getsubids, missing := exec.LookPath("getsubids")
 	if _, err := user.Lookup(idsOwner); errors.As(err, new(user.UnknownUserError)) || missing != nil {
 		return all, whole, nil
 	} else if err != nil {
 		return 0, 0, fmt.Errorf("look for user %s: %w", idsOwner, err)
 	}
-	users, err := exec.CommandContext(ctx, program, idsOwner).Output()
+	users, err := program.Command{Name: getsubids, Args: []string{idsOwner}}.Run(ctx)
 	if err != nil {
 		return 0, 0, fmt.Errorf("error retrieving additional uids for user %q: %w", idsOwner, err) // upstream's words
 	}
-	groups, err := exec.CommandContext(ctx, program, "-g", idsOwner).Output()
+	groups, err := program.Command{Name: getsubids, Args: []string{"-g", idsOwner}}.Run(ctx)
 	if err != nil {
 		return 0, 0, fmt.Errorf("error retrieving additional gids for user %q: %w", idsOwner, err) // upstream's words
 	}

@@ -592,5 +592,6 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	if pod.DeletionTimestamp != nil && len(w.state.Running()) == 0 {
 		in.Terminal = true
 	}
+	in.Over, in.Static = w.tornDown, isStatic(pod)
 	return podstatus.Make(in)
 }

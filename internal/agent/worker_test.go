@@ -241,6 +241,28 @@ func TestActiveDeadline(t *testing.T) {
 	}
 }
 
+// TestActiveDeadlineBeforeStart: a pod whose deadline passes before its image is there has containers that ended.
+func TestActiveDeadlineBeforeStart(t *testing.T) {
+	fake := &tellingClock{clocktesting.NewFakeClock(time.Now().Truncate(time.Second)), make(chan time.Duration, 1024)}
+	c, _ := newFake(t, fake)
+	p := onePod("p")
+	p.Spec.ActiveDeadlineSeconds = new(int64(30))
+	p.Spec.Containers[0].Image = "example.org/none:1"
+	c.createAs(p, corev1.PullNever)
+	c.await("p", "waiting", waitingFor("ErrImageNeverPull"))
+	fake.pass(t, 30*time.Second)
+	pod := c.await("p", "ended", func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodFailed && p.Status.ContainerStatuses[0].State.Waiting == nil
+	})
+	end := pod.Status.ContainerStatuses[0].State.Terminated
+	if end == nil || end.Reason != "ContainerStatusUnknown" || end.ExitCode != 137 || end.Message != "The container could not be located when the pod was terminated" {
+		t.Errorf("the container's end: %+v", end)
+	}
+	if pod.Status.Reason != "DeadlineExceeded" {
+		t.Errorf("status: %+v", pod.Status)
+	}
+}
+
 func TestRuntimeRestartIsSurvived(t *testing.T) {
 	c, r := newFake(t, nil)
 	c.create(onePod("p"))

@@ -80,11 +80,16 @@ func sandboxOf(s *runtimeapi.PodSandboxStatus) podstate.Sandbox {
 		HostNetwork: s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE,
 		Networked:   s.Network != nil,
 	}
-	// The addresses end up in the pod's status and in hosts files, and the node dials them: anything else is left out.
+	// The addresses end up in the pod's status and in hosts files, and the node dials them. Whatever the network's plug-ins have said, a pod
+	// has one address a family, and none that means the node itself or only something on a link of it.
+	seen := map[bool]bool{}
 	for _, ip := range append([]*runtimeapi.PodIP{{Ip: s.GetNetwork().GetIp()}}, s.GetNetwork().GetAdditionalIps()...) {
-		if _, err := netip.ParseAddr(ip.GetIp()); err == nil {
-			out.IPs = append(out.IPs, ip.GetIp())
+		a, err := netip.ParseAddr(ip.GetIp())
+		if a = a.Unmap(); err != nil || !a.IsGlobalUnicast() || a.Zone() != "" || seen[a.Is6()] {
+			continue
 		}
+		seen[a.Is6()] = true
+		out.IPs = append(out.IPs, a.String())
 	}
 	return out
 }

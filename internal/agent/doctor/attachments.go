@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The places of host-local's leases and of the results that CNI's library keeps.
@@ -74,6 +77,24 @@ func (n *network) leaseDir() string {
 	return ""
 }
 
+// maxAttachment is the largest file of an attachment that is read: a kept result has what the plug-ins printed.
+const maxAttachment = 4 << 20
+
+// small reads a file. It is not read if it is no regular file, or larger than those of attachments are.
+func small(path string) (text string, ok bool, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO has nothing to say
+	if err != nil {
+		return "", false, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return "", false, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxAttachment+1))
+	return string(data), err == nil && len(data) <= maxAttachment, err
+}
+
 // attachments are all that the network knows of, ordered by container.
 func (n *network) attachments(results string) ([]*attachment, error) {
 	all := map[[2]string]*attachment{}
@@ -101,14 +122,14 @@ func (n *network) attachments(results string) ([]*attachment, error) {
 		}
 		for _, entry := range entries {
 			path := filepath.Join(dir, entry.Name())
-			text, err := os.ReadFile(path)
-			if errors.Is(err, fs.ErrNotExist) || entry.IsDir() {
-				continue
-			}
-			if err != nil {
+			text, ok, err := small(path)
+			if gone(err) != nil {
 				return fmt.Errorf("read attachment: %w", err)
 			}
-			if err := read(path, entry.Name(), string(text)); gone(err) != nil {
+			if !ok {
+				continue
+			}
+			if err := read(path, entry.Name(), text); gone(err) != nil {
 				return err
 			}
 		}

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
 // cgroupFS is where the kernel shows its cgroups.
@@ -244,8 +246,8 @@ func checkPrograms(ctx context.Context, _ *examination) []Finding {
 		}
 	}
 	if nft := find("nft"); nft != "" {
-		if text, err := exec.CommandContext(ctx, nft, "list", "tables").CombinedOutput(); err != nil {
-			out = append(out, Finding{State: Wrong, What: fmt.Sprintf("nft does not work, iptables has to do: %v: %.200s", err, strings.TrimSpace(string(text))), Do: "run as root, on a kernel with nf_tables"})
+		if _, err := (program.Command{Name: nft, Args: []string{"list", "tables"}}).Run(ctx); err != nil {
+			out = append(out, Finding{State: Wrong, What: fmt.Sprintf("nft does not work, iptables has to do: %v", err), Do: "run as root, on a kernel with nf_tables"})
 		}
 	}
 	if len(out) == 0 {

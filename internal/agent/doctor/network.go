@@ -4,21 +4,19 @@
 package doctor
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/mortise-dev/mortise/internal/agent/cni"
+	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
 // usualBinDirs are where CNI plug-ins are, as the node looks for them.
@@ -46,29 +44,6 @@ type verb struct {
 	args                     string
 	fields                   map[string]any // added to the plug-in's configuration
 	capabilities             map[string]any // of the attachment
-}
-
-// What a plug-in may take.
-const (
-	timeout   = time.Minute
-	waitDelay = time.Second // for its output, after it has ended
-	maxSaid   = 1 << 20     // bytes of its output, and as many of its errors
-)
-
-// bounded keeps the beginning of what is written. The rest is taken too, so that its writer does not block.
-type bounded struct {
-	kept     []byte
-	left     int
-	exceeded bool
-}
-
-// Write implements [io.Writer].
-func (b *bounded) Write(p []byte) (int, error) {
-	n := min(len(p), b.left)
-	b.left -= n
-	b.exceeded = b.exceeded || n < len(p)
-	b.kept = append(b.kept, p[:n]...)
-	return len(p), nil
 }
 
 // parse reads a configuration: a list of plug-ins, or one alone.
@@ -159,29 +134,18 @@ func (n *network) call(ctx context.Context, p plugin, v verb) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode CNI configuration: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	c := exec.CommandContext(ctx, path)
-	c.Env = append(os.Environ(), "CNI_COMMAND="+v.command, "CNI_CONTAINERID="+v.container, "CNI_NETNS="+v.netns, "CNI_IFNAME="+v.ifname,
-		"CNI_ARGS="+v.args, "CNI_PATH="+strings.Join(n.binDirs, ":"))
-	c.Stdin = bytes.NewReader(text)
-	c.WaitDelay = waitDelay // what the plug-in started may hold its pipes for longer than it runs
-	out, errs := bounded{left: maxSaid}, bounded{left: maxSaid}
-	c.Stdout, c.Stderr = &out, &errs
-	err = c.Run()
-	if out.exceeded {
-		return nil, fmt.Errorf("CNI plug-in %s, %s: it says more than %d bytes", p.kind, v.command, maxSaid)
+	out, err := program.Command{Name: path, Input: string(text), Env: append(os.Environ(), "CNI_COMMAND="+v.command, "CNI_CONTAINERID="+v.container,
+		"CNI_NETNS="+v.netns, "CNI_IFNAME="+v.ifname, "CNI_ARGS="+v.args, "CNI_PATH="+strings.Join(n.binDirs, ":"))}.Run(ctx)
+	if failed := (*program.Failure)(nil); errors.As(err, &failed) {
+		var said struct{ Msg, Details string }
+		if json.Unmarshal(failed.Output, &said) == nil && said.Msg != "" {
+			err = errors.New(strings.TrimSuffix(said.Msg+": "+said.Details, ": "))
+		}
 	}
 	if err != nil {
-		var said struct{ Msg, Details string }
-		if json.Unmarshal(out.kept, &said) == nil && said.Msg != "" {
-			err = errors.New(strings.TrimSuffix(said.Msg+": "+said.Details, ": "))
-		} else if text := strings.TrimSpace(string(errs.kept)); text != "" {
-			err = fmt.Errorf("%w: %.200s", err, text)
-		}
 		return nil, fmt.Errorf("CNI plug-in %s, %s: %w", p.kind, v.command, err)
 	}
-	return out.kept, nil
+	return out, nil
 }
 
 // input is what the plug-in reads: its part of the configuration with the network's name and version, and what the verb adds.

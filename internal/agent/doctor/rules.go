@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
+	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
 // rule is a line of iptables-save that a CNI plug-in has made for a container.
@@ -108,13 +110,13 @@ func checkRules(ctx context.Context, e *examination) []Finding {
 		if save == "" {
 			continue // said by the check of programs
 		}
-		text, err := exec.CommandContext(ctx, save).Output()
+		text, err := netfilter.SavedBy(ctx, save)
 		if err != nil {
 			out = append(out, unread("rules of "+set[1], err))
 			continue
 		}
 		left := map[string][]rule{}
-		for _, r := range rulesOf(string(text)) {
+		for _, r := range rulesOf(text) {
 			if !e.runtime.sandboxes[r.container] && !young[r.container] {
 				left[r.container] = append(left[r.container], r)
 			}
@@ -134,19 +136,19 @@ func checkRules(ctx context.Context, e *examination) []Finding {
 
 // removeRules removes those that are there still: the plug-ins may have been faster.
 func removeRules(ctx context.Context, iptables, save, container string) error {
-	text, err := exec.CommandContext(ctx, save).Output()
+	text, err := netfilter.SavedBy(ctx, save)
 	if err != nil {
-		return fmt.Errorf("list rules: %w", err)
+		return err
 	}
 	run := func(args ...string) error {
-		if out, err := exec.CommandContext(ctx, iptables, append([]string{"--wait", "10"}, args...)...).CombinedOutput(); err != nil {
-			return fmt.Errorf("remove rule: %w: %.200s", err, out)
+		if _, err := (program.Command{Name: iptables, Args: append([]string{"--wait", "10"}, args...)}).Run(ctx); err != nil {
+			return fmt.Errorf("remove rule: %w", err)
 		}
 		return nil
 	}
 	chains := map[[2]string]bool{}
 	var errs []error
-	for _, r := range rulesOf(string(text)) {
+	for _, r := range rulesOf(text) {
 		if r.container != container {
 			continue
 		}

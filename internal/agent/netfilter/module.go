@@ -8,8 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os/exec"
 	"time"
+
+	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
 // WithModule writes settings of the kernel whose files are there once a module is loaded, which it loads if they are not.
@@ -18,10 +19,9 @@ func WithModule(ctx context.Context, module string, write func() error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if out, failed := exec.CommandContext(ctx, "modprobe", module).CombinedOutput(); failed != nil {
-		return errors.Join(err, fmt.Errorf("load %s: %w: %.200s", module, failed, out))
+	load := program.Command{Name: "modprobe", Args: []string{module}, Time: 10 * time.Second}
+	if _, failed := load.Run(ctx); failed != nil {
+		return errors.Join(err, fmt.Errorf("load %s: %w", module, failed))
 	}
 	return write()
 }

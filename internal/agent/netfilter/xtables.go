@@ -4,13 +4,15 @@
 package netfilter
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
 // XTables writes the rules of one IP family by iptables' programs: those of the kernel's older tables, or those that write nftables under
@@ -42,22 +44,28 @@ func (x *XTables) Check(ctx context.Context) error {
 // Restore writes what a text says, as iptables-restore takes it, and leaves all else. Each of its tables is one transaction.
 func (x *XTables) Restore(ctx context.Context, text string) error { return x.run(ctx, text) }
 
+// What the programs may take of the largest rule sets: they wait 10 seconds for each other, and rewrite whole tables.
+const (
+	rulesTime  = 5 * time.Minute
+	rulesBytes = 256 << 20
+)
+
 func (x *XTables) run(ctx context.Context, text string, options ...string) error {
-	c := exec.CommandContext(ctx, x.restore, append([]string{"--noflush", "-w", "10"}, options...)...)
-	c.Stdin = strings.NewReader(text)
-	var said bytes.Buffer
-	c.Stdout, c.Stderr = &said, &said
-	if err := c.Run(); err != nil {
-		return fmt.Errorf("run %s: %w: %.300s", x.restore, err, strings.Join(strings.Fields(said.String()), " "))
+	c := program.Command{Name: x.restore, Args: append([]string{"--noflush", "-w", "10"}, options...), Input: text, Time: rulesTime}
+	if _, err := c.Run(ctx); err != nil {
+		return fmt.Errorf("run %s: %w", x.restore, err)
 	}
 	return nil
 }
 
 // Save lists all rules of all tables.
-func (x *XTables) Save(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, x.save).Output()
+func (x *XTables) Save(ctx context.Context) (string, error) { return SavedBy(ctx, x.save) }
+
+// SavedBy lists all rules of all tables by a program such as iptables-save.
+func SavedBy(ctx context.Context, save string) (string, error) {
+	out, err := program.Command{Name: save, Time: rulesTime, Output: rulesBytes}.Run(ctx)
 	if err != nil {
-		return "", fmt.Errorf("list rules by %s: %w", x.save, err)
+		return "", fmt.Errorf("list rules by %s: %w", save, err)
 	}
 	return string(out), nil
 }

@@ -80,13 +80,19 @@ func one(in Input, state *podstate.Pod, spec *corev1.Container, old map[string]c
 		s.LastTerminationState = was.LastTerminationState
 	}
 	// A container that has ended and waits to be started again shows that it waits.
-	if waiting, ok := in.Waiting[spec.Name]; ok && newest.State != podstate.Running && !finished(in, spec, newest, k) {
+	if waiting, ok := in.waits(spec); ok && newest.State != podstate.Running && !finished(in, spec, newest, k) {
 		if newest.State == podstate.Exited {
 			s.LastTerminationState = s.State
 		}
 		s.State = corev1.ContainerState{Waiting: &waiting}
 	}
 	return s
+}
+
+// waits is why a container waits to be started; false: nothing is known, or the pod is deleted, and nothing of it starts any more.
+func (in Input) waits(spec *corev1.Container) (corev1.ContainerStateWaiting, bool) {
+	waiting, ok := in.Waiting[spec.Name]
+	return waiting, ok && in.Pod.DeletionTimestamp == nil
 }
 
 // finished says whether the ended container is at its end for good.
@@ -119,7 +125,7 @@ func never(in Input, state *podstate.Pod, spec *corev1.Container, was corev1.Con
 	if known {
 		s.RestartCount, s.LastTerminationState = was.RestartCount, was.LastTerminationState
 	}
-	if waiting, ok := in.Waiting[spec.Name]; ok {
+	if waiting, ok := in.waits(spec); ok {
 		s.State.Waiting = &waiting
 	}
 	if known && was.State.Running != nil && s.LastTerminationState.Terminated == nil {

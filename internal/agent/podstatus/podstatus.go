@@ -52,6 +52,10 @@ type Input struct {
 	Terminal bool
 	// Reason and Message are given with Terminal to a pod that was ended by the node: it failed.
 	Reason, Message string
+	// Over says that the pod is to end and that nothing of it is left: this is its last status.
+	Over bool
+	// Static says that the pod is of no API server's.
+	Static bool
 	// Disruption is the condition DisruptionTarget of a pod that the node ends; nil: it has none of the node's.
 	Disruption *corev1.PodCondition
 	Now        metav1.Time
@@ -113,7 +117,13 @@ func Make(in Input) corev1.PodStatus {
 		// It is as good as over, but others count on an ended pod to have nothing running.
 		out.Phase, out.Reason, out.Message = cmp.Or(old.Phase, corev1.PodPending), old.Reason, old.Message
 	}
+	if in.Over {
+		endContainers(in, &out)
+	}
 	conditions(in, state, &out)
+	if in.Over && !in.Static && !ended(out.Phase) {
+		out.Phase = corev1.PodFailed // the conditions say why it was not ready before
+	}
 	return out
 }
 

@@ -60,7 +60,39 @@ func TestStatuses(t *testing.T) {
 	sidecar := func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{Name: "s", Image: "i", RestartPolicy: &always}}
 	}
+	evicted := func(policy corev1.RestartPolicy, change func(*corev1.Pod), state *podstate.Pod, waits string) Input {
+		return Input{
+			Pod: pod(policy, change), State: state, Terminal: true, Over: true, Reason: "Evicted", Message: "no room",
+			Waiting: map[string]corev1.ContainerStateWaiting{waits: {Reason: "CrashLoopBackOff", Message: "back-off"}},
+		}
+	}
+	doubled := func(s corev1.ContainerStatus) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "i"}, {Name: "j", Image: "i"}}
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}, s}
+		}
+	}
+	gone := func(p *corev1.Pod) {
+		now := metav1.NewTime(at(0))
+		p.DeletionTimestamp = &now
+	}
+	exit := func(code int32) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}
+	}
+	again := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
 	for name, in := range map[string]Input{
+		"over-not-started":       evicted("Always", nil, nil, "c"),
+		"over-backing-off":       evicted("Always", nil, state(lost, ended("c", 1, 0)), "c"),
+		"over-succeeded":         evicted("Never", nil, state(lost, ended("c", 0, 0)), ""),
+		"over-init-not-started":  evicted("Always", doubled(corev1.ContainerStatus{Name: "j", State: again}), nil, ""),
+		"over-second-init-tried": evicted("Always", doubled(corev1.ContainerStatus{Name: "j", State: again, LastTerminationState: exit(3)}), nil, ""),
+		"over-init-done":         evicted("Always", doubled(corev1.ContainerStatus{Name: "j", State: exit(0)}), nil, ""),
+		"over-sidecar-started": evicted("Always", func(p *corev1.Pod) {
+			sidecar(p)
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "s", Started: new(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		}, nil, ""),
+		"over-deleted-backing-off": {Pod: pod("Always", gone), State: state(lost, ended("c", 1, 0)), Terminal: true, Over: true, Waiting: map[string]corev1.ContainerStateWaiting{
+			"c": {Reason: "CrashLoopBackOff", Message: "back-off"}}},
 		"new":                {Pod: pod("Always", nil)},
 		"creating-with-init": {Pod: pod("Always", init), State: state(ready)},
 		"init-running":       {Pod: pod("Always", init), State: state(ready, runs("i", 0))},
@@ -73,14 +105,11 @@ func TestStatuses(t *testing.T) {
 		"restarted": {Pod: pod("Always", nil), State: state(ready, runs("c", 1), ended("c", 1, 0))},
 		"backing-off": {Pod: pod("Always", nil), State: state(ready, ended("c", 1, 0)), Waiting: map[string]corev1.ContainerStateWaiting{
 			"c": {Reason: "CrashLoopBackOff", Message: "back-off"}}},
-		"pull-error": {Pod: pod("Always", nil), State: state(ready), Waiting: map[string]corev1.ContainerStateWaiting{"c": {Reason: "ErrImagePull", Message: "no"}}},
-		"succeeded":  {Pod: pod("Never", nil), State: state(lost, ended("c", 0, 0))},
-		"failed":     {Pod: pod("Never", nil), State: state(lost, ended("c", 2, 0))},
-		"deadline":   {Pod: pod("Always", nil), State: state(ready, runs("c", 0)), Terminal: true, Reason: "DeadlineExceeded", Message: "late"},
-		"deleted": {Pod: pod("Always", func(p *corev1.Pod) {
-			now := metav1.NewTime(at(0))
-			p.DeletionTimestamp = &now
-		}), State: state(lost, ended("c", 137, 0)), Terminal: true},
+		"pull-error":          {Pod: pod("Always", nil), State: state(ready), Waiting: map[string]corev1.ContainerStateWaiting{"c": {Reason: "ErrImagePull", Message: "no"}}},
+		"succeeded":           {Pod: pod("Never", nil), State: state(lost, ended("c", 0, 0))},
+		"failed":              {Pod: pod("Never", nil), State: state(lost, ended("c", 2, 0))},
+		"deadline":            {Pod: pod("Always", nil), State: state(ready, runs("c", 0)), Terminal: true, Reason: "DeadlineExceeded", Message: "late"},
+		"deleted":             {Pod: pod("Always", gone), State: state(lost, ended("c", 137, 0)), Terminal: true},
 		"sidecar-running":     {Pod: pod("Always", sidecar), State: state(ready, runs("c", 0), runs("s", 0))},
 		"sidecar-not-started": {Pod: pod("Always", sidecar), State: state(ready, runs("s", 0)), Started: func(*podstate.Container) bool { return false }},
 		"host-network":        {Pod: pod("Always", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), State: state(podstate.Sandbox{ID: "s0", Ready: true, HostNetwork: true}, runs("c", 0))},
@@ -112,14 +141,31 @@ func TestStatuses(t *testing.T) {
 			if diff := cmp.Diff(string(want), string(text)); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
-			again := in
-			again.Pod = in.Pod.DeepCopy()
-			again.Pod.Status = got
-			again.Now = metav1.NewTime(at(99))
-			if second := Make(again); !Equal(got, second) {
+			next := in
+			next.Pod = in.Pod.DeepCopy()
+			next.Pod.Status = got
+			next.Now = metav1.NewTime(at(99))
+			if second := Make(next); !Equal(got, second) {
 				t.Errorf("not a fixed point:\n%s", cmp.Diff(got, second))
 			}
 		})
+	}
+}
+
+// TestDeletedBeforeStart: the last that is said of a pod whose containers never ran is that it failed, unless it is static. Its conditions
+// are those of before.
+func TestDeletedBeforeStart(t *testing.T) {
+	now := metav1.NewTime(at(0))
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", DeletionTimestamp: &now}}
+	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+	for static, want := range map[bool]corev1.PodPhase{false: corev1.PodFailed, true: corev1.PodPending} {
+		got := Make(Input{Pod: p, Terminal: true, Over: true, Static: static, Now: now})
+		if end := got.ContainerStatuses[0].State.Terminated; got.Phase != want || end == nil || end.Reason != "ContainerStatusUnknown" || end.ExitCode != 137 {
+			t.Errorf("static %t: phase %s, container %+v", static, got.Phase, got.ContainerStatuses[0].State)
+		}
+		if c := condition(got.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionFalse || c.Reason != "ContainersNotReady" {
+			t.Errorf("static %t: condition Ready is %+v", static, c)
+		}
 	}
 }
 

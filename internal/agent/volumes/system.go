@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mortise-dev/mortise/internal/agent/program"
 )
 
 // System mounts with the kernel's calls.
@@ -37,6 +38,9 @@ func (System) Huge(dir string, page int64) error {
 	return os.NewSyscallError("mount", unix.Mount("nodev", dir, "hugetlbfs", 0, fmt.Sprintf("pagesize=%d", page)))
 }
 
+// mountTime is the most that mount(8) may take. A server that does not answer is asked for two minutes by mount.nfs.
+const mountTime = 10 * time.Minute
+
 // Mount runs mount(8), which knows the helpers of file systems. It ends with ctx. The source and the directory are no options, whatever
 // they begin with, and the agent's environment stays with the agent.
 func (System) Mount(ctx context.Context, source, dir, kind string, options []string) error {
@@ -44,13 +48,12 @@ func (System) Mount(ctx context.Context, source, dir, kind string, options []str
 	if len(options) > 0 {
 		args = append(args, "-o", strings.Join(options, ","))
 	}
-	c := exec.CommandContext(ctx, "mount", slices.Concat(args, []string{"--", source, dir})...)
-	c.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
-	c.WaitDelay = time.Second // a helper of it may hold the pipe
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("mount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s", err, strings.Join(append(args, source, dir), " "), out) // upstream's words
+	c := program.Command{Name: "mount", Args: slices.Concat(args, []string{"--", source, dir}), Time: mountTime}
+	_, err := c.Run(ctx)
+	if failed := (*program.Failure)(nil); errors.As(err, &failed) {
+		return fmt.Errorf("mount failed: %w\nMounting command: mount\nMounting arguments: %s\nOutput: %s", failed.Err, strings.Join(append(args, source, dir), " "), failed.Said()) // upstream's words
 	}
-	return nil
+	return err
 }
 
 // Unmount detaches what is mounted at dir.

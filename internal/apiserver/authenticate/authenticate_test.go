@@ -485,6 +485,12 @@ func TestSignaturesAreForgotten(t *testing.T) {
 	if parsed != 3*maxKnown+2 {
 		t.Error("new keys did not make it look again")
 	}
+	for _, generation := range []uint64{0, 0, 1, 1} { // its keys were replaced while it was verified
+		get("late", generation)
+	}
+	if parsed != 3*maxKnown+5 {
+		t.Errorf("%d times a token was parsed whose keys were replaced, want 3", parsed-3*maxKnown-2)
+	}
 }
 
 func FuzzToken(f *testing.F) {

@@ -235,6 +235,31 @@ func TestFilesThatAreWrong(t *testing.T) {
 	}
 }
 
+// TestWaysToIssuers: an issuer is reached by the way that its configuration names.
+func TestWaysToIssuers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "egress.yaml")
+	text := "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n"
+	kinds := []apiserverconfig.EgressSelectorType{apiserverconfig.EgressSelectorCluster, apiserverconfig.EgressSelectorControlPlane}
+	for _, kind := range kinds {
+		text += "- {name: " + string(kind) + ", connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: /nosuch/" + string(kind) + "}}}}\n"
+	}
+	write(t, file, []byte(text))
+	ledger := extension.NewLedger(clock.RealClock{})
+	ways, err := egress.Load(file, ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := &jwt{deps: Deps{Egress: ways, Ledger: ledger}}
+	for _, kind := range kinds {
+		client, err := j.client(apiserverconfig.Issuer{URL: "https://issuer.invalid", EgressSelectorType: kind})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.Get("https://issuer.invalid/keys")
+		refuses(t, string(kind), err, "/nosuch/"+string(kind))
+	}
+}
+
 // TestLongestKeyID of an external signer.
 func TestLongestKeyID(t *testing.T) {
 	x := &External{now: time.Now}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -82,9 +83,13 @@ func TestCertificateIsRemembered(t *testing.T) {
 	if got := ask(r); got != "alice" || left != time.Hour {
 		t.Errorf("%s, who has %s left", got, left)
 	}
+	first, _, err := c.AuthenticateRequest(r)
+	if err != nil {
+		t.Fatal(err)
+	}
 	now = begin.Add(time.Hour - time.Second)
-	if got := ask(r); got != "alice" {
-		t.Errorf("a second before the end: %s", got)
+	if again, _, err := c.AuthenticateRequest(r); again != first {
+		t.Errorf("a second before the end it is verified again: %v, %v", again, err)
 	}
 	now = begin.Add(time.Hour + time.Second)
 	if got := ask(r); got != "error" {
@@ -149,6 +154,9 @@ func TestSubject(t *testing.T) {
 			t.Errorf("%s: %+v", what, resp)
 		}
 	}
+	if got, want := UIDAttribute().String(), "1.3.6.1.4.1.57683.2"; got != want { // in certificates that others made
+		t.Errorf("uids are in attribute %s, want %s", got, want)
+	}
 	if resp, err := subject(name(), true); err != nil || len(resp.User.GetExtra()) != 0 {
 		t.Errorf("the server's own: %+v, %v", resp, err)
 	}
@@ -184,12 +192,15 @@ func TestFrontProxyHeaders(t *testing.T) {
 	// without a front proxy the usual headers are nobody's business either
 	w := newWorld(t, Settings{}, nil)
 	r = httptest.NewRequest(http.MethodGet, "/", nil)
-	r.Header = http.Header{"X-Remote-User": {"carol"}, "X-Remote-Extra-K": {"v"}, "Other": {"5"}}
-	if who, err := w.Authenticate(r); err != nil || who.GetName() != AnonymousUser {
-		t.Errorf("who %v, %v", who, err)
-	}
-	if diff := cmp.Diff(http.Header{"Other": {"5"}}, r.Header); diff != "" {
-		t.Errorf("headers stay: %s", diff)
+	for _, want := range []http.Header{{"Other": {"5"}}, {}} {
+		r.Header = want.Clone()
+		r.Header["X-Remote-User"], r.Header["X-Remote-Extra-K"] = []string{"carol"}, []string{"v"}
+		if who, err := w.Authenticate(r); err != nil || who.GetName() != AnonymousUser {
+			t.Errorf("who %v, %v", who, err)
+		}
+		if diff := cmp.Diff(want, r.Header); diff != "" {
+			t.Errorf("headers stay: %s", diff)
+		}
 	}
 }
 
@@ -378,6 +389,20 @@ func TestExternalSignerRuns(t *testing.T) {
 	if x.MaxExpiration() != 10*time.Minute || x.Generation() != 1 {
 		t.Errorf("lives %s, generation %d", x.MaxExpiration(), x.Generation())
 	}
+	metrics := func(fetched, signed, at float64) {
+		t.Helper()
+		var fetchedAt, keysOf dto.Metric
+		if err := errors.Join(w.metrics.fetchedAt.WithLabelValues().Write(&fetchedAt), w.metrics.keysOf.WithLabelValues().Write(&keysOf)); err != nil {
+			t.Fatal(err)
+		}
+		if n := counted(w.metrics.fetched.WithLabelValues("OK")); n != fetched || fetchedAt.GetGauge().GetValue() != at || keysOf.GetGauge().GetValue() == 0 {
+			t.Errorf("keys were fetched %v times, at last at %v", n, fetchedAt.GetGauge())
+		}
+		if n := counted(w.metrics.signed.WithLabelValues("OK")); n != signed {
+			t.Errorf("%v tokens were signed", n)
+		}
+	}
+	metrics(1, 0, 1e9)
 	<-late
 	late <- 2 * time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
@@ -389,6 +414,16 @@ func TestExternalSignerRuns(t *testing.T) {
 	p.mu.Unlock()
 	if _, err := x.Sign(t.Context(), []byte("{}")); err != nil {
 		t.Errorf("a good header: %v", err)
+	}
+	metrics(2, 1, 1e9+7200)
+	p.mu.Lock()
+	p.keys["b"] = ecdsaKey(t)
+	p.mu.Unlock()
+	for i, id := range []string{"a", "b", "b", "c"} {
+		found := x.Find(t.Context(), id)
+		if len(found) == 1 != (id != "c") || x.Generation() != []uint64{2, 3, 3, 4}[i] {
+			t.Errorf("key %s: found %v by fetching %d times", id, found, x.Generation())
+		}
 	}
 	cancel()
 	<-ended

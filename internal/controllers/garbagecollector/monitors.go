@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -52,8 +53,9 @@ type monitors struct {
 }
 
 type monitor struct {
-	stop   context.CancelFunc
-	synced <-chan struct{}
+	stop    context.CancelFunc
+	synced  <-chan struct{}
+	stopped <-chan struct{} // nil: it is never stopped
 }
 
 func newMonitors(d *controllers.Deps, observed func(*object), removed func(types.UID), defined func(group string)) (*monitors, error) {
@@ -100,14 +102,12 @@ func (m *monitors) await(ctx context.Context) {
 	timer := m.clock.NewTimer(patience)
 	defer timer.Stop()
 	m.mu.Lock()
-	var waits []<-chan struct{}
-	for _, w := range m.running {
-		waits = append(waits, w.synced)
-	}
+	waits := slices.Collect(maps.Values(m.running))
 	m.mu.Unlock()
-	for _, synced := range waits {
+	for _, w := range waits {
 		select {
-		case <-synced:
+		case <-w.synced:
+		case <-w.stopped: // the resource is no more
 		case <-timer.C():
 			m.log.Warn("begin to judge without all lists")
 			return
@@ -243,7 +243,7 @@ func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.
 	one := follow.New(func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) }, func(g follow.Gone) { m.removed(g.UID) })
 	ctx, stop := context.WithCancel(ctx)
 	group.Go(func() error { return one.Run(ctx, m.d.Metadata, gvr) })
-	return &monitor{stop: stop, synced: one.Synced()}, nil
+	return &monitor{stop: stop, synced: one.Synced(), stopped: ctx.Done()}, nil
 }
 
 func describe(gvr schema.GroupVersionResource, kind string, o metav1.Object) *object {

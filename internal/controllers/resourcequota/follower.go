@@ -39,9 +39,10 @@ type follower struct {
 }
 
 type followed struct {
-	gvr    schema.GroupVersionResource
-	synced <-chan struct{}
-	stop   context.CancelFunc
+	gvr       schema.GroupVersionResource
+	synced    <-chan struct{}
+	forgotten chan struct{} // closed when it is followed no more, and may never be synced
+	stop      context.CancelFunc
 }
 
 func newFollower(d *controllers.Deps, released func(schema.GroupResource, string)) *follower {
@@ -56,19 +57,22 @@ func (f *follower) begin(ctx context.Context, group *errgroup.Group) { f.ctx, f.
 
 // follow returns once deletions of a resource will be heard of; false if nobody serves it, or not so that it could be counted.
 func (f *follower) follow(ctx context.Context, r schema.GroupResource) (schema.GroupVersionResource, bool, error) {
-	one, err := f.start(r)
-	if err != nil || one == nil {
-		return schema.GroupVersionResource{}, false, err
-	}
 	timer := f.d.Clock.NewTimer(patience)
 	defer timer.Stop()
-	select {
-	case <-one.synced:
-		return one.gvr, true, nil
-	case <-timer.C():
-		return one.gvr, false, fmt.Errorf("no list after %s", patience)
-	case <-ctx.Done():
-		return one.gvr, false, ctx.Err()
+	for {
+		one, err := f.start(r)
+		if err != nil || one == nil {
+			return schema.GroupVersionResource{}, false, err
+		}
+		select {
+		case <-one.synced:
+			return one.gvr, true, nil
+		case <-one.forgotten: // its group is looked up anew
+		case <-timer.C():
+			return one.gvr, false, fmt.Errorf("no list after %s", patience)
+		case <-ctx.Done():
+			return one.gvr, false, ctx.Err()
+		}
 	}
 }
 
@@ -82,7 +86,7 @@ func (f *follower) start(r schema.GroupResource) (*followed, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
-	one := &followed{gvr: gvr, stop: func() {}}
+	one := &followed{gvr: gvr, forgotten: make(chan struct{}), stop: func() {}}
 	informer, err := f.informer(gvr)
 	if err != nil {
 		return nil, err
@@ -179,8 +183,8 @@ func (f *follower) forget(group string) {
 	for r, one := range f.followed {
 		if r.Group == group {
 			one.stop()
+			close(one.forgotten)
 			delete(f.followed, r)
 		}
 	}
-	f.d.RESTMapper.Reset()
 }

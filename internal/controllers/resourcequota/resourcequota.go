@@ -137,6 +137,8 @@ func names(r schema.GroupResource, q *corev1.ResourceQuota) bool {
 
 // changed has the quotas counted that limit resources of a group which are served now, or no more.
 func (c *controller) changed(_ context.Context, group string) error {
+	// Before the quotas are looked at: one that comes later is counted by what is served now.
+	c.follower.d.RESTMapper.Reset()
 	all, err := c.quotas.List(labels.Everything())
 	if err != nil {
 		return fmt.Errorf("list quotas: %w", err)

@@ -136,12 +136,8 @@ func (p *plugin) ask(ctx context.Context, review *v1alpha1.ImageReview) (v1alpha
 	var own error
 	var answer v1alpha1.ImageReview
 	err := p.ledger.Call(ctx, p.ref, policy, func(ctx context.Context) error {
-		result, code := p.client.Post().Body(review).Do(ctx), 0
+		result := p.client.Post().Body(review).Do(ctx)
 		if own = result.Error(); own != nil {
-			return own
-		}
-		if result.StatusCode(&code); code < 200 || code >= 300 {
-			own = fmt.Errorf("Error contacting webhook: %d", code) //nolint:staticcheck // upstream's words
 			return own
 		}
 		answer = v1alpha1.ImageReview{}
@@ -149,7 +145,7 @@ func (p *plugin) ask(ctx context.Context, review *v1alpha1.ImageReview) (v1alpha
 		return own
 	})
 	if own != nil {
-		return v1alpha1.ImageReviewStatus{}, own
+		err = own
 	}
 	return answer.Status, err
 }

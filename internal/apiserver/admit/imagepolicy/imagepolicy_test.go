@@ -160,14 +160,86 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
+// TestAnswersAreRememberedWhole: who asks again hears the same, reason and audit annotations included.
+func TestAnswersAreRememberedWhole(t *testing.T) {
+	for say, want := range map[string]string{
+		`{"allowed":true,"auditAnnotations":{"a":"b"}}`:     "",
+		`{"reason":"too old","auditAnnotations":{"a":"b"}}`: `pods "p" is forbidden: image policy webhook backend denied one or more images: too old`,
+	} {
+		b := newBackend(t, func(int) (int, string) { return 200, status(say) })
+		p, _ := newPlugin(t, b, "")
+		for i := range 2 {
+			got, notes := ask(t, p, "a", "")
+			if got != want || notes["imagepolicywebhook.image-policy.k8s.io/a"] != "b" || len(b.asked) != 1 {
+				t.Errorf("%s, time %d: %q, %v after %d calls", say, i, got, notes, len(b.asked))
+			}
+		}
+	}
+}
+
+// TestWhatIsAskedAbout: pods that are created and changed, and nothing else; what says that it is one and is not is refused.
+func TestWhatIsAskedAbout(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
+	for _, c := range []struct {
+		operation admit.Operation
+		group     string
+		plural    string
+		obj       resource.Object
+		want      string
+		asked     int
+	}{
+		{admit.Create, "", "pods", pod, "", 1},
+		{admit.Update, "", "pods", pod, "", 1},
+		{admit.Delete, "", "pods", pod, "", 0},
+		{admit.Connect, "", "pods", pod, "", 0},
+		{admit.Create, "example.com", "pods", pod, "", 0},
+		{admit.Create, "", "deployments", pod, "", 0},
+		{admit.Create, "", "pods", &corev1.Secret{}, "Resource was marked with kind Pod but was unable to be converted", 0},
+	} {
+		b := newBackend(t, func(int) (int, string) { return 200, status(`{"allowed":true}`) })
+		p, _ := newPlugin(t, b, "")
+		err := p.Validate(t.Context(), nil, &admit.Attributes{
+			Operation: c.operation, Descriptor: &resource.Descriptor{Group: c.group, Resource: c.plural}, Version: "v1", Name: "p", Object: c.obj,
+		})
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != c.want || len(b.asked) != c.asked {
+			t.Errorf("%s of %s.%s, a %T: %q after %d calls", c.operation, c.plural, c.group, c.obj, got, len(b.asked))
+		}
+	}
+}
+
+// TestAnswersThatAreNone: what cannot be read as an answer is a failure of the backend, and is not asked for again.
+func TestAnswersThatAreNone(t *testing.T) {
+	for _, answer := range []string{"nonsense", `{"apiVersion":"v1","kind":"Pod"}`, status(`7`)} {
+		b := newBackend(t, func(int) (int, string) { return 200, answer })
+		p, ledger := newPlugin(t, b, "")
+		got, _ := ask(t, p, "a", "")
+		if !strings.HasPrefix(got, `pods "p" is forbidden: `) || strings.Contains(got, "rejected by webhook backend") || len(b.asked) != 1 {
+			t.Errorf("%s: %q after %d calls", answer, got, len(b.asked))
+		}
+		if e := ledger.Snapshot()[0]; e.State != extension.Failing || e.Failures != 1 {
+			t.Errorf("%s: the ledger has %+v", answer, e)
+		}
+		b = newBackend(t, func(int) (int, string) { return 200, answer })
+		p, _ = newPlugin(t, b, ", defaultAllow: true")
+		if got, notes := ask(t, p, "a", ""); got != "" || notes["imagepolicywebhook.image-policy.k8s.io/failed-open"] != "true" {
+			t.Errorf("%s, allowed without the backend: %q, %v", answer, got, notes)
+		}
+	}
+}
+
 // TestFailing: a backend that breaks down is asked five times; then the configuration decides.
 func TestFailing(t *testing.T) {
 	broken := func(int) (int, string) {
-		return 500, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500}`
+		return 500, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500,"message":"too busy"}`
 	}
 	b := newBackend(t, broken)
 	p, ledger := newPlugin(t, b, "")
-	if got, _ := ask(t, p, "a", ""); !strings.HasPrefix(got, `pods "p" is forbidden: `) || len(b.asked) != 5 {
+	const refused = `pods "p" is forbidden: too busy`
+	if got, _ := ask(t, p, "a", ""); got != refused || len(b.asked) != 5 {
 		t.Errorf("%q after %d calls", got, len(b.asked))
 	}
 	entries := ledger.Snapshot()
@@ -197,8 +269,24 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// TestConfiguration: a bad one is refused.
+// TestConfiguration: a bad one is refused, and times may be as short and as long as they may.
 func TestConfiguration(t *testing.T) {
+	b := newBackend(t, func(int) (int, string) { return 200, status(`{}`) })
+	for _, times := range []string{"", ", allowTTL: 1, denyTTL: 1", ", allowTTL: 1800, denyTTL: 1800", ", allowTTL: -1, denyTTL: -1"} {
+		if p, _ := newPlugin(t, b, times); p.Name() != "ImagePolicyWebhook" {
+			t.Errorf("%s: made %s", times, p.Name())
+		}
+	}
+	if _, err := imagepolicy.New(strings.NewReader(fmt.Sprintf("imagePolicy: {kubeConfigFile: %q, retryBackoff: 300000}", b.path))); err != nil {
+		t.Error(err)
+	}
+	untrusted := filepath.Join(t.TempDir(), "untrusted")
+	c := clientapi.NewConfig()
+	c.Clusters["b"] = &clientapi.Cluster{Server: "https://localhost", CertificateAuthorityData: []byte("nonsense")}
+	c.Contexts["b"], c.CurrentContext = &clientapi.Context{Cluster: "b"}, "b"
+	if err := clientcmd.WriteToFile(*c, untrusted); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := imagepolicy.New(nil); err == nil || err.Error() != "no config specified" {
 		t.Errorf("without configuration: %v", err)
 	}
@@ -207,13 +295,14 @@ func TestConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	for in, want := range map[string]string{
-		"imagePolicy: {allowTTL: 1801}":                       "allowTTL: valid value is between 1s and 30m0s, got 1801",
-		"imagePolicy: {denyTTL: -2}":                          "denyTTL: valid value",
-		"imagePolicy: {retryBackoff: 300001}":                 "retryBackoff: valid value",
-		"imagePolicy: {retryBackoff: 9223372036854775807}":    "retryBackoff: valid value",
-		"imagePolicy: {kubeConfig: x}":                        "unknown field",
-		"imagePolicy: {kubeConfigFile: /nowhere/at/all}":      "/nowhere/at/all",
-		fmt.Sprintf("imagePolicy: {kubeConfigFile: %q}", bad): bad,
+		"imagePolicy: {allowTTL: 1801}":                             "allowTTL: valid value is between 1s and 30m0s, got 1801",
+		"imagePolicy: {denyTTL: -2}":                                "denyTTL: valid value",
+		"imagePolicy: {retryBackoff: 300001}":                       "retryBackoff: valid value",
+		"imagePolicy: {retryBackoff: 9223372036854775807}":          "retryBackoff: valid value",
+		"imagePolicy: {kubeConfig: x}":                              "unknown field",
+		"imagePolicy: {kubeConfigFile: /nowhere/at/all}":            "/nowhere/at/all",
+		fmt.Sprintf("imagePolicy: {kubeConfigFile: %q}", bad):       bad,
+		fmt.Sprintf("imagePolicy: {kubeConfigFile: %q}", untrusted): "unable to load root certificates",
 	} {
 		if _, err := imagepolicy.New(strings.NewReader(in)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", in, err, want)

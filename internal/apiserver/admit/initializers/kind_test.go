@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
 )
 
 // TestConfigurationsAreChecked writes configurations that are wrong in one thing each.
@@ -25,34 +24,34 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		{`{name: a.example.com, rules: [{apiGroups: ["*"], apiVersions: ["*"], resources: ["*"]}]}`, ""},
 		{`{rules: []}`, `initializers[0].name: Required value`},
 		{`{name: ""}`, `initializers[0].name: Required value`},
-		{`{name: example.com}`, `initializers[0].name: Invalid value: "example.com": should be a domain with at least three segments separated by dots`},
+		{`{name: example.com}`,
+			`initializers[0].name: Invalid value: "example.com": should be a domain with at least three segments separated by dots`},
 		{`{name: A.example.com}`, `initializers[0].name: Invalid value: "A.example.com": a lowercase RFC 1123 subdomain`},
 		{good + "," + good, `initializers[1]: Duplicate value: {"name":"a.example.com"}`},
-		{`{name: a.example.com, rules: [{}]}`, `[initializers[0].rules[0].apiGroups: Required value, initializers[0].rules[0].apiVersions: Required value, initializers[0].rules[0].resources: Required value]`},
-		{`{name: a.example.com, rules: [{apiGroups: ["*", apps], apiVersions: [v1], resources: [pods]}]}`, `initializers[0].rules[0].apiGroups: Invalid value: ["*","apps"]: if '*' is present, must not specify other API groups`},
-		{`{name: a.example.com, rules: [{apiGroups: [""], apiVersions: ["*", v1], resources: [pods]}]}`, `initializers[0].rules[0].apiVersions: Invalid value: ["*","v1"]: if '*' is present, must not specify other API versions`},
-		{`{name: a.example.com, rules: [{apiGroups: [""], apiVersions: [""], resources: [pods]}]}`, `initializers[0].rules[0].apiVersions[0]: Required value`},
-		{`{name: a.example.com, rules: [{apiGroups: [""], apiVersions: [v1], resources: [pods/status]}]}`, `initializers[0].rules[0].resources[0]: Invalid value: "pods/status": must not specify subresources`},
-		{`{name: a.example.com, rules: [{apiGroups: [""], apiVersions: [v1], resources: [pods, "*"]}]}`, `initializers[0].rules[0].resources: Invalid value: ["pods","*"]: if '*' is present, must not specify other resources`},
-		{`{name: a.example.com, rules: [{apiGroups: [rbac.authorization.k8s.io], apiVersions: [v1], resources: [roles]}]}`, `initializers[0].rules[0].apiGroups[0]: Invalid value: "rbac.authorization.k8s.io": objects of this group configure the server itself and cannot wait for initializers`},
-		{`{name: a.example.com, objectSelector: {matchExpressions: [{key: a, operator: Near}]}}`, `initializers[0].objectSelector.matchExpressions[0].operator: Invalid value: "Near": not a valid selector operator`},
-		{`{name: a.example.com, namespaceSelector: {matchLabels: {"a b": c}}}`, `initializers[0].namespaceSelector.matchLabels: Invalid value: "a b"`},
+		{`{name: a.example.com, rules: [{}]}`,
+			`[initializers[0].rules[0].apiGroups: Required value, initializers[0].rules[0].apiVersions: Required value, initializers[0].rules[0].resources: Required value]`},
+		{`{name: a.example.com, rules: [{apiGroups: ["*", apps], apiVersions: [v1], resources: [pods]}]}`,
+			`initializers[0].rules[0].apiGroups: Invalid value: ["*","apps"]: if '*' is present, must not specify other API groups`},
+		{`{name: a.example.com, rules: [{apiGroups: [""], apiVersions: ["*", v1], resources: [pods]}]}`,
+			`initializers[0].rules[0].apiVersions: Invalid value: ["*","v1"]: if '*' is present, must not specify other API versions`},
+		{`{name: a.example.com, rules: [{apiGroups: [""], apiVersions: [""], resources: [pods]}]}`,
+			`initializers[0].rules[0].apiVersions[0]: Required value`},
+		{`{name: a.example.com, rules: [{apiGroups: [""], apiVersions: [v1], resources: [pods/status]}]}`,
+			`initializers[0].rules[0].resources[0]: Invalid value: "pods/status": must not specify subresources`},
+		{`{name: a.example.com, rules: [{apiGroups: [""], apiVersions: [v1], resources: [pods, "*"]}]}`,
+			`initializers[0].rules[0].resources: Invalid value: ["pods","*"]: if '*' is present, must not specify other resources`},
+		{`{name: a.example.com, rules: [{apiGroups: [rbac.authorization.k8s.io], apiVersions: [v1], resources: [roles]}]}`,
+			`initializers[0].rules[0].apiGroups[0]: Invalid value: "rbac.authorization.k8s.io": objects of this group configure the server itself and cannot wait for initializers`},
+		{`{name: a.example.com, objectSelector: {matchExpressions: [{key: a, operator: Near}]}}`,
+			`initializers[0].objectSelector.matchExpressions[0].operator: Invalid value: "Near": not a valid selector operator`},
+		{`{name: a.example.com, namespaceSelector: {matchLabels: {"a b": c}}}`,
+			`initializers[0].namespaceSelector.matchLabels: Invalid value: "a b"`},
 		{`{name: a.example.com, deadlineSeconds: 0}`, `initializers[0].deadlineSeconds: Invalid value: 0`},
 		{`{name: a.example.com, deadlineSeconds: 86401}`, `initializers[0].deadlineSeconds: Invalid value: 86401`},
-		{`{name: a.example.com, failurePolicy: Maybe}`, `initializers[0].failurePolicy: Unsupported value: "Maybe": supported values: "Fail", "Ignore"`},
+		{`{name: a.example.com, failurePolicy: Maybe}`,
+			`initializers[0].failurePolicy: Unsupported value: "Maybe": supported values: "Fail", "Ignore"`},
 	} {
-		u := &unstructured.Unstructured{}
-		text := `{apiVersion: extension.mortise.dev/v1alpha1, kind: InitializerConfiguration, metadata: {name: c}, initializers: [` + c.initializers + "]}"
-		if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
-			t.Fatal(err)
-		}
-		b, err := u.MarshalJSON() // numbers as the server reads them
-		if err == nil {
-			err = u.UnmarshalJSON(b)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := configuration(t, "c", c.initializers)
 		kind.Hub().Default(u)
 		got := ""
 		if errs := kind.Strategy.Validate(t.Context(), u); len(errs) > 0 {

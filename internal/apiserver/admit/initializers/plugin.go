@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -85,37 +84,32 @@ func (p *Plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attrib
 		}
 		return p.below(a)
 	}
-	begun, before := p.clock.Now(), a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation]
-	was := a.Object
-	if explain.From(ctx).Keeps() {
-		was = a.Object.DeepCopyObject().(resource.Object)
-	}
 	write := p.update
 	if a.Operation == admit.Create {
 		write = p.create
 	}
-	err := write(ctx, b, a)
-	if err == nil && a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation] != before {
-		p.explain(ctx, begun, was, a.Object)
+	if t := explain.From(ctx); t.Keeps() {
+		return p.explain(t, a, func() error { return write(ctx, b, a) })
 	}
-	return err
+	return write(ctx, b, a)
 }
 
-// explain tells the request's trace what an object was made to wait for.
-func (p *Plugin) explain(ctx context.Context, begun time.Time, before, after resource.Object) {
-	t := explain.From(ctx)
-	if !t.Keeps() {
-		return
+// explain tells the request's trace what an object is made to wait for.
+func (p *Plugin) explain(t *explain.Trace, a *admit.Attributes, write func() error) error {
+	begun, before := p.clock.Now(), a.Object.DeepCopyObject().(resource.Object)
+	err := write()
+	if err != nil || a.Object.GetAnnotations()[v1alpha1.InitializersAnnotation] == before.GetAnnotations()[v1alpha1.InitializersAnnotation] {
+		return err
 	}
 	s := explain.Step{Phase: trace.Mutate, Kind: trace.Plugin, Name: Name, Result: trace.Changed, Took: p.clock.Since(begun)}
-	var err error
 	if s.Before, err = json.Marshal(before); err == nil {
-		s.After, err = json.Marshal(after)
+		s.After, err = json.Marshal(a.Object)
 	}
 	if err != nil { // what changed is not told then, but that it did
 		s.Before, s.After = nil, nil
 	}
 	t.Step(s)
+	return nil
 }
 
 // mayBelow refuses who may not initialise to change an object that waits by way of a subresource: its status, its scale, the node

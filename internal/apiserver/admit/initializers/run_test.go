@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -34,9 +36,14 @@ type kept struct {
 	mu      sync.Mutex
 	objects map[string]*corev1.ConfigMap
 	changes chan change
-	fails   int // how many changes still fail
+	fails   int   // how many changes still fail
+	blind   error // of who follows what waits
+	mute    error // of who records events
 	history []string
+	events  []*corev1.Event
 	begun   time.Time
+	metrics *prometheus.Registry
+	kind    *resource.Descriptor // nil: it is not served
 }
 
 // change is what an object is after one.
@@ -62,12 +69,28 @@ func (k *kept) put(name string, i *v1alpha1.Initializers) {
 	k.store(name, m)
 }
 
+// behind stores what nobody is told of; without a UID the object is gone.
+func (k *kept) behind(name string, i *v1alpha1.Initializers, uid types.UID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: uid}}
+	if err := v1alpha1.SetInitializers(m, i); err != nil {
+		panic(err)
+	}
+	if k.objects[name] = m; uid == "" {
+		k.objects[name] = nil
+	}
+}
+
 func (k *kept) store(name string, m *corev1.ConfigMap) {
 	k.objects[name] = m
 	k.changes <- change{name, m}
 }
 
 func (k *kept) FollowHeld(ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)) error {
+	if k.blind != nil {
+		return k.blind
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,19 +144,43 @@ func (k *kept) SettleHeld(_ context.Context, _ schema.GroupResource, _, name str
 func (k *kept) Create(_ context.Context, _ schema.GroupResource, obj resource.Object, _ bool) (resource.Object, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.mute != nil {
+		return nil, k.mute
+	}
 	e := obj.(*corev1.Event)
 	k.note("event: %s %s %s", e.InvolvedObject.Name, e.Reason, e.Message)
+	k.events = append(k.events, e)
 	return obj, nil
+}
+
+// logged writes errors down as what happened to what is kept.
+type logged struct {
+	slog.Handler
+	*kept
+}
+
+func (logged) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l logged) Handle(_ context.Context, r slog.Record) error {
+	line := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		line += fmt.Sprintf(" %s=%v", a.Key, a.Value)
+		return true
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.note("log: %s", line)
+	return nil
 }
 
 // running has a plug-in follow what is kept, and ends it with the test.
 func running(t *testing.T, k *kept) *extension.Ledger {
-	k.objects, k.changes, k.begun = map[string]*corev1.ConfigMap{}, make(chan change, 100), time.Now()
+	k.objects, k.changes, k.begun, k.metrics = map[string]*corev1.ConfigMap{}, make(chan change, 100), time.Now(), prometheus.NewRegistry()
 	p := New(clock.RealClock{})
 	ledger := extension.NewLedger(clock.RealClock{})
 	if err := p.Join(&admit.Host{
-		Log: slog.New(slog.DiscardHandler), Ledger: ledger, Backend: func() resource.Backend { return k },
-		Kind: func(schema.GroupResource) *resource.Descriptor { return nil },
+		Log: slog.New(logged{slog.DiscardHandler, k}), Ledger: ledger, Backend: func() resource.Backend { return k }, Metrics: k.metrics,
+		Kind: func(schema.GroupResource) *resource.Descriptor { return k.kind },
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -153,6 +200,8 @@ func pending(since time.Time, of ...v1alpha1.Pending) *v1alpha1.Initializers {
 	return &v1alpha1.Initializers{Pending: of, Since: metav1.NewMicroTime(since)}
 }
 
+const unsettled = "settle an object that waits for an initializer object=configmaps ns/m initializer=a.example.com error=the disk is full"
+
 func TestDeadlinesPass(t *testing.T) {
 	a := v1alpha1.Pending{Name: "a.example.com", DeadlineSeconds: 10, FailurePolicy: v1alpha1.Ignore}
 	b := v1alpha1.Pending{Name: "b.example.com", DeadlineSeconds: 20, FailurePolicy: v1alpha1.Fail}
@@ -168,8 +217,10 @@ func TestDeadlinesPass(t *testing.T) {
 			"30s: event: m InitializationFailed initializer b.example.com did not finish with configmaps ns/m within 20s",
 		}},
 		{"the last is passed over", 0, func(k *kept) { k.put("m", pending(time.Now(), a)) }, []string{"10s: m is initialised"}},
-		{"the time before a restart counts", 0, func(k *kept) { k.put("m", pending(time.Now().Add(-7*time.Second), a)) }, []string{"3s: m is initialised"}},
-		{"what is long overdue is settled at once", 0, func(k *kept) { k.put("m", pending(time.Now().Add(-time.Hour), a)) }, []string{"0s: m is initialised"}},
+		{"the time before a restart counts", 0, func(k *kept) { k.put("m", pending(time.Now().Add(-7*time.Second), a)) },
+			[]string{"3s: m is initialised"}},
+		{"what is long overdue is settled at once", 0, func(k *kept) { k.put("m", pending(time.Now().Add(-time.Hour), a)) },
+			[]string{"0s: m is initialised"}},
 		{"a list without settings has the defaults", 0, func(k *kept) { k.put("m", pending(time.Now(), v1alpha1.Pending{Name: "c.example.com"})) }, []string{
 			"30s: m is rejected: 500 InitializerDeadlineExceeded initializer c.example.com did not finish with configmaps ns/m within 30s",
 			"30s: event: m InitializationFailed initializer c.example.com did not finish with configmaps ns/m within 30s",
@@ -198,8 +249,29 @@ func TestDeadlinesPass(t *testing.T) {
 			k.put("m", i)
 		}, []string{"0s: m is rejected: 403 Forbidden no"}},
 		{"what cannot be changed is tried again, later and later", 3, func(k *kept) { k.put("m", pending(time.Now(), a)) }, []string{
-			"10s: m cannot be changed", "11s: m cannot be changed", "13s: m cannot be changed", "17s: m is initialised",
+			"10s: m cannot be changed", "10s: log: " + unsettled, "11s: m cannot be changed", "11s: log: " + unsettled, "13s: m cannot be changed", "13s: log: " + unsettled,
+			"17s: m is initialised",
 		}},
+		{"what cannot be changed keeps nothing else waiting", 1, func(k *kept) {
+			k.put("m", pending(time.Now().Add(-time.Hour), a))
+			k.put("n", pending(time.Now().Add(-time.Minute), a))
+			k.put("o", pending(time.Now().Add(-time.Second), a))
+		}, []string{"0s: m cannot be changed", "0s: log: " + unsettled, "0s: n is initialised", "1s: m is initialised", "9s: o is initialised"}},
+		{"what has changed unseen is left alone", 0, func(k *kept) {
+			since := time.Now()
+			k.put("m", pending(since, a))
+			for name, i := range map[string]*v1alpha1.Initializers{
+				"another comes first": pending(since, b, a), "nobody does": nil, "nobody in particular": {Since: metav1.NewMicroTime(since)},
+				"it waits anew": pending(since.Add(time.Second), a),
+			} {
+				k.put(name, pending(since, a))
+				k.behind(name, i, types.UID("uid-"+name))
+			}
+			k.put("it is another", pending(since, a))
+			k.behind("it is another", pending(since, a), "other")
+			k.put("it is gone", pending(since, a))
+			k.behind("it is gone", nil, "")
+		}, []string{"10s: m is initialised"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -249,4 +321,133 @@ func TestWaitingIsTold(t *testing.T) {
 			t.Errorf("it has failed: %+v", e)
 		}
 	})
+}
+
+// TestTurnsAreCounted: by what became of each, with what waits now and since when.
+func TestTurnsAreCounted(t *testing.T) {
+	a, b := v1alpha1.Pending{Name: "a.example.com", DeadlineSeconds: 10, FailurePolicy: v1alpha1.Ignore}, v1alpha1.Pending{Name: "b.example.com", DeadlineSeconds: 20}
+	synctest.Test(t, func(t *testing.T) {
+		k := &kept{kind: &resource.Descriptor{Kind: "ConfigMap", Storage: "v1", Versions: []resource.Version{{Name: "v1"}}}}
+		ledger := running(t, k)
+		since := time.Now()
+		k.put("passed over", pending(since, a, b))
+		k.put("finished", pending(since, a))
+		k.put("gone", pending(since, a))
+		k.put("made anew", pending(since, a))
+		k.put("waits", pending(since, b))
+		k.put("waits longer", pending(since.Add(-5*time.Second), b))
+		time.Sleep(2 * time.Second)
+		k.put("finished", nil)
+		k.mu.Lock()
+		k.store("gone", nil)
+		anew := k.objects["made anew"].DeepCopy()
+		anew.UID = "other"
+		k.store("made anew", anew)
+		k.mu.Unlock()
+		time.Sleep(9 * time.Second)
+		synctest.Wait()
+		want := []string{
+			"mortise_initializer_oldest_since_timestamp_seconds{b.example.com} -5", "mortise_initializer_turn_duration_seconds{a.example.com} 5",
+			"mortise_initializer_turns_total{a.example.com,deleted} 2", "mortise_initializer_turns_total{a.example.com,finished} 3",
+			"mortise_initializer_waiting_objects{b.example.com} 3",
+		}
+		if d := cmp.Diff(want, k.counted(t, since)); d != "" {
+			t.Errorf("after ten seconds (-want +got):\n%s", d)
+		}
+		i := slices.IndexFunc(ledger.Snapshot(), func(e extension.Entry) bool { return e.Name == "a.example.com" })
+		if e := ledger.Snapshot()[i]; e.Calls != 3 || e.Failures != 2 || !strings.HasSuffix(e.LastError, " waited for 10s") {
+			t.Errorf("the ledger has %+v", e)
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		want = []string{
+			"mortise_initializer_turn_duration_seconds{a.example.com} 5", "mortise_initializer_turn_duration_seconds{b.example.com} 3",
+			"mortise_initializer_turns_total{a.example.com,deleted} 2", "mortise_initializer_turns_total{a.example.com,finished} 3",
+			"mortise_initializer_turns_total{b.example.com,rejected} 3",
+		}
+		if d := cmp.Diff(want, k.counted(t, since)); d != "" {
+			t.Errorf("in the end (-want +got):\n%s", d)
+		}
+		if len(k.events) != 3 || k.events[0].InvolvedObject.Kind != "ConfigMap" || k.events[0].InvolvedObject.APIVersion != "v1" || k.events[0].Namespace != "ns" {
+			t.Errorf("events: %v", k.events)
+		}
+	})
+}
+
+// counted are the metrics: gauges of times as seconds since then.
+func (k *kept) counted(t *testing.T, since time.Time) (out []string) {
+	t.Helper()
+	families, err := k.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			n := m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount()) + m.GetGauge().GetValue()
+			if strings.HasSuffix(f.GetName(), "timestamp_seconds") {
+				n -= float64(since.Unix())
+			}
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			out = append(out, fmt.Sprintf("%s{%s} %v", f.GetName(), strings.Join(labels, ","), n))
+		}
+	}
+	return out
+}
+
+// TestRunEnds when nobody can tell what waits, and says why.
+func TestRunEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kept{blind: errors.New("the disk is full")}
+		p := New(clock.RealClock{})
+		for want, b := range map[string]resource.Backend{"the disk is full": k, "follow uninitialized objects: initializers.empty keeps none": empty{}} {
+			if err := p.Join(&admit.Host{Ledger: extension.NewLedger(clock.RealClock{}), Backend: func() resource.Backend { return b }}); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Run(t.Context()); err == nil || err.Error() != want {
+				t.Errorf("%v, want %s", err, want)
+			}
+		}
+	})
+}
+
+// TestRejectionsThatCannotBeRecorded are logged.
+func TestRejectionsThatCannotBeRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kept{mute: errors.New("the disk is full")}
+		running(t, k)
+		k.put("m", pending(time.Now(), v1alpha1.Pending{Name: "a.example.com", DeadlineSeconds: 10}))
+		time.Sleep(time.Minute)
+		want := []string{
+			"10s: m is rejected: 500 InitializerDeadlineExceeded initializer a.example.com did not finish with configmaps ns/m within 10s",
+			"10s: log: record that an object was rejected object=configmaps ns/m error=the disk is full",
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if d := cmp.Diff(want, k.history); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// TestHeld: what waits no more is not looked at again, and people are told of objects by where they are.
+func TestHeld(t *testing.T) {
+	h, at := newHeld(), place{schema.GroupResource{Group: "example.com", Resource: "widgets"}, "", "w"}
+	if at.String() != "widgets.example.com w" {
+		t.Errorf("told of as %s", at)
+	}
+	m := &corev1.ConfigMap{}
+	if err := v1alpha1.SetInitializers(m, pending(time.Unix(1000, 0), v1alpha1.Pending{Name: "a.example.com", DeadlineSeconds: 10})); err != nil {
+		t.Fatal(err)
+	}
+	h.see(at, m, false)
+	if due, again := h.next(time.Unix(1000, 0)); due != nil || !again.Equal(time.Unix(1010, 0)) {
+		t.Errorf("due %v, again at %v", due, again)
+	}
+	h.see(at, nil, true)
+	if due, again := h.next(time.Unix(2000, 0)); due != nil || !again.IsZero() {
+		t.Errorf("after it has gone: due %v, again at %v", due, again)
+	}
 }

@@ -13,8 +13,8 @@
 package matching
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -62,8 +62,8 @@ var namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "na
 // Match says in which form the request is what c is about; nil: it is not. The error is an API status. Rules are looked at
 // before selectors, which may need the namespace; what does not apply to a request never fails it.
 func (c *Criteria) Match(ctx context.Context, q *Request) (*Form, error) {
-	form, err := c.matchRules(q)
-	if form == nil && err == nil {
+	form := c.matchRules(q)
+	if form == nil {
 		return nil, nil
 	}
 	ok, nsErr := c.matchNamespace(ctx, q)
@@ -74,47 +74,34 @@ func (c *Criteria) Match(ctx context.Context, q *Request) (*Form, error) {
 	if !ok && objErr == nil {
 		return nil, nil
 	}
-	switch {
-	case err != nil:
+	if err := cmp.Or(nsErr, objErr); err != nil {
 		return nil, err
-	case nsErr != nil:
-		return nil, nsErr
-	case objErr != nil:
-		return nil, objErr
 	}
 	return form, nil
 }
 
-func (c *Criteria) matchRules(q *Request) (*Form, error) {
-	if c.excludes(q) {
-		return nil, nil
+func (c *Criteria) matchRules(q *Request) *Form {
+	if len(c.Excluded) > 0 && c.included(q, c.Excluded, c.ExcludedNames) != nil {
+		return nil
 	}
 	if c.Anything && len(c.Rules) == 0 {
-		return q.Form(), nil
+		return q.Form()
 	}
 	return c.included(q, c.Rules, c.Names)
 }
 
-func (c *Criteria) excludes(q *Request) bool {
-	if len(c.Excluded) == 0 {
-		return false
-	}
-	f, err := c.included(q, c.Excluded, c.ExcludedNames)
-	return f != nil && err == nil
-}
-
-func (c *Criteria) included(q *Request, rules []admissionregistrationv1.RuleWithOperations, names [][]string) (*Form, error) {
+func (c *Criteria) included(q *Request, rules []admissionregistrationv1.RuleWithOperations, names [][]string) *Form {
 	named := func(i int) bool {
 		return i >= len(names) || len(names[i]) == 0 || slices.Contains(names[i], q.Name)
 	}
 	own := q.Resource()
 	for i := range rules {
 		if matchRule(&rules[i], q, own) && named(i) {
-			return q.Form(), nil
+			return q.Form()
 		}
 	}
 	if !c.Equivalent {
-		return nil, nil
+		return nil
 	}
 	equivalents := q.equivalents()
 	for i := range rules {
@@ -122,16 +109,12 @@ func (c *Criteria) included(q *Request, rules []admissionregistrationv1.RuleWith
 			continue
 		}
 		for _, e := range equivalents {
-			if !matchRule(&rules[i], q, e.Resource) {
-				continue
+			if matchRule(&rules[i], q, e.Resource) {
+				return e
 			}
-			if e.Kind.Empty() {
-				return nil, apierrors.NewInternalError(fmt.Errorf("unable to convert to %v: unknown kind", e.Resource)) // upstream's words
-			}
-			return e, nil
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 func matchRule(r *admissionregistrationv1.RuleWithOperations, q *Request, gvr schema.GroupVersionResource) bool {

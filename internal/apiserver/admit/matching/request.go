@@ -194,18 +194,18 @@ func (q *Request) whole() bool {
 	return s == nil || s.GroupVersionKind.Kind == ""
 }
 
-func (q *Request) descriptor(f *Form) (*resource.Descriptor, *resource.Version, error) {
+// version is the one that the form f names.
+func (q *Request) version(f *Form) (*resource.Version, error) {
 	d := q.Descriptor
-	if f.Resource.GroupResource() != d.GroupResource() {
-		if d = q.host.Kind(f.Resource.GroupResource()); d == nil {
-			return nil, nil, fmt.Errorf("convert to %v: it is not served", f.Resource)
+	if r := f.Resource.GroupResource(); r != d.GroupResource() {
+		d = q.host.Kind(r)
+	}
+	if d != nil {
+		if v := d.Version(f.Resource.Version); v != nil {
+			return v, nil
 		}
 	}
-	v := d.Version(f.Resource.Version)
-	if v == nil {
-		return nil, nil, fmt.Errorf("convert to %v: it is not served", f.Resource)
-	}
-	return d, v, nil
+	return nil, fmt.Errorf("convert to %v: it is not served", f.Resource)
 }
 
 // convert gives obj in the form f. obj is shared.
@@ -213,7 +213,7 @@ func (q *Request) convert(obj resource.Object, f *Form) (runtime.Object, error) 
 	if !q.whole() {
 		return named(obj, f.Kind), nil
 	}
-	_, v, err := q.descriptor(f)
+	v, err := q.version(f)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +286,7 @@ func (q *Request) restore(obj resource.Object, f *Form) (resource.Object, error)
 		}
 		return hub, nil
 	}
-	_, v, err := q.descriptor(f)
+	v, err := q.version(f)
 	if err != nil {
 		return nil, err
 	}
@@ -309,7 +309,7 @@ func (q *Request) Default(obj resource.Object, f *Form) {
 		}
 		return
 	}
-	if _, v, err := q.descriptor(f); err == nil && v.Default != nil {
+	if v, err := q.version(f); err == nil && v.Default != nil {
 		v.Default(obj)
 	}
 }

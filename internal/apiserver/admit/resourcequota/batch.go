@@ -217,7 +217,7 @@ func older(a, b *corev1.ResourceQuota) bool {
 }
 
 func sameVersion(a, b *corev1.ResourceQuota) bool {
-	return a.UID == b.UID && a.ResourceVersion == b.ResourceVersion
+	return a.ResourceVersion == b.ResourceVersion
 }
 
 // errStale: a quota is not as it was when it was looked at.

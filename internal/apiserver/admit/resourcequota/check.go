@@ -70,11 +70,7 @@ func (c *checker) check(ctx context.Context, all []*running, w *work) (map[int]c
 		if err != nil {
 			return nil, err
 		}
-		matches, err := quota.InScopes(e, scopes, a.Object)
-		if err != nil {
-			return nil, err
-		}
-		if len(names) == 0 || !matches {
+		if len(names) == 0 || len(in) < len(scopes) {
 			continue
 		}
 		if err := e.Requires(names, a.Object); err != nil {

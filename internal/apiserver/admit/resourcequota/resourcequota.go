@@ -112,7 +112,7 @@ func (p *plugin) Committed(ctx context.Context, b resource.Backend, r schema.Gro
 
 // Validate refuses what would exceed a quota, and charges for what would not.
 func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
-	if a.Namespace == "" || a.Operation != admit.Create && a.Operation != admit.Update || a.Is("", "namespaces", "") && a.Operation == admit.Create {
+	if a.Namespace == "" || a.Operation != admit.Create && a.Operation != admit.Update || a.Is("", "namespaces", "") {
 		return nil
 	}
 	known := p.index.In(a.Namespace)
@@ -211,11 +211,7 @@ func (p *plugin) space(namespace string) *space {
 }
 
 func write(a *admit.Attributes) quota.Write {
-	w := quota.Write{Create: a.Operation == admit.Create, Subresource: a.Subresource, Object: a.Object}
-	if a.Old != nil {
-		w.Old = a.Old
-	}
-	return w
+	return quota.Write{Create: a.Operation == admit.Create, Subresource: a.Subresource, Object: a.Object, Old: a.Old}
 }
 
 // cluster is what evaluators may ask, answered by the store.

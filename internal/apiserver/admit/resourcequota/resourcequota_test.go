@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -34,6 +36,9 @@ type backend struct {
 	version int
 	quotas  map[string]*corev1.ResourceQuota
 	writes  int
+	reads   int
+	blind   error // why nothing can be read
+	others  map[schema.GroupResource][]resource.Object
 	meddle  func()
 	broken  error
 	plugin  admit.Follower
@@ -42,14 +47,26 @@ type backend struct {
 func (b *backend) Get(_ context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if q := b.quotas[name]; q != nil && q.Namespace == namespace {
+	b.reads++
+	if b.blind != nil {
+		return nil, b.blind
+	}
+	for _, obj := range b.others[r] {
+		if obj.GetNamespace() == namespace && obj.GetName() == name {
+			return obj, nil
+		}
+	}
+	if q := b.quotas[name]; q != nil && r == quotas && q.Namespace == namespace {
 		return q, nil
 	}
 	return nil, apierrors.NewNotFound(r, name)
 }
 
 func (b *backend) List(_ context.Context, r schema.GroupResource, _ string) ([]resource.Object, error) {
-	var out []resource.Object
+	if b.blind != nil {
+		return nil, b.blind
+	}
+	out := slices.Clone(b.others[r])
 	if r == quotas {
 		for _, q := range b.quotas {
 			out = append(out, q)
@@ -251,13 +268,6 @@ func TestOthersWrite(t *testing.T) {
 	if one, other := b.used("a", "configmaps"), b.used("b", "count/configmaps"); one != 0 || other != 5 {
 		t.Errorf("used %d and %d, want 0 and 5", one, other)
 	}
-	n = 0
-	b.meddle = func() {
-		b.write(t, "a", func(q *corev1.ResourceQuota) { q.Status.Used = amounts("configmaps", fmt.Sprint(n%2)); n++ })
-	}
-	if err := p.Validate(t.Context(), b, configMap("m")); err == nil {
-		t.Error("a quota that changes each time was charged")
-	}
 	b.meddle, b.broken = nil, errors.New("disk full")
 	b.quotas["b"].Status.Used = amounts("count/configmaps", "0")
 	if err := p.Load(t.Context(), b); err != nil {
@@ -286,6 +296,7 @@ func TestCountWaits(t *testing.T) {
 		counted := make(chan error, 1)
 		go func() { counted <- p.Validate(t.Context(), b, status(q, true)) }()
 		synctest.Wait()
+		began := time.Now()
 		if err := p.Validate(t.Context(), b, later); err != nil { // the quota is in force: nobody waits for the count
 			t.Fatal(err)
 		}
@@ -298,7 +309,13 @@ func TestCountWaits(t *testing.T) {
 		if err := <-counted; err != nil {
 			t.Error(err)
 		}
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("waited %s", waited)
+		}
 		later.End(nil)
+		if n := len(p.space("team").underway); n != 0 {
+			t.Errorf("%d writes are under way after all have ended", n)
+		}
 	})
 }
 
@@ -312,7 +329,12 @@ func TestFirstCount(t *testing.T) {
 			t.Fatal(err)
 		}
 		done := make(chan error, 1)
+		began := time.Now()
 		go func() { done <- p.Validate(t.Context(), b, configMap("a")) }()
+		if err := p.Validate(t.Context(), b, podCreation("p", "1")); err != nil { // the quota says nothing of pods
+			t.Error(err)
+		}
+		b.write(t, "q", func(q *corev1.ResourceQuota) { q.Labels = map[string]string{"a": "b"} })
 		synctest.Wait()
 		select {
 		case <-done:
@@ -325,12 +347,15 @@ func TestFirstCount(t *testing.T) {
 		if err := <-done; !apierrors.IsForbidden(err) {
 			t.Errorf("let in after the count: %v", err)
 		}
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("waited %s", waited)
+		}
 
 		b.write(t, "q", func(q *corev1.ResourceQuota) { q.Status = corev1.ResourceQuotaStatus{} })
 		if err := p.Validate(t.Context(), b, status(b.quotas["q"], true)); err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
+		began = time.Now()
 		if err := p.Validate(t.Context(), b, configMap("a")); err != nil { // whoever counted is gone
 			t.Error(err)
 		}
@@ -425,6 +450,9 @@ func TestLimited(t *testing.T) {
 // TestConfig is which configurations are taken.
 func TestConfig(t *testing.T) {
 	v1, beta := "apiVersion: apiserver.config.k8s.io/v1\nkind: ResourceQuotaConfiguration\n", "apiVersion: resourcequota.admission.k8s.io/v1beta1\nkind: Configuration\n"
+	if _, err := New(Options{Config: iotest.ErrReader(errors.New("disk full"))}); err == nil || err.Error() != "read configuration: disk full" {
+		t.Errorf("a configuration that cannot be read: %v", err)
+	}
 	for config, want := range map[string]string{
 		v1: "", beta: "", strings.Replace(beta, "v1beta1", "v1alpha1", 1): "", v1 + "limitedResources: [{resource: pods}]": "",
 		`{"apiVersion": "apiserver.config.k8s.io/v1", "kind": "ResourceQuotaConfiguration"}`: "",

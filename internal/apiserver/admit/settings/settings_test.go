@@ -4,8 +4,11 @@
 package settings
 
 import (
+	"errors"
+	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -51,6 +54,30 @@ func TestPlain(t *testing.T) {
 	}
 	if err := Plain(strings.NewReader("size: [3]"), &got); err == nil || !strings.Contains(err.Error(), "unknown field") {
 		t.Errorf("unknown field: %v", err)
+	}
+}
+
+// TestLength: a configuration may have a megabyte, and no byte more.
+func TestLength(t *testing.T) {
+	const text = "sizes: [3] #"
+	for more, want := range map[int]string{0: "", 1: "longer than 1048576 bytes"} {
+		var got struct{ Sizes []int }
+		err := Plain(strings.NewReader(text+strings.Repeat("#", most-len(text)+more)), &got)
+		if want == "" && (err != nil || len(got.Sizes) != 1) || want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("%d bytes: %v, %v, want %q", most+more, got, err, want)
+		}
+	}
+}
+
+// TestReadErrors: a file that cannot be read to its end is not read at all.
+func TestReadErrors(t *testing.T) {
+	broken := errors.New("disk full")
+	in := func() io.Reader { return io.MultiReader(strings.NewReader("sizes: [3]"), iotest.ErrReader(broken)) }
+	var got thing
+	for name, err := range map[string]error{"of a kind": Decode(in(), kind, &got), "of none": Plain(in(), &got)} {
+		if !errors.Is(err, broken) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -348,6 +348,25 @@ func (oneEndpoint) ResolveEndpoint(string, string, int32) (*url.URL, error) {
 	return &url.URL{Scheme: "https", Host: "127.0.0.1:1"}, nil
 }
 
+// proxied has services called by the proxy DIR/cluster.sock, and URLs by DIR/controlplane.sock. Nobody listens there.
+func proxied(t *testing.T, dir string) func(*setting) {
+	t.Helper()
+	file := filepath.Join(dir, "egress.yaml")
+	text := "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n"
+	for _, name := range []string{"cluster", "controlplane"} {
+		text += fmt.Sprintf("- name: %s\n  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: %s}}}\n", name, filepath.Join(dir, name+".sock"))
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func(s *setting) {
+		var err error
+		if s.host.Egress, err = egress.Load(file, s.host.Ledger); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestJoin: credentials that cannot be read end the start, and webhooks are called by the ways of the cluster: services by one, URLs
 // by another.
 func TestJoin(t *testing.T) {
@@ -358,23 +377,8 @@ func TestJoin(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	file := filepath.Join(dir, "egress.yaml")
-	selection := func(name string) string {
-		return fmt.Sprintf("- name: %s\n  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: %s}}}\n", name, filepath.Join(dir, name+".sock"))
-	}
-	text := "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n" +
-		selection("cluster") + selection("controlplane")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	server := newHookServer(t)
-	s := newSetting(t, Care{}, func(s *setting) {
-		s.host.Services = oneEndpoint{}
-		var err error
-		if s.host.Egress, err = egress.Load(file, s.host.Ledger); err != nil {
-			t.Fatal(err)
-		}
-	})
+	s := newSetting(t, Care{}, proxied(t, dir), func(s *setting) { s.host.Services = oneEndpoint{} })
 	for name, h := range map[string]admissionregistrationv1.MutatingWebhook{"controlplane": webhookOf(server, "w"), "cluster": behind(server)} {
 		s.register(t, false, h)
 		if got := s.outcome(t, server, creation()); !strings.Contains(got, filepath.Join(dir, name+".sock")) {

@@ -307,8 +307,7 @@ func TestGuardedWebhooks(t *testing.T) {
 	} {
 		for _, mutating := range []bool{true, false} {
 			server := newHookServer(t)
-			s := newSetting(t, c.care, withoutEndpoints)
-			s.host.Egress = nil
+			s := newSetting(t, c.care, withoutEndpoints, proxied(t, t.TempDir()))
 			h := behind(server)
 			if c.change != nil {
 				c.change(&h)

@@ -6,6 +6,7 @@ package webhook
 import (
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -18,13 +19,11 @@ func TestValidatorsAtOnce(t *testing.T) {
 	for _, no := range append(names, "") {
 		server := newHookServer(t)
 		server.say, server.other = answerOf(`"allowed":true`), map[string]string{no: answerOf(`"allowed":false,"status":{"message":"no"}`)}
-		met := make(chan struct{}, len(names))
-		all := make(chan struct{})
+		var met sync.WaitGroup
+		met.Add(len(names))
 		server.meet = func(*http.Request) {
-			if met <- struct{}{}; len(met) == len(names) {
-				close(all)
-			}
-			<-all // all of them are asked before the first answers
+			met.Done()
+			met.Wait() // all of them are asked before the first answers
 		}
 		s := newSetting(t, Care{})
 		var hooks []admissionregistrationv1.MutatingWebhook

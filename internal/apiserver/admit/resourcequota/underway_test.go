@@ -1,0 +1,290 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package resourcequota
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/quota"
+)
+
+// TestAttempts: a quota that others change each time is looked at 16 times; then the request is refused as a conflict.
+func TestAttempts(t *testing.T) {
+	for _, c := range []struct{ changes, used, attempts int }{{15, 1, 16}, {16, 0, 16}} {
+		p, b := setup(t, "", newQuota("q", amounts("configmaps", "5"), amounts("configmaps", "0")))
+		attempts := 0
+		b.meddle = func() {
+			if attempts++; attempts <= c.changes {
+				b.write(t, "q", func(q *corev1.ResourceQuota) { q.Labels = map[string]string{"n": fmt.Sprint(attempts)} })
+			}
+		}
+		err := p.Validate(t.Context(), b, configMap("m"))
+		if (err == nil) != (c.used == 1) || err != nil && !apierrors.IsConflict(err) {
+			t.Errorf("%d changes: %v", c.changes, err)
+		}
+		if used := b.used("q", "configmaps"); used != int64(c.used) || attempts != c.attempts {
+			t.Errorf("%d changes: used %d after %d attempts, want %d after %d", c.changes, used, attempts, c.used, c.attempts)
+		}
+	}
+}
+
+// TestReads: the store is not asked for quotas that leave enough; where they do not, it is asked once.
+func TestReads(t *testing.T) {
+	p, b := setup(t, "", newQuota("q", amounts("configmaps", "1"), amounts("configmaps", "0")))
+	b.reads = 0
+	b.plugin = deaf{p}
+	for i, want := range []int{0, 1} {
+		err := p.Validate(t.Context(), b, configMap(fmt.Sprint(i)))
+		if (err == nil) != (i == 0) || b.reads != want {
+			t.Errorf("request %d: %v after %d reads, want %d", i, err, b.reads, want)
+		}
+	}
+}
+
+// TestUnreadable: a quota that has changed and cannot be read anew refuses the request.
+func TestUnreadable(t *testing.T) {
+	p, b := setup(t, "", newQuota("q", amounts("configmaps", "5"), amounts("configmaps", "0")))
+	b.meddle = sync.OnceFunc(func() {
+		b.write(t, "q", func(q *corev1.ResourceQuota) { q.Labels = map[string]string{"a": "b"} })
+		b.blind = errors.New("disk full")
+	})
+	if err := p.Validate(t.Context(), b, configMap("m")); err == nil || err.Error() != "get quota q: disk full" {
+		t.Errorf("got %v", err)
+	}
+	if err := p.Committed(t.Context(), b, quotas, "team", "q"); !errors.Is(err, b.blind) {
+		t.Errorf("a commit that cannot be read: %v", err)
+	}
+}
+
+// TestDryRunInBatch: a dry run that fits is let through though another request's charge cannot be written.
+func TestDryRunInBatch(t *testing.T) {
+	p, b := setup(t, "", newQuota("q", amounts("configmaps", "5"), amounts("configmaps", "0")))
+	b.broken = errors.New("disk full")
+	var batch []*work
+	for _, dry := range []bool{true, false} {
+		a := configMap("m")
+		a.DryRun = dry
+		w := &work{attributes: a, evaluator: quota.For(a.Descriptor.GroupResource(), nil)}
+		w.measure(t.Context())
+		batch = append(batch, w)
+	}
+	p.process(t.Context(), b, p.space("team"), batch)
+	if err := batch[0].result; err != nil {
+		t.Errorf("the dry run: %v", err)
+	}
+	if err := batch[1].result; err == nil || err.Error() != "charge quota q: disk full" {
+		t.Errorf("the write: %v", err)
+	}
+}
+
+// TestGivenBackTwice: two charges are taken back one after the other, but not from what somebody has counted in between.
+func TestGivenBackTwice(t *testing.T) {
+	for _, c := range []struct {
+		counted bool
+		want    int64
+	}{{false, 0}, {true, 4}} {
+		p, b := setup(t, "", newQuota("q", amounts("configmaps", "9"), amounts("configmaps", "0")))
+		both := []*admit.Attributes{configMap("a"), configMap("b")}
+		for _, a := range both {
+			if err := p.Validate(t.Context(), b, a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.counted {
+			b.write(t, "q", func(q *corev1.ResourceQuota) { q.Status.Used = amounts("configmaps", "4") })
+		}
+		for _, a := range both {
+			a.End(apierrors.NewAlreadyExists(quotas, a.Name))
+		}
+		if used := b.used("q", "configmaps"); used != c.want {
+			t.Errorf("counted in between: %t: used %d, want %d", c.counted, used, c.want)
+		}
+	}
+}
+
+// TestNotGivenBack: a charge that cannot be taken back is logged, and nothing else is.
+func TestNotGivenBack(t *testing.T) {
+	for _, broken := range []error{nil, errors.New("disk full"), apierrors.NewNotFound(quotas, "q")} {
+		p, b := setup(t, "", newQuota("q", amounts("configmaps", "9"), amounts("configmaps", "0")))
+		var log bytes.Buffer
+		if err := p.Join(&admit.Host{Log: slog.New(slog.NewTextHandler(&log, nil))}); err != nil {
+			t.Fatal(err)
+		}
+		a := configMap("a")
+		if err := p.Validate(t.Context(), b, a); err != nil {
+			t.Fatal(err)
+		}
+		b.broken = broken
+		a.End(apierrors.NewAlreadyExists(quotas, "a"))
+		want := ""
+		if broken != nil && !apierrors.IsNotFound(broken) {
+			want = `error="give back to quota q: disk full"`
+		}
+		if got := log.String(); !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%v: logged %q, want %q", broken, got, want)
+		}
+	}
+}
+
+// TestMemory: what is remembered of quotas and namespaces goes when they do.
+func TestMemory(t *testing.T) {
+	p, b := setup(t, "", newQuota("q", amounts("configmaps", "1000"), amounts("configmaps", "0")))
+	for i := range 100 {
+		b.mu.Lock()
+		b.quotas["q"] = newQuota("q", amounts("configmaps", "1000"), amounts("configmaps", "0"))
+		b.quotas["q"].UID = types.UID(fmt.Sprint(i))
+		b.mu.Unlock()
+		if err := p.Committed(t.Context(), b, quotas, "team", "q"); err != nil {
+			t.Fatal(err)
+		}
+		a := configMap(fmt.Sprint(i))
+		if err := p.Validate(t.Context(), b, a); err != nil {
+			t.Fatal(err)
+		}
+		a.End(apierrors.NewAlreadyExists(quotas, a.Name))
+		if used := b.used("q", "configmaps"); used != 0 {
+			t.Fatalf("quota %d: the charge was not given back", i)
+		}
+	}
+	if n := len(p.space("team").accounts); n > 10 {
+		t.Errorf("%d accounts for one quota", n)
+	}
+	delete(b.quotas, "q")
+	if err := p.Committed(t.Context(), b, quotas, "team", "q"); err != nil {
+		t.Fatal(err)
+	}
+	p.spaces.Range(func(namespace, _ any) bool {
+		t.Errorf("%s is remembered", namespace)
+		return true
+	})
+}
+
+// TestEndsWhileChecked: a request that ends while it is being checked waits for its result.
+func TestEndsWhileChecked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, b := setup(t, "", newQuota("q", amounts("configmaps", "2"), amounts("configmaps", "0")))
+		writes, release := make(chan struct{}), make(chan struct{})
+		b.meddle = func() { writes <- struct{}{}; <-release }
+		results := make([]error, 3)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i, ctx := range []context.Context{t.Context(), t.Context(), ctx} {
+			wg.Go(func() { results[i] = p.Validate(ctx, b, configMap(fmt.Sprint(i))) })
+			if i == 0 {
+				<-writes
+			}
+			synctest.Wait()
+		}
+		release <- struct{}{}
+		<-writes // the second, who has taken the third with it
+		cancel()
+		synctest.Wait()
+		close(release)
+		wg.Wait()
+		if results[0] != nil || results[1] != nil || !apierrors.IsForbidden(results[2]) {
+			t.Errorf("got %v, want two that are let in and one that is forbidden", results)
+		}
+	})
+}
+
+// TestWithdraw: a request leaves the queue unless it is being checked or is to check.
+func TestWithdraw(t *testing.T) {
+	s := newSpace()
+	first, second := &work{lead: make(chan struct{})}, &work{lead: make(chan struct{})}
+	s.queue = []*work{first, second}
+	if !s.withdraw(first) || len(s.queue) != 1 || s.queue[0] != second {
+		t.Errorf("the first of two: the queue is %v", s.queue)
+	}
+	if s.withdraw(first) || len(s.queue) != 1 {
+		t.Errorf("one that is not in the queue: the queue is %v", s.queue)
+	}
+	close(second.lead)
+	if s.withdraw(second) || len(s.queue) != 1 {
+		t.Errorf("one that is to check: the queue is %v", s.queue)
+	}
+}
+
+// TestEndsWhileCounted: a request that ends while its namespace is being counted is refused.
+func TestEndsWhileCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuota("q", amounts("configmaps", "1"), nil)
+		q.Status = corev1.ResourceQuotaStatus{}
+		p, b := setup(t, "", q)
+		if err := p.Validate(t.Context(), b, status(q, true)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), shutFor/2)
+		defer cancel()
+		if err := p.Validate(ctx, b, configMap("a")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestCountAgain: a second count has as much time as the first, whenever that ended.
+func TestCountAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpace()
+		s.shut()
+		time.Sleep(shutFor / 2)
+		s.open()
+		s.shut()
+		began := time.Now()
+		end, err := s.enter(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		end()
+		if waited := time.Since(began); waited != shutFor {
+			t.Errorf("waited %s, want %s", waited, shutFor)
+		}
+	})
+}
+
+// TestCountGivesUp: a count does not wait for ever for a write that does not end.
+func TestCountGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSpace()
+		if _, err := s.enter(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		s.drain(t.Context())
+		if waited := time.Since(began); waited != patience {
+			t.Errorf("waited %s, want %s", waited, patience)
+		}
+	})
+}
+
+// TestEndedPod: what a pod uses that ought to have ended long ago is not counted, by the time that the plug-in is given.
+func TestEndedPod(t *testing.T) {
+	gone, grace := metav1.NewTime(time.Unix(1000, 0)), int64(30)
+	for at, want := range map[int64]string{1029: "cpu=2", 1031: "cpu=1"} {
+		p, b := setup(t, "", newQuota("q", amounts("cpu", "2"), amounts("cpu", "1")))
+		p.now = func() time.Time { return time.Unix(at, 0) }
+		pod := podOf("p", "1")
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &gone, &grace
+		if err := p.Validate(t.Context(), b, request("", "pods", pod)); err != nil {
+			t.Fatal(err)
+		}
+		if used := b.usedText("q"); used != want {
+			t.Errorf("at %d: used %s, want %s", at, used, want)
+		}
+	}
+}

@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+var (
+	sliceKind   = schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}
+	requestKind = schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}
+)
+
+// faulty is a backend that counts its answers and fails where it is told to.
+type faulty struct {
+	*objects
+	reads int
+	err   error
+	of    schema.GroupResource // the resource that is not listed
+}
+
+func (f *faulty) Get(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error) {
+	f.reads++
+	if f.err != nil {
+		return nil, f.err
+	}
+	return f.objects.Get(ctx, r, namespace, name)
+}
+
+func (f *faulty) List(ctx context.Context, r schema.GroupResource, namespace string) ([]resource.Object, error) {
+	if f.err != nil && r == f.of {
+		return nil, f.err
+	}
+	return f.objects.List(ctx, r, namespace)
+}
+
+// follower is a graph that was read when there was nothing, and what it is told of.
+type follower struct {
+	*testing.T
+	*Graph
+	b *faulty
+}
+
+func newFollower(t *testing.T) *follower {
+	f := &follower{t, nil, &faulty{objects: &objects{}}}
+	f.Graph = NewGraph(t.Context(), func() resource.Backend { return f.b })
+	f.wants("n1", pods, "p", false)
+	return f
+}
+
+// commit stores an object, tells the graph, and checks whether the graph read it anew.
+func (f *follower) commit(r schema.GroupResource, obj resource.Object, reads bool) {
+	f.Helper()
+	f.b.put(r, obj)
+	before := f.b.reads
+	if err := f.Committed(f.Context(), f.b, r, obj.GetNamespace(), obj.GetName(), obj); err != nil {
+		f.Error(err)
+	}
+	if f.b.reads > before != reads {
+		f.Errorf("%s %s was read anew: %v", r, obj.GetName(), !reads)
+	}
+}
+
+func (f *follower) wants(node string, k kind, name string, want bool) {
+	f.Helper()
+	namespace := "ns"
+	if k == attachments || k == slicesOfNodes {
+		namespace = ""
+	}
+	if got, err := f.Related(f.Context(), node, k, namespace, name); err != nil || got != want {
+		f.Errorf("%s and %s %s are related: %v, %v", node, kindName(k), name, got, err)
+	}
+}
+
+// TestPodsThatChange: a node reads what its pod has come to refer to, and no more what a pod of the same name referred to before. Changes
+// that bring no references are not read anew.
+func TestPodsThatChange(t *testing.T) {
+	f := newFollower(t)
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "1"}}
+	change := func(how func(*corev1.Pod), reads bool) {
+		t.Helper()
+		p = p.DeepCopy()
+		how(p)
+		f.commit(podKind, p, reads)
+	}
+	change(func(p *corev1.Pod) { p.Spec.ServiceAccountName = "sa" }, false) // it is bound to no node
+	f.wants("n1", accounts, "sa", false)
+	change(func(p *corev1.Pod) { p.Spec.NodeName = "n1" }, true)
+	f.wants("n1", accounts, "sa", true)
+	f.wants("n2", accounts, "sa", false)
+	change(func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }, false)
+
+	change(func(p *corev1.Pod) {
+		p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+			EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}},
+		}}}
+	}, true)
+	f.wants("n1", secrets, "s", true)
+
+	template := corev1.PodResourceClaim{Name: "gpu", ResourceClaimTemplateName: new("t")}
+	change(func(p *corev1.Pod) { p.UID, p.Spec.ResourceClaims = "2", []corev1.PodResourceClaim{template} }, true)
+	change(func(p *corev1.Pod) { p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu"}} }, true)
+	f.wants("n1", resourceClaims, "p-gpu", false)
+	change(func(p *corev1.Pod) { p.Status.ResourceClaimStatuses[0].ResourceClaimName = new("p-gpu") }, true)
+	f.wants("n1", resourceClaims, "p-gpu", true)
+	change(func(p *corev1.Pod) {
+		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "extended"}
+	}, true)
+	f.wants("n1", resourceClaims, "extended", true)
+
+	change(func(p *corev1.Pod) {
+		p.UID, p.Spec, p.Status = "3", corev1.PodSpec{NodeName: "n1", ServiceAccountName: "other"}, corev1.PodStatus{}
+	}, true)
+	f.wants("n1", accounts, "other", true)
+	for k, name := range map[kind]string{accounts: "sa", secrets: "s", resourceClaims: "extended"} {
+		f.wants("n1", k, name, false)
+	}
+	change(func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, true) // a pod of this name on another node
+	f.wants("n1", pods, "p", false)
+	f.wants("n2", accounts, "other", true)
+}
+
+// TestBoundObjectsThatChange: what names its node itself belongs to the node that it names now.
+func TestBoundObjectsThatChange(t *testing.T) {
+	f := newFollower(t)
+	for _, c := range []struct {
+		kind   kind
+		of     schema.GroupResource
+		naming func(node string) resource.Object
+	}{
+		{attachments, attachmentKind, func(node string) resource.Object {
+			return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: node}}
+		}},
+		{slicesOfNodes, sliceKind, func(node string) resource.Object {
+			return &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: resourcev1.ResourceSliceSpec{NodeName: &node}}
+		}},
+		{certificateRequests, requestKind, func(node string) resource.Object {
+			out := &certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"}}
+			out.Spec.NodeName = types.NodeName(node)
+			return out
+		}},
+	} {
+		for _, node := range []string{"n1", "n2"} {
+			f.commit(c.of, c.naming(node), true)
+			f.commit(c.of, c.naming(node), false)
+			f.wants("n1", c.kind, "x", node == "n1")
+			f.wants("n2", c.kind, "x", node == "n2")
+		}
+		f.commit(c.of, c.naming(""), true)
+		f.wants("n2", c.kind, "x", false)
+	}
+}
+
+// TestGraphThatCannotBeRead: while the store cannot be read, a node is allowed nothing by the graph, and the error is told; a resource that
+// is not served is none.
+func TestGraphThatCannotBeRead(t *testing.T) {
+	z := fixture(t)
+	b := &faulty{objects: z.Graph.backend().(*objects), err: errors.New("no quorum"), of: attachmentKind}
+	z.Graph.backend = func() resource.Backend { return b }
+	decide := func() (authorize.Decision, error) {
+		a := ask("get secrets ns/s")
+		a.User = ofNode("n1")
+		d, _, err := z.Authorize(t.Context(), a)
+		return d, err
+	}
+	for range 2 {
+		if d, err := decide(); d != authorize.NoOpinion || err == nil || !strings.Contains(err.Error(), "list volumeattachments: no quorum") {
+			t.Errorf("decided %v, %v", d, err)
+		}
+	}
+	b.err = apierrors.NewNotFound(attachmentKind, "")
+	if d, err := decide(); d != authorize.Allow || err != nil {
+		t.Errorf("without volumeattachments: %v, %v", d, err)
+	}
+	b.err = errors.New("no quorum")
+	gone := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "2"}}
+	err := z.Graph.Committed(t.Context(), b, podKind, "ns", "p", gone)
+	if err == nil || !strings.Contains(err.Error(), "read pods ns/p: no quorum") {
+		t.Errorf("a commit that cannot be read: %v", err)
+	}
+	if err := z.Graph.Committed(t.Context(), b, schema.GroupResource{Resource: "events"}, "ns", "e", &corev1.Event{}); err != nil {
+		t.Errorf("a commit of what is not followed: %v", err)
+	}
+}
+
+// TestVolumesOfSecrets: a secret of two volumes is read for the one that is left.
+func TestVolumesOfSecrets(t *testing.T) {
+	f := newFollower(t)
+	for _, name := range []string{"a", "b", "c"} {
+		pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}}
+		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: name}
+		pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{NodePublishSecretRef: &corev1.SecretReference{Namespace: "ns", Name: "s"}}
+		f.commit(volumeKind, pv, true)
+	}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: corev1.PodSpec{NodeName: "n1", Volumes: []corev1.Volume{
+		{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "b"}}},
+	}}}
+	f.commit(podKind, p, true)
+	f.wants("n1", secrets, "s", true)
+	for i, name := range []string{"a", "b"} {
+		f.b.put(volumeKind, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}})
+		if err := f.Committed(t.Context(), f.b, volumeKind, "", "pv-"+name, nil); err != nil {
+			t.Fatal(err)
+		}
+		f.wants("n1", secrets, "s", i == 0)
+	}
+}
+
+// TestFollowed: changes of these resources have to be told to the graph, and of no others.
+func TestFollowed(t *testing.T) {
+	for _, r := range Kinds() {
+		if !Follows(r) {
+			t.Errorf("%s is read and not followed", r)
+		}
+	}
+	if Follows(schema.GroupResource{Resource: "secrets"}) || Follows(schema.GroupResource{Group: "apps", Resource: "pods"}) {
+		t.Error("others are followed")
+	}
+	if z := fixture(t); z.Name() != "node" {
+		t.Errorf("the authorizer's name is %s", z.Name())
+	}
+}
