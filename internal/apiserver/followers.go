@@ -6,7 +6,6 @@ package apiserver
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -124,9 +123,9 @@ func (s *Server) loadDefinitions(ctx context.Context, _ *feed.Snapshot) error {
 			s.opts.Log.ErrorContext(ctx, "serve a stored custom resource definition", "name", obj.GetName(), "error", err)
 		}
 	}
-	for _, d := range slices.Clone(s.crds.Served()) {
-		if !names[d.Name] {
-			if err := s.crds.Committed(ctx, b, d.Name, nil); err != nil {
+	for _, name := range s.crds.Names() {
+		if !names[name] {
+			if err := s.crds.Committed(ctx, b, name, nil); err != nil {
 				return err
 			}
 		}

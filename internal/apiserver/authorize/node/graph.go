@@ -59,7 +59,7 @@ func Follows(r schema.GroupResource) bool {
 	return ok
 }
 
-// Graph knows what is related to which node. It is told of each commit before the commit is answered, so that a node may read
+// Graph knows what is related to which node. It follows the store, and a write is answered when it knows of it, so that a node may read
 // what a pod refers to as soon as the pod is bound to it.
 //
 // It is read from the store when it is first asked: a server without nodes keeps nothing. Each pod is an entry with its node
@@ -138,7 +138,7 @@ func (g *Graph) Related(_ context.Context, node string, k kind, namespace, name 
 	return g.related(node, k, namespace, name), nil
 }
 
-// Idle says that nobody has asked yet: until then the graph need not be told of commits.
+// Idle says that nobody has asked yet: until then the graph need not follow the store.
 func (g *Graph) Idle() bool { return !g.asked.Load() }
 
 // Reload reads everything again, after commits of which the graph was not told.
