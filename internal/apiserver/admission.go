@@ -5,9 +5,7 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,8 +22,8 @@ type typed interface {
 	Types(d *resource.Descriptor) (managedfields.TypeConverter, error)
 }
 
-// admission tells the plug-ins where they are, and has them read what they are configured by.
-func (s *Server) admission(ctx context.Context, services webhook.Resolver) error {
+// joinAdmission gives the plug-ins what they need of the server.
+func (s *Server) joinAdmission(services webhook.Resolver) error {
 	host := &admit.Host{
 		Log: s.opts.Log, Ledger: s.opts.Ledger, Services: services, Egress: s.opts.Egress,
 		Backend: func() resource.Backend { return s.api.Backend() },
@@ -46,35 +44,8 @@ func (s *Server) admission(ctx context.Context, services webhook.Resolver) error
 				return fmt.Errorf("start %s: %w", p.Name(), err)
 			}
 		}
-		if f, ok := p.(admit.Follower); ok {
-			if err := f.Load(ctx, s.api.Backend()); err != nil {
-				return fmt.Errorf("start %s: %w", p.Name(), err)
-			}
-		}
 	}
 	return nil
-}
-
-// followed are the resources whose commits plug-ins are told of.
-func (s *Server) followed() []schema.GroupResource {
-	var all []schema.GroupResource
-	for _, p := range s.opts.Admission {
-		if f, ok := p.(admit.Follower); ok {
-			all = append(all, f.Follows()...)
-		}
-	}
-	return all
-}
-
-// follow tells the plug-ins that follow a resource of a commit.
-func (s *Server) follow(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
-	var errs []error
-	for _, p := range s.opts.Admission {
-		if f, ok := p.(admit.Follower); ok && slices.Contains(f.Follows(), r) {
-			errs = append(errs, f.Committed(ctx, b, r, namespace, name))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // runAdmission does what plug-ins do between requests, until ctx ends.

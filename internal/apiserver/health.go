@@ -39,6 +39,7 @@ func (s *Server) checks() []health.Check {
 		}
 		cs = append(cs, health.Check{Name: h.name, Run: run})
 	}
+	cs = append(cs, s.feedChecks()...)
 	cs = append(cs, s.opts.Checks...)
 	return append(cs, health.Check{Name: "shutdown", Run: s.staying, Only: ready})
 }

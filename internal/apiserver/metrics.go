@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/health"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/store"
@@ -142,7 +143,7 @@ func (s *Server) sources() meter.Sources {
 		Objects:  s.countObjects,
 		Storage:  func() int64 { return s.opts.Store.Size().Disk },
 		Watches:  s.countWatched,
-		Health:   s.health.Results,
+		Health:   func() []health.Result { return s.health.Results() },
 
 		Libraries: legacyregistry.DefaultGatherer,
 	}

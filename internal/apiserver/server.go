@@ -28,7 +28,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -49,6 +48,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 	"github.com/mortise-dev/mortise/internal/apiserver/impersonate"
@@ -141,6 +141,7 @@ type Server struct {
 	learner      *learn.Learner
 	documents    *discovery.Handler
 	keeper       *upkeep.Keeper
+	feed         *feed.Feed
 	metrics      *meter.Meter
 	health       *health.Handler
 	started      time.Time
@@ -188,7 +189,6 @@ func New(o Options) (*Server, error) {
 	s := &Server{opts: o, ready: make(chan struct{}), started: o.Now(), underway: newGate()}
 	s.newExplain()
 	s.keeper = upkeep.New(upkeep.Options{Log: o.Log})
-	s.health = health.New(o.Log, s.checks()...)
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
@@ -196,12 +196,14 @@ func New(o Options) (*Server, error) {
 		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
+	s.newFeed()
+	s.health = health.New(o.Log, s.checks()...)
 	s.authz = append(append(authorize.Chain{authorize.Administrators{}}, o.Authorizers...), o.Authorization)
 	if o.Authorization == nil {
 		s.authz[len(s.authz)-1] = o.Roles
 	}
 	s.attempts = authorize.NewAttempts()
-	for _, c := range append([]prometheus.Collector{&counted{s}, s.attempts}, o.Collectors...) {
+	for _, c := range append([]prometheus.Collector{&counted{s}, s.attempts, s.feed}, o.Collectors...) {
 		if err := s.metrics.Registry().Register(c); err != nil {
 			return nil, fmt.Errorf("make API server: %w", err)
 		}
@@ -216,14 +218,11 @@ func New(o Options) (*Server, error) {
 	}
 	vo := verbs.Options{
 		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
-		Committed: s.committed, Watched: slices.Concat(rbac.Kinds(), upkeep.Kinds(), aggregate.Kinds(), s.followed()),
+		Applied:        func(ctx context.Context, r schema.GroupResource, revision int64) { s.feed.Wait(ctx, r, revision) },
 		Initialization: initialization(o.Admission),
 	}
 	if s.initializes = vo.Initialization != nil; s.initializes {
 		vo.Initialization.Serving, s.leave = context.WithCancel(ctx)
-	}
-	if o.Nodes != nil {
-		vo.Watched = append(vo.Watched, node.Kinds()...)
 	}
 	if m := o.Material; m != nil {
 		s.nodes = &kubelet.Way{
@@ -260,62 +259,17 @@ func New(o Options) (*Server, error) {
 		BuiltIn: func(r schema.GroupResource) bool { return builtIn[r] }, Logger: o.Log, Now: o.Now,
 		Changed: func(added, removed []*resource.Descriptor) { s.ChangeKinds(added, removed) }, Caller: caller,
 	})
-	if err := s.loadDefinitions(ctx); err != nil {
-		end()
-		return nil, err
-	}
-	if builtIn[rbac.Roles] {
-		if err := o.Roles.Load(ctx, s.api.Backend()); err != nil {
-			end()
-			return nil, fmt.Errorf("load roles: %w", err)
-		}
-	}
-	if err := s.admission(ctx, services); err != nil {
+	if err := s.joinAdmission(services); err != nil {
 		end()
 		return nil, fmt.Errorf("make admission: %w", err)
 	}
-	if err := errors.Join(s.loadFlow(ctx), s.aggregator.Load(ctx)); err != nil {
+	if err := s.feed.Start(ctx, &s.lifetime.Group); err != nil {
 		end()
-		return nil, err
+		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	s.handler = s.pipeline(s.paths())
 	close(s.ready)
 	return s, nil
-}
-
-func (s *Server) loadDefinitions(ctx context.Context) error {
-	b := s.api.Backend()
-	stored, err := b.List(ctx, definitions, "")
-	if err != nil {
-		return fmt.Errorf("list custom resource definitions: %w", err)
-	}
-	for _, obj := range stored {
-		if err := s.committed(ctx, b, definitions, "", obj.GetName(), obj); err != nil {
-			s.opts.Log.ErrorContext(ctx, "serve a stored custom resource definition", "name", obj.GetName(), "error", err)
-		}
-	}
-	return nil
-}
-
-func (s *Server) committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string, obj resource.Object) error {
-	if r.Group == rbac.Roles.Group {
-		return s.opts.Roles.Committed(ctx, b, r, namespace, name)
-	}
-	if s.opts.Nodes != nil && node.Follows(r) {
-		return s.opts.Nodes.Committed(ctx, b, r, namespace, name, obj)
-	}
-	if s.flow != nil {
-		s.flow.Committed(r, name, obj)
-	}
-	s.keeper.Committed(r, namespace, name, obj)
-	if err := s.aggregator.Committed(ctx, r, namespace, name, obj); err != nil {
-		return err
-	}
-	if r != definitions {
-		return s.follow(ctx, b, r, namespace, name)
-	}
-	def, _ := obj.(*apiextensionsv1.CustomResourceDefinition)
-	return s.crds.Committed(ctx, b, name, def)
 }
 
 // AddKinds serves further kinds, or others in the place of those of the same resource.

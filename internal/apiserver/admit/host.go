@@ -50,12 +50,13 @@ type Hosted interface {
 	Join(h *Host) error
 }
 
-// Follower is a plug-in that is configured by objects: it is told of each commit of them before the write is answered, so
+// Follower is a plug-in that is configured by objects: it is handed each change of them before the write is answered, so
 // that the next request meets it.
 type Follower interface {
 	Plugin
 	Follows() []schema.GroupResource
-	// Load reads what is stored; it is called after Join, before the first request.
+	// Load replaces what the plug-in knows with what is stored. It is called after Join, before the first request, and again when
+	// changes were missed.
 	Load(ctx context.Context, b resource.Backend) error
 	// Committed is told that an object was written or deleted.
 	Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error

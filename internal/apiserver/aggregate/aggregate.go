@@ -3,7 +3,7 @@
 
 // Package aggregate lets other API servers answer for group-versions: those whose APIService names a service.
 //
-// An [Aggregator] knows them all. It is told of commits ([Aggregator.Committed]) and so knows a registration before the
+// An [Aggregator] knows them all. It follows the store ([Aggregator.Committed]) and so knows a registration before the
 // request that made it is answered. [Aggregator.Find] says whether a path is another server's; it is a look into a map, and
 // nothing where there are no such registrations. [Aggregator.ServeHTTP] sends a request on (proxy.go), under the
 // name of the user who asks: the front-proxy certificate says that we may name users, headers say whom (identity.go). Where a
@@ -33,6 +33,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -137,15 +138,31 @@ func (a *Aggregator) Load(ctx context.Context) error {
 	} else if err != nil {
 		return fmt.Errorf("list registrations: %w", err)
 	}
+	stored := make(map[string]bool, len(all))
 	for _, obj := range all {
+		stored[obj.GetName()] = true
 		if err := a.registered(ctx, obj.GetName()); err != nil {
 			return err
+		}
+	}
+	for _, name := range a.names() {
+		if !stored[name] {
+			if err := a.registered(ctx, name); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// Committed is told of each commit of one of [Kinds].
+// names are those of all registrations that are known.
+func (a *Aggregator) names() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Keys(a.entries))
+}
+
+// Committed takes note of a change of an object of one of [Kinds].
 func (a *Aggregator) Committed(ctx context.Context, r schema.GroupResource, namespace, name string, obj resource.Object) error {
 	switch r {
 	case registrations:

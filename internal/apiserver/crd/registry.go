@@ -99,6 +99,13 @@ func (r *Registry) Served() []*v1.CustomResourceDefinition {
 	return out
 }
 
+// Names are those of all definitions that are known, served or not.
+func (r *Registry) Names() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.arrived)
+}
+
 // Committed takes note of a definition as it now is in the store; def is nil if it is gone. The server calls it after each
 // commit, before it answers, and for each stored definition when it starts. It writes the status that follows, of this
 // definition and of others that wait for its names, through b, which calls it again; b must not hold a lock here.

@@ -96,13 +96,21 @@ func New(o Options) *Controller {
 	return c
 }
 
-// Load reads what is stored.
+// Load reads what is stored, and forgets what is not.
 func (c *Controller) Load(ctx context.Context, b resource.Backend) error {
+	stored := map[schema.GroupResource][]resource.Object{}
 	for _, r := range Kinds() {
 		all, err := b.List(ctx, r, "")
 		if err != nil {
 			return err
 		}
+		stored[r] = all
+	}
+	c.mu.Lock()
+	clear(c.schemas)
+	clear(c.configs)
+	c.mu.Unlock()
+	for r, all := range stored {
 		for _, obj := range all {
 			c.note(r, obj.GetName(), obj)
 		}
@@ -113,7 +121,7 @@ func (c *Controller) Load(ctx context.Context, b resource.Backend) error {
 	return nil
 }
 
-// Committed is told of each commit of one of [Kinds]; obj is nil when it is gone. From its return on requests are held
+// Committed takes note of a change of an object of one of [Kinds]; obj is nil when it is gone. From its return on requests are held
 // against what it says.
 func (c *Controller) Committed(r schema.GroupResource, name string, obj resource.Object) {
 	if c.note(r, name, obj) {

@@ -5,7 +5,7 @@
 // of: flow schemas learn whether their priority level exists (flows.go), definitions are registered (registrations.go), objects
 // of the start that are changed or deleted come back.
 //
-// A [Keeper] is told of commits, and works by itself in [Keeper.Run]: nobody waits for it, and a commit costs no more
+// A [Keeper] follows the store, and works by itself in [Keeper.Run]: nobody waits for it, and a commit costs no more
 // than a look into a map. What it finds out follows from the store alone, so that a restart loses nothing.
 package upkeep
 
@@ -116,7 +116,7 @@ func (k *Keeper) Repair(f func(context.Context) error) {
 	k.repair = f
 }
 
-// Committed is told of each commit of one of [Kinds]; obj is nil when it is gone.
+// Committed takes note of a change of an object of one of [Kinds]; obj is nil when it is gone.
 func (k *Keeper) Committed(r schema.GroupResource, namespace, name string, obj resource.Object) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -146,6 +146,17 @@ func (k *Keeper) Committed(r schema.GroupResource, namespace, name string, obj r
 	case registrations:
 		k.registered(name, obj)
 	}
+}
+
+// Missed has everything seen to: commits may have been made of which the keeper was not told.
+func (k *Keeper) Missed() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.add(key{what: definitions})
+	for name := range k.kept {
+		k.add(key{configMaps, name})
+	}
+	k.repairLater()
 }
 
 func (k *Keeper) repairLater() {

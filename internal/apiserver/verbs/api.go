@@ -77,10 +77,9 @@ type Options struct {
 	ViewBytes int64
 	// MaxBody bounds a request's body; 0: 3 MiB.
 	MaxBody int64
-	// Committed is called after each commit of a stored object, before the request is answered; obj is nil when it is gone.
-	// It is asked only for resources that Watched names.
-	Committed func(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string, obj resource.Object) error
-	Watched   []schema.GroupResource
+	// Applied returns when all that the server makes of a resource's objects is true to the store as of a revision. It is called
+	// after each commit, before the request is answered. Nil: nothing is made of them.
+	Applied func(ctx context.Context, r schema.GroupResource, revision int64)
 	// Initialization is of objects that wait for initializers; nil: none does.
 	Initialization *Initialization
 	// Tokens and Nodes serve the backend's IssueToken and Node.
@@ -197,15 +196,11 @@ func (a *API) Kinds() []*resource.Descriptor {
 // Kind is the kind of a resource, nil if it is not served.
 func (a *API) Kind(r schema.GroupResource) *Kind { return a.kinds.Load().byGroup[r.Group][r.Resource] }
 
-// committed informs the followers of a commit before the request is answered. The commit stands whatever they answer, and
-// they are informed even when the client has disconnected: otherwise they would act on the old object for good.
-func (a *API) committed(ctx context.Context, k *Kind, namespace, name string, obj resource.Object) {
-	if a.Committed == nil || !slices.Contains(a.Watched, k.GroupResource()) {
-		return
-	}
-	ctx = context.WithoutCancel(ctx)
-	if err := a.Committed(ctx, &Backend{a}, k.GroupResource(), namespace, name, obj); err != nil {
-		a.Log.ErrorContext(ctx, "follow a commit", "resource", k.GroupResource(), "name", name, "error", err)
+// applied waits until what the server makes of a kind's objects is true to the store as of a revision. It waits also for a
+// client that has disconnected: a seat of flow control is free again when the request has had all its effects.
+func (a *API) applied(ctx context.Context, k *Kind, revision int64) {
+	if a.Applied != nil {
+		a.Applied(context.WithoutCancel(ctx), k.GroupResource(), revision)
 	}
 }
 

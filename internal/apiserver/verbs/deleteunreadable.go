@@ -59,12 +59,12 @@ func (a *API) deleteUnreadable(ctx context.Context, d *deletion) error {
 		if len(d.opts.DryRun) > 0 {
 			return nil
 		}
-		_, err = a.Store.Delete(ctx, key, rec.Revision)
+		revision, err := a.Store.Delete(ctx, key, rec.Revision)
 		if conflict := (*store.ConflictError)(nil); errors.As(err, &conflict) && ctx.Err() == nil {
 			continue
 		}
 		if err == nil {
-			a.committed(ctx, d.kind, d.ns, d.name, nil)
+			a.applied(ctx, d.kind, revision)
 		}
 		return err
 	}

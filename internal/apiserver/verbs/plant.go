@@ -86,20 +86,12 @@ func (b *Backend) plant(ctx context.Context, ps []Planting) ([]resource.Object, 
 	if len(ops) == 0 {
 		return found, nil
 	}
-	_, records, err := a.Store.Commit(ctx, ops...)
+	revision, _, err := a.Store.Commit(ctx, ops...)
 	if err != nil {
 		return nil, err
 	}
-	for n, i := range made {
-		k := a.Kind(ps[i].Resource)
-		if a.Committed == nil || !slices.Contains(a.Watched, ps[i].Resource) {
-			continue
-		}
-		f, err := k.Forms(records[n])
-		if err != nil {
-			return nil, err
-		}
-		a.committed(ctx, k, f.Hub.GetNamespace(), f.Hub.GetName(), f.Hub)
+	for _, i := range made {
+		a.applied(ctx, a.Kind(ps[i].Resource), revision)
 	}
 	return found, nil
 }

@@ -156,11 +156,8 @@ func (a *API) insertOnce(ctx context.Context, c *creation, obj resource.Object) 
 	}
 	committed = true
 	explain.From(ctx).Committed(k.Descriptor, nil, obj, nil, data, rec.Revision)
-	f, err := k.Forms(rec)
-	if err == nil {
-		a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), f.Hub)
-	}
-	return f, err
+	a.applied(ctx, k, rec.Revision)
+	return k.Forms(rec)
 }
 
 // taken is the 409 of a name that an object has, which may be on its way out.
@@ -407,10 +404,8 @@ func (a *API) replaceRecord(ctx context.Context, k *Kind, rec *store.Record, cur
 		return nil, nil, err
 	}
 	tr.Committed(k.Descriptor, cur.Hub, obj, rec.Value, data, now.Revision)
+	a.applied(ctx, k, now.Revision)
 	f, err := k.Forms(now)
-	if err == nil {
-		a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), f.Hub)
-	}
 	return now, f, err
 }
 
@@ -524,7 +519,7 @@ func (a *API) remove(ctx context.Context, k *Kind, rec *store.Record, obj resour
 		return 0, err
 	}
 	tr.Committed(k.Descriptor, obj, nil, nil, nil, revision)
-	a.committed(ctx, k, obj.GetNamespace(), obj.GetName(), nil)
+	a.applied(ctx, k, revision)
 	if k.Strategy.Allocate != nil {
 		// The object is gone, so what it held is released even when the client has disconnected.
 		done, err := k.Strategy.Allocate(context.WithoutCancel(ctx), &Backend{a}, nil, obj, false)

@@ -176,6 +176,7 @@ func (s *source[E]) Load(ctx context.Context, b resource.Backend) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	stored := map[schema.GroupResource][]resource.Object{}
 	for _, r := range s.Follows() {
 		all, err := b.List(ctx, r, "")
 		if apierrors.IsNotFound(err) { // the kind is not served
@@ -184,6 +185,11 @@ func (s *source[E]) Load(ctx context.Context, b resource.Backend) error {
 		if err != nil {
 			return fmt.Errorf("list %s: %w", r.Resource, err)
 		}
+		stored[r] = all
+	}
+	clear(s.policy)
+	clear(s.bound)
+	for r, all := range stored {
 		for _, obj := range all {
 			if err := s.take(r, obj); err != nil {
 				return err

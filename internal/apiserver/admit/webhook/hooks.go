@@ -273,11 +273,13 @@ func (p *side) Load(ctx context.Context, b resource.Backend) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	by := make(map[string][]*hook, len(all))
 	for _, obj := range all {
-		if p.by[obj.GetName()], err = p.read(obj, false); err != nil {
+		if by[obj.GetName()], err = p.read(obj, false); err != nil {
 			return err
 		}
 	}
+	p.by = by
 	p.arrange()
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -58,7 +59,7 @@ func Follows(r schema.GroupResource) bool {
 	return ok
 }
 
-// Graph knows what is related to which node. It is told of each commit before the commit is answered, so that a node may read
+// Graph knows what is related to which node. It follows the store, and a write is answered when it knows of it, so that a node may read
 // what a pod refers to as soon as the pod is bound to it.
 //
 // It is read from the store when it is first asked: a server without nodes keeps nothing. Each pod is an entry with its node
@@ -68,6 +69,8 @@ type Graph struct {
 	seed    maphash.Seed
 	backend func() resource.Backend
 	context context.Context // of the first reading, which outlives the request that causes it
+
+	asked atomic.Bool // somebody wants to know: from here on commits are told
 
 	mu     sync.RWMutex
 	loaded bool
@@ -126,12 +129,27 @@ func (g *Graph) Related(_ context.Context, node string, k kind, namespace, name 
 		return ok, nil
 	}
 	g.mu.RUnlock()
+	g.asked.Store(true) // before the store is read: what is committed after that is told
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.load(); err != nil {
 		return false, fmt.Errorf("read what is bound to nodes: %w", err)
 	}
 	return g.related(node, k, namespace, name), nil
+}
+
+// Idle says that nobody has asked yet: until then the graph need not follow the store.
+func (g *Graph) Idle() bool { return !g.asked.Load() }
+
+// Reload reads everything again, after commits of which the graph was not told.
+func (g *Graph) Reload() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.loaded {
+		return nil // whoever asks next reads the store
+	}
+	g.loaded = false
+	return g.load()
 }
 
 func (g *Graph) related(node string, k kind, namespace, name string) bool {

@@ -76,8 +76,9 @@ type grant struct {
 	reason  string
 }
 
-// Load reads everything from the store.
+// Load reads everything from the store, and forgets what is not there.
 func (x *Index) Load(ctx context.Context, b resource.Backend) error {
+	roles, bindings := map[roleKey]bool{}, map[bindingKey]bool{}
 	for _, r := range Kinds() {
 		objs, err := b.List(ctx, r, "")
 		if err != nil {
@@ -86,8 +87,26 @@ func (x *Index) Load(ctx context.Context, b resource.Backend) error {
 		x.mu.Lock()
 		for _, obj := range objs {
 			x.set(r, obj.GetNamespace(), obj.GetName(), obj)
+			if r == Roles || r == ClusterRoles {
+				roles[roleKey{obj.GetNamespace(), obj.GetName()}] = true
+			} else {
+				bindings[bindingKey{obj.GetNamespace(), obj.GetName()}] = true
+			}
 		}
 		x.mu.Unlock()
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.roles.Range(func(key, _ any) bool {
+		if !roles[key.(roleKey)] {
+			x.roles.Delete(key)
+		}
+		return true
+	})
+	for key := range x.bindings {
+		if !bindings[key] {
+			x.bind(key, nil)
+		}
 	}
 	return nil
 }

@@ -1,0 +1,311 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package feed keeps what the API server makes of stored objects true to the store: the index of roles, the served custom
+// resource definitions, the configurations of webhooks and policies, and all else that a [Follower] holds.
+//
+// A [Feed] reads one watch of the whole store and hands each follower the changes of its resources in the order of their
+// revisions, decoded once. Each follower has a goroutine and a queue of its own, so that a slow one delays nobody else.
+// A request that has written an object of a followed resource calls [Feed.Wait] before it is answered, and so the next
+// request finds the change in force. The feed learns of a change from the store alone: it makes no difference who wrote it,
+// whether the client still waits, or whether another process shares the store.
+//
+// Worked example: the store is at revision 40 when the server starts. Load gives every follower a snapshot of revision 40,
+// and the watch begins after it. A client creates a ClusterRole at revision 41. The watch tells of it, the follower rbac
+// applies it and is at 41; the client's request, which has waited for that, is answered. Meanwhile a Lease was written at
+// revision 42: nobody follows leases, so nobody is woken, and its request did not wait.
+//
+// A change that a follower cannot apply is tried again, with back-off, until it succeeds or a newer change of the same object
+// takes its place; the changes of other objects go on. Meanwhile [Feed.Check] names the object. A follower that has fallen
+// behind too far, or whose changes the store has compacted, loads a new snapshot.
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+const (
+	// maxQueued is how many changes wait for one follower. One with more loads a snapshot instead.
+	maxQueued = 65_536
+	// firstRetry and lastRetry bound the back-off of a change that could not be applied, and of a watch that broke.
+	firstRetry, lastRetry = 100 * time.Millisecond, 30 * time.Second
+)
+
+// Source is what a feed reads of a store.
+type Source interface {
+	Range(ctx context.Context, r store.Range) (store.Page, error)
+	Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error)
+	Revision() int64
+}
+
+// Follower holds something that is made of stored objects. Its functions are called one at a time.
+type Follower struct {
+	// Name stands in metrics and, after "feed/", in /readyz.
+	Name string
+	// Resources are those whose changes it is given.
+	Resources []schema.GroupResource
+	// Load replaces all that the follower holds with what a snapshot says. It is called before the first Apply, and again when
+	// the follower has missed changes.
+	Load func(ctx context.Context, s *Snapshot) error
+	// Apply takes note of one change. It may write to the store with the context that it is given: such writes wait for no
+	// follower.
+	Apply func(ctx context.Context, c *Change) error
+	// Idle says that nobody has needed what the follower holds yet: it is given no changes, and nobody waits for it. It must
+	// read the store itself after Idle has begun to return false, and Idle never returns true again. Nil: it is never idle.
+	Idle func() bool
+}
+
+// Change is what has become of one object.
+type Change struct {
+	Resource        schema.GroupResource
+	Namespace, Name string
+	Revision        int64
+	// Object is shared and read-only; nil: the object is gone.
+	Object resource.Object
+}
+
+func (c *Change) key() objectKey { return objectKey{c.Resource, c.Namespace, c.Name} }
+
+// objectKey names an object.
+type objectKey struct {
+	resource        schema.GroupResource
+	namespace, name string
+}
+
+func (k objectKey) String() string {
+	if k.namespace == "" {
+		return fmt.Sprintf("%s %q", k.resource, k.name)
+	}
+	return fmt.Sprintf("%s %q", k.resource, k.namespace+"/"+k.name)
+}
+
+// Options of [New].
+type Options struct {
+	Source Source
+	// Kind returns the kind of a resource, nil if the server has none.
+	Kind func(schema.GroupResource) *watchcache.Kind
+	Log  *slog.Logger
+}
+
+// Feed hands the store's changes to followers.
+type Feed struct {
+	opts      Options
+	followers []*follower
+	by        map[schema.GroupResource][]*follower
+	roots     []root // of the followed resources, in the order of their prefixes; set by Load
+
+	started atomic.Bool
+	ended   chan struct{}
+
+	took *prometheus.HistogramVec
+}
+
+// root is where the objects of a resource are stored.
+type root struct {
+	prefix   string
+	resource schema.GroupResource
+}
+
+// New returns a feed of followers that do not know anything yet.
+func New(o Options, followers ...Follower) *Feed {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	f := &Feed{opts: o, by: map[schema.GroupResource][]*follower{}, ended: make(chan struct{}), took: newTook()}
+	for _, of := range followers {
+		each := &follower{Follower: of, feed: f, woken: make(chan struct{}, 1), failing: map[objectKey]*failure{}}
+		each.took = f.took.WithLabelValues(of.Name)
+		f.followers = append(f.followers, each)
+		for _, r := range of.Resources {
+			f.by[r] = append(f.by[r], each)
+		}
+	}
+	return f
+}
+
+// Follows says whether anybody follows a resource.
+func (f *Feed) Follows(r schema.GroupResource) bool { return len(f.by[r]) > 0 }
+
+// Start loads every follower, in their order, from one snapshot, and follows the store from there on until ctx ends. It returns
+// when all followers are loaded; its error names the one that could not be. Resources that the server does not have now are not
+// followed. The feed's goroutines are added to group.
+func (f *Feed) Start(ctx context.Context, group *sync.WaitGroup) error {
+	for r := range f.by {
+		if k := f.opts.Kind(r); k != nil {
+			f.roots = append(f.roots, root{k.Root, r})
+		}
+	}
+	slices.SortFunc(f.roots, func(a, b root) int { return strings.Compare(a.prefix, b.prefix) })
+	revision := f.opts.Source.Revision()
+	w, err := f.opts.Source.Watch(ctx, keyspace, revision)
+	if err != nil {
+		return fmt.Errorf("follow the store: %w", err)
+	}
+	for _, each := range f.followers {
+		if err := each.load(ctx, revision); err != nil {
+			w.Close()
+			return fmt.Errorf("load %s: %w", each.Name, err)
+		}
+	}
+	f.started.Store(true)
+	for _, each := range f.followers {
+		group.Go(func() { each.run(ctx) })
+	}
+	group.Go(func() { f.run(ctx, w, revision) })
+	return nil
+}
+
+// keyspace is the prefix of all objects' keys.
+const keyspace = "/registry/"
+
+// run reads the watch until ctx ends or the store is closed.
+func (f *Feed) run(ctx context.Context, w store.Watcher, seen int64) {
+	defer close(f.ended)
+	for w != nil {
+		err := f.read(ctx, w, &seen)
+		w.Close()
+		w = f.reopen(ctx, err, &seen)
+	}
+}
+
+// reopen begins the watch again after an error. It returns nil when the feed is to end.
+func (f *Feed) reopen(ctx context.Context, err error, seen *int64) store.Watcher {
+	missed := false
+	for wait := time.Duration(0); ctx.Err() == nil && !errors.Is(err, store.ErrClosed); {
+		f.opts.Log.ErrorContext(ctx, "follow the store; it is tried again", "revision", *seen, "error", err)
+		if errors.Is(err, store.ErrCompacted) {
+			*seen, missed = f.opts.Source.Revision(), true
+		}
+		wait = pause(ctx, wait)
+		var w store.Watcher
+		if w, err = f.opts.Source.Watch(ctx, keyspace, *seen); err != nil {
+			continue
+		}
+		if missed {
+			for _, each := range f.followers {
+				each.reload()
+			}
+		}
+		return w
+	}
+	return nil
+}
+
+// pause waits for longer each time, and returns for how long it has waited.
+func pause(ctx context.Context, last time.Duration) time.Duration {
+	next := min(max(2*last, firstRetry), lastRetry)
+	t := time.NewTimer(next)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return next
+}
+
+// read hands out what a watch tells, until it ends. seen is the revision up to which all was handed out.
+func (f *Feed) read(ctx context.Context, w store.Watcher, seen *int64) error {
+	for {
+		batch, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range batch.Events {
+			f.hand(&batch.Events[i])
+		}
+		for _, each := range f.followers {
+			each.upTo(batch.Revision)
+		}
+		*seen = batch.Revision
+	}
+}
+
+// hand gives a change to those who follow its resource.
+func (f *Feed) hand(e *store.Event) {
+	i, exact := slices.BinarySearchFunc(f.roots, e.Key, func(r root, key string) int { return strings.Compare(r.prefix, key) })
+	if !exact {
+		i--
+	}
+	if i < 0 || !strings.HasPrefix(e.Key, f.roots[i].prefix) {
+		return
+	}
+	r := f.roots[i].resource
+	k := f.opts.Kind(r)
+	if k == nil {
+		return
+	}
+	c := &Change{Resource: r, Revision: e.Revision, Name: e.Key[len(f.roots[i].prefix):]}
+	if k.Namespaced {
+		c.Namespace, c.Name, _ = strings.Cut(c.Name, "/")
+	}
+	var undecoded error
+	if e.Record != nil {
+		forms, err := k.Forms(e.Record)
+		if err != nil {
+			undecoded = err
+		} else {
+			c.Object = forms.Hub
+		}
+	}
+	for _, each := range f.by[r] {
+		each.queue(queued{c, e.Record, undecoded})
+	}
+}
+
+// Wait returns when all followers of a resource have applied its changes up to and with a revision, or ctx ends. A change that
+// a follower could not apply counts as applied: it is tried again later. Wait returns at once within [Follower.Apply] and
+// [Follower.Load], before the feed was started, and after it has ended.
+func (f *Feed) Wait(ctx context.Context, r schema.GroupResource, revision int64) {
+	if !f.started.Load() || ctx.Value(applying{}) != nil {
+		return
+	}
+	for _, each := range f.by[r] {
+		if each.idle() {
+			continue
+		}
+		select {
+		case <-each.at(revision):
+		case <-ctx.Done():
+			return
+		case <-f.ended:
+			return
+		}
+	}
+}
+
+// applying marks the contexts of followers' own work.
+type applying struct{}
+
+// Check returns what a follower, by its name, could not apply.
+func (f *Feed) Check(name string) error {
+	for _, each := range f.followers {
+		if each.Name == name {
+			return each.check()
+		}
+	}
+	return fmt.Errorf("there is no follower %q", name)
+}
+
+// Names are those of all followers, in their order.
+func (f *Feed) Names() []string {
+	names := make([]string, len(f.followers))
+	for i, each := range f.followers {
+		names[i] = each.Name
+	}
+	return names
+}
