@@ -142,7 +142,9 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
-	config, err := n.containerConfig(ctx, pod, c, w.state, image, images, users, restarts)
+	config, err := n.containerConfig(ctx, starting{
+		pod: pod, container: c, state: w.state, image: image, volumes: images, users: users, restarts: restarts,
+	})
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
@@ -202,10 +204,22 @@ func (w *worker) restartCount(pod *corev1.Pod, c *corev1.Container) int32 {
 	return int32(count)
 }
 
+// starting is a container that is about to be made.
+type starting struct {
+	pod       *corev1.Pod
+	container *corev1.Container
+	state     *podstate.Pod
+	image     *runtimeapi.Image
+	volumes   map[string]*runtimeapi.ImageSpec // the images that it mounts, by the volume's name
+	users     *runtimeapi.UserNamespace
+	restarts  int32
+}
+
 // containerConfig makes the container's environment, mounts and files, and from them what
 // the runtime is asked for.
-func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.Container, state *podstate.Pod, image *runtimeapi.Image, images map[string]*runtimeapi.ImageSpec, users *runtimeapi.UserNamespace, restarts int32) (*runtimeapi.ContainerConfig, error) {
-	ips := n.podIPs(pod, state)
+func (n *node) containerConfig(ctx context.Context, s starting) (*runtimeapi.ContainerConfig, error) {
+	pod, c := s.pod, s.container
+	ips := n.podIPs(pod, s.state)
 	services, err := n.services.List(labels.Everything())
 	if err != nil {
 		return nil, fmt.Errorf("list services: %w", err)
@@ -218,7 +232,7 @@ func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.C
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := n.volumes.Mounts(ctx, pod, c, env, images)
+	mounts, err := n.volumes.Mounts(ctx, pod, c, env, s.volumes)
 	if err != nil {
 		return nil, err
 	}
@@ -239,15 +253,17 @@ func (n *node) containerConfig(ctx context.Context, pod *corev1.Pod, c *corev1.C
 	if err := os.MkdirAll(filepath.Join(n.config.PodLogDir(pod), c.Name), 0o755); err != nil {
 		return nil, fmt.Errorf("create container log directory for container %s failed: %w", c.Name, err)
 	}
-	in := runconfig.ContainerInput{Pod: pod, Container: c, ImageRef: image.Id, RestartCount: restarts, Env: env, Mounts: mounts, ImageName: image.Username, Users: users}
-	if image.Uid != nil {
-		in.ImageUser = &image.Uid.Value
+	in := runconfig.ContainerInput{
+		Pod: pod, Container: c, ImageRef: s.image.Id, RestartCount: s.restarts, Env: env, Mounts: mounts, ImageName: s.image.Username, Users: s.users,
+	}
+	if s.image.Uid != nil {
+		in.ImageUser = &s.image.Uid.Value
 	}
 	for _, e := range pod.Spec.EphemeralContainers {
 		if e.Name != c.Name || e.TargetContainerName == "" {
 			continue
 		}
-		target := state.Newest(e.TargetContainerName)
+		target := s.state.Newest(e.TargetContainerName)
 		if target == nil || target.State != podstate.Running {
 			return nil, fmt.Errorf("unable to find target container %s", e.TargetContainerName)
 		}

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -256,11 +257,12 @@ func Run(ctx context.Context, options Options) error {
 	defer leave()
 	group, ctx := errgroup.WithContext(ctx)
 	n.ctx = ctx
-	there := newNodeCollector(n)
-	if err := n.Metrics.registry.Register(there); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
+	for _, there := range []prometheus.Collector{newNodeCollector(n), newRecordCollector(n)} {
+		if err := n.Metrics.registry.Register(there); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+		defer n.Metrics.registry.Unregister(there)
 	}
-	defer n.Metrics.registry.Unregister(there)
 	n.objects = newObjects(ctx, n.client, n.NodeName, n.wakeUsers)
 	n.volumes.Sources = n.objects
 	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {

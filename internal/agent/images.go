@@ -38,6 +38,8 @@ func (n *node) ensureImageVolumes(ctx context.Context, pod *corev1.Pod, c *corev
 
 // ensureImage finds the container's image or pulls it, as its policy says.
 func (n *node) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
+	found := finding{policy: c.ImagePullPolicy}
+	defer func() { n.Metrics.images.found(found) }()
 	name, err := withTag(c.Image)
 	if err != nil {
 		message := fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err)
@@ -58,6 +60,9 @@ func (n *node) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 			policy = corev1.PullAlways
 		}
 	}
+	if found.policy = policy; policy != corev1.PullAlways {
+		found.present = new(present != nil)
+	}
 	lookup := sync.OnceValues(func() ([]credentialprovider.Credential, error) { return n.pullCredentials(ctx, pod, spec.Image) })
 	if present != nil && policy != corev1.PullAlways {
 		must, message, err := n.mustPull(c, present.Id, lookup)
@@ -65,9 +70,13 @@ func (n *node) ensureImage(ctx context.Context, pod *corev1.Pod, c *corev1.Conta
 			return nil, retryLate, &corev1.ContainerStateWaiting{Reason: err.Error(), Message: err.Error()} // as kubelet
 		}
 		if !must {
+			found.pulling = new(false)
 			n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", message)
 			return present, 0, nil
 		}
+	}
+	if present != nil || policy != corev1.PullNever {
+		found.pulling = new(true)
 	}
 	// Never says the same of an image that is not there and of one that the pod has no credentials for.
 	if policy == corev1.PullNever {
@@ -137,6 +146,7 @@ func (n *node) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, p
 		return nil, retryLate, &corev1.ContainerStateWaiting{Reason: "ImageInspectError", Message: cri.Message(err)}
 	}
 	took, waited := n.Clock.Since(start).Truncate(time.Millisecond), n.Clock.Since(asked).Truncate(time.Millisecond)
+	n.Metrics.images.pulled(waited, image.Size)
 	n.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", c.Image, took, waited, image.Size))
 	return image, 0, nil
 }

@@ -20,14 +20,15 @@ import (
 type Metrics struct {
 	registry  *prometheus.Registry
 	evictions *prometheus.CounterVec
+	images    imageMetrics
 }
 
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+	m := &Metrics{registry: prometheus.NewRegistry(), images: newImageMetrics(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Subsystem: "kubelet", Name: "evictions", Help: "Pods that were evicted, by the signal for which they were.",
 	}, []string{"eviction_signal"})}
-	m.registry.MustRegister(m.evictions, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.evictions, m.images.ensured, m.images.pulls, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 

@@ -246,11 +246,11 @@ func TestActiveDeadlineBeforeStart(t *testing.T) {
 	fake := &tellingClock{clocktesting.NewFakeClock(time.Now().Truncate(time.Second)), make(chan time.Duration, 1024)}
 	c, _ := newFake(t, fake)
 	p := onePod("p")
-	p.Spec.ActiveDeadlineSeconds = new(int64(30))
+	p.Spec.ActiveDeadlineSeconds = new(int64(9))
 	p.Spec.Containers[0].Image = "example.org/none:1"
 	c.createAs(p, corev1.PullNever)
 	c.await("p", "waiting", waitingFor("ErrImageNeverPull"))
-	fake.pass(t, 30*time.Second)
+	fake.pass(t, 9*time.Second)
 	pod := c.await("p", "ended", func(p *corev1.Pod) bool {
 		return p.Status.Phase == corev1.PodFailed && p.Status.ContainerStatuses[0].State.Waiting == nil
 	})

@@ -261,6 +261,17 @@ func (m *Manager) Checks() map[string]int {
 	return maps.Clone(m.checks)
 }
 
+// Records are how many intents and how many pulled images are on record.
+func (m *Manager) Records() (intents, pulled int, err error) {
+	names, err := recordsIn(m.pulling)
+	if err != nil {
+		return 0, 0, err
+	}
+	intents = len(names)
+	names, err = recordsIn(m.pulled)
+	return intents, len(names), err
+}
+
 func (m *Manager) check(image, ref string, secrets Secrets) (result string, err error) {
 	record, pulled, err := m.known(image, ref)
 	if err != nil {

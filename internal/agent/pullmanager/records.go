@@ -118,16 +118,13 @@ func decode(text []byte, out any, kind string, read *metav1.TypeMeta) error {
 
 // each calls do with every record in the directory, and with the name of its file. Errors of single files are joined.
 func each(dir string, do func(path string, text []byte) error) error {
-	entries, err := os.ReadDir(dir)
+	names, err := recordsIn(dir)
 	if err != nil {
-		return fmt.Errorf("list records: %w", err)
+		return err
 	}
 	var errs []error
-	for _, e := range entries {
-		if e.IsDir() || !strings.HasPrefix(e.Name(), prefix) || strings.HasSuffix(e.Name(), ".tmp") { // kubelet's own
-			continue
-		}
-		path := filepath.Join(dir, e.Name())
+	for _, name := range names {
+		path := filepath.Join(dir, name)
 		text, err := os.ReadFile(path)
 		if err == nil {
 			err = do(path, text)
@@ -137,6 +134,21 @@ func each(dir string, do func(path string, text []byte) error) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// recordsIn are the names of the files that are records.
+func recordsIn(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if !e.IsDir() && strings.HasPrefix(e.Name(), prefix) && !strings.HasSuffix(e.Name(), ".tmp") { // kubelet's own
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
 }
 
 func remove(dir, name string) error {

@@ -63,12 +63,13 @@ func connectExec(ctx context.Context, b resource.Backend, namespace, name string
 	o := opts.(*corev1.PodExecOptions)
 	q := streamQuery(o.Stdin, o.Stdout, o.Stderr, o.TTY)
 	q["command"] = o.Command
-	return connectCommand(ctx, b, "exec", namespace, name, o.Container, q)
+	return connectCommand(ctx, b, command{verb: "exec", namespace: namespace, pod: name, container: o.Container, query: q})
 }
 
 func connectAttach(ctx context.Context, b resource.Backend, namespace, name string, opts runtime.Object, _ string) (http.Handler, error) {
 	o := opts.(*corev1.PodAttachOptions)
-	return connectCommand(ctx, b, "attach", namespace, name, o.Container, streamQuery(o.Stdin, o.Stdout, o.Stderr, o.TTY))
+	q := streamQuery(o.Stdin, o.Stdout, o.Stderr, o.TTY)
+	return connectCommand(ctx, b, command{verb: "attach", namespace: namespace, pod: name, container: o.Container, query: q})
 }
 
 // streamQuery says in an agent's words which streams are wanted.
@@ -82,8 +83,15 @@ func streamQuery(stdin, stdout, stderr, tty bool) url.Values {
 	return q
 }
 
-func connectCommand(ctx context.Context, b resource.Backend, verb, namespace, name, container string, q url.Values) (http.Handler, error) {
-	pod, container, err := podAndContainer(ctx, b, namespace, name, container)
+// command is what an agent is asked to do with a container.
+type command struct {
+	verb                      string // the first part of the agent's path
+	namespace, pod, container string // no container: the pod's default one
+	query                     url.Values
+}
+
+func connectCommand(ctx context.Context, b resource.Backend, c command) (http.Handler, error) {
+	pod, container, err := podAndContainer(ctx, b, c.namespace, c.pod, c.container)
 	if err != nil {
 		return nil, err
 	}
@@ -91,12 +99,12 @@ func connectCommand(ctx context.Context, b resource.Backend, verb, namespace, na
 	if err != nil {
 		return nil, err
 	}
-	location.Path = strings.Join([]string{"", verb, pod.Namespace, pod.Name, container}, "/")
-	location.RawQuery = q.Encode()
+	location.Path = strings.Join([]string{"", c.verb, pod.Namespace, pod.Name, container}, "/")
+	location.RawQuery = c.query.Encode()
 	return hijackable(translator.NewTranslatingHandler(
 		upgrade(location, transport),
 		translator.NewStreamTranslatorHandler(location, transport, 0, translator.Options{
-			Stdin: q.Has("input"), Stdout: q.Has("output"), Stderr: q.Has("error"), Tty: q.Has("tty"),
+			Stdin: c.query.Has("input"), Stdout: c.query.Has("output"), Stderr: c.query.Has("error"), Tty: c.query.Has("tty"),
 		}),
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol,
 	)), nil
