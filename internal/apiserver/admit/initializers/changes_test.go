@@ -170,8 +170,8 @@ func TestWhoMayInitialize(t *testing.T) {
 			asked := 0
 			p.host.Authorize = func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 				asked++
-				if got := fmt.Sprint(a.GetUser().GetName(), a.GetVerb(), a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(), a.GetNamespace(), a.GetName(), a.IsResourceRequest()); got !=
-					"janeinitializev1configmapsnsmtrue" {
+				what := []string{a.GetUser().GetName(), a.GetVerb(), a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(), a.GetNamespace(), a.GetName()}
+				if got := strings.Join(what, " "); got != "jane initialize  v1 configmaps ns m" || !a.IsResourceRequest() {
 					t.Errorf("asked whether %s", got)
 				}
 				return decide(ctx, a)
@@ -255,7 +255,10 @@ func (h holding) Get(context.Context, schema.GroupResource, string, string) (res
 func TestWritesBelow(t *testing.T) {
 	waiting, done, ending := annotated(list("", a)), annotated(none), annotated(list("", a))
 	ending.DeletionTimestamp = &metav1.Time{}
-	const denied, byWay = `configmaps "m" is forbidden: update to uninitialized resource denied: nobody may`, `is forbidden: initializers cannot be set by way of binding`
+	const (
+		denied = `configmaps "m" is forbidden: update to uninitialized resource denied: nobody may`
+		byWay  = `is forbidden: initializers cannot be set by way of binding`
+	)
 	for _, c := range []struct {
 		name        string
 		operation   admit.Operation

@@ -32,10 +32,14 @@ func widgets() *resource.Descriptor {
 			return u, nil
 		}
 	}
-	return &resource.Descriptor{Group: "example.com", Resource: "widgets", Kind: "Widget", Namespaced: true, Storage: "v1", Prefix: "widgets", Versions: []resource.Version{
-		{Name: "v1"}, {Name: "v2", FromHub: to("v2", "1>2"), ToHub: to("v1", "2>1")}, {Name: "v3", FromHub: to("v3", "1>3"),
-			ToHub: to("v1", "3>1")},
-	}}
+	return &resource.Descriptor{
+		Group: "example.com", Resource: "widgets", Kind: "Widget", Namespaced: true, Storage: "v1", Prefix: "widgets",
+		Versions: []resource.Version{
+			{Name: "v1"},
+			{Name: "v2", FromHub: to("v2", "1>2"), ToHub: to("v1", "2>1")},
+			{Name: "v3", FromHub: to("v3", "1>3"), ToHub: to("v1", "3>1")},
+		},
+	}
 }
 
 func widget(version, name string) *unstructured.Unstructured {

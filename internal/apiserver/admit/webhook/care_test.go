@@ -274,8 +274,8 @@ func TestDeadline(t *testing.T) {
 			t.Errorf("a minute is left: the ledger has %+v", d)
 		}
 		got, _, _ := strings.Cut(s.outcomeIn(spent(t, 3*time.Hour), server, creation()), "\n")
-		want := `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: the deadline of admission is used up (3h0m0s), ` +
-			`most of it by m/b.example.com: m/a.example.com took 1h0m0s, m/b.example.com took 2h0m0s, c/w.example.com took 0s`
+		want := `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: ` +
+			`the deadline of admission is used up (3h0m0s), most of it by m/b.example.com: m/a.example.com took 1h0m0s, m/b.example.com took 2h0m0s, c/w.example.com took 0s`
 		if got != want {
 			t.Errorf("none is left: %s", got)
 		}
@@ -325,7 +325,8 @@ func TestDeadlinePasses(t *testing.T) {
 				first = got
 			}
 		}
-		if want := `failed to call webhook: the deadline of admission is used up (` + c.deadline.String() + `), ` + c.says; !strings.Contains(first, want) {
+		want := "failed to call webhook: the deadline of admission is used up (" + c.deadline.String() + "), " + c.says
+		if !strings.Contains(first, want) {
 			t.Errorf("%s: %s, want %s", c.name, first, want)
 		}
 		if e := b.host.Ledger.Snapshot()[0]; e.Calls != int64(c.asked) {

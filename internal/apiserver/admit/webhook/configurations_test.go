@@ -354,7 +354,8 @@ func proxied(t *testing.T, dir string) func(*setting) {
 	file := filepath.Join(dir, "egress.yaml")
 	text := "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n"
 	for _, name := range []string{"cluster", "controlplane"} {
-		text += fmt.Sprintf("- name: %s\n  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: %s}}}\n", name, filepath.Join(dir, name+".sock"))
+		at := filepath.Join(dir, name+".sock")
+		text += fmt.Sprintf("- name: %s\n  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: %s}}}\n", name, at)
 	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

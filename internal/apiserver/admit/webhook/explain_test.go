@@ -101,10 +101,12 @@ func TestExplained(t *testing.T) {
 				"webhook returned response.patchType but not response.patch",
 		}},
 		{"failed, to be ignored", false, true, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`, []string{
-			`validate webhook c w.example.com: ignored failed calling webhook "w.example.com": received invalid webhook response: webhook response was absent`,
+			`validate webhook c w.example.com: ignored failed calling webhook "w.example.com": received invalid webhook response: ` +
+				"webhook response was absent",
 		}},
 		{"the server's own error", true, false, patchOf(`[{"op":"replace","path":"/apiVersion","value":"v2"}]`), []string{
-			`mutate webhook c w.example.com: failed Internal error occurred: no kind "Pod" is registered for version "v2" in scheme "pkg/runtime/scheme.go:111"`,
+			`mutate webhook c w.example.com: failed Internal error occurred: no kind "Pod" is registered for version "v2" ` +
+				`in scheme "pkg/runtime/scheme.go:111"`,
 		}},
 	} {
 		server := newHookServer(t)
