@@ -95,8 +95,10 @@ func connectCommand(ctx context.Context, b resource.Backend, verb, namespace, na
 	location.RawQuery = q.Encode()
 	return hijackable(translator.NewTranslatingHandler(
 		upgrade(location, transport),
-		translator.NewStreamTranslatorHandler(location, transport, 0, translator.Options{
-			Stdin: q.Has("input"), Stdout: q.Has("output"), Stderr: q.Has("error"), Tty: q.Has("tty"),
+		egress.BoundTranslation(location, transport, func(location *url.URL, transport http.RoundTripper) http.Handler {
+			return translator.NewStreamTranslatorHandler(location, transport, 0, translator.Options{
+				Stdin: q.Has("input"), Stdout: q.Has("output"), Stderr: q.Has("error"), Tty: q.Has("tty"),
+			})
 		}),
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol,
 	)), nil
