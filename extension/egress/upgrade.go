@@ -5,12 +5,16 @@ package egress
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
+
+	upgradeproxy "k8s.io/apimachinery/pkg/util/proxy"
 )
 
 // The limits of a backend's answer to an upgrade. Once it has answered, the connection may rest for as long as its two ends want.
@@ -26,12 +30,11 @@ const (
 // Proxy with the context and the writer that it returns, by a transport whose dial function comes from [Bounded], and call stop afterwards.
 // A backend that exceeds the bound, or whose client has left, has its connection closed; reading it then fails with an error that says why.
 func BoundUpgrade(ctx context.Context, w http.ResponseWriter) (bounded context.Context, writer http.ResponseWriter, stop func()) {
-	u := &upgrade{left: upgradeBytes}
+	u, end := newUpgrade()
 	leave := context.AfterFunc(ctx, func() { u.fail(context.Cause(ctx)) })
-	timer := time.AfterFunc(upgradeTime, func() { u.fail(fmt.Errorf("the backend has not answered the upgrade within %v", upgradeTime)) })
 	stop = func() {
 		leave()
-		timer.Stop()
+		end()
 	}
 	return context.WithValue(ctx, upgradeKey{}, u), &upgradeWriter{w, u}, stop
 }
@@ -56,6 +59,30 @@ func Bounded(dial Dial) Dial {
 	}
 }
 
+// BoundTranslation bounds, as [BoundUpgrade] does, a handler that takes the client's connection over before it dials, as the translator
+// of WebSocket streams does. Such a handler does not say when the backend has answered, so its connection looks for the answer itself.
+// It does so above TLS: translator gets a location without TLS, and a transport whose connections have it already. A backend that refuses
+// the upgrade stays under the bound, because the handler reads its answer to the end.
+//
+// The dial function of transport must come from [Bounded]. The client's leaving does not end the wait.
+func BoundTranslation(location *url.URL, transport http.RoundTripper, translator func(*url.URL, http.RoundTripper) http.Handler) http.Handler {
+	plain := *location
+	plain.Scheme = "http"
+	handler := translator(&plain, &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		c, err := upgradeproxy.DialURL(ctx, location, transport)
+		u, _ := ctx.Value(upgradeKey{}).(*upgrade)
+		if err != nil || u == nil {
+			return c, err
+		}
+		return &answerConn{Conn: c, of: u}, nil
+	}})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u, end := newUpgrade()
+		defer end()
+		handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), upgradeKey{}, u)))
+	})
+}
+
 type upgradeKey struct{}
 
 // upgrade is the state of one request that upgrades its connection.
@@ -65,6 +92,13 @@ type upgrade struct {
 	left     int   // bytes that the backend may still send before it has answered
 	answered bool  // the bound is over
 	err      error // why the backend's connection was closed
+}
+
+// newUpgrade begins the bound; end stops its clock.
+func newUpgrade() (u *upgrade, end func()) {
+	u = &upgrade{left: upgradeBytes}
+	timer := time.AfterFunc(upgradeTime, func() { u.fail(fmt.Errorf("the backend has not answered the upgrade within %v", upgradeTime)) })
+	return u, func() { timer.Stop() }
 }
 
 // watch puts the backend's connection under the bound. It fails if the bound has been exceeded.
@@ -140,4 +174,33 @@ func (w *upgradeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, err
 	}
 	return http.NewResponseController(w.ResponseWriter).Hijack()
+}
+
+const headerEnd = "\r\n\r\n"
+
+// answerConn is the connection to the backend above TLS, which looks for the end of the answer's header.
+type answerConn struct {
+	net.Conn
+	of     *upgrade
+	header []byte
+	read   bool // the whole header was
+}
+
+// Read implements [net.Conn].
+func (c *answerConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.read {
+		return n, err
+	}
+	from := max(0, len(c.header)-len(headerEnd)+1)
+	if c.header = append(c.header, p[:n]...); !bytes.Contains(c.header[from:], []byte(headerEnd)) {
+		return n, err
+	}
+	if _, status, _ := bytes.Cut(c.header, []byte(" ")); bytes.HasPrefix(status, []byte("101 ")) {
+		if failed := c.of.answer(); failed != nil {
+			err = failed
+		}
+	}
+	c.header, c.read = nil, true
+	return n, err
 }

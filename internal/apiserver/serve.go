@@ -21,6 +21,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/cork"
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
@@ -32,23 +33,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	s.nodes.Listens(l.Addr())
 	bounds := &s.opts.FlowControl.Bounds
-	srv := &http.Server{
-		Handler:           goaway(bounds.GoawayChance, s.handler),
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          log.New(&connectionLog{server: s}, "", 0),
-		ReadHeaderTimeout: 32 * time.Second,
-		IdleTimeout:       90 * time.Second,
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return cork.Context(authenticate.WithConnection(ctx), c)
-		},
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: orDefault(bounds.Streams, maxStreams), MaxReadFrameSize: 256 << 10, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 4 << 20,
-		},
-		TLSConfig: &tls.Config{
-			Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,
-			ClientAuth: tls.RequestClientCert, ClientCAs: m.CA.Pool(), NextProtos: []string{"h2", "http/1.1"},
-			DynamicRecordSizingDisabled: true, // small first records are for browsers that show half an answer
-		},
+	srv := serving.HTTPServer(goaway(bounds.GoawayChance, s.handler), maxHeader, orDefault(bounds.Streams, maxStreams))
+	srv.ErrorLog = log.New(&connectionLog{server: s}, "", 0)
+	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return cork.Context(authenticate.WithConnection(ctx), c)
+	}
+	srv.TLSConfig = &tls.Config{
+		Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,
+		ClientAuth: tls.RequestClientCert, ClientCAs: m.CA.Pool(), NextProtos: []string{"h2", "http/1.1"},
+		DynamicRecordSizingDisabled: true, // small first records are for browsers that show half an answer
 	}
 	s.askCertificates(srv.TLSConfig)
 	failed := make(chan error, 1)

@@ -5,6 +5,7 @@ package server
 
 import (
 	"bufio"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/agent"
 )
 
@@ -52,12 +54,28 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(ag
 		writeError(w, err, http.StatusInternalServerError)
 		return
 	}
-	var handler http.Handler = proxy.NewUpgradeAwareHandler(location, nil, false, true, responder{})
+	transport := toRuntime()
 	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
-		handler = translator.NewStreamTranslatorHandler(location, nil, 0,
-			translator.Options{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY})
+		egress.BoundTranslation(location, transport, func(location *url.URL, transport http.RoundTripper) http.Handler {
+			return translator.NewStreamTranslatorHandler(location, transport, 0,
+				translator.Options{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY})
+		}).ServeHTTP(s.closed.watch(w), r)
+		return
 	}
-	handler.ServeHTTP(s.closed.watch(w), r)
+	s.upgrade(w, r, proxy.NewUpgradeAwareHandler(location, transport, false, true, responder{}))
+}
+
+// toRuntime is the way to the runtime's streaming server, whose answer to an upgrade is bounded. With TLS it shows a certificate that the
+// machine trusts.
+func toRuntime() *http.Transport {
+	return &http.Transport{DialContext: egress.Bounded(nil), TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+}
+
+// upgrade proxies a request whose connection is upgraded. The wait for the runtime's answer is bounded.
+func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, handler http.Handler) {
+	ctx, w, stop := egress.BoundUpgrade(r.Context(), s.closed.watch(w))
+	defer stop()
+	handler.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // portForward proxies to the runtime; SPDY that comes within a WebSocket is unwrapped.
@@ -83,11 +101,11 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err, http.StatusInternalServerError)
 		return
 	}
-	var handler http.Handler = proxy.NewUpgradeAwareHandler(location, nil, false, true, responder{})
+	var handler http.Handler = proxy.NewUpgradeAwareHandler(location, toRuntime(), false, true, responder{})
 	if tunnel {
 		handler = translator.NewTunnelingHandler(handler)
 	}
-	handler.ServeHTTP(s.closed.watch(w), r)
+	s.upgrade(w, r, handler)
 }
 
 // run runs a command to its end and answers with its output.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"weak"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -65,8 +66,13 @@ func (m *Manager) Warm() error {
 }
 
 // Update records in obj which of its fields manager changed, compared with live, which is nil when obj is being created. Both are hub
-// objects; obj is changed and returned. When that is impossible, obj keeps live's entries.
+// objects; obj is changed and returned. When that is impossible, obj keeps live's entries. An object with too many fields, or that had too many
+// before, has no entries, as if it were too large to be stored with them.
 func (m *Manager) Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object, error) {
+	if crowded(obj) || live != nil && crowded(live) {
+		obj.SetManagedFields(nil)
+		return obj, nil
+	}
 	var was []metav1.ManagedFieldsEntry
 	if live != nil {
 		was = live.GetManagedFields()
@@ -97,8 +103,11 @@ func (m *Manager) update(d *resource.Descriptor, version, subresource string, li
 }
 
 // Apply merges a configuration into live, nil when it is to be created, and returns a new object: of the hub, or of the version if that is deferred. A conflict is an API status error,
-// 409 with a cause for each field.
+// 409 with a cause for each field. A configuration or an object with too many fields is refused.
 func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error) {
+	if crowded(patch) || live != nil && crowded(live) {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum members of a map or list in an object that is applied is %d", maxMembers))
+	}
 	f, c, err := m.of(d, version, subresource)
 	if err != nil {
 		return nil, err

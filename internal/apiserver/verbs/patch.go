@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/mergepatch"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
@@ -30,6 +29,7 @@ import (
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/merge"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
@@ -265,6 +265,9 @@ func (p *patching) patchJSON(cur []byte) (patched []byte, strict []error, err er
 		if len(ops) > maxJSONPatch {
 			return nil, nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxJSONPatch, len(ops)))
 		}
+		if err := merge.CheckOperations(cur, p.bytes, len(ops)); err != nil {
+			return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
+		}
 		if patched, err = ops.Apply(cur); err != nil {
 			return nil, nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 		}
@@ -276,7 +279,7 @@ func (p *patching) patchJSON(cur []byte) (patched []byte, strict []error, err er
 			return nil, nil, decodingPatch(err)
 		}
 	}
-	patched, err = jsonpatch.MergePatch(cur, p.bytes)
+	patched, err = merge.JSON(cur, p.bytes)
 	if errors.Is(err, jsonpatch.ErrBadJSONPatch) {
 		err = badRequest(err)
 	}
@@ -295,7 +298,7 @@ func (p *patching) strategicMerge(cur resource.Object) (resource.Object, error) 
 		return nil, badRequest(err)
 	}
 	obj := p.dec.empty()
-	merged, err := strategicpatch.StrategicMergeMapPatch(original, patch, obj)
+	merged, err := merge.Strategic(original, patch, obj)
 	if err != nil {
 		switch {
 		case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),

@@ -103,8 +103,10 @@ func connectCommand(ctx context.Context, b resource.Backend, c command) (http.Ha
 	location.RawQuery = c.query.Encode()
 	return hijackable(translator.NewTranslatingHandler(
 		upgrade(location, transport),
-		translator.NewStreamTranslatorHandler(location, transport, 0, translator.Options{
-			Stdin: c.query.Has("input"), Stdout: c.query.Has("output"), Stderr: c.query.Has("error"), Tty: c.query.Has("tty"),
+		egress.BoundTranslation(location, transport, func(location *url.URL, transport http.RoundTripper) http.Handler {
+			return translator.NewStreamTranslatorHandler(location, transport, 0, translator.Options{
+				Stdin: c.query.Has("input"), Stdout: c.query.Has("output"), Stderr: c.query.Has("error"), Tty: c.query.Has("tty"),
+			})
 		}),
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol,
 	)), nil

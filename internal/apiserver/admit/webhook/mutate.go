@@ -27,6 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/internal/apiserver/merge"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -191,6 +192,9 @@ func (p *Mutating) mutate(ctx context.Context, h *hook, q *matching.Request, r *
 	}
 	raw, err := r.raw(v.Object)
 	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	if err := merge.CheckOperations(raw.Raw, a.patch, len(patch)); err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
 	patched, err := patch.Apply(raw.Raw)
