@@ -68,7 +68,7 @@ func resizes(t *testing.T, n *realNode) {
 	p.Spec.Containers[1].Resources = own.requirements()
 	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "[ $(wc -c </dev/shm/held) = 50331648 ]"}}},
-		PeriodSeconds: 1, FailureThreshold: 30,
+		PeriodSeconds: 1, FailureThreshold: 30, TimeoutSeconds: 10,
 	}
 	// Another pod leaves half a processor.
 	nodes, err := n.c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
