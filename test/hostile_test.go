@@ -56,7 +56,7 @@ func newVictim(t *testing.T) *victim {
 		t.Fatal(err)
 	}
 	v.client = client
-	v.say(request{method: "POST", path: "/api/v1/namespaces/default/configmaps", body: strings.NewReader(`{"metadata":{"name":"there"},"data":{"a":"b"}}`)})
+	v.say(request{method: "POST", path: "/api/v1/namespaces/default/configmaps", body: strings.NewReader(`{"metadata":{"name":"there","finalizers":["a.b/c"],"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]},"data":{"a":"b"}}`)})
 	v.before = heap()
 	return v
 }
@@ -180,6 +180,10 @@ func TestHostileBodies(t *testing.T) {
 		"patch that makes too much":    {request{method: "PATCH", path: one, contentType: "application/merge-patch+json", body: text(`{"data":{"a":"` + strings.Repeat("x", 2<<20) + `"}}`)}, []int{422}},
 		"deep merge patch":             {request{method: "PATCH", path: one, contentType: "application/merge-patch+json", body: text(deep(`{"data":`, "1", "}", 300_000))}, []int{400}},
 		"deep strategic merge patch":   {request{method: "PATCH", path: one, contentType: "application/strategic-merge-patch+json", body: text(deep(`{"data":`, "1", "}", 300_000))}, []int{400}},
+		"deep merge patch of 2 MiB":    {request{method: "PATCH", path: one, contentType: "application/merge-patch+json", body: text(`{"data":` + deep(`{"a":`, `"`+strings.Repeat("x", 2<<20)+`"`, "}", 9_000) + `}`)}, []int{422}},
+		"deep JSON patch":              {request{method: "PATCH", path: one, contentType: "application/json-patch+json", body: text(`[{"op":"add","path":"/data","value":` + deep(`{"a":`, `"`+strings.Repeat("x", 2<<20)+`"`, "}", 9_000) + `},{"op":"add","path":"/data` + strings.Repeat("/a", 8_999) + `","value":1}]`)}, []int{413}},
+		"JSON patch that shifts":       {request{method: "PATCH", path: one, contentType: "application/json-patch+json", body: text(`[{"op":"add","path":"/data","value":[` + strings.Repeat("0,", 1_200_000) + `0]}` + strings.Repeat(`,{"op":"add","path":"/data/0","value":1}`, 9_999) + `]`)}, []int{413}},
+		"40,000 finalizers":            {request{method: "PATCH", path: one, contentType: "application/strategic-merge-patch+json", body: text(`{"metadata":{"finalizers":[` + strings.TrimSuffix(many(40_000, func(i int) string { return fmt.Sprintf(`"a.b/%d",`, i) }), ",") + `]}}`)}, []int{422, 500}},
 		"deep managed fields":          {request{method: "PUT", path: one, body: text(`{"metadata":{"name":"there","managedFields":[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":` + deep(`{"f:a":`, "{}", "}", 9_000) + `}]}}`)}, []int{200, 400, 422}},
 		"many managers": {request{method: "PUT", path: one, body: text(`{"metadata":{"name":"there","managedFields":[` + strings.TrimSuffix(many(9_000, func(i int) string {
 			return fmt.Sprintf(`{"manager":"m%d","operation":"Update","apiVersion":"v1","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:a%d":{}}}},`, i, i)

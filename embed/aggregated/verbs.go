@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/merge"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
@@ -171,7 +172,10 @@ func (res *Resource) patched(ctx context.Context, w http.ResponseWriter, r *http
 	var after []byte
 	switch media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); types.PatchType(media) {
 	case types.MergePatchType:
-		after, err = jsonpatch.MergePatch(before, patch)
+		if !json.Valid(patch) {
+			return nil, apierrors.NewBadRequest(jsonpatch.ErrBadJSONPatch.Error())
+		}
+		after, err = merge.JSON(before, patch)
 	case types.JSONPatchType:
 		after, err = operate(before, patch)
 	default:
@@ -198,6 +202,9 @@ func operate(before, patch []byte) ([]byte, error) {
 	}
 	if len(p) > maxOperations {
 		return nil, fmt.Errorf("the allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(p))
+	}
+	if err := merge.CheckOperations(before, patch, len(p)); err != nil {
+		return nil, err
 	}
 	// The library has this bound in a variable; one that the program set itself stands.
 	atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied)

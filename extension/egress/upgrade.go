@@ -65,7 +65,9 @@ func Bounded(dial Dial) Dial {
 // the upgrade stays under the bound, because the handler reads its answer to the end.
 //
 // The dial function of transport must come from [Bounded]. The client's leaving does not end the wait.
-func BoundTranslation(location *url.URL, transport http.RoundTripper, translator func(*url.URL, http.RoundTripper) http.Handler) http.Handler {
+func BoundTranslation(
+	location *url.URL, transport http.RoundTripper, translator func(*url.URL, http.RoundTripper) http.Handler,
+) http.Handler {
 	plain := *location
 	plain.Scheme = "http"
 	handler := translator(&plain, &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -159,7 +159,7 @@ func follows(changes, order []any, key string) error {
 		at++
 	}
 	if i < len(kept) {
-		return fmt.Errorf("The order in patch list:\n%v\n doesn't match %s list:\n%v\n", changes, orderPrefix, order) //nolint:staticcheck // upstream's words
+		return fmt.Errorf("The order in patch list:\n%v\n doesn't match %s list:\n%v\n", changes, orderPrefix, order) // upstream's words
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func lists(original, patch []any, below strategicpatch.LookupPatchMeta, how list
 		gone := set(patch)
 		return slices.DeleteFunc(slices.Clone(original), func(e any) bool { return gone[e] }), nil
 	case kind != reflect.Map:
-		merged = unique(append(original, patch...)) //nolint:gocritic // see above
+		merged = unique(append(original, patch...))
 	case how.key == "":
 		return nil, fmt.Errorf("cannot merge lists without merge key for %s", below.Name()) // upstream's words
 	default:

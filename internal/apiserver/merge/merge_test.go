@@ -199,8 +199,8 @@ func addDirectives(t *rapid.T, patch map[string]any) {
 		patch["$retainKeys"] = names[rapid.IntRange(0, 2).Draw(t, "left out"):]
 	}
 	if rapid.IntRange(0, 6).Draw(t, "deletes") == 0 {
-		patch[rapid.SampledFrom([]string{"$deleteFromPrimitiveList/tags", "$deleteFromPrimitiveList/plain", "$deleteFromPrimitiveList", "$deleteFromPrimitiveListX/a"}).Draw(t, "of")] =
-			[]any{name().Draw(t, "deleted"), name().Draw(t, "deleted")}
+		of := rapid.SampledFrom([]string{"/tags", "/plain", "", "X/a"}).Draw(t, "of")
+		patch["$deleteFromPrimitiveList"+of] = []any{name().Draw(t, "deleted"), name().Draw(t, "deleted")}
 	}
 	for _, field := range []string{"items", "both", "tags"} {
 		if rapid.IntRange(0, 3).Draw(t, "order of "+field) > 0 {

@@ -3,9 +3,7 @@
 
 package merge
 
-import (
-	"fmt"
-)
+import "fmt"
 
 // The bounds of the work that a JSON patch may be. The library decodes an object once more for each level that a path goes down, and copies
 // an array with each operation on it: a patch of a few hundred kilobytes would take minutes.
@@ -23,10 +21,12 @@ func CheckOperations(doc, patch []byte, operations int) error {
 	nested, longest := measure(doc, 0)
 	more, longer := measure(patch, 1)
 	if nested+more > maxNested {
-		return fmt.Errorf("The JSON patch and the object nest too deep for their size: their bytes are on %d levels, more than %d", nested+more, maxNested) //nolint:staticcheck // clients see it
+		return fmt.Errorf("The JSON patch and the object nest too deep for their size: their bytes are on %d levels, more than %d",
+			nested+more, maxNested)
 	}
 	if shifts := operations * max(longest, longer); shifts > maxShifts {
-		return fmt.Errorf("The JSON patch is too large for its arrays: %d operations times the longest array are more than %d", operations, maxShifts) //nolint:staticcheck // clients see it
+		return fmt.Errorf("The JSON patch is too large for its arrays: %d operations times the longest array are more than %d",
+			operations, maxShifts)
 	}
 	return nil
 }

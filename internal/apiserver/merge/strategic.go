@@ -122,7 +122,9 @@ func member(original object, name string, value any, schema strategicpatch.Looku
 }
 
 // field is what the tags of a field say.
-func field(below strategicpatch.LookupPatchMeta, meta strategicpatch.PatchMeta, err error) (_ strategicpatch.LookupPatchMeta, strategy, key string, _ error) {
+func field(below strategicpatch.LookupPatchMeta, meta strategicpatch.PatchMeta, err error) (
+	_ strategicpatch.LookupPatchMeta, strategy, key string, _ error,
+) {
 	if err != nil {
 		return nil, "", "", err
 	}
