@@ -254,7 +254,8 @@ func (n *node) containerConfig(ctx context.Context, s starting) (*runtimeapi.Con
 		return nil, fmt.Errorf("create container log directory for container %s failed: %w", c.Name, err)
 	}
 	in := runconfig.ContainerInput{
-		Pod: pod, Container: c, ImageRef: s.image.Id, RestartCount: s.restarts, Env: env, Mounts: mounts, ImageName: s.image.Username, Users: s.users,
+		Pod: pod, Container: c, ImageRef: s.image.Id, RestartCount: s.restarts, Env: env, Mounts: mounts,
+		ImageName: s.image.Username, Users: s.users,
 	}
 	if s.image.Uid != nil {
 		in.ImageUser = &s.image.Uid.Value

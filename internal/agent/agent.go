@@ -397,20 +397,24 @@ func (n *node) prepare(ctx context.Context) error {
 		return err
 	}
 	if n.PodCIDR != "" {
-		return n.installCNI(n.PodCIDR)
+		return n.installCNI(false, n.PodCIDR)
 	}
 	return nil
 }
 
-func (n *node) installCNI(cidrs ...string) error {
+// installCNI configures the pod network where nobody else has. Again: also if it is as it should be already.
+func (n *node) installCNI(again bool, cidrs ...string) error {
 	if n.CNIConfDir == "-" {
 		return nil
 	}
-	path, ours, err := cni.Install(cni.Options{Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, PodCIDRs: cidrs, DataDir: n.CNIDataDir, Bridge: n.CNIBridge, MTU: n.PodMTU, Masquerade: !n.Masqueraded})
+	path, ours, err := cni.Install(cni.Options{
+		Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, PodCIDRs: cidrs, DataDir: n.CNIDataDir, Bridge: n.CNIBridge, MTU: n.PodMTU,
+		Masquerade: !n.Masqueraded, Again: again,
+	})
 	if err != nil {
 		return fmt.Errorf("install CNI configuration: %w", err)
 	}
-	n.Logger.Info("pod network configured", "file", path, "ours", ours)
+	n.Logger.Info("pod network configured", "file", path, "ours", ours, "again", again)
 	return nil
 }
 

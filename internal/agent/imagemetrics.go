@@ -89,8 +89,9 @@ type recordCollector struct {
 func newRecordCollector(n *node) *recordCollector {
 	name := func(s string) string { return prometheus.BuildFQName("", "kubelet", "imagemanager_"+s) }
 	return &recordCollector{
-		n:       n,
-		checks:  prometheus.NewDesc(name("image_mustpull_checks_total"), "How often it was checked whether a pod has to pull an image that is there", []string{"result"}, nil),
+		n: n,
+		checks: prometheus.NewDesc(name("image_mustpull_checks_total"),
+			"How often it was checked whether a pod has to pull an image that is there", []string{"result"}, nil),
 		intents: prometheus.NewDesc(name("ondisk_pullintents"), "Pulls that are under way, or were cut off, by the node's records", nil, nil),
 		pulled:  prometheus.NewDesc(name("ondisk_pulledrecords"), "Pulled images, by the node's records", nil, nil),
 	}

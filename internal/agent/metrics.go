@@ -28,7 +28,8 @@ func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), images: newImageMetrics(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Subsystem: "kubelet", Name: "evictions", Help: "Pods that were evicted, by the signal for which they were.",
 	}, []string{"eviction_signal"})}
-	m.registry.MustRegister(m.evictions, m.images.ensured, m.images.pulls, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.evictions, m.images.ensured, m.images.pulls)
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 

@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,21 +22,67 @@ import (
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
+// plugins makes a directory of what passes for CNI plug-ins.
+func plugins(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, plugin := range []string{"bridge", "host-local", "portmap", "loopback"} {
+		if err := os.WriteFile(filepath.Join(dir, plugin), []byte("#!/bin/false\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestRuntimeMissedTheNetwork: a runtime that did not hear of the network's configuration is told again, and the node becomes ready.
+func TestRuntimeMissedTheNetwork(t *testing.T) {
+	bin, conf := filepath.Join(t.TempDir(), "bin"), filepath.Join(t.TempDir(), "net.d")
+	plugins(t, bin)
+	c, r := newConfigured(t, "nodeStatusUpdateFrequency: 1s", func(o *Options) {
+		o.CNIConfDir, o.CNIBinDirs, o.PodCIDR = conf, []string{bin}, "10.244.1.0/24"
+	})
+	missed, err := os.Stat(filepath.Join(conf, cni.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan bool, 1024) // whether the runtime had heard of the configuration
+	r.Network(func() error {
+		now, err := os.Stat(filepath.Join(conf, cni.FileName))
+		asked <- err == nil && !os.SameFile(missed, now)
+		if err == nil && os.SameFile(missed, now) {
+			return errors.New("cni plugin not initialized")
+		}
+		return err
+	})
+	heard := func(want bool) {
+		t.Helper()
+		for limit := time.After(20 * time.Second); ; {
+			select {
+			case got := <-asked:
+				if got == want {
+					return
+				}
+			case <-limit:
+				t.Fatalf("the runtime is not asked for its network while it has heard of it (%t)", want)
+			}
+		}
+	}
+	heard(false)
+	heard(true)
+	c.create(onePod("p"))
+	c.await("p", "ready", isReady)
+}
+
 // TestWaitsForItsRange starts a node where one before it left its network: no pod comes to run in that, the node is not ready until the
 // range of its own is given, and then it is at once.
 func TestWaitsForItsRange(t *testing.T) {
 	dir := t.TempDir()
 	conf, bin := filepath.Join(dir, "net.d"), filepath.Join(dir, "bin")
-	for _, d := range []string{conf, bin} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.Mkdir(conf, 0o755); err != nil {
+		t.Fatal(err)
 	}
-	for _, plugin := range []string{"bridge", "host-local", "portmap", "loopback"} {
-		if err := os.WriteFile(filepath.Join(bin, plugin), []byte("#!/bin/false\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	plugins(t, bin)
 	path := filepath.Join(conf, cni.FileName)
 	left, err := cni.Conflist(cni.Options{PodCIDRs: []string{"10.244.2.0/24"}})
 	if err != nil {

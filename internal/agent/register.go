@@ -37,7 +37,10 @@ import (
 const leaseNamespace = "kube-node-lease"
 
 // readiness is why the node is not ready; empty when it is.
-type readiness struct{ reason string }
+type readiness struct {
+	reason    string
+	unplugged bool // the runtime says that it has no network
+}
 
 func (n *node) capacity() corev1.ResourceList {
 	m := n.machine
@@ -177,6 +180,7 @@ func (n *node) setConditions(s *corev1.NodeStatus) {
 // that has changed.
 func (n *node) askRuntime(ctx context.Context) bool {
 	var problems []string
+	unplugged := false
 	resp, err := n.cri.Runtime.Status(cri.Quiet(ctx), false)
 	if ctx.Err() != nil {
 		return false
@@ -194,6 +198,7 @@ func (n *node) askRuntime(ctx context.Context) bool {
 			case c == nil:
 				problems = append(problems, fmt.Sprintf("%s: %s not reported", want.text, want.kind))
 			case !c.Status:
+				unplugged = unplugged || want.kind == runtimeapi.NetworkReady
 				problems = append(problems, fmt.Sprintf("%s: %s=false reason:%s message:%s", want.text, c.Type, c.Reason, c.Message))
 			}
 		}
@@ -216,7 +221,7 @@ func (n *node) askRuntime(ctx context.Context) bool {
 		}
 	}
 	changed := n.ready.reason != why
-	n.ready.reason = why
+	n.ready.reason, n.ready.unplugged = why, unplugged
 	return changed
 }
 
@@ -300,12 +305,30 @@ func (n *node) network(ctx context.Context, node *corev1.Node) error {
 	if len(cidrs) == 0 || slices.Equal(cidrs, n.installed) {
 		return nil
 	}
-	if err := n.installCNI(cidrs...); err != nil {
+	if err := n.installCNI(false, cidrs...); err != nil {
 		return err
 	}
 	n.installed = cidrs
 	n.askRuntime(ctx)
 	return nil
+}
+
+// remind writes the configuration of the pod network again where the runtime still says that it has none. A runtime watches the directory,
+// and may miss a change: without another it would never look again. The configuration may also have been removed.
+func (n *node) remind() {
+	n.mu.Lock()
+	unplugged := n.ready.unplugged
+	n.mu.Unlock()
+	cidrs := n.installed
+	if n.PodCIDR != "" {
+		cidrs = []string{n.PodCIDR}
+	}
+	if !unplugged || len(cidrs) == 0 {
+		return
+	}
+	if err := n.installCNI(true, cidrs...); err != nil {
+		n.Logger.Error("remind the runtime of the pod network", "err", err)
+	}
 }
 
 // writeNode writes labels and status where they differ from what is there.
@@ -383,6 +406,7 @@ func (n *node) heartbeat(ctx context.Context) error {
 			}
 			continue
 		case <-ticker.C():
+			n.remind()
 			n.askRuntime(ctx)
 		case <-n.changed:
 			n.askRuntime(ctx)

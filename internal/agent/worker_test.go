@@ -255,7 +255,8 @@ func TestActiveDeadlineBeforeStart(t *testing.T) {
 		return p.Status.Phase == corev1.PodFailed && p.Status.ContainerStatuses[0].State.Waiting == nil
 	})
 	end := pod.Status.ContainerStatuses[0].State.Terminated
-	if end == nil || end.Reason != "ContainerStatusUnknown" || end.ExitCode != 137 || end.Message != "The container could not be located when the pod was terminated" {
+	if end == nil || end.Reason != "ContainerStatusUnknown" || end.ExitCode != 137 ||
+		end.Message != "The container could not be located when the pod was terminated" {
 		t.Errorf("the container's end: %+v", end)
 	}
 	if pod.Status.Reason != "DeadlineExceeded" {

@@ -48,6 +48,8 @@ type Options struct {
 	Masquerade bool
 	// Bandwidth has the plug-in of that name hold pods to what their annotations say. Install sets it where the plug-in is there.
 	Bandwidth bool
+	// Again writes the configuration also where it is there already, for a runtime that watches the directory.
+	Again bool
 }
 
 // has says whether a plug-in is there.
@@ -78,7 +80,7 @@ func Install(o Options) (path string, ours bool, err error) {
 		return "", false, err
 	}
 	path = filepath.Join(o.Dir, FileName)
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) && !o.Again {
 		return path, true, nil
 	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {

@@ -69,7 +69,9 @@ func TestStatuses(t *testing.T) {
 	doubled := func(s corev1.ContainerStatus) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "i"}, {Name: "j", Image: "i"}}
-			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}, s}
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{
+				{Name: "i", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}, s,
+			}
 		}
 	}
 	gone := func(p *corev1.Pod) {
@@ -89,7 +91,9 @@ func TestStatuses(t *testing.T) {
 		"over-init-done":         evicted("Always", doubled(corev1.ContainerStatus{Name: "j", State: exit(0)}), nil, ""),
 		"over-sidecar-started": evicted("Always", func(p *corev1.Pod) {
 			sidecar(p)
-			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "s", Started: new(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+				Name: "s", Started: new(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+			}}
 		}, nil, ""),
 		"over-deleted-backing-off": {Pod: pod("Always", gone), State: state(lost, ended("c", 1, 0)), Terminal: true, Over: true, Waiting: map[string]corev1.ContainerStateWaiting{
 			"c": {Reason: "CrashLoopBackOff", Message: "back-off"}}},
@@ -160,7 +164,8 @@ func TestDeletedBeforeStart(t *testing.T) {
 	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
 	for static, want := range map[bool]corev1.PodPhase{false: corev1.PodFailed, true: corev1.PodPending} {
 		got := Make(Input{Pod: p, Terminal: true, Over: true, Static: static, Now: now})
-		if end := got.ContainerStatuses[0].State.Terminated; got.Phase != want || end == nil || end.Reason != "ContainerStatusUnknown" || end.ExitCode != 137 {
+		end := got.ContainerStatuses[0].State.Terminated
+		if got.Phase != want || end == nil || end.Reason != "ContainerStatusUnknown" || end.ExitCode != 137 {
 			t.Errorf("static %t: phase %s, container %+v", static, got.Phase, got.ContainerStatuses[0].State)
 		}
 		if c := condition(got.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionFalse || c.Reason != "ContainersNotReady" {

@@ -35,7 +35,8 @@ func TestGoneIsOneObject(t *testing.T) {
 		}
 		k := NewKind(d, nil, NewViews(1<<20), nil)
 		key := k.Key("ns", "a")
-		deleted := &Event{Event: store.Event{Revision: 7, Previous: &store.Record{Key: key, Revision: 5, Value: []byte(`{"metadata":{"name":"a"}}`)}}}
+		before := &store.Record{Key: key, Revision: 5, Value: []byte(`{"metadata":{"name":"a"}}`)}
+		deleted := &Event{Event: store.Event{Revision: 7, Previous: before}}
 		var told [4]*Forms
 		var watchers sync.WaitGroup
 		for i := range told {

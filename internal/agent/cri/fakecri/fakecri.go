@@ -45,6 +45,7 @@ type Runtime struct {
 	private    map[string][]string
 	pullable   map[string]bool
 	faults     map[string]func() error
+	network    func() error // nil: it is well
 	calls      []string
 	listeners  map[chan *runtimeapi.ContainerEventResponse]bool
 	exec       func(command []string) (output string, code int32)
@@ -137,6 +138,13 @@ func (r *Runtime) Fault(call string, fault func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.faults[call] = fault
+}
+
+// Network has the runtime say that it has no network while the function returns an error.
+func (r *Runtime) Network(ready func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.network = ready
 }
 
 // Pullable adds an image to those that can be pulled.
@@ -299,7 +307,13 @@ func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtime
 func (r *Runtime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
+	if r.network != nil {
+		if err := r.network(); err != nil {
+			network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", err.Error()
+		}
+	}
 	return &runtimeapi.StatusResponse{RuntimeHandlers: r.handlers, Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
-		{Type: runtimeapi.RuntimeReady, Status: true}, {Type: runtimeapi.NetworkReady, Status: true},
+		{Type: runtimeapi.RuntimeReady, Status: true}, network,
 	}}}, nil
 }
