@@ -95,7 +95,11 @@ func raced(ctx context.Context, t *tally, p string) bool {
 		return false
 	}
 	begin := time.Now()
-	out, err := toEnd(ctx, []string{"CGO_ENABLED=1", "KUBE_CACHE_MUTATION_DETECTOR=true"}, "test", "-tags", tags, "-vet=off", "-race", "-short", p)
+	env := []string{"CGO_ENABLED=1"}
+	if !strings.Contains(p, "internal/controllers") { // years pass by their clocks, and the detector looks at all objects each second of them
+		env = append(env, "KUBE_CACHE_MUTATION_DETECTOR=true")
+	}
+	out, err := toEnd(ctx, env, "test", "-tags", tags, "-vet=off", "-race", "-short", p)
 	if ctx.Err() != nil {
 		return false
 	}
