@@ -26,6 +26,9 @@ func crowded(obj resource.Object) bool {
 	case *unstructured.Unstructured:
 		return manyWithin(o.Object)
 	}
+	if o, ok := obj.(interface{ Size() int }); ok && o.Size() < 2*maxMembers {
+		return false // each member takes two bytes at least
+	}
 	for _, e := range obj.GetManagedFields() {
 		// Names that are not in order are as much work.
 		if e.FieldsV1 != nil && strings.Count(e.FieldsV1.GetRawString(), `":`) > 2*maxMembers {
