@@ -7,14 +7,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
+	"strconv"
 	"strings"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/warning"
 
@@ -197,15 +195,27 @@ func (q *req) dedupOwners(obj resource.Object, afterAdmission bool) {
 	if len(refs) < 2 {
 		return
 	}
-	seen := make(map[types.UID]bool, len(refs))
+	type reference struct {
+		metav1.OwnerReference
+		controller, blocks string
+	}
+	said := func(b *bool) string {
+		if b == nil {
+			return ""
+		}
+		return strconv.FormatBool(*b)
+	}
+	seen := make(map[reference]bool, len(refs))
 	kept := make([]metav1.OwnerReference, 0, len(refs))
 	var twice []string
 	for _, r := range refs {
-		if seen[r.UID] && slices.ContainsFunc(kept, func(k metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(k, r) }) {
+		like := reference{r, said(r.Controller), said(r.BlockOwnerDeletion)}
+		like.Controller, like.BlockOwnerDeletion = nil, nil
+		if seen[like] {
 			twice = append(twice, string(r.UID))
 			continue
 		}
-		seen[r.UID] = true
+		seen[like] = true
 		kept = append(kept, r)
 	}
 	if len(twice) == 0 {
