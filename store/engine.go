@@ -33,6 +33,16 @@ func (r *Record) View() any {
 	return nil
 }
 
+// ReplaceView attaches v in the place of old, which is nil where there is no view, and says whether it did: another goroutine may have
+// been faster. Views are compared by ==.
+func (r *Record) ReplaceView(old, v any) bool {
+	p := r.view.Load()
+	if p == nil && old != nil || p != nil && *p != old {
+		return false
+	}
+	return r.view.CompareAndSwap(p, &v)
+}
+
 // SetView attaches v, or detaches with nil. It never changes what the record says: a view can be dropped and made anew.
 func (r *Record) SetView(v any) {
 	if v == nil {

@@ -25,15 +25,46 @@ func (c heldCodec) Decode(data []byte) (resource.Object, error) {
 	return c.codec.Decode(data)
 }
 
+// heldKind is a kind that decodes nothing before release is closed.
+func heldKind() (k *Kind, release chan struct{}) {
+	release = make(chan struct{})
+	return NewKind(&resource.Descriptor{
+		Resource: "configmaps", Kind: "ConfigMap", Namespaced: true, Prefix: "configmaps", Storage: "v1", Codec: heldCodec{release: release},
+		Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.ConfigMap{} }}},
+	}, nil, NewViews(1<<20), nil), release
+}
+
+// TestFormsAreMadeOnce: readers that come to a record at the same time have one object of it.
+func TestFormsAreMadeOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, release := heldKind()
+		r := &store.Record{Key: k.Key("ns", "a"), Revision: 5, Value: []byte(`{"metadata":{"name":"a"}}`)}
+		var got [4]*Forms
+		var readers sync.WaitGroup
+		for i := range got {
+			readers.Go(func() {
+				f, err := k.Forms(r)
+				if err != nil {
+					t.Error(err)
+				}
+				got[i] = f
+			})
+		}
+		synctest.Wait() // each of them has found that nobody has decoded the record yet
+		close(release)
+		readers.Wait()
+		for i, f := range got {
+			if f != got[0] {
+				t.Errorf("reader %d has an object of its own", i)
+			}
+		}
+	})
+}
+
 // TestGoneIsOneObject: watchers that come to a deletion at the same time are told of the same object.
 func TestGoneIsOneObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		d := &resource.Descriptor{
-			Resource: "configmaps", Kind: "ConfigMap", Namespaced: true, Prefix: "configmaps", Storage: "v1", Codec: heldCodec{release: release},
-			Versions: []resource.Version{{Name: "v1", New: func() resource.Object { return &corev1.ConfigMap{} }}},
-		}
-		k := NewKind(d, nil, NewViews(1<<20), nil)
+		k, release := heldKind()
 		key := k.Key("ns", "a")
 		before := &store.Record{Key: key, Revision: 5, Value: []byte(`{"metadata":{"name":"a"}}`)}
 		deleted := &Event{Event: store.Event{Revision: 7, Previous: before}}

@@ -157,16 +157,27 @@ func (k *Kind) formsSize(r *store.Record) int64 {
 	return int64(times*len(r.Value) + 1024)
 }
 
-// Forms is the record's decoded and encoded forms, made now if nobody has before.
+// Forms is the record's decoded and encoded forms, made now if nobody has before. All who ask at once get the same.
 func (k *Kind) Forms(r *store.Record) (*Forms, error) {
-	if f := k.view(r); f != nil {
-		return f, nil
+	for {
+		before := r.View()
+		if f, ok := before.(*Forms); ok && f.Kind == k {
+			return f, nil
+		}
+		hub, err := k.hub(r)
+		if err != nil {
+			return nil, err
+		}
+		f := k.NewForms(hub)
+		f.record = r
+		if _, ok := before.(*lent); ok {
+			f.shared.Store(true)
+		}
+		if r.ReplaceView(before, f) {
+			k.views.add(r, k.formsSize(r))
+			return f, nil
+		}
 	}
-	hub, err := k.hub(r)
-	if err != nil {
-		return nil, err
-	}
-	return k.Attach(r, hub), nil
 }
 
 // Once is [Kind.Forms] of a record that is about to be replaced: what it does not have is not kept for others.
@@ -237,14 +248,17 @@ func (k *Kind) Listed(r *store.Record) (*Forms, error) {
 		f.listed.Store(k.views.lists.Load())
 		return f, nil
 	}
-	hub, err := k.hub(r)
+	if !k.views.room(k.formsSize(r)) {
+		hub, err := k.hub(r)
+		if err != nil {
+			return nil, err
+		}
+		return k.NewForms(hub), nil
+	}
+	f, err := k.Forms(r)
 	if err != nil {
 		return nil, err
 	}
-	if !k.views.room(k.formsSize(r)) {
-		return k.NewForms(hub), nil
-	}
-	f := k.Attach(r, hub)
 	f.listed.Store(k.views.lists.Load())
 	return f, nil
 }
