@@ -205,7 +205,8 @@ func (c *controller) newest(ctx context.Context, key types.NamespacedName) (*cor
 // count makes one count and writes it; a conflict if the quota was changed or charged meanwhile.
 func (c *controller) count(ctx context.Context, q *corev1.ResourceQuota, served map[schema.GroupResource]schema.GroupVersionResource) error {
 	api := c.client.CoreV1().ResourceQuotas(q.Namespace)
-	if _, err := api.UpdateStatus(ctx, q, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+	// The encoder writes the kind into the object, which belongs to the informer.
+	if _, err := api.UpdateStatus(ctx, q.DeepCopy(), metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 		return gone(err)
 	}
 	hard := maps.Clone(q.Spec.Hard)
