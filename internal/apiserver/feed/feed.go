@@ -79,6 +79,15 @@ type Change struct {
 	Object resource.Object
 }
 
+// changeAt is the change of the object that is stored under a key of a kind, without the object.
+func changeAt(k *watchcache.Kind, key string, revision int64) *Change {
+	c := &Change{Resource: k.GroupResource(), Revision: revision, Name: key[len(k.Root):]}
+	if k.Namespaced {
+		c.Namespace, c.Name, _ = strings.Cut(c.Name, "/")
+	}
+	return c
+}
+
 func (c *Change) key() objectKey { return objectKey{c.Resource, c.Namespace, c.Name} }
 
 // objectKey names an object.
@@ -249,10 +258,7 @@ func (f *Feed) hand(e *store.Event) {
 	if k == nil {
 		return
 	}
-	c := &Change{Resource: r, Revision: e.Revision, Name: e.Key[len(f.roots[i].prefix):]}
-	if k.Namespaced {
-		c.Namespace, c.Name, _ = strings.Cut(c.Name, "/")
-	}
+	c := changeAt(k, e.Key, e.Revision)
 	var undecoded error
 	if e.Record != nil {
 		forms, err := k.Forms(e.Record)

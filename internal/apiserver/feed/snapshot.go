@@ -6,10 +6,10 @@ package feed
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 )
@@ -41,7 +41,7 @@ func (s *Snapshot) List(ctx context.Context, r schema.GroupResource, f func(obj 
 		for _, record := range page.Records {
 			forms, err := k.Forms(record)
 			if err != nil {
-				s.fail(k.Namespaced, k.Root, r, record, err)
+				s.fail(k, record, err)
 				continue
 			}
 			if err := f(forms.Hub); err != nil {
@@ -56,11 +56,8 @@ func (s *Snapshot) List(ctx context.Context, r schema.GroupResource, f func(obj 
 }
 
 // fail keeps a record that cannot be decoded.
-func (s *Snapshot) fail(namespaced bool, root string, r schema.GroupResource, record *store.Record, err error) {
-	c := &Change{Resource: r, Revision: record.Revision, Name: record.Key[len(root):]}
-	if namespaced {
-		c.Namespace, c.Name, _ = strings.Cut(c.Name, "/")
-	}
+func (s *Snapshot) fail(k *watchcache.Kind, record *store.Record, err error) {
+	c := changeAt(k, record.Key, record.Revision)
 	if s.failed == nil {
 		s.failed = map[objectKey]*failure{}
 	}
