@@ -10,8 +10,8 @@
 //
 // # Lifetimes
 //
-// A Server answers as soon as New returns; Run and Serve block until their context ends, and then end all watches.
-// The store is the caller's, and is closed after the server has ended.
+// A Server answers as soon as New returns; Run and Serve block until their context ends, and then end all watches. One that
+// neither of them ran is ended by [Server.Close]. The store is the caller's, and is closed after the server has ended.
 package apiserver
 
 import (
@@ -163,8 +163,9 @@ type Server struct {
 
 var definitions = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 
-// New makes a server, and puts the custom resource definitions that the store holds to work.
-func New(o Options) (*Server, error) {
+// New makes a server, and puts the custom resource definitions that the store holds to work. When it returns an error, nothing that
+// it started is left.
+func New(o Options) (_ *Server, err error) {
 	if o.Store == nil {
 		return nil, errors.New("make API server: no store")
 	}
@@ -192,8 +193,12 @@ func New(o Options) (*Server, error) {
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
 	if err := errors.Join(s.newFlow(), s.newAggregator(), s.newLearner()); err != nil {
-		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	s.newFeed()
@@ -232,7 +237,6 @@ func New(o Options) (*Server, error) {
 		vo.Nodes = s.nodes.To
 	}
 	if err := s.newAuthentication(ctx); err != nil {
-		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	if a := s.authn.Accounts(); a != nil {
@@ -251,7 +255,6 @@ func New(o Options) (*Server, error) {
 	services := webhook.Endpoints{Context: ctx, Backend: func() resource.Backend { return s.api.Backend() }}
 	caller, err := webhook.New(o.Ledger, services)
 	if err != nil {
-		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	caller.Dial(o.Egress.Cluster(), o.Egress.ControlPlane())
@@ -260,11 +263,9 @@ func New(o Options) (*Server, error) {
 		Changed: func(added, removed []*resource.Descriptor) { s.ChangeKinds(added, removed) }, Caller: caller,
 	})
 	if err := s.joinAdmission(services); err != nil {
-		end()
 		return nil, fmt.Errorf("make admission: %w", err)
 	}
 	if err := s.feed.Start(ctx, &s.lifetime.Group); err != nil {
-		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	s.handler = s.pipeline(s.paths())
@@ -366,10 +367,15 @@ func (s *Server) Leave() {
 	}
 }
 
+// Close ends what New started. Run and Serve do so before they return; more calls change nothing.
+func (s *Server) Close() {
+	s.end()
+	s.lifetime.Group.Wait()
+}
+
 // Run does what the server does between requests, until ctx ends; then it ends all watches.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.lifetime.Group.Wait()
-	defer s.end()
+	defer s.Close()
 	var err error
 	ran := false
 	s.background.Do(func() {
