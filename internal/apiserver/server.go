@@ -65,8 +65,11 @@ import (
 
 // Options of [New]. Store is required; the rest has useful zero values.
 type Options struct {
-	Store     *store.Store
-	Kinds     []*resource.Descriptor
+	Store *store.Store
+	Kinds []*resource.Descriptor
+	// MoreKinds returns kinds that ask the server itself, such as reviews. It is called once, when s can authenticate, authorize and read
+	// what is stored. Nil: there are none.
+	MoreKinds func(s *Server) []*resource.Descriptor
 	Admission admit.Chain
 	// Material is the server's keys and certificates; nil: in-process clients only, and no tokens.
 	Material *serving.Material
@@ -243,9 +246,15 @@ func New(o Options) (_ *Server, err error) {
 		vo.Tokens = a.Issue
 	}
 	s.api = verbs.New(s.lifetime, vo)
-	kinds := o.Kinds
+	kinds := slices.Clone(o.Kinds)
+	if o.MoreKinds != nil {
+		kinds = append(kinds, o.MoreKinds(s)...)
+	}
+	if o.Nodes != nil {
+		o.Nodes.ReadFrom(ctx, s.api.Backend())
+	}
 	if !slices.ContainsFunc(kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == definitions }) {
-		kinds = append(slices.Clone(kinds), crd.Definitions())
+		kinds = append(kinds, crd.Definitions())
 	}
 	builtIn := make(map[schema.GroupResource]bool, len(kinds))
 	for _, d := range kinds {

@@ -58,8 +58,8 @@ type follower struct {
 }
 
 func newFollower(t *testing.T) *follower {
-	f := &follower{t, nil, &faulty{objects: &objects{}}}
-	f.Graph = NewGraph(t.Context(), func() resource.Backend { return f.b })
+	f := &follower{t, NewGraph(), &faulty{objects: &objects{}}}
+	f.ReadFrom(t.Context(), f.b)
 	f.wants("n1", pods, "p", false)
 	return f
 }
@@ -171,8 +171,8 @@ func TestBoundObjectsThatChange(t *testing.T) {
 // is not served is none.
 func TestGraphThatCannotBeRead(t *testing.T) {
 	z := fixture(t)
-	b := &faulty{objects: z.Graph.backend().(*objects), err: errors.New("no quorum"), of: attachmentKind}
-	z.Graph.backend = func() resource.Backend { return b }
+	b := &faulty{objects: z.Graph.backend.(*objects), err: errors.New("no quorum"), of: attachmentKind}
+	z.Graph.backend = b
 	decide := func() (authorize.Decision, error) {
 		a := ask("get secrets ns/s")
 		a.User = ofNode("n1")

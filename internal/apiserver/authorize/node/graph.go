@@ -67,7 +67,7 @@ func Follows(r schema.GroupResource) bool {
 // two map look-ups under a lock that only changes of relations hold for long: a pod's status makes none.
 type Graph struct {
 	seed    maphash.Seed
-	backend func() resource.Backend
+	backend resource.Backend
 	context context.Context // of the first reading, which outlives the request that causes it
 
 	asked atomic.Bool // somebody wants to know: from here on commits are told
@@ -115,10 +115,11 @@ type volume struct {
 	secrets []*referred
 }
 
-// NewGraph returns a graph that reads what is stored when it is first asked, for as long as ctx lasts.
-func NewGraph(ctx context.Context, backend func() resource.Backend) *Graph {
-	return &Graph{seed: maphash.MakeSeed(), backend: backend, context: ctx}
-}
+// NewGraph returns a graph that reads nothing yet. ReadFrom is called before anything else.
+func NewGraph() *Graph { return &Graph{seed: maphash.MakeSeed()} }
+
+// ReadFrom has the graph read what is stored in b when it is first asked, for as long as ctx lasts.
+func (g *Graph) ReadFrom(ctx context.Context, b resource.Backend) { g.context, g.backend = ctx, b }
 
 // Related says whether an object is bound to a node, or referred to by what is.
 func (g *Graph) Related(_ context.Context, node string, k kind, namespace, name string) (bool, error) {
@@ -198,7 +199,7 @@ func (g *Graph) load() error {
 	}
 	g.nodes, g.spaces, g.podsBy, g.byKey = map[string]int32{}, map[string]int32{}, map[key]*pod{}, map[target]*referred{}
 	g.vols, g.direct, g.names = map[string]*volume{}, map[target]int32{}, nil
-	b := g.backend()
+	b := g.backend
 	for _, r := range Kinds() {
 		objs, err := b.List(g.context, r, "")
 		if apierrors.IsNotFound(err) {

@@ -121,7 +121,8 @@ func TestGraphAgainstWalking(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		o := &objects{}
-		g := NewGraph(t.Context(), func() resource.Backend { return o })
+		g := NewGraph()
+		g.ReadFrom(t.Context(), o)
 		pick := func(prefix string, n int) string { return fmt.Sprint(prefix, r.IntN(n)) }
 		type told struct {
 			r               schema.GroupResource
@@ -258,7 +259,8 @@ func large(tb testing.TB) *Graph {
 		}
 		o.put(podKind, p)
 	}
-	g := NewGraph(tb.Context(), func() resource.Backend { return o })
+	g := NewGraph()
+	g.ReadFrom(tb.Context(), o)
 	if _, err := g.Related(tb.Context(), "node-1", pods, "ns1", "pod-1"); err != nil {
 		tb.Fatal(err)
 	}
@@ -289,7 +291,7 @@ func BenchmarkAuthorize(b *testing.B) {
 // BenchmarkStatus is what the graph costs a write of a pod's status.
 func BenchmarkStatus(b *testing.B) {
 	g := large(b)
-	o := g.backend().(*objects)
+	o := g.backend.(*objects)
 	p := o.all[podKind]["ns1/pod-1"]
 	b.ReportAllocs()
 	for b.Loop() {

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
-	"github.com/mortise-dev/mortise/resource"
 )
 
 // fixture is a node n1 with one of everything, and a node n2 with a pod that refers to nothing.
@@ -40,8 +39,10 @@ func fixture(t *testing.T) *Authorizer {
 	o.put(schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}, &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice"}, Spec: resourcev1.ResourceSliceSpec{NodeName: &n1}})
 	o.put(schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"},
 		&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pcr"}, Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n1"}})
+	graph := NewGraph()
+	graph.ReadFrom(t.Context(), o)
 	return &Authorizer{
-		Graph: NewGraph(t.Context(), func() resource.Backend { return o }),
+		Graph: graph,
 		Rules: []rbacv1.PolicyRule{{Verbs: []string{"list"}, APIGroups: []string{""}, Resources: []string{"services"}}},
 	}
 }
