@@ -88,7 +88,7 @@ func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, s
 		select {
 		case <-cluster.Settled():
 			if err := trimMemory(); err != nil {
-				log.Warn("memory is not given back", "error", err)
+				log.Warn("Could not return free memory to the operating system", "error", err)
 			}
 			if os.Getenv("GOGC") == "" { // who sets it knows better
 				go paceCollections(ctx)
