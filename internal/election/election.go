@@ -138,10 +138,10 @@ func (e *election) term(ctx context.Context, work func(context.Context) error) e
 		<-working
 	}
 	if ctx.Err() == nil && failure == nil && !waiting {
-		e.Logger.Warn("lost the lease", "lease", e.lock.Describe())
+		e.Logger.Warn("Lost the Lease", "lease", e.lock.Describe())
 	}
 	if err := e.release(ctx); err != nil {
-		e.Logger.Warn("give up the lease", "lease", e.lock.Describe(), "error", err)
+		e.Logger.Warn("Could not release the Lease", "lease", e.lock.Describe(), "error", err)
 	}
 	return failure
 }
