@@ -16,7 +16,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/node"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
-	"github.com/mortise-dev/mortise/resource"
 )
 
 // authorization is what decides who may do what.
@@ -45,7 +44,7 @@ func makeAuthorization(_ context.Context, p *parts, o *settled) error {
 	a := &p.authorization
 	a.roles = &rbac.Index{}
 	if a.settings.Has(modes.Node) {
-		a.nodes = node.NewGraph(p.context, func() resource.Backend { return p.api.Backend() })
+		a.nodes = node.NewGraph()
 	}
 	a.chain, err = a.settings.Build(modes.Options{
 		Roles: a.roles, Node: &node.Authorizer{Graph: a.nodes, Rules: upstream.NodeRules()},

@@ -24,7 +24,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 	"github.com/mortise-dev/mortise/internal/kinds"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
-	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/faulty"
 	"github.com/mortise-dev/mortise/store/local"
@@ -82,7 +81,7 @@ func newMember(t *testing.T, s *store.Store) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	graph := node.NewGraph(t.Context(), func() resource.Backend { return m.server.Backend() })
+	graph := node.NewGraph()
 	m.server, err = apiserver.New(apiserver.Options{
 		Store: s, Admission: chain, Roles: roles, Nodes: graph,
 		Authorizers: []authorize.Authorizer{&node.Authorizer{Graph: graph, Rules: upstream.NodeRules()}},
