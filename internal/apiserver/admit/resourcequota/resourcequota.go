@@ -182,8 +182,12 @@ func (p *plugin) concerned(ctx context.Context, w *work, known []*corev1.Resourc
 	return false, nil
 }
 
-// certain says whether a write that failed has certainly not been committed.
+// certain says whether a write that failed has certainly not been committed. The store tells of the end of a request's context only
+// when it has not stored anything.
 func certain(err error) bool {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
 	var status apierrors.APIStatus
 	var conflict *store.ConflictError
 	return errors.As(err, &conflict) || errors.As(err, &status) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err)

@@ -207,7 +207,9 @@ func TestGivenBack(t *testing.T) {
 		{"a later plug-in refused", apierrors.NewForbidden(quotas, "m", errors.New("no")), nil, 0},
 		{"the name was taken", apierrors.NewAlreadyExists(quotas, "m"), nil, 0},
 		{"a conflict", fmt.Errorf("update: %w", &store.ConflictError{}), nil, 0},
-		{"nobody knows", context.DeadlineExceeded, nil, 1},
+		{"the client left before", fmt.Errorf("wait for a commit: %w", context.Canceled), nil, 0},
+		{"the request's time was over before", context.DeadlineExceeded, nil, 0},
+		{"nobody knows", errors.New("write log: disk full"), nil, 1},
 		{"a timeout", apierrors.NewTimeoutError("slow", 1), nil, 1},
 		{"somebody counted", apierrors.NewAlreadyExists(quotas, "m"), func(t *testing.T, b *backend) {
 			b.write(t, "q", func(q *corev1.ResourceQuota) { q.Status.Used = amounts("count/configmaps", "4") })
