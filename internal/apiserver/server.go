@@ -250,9 +250,6 @@ func New(o Options) (_ *Server, err error) {
 	if o.MoreKinds != nil {
 		kinds = append(kinds, o.MoreKinds(s)...)
 	}
-	if o.Nodes != nil {
-		o.Nodes.ReadFrom(ctx, s.api.Backend())
-	}
 	if !slices.ContainsFunc(kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == definitions }) {
 		kinds = append(kinds, crd.Definitions())
 	}
