@@ -21,6 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/server"
 	"github.com/mortise-dev/mortise/internal/agent/simulated"
 	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/machine"
 	"github.com/mortise-dev/mortise/internal/version"
@@ -180,7 +181,7 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 				NodeName: at.name, Config: at.config, RuntimeEndpoint: p.criSocket, RootDir: o.apiserver.Node.Root(o.dataDir),
 				PodCIDR: at.podCIDR, Masqueraded: p.masqueraded, PodMTU: p.podMTU, Addresses: at.addresses, ClusterDNS: p.clusterDNS,
 				Listen: o.kubelet.listenAt(at.listen()), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
-				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
+				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured, Volumes: builtin.VolumePlugins(),
 			})
 		})
 		return nil

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+package projected
 
 import (
 	"context"
@@ -26,6 +26,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/volumes"
+	"github.com/mortise-dev/mortise/internal/agent/volumes/disktest"
+	"github.com/mortise-dev/mortise/internal/agent/volumes/volumetest"
 )
 
 // signer plays the API server of requests, and who answers them.
@@ -72,7 +76,7 @@ func (s *signer) answer(condition, word string, refresh, ends time.Time) {
 // certified is a pod with one source, and what is done with it.
 type certified struct {
 	*testing.T
-	*Manager
+	*volumes.Manager
 	*signer
 	pod  *corev1.Pod
 	step func(time.Duration)
@@ -105,7 +109,7 @@ func (c *certified) setUp(want string) {
 // holds looks for the word's certificate in the volume, and whether its key is the one of the n-th request.
 func (c *certified) holds(word string, n int) {
 	c.Helper()
-	files := read(c, c.dir)
+	files := disktest.Read(c, c.dir)
 	if files["sub/bundle.pem"] != files["key.pem"]+files["chain.pem"] || files["chain.pem"] != block(word)+block("middle") {
 		c.Errorf("files: %v, want the certificate %s", files, word)
 	}
@@ -132,8 +136,8 @@ func (c *certified) holds(word string, n int) {
 
 func (c *certified) looksAt(after time.Duration) {
 	c.Helper()
-	if got := c.NextRenewal("u"); !got.Equal(epoch.Add(after)) {
-		c.Errorf("looked at after %v, want %v", got.Sub(epoch), after)
+	if got := c.NextRenewal("u"); !got.Equal(volumetest.Epoch.Add(after)) {
+		c.Errorf("looked at after %v, want %v", got.Sub(volumetest.Epoch), after)
 	}
 }
 
@@ -178,7 +182,7 @@ func TestPodCertificate(t *testing.T) {
 		t.Error("a first request is waited for by the clock")
 	}
 
-	c.answer(issuedType, "one", epoch.Add(time.Hour), epoch.Add(2*time.Hour))
+	c.answer(issuedType, "one", volumetest.Epoch.Add(time.Hour), volumetest.Epoch.Add(2*time.Hour))
 	c.setUp("")
 	c.holds("one", 1)
 	c.looksAt(61 * time.Minute)
@@ -194,12 +198,12 @@ func TestPodCertificate(t *testing.T) {
 		t.Fatalf("%d requests", len(c.requests))
 	}
 	c.looksAt(71 * time.Minute) // it is overdue then
-	c.answer(issuedType, "two", epoch.Add(3*time.Hour), epoch.Add(4*time.Hour))
+	c.answer(issuedType, "two", volumetest.Epoch.Add(3*time.Hour), volumetest.Epoch.Add(4*time.Hour))
 	c.setUp("")
 	c.holds("two", 2)
 	c.looksAt(181 * time.Minute)
 	c.tells()
-	if err := c.TearDown("u"); err != nil {
+	if err := c.TearDown(t.Context(), "u"); err != nil {
 		t.Fatal(err)
 	}
 	if !c.NextRenewal("u").IsZero() {
@@ -218,7 +222,7 @@ func TestPodCertificateThatIsRefused(t *testing.T) {
 				n := 1
 				c.setUp("credential bundle is not issued yet")
 				if renewal {
-					c.answer(issuedType, "one", epoch, epoch.Add(2*time.Hour))
+					c.answer(issuedType, "one", volumetest.Epoch, volumetest.Epoch.Add(2*time.Hour))
 					c.setUp("")
 					c.step(2 * time.Minute)
 					c.setUp("")
@@ -266,7 +270,7 @@ func TestPodCertificateThatIsNotRenewed(t *testing.T) {
 	c.setUp("credential bundle is not issued yet: not today")
 	c.refuses = nil
 	c.setUp("credential bundle is not issued yet")
-	c.answer(issuedType, "one", epoch, epoch.Add(time.Hour))
+	c.answer(issuedType, "one", volumetest.Epoch, volumetest.Epoch.Add(time.Hour))
 	c.setUp("")
 	c.step(time.Minute)
 	c.refuses = errors.New("not today")
@@ -327,9 +331,9 @@ func TestPodCertificateWithoutAnswer(t *testing.T) {
 	c.setUp(`credential bundle is not issued yet: while getting PodCertificateRequest "n/req-1": no list yet`)
 	c.blinded = nil
 	for _, condition := range []string{"Approved", issuedType} {
-		c.answer(condition, "one", time.Time{}, epoch.Add(time.Hour))
+		c.answer(condition, "one", time.Time{}, volumetest.Epoch.Add(time.Hour))
 		status := &c.requests[0].Status
-		for _, begin := range []*metav1.Time{nil, new(metav1.NewTime(epoch))} {
+		for _, begin := range []*metav1.Time{nil, new(metav1.NewTime(volumetest.Epoch))} {
 			if status.BeginRefreshAt = begin; begin != nil {
 				status.NotAfter = nil
 			}
@@ -340,7 +344,7 @@ func TestPodCertificateWithoutAnswer(t *testing.T) {
 			c.setUp(want)
 		}
 	}
-	c.answer(issuedType, "one", epoch.Add(time.Minute), epoch.Add(time.Hour))
+	c.answer(issuedType, "one", volumetest.Epoch.Add(time.Minute), volumetest.Epoch.Add(time.Hour))
 	c.setUp("")
 	c.step(2 * time.Minute)
 	c.setUp("")
@@ -362,12 +366,12 @@ func TestPodCertificatesOfPods(t *testing.T) {
 		if err := c.SetUp(c.Context(), pod, nil); err == nil {
 			t.Fatal("a certificate is there that nobody issued")
 		}
-		c.answer(issuedType, pod.Name, epoch.Add(time.Hour), epoch.Add(2*time.Hour))
+		c.answer(issuedType, pod.Name, volumetest.Epoch.Add(time.Hour), volumetest.Epoch.Add(2*time.Hour))
 		if err := c.SetUp(c.Context(), pod, nil); err != nil || len(c.requests) != i+1 {
 			t.Fatal(len(c.requests), err)
 		}
 	}
-	if err := c.TearDown("w"); err != nil {
+	if err := c.TearDown(t.Context(), "w"); err != nil {
 		t.Fatal(err)
 	}
 	c.setUp("")
@@ -389,9 +393,9 @@ func TestFilesOfPodCertificates(t *testing.T) {
 		}
 		c := newCertified(t, source)
 		c.setUp("credential bundle is not issued yet")
-		c.answer(issuedType, "one", epoch.Add(time.Hour), epoch.Add(2*time.Hour))
+		c.answer(issuedType, "one", volumetest.Epoch.Add(time.Hour), volumetest.Epoch.Add(2*time.Hour))
 		c.setUp("")
-		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(read(t, c.dir)))); diff != "" {
+		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(disktest.Read(t, c.dir)))); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 	}
@@ -404,9 +408,9 @@ func TestPodCertificateWithoutSettings(t *testing.T) {
 		c := newCertified(t, everyFile)
 		c.Jitter, c.Warn = nil, nil
 		c.setUp("credential bundle is not issued yet")
-		c.answer(issuedType, "one", epoch.Add(time.Hour), epoch.Add(2*time.Hour))
+		c.answer(issuedType, "one", volumetest.Epoch.Add(time.Hour), volumetest.Epoch.Add(2*time.Hour))
 		c.setUp("")
-		after := c.NextRenewal("u").Sub(epoch.Add(time.Hour))
+		after := c.NextRenewal("u").Sub(volumetest.Epoch.Add(time.Hour))
 		if after < 0 || after >= 5*time.Minute {
 			t.Errorf("renewed %v after the time", after)
 		}

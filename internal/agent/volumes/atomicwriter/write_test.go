@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+package atomicwriter
 
 import (
 	"errors"
@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mortise-dev/mortise/internal/agent/volumes/disktest"
 )
 
 // What a volume holds before and after a write; alike has the same names as before.
@@ -35,7 +37,7 @@ func files(texts map[string]string) map[string]File {
 // see returns what users of a volume see, and how many directories hold contents.
 func see(dir string) (map[string]string, int, error) {
 	var failed failure
-	texts := read(&failed, dir)
+	texts := disktest.Read(&failed, dir)
 	stamps, err := filepath.Glob(filepath.Join(dir, "..2*"))
 	return texts, len(stamps), errors.Join(failed.error, err)
 }
@@ -65,7 +67,7 @@ func whole(dir string, after map[string]string, wrote error) error {
 // A volume in memory may be full. Then a write fails, and the files that are there stay.
 func TestWriteToAFullVolume(t *testing.T) {
 	for _, after := range []map[string]string{after, alike} {
-		onThread(t, func() error { return fillUp(t.TempDir(), after) })
+		disktest.OnThread(t, func() error { return fillUp(t.TempDir(), after) })
 	}
 }
 
@@ -108,7 +110,7 @@ func fillUp(dir string, after map[string]string) error {
 // The same where memory for the contents ends.
 func TestWriteOfMoreThanFits(t *testing.T) {
 	dir := t.TempDir()
-	onThread(t, func() error {
+	disktest.OnThread(t, func() error {
 		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=65536"); err != nil {
 			return err
 		}
@@ -125,7 +127,7 @@ func TestWriteOfMoreThanFits(t *testing.T) {
 
 // A node that has no file descriptors left says so, and does not take a volume that it could not read for one that is right.
 func TestWriteWithoutDescriptors(t *testing.T) {
-	fewFiles(t, func(n uint64) error {
+	disktest.FewFiles(t, func(n uint64) error {
 		dir := filepath.Join(t.TempDir(), fmt.Sprint(n))
 		var raised, low unix.Rlimit
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
@@ -167,7 +169,7 @@ func TestWriteAgainstMounts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			onThread(t, func() error {
+			disktest.OnThread(t, func() error {
 				at := filepath.Join(dir, c.at)
 				made := os.MkdirAll(filepath.Dir(at), 0o755)
 				if strings.HasSuffix(c.at, "/") {
@@ -192,7 +194,7 @@ func TestWriteToAVolumeThatCannotBe(t *testing.T) {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 	nothing := func(string) error { return nil }
-	onReadOnly(t, nothing, func(dir string) error {
+	disktest.OnReadOnly(t, nothing, func(dir string) error {
 		if _, err := Write(dir, contents("text"), nil, epoch); !errors.Is(err, unix.EROFS) {
 			return fmt.Errorf("a read-only directory: %w", err)
 		}
@@ -214,8 +216,8 @@ func TestWriteOfFilesThatCannotBeGivenAway(t *testing.T) {
 		"with their mode": {unix.CAP_FOWNER, file, nil, "set mode of key"},
 	} {
 		dir := t.TempDir()
-		onThread(t, func() error {
-			if err := drop(c.missing); err != nil {
+		disktest.OnThread(t, func() error {
+			if err := disktest.Drop(c.missing); err != nil {
 				return err
 			}
 			if _, err := Write(dir, c.files, c.group, epoch); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -244,7 +246,7 @@ func TestOwnersOfFiles(t *testing.T) {
 		"root group": {nil, new(int64(0)), 0, 0, 0o640},
 	} {
 		dir := t.TempDir()
-		onThread(t, func() error {
+		disktest.OnThread(t, func() error {
 			if err := unix.Setfsgid(54321); err != nil { // new files are not of root's group by chance
 				return err
 			}
@@ -357,7 +359,7 @@ func TestNamesStay(t *testing.T) {
 func TestNothingIsLeftOpen(t *testing.T) {
 	dir := t.TempDir()
 	texts := []map[string]string{before, after}
-	if n := leftOpen(t, func() {
+	if n := disktest.LeftOpen(t, func() {
 		for range 3 {
 			for range 2 {
 				if _, err := Write(dir, files(texts[0]), nil, epoch); err != nil {

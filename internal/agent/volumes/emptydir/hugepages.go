@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+package emptydir
 
 import (
 	"fmt"
@@ -11,20 +11,20 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// huge mounts huge pages for an emptyDir.
-func (m *Manager) huge(pod *corev1.Pod, dir string, medium corev1.StorageMedium) error {
+// huge mounts huge pages, unless they are mounted, and returns whether it has mounted them.
+func (p plugin) huge(pod *corev1.Pod, dir string, medium corev1.StorageMedium) (bool, error) {
 	page, err := pageSize(pod, medium)
 	if err != nil {
-		return err
+		return false, err
 	}
-	mounted, err := m.Mounter.IsMountPoint(dir)
+	mounted, err := p.host.Mounter.IsMountPoint(dir)
 	if err != nil || mounted {
-		return err
+		return false, err
 	}
-	if err := m.Mounter.Huge(dir, page.Value()); err != nil {
-		return fmt.Errorf("mount huge pages at %s: %w", dir, err)
+	if err := p.host.Mounter.Huge(dir, page.Value()); err != nil {
+		return false, fmt.Errorf("mount huge pages at %s: %w", dir, err)
 	}
-	return nil
+	return true, nil
 }
 
 // pageSize is the size of an emptyDir's pages: the medium's, which the pod must ask for, or that of the only ones that it asks for.

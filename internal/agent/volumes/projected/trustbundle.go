@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+package projected
 
 import (
 	"bytes"
@@ -19,6 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/mortise-dev/mortise/internal/agent/volumes/atomicwriter"
 )
 
 // maxLabelSelector is how long a selector of trust bundles may be, as text.
@@ -28,25 +30,28 @@ const maxLabelSelector = 100 << 10
 var trustOrder = maphash.MakeSeed()
 
 // trustFile is the file of trust anchors that a source makes. Where none are there, and none need be, it is empty.
-func (m *Manager) trustFile(ctx context.Context, pod *corev1.Pod, source *corev1.ClusterTrustBundleProjection, mode *int32) (map[string]File, error) {
+func (p *plugin) trustFile(
+	ctx context.Context, pod *corev1.Pod, source *corev1.ClusterTrustBundleProjection, mode *int32,
+) (map[string]atomicwriter.File, error) {
+	optional := source.Optional != nil && *source.Optional
 	var bundles []*certificatesv1.ClusterTrustBundle
 	var err error
 	switch {
 	case source.Name != nil:
-		bundles, err = m.namedBundle(ctx, *source.Name, isTrue(source.Optional))
+		bundles, err = p.namedBundle(ctx, *source.Name, optional)
 	case source.SignerName != nil:
-		bundles, err = m.signersBundles(ctx, *source.SignerName, source.LabelSelector, isTrue(source.Optional))
+		bundles, err = p.signersBundles(ctx, *source.SignerName, source.LabelSelector, optional)
 	default:
 		err = errors.New("ClusterTrustBundle projection requires either name or signerName to be set")
 	}
 	if err != nil {
 		return nil, err
 	}
-	return map[string]File{path.Clean(source.Path): credentialFile(pod, trustAnchors(trustOrder, bundles), mode)}, nil
+	return map[string]atomicwriter.File{path.Clean(source.Path): credentialFile(pod, trustAnchors(trustOrder, bundles), mode)}, nil
 }
 
-func (m *Manager) namedBundle(ctx context.Context, name string, optional bool) ([]*certificatesv1.ClusterTrustBundle, error) {
-	bundle, err := m.Sources.TrustBundle(ctx, name)
+func (p *plugin) namedBundle(ctx context.Context, name string, optional bool) ([]*certificatesv1.ClusterTrustBundle, error) {
+	bundle, err := p.host.Sources.TrustBundle(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err) && optional:
 		return nil, nil
@@ -57,7 +62,9 @@ func (m *Manager) namedBundle(ctx context.Context, name string, optional bool) (
 }
 
 // signersBundles are a signer's bundles with the labels. No selector selects none, an empty one all.
-func (m *Manager) signersBundles(ctx context.Context, signer string, wanted *metav1.LabelSelector, optional bool) ([]*certificatesv1.ClusterTrustBundle, error) {
+func (p *plugin) signersBundles(
+	ctx context.Context, signer string, wanted *metav1.LabelSelector, optional bool,
+) ([]*certificatesv1.ClusterTrustBundle, error) {
 	selector, err := metav1.LabelSelectorAsSelector(wanted)
 	if err != nil {
 		return nil, fmt.Errorf("while parsing label selector: %w", err)
@@ -65,7 +72,7 @@ func (m *Manager) signersBundles(ctx context.Context, signer string, wanted *met
 	if n := len(selector.String()); n > maxLabelSelector {
 		return nil, fmt.Errorf("label selector length (%d) is larger than %d", n, maxLabelSelector)
 	}
-	all, err := m.Sources.TrustBundles(ctx, signer)
+	all, err := p.host.Sources.TrustBundles(ctx, signer)
 	if err != nil {
 		return nil, fmt.Errorf("while listing ClusterTrustBundles matching label selector %v: %w", wanted, err)
 	}

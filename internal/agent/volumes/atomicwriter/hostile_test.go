@@ -1,43 +1,33 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+package atomicwriter
 
 import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/mortise-dev/mortise/internal/agent/volumes/disktest"
 )
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func contents(text string) map[string]File {
 	return map[string]File{"key": {Data: []byte(text), Mode: 0o644}}
 }
 
-// host is a directory of the host that no volume may change, and a check that it has not.
-func host(t *testing.T) (string, func()) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "precious"), []byte("p"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return dir, func() {
-		t.Helper()
-		entries, err := os.ReadDir(dir)
-		if err != nil || len(entries) != 1 || entries[0].Name() != "precious" {
-			t.Errorf("the host's directory holds %v, %v", entries, err)
-		}
-	}
-}
-
 // A container that could write into its volume led the node to a directory of the host, which the node then removed.
 func TestWriteDoesNotFollowTheDataLink(t *testing.T) {
-	outside, check := host(t)
+	outside, check := disktest.HostDir(t)
 	for _, target := range []string{outside, "../" + filepath.Base(outside), "..", "."} {
 		dir := filepath.Join(filepath.Dir(outside), t.Name()+strings.NewReplacer("/", "_").Replace(target))
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -53,7 +43,7 @@ func TestWriteDoesNotFollowTheDataLink(t *testing.T) {
 			t.Errorf("..data → %s: %v", target, err)
 		}
 		check()
-		if diff := cmp.Diff(map[string]string{"key": "new"}, read(t, dir)); diff != "" {
+		if diff := cmp.Diff(map[string]string{"key": "new"}, disktest.Read(t, dir)); diff != "" {
 			t.Errorf("..data → %s (-want +got)\n%s", target, diff)
 		}
 	}
@@ -61,7 +51,7 @@ func TestWriteDoesNotFollowTheDataLink(t *testing.T) {
 
 // A container exchanges the volume's directories and links with links that lead out, while the node writes.
 func TestWriteRaces(t *testing.T) {
-	outside, check := host(t)
+	outside, check := disktest.HostDir(t)
 	dir := t.TempDir()
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -95,13 +85,13 @@ func TestWriteRaces(t *testing.T) {
 	if _, err := Write(dir, contents("last"), nil, epoch); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]string{"key": "last"}, read(t, dir)); diff != "" {
+	if diff := cmp.Diff(map[string]string{"key": "last"}, disktest.Read(t, dir)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
 func TestWriteRepairsWhatContainersMade(t *testing.T) {
-	outside, check := host(t)
+	outside, check := disktest.HostDir(t)
 	for name, spoil := range map[string]func(dir, stamp string) error{
 		"a directory for ..data": func(dir, _ string) error {
 			return errors.Join(os.Remove(dir+"/..data"), os.MkdirAll(dir+"/..data/full", 0o777))
@@ -144,7 +134,7 @@ func TestWriteRepairsWhatContainersMade(t *testing.T) {
 			continue
 		}
 		check()
-		if diff := cmp.Diff(map[string]string{"key": "text"}, read(t, dir)); diff != "" {
+		if diff := cmp.Diff(map[string]string{"key": "text"}, disktest.Read(t, dir)); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", name, diff)
 		}
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o755 {
@@ -182,29 +172,47 @@ func TestWriteSweeps(t *testing.T) {
 	}
 }
 
-// The open of a FIFO waits for a writer, and would hold up the pod for good.
-func TestSubPathsAreNotOpened(t *testing.T) {
-	m, _, mounted, _ := newManager(t)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-	if err := m.SetUp(t.Context(), pod, nil); err != nil {
-		t.Fatal(err)
-	}
-	volume := filepath.Join(m.PodDir("u"), "volumes/kubernetes.io~empty-dir/v")
-	if err := errors.Join(
-		unix.Mkfifo(filepath.Join(volume, "fifo"), 0o600),
-		os.Symlink("fifo", filepath.Join(volume, "link")),
-		unix.Mknod(filepath.Join(volume, "socket"), unix.S_IFSOCK|0o600, 0),
-	); err != nil {
-		t.Fatal(err)
-	}
-	for sub, want := range map[string]string{"fifo": "fifo", "link": "fifo", "socket": "socket"} {
-		c := &corev1.Container{Name: sub, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/m", SubPath: sub}}}
-		got, err := m.Mounts(t.Context(), pod, c, nil, nil)
+// After any number of writes the volume holds exactly the last one's files.
+func TestWriteHoldsTheLast(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "volume")
 		if err != nil {
-			t.Errorf("%s: %v", sub, err)
-		} else if bound := mounted[got[0].HostPath]; bound != filepath.Join(volume, want) {
-			t.Errorf("%s: bound %q", sub, bound)
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		payload := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c", "d/e", "d/f", "g/h/i"}), rapid.StringN(0, 3, 3), 0, 5)
+		for range rapid.IntRange(1, 4).Draw(t, "writes") {
+			want := payload.Draw(t, "files")
+			files := map[string]File{}
+			for name, text := range want {
+				files[name] = File{Data: []byte(text), Mode: 0o644}
+			}
+			if _, err := Write(dir, files, nil, epoch); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, disktest.Read(t, dir)); diff != "" {
+				t.Fatalf("(-want +got)\n%s", diff)
+			}
+			changed, err := Write(dir, files, nil, epoch)
+			if err != nil || changed {
+				t.Fatalf("the same again: changed %v, %v", changed, err)
+			}
+			entries, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stamps := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !e.IsDir() })
+			if len(stamps) > 1 {
+				t.Fatalf("old contents are left: %v", stamps)
+			}
+		}
+	})
+}
+
+func TestWriteRefusesNamesThatLeave(t *testing.T) {
+	for _, name := range []string{"", "/etc/passwd", "../x", "a/../../x", "..data"} {
+		if _, err := Write(t.TempDir(), map[string]File{name: {}}, nil, epoch); err == nil {
+			t.Errorf("name %q was taken", name)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+// Package disktest is for tests of what the agent does to disks: it runs functions with mounts, capabilities and file descriptors of
+// their own, and looks at volumes and at the host.
+package disktest
 
 import (
 	"errors"
@@ -14,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onThread runs f on a thread of its own, with its own mounts and capabilities. The thread ends with f, and so do they.
-func onThread(t *testing.T, f func() error) {
+// OnThread runs f on a thread of its own, with its own mounts and capabilities. The thread ends with f, and so do they.
+func OnThread(t *testing.T, f func() error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: mounting needs root")
@@ -44,8 +46,8 @@ func ownThread(f func() error, done chan<- error) {
 	done <- err
 }
 
-// drop takes capabilities from the thread. It is called within onThread.
-func drop(capabilities ...uint) error {
+// Drop takes capabilities from the thread. It is called within OnThread.
+func Drop(capabilities ...uint) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
@@ -57,11 +59,11 @@ func drop(capabilities ...uint) error {
 	return unix.Capset(&header, &data[0])
 }
 
-// onReadOnly runs f with a directory that is mounted read-only. What make puts there beforehand is there.
-func onReadOnly(t *testing.T, make, f func(dir string) error) {
+// OnReadOnly runs f with a directory that is mounted read-only. What make puts there beforehand is there.
+func OnReadOnly(t *testing.T, make, f func(dir string) error) {
 	t.Helper()
 	dir := t.TempDir()
-	onThread(t, func() error {
+	OnThread(t, func() error {
 		if err := errors.Join(unix.Mount("tmpfs", dir, "tmpfs", 0, ""), make(dir), unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil {
 			return err
 		}
@@ -69,8 +71,8 @@ func onReadOnly(t *testing.T, make, f func(dir string) error) {
 	})
 }
 
-// leftOpen is how many files f leaves open. Finalizers, which close files long afterwards, do not run.
-func leftOpen(t *testing.T, f func()) int {
+// LeftOpen is how many files f leaves open. Finalizers, which close files long afterwards, do not run.
+func LeftOpen(t *testing.T, f func()) int {
 	t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	f() // the first time, the runtime opens files of its own
@@ -86,8 +88,8 @@ func leftOpen(t *testing.T, f func()) int {
 	return count() - before
 }
 
-// fewFiles calls f again and again: first no file can be opened, then one, and so on, until f succeeds.
-func fewFiles(t *testing.T, f func(files uint64) error) {
+// FewFiles calls f again and again: first no file can be opened, then one, and so on, until f succeeds.
+func FewFiles(t *testing.T, f func(files uint64) error) {
 	t.Helper()
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {

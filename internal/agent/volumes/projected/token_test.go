@@ -1,24 +1,52 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+package projected
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/mortise-dev/mortise/internal/agent/volumes"
+	"github.com/mortise-dev/mortise/internal/agent/volumes/disktest"
+	"github.com/mortise-dev/mortise/internal/agent/volumes/volumetest"
 )
+
+// sources is an API server with a signer.
+type sources struct {
+	*volumetest.Sources
+	*signer
+}
+
+func (s *sources) RequestCertificate(ctx context.Context, r *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error) {
+	return s.signer.RequestCertificate(ctx, r)
+}
+
+func (s *sources) CertificateRequest(ctx context.Context, namespace, name string) (*certificatesv1.PodCertificateRequest, error) {
+	return s.signer.CertificateRequest(ctx, namespace, name)
+}
+
+func newManager(t *testing.T) (*volumes.Manager, *sources, volumetest.Kernel, *clocktesting.FakeClock) {
+	m, s, k, c := volumetest.New(t, New)
+	with := &sources{s, &signer{}}
+	m.Sources = with
+	return m, with, k, c
+}
 
 // issuer answers requests for tokens as it is told, and writes them down.
 type issuer struct {
@@ -30,7 +58,7 @@ type issuer struct {
 func (i *issuer) Token(
 	_ context.Context, namespace, account string, r *authenticationv1.TokenRequest,
 ) (*authenticationv1.TokenRequest, error) {
-	if i.fail {
+	if i.Fail {
 		return nil, errors.New("no token today")
 	}
 	i.asked = append(i.asked, fmt.Sprintf("%s/%s %q %ds for %s %s %s %s", namespace, account, r.Spec.Audiences, *r.Spec.ExpirationSeconds,
@@ -52,7 +80,7 @@ func tokens(sources ...corev1.ServiceAccountTokenProjection) *corev1.Pod {
 // A token is asked for with the audience and for the time of its source, for the pod's account, bound to the pod.
 func TestTokenRequests(t *testing.T) {
 	m, s, _, _ := newManager(t)
-	i := &issuer{sources: s, life: func() time.Time { return epoch.Add(time.Hour) }}
+	i := &issuer{sources: s, life: func() time.Time { return volumetest.Epoch.Add(time.Hour) }}
 	m.Sources = i
 	pod := tokens(
 		corev1.ServiceAccountTokenProjection{Path: "a"},
@@ -77,7 +105,7 @@ func TestTokenRequests(t *testing.T) {
 	if diff := cmp.Diff(want, i.asked); diff != "" {
 		t.Errorf("asked for (-want +got)\n%s", diff)
 	}
-	got := read(t, filepath.Join(m.PodDir("u"), "volumes/kubernetes.io~projected/v"))
+	got := disktest.Read(t, filepath.Join(m.PodDir("u"), "volumes/kubernetes.io~projected/v"))
 	if diff := cmp.Diff(map[string]string{"a": "token 1", "b": "token 2", "c": "token 3", "d": "token 1"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -105,8 +133,8 @@ func TestWhenTokensAreRenewed(t *testing.T) {
 				}
 			}
 			after(0, 1)
-			if got := m.NextRenewal("u"); !got.Equal(epoch.Add(c.want)) {
-				t.Errorf("renewal after %v, want %v", got.Sub(epoch), c.want)
+			if got := m.NextRenewal("u"); !got.Equal(volumetest.Epoch.Add(c.want)) {
+				t.Errorf("renewal after %v, want %v", got.Sub(volumetest.Epoch), c.want)
 			}
 			after(c.want-1, 1)
 			after(1, 2)
@@ -117,7 +145,7 @@ func TestWhenTokensAreRenewed(t *testing.T) {
 // The next renewal is the first one of the pod, be it of a token or of a certificate. Pods that are gone are forgotten, others not.
 func TestRenewalsOfPods(t *testing.T) {
 	m, s, _, clock := newManager(t)
-	ends := epoch.Add(2 * time.Hour)
+	ends := volumetest.Epoch.Add(2 * time.Hour)
 	i := &issuer{sources: s, life: func() time.Time { return ends }}
 	m.Sources = i
 	m.Jitter = func() time.Duration { return 0 }
@@ -133,16 +161,16 @@ func TestRenewalsOfPods(t *testing.T) {
 		if err := m.SetUp(t.Context(), pod, nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := m.NextRenewal(pod.UID); !got.Equal(epoch.Add(want)) {
-			t.Errorf("renewal after %v, want %v", got.Sub(epoch), want)
+		if got := m.NextRenewal(pod.UID); !got.Equal(volumetest.Epoch.Add(want)) {
+			t.Errorf("renewal after %v, want %v", got.Sub(volumetest.Epoch), want)
 		}
 	}
 	setUp(other, 96*time.Minute)
-	ends = epoch.Add(time.Hour)
+	ends = volumetest.Epoch.Add(time.Hour)
 	setUp(pod, 48*time.Minute)
 	// Of three tokens, the first one is renewed alone.
 	clock.Step(50 * time.Minute)
-	ends = epoch.Add(10 * time.Hour)
+	ends = volumetest.Epoch.Add(10 * time.Hour)
 	setUp(pod, 50*time.Minute+550*time.Minute*4/5)
 	setUp(other, 96*time.Minute)
 
@@ -153,11 +181,11 @@ func TestRenewalsOfPods(t *testing.T) {
 	if err := m.SetUp(t.Context(), certified, nil); err == nil {
 		t.Fatal("a certificate is there that nobody issued")
 	}
-	s.answer(issuedType, "one", epoch.Add(time.Hour), epoch.Add(2*time.Hour))
+	s.answer(issuedType, "one", volumetest.Epoch.Add(time.Hour), volumetest.Epoch.Add(2*time.Hour))
 	setUp(certified, time.Hour)
 	setUp(other, 96*time.Minute)
 
-	if err := m.TearDown("u"); err != nil {
+	if err := m.TearDown(t.Context(), "u"); err != nil {
 		t.Fatal(err)
 	}
 	if got := m.NextRenewal("u"); !got.IsZero() {
@@ -174,7 +202,7 @@ func TestRenewalsOfPods(t *testing.T) {
 // A token that cannot be renewed is used as long as it is valid.
 func TestTokenThatCannotBeHad(t *testing.T) {
 	m, s, _, clock := newManager(t)
-	m.Sources = &issuer{sources: s, life: func() time.Time { return epoch.Add(2 * time.Hour) }}
+	m.Sources = &issuer{sources: s, life: func() time.Time { return volumetest.Epoch.Add(2 * time.Hour) }}
 	pod := tokens(corev1.ServiceAccountTokenProjection{Path: "a"})
 	setUp := func(want string) {
 		t.Helper()
@@ -183,11 +211,11 @@ func TestTokenThatCannotBeHad(t *testing.T) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}
-	s.fail = true
+	s.Fail = true
 	setUp("failed to fetch token: no token today")
-	s.fail = false
+	s.Fail = false
 	setUp("")
-	s.fail = true
+	s.Fail = true
 	clock.Step(2*time.Hour - 1)
 	setUp("")
 	clock.Step(1)
@@ -242,68 +270,42 @@ func TestOwnersOfTokens(t *testing.T) {
 	}
 }
 
-// A volume of the downward API holds the pod's fields, the node's and the pod's addresses, and what containers may use.
-func TestDownwardAPIVolume(t *testing.T) {
-	m, _, _, _ := newManager(t)
-	m.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}
-	item := func(path, field string, mode *int32) corev1.DownwardAPIVolumeFile {
-		return corev1.DownwardAPIVolumeFile{Path: path, Mode: mode, FieldRef: &corev1.ObjectFieldSelector{FieldPath: field}}
-	}
-	source := &corev1.DownwardAPIVolumeSource{DefaultMode: new(int32(0o444)), Items: []corev1.DownwardAPIVolumeFile{
-		item("labels", "metadata.labels", nil), item("sub/../pod", "status.podIP", new(int32(0o400))), item("host", "status.hostIP", nil),
-		{Path: "limit", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.memory"}},
-		{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.cpu"}},
-	}}
-	pod := holding(corev1.VolumeSource{DownwardAPI: source})
-	pod.Labels = map[string]string{"app": "a"}
-	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}
-	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: limits}}}
-	dir := filepath.Join(m.PodDir("u"), "volumes/kubernetes.io~downward-api/v")
-	for _, hosts := range []func() []string{nil, func() []string { return []string{"10.0.0.1"} }} {
-		m.HostIPs = hosts
-		if err := m.SetUp(t.Context(), pod, []string{"10.1.0.2"}); err != nil {
-			t.Fatal(err)
-		}
-		want := map[string]string{"labels": `app="a"`, "pod": "10.1.0.2", "host": "", "limit": "1048576", "cpu": "4"}
-		if hosts != nil {
-			want["host"] = "10.0.0.1"
-		}
-		if diff := cmp.Diff(want, read(t, dir)); diff != "" {
-			t.Errorf("(-want +got)\n%s", diff)
-		}
-	}
-	for name, mode := range map[string]os.FileMode{"labels": 0o444, "pod": 0o400} {
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != mode {
-			t.Errorf("%s: %v, %v", name, info, err)
-		}
-	}
-}
-
-// Without items, a volume holds all of the keys; with items, those that there are.
-func TestKeysOfMaps(t *testing.T) {
-	missing := []corev1.KeyToPath{{Key: "no", Path: "a"}, {Key: "k", Path: "c"}}
-	for name, c := range map[string]struct {
-		source corev1.VolumeSource
-		want   map[string]string
-	}{
-		"a configMap":   {configMap("cm", false), map[string]string{"k": "text", "b": "\x01"}},
-		"an item":       {configMap("cm", false, corev1.KeyToPath{Key: "b", Path: "x/../y"}), map[string]string{"y": "\x01"}},
-		"missing ones":  {configMap("cm", true, missing...), map[string]string{"c": "text"}},
-		"a missing one": {configMap("no", true), map[string]string{}},
-		"a secret":      {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}, map[string]string{"s": "secret"}},
-		"no secret":     {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "no", Optional: new(true)}}, map[string]string{}},
-	} {
-		m, _, _, _ := newManager(t)
-		pod := holding(c.source)
+func TestProjectedVolumeAndTokenRenewal(t *testing.T) {
+	m, s, mounted, clock := newManager(t)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u"}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k", Path: "sub/ca.crt"}}}},
+		{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
+	}}}}}
+	dir := filepath.Join(m.PodDir("u"), "volumes/kubernetes.io~projected/v")
+	check := func(token string) {
+		t.Helper()
 		if err := m.SetUp(t.Context(), pod, nil); err != nil {
 			t.Fatal(err)
 		}
-		dir, err := m.Path(t.Context(), pod, &pod.Spec.Volumes[0])
-		if err != nil {
-			t.Fatal(err)
+		want := map[string]string{"token": token, "sub/ca.crt": "text", "namespace": "n"}
+		if diff := cmp.Diff(want, disktest.Read(t, dir)); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
 		}
-		if diff := cmp.Diff(c.want, read(t, dir)); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", name, diff)
-		}
+	}
+	check("token-default-1")
+	check("token-default-1")
+	if mounted[dir] != "tmpfs" {
+		t.Errorf("a token lies on disk: %v", mounted)
+	}
+	if want := volumetest.Epoch.Add(48 * time.Minute); !m.NextRenewal("u").Equal(want) {
+		t.Errorf("renewal at %v, want %v", m.NextRenewal("u"), want)
+	}
+	clock.Step(49 * time.Minute)
+	s.Fail = true
+	check("token-default-1")
+	s.Fail = false
+	check("token-default-2")
+	if err := m.TearDown(t.Context(), "u"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(m.PodDir("u")); !os.IsNotExist(err) || len(mounted) > 0 {
+		t.Errorf("left: %v, %v", err, slices.Collect(maps.Keys(mounted)))
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+package projected
 
 import (
 	"bytes"
@@ -26,6 +26,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/agent/volumes/atomicwriter"
 )
 
 const (
@@ -139,11 +141,13 @@ func (c *credential) next() time.Time {
 }
 
 // certificateFiles are the key and the certificates of a source, in one file or in two.
-func (m *Manager) certificateFiles(ctx context.Context, pod *corev1.Pod, key credentialKey, source *corev1.PodCertificateProjection, mode *int32) (map[string]File, error) {
-	c := m.credentials.find(key)
+func (p *plugin) certificateFiles(
+	ctx context.Context, pod *corev1.Pod, key credentialKey, source *corev1.PodCertificateProjection, mode *int32,
+) (map[string]atomicwriter.File, error) {
+	c := p.credentials.find(key)
 	var err error
 	if c.refusal == nil {
-		err = m.advance(ctx, pod, source, c)
+		err = p.advance(ctx, pod, source, c)
 	}
 	switch {
 	case c.refusal != nil:
@@ -155,7 +159,7 @@ func (m *Manager) certificateFiles(ctx context.Context, pod *corev1.Pod, key cre
 	default:
 		return nil, errNotIssued
 	}
-	out := map[string]File{}
+	out := map[string]atomicwriter.File{}
 	for name, data := range map[string][]byte{
 		source.CredentialBundlePath: bytes.Join([][]byte{c.inUse.key, c.inUse.chain}, nil),
 		source.KeyPath:              c.inUse.key,
@@ -169,14 +173,14 @@ func (m *Manager) certificateFiles(ctx context.Context, pod *corev1.Pod, key cre
 }
 
 // advance makes the next step of a credential that was not refused, if it is time for one.
-func (m *Manager) advance(ctx context.Context, pod *corev1.Pod, source *corev1.PodCertificateProjection, c *credential) error {
-	now := m.Clock.Now()
+func (p *plugin) advance(ctx context.Context, pod *corev1.Pod, source *corev1.PodCertificateProjection, c *credential) error {
+	now := p.host.Clock.Now()
 	if c.asked != nil {
-		if err := m.answered(ctx, pod, c, now); err != nil {
+		if err := p.answered(ctx, pod, c, now); err != nil {
 			return err
 		}
 	}
-	defer m.tellLate(pod, c, now)
+	defer p.tellLate(pod, c, now)
 	switch {
 	case c.asked != nil:
 		return nil
@@ -187,19 +191,19 @@ func (m *Manager) advance(ctx context.Context, pod *corev1.Pod, source *corev1.P
 	if err != nil {
 		return err
 	}
-	made, err := m.Sources.RequestCertificate(ctx, request)
+	made, err := p.host.Sources.RequestCertificate(ctx, request)
 	if err != nil {
 		c.retryAt = now.Add(askAgain)
 		return err
 	}
-	c.asked = &asked{key: key, name: made.Name, abandonAt: now.Add(givenUp + m.jitter())}
+	c.asked = &asked{key: key, name: made.Name, abandonAt: now.Add(givenUp + p.jitter())}
 	return nil
 }
 
 // answered looks at the request that was made.
-func (m *Manager) answered(ctx context.Context, pod *corev1.Pod, c *credential, now time.Time) error {
+func (p *plugin) answered(ctx context.Context, pod *corev1.Pod, c *credential, now time.Time) error {
 	name := pod.Namespace + "/" + c.asked.name
-	request, err := m.Sources.CertificateRequest(ctx, pod.Namespace, c.asked.name)
+	request, err := p.host.Sources.CertificateRequest(ctx, pod.Namespace, c.asked.name)
 	switch {
 	case apierrors.IsNotFound(err):
 		// Not seen yet, or deleted; time tells which.
@@ -213,9 +217,9 @@ func (m *Manager) answered(ctx context.Context, pod *corev1.Pod, c *credential, 
 	for _, condition := range request.Status.Conditions {
 		switch condition.Type {
 		case certificatesv1.PodCertificateRequestConditionTypeDenied:
-			return m.refuse(pod, c, &condition, "was permanently denied", fmt.Sprintf("PodCertificateRequest %s was denied", name))
+			return p.refuse(pod, c, &condition, "was permanently denied", fmt.Sprintf("PodCertificateRequest %s was denied", name))
 		case certificatesv1.PodCertificateRequestConditionTypeFailed:
-			return m.refuse(pod, c, &condition, "was permanently failed", fmt.Sprintf("PodCertificateRequest %s failed", name)) // upstream's words
+			return p.refuse(pod, c, &condition, "was permanently failed", fmt.Sprintf("PodCertificateRequest %s failed", name)) // upstream's words
 		case certificatesv1.PodCertificateRequestConditionTypeIssued:
 			status := &request.Status
 			if status.BeginRefreshAt == nil || status.NotAfter == nil {
@@ -223,7 +227,7 @@ func (m *Manager) answered(ctx context.Context, pod *corev1.Pod, c *credential, 
 			}
 			c.inUse = &issued{
 				key: c.asked.key, chain: certificateBlocks(blocks(status.CertificateChain)),
-				renewAt: status.BeginRefreshAt.Add(m.jitter()), ends: status.NotAfter.Time,
+				renewAt: status.BeginRefreshAt.Add(p.jitter()), ends: status.NotAfter.Time,
 			}
 			c.asked, c.retryAt = nil, time.Time{}
 			return nil
@@ -233,37 +237,37 @@ func (m *Manager) answered(ctx context.Context, pod *corev1.Pod, c *credential, 
 }
 
 // refuse makes a refusal final, tells people and returns it.
-func (m *Manager) refuse(pod *corev1.Pod, c *credential, condition *metav1.Condition, how, event string) error {
+func (p *plugin) refuse(pod *corev1.Pod, c *credential, condition *metav1.Condition, how, event string) error {
 	c.refusal = fmt.Errorf("PodCertificateRequest %s: reason=%q message=%q", how, condition.Reason, condition.Message)
 	c.asked = nil
-	m.tell(pod, condition.Type, fmt.Sprintf("%s, reason=%q, message=%q", event, condition.Reason, condition.Message))
+	p.tell(pod, condition.Type, fmt.Sprintf("%s, reason=%q, message=%q", event, condition.Reason, condition.Message))
 	return c.refusal
 }
 
 // tellLate says once of each certificate that its renewal takes long, and that it has expired.
-func (m *Manager) tellLate(pod *corev1.Pod, c *credential, now time.Time) {
+func (p *plugin) tellLate(pod *corev1.Pod, c *credential, now time.Time) {
 	if c.inUse == nil {
 		return
 	}
 	if !now.Before(c.inUse.renewAt.Add(overdue)) && !c.inUse.toldLate {
 		c.inUse.toldLate = true
-		m.tell(pod, "CertificateOverdueForRefresh", "PodCertificate refresh overdue")
+		p.tell(pod, "CertificateOverdueForRefresh", "PodCertificate refresh overdue")
 	}
 	if !now.Before(c.inUse.ends) && !c.inUse.toldExpired {
 		c.inUse.toldExpired = true
-		m.tell(pod, "CertificateExpired", "PodCertificate expired")
+		p.tell(pod, "CertificateExpired", "PodCertificate expired")
 	}
 }
 
-func (m *Manager) tell(pod *corev1.Pod, reason, message string) {
-	if m.Warn != nil {
-		m.Warn(pod, reason, message)
+func (p *plugin) tell(pod *corev1.Pod, reason, message string) {
+	if p.host.Warn != nil {
+		p.host.Warn(pod, reason, message)
 	}
 }
 
-func (m *Manager) jitter() time.Duration {
-	if m.Jitter != nil {
-		return m.Jitter()
+func (p *plugin) jitter() time.Duration {
+	if p.host.Jitter != nil {
+		return p.host.Jitter()
 	}
 	return rand.N(maxJitter)
 }

@@ -1,7 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+// Package atomicwriter writes the files of volumes whose contents come from the API (configMap, secret, projected, downwardAPI). [Write]
+// swaps one symbolic link, so that a reader sees all of the old files or all of the new ones. [Selection] chooses files of an object's
+// data.
+package atomicwriter
 
 import (
 	"bytes"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+package projected
 
 import (
 	"bytes"
@@ -17,6 +17,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/volumes/disktest"
 )
 
 // bundle has certificates whose contents are words: what is in them, volumes do not look at.
@@ -87,7 +89,7 @@ func TestTrustBundles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, s, mounted, _ := newManager(t)
-			s.bundles = all
+			s.Bundles = all
 			c.source.Path = "sub/ca.pem"
 			dir := filepath.Join(m.PodDir("u"), "volumes/kubernetes.io~projected/v")
 			err := m.SetUp(t.Context(), projecting(corev1.VolumeProjection{ClusterTrustBundle: &c.source}), nil)
@@ -100,7 +102,7 @@ func TestTrustBundles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := words(t, read(t, dir)["sub/ca.pem"])
+			got := words(t, disktest.Read(t, dir)["sub/ca.pem"])
 			slices.Sort(got)
 			if diff := cmp.Diff(c.want, got); diff != "" || mounted[dir] != "tmpfs" {
 				t.Errorf("(-want +got)\n%s%v", diff, mounted)
@@ -124,7 +126,7 @@ func exists(length int) metav1.LabelSelectorRequirement {
 // A list that cannot be had is not an empty one.
 func TestTrustBundlesThatCannotBeListed(t *testing.T) {
 	m, s, _, _ := newManager(t)
-	s.fail = true
+	s.Fail = true
 	source := corev1.ClusterTrustBundleProjection{SignerName: new("a.example/s"), LabelSelector: &metav1.LabelSelector{}, Optional: new(true), Path: "ca.pem"}
 	err := m.SetUp(t.Context(), projecting(corev1.VolumeProjection{ClusterTrustBundle: &source}), nil)
 	if want := "while listing ClusterTrustBundles matching label selector"; err == nil || !strings.Contains(err.Error(), want) {
@@ -164,14 +166,14 @@ func TestTrustBundleChanges(t *testing.T) {
 		{bundles: []*certificatesv1.ClusterTrustBundle{bundle("b", "", nil, block("new"))}, want: block("new")},
 		{want: block("new"), fails: true},
 	} {
-		s.bundles = step.bundles
+		s.Bundles = step.bundles
 		if err := m.SetUp(t.Context(), pod, nil); (err != nil) != step.fails {
 			t.Errorf("%q: %v", step.want, err)
 		}
 		if step.want == "" {
 			continue
 		}
-		if got := read(t, dir)["ca.pem"]; got != step.want {
+		if got := disktest.Read(t, dir)["ca.pem"]; got != step.want {
 			t.Errorf("%q, want %q", got, step.want)
 		}
 		if info, err := os.Stat(filepath.Join(dir, "ca.pem")); err != nil || info.Mode().Perm() != 0o640 {
