@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"testing"
 
@@ -23,27 +22,15 @@ func OnThread(t *testing.T, f func() error) {
 		t.Skip("SKIPPED: mounting needs root")
 	}
 	done := make(chan error)
-	go ownThread(f, done)
+	go onOwnThread(func() error {
+		if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
+			return err
+		}
+		return f()
+	}, done)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-}
-
-func ownThread(f func() error, done chan<- error) {
-	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() {
-		// The main thread would not end, and /proc/self shows its mounts. While this goroutine has it, another one gets another.
-		defer runtime.UnlockOSThread()
-		other := make(chan error)
-		go ownThread(f, other)
-		done <- <-other
-		return
-	}
-	err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	if err == nil {
-		err = f()
-	}
-	done <- err
 }
 
 // Drop takes capabilities from the thread. It is called within OnThread.
@@ -64,7 +51,9 @@ func OnReadOnly(t *testing.T, make, f func(dir string) error) {
 	t.Helper()
 	dir := t.TempDir()
 	OnThread(t, func() error {
-		if err := errors.Join(unix.Mount("tmpfs", dir, "tmpfs", 0, ""), make(dir), unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil {
+		if err := errors.Join(
+			unix.Mount("tmpfs", dir, "tmpfs", 0, ""), make(dir), unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""),
+		); err != nil {
 			return err
 		}
 		return f(dir)

@@ -92,19 +92,25 @@ func (s *Sources) Token(_ context.Context, _, account string, r *authenticationv
 		return nil, fmt.Errorf("no token today")
 	}
 	s.Tokens++
-	r.Status = authenticationv1.TokenRequestStatus{Token: fmt.Sprintf("token-%s-%d", account, s.Tokens), ExpirationTimestamp: metav1.NewTime(Epoch.Add(time.Duration(s.Tokens) * time.Hour))}
+	r.Status = authenticationv1.TokenRequestStatus{
+		Token: fmt.Sprintf("token-%s-%d", account, s.Tokens), ExpirationTimestamp: metav1.NewTime(Epoch.Add(time.Duration(s.Tokens) * time.Hour)),
+	}
 	return r, nil
 }
 
 func (s *Sources) Claim(context.Context, string, string) (*corev1.PersistentVolumeClaim, error) {
-	return &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}}, nil
+	return &corev1.PersistentVolumeClaim{
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+	}, nil
 }
 
 func (s *Sources) Volume(context.Context, string) (*corev1.PersistentVolume, error) {
 	if s.PV != nil {
 		return s.PV, nil
 	}
-	return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}}}, nil
+	return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+		PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}},
+	}}, nil
 }
 
 func (s *Sources) TrustBundle(_ context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
@@ -124,7 +130,9 @@ func (s *Sources) TrustBundles(context.Context, string) ([]*certificatesv1.Clust
 }
 
 // RequestCertificate fails: no signer is there.
-func (s *Sources) RequestCertificate(context.Context, *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error) {
+func (s *Sources) RequestCertificate(
+	context.Context, *certificatesv1.PodCertificateRequest,
+) (*certificatesv1.PodCertificateRequest, error) {
 	return nil, errors.New("no signer")
 }
 
