@@ -109,6 +109,7 @@ type Options struct {
 
 	Metrics  *Metrics // what the node counts; nil: nobody reads it
 	Mounter  volumes.Mounter
+	Volumes  []volumes.Factory // the plug-ins that make volumes; a volume of another type fails
 	Recorder record.EventRecorder
 	Logger   *slog.Logger
 	Clock    clock.WithTicker
@@ -380,7 +381,7 @@ func (n *node) prepare(ctx context.Context) error {
 	if text, err := os.ReadFile(*n.Kubelet.ResolverConfig); err == nil {
 		n.config.HostServers, n.config.HostSearches, n.config.HostOptions = runconfig.ParseResolvConf(string(text))
 	}
-	n.volumes = &volumes.Manager{Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.allocatable()}
+	n.volumes = volumes.NewManager(&volumes.Host{Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.allocatable()}, n.Options.Volumes)
 	n.probes = &probe.Manager{
 		Prober: &probe.Prober{Exec: n.execForProbe}, Clock: n.Clock,
 		Changed: n.wake, Report: n.reportProbe,

@@ -181,8 +181,8 @@ func (n *node) mountVolumes(ctx context.Context, w *worker, pod *corev1.Pod) err
 	return n.volumes.SetUp(ctx, pod, n.podIPs(pod, w.state))
 }
 
-func (n *node) unmountVolumes(_ context.Context, uid types.UID) error {
-	return n.volumes.TearDown(uid)
+func (n *node) unmountVolumes(ctx context.Context, uid types.UID) error {
+	return n.volumes.TearDown(ctx, uid)
 }
 
 // tearDown runs the hooks backwards; one that fails does not keep the others from running.

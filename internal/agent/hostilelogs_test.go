@@ -85,7 +85,7 @@ func TestRotationStaysBelow(t *testing.T) {
 
 // A container may make its hosts file as long as it likes: the node reads no more than the text that is to be there, and writes it anew.
 func TestHostsFileThatContainersChanged(t *testing.T) {
-	n := &node{config: runconfig.Node{}, volumes: &volumes.Manager{Root: t.TempDir()}}
+	n := &node{config: runconfig.Node{}, volumes: volumes.NewManager(&volumes.Host{Root: t.TempDir()}, nil)}
 	pod := onePod("p")
 	pod.UID = types.UID("u")
 	path, err := n.writeHosts(pod, []string{"10.0.0.7"})

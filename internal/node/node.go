@@ -30,6 +30,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/server"
 	"github.com/mortise-dev/mortise/internal/agent/simulated"
 	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 	"github.com/mortise-dev/mortise/internal/machine"
 	"github.com/mortise-dev/mortise/internal/version"
@@ -237,6 +238,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 			PodCIDR: c.PodCIDR, Masqueraded: n.masqueraded, PodMTU: n.podMTU, Addresses: c.Addresses, ClusterDNS: n.clusterDNS,
 			Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), API: api, Logger: log,
 			Kubelet: p.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
+			Volumes: builtin.VolumePlugins(),
 		})
 	})
 	return nil
