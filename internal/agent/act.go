@@ -20,14 +20,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/environ"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
-
-func describe(pod *corev1.Pod) string {
-	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
-}
 
 func backoffKey(uid types.UID, c *corev1.Container) string {
 	return fmt.Sprintf("%s/%s/%x", uid, c.Name, podstate.Hash(c))
@@ -75,7 +72,7 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decide.Action) (started bool, retry time.Duration) {
 	var todo []*corev1.Container
 	for _, e := range act.Ephemeral {
-		todo = append(todo, container(pod, e.Name))
+		todo = append(todo, podspec.Container(pod, e.Name))
 	}
 	todo = append(todo, act.Start...)
 	for _, c := range todo {
@@ -102,10 +99,10 @@ func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decid
 // noteWaiting writes down why containers that back off do so, and forgets what no longer holds.
 func (w *worker) noteWaiting(pod *corev1.Pod, act decide.Action) {
 	for _, held := range act.Waiting {
-		c := container(pod, held.Name)
-		message := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", held.For, held.Name, describe(pod))
+		c := podspec.Container(pod, held.Name)
+		message := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", held.For, held.Name, podspec.Describe(pod))
 		if was := w.waiting[held.Name]; was.Reason != "CrashLoopBackOff" || was.Message != message {
-			w.n.containerEvent(pod, c, corev1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", held.Name, describe(pod)))
+			w.n.containerEvent(pod, c, corev1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", held.Name, podspec.Describe(pod)))
 		}
 		w.waiting[held.Name] = corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: message}
 	}
@@ -173,7 +170,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 			}
 			n.containerEvent(pod, c, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
 			if err := n.stopContainer(ctx, pod, c, id, grace(pod)); err != nil && ctx.Err() == nil {
-				n.Logger.Warn("stop container after its postStart hook failed", "pod", describe(pod), "container", c.Name, "err", err)
+				n.Logger.Warn("stop container after its postStart hook failed", "pod", podspec.Describe(pod), "container", c.Name, "err", err)
 			}
 			return retrySoon, &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: err.Error()}
 		}
@@ -300,23 +297,5 @@ func (n *node) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 
 // containerEvent records an event on one container of the pod.
 func (n *node) containerEvent(pod *corev1.Pod, c *corev1.Container, kind, reason, message string) {
-	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}
-	if c != nil && c.Name != "" {
-		ref.FieldPath = fieldPath(pod, c.Name)
-	}
-	n.recorder.Event(ref, kind, reason, message)
-}
-
-func fieldPath(pod *corev1.Pod, name string) string {
-	for _, c := range pod.Spec.InitContainers {
-		if c.Name == name {
-			return fmt.Sprintf("spec.initContainers{%s}", name)
-		}
-	}
-	for _, c := range pod.Spec.EphemeralContainers {
-		if c.Name == name {
-			return fmt.Sprintf("spec.ephemeralContainers{%s}", name)
-		}
-	}
-	return fmt.Sprintf("spec.containers{%s}", name)
+	n.recorder.Event(podspec.ContainerReference(pod, c), kind, reason, message)
 }

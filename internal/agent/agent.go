@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -34,16 +35,16 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/objectcache"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/pullmanager"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/staticpods"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 	"github.com/mortise-dev/mortise/internal/agent/uplink"
 	"github.com/mortise-dev/mortise/internal/agent/userns"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
@@ -177,8 +178,8 @@ type node struct {
 	volumes  *volumes.Manager
 	users    *userns.Table
 	probes   *probe.Manager
-	measured measured // volumes
-	objects  *objects
+	stats    *stats.Provider
+	objects  *objectcache.Manager
 	services corev1listers.ServiceLister
 	recorder record.EventRecorder
 	hooks    []hook
@@ -257,13 +258,13 @@ func Run(ctx context.Context, options Options) error {
 	defer leave()
 	group, ctx := errgroup.WithContext(ctx)
 	n.ctx = ctx
-	for _, there := range []prometheus.Collector{newNodeCollector(n), newRecordCollector(n)} {
+	for _, there := range []prometheus.Collector{stats.NewCollector(n.NodeName, n.stats), newRecordCollector(n)} {
 		if err := n.Metrics.registry.Register(there); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 		defer n.Metrics.registry.Unregister(there)
 	}
-	n.objects = newObjects(ctx, n.client, n.NodeName, n.wakeUsers)
+	n.objects = objectcache.New(n.client, n.NodeName, n.wakeUsers)
 	n.volumes.Sources = n.objects
 	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {
 		n.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
@@ -336,7 +337,7 @@ func Run(ctx context.Context, options Options) error {
 		f.Shutdown()
 	}
 	n.running.Wait()
-	n.objects.wait()
+	n.objects.Stop()
 	n.probes.Wait()
 	return err
 }
@@ -390,6 +391,10 @@ func (n *node) prepare(ctx context.Context) error {
 			return fmt.Errorf("make node's directory: %w", err)
 		}
 	}
+	n.stats = stats.NewProvider(stats.ProviderConfig{
+		Runtime: n.cri, Pods: n, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.RootDir, CgroupFS: n.CgroupFS,
+		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
+	})
 	if err := n.openPulls(ctx); err != nil {
 		return err
 	}

@@ -21,9 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/mortise-dev/mortise/internal/agent/figures"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // makeCgroup makes the pod's cgroup before its sandbox, with its bounds. Where systemd keeps the cgroups, it makes them with the sandbox.
@@ -92,7 +92,7 @@ func (n *node) boundAll(g cgroups, parent string) error {
 		return err
 	}
 	kept := n.reserved("pid")
-	if _, most, ok := (figures.Reader{}).Threads(); ok && enforced && !kept.IsZero() {
+	if _, most, ok := (stats.Reader{}).Threads(); ok && enforced && !kept.IsZero() {
 		return g.mustWrite(all, "pids", most-kept.Value(), "pids.max")
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
@@ -114,7 +115,7 @@ func (n *node) activePods(pick func(*corev1.Pod) bool) []*corev1.Pod {
 
 // evict ends a pod: its worker does it.
 func (n *node) evict(e evict.Eviction) {
-	n.Logger.Warn("pod is evicted", "pod", describe(e.Pod), "why", e.Message)
+	n.Logger.Warn("pod is evicted", "pod", podspec.Describe(e.Pod), "why", e.Message)
 	n.recorder.AnnotatedEventf(e.Pod, e.Annotations, corev1.EventTypeWarning, evict.Reason, "%s", e.Message)
 	n.Metrics.evictions.WithLabelValues(string(e.Signal)).Inc()
 	n.end(e.Pod.UID, &verdict{reason: evict.Reason, message: e.Message, grace: e.Grace, at: n.Clock.Now(), disrupted: e.Disrupted})

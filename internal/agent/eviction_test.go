@@ -20,7 +20,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri/fakecri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
-	"github.com/mortise-dev/mortise/internal/agent/figures"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -239,7 +239,7 @@ func TestMachineIsMeasured(t *testing.T) {
 	if available, ok := availableMemory(1 << 62); !ok || available <= 0 {
 		t.Errorf("memory: %d, %v", available, ok)
 	}
-	if running, most, ok := (figures.Reader{}).Threads(); !ok || running <= 0 || most <= running {
+	if running, most, ok := (stats.Reader{}).Threads(); !ok || running <= 0 || most <= running {
 		t.Errorf("processes: %d of %d, %v", running, most, ok)
 	}
 	dir := t.TempDir()

@@ -167,13 +167,13 @@ func amount(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	return q.Value()
 }
 
-func (n *node) follows(_ context.Context, w *worker, pod *corev1.Pod) error {
-	n.objects.use(w.uid, references(pod))
+func (n *node) follows(ctx context.Context, _ *worker, pod *corev1.Pod) error {
+	n.objects.RegisterPod(ctx, pod)
 	return nil
 }
 
 func (n *node) unfollow(_ context.Context, uid types.UID) error {
-	n.objects.use(uid, nil)
+	n.objects.UnregisterPod(uid)
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/credentialprovider"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 // ensureImageVolumes finds or pulls the images that the container mounts, each as its own policy says.
@@ -202,7 +203,7 @@ func (n *node) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, err
 	}
 	class, err := n.client.NodeV1().RuntimeClasses().Get(ctx, *pod.Spec.RuntimeClassName, metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("Failed to create sandbox for pod %q: %w", describe(pod), err) // upstream's words
+		return "", fmt.Errorf("Failed to create sandbox for pod %q: %w", podspec.Describe(pod), err) // upstream's words
 	}
 	return class.Handler, nil
 }

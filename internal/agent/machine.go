@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/mortise-dev/mortise/internal/agent/figures"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // hardware is what the node runs on.
@@ -47,7 +47,7 @@ func look(root string) (hardware, error) {
 	if limit := cgroupMemoryLimit(); limit > 0 && limit < m.memory {
 		m.memory = limit
 	}
-	machine := figures.Reader{}.Machine()
+	machine := stats.Reader{}.Machine()
 	if machine.Kernel == "" {
 		return m, errors.New("ask kernel's version: it does not tell")
 	}

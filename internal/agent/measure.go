@@ -17,8 +17,8 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
-	"github.com/mortise-dev/mortise/internal/agent/figures"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // measure finds out what there is of everything that can run short. What cannot be measured is left out.
@@ -44,7 +44,7 @@ func (n *node) measure(ctx context.Context) evict.Observations {
 	if path := n.imagePath(ctx); path != "" {
 		disk(path, evict.ImageFSAvailable, evict.ImageFSInodesFree)
 	}
-	if running, most, ok := (figures.Reader{}).Threads(); ok {
+	if running, most, ok := (stats.Reader{}).Threads(); ok {
 		out[evict.PIDAvailable] = evict.Observation{Available: most - running, Capacity: most}
 	}
 	return out
@@ -179,6 +179,6 @@ func (n *node) processesOf(pod *corev1.Pod) int64 {
 
 // under is what lies under a directory: blocks that are taken, and files.
 func under(dir string) (bytes, files int64) {
-	b, f := figures.Taken(dir)
+	b, f := stats.Taken(dir)
 	return int64(b), int64(f)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
@@ -84,7 +85,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 		given = true
 	}
 	for _, c := range w.state.Running() {
-		spec := container(pod, c.Name)
+		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}

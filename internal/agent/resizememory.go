@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
@@ -63,7 +64,7 @@ func (n *node) lessThanUsed(pod *corev1.Pod) (most, used int64, less bool) {
 func (w *worker) lowerMemory(pod *corev1.Pod) map[string]int64 {
 	out := map[string]int64{}
 	for _, c := range w.state.Running() {
-		spec := container(pod, c.Name)
+		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
@@ -73,7 +74,7 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, de
 	}
 	if err := n.deletePod(ctx, pod); err != nil {
 		if ctx.Err() == nil {
-			n.Logger.Warn("delete pod", "pod", describe(pod), "err", err)
+			n.Logger.Warn("delete pod", "pod", podspec.Describe(pod), "err", err)
 		}
 		return retrySoon
 	}
@@ -135,7 +136,7 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 	}
 	if err := errors.Join(n.tearDown(ctx, w.uid), w.remove(ctx, pod)); err != nil {
 		if ctx.Err() == nil {
-			n.Logger.Warn("remove what is left of a pod", "pod", describe(pod), "err", err)
+			n.Logger.Warn("remove what is left of a pod", "pod", podspec.Describe(pod), "err", err)
 		}
 		return retryLate, false
 	}
@@ -150,8 +151,8 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 	}
 	delete(n.workers, w.uid)
 	n.mu.Unlock()
-	if w.spec != nil && isStatic(w.spec) {
-		n.wakeNamed(nameOf(w.spec))
+	if w.spec != nil && podspec.IsStatic(w.spec) {
+		n.wakeNamed(podspec.Name(w.spec))
 		n.lookForOrphans()
 	}
 	return 0, true
@@ -170,7 +171,7 @@ func orphan(state *podstate.Pod) *corev1.Pod {
 		if c.Note.PreStop != nil {
 			spec.Lifecycle = &corev1.Lifecycle{PreStop: c.Note.PreStop}
 		}
-		if container(pod, c.Name) == nil {
+		if podspec.Container(pod, c.Name) == nil {
 			pod.Spec.Containers = append(pod.Spec.Containers, spec)
 		}
 	}
@@ -192,7 +193,7 @@ func (n *node) stopPod(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 	var mu sync.Mutex
 	var failed []error
 	stop := func(c *podstate.Container) {
-		spec := container(pod, c.Name)
+		spec := podspec.Container(pod, c.Name)
 		if spec == nil {
 			spec = &corev1.Container{Name: c.Name}
 		}
@@ -242,7 +243,7 @@ func initContainer(pod *corev1.Pod, name string) *corev1.Container {
 func (w *worker) reset(ctx context.Context, pod *corev1.Pod, list []decide.Reset) error {
 	n := w.n
 	for _, r := range list {
-		spec := container(pod, r.Name)
+		spec := podspec.Container(pod, r.Name)
 		if r.Kill {
 			n.containerEvent(pod, spec, corev1.EventTypeNormal, "Killing", "killing")
 			if err := n.stopContainer(ctx, pod, spec, r.ID, 0); err != nil {
@@ -259,7 +260,7 @@ func (w *worker) reset(ctx context.Context, pod *corev1.Pod, list []decide.Reset
 // stopOne stops one container of a pod that goes on.
 func (w *worker) stopOne(ctx context.Context, pod *corev1.Pod, k decide.Kill) error {
 	n := w.n
-	spec := container(pod, k.Name)
+	spec := podspec.Container(pod, k.Name)
 	seconds := grace(pod)
 	switch {
 	case k.Reason == "liveness" && spec.LivenessProbe != nil && spec.LivenessProbe.TerminationGracePeriodSeconds != nil:

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package objectcache
 
 import (
 	"context"
@@ -28,15 +28,15 @@ func bundleReference(source *corev1.ClusterTrustBundleProjection) []objectKey {
 }
 
 // TrustBundle returns one ClusterTrustBundle; it must not be changed.
-func (o *objects) TrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
-	return get(ctx, o, objectKey{kind: kindTrustBundle, name: name}, func() (*certificatesv1.ClusterTrustBundle, error) {
-		return o.client.CertificatesV1().ClusterTrustBundles().Get(ctx, name, metav1.GetOptions{})
+func (m *Manager) TrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
+	return get(ctx, m, objectKey{kind: kindTrustBundle, name: name}, func() (*certificatesv1.ClusterTrustBundle, error) {
+		return m.client.CertificatesV1().ClusterTrustBundles().Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
 // TrustBundles returns a signer's ClusterTrustBundles; they must not be changed.
-func (o *objects) TrustBundles(ctx context.Context, signer string) ([]*certificatesv1.ClusterTrustBundle, error) {
-	store, err := o.store(ctx, objectKey{kind: kindTrustBundles, name: signer})
+func (m *Manager) TrustBundles(ctx context.Context, signer string) ([]*certificatesv1.ClusterTrustBundle, error) {
+	store, err := m.store(ctx, objectKey{kind: kindTrustBundles, name: signer})
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (o *objects) TrustBundles(ctx context.Context, signer string) ([]*certifica
 		}
 		return out, nil
 	}
-	list, err := o.client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(signerField, signer).String()})
+	list, err := m.client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(signerField, signer).String()})
 	if err != nil {
 		return nil, fmt.Errorf("list trust bundles of signer %s: %w", signer, err)
 	}
@@ -58,17 +58,17 @@ func (o *objects) TrustBundles(ctx context.Context, signer string) ([]*certifica
 }
 
 // RequestCertificate creates a request for a pod's certificate. The API server sees to it that who asks is who runs the pod.
-func (o *objects) RequestCertificate(ctx context.Context, request *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error) {
-	account, err := o.client.CoreV1().ServiceAccounts(request.Namespace).Get(ctx, request.Spec.ServiceAccountName, metav1.GetOptions{})
+func (m *Manager) RequestCertificate(ctx context.Context, request *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error) {
+	account, err := m.client.CoreV1().ServiceAccounts(request.Namespace).Get(ctx, request.Spec.ServiceAccountName, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("while fetching service account: %w", err)
 	}
-	node, err := o.client.CoreV1().Nodes().Get(ctx, o.node, metav1.GetOptions{})
+	node, err := m.client.CoreV1().Nodes().Get(ctx, m.node, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("get node %s: %w", o.node, err)
+		return nil, fmt.Errorf("get node %s: %w", m.node, err)
 	}
-	request.Spec.ServiceAccountUID, request.Spec.NodeName, request.Spec.NodeUID = account.UID, types.NodeName(o.node), node.UID
-	made, err := o.client.CertificatesV1().PodCertificateRequests(request.Namespace).Create(ctx, request, metav1.CreateOptions{})
+	request.Spec.ServiceAccountUID, request.Spec.NodeName, request.Spec.NodeUID = account.UID, types.NodeName(m.node), node.UID
+	made, err := m.client.CertificatesV1().PodCertificateRequests(request.Namespace).Create(ctx, request, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create PodCertificateRequest: %w", err)
 	}
@@ -76,13 +76,13 @@ func (o *objects) RequestCertificate(ctx context.Context, request *certificatesv
 }
 
 // CertificateRequest returns one of the node's requests; it must not be changed.
-func (o *objects) CertificateRequest(ctx context.Context, namespace, name string) (*certificatesv1.PodCertificateRequest, error) {
-	store, err := o.store(ctx, objectKey{kind: kindCertificateRequests, name: o.node})
+func (m *Manager) CertificateRequest(ctx context.Context, namespace, name string) (*certificatesv1.PodCertificateRequest, error) {
+	store, err := m.store(ctx, objectKey{kind: kindCertificateRequests, name: m.node})
 	if err != nil {
 		return nil, err
 	}
 	if store == nil {
-		return o.client.CertificatesV1().PodCertificateRequests(namespace).Get(ctx, name, metav1.GetOptions{})
+		return m.client.CertificatesV1().PodCertificateRequests(namespace).Get(ctx, name, metav1.GetOptions{})
 	}
 	obj, ok, err := store.GetByKey(cache.NewObjectName(namespace, name).String())
 	if err != nil {

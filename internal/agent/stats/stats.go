@@ -1,15 +1,20 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package figures reads what groups of processes and the machine use: from the kernel's cgroups, /proc, and file systems. Nothing is kept
-// and nothing runs between two readings. What a kernel does not tell is zero.
+// Package stats measures what the node, its pods and their containers use. A Provider puts together what the runtime and the kernel
+// count; it keeps the measurements of volumes for a while, since these take long. Under it, a Reader reads what groups of processes and the
+// machine use: from the kernel's cgroups, /proc, and file systems. A Reader keeps nothing between two readings. What a kernel does not
+// count is zero.
 //
-//	one.go      a cgroup of v1, where each controller has a tree of its own
-//	two.go      a cgroup of v2
-//	process.go  what a process has open, and what its network interfaces have carried
-//	files.go    file systems, and what lies under a directory
-//	machine.go  the machine as a whole
-package figures
+//	usage.go      what a measurement consists of
+//	provider.go   measuring the node and its pods
+//	collector.go  kubelet's metrics of pods and volumes
+//	one.go        a cgroup of v1, where each controller has a tree of its own
+//	two.go        a cgroup of v2
+//	process.go    what a process has open, and what its network interfaces have carried
+//	files.go      file systems, and what lies under a directory
+//	machine.go    the machine as a whole
+package stats
 
 import (
 	"fmt"

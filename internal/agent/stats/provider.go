@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package stats
 
 import (
 	"cmp"
@@ -17,128 +17,99 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
-	"github.com/mortise-dev/mortise/internal/agent/figures"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
 
-// StatsOptions say what is measured beside what the runtime itself measures of running containers.
-type StatsOptions struct {
-	Cgroups   bool // what the kernel counts: of the node, of pods, of containers; and networks
-	Files     bool // file systems, logs and volumes
-	Processes bool // what processes have open
+// Pods are the pods of the node.
+type Pods interface {
+	// Spec is the newest definition of the pod; nil: the node does not have it. It must not be changed.
+	Spec(uid types.UID) *corev1.Pod
 }
 
-// Stats are what a node and what runs on it use.
-type Stats struct {
-	Time            time.Time
-	Node            []CgroupStats // the root, and those that hold all pods and the pods of a class; the root first
-	Pods            []PodStats
-	Containers      []ContainerStats    // that run
-	NodeFS, ImageFS *figures.FileSystem // nil: not known
-	Images          *figures.FileSystem // Used and Files are what images take
-	Network         []figures.Interface // the machine's
+// Volumes are where the volumes of pods lie.
+type Volumes interface {
+	Path(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (string, error)
 }
 
-// CgroupStats are what a cgroup uses.
-type CgroupStats struct {
-	Path  string         // from the root of the cgroups
-	Group *figures.Group // nil: the kernel does not tell
+// ProviderConfig is what a Provider is made from. All of it is required but CgroupFS, which is /sys/fs/cgroup by default.
+type ProviderConfig struct {
+	Runtime  *cri.Client
+	Pods     Pods
+	Volumes  Volumes
+	Clock    clock.PassiveClock
+	Config   runconfig.Node // says where pods' cgroups and logs are
+	RootDir  string
+	CgroupFS string
+	// VolumePeriod is how long measurements of volumes are kept; negative: volumes are not measured.
+	VolumePeriod time.Duration
 }
 
-// PodStats are what a pod uses, with its sandbox.
-type PodStats struct {
-	CgroupStats
-	Target    Target // without a container
-	Started   time.Time
-	SandboxID string
-	Sandbox   CgroupStats
-	Network   []figures.Interface // none for a pod of the node's network
-	Volumes   []VolumeStats
+// Provider measures the node, its pods and their containers. It may be used concurrently.
+type Provider struct {
+	ProviderConfig
+	measured measured
 }
 
-// ContainerStats are what one container uses. Time, processor and memory are as the runtime has them.
-type ContainerStats struct {
-	CgroupStats
-	Target                Target
-	ID, Image             string
-	Started               time.Time
-	Time                  time.Time
-	CPUNanoseconds        uint64 // used since it started
-	MemoryBytes           uint64 // usage
-	MemoryWorkingSetBytes uint64
-	SwapBytes             uint64
-	SwapFreeBytes         uint64
-	FilesystemBytes       uint64 // writable layer
-	FilesystemInodes      uint64
-	LogBytes, LogFiles    uint64
-	Processes             uint64
-	Files, Sockets        uint64 // that processes have open
-}
+// NewProvider makes a Provider.
+func NewProvider(c ProviderConfig) *Provider { return &Provider{ProviderConfig: c} }
 
-// VolumeStats are what a volume of a pod uses.
-type VolumeStats struct {
-	Name, Claim string // Claim: of a persistent volume
-	Time        time.Time
-	FS          figures.FileSystem
-	Bytes       uint64 // that it takes
-	Files       uint64
-	Own         bool // it shares its room with nothing that lies on the node's own file system
-}
-
-// Stats implements Node.
-func (n *node) Stats(ctx context.Context, o StatsOptions) (*Stats, error) {
-	out := &Stats{Time: n.Clock.Now()}
+// Stats measures what the options ask for. It implements the node's API (package server).
+func (p *Provider) Stats(ctx context.Context, o Options) (*Usage, error) {
+	out := &Usage{Time: p.Clock.Now()}
 	var err error
-	if out.Containers, err = n.containerStats(ctx); err != nil {
+	if out.Containers, err = p.containerStats(ctx); err != nil {
 		return nil, err
 	}
 	if !o.Cgroups && !o.Files && !o.Processes {
 		return out, nil
 	}
-	sandboxes, err := n.readySandboxes(ctx)
+	sandboxes, err := p.readySandboxes(ctx)
 	if err != nil {
 		return nil, err
 	}
 	pods := map[types.UID]*corev1.Pod{}
 	for _, s := range sandboxes {
-		if pod := n.specOf(types.UID(s.GetMetadata().GetUid())); pod != nil {
+		if pod := p.Pods.Spec(types.UID(s.GetMetadata().GetUid())); pod != nil {
 			pods[pod.UID] = pod
 		}
 	}
 	for i := range out.Containers { // older runtimes have the image's ID alone
 		c := &out.Containers[i]
 		if pod := pods[c.Target.UID]; pod != nil && (c.Image == "" || strings.HasPrefix(c.Image, "sha256:")) {
-			if spec := container(pod, c.Target.Container); spec != nil {
+			if spec := podspec.Container(pod, c.Target.Container); spec != nil {
 				c.Image = spec.Image
 			}
 		}
 	}
 	for _, s := range sandboxes {
 		if pod := pods[types.UID(s.GetMetadata().GetUid())]; pod != nil {
-			out.Pods = append(out.Pods, PodStats{
-				Target:  Target{Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID},
+			out.Pods = append(out.Pods, Pod{
+				Target:  podspec.Target{Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID},
 				Started: time.Unix(0, s.CreatedAt), SandboxID: s.Id,
 			})
 		}
 	}
-	slices.SortFunc(out.Pods, func(a, b PodStats) int {
+	slices.SortFunc(out.Pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Target.Namespace, b.Target.Namespace), cmp.Compare(a.Target.Pod, b.Target.Pod), cmp.Compare(a.Target.UID, b.Target.UID))
 	})
 	if o.Cgroups || o.Processes {
-		n.addCgroups(out, pods, o.Processes)
+		p.addCgroups(out, pods, o.Processes)
 	}
 	if o.Files {
-		n.addFiles(ctx, out, pods)
+		p.addFiles(ctx, out, pods)
 	}
 	return out, nil
 }
 
 // readySandboxes are the sandboxes that run.
-func (n *node) readySandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error) {
+func (p *Provider) readySandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error) {
 	ready := &runtimeapi.PodSandboxFilter{State: &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}}
-	list, err := n.cri.Runtime.ListPodSandbox(cri.Quiet(ctx), ready)
+	list, err := p.Runtime.Runtime.ListPodSandbox(cri.Quiet(ctx), ready)
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
@@ -146,27 +117,27 @@ func (n *node) readySandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, er
 }
 
 // containerStats are those of running containers as the runtime has them.
-func (n *node) containerStats(ctx context.Context) ([]ContainerStats, error) {
-	list, err := n.cri.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
+func (p *Provider) containerStats(ctx context.Context) ([]Container, error) {
+	list, err := p.Runtime.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
 	if err != nil {
 		return nil, fmt.Errorf("list container stats: %w", err)
 	}
 	known := map[string]*runtimeapi.Container{}
-	containers, err := n.cri.Runtime.ListContainers(cri.Quiet(ctx), nil)
+	containers, err := p.Runtime.Runtime.ListContainers(cri.Quiet(ctx), nil)
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
 	for _, c := range containers {
 		known[c.Id] = c
 	}
-	var out []ContainerStats
+	var out []Container
 	for _, s := range list {
 		labels, c := s.GetAttributes().GetLabels(), known[s.GetAttributes().GetId()]
 		if labels[podstate.LabelPodUID] == "" || c.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			continue
 		}
-		out = append(out, ContainerStats{
-			Target:                Target{Namespace: labels[podstate.LabelPodNamespace], Pod: labels[podstate.LabelPodName], UID: types.UID(labels[podstate.LabelPodUID]), Container: labels[podstate.LabelContainerName]},
+		out = append(out, Container{
+			Target:                podspec.Target{Namespace: labels[podstate.LabelPodNamespace], Pod: labels[podstate.LabelPodName], UID: types.UID(labels[podstate.LabelPodUID]), Container: labels[podstate.LabelContainerName]},
 			ID:                    c.Id,
 			Image:                 cmp.Or(c.GetImage().GetUserSpecifiedImage(), c.GetImage().GetImage()),
 			Started:               time.Unix(0, c.CreatedAt),
@@ -184,13 +155,13 @@ func (n *node) containerStats(ctx context.Context) ([]ContainerStats, error) {
 }
 
 // addCgroups adds what the kernel counts. What goes meanwhile is left out.
-func (n *node) addCgroups(out *Stats, pods map[types.UID]*corev1.Pod, open bool) {
-	read := figures.Reader{Cgroups: n.CgroupFS}
-	of := func(path string) CgroupStats {
+func (p *Provider) addCgroups(out *Usage, pods map[types.UID]*corev1.Pod, open bool) {
+	read := Reader{Cgroups: p.CgroupFS}
+	of := func(path string) Cgroup {
 		g, _ := read.Group(path)
-		return CgroupStats{path, g}
+		return Cgroup{path, g}
 	}
-	for _, path := range n.above() {
+	for _, path := range p.above() {
 		if s := of(path); s.Group != nil {
 			out.Node = append(out.Node, s)
 		}
@@ -203,7 +174,7 @@ func (n *node) addCgroups(out *Stats, pods map[types.UID]*corev1.Pod, open bool)
 		if pod == nil || id == "" {
 			return ""
 		}
-		parent := n.config.CgroupParent(pod)
+		parent := p.Config.CgroupParent(pod)
 		names, ok := below[uid]
 		if !ok {
 			names = read.Below(parent)
@@ -215,18 +186,18 @@ func (n *node) addCgroups(out *Stats, pods map[types.UID]*corev1.Pod, open bool)
 		return ""
 	}
 	for i := range out.Pods {
-		p := &out.Pods[i]
-		if !n.config.Flat {
-			p.CgroupStats = of(n.config.CgroupParent(pods[p.Target.UID]))
+		pod := &out.Pods[i]
+		if !p.Config.Flat {
+			pod.Cgroup = of(p.Config.CgroupParent(pods[pod.Target.UID]))
 		}
-		path := find(p.Target.UID, p.SandboxID)
+		path := find(pod.Target.UID, pod.SandboxID)
 		if path == "" {
 			continue
 		}
-		p.Sandbox = of(path)
+		pod.Sandbox = of(path)
 		for _, pid := range read.Processes(path) {
 			if !read.SameNetwork(pid, os.Getpid()) {
-				p.Network, _ = read.Network(pid)
+				pod.Network, _ = read.Network(pid)
 			}
 			break
 		}
@@ -237,7 +208,7 @@ func (n *node) addCgroups(out *Stats, pods map[types.UID]*corev1.Pod, open bool)
 		if path == "" {
 			continue
 		}
-		c.CgroupStats = of(path)
+		c.Cgroup = of(path)
 		processes := read.Processes(path)
 		c.Processes = uint64(len(processes))
 		for _, pid := range processes {
@@ -251,51 +222,51 @@ func (n *node) addCgroups(out *Stats, pods map[types.UID]*corev1.Pod, open bool)
 }
 
 // above are the cgroups that pods are in: the root, that of all pods, and those of the classes.
-func (n *node) above() []string {
+func (p *Provider) above() []string {
 	out := []string{"/"}
-	if n.config.Flat {
+	if p.Config.Flat {
 		return out
 	}
 	of := func(class corev1.PodQOSClass) string {
-		return filepath.Dir(n.config.CgroupParent(&corev1.Pod{Status: corev1.PodStatus{QOSClass: class}}))
+		return filepath.Dir(p.Config.CgroupParent(&corev1.Pod{Status: corev1.PodStatus{QOSClass: class}}))
 	}
 	return append(out, of(corev1.PodQOSGuaranteed), of(corev1.PodQOSBurstable), of(corev1.PodQOSBestEffort))
 }
 
 // addFiles adds file systems, logs and volumes.
-func (n *node) addFiles(ctx context.Context, out *Stats, pods map[types.UID]*corev1.Pod) {
-	var read figures.Reader
-	out.NodeFS, _ = read.FileSystem(n.RootDir)
-	if resp, err := n.cri.Images.ImageFsInfo(cri.Quiet(ctx)); err == nil && len(resp.GetImageFilesystems()) > 0 {
+func (p *Provider) addFiles(ctx context.Context, out *Usage, pods map[types.UID]*corev1.Pod) {
+	var read Reader
+	out.NodeFS, _ = read.FileSystem(p.RootDir)
+	if resp, err := p.Runtime.Images.ImageFsInfo(cri.Quiet(ctx)); err == nil && len(resp.GetImageFilesystems()) > 0 {
 		fs := resp.ImageFilesystems[0]
 		if out.ImageFS, err = read.FileSystem(fs.GetFsId().GetMountpoint()); err == nil {
-			out.Images = &figures.FileSystem{Used: fs.GetUsedBytes().GetValue(), Files: fs.GetInodesUsed().GetValue()}
+			out.Images = &FileSystem{Used: fs.GetUsedBytes().GetValue(), Files: fs.GetInodesUsed().GetValue()}
 		}
 	}
 	for i := range out.Containers {
 		c := &out.Containers[i]
 		if pod := pods[c.Target.UID]; pod != nil {
-			c.LogBytes, c.LogFiles = figures.Taken(filepath.Join(n.config.PodLogDir(pod), c.Target.Container))
+			c.LogBytes, c.LogFiles = Taken(filepath.Join(p.Config.PodLogDir(pod), c.Target.Container))
 		}
 	}
 	uids := map[types.UID]bool{}
 	for i := range out.Pods {
-		p := &out.Pods[i]
-		uids[p.Target.UID] = true
-		p.Volumes = n.volumeStats(ctx, pods[p.Target.UID])
+		pod := &out.Pods[i]
+		uids[pod.Target.UID] = true
+		pod.Volumes = p.volumeStats(ctx, pods[pod.Target.UID])
 	}
-	n.measured.keep(uids)
+	p.measured.keep(uids)
 }
 
 // volumeStats are those of a pod's volumes, measured at most once in the period that the configuration says: what lies in them has to be
 // looked through.
-func (n *node) volumeStats(ctx context.Context, pod *corev1.Pod) []VolumeStats {
-	period := n.Kubelet.VolumeStatsAggPeriod.Duration
+func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []Volume {
+	period := p.VolumePeriod
 	if period < 0 {
 		return nil
 	}
-	return n.measured.of(pod.UID, n.Clock.Now(), period, func() (out []VolumeStats) {
-		var read figures.Reader
+	return p.measured.of(pod.UID, p.Clock.Now(), period, func() (out []Volume) {
+		var read Reader
 		for i := range pod.Spec.Volumes {
 			v := &pod.Spec.Volumes[i]
 			claim := ""
@@ -307,7 +278,7 @@ func (n *node) volumeStats(ctx context.Context, pod *corev1.Pod) []VolumeStats {
 			if claim == "" && v.EmptyDir == nil && v.ConfigMap == nil && v.Secret == nil && v.Projected == nil && v.DownwardAPI == nil {
 				continue
 			}
-			path, err := n.volumes.Path(ctx, pod, v)
+			path, err := p.Volumes.Path(ctx, pod, v)
 			if err != nil {
 				continue // it is not there yet
 			}
@@ -315,11 +286,11 @@ func (n *node) volumeStats(ctx context.Context, pod *corev1.Pod) []VolumeStats {
 			if err != nil {
 				continue
 			}
-			s := VolumeStats{Name: v.Name, Claim: claim, Time: n.Clock.Now(), FS: *fs}
+			s := Volume{Name: v.Name, Claim: claim, Time: p.Clock.Now(), FS: *fs}
 			if s.Own = claim != "" || v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault; s.Own {
 				s.Bytes, s.Files = fs.Used, fs.Files-min(fs.Files, fs.FilesFree)
 			} else {
-				s.Bytes, s.Files = figures.Taken(path)
+				s.Bytes, s.Files = Taken(path)
 			}
 			out = append(out, s)
 		}
@@ -335,11 +306,11 @@ type measured struct {
 
 type measuredPod struct {
 	at      time.Time
-	volumes []VolumeStats
+	volumes []Volume
 }
 
 // of are a pod's, measured anew if they are older than the period.
-func (m *measured) of(uid types.UID, now time.Time, period time.Duration, measure func() []VolumeStats) []VolumeStats {
+func (m *measured) of(uid types.UID, now time.Time, period time.Duration, measure func() []Volume) []Volume {
 	m.mu.Lock()
 	p, ok := m.pods[uid]
 	m.mu.Unlock()

@@ -1,7 +1,14 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+// Package objectcache holds the objects of the API server that the node's pods refer to: ConfigMaps, Secrets, trust bundles and requests for
+// certificates. It follows each object by a watch of its own for as long as a pod refers to it (trust bundles that pods choose by signer and
+// labels by one watch for the signer, requests for pods' certificates by one for the node). A node never lists Secrets that none of its pods
+// refers to.
+//
+// A Manager may be used concurrently. The node registers a pod before it reads objects for the pod; an object that no registered pod refers
+// to is read from the API server.
+package objectcache
 
 import (
 	"context"
@@ -26,11 +33,8 @@ import (
 // followWait is how long an object's first state is waited for.
 const followWait = 10 * time.Second
 
-// objects holds the ConfigMaps, Secrets and trust bundles that the node's pods refer to, each followed
-// by a watch of its own (trust bundles that are chosen by signer and labels by one for their signer,
-// requests for pods' certificates by one for the node), for as long as a pod refers to it. A node never lists Secrets that it has no business with.
-type objects struct {
-	ctx    context.Context
+// Manager holds the ConfigMaps, Secrets and trust bundles that the node's pods refer to.
+type Manager struct {
 	client kubernetes.Interface
 	node   string
 	notify func(users []types.UID)
@@ -38,6 +42,11 @@ type objects struct {
 	mu      sync.Mutex
 	entries map[objectKey]*followed
 	running sync.WaitGroup
+}
+
+// New makes the manager of the node of the name. It calls notify with the pods that refer to an object when the object changes.
+func New(client kubernetes.Interface, node string, notify func(users []types.UID)) *Manager {
+	return &Manager{client: client, node: node, notify: notify, entries: map[objectKey]*followed{}}
 }
 
 // objectKey names what is followed: one object, or all whose field is the name.
@@ -74,34 +83,48 @@ type followed struct {
 	users    map[types.UID]bool
 }
 
-func newObjects(ctx context.Context, client kubernetes.Interface, node string, notify func([]types.UID)) *objects {
-	return &objects{ctx: ctx, client: client, node: node, notify: notify, entries: map[objectKey]*followed{}}
+// RegisterPod follows the objects that the pod refers to now, and no others for it. The context's values go with the requests; the
+// watches outlive it.
+func (m *Manager) RegisterPod(ctx context.Context, pod *corev1.Pod) {
+	m.use(ctx, pod.UID, references(pod))
 }
 
-func (o *objects) wait() { o.running.Wait() }
+// UnregisterPod forgets what the pod referred to.
+func (m *Manager) UnregisterPod(uid types.UID) { m.use(context.Background(), uid, nil) }
 
-// Use says which objects a pod refers to from now on; none for a pod that is gone.
-func (o *objects) use(uid types.UID, keys []objectKey) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// Stop ends all watches and waits for their end. No pod may be registered after it.
+func (m *Manager) Stop() {
+	m.mu.Lock()
+	for key, e := range m.entries {
+		e.cancel()
+		delete(m.entries, key)
+	}
+	m.mu.Unlock()
+	m.running.Wait()
+}
+
+// use follows the objects that the pod refers to from now on; none for a pod that is gone.
+func (m *Manager) use(ctx context.Context, uid types.UID, keys []objectKey) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	wanted := map[objectKey]bool{}
 	for _, key := range keys {
 		wanted[key] = true
-		e := o.entries[key]
+		e := m.entries[key]
 		if e == nil {
-			e = o.start(key)
-			o.entries[key] = e
+			e = m.start(ctx, key)
+			m.entries[key] = e
 		}
 		e.users[uid] = true
 	}
-	for key, e := range o.entries {
+	for key, e := range m.entries {
 		if wanted[key] || !e.users[uid] {
 			continue
 		}
 		delete(e.users, uid)
 		if len(e.users) == 0 {
 			e.cancel()
-			delete(o.entries, key)
+			delete(m.entries, key)
 		}
 	}
 }
@@ -114,20 +137,20 @@ type follower struct {
 	field   string // whose value is the key's name
 }
 
-func (o *objects) follower(key objectKey) follower {
-	core := o.client.CoreV1()
+func (m *Manager) follower(key objectKey) follower {
+	core := m.client.CoreV1()
 	switch key.kind {
 	case kindConfigMap:
 		api := core.ConfigMaps(key.namespace)
 		return follow(&corev1.ConfigMap{}, metav1.ObjectNameField, api.List, api.Watch)
 	case kindTrustBundle:
-		api := o.client.CertificatesV1().ClusterTrustBundles()
+		api := m.client.CertificatesV1().ClusterTrustBundles()
 		return follow(&certificatesv1.ClusterTrustBundle{}, metav1.ObjectNameField, api.List, api.Watch)
 	case kindTrustBundles:
-		api := o.client.CertificatesV1().ClusterTrustBundles()
+		api := m.client.CertificatesV1().ClusterTrustBundles()
 		return follow(&certificatesv1.ClusterTrustBundle{}, signerField, api.List, api.Watch)
 	case kindCertificateRequests:
-		api := o.client.CertificatesV1().PodCertificateRequests(metav1.NamespaceAll)
+		api := m.client.CertificatesV1().PodCertificateRequests(metav1.NamespaceAll)
 		return follow(&certificatesv1.PodCertificateRequest{}, "spec.nodeName", api.List, api.Watch)
 	}
 	api := core.Secrets(key.namespace)
@@ -135,15 +158,19 @@ func (o *objects) follower(key objectKey) follower {
 }
 
 // follow makes a follower of a client's verbs.
-func follow[L runtime.Object](example runtime.Object, field string, list func(context.Context, metav1.ListOptions) (L, error), watch func(context.Context, metav1.ListOptions) (watch.Interface, error)) follower {
+func follow[L runtime.Object](
+	example runtime.Object, field string,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) follower {
 	return follower{example: example, field: field, watch: watch, list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return list(ctx, options)
 	}}
 }
 
-func (o *objects) start(key objectKey) *followed {
-	ctx, cancel := context.WithCancel(o.ctx)
-	f := o.follower(key)
+func (m *Manager) start(ctx context.Context, key objectKey) *followed {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	f := m.follower(key)
 	tweak := func(options metav1.ListOptions) metav1.ListOptions {
 		options.FieldSelector = fields.OneTermEqualSelector(f.field, key.name).String()
 		return options
@@ -156,18 +183,18 @@ func (o *objects) start(key objectKey) *followed {
 			return f.watch(ctx, tweak(options))
 		},
 	}
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, o.client), f.example, 0, cache.Indexers{})
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, m.client), f.example, 0, cache.Indexers{})
 	e := &followed{informer: informer, cancel: cancel, users: map[types.UID]bool{}}
 	tell := func(obj any) {
 		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = gone.Obj
 		}
 		if r, ok := obj.(*certificatesv1.PodCertificateRequest); ok {
-			o.notify([]types.UID{r.Spec.PodUID}) // the other users have others
+			m.notify([]types.UID{r.Spec.PodUID}) // the other users have others
 			return
 		}
-		if m, ok := obj.(metav1.Object); ok && (f.field != metav1.ObjectNameField || m.GetName() == key.name) {
-			o.notify(o.usersOf(key))
+		if changed, ok := obj.(metav1.Object); ok && (f.field != metav1.ObjectNameField || changed.GetName() == key.name) {
+			m.notify(m.usersOf(key))
 		}
 	}
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -175,15 +202,15 @@ func (o *objects) start(key objectKey) *followed {
 	}); err != nil {
 		panic("a new informer takes no handler: " + err.Error())
 	}
-	o.running.Go(func() { informer.RunWithContext(ctx) })
+	m.running.Go(func() { informer.RunWithContext(ctx) })
 	return e
 }
 
-func (o *objects) usersOf(key objectKey) []types.UID {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (m *Manager) usersOf(key objectKey) []types.UID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var out []types.UID
-	if e := o.entries[key]; e != nil {
+	if e := m.entries[key]; e != nil {
 		for uid := range e.users {
 			out = append(out, uid)
 		}
@@ -192,10 +219,10 @@ func (o *objects) usersOf(key objectKey) []types.UID {
 }
 
 // store holds what is followed, as it is once it is known; nil for what is not followed.
-func (o *objects) store(ctx context.Context, key objectKey) (cache.Store, error) {
-	o.mu.Lock()
-	e := o.entries[key]
-	o.mu.Unlock()
+func (m *Manager) store(ctx context.Context, key objectKey) (cache.Store, error) {
+	m.mu.Lock()
+	e := m.entries[key]
+	m.mu.Unlock()
 	if e == nil {
 		return nil, nil
 	}
@@ -209,8 +236,8 @@ func (o *objects) store(ctx context.Context, key objectKey) (cache.Store, error)
 }
 
 // get finds an object that is followed; one that is not is asked for.
-func get[T any](ctx context.Context, o *objects, key objectKey, ask func() (*T, error)) (*T, error) {
-	store, err := o.store(ctx, key)
+func get[T any](ctx context.Context, m *Manager, key objectKey, ask func() (*T, error)) (*T, error) {
+	store, err := m.store(ctx, key)
 	if err != nil {
 		return nil, err
 	}
@@ -228,32 +255,32 @@ func get[T any](ctx context.Context, o *objects, key objectKey, ask func() (*T, 
 }
 
 // ConfigMap returns one ConfigMap; it must not be changed.
-func (o *objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
-	return get(ctx, o, objectKey{kindConfigMap, namespace, name}, func() (*corev1.ConfigMap, error) {
-		return o.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+func (m *Manager) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	return get(ctx, m, objectKey{kindConfigMap, namespace, name}, func() (*corev1.ConfigMap, error) {
+		return m.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
 // Secret returns one Secret; it must not be changed.
-func (o *objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	return get(ctx, o, objectKey{kindSecret, namespace, name}, func() (*corev1.Secret, error) {
-		return o.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+func (m *Manager) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	return get(ctx, m, objectKey{kindSecret, namespace, name}, func() (*corev1.Secret, error) {
+		return m.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
 // Token asks for a service account's token.
-func (o *objects) Token(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
-	return o.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+func (m *Manager) Token(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	return m.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
 }
 
 // Claim returns one claim.
-func (o *objects) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
-	return o.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+func (m *Manager) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	return m.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // Volume returns one persistent volume.
-func (o *objects) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
-	return o.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+func (m *Manager) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	return m.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 }
 
 // references are what a pod's definition says that it needs of the API.
