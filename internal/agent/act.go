@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -123,10 +124,10 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		return wait, &corev1.ContainerStateWaiting{Reason: reason, Message: message}
 	}
 	last := w.state.NewestExited(c.Name)
-	images, wait, failure := n.ensureImageVolumes(ctx, pod, c)
+	images, wait, failure := n.images.EnsureVolumes(ctx, pod, c)
 	var image *runtimeapi.Image
 	if failure == nil {
-		image, wait, failure = n.ensureImage(ctx, pod, c)
+		image, wait, failure = n.images.Ensure(ctx, pod, c)
 	}
 	if failure != nil {
 		if ctx.Err() == nil {
@@ -222,7 +223,7 @@ func (n *node) containerConfig(ctx context.Context, s starting) (*runtimeapi.Con
 		return nil, fmt.Errorf("list services: %w", err)
 	}
 	env, err := environ.Make(environ.Input{
-		Pod: pod, Container: c, PodIPs: ips, HostIPs: n.ips(), Allocatable: n.allocatable(), Services: services,
+		Pod: pod, Container: c, PodIPs: ips, HostIPs: n.ips(), Allocatable: n.resources.Allocatable(), Services: services,
 		ConfigMap: func(name string) (*corev1.ConfigMap, error) { return n.objects.ConfigMap(ctx, pod.Namespace, name) },
 		Secret:    func(name string) (*corev1.Secret, error) { return n.objects.Secret(ctx, pod.Namespace, name) },
 	})
@@ -298,4 +299,16 @@ func (n *node) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 // containerEvent records an event on one container of the pod.
 func (n *node) containerEvent(pod *corev1.Pod, c *corev1.Container, kind, reason, message string) {
 	n.recorder.Event(podspec.ContainerReference(pod, c), kind, reason, message)
+}
+
+// runtimeHandler is the handler that the pod's runtime class names.
+func (n *node) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, error) {
+	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
+		return "", nil
+	}
+	class, err := n.client.NodeV1().RuntimeClasses().Get(ctx, *pod.Spec.RuntimeClassName, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("Failed to create sandbox for pod %q: %w", podspec.Describe(pod), err) // upstream's words
+	}
+	return class.Handler, nil
 }

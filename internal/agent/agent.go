@@ -35,13 +35,15 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
+	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/objectcache"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
-	"github.com/mortise-dev/mortise/internal/agent/pullmanager"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/staticpods"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
@@ -171,26 +173,27 @@ func (o Options) withDefaults() (Options, error) {
 // node is a running node.
 type node struct {
 	Options
-	client   kubernetes.Interface
-	cri      *cri.Client
-	config   runconfig.Node
-	machine  hardware
-	volumes  *volumes.Manager
-	users    *userns.Table
-	probes   *probe.Manager
-	stats    *stats.Provider
-	objects  *objectcache.Manager
-	services corev1listers.ServiceLister
-	recorder record.EventRecorder
-	hooks    []hook
-	settings settings
-	static   statics
-	finds    *uplink.Addresses // which are the node's own to follow; nil: none
+	client    kubernetes.Interface
+	cri       *cri.Client
+	config    runconfig.Node
+	machine   hardware.Machine
+	resources allocatable.Node
+	images    *images.Manager
+	volumes   *volumes.Manager
+	users     *userns.Table
+	probes    *probe.Manager
+	stats     *stats.Provider
+	objects   *objectcache.Manager
+	services  corev1listers.ServiceLister
+	recorder  record.EventRecorder
+	hooks     []hook
+	settings  settings
+	static    statics
+	finds     *uplink.Addresses // which are the node's own to follow; nil: none
 
-	pressure  pressure
-	collector collector
+	pressure pressure
 
-	containerBackoff, imageBackoff *backoff.Table
+	containerBackoff *backoff.Table
 
 	port      int32    // of the node's API
 	installed []string // the ranges of the CNI configuration; the heartbeat's own
@@ -208,9 +211,7 @@ type node struct {
 	able         []*runtimeapi.RuntimeHandler // the same, as the runtime says it
 	strictGroups bool                         // the runtime knows SupplementalGroupsPolicy
 
-	pullFailures map[string]failure
-	pulls        *pullmanager.Manager // nil: a pod may use every image of the node
-	images       []corev1.ContainerImage
+	listed []corev1.ContainerImage // the node's images
 }
 
 // Run registers the node and makes its pods real, until ctx is done. Pods go on running
@@ -229,9 +230,9 @@ func Run(ctx context.Context, options Options) error {
 
 	n := &node{
 		Options: o, client: o.Client, cri: runtime,
-		containerBackoff: backoff.New(o.restartPeriod()), imageBackoff: backoff.New(backoff.Max),
-		workers: map[types.UID]*worker{}, changed: make(chan struct{}, 1),
-		pullFailures: map[string]failure{}, pressure: pressure{eased: make(chan struct{})},
+		containerBackoff: backoff.New(o.restartPeriod()),
+		workers:          map[types.UID]*worker{}, changed: make(chan struct{}, 1),
+		pressure: pressure{eased: make(chan struct{})},
 	}
 	if n.Measure == nil {
 		n.Measure = n.measure
@@ -258,12 +259,6 @@ func Run(ctx context.Context, options Options) error {
 	defer leave()
 	group, ctx := errgroup.WithContext(ctx)
 	n.ctx = ctx
-	for _, there := range []prometheus.Collector{stats.NewCollector(n.NodeName, n.stats), newRecordCollector(n)} {
-		if err := n.Metrics.registry.Register(there); err != nil {
-			return fmt.Errorf("register metrics: %w", err)
-		}
-		defer n.Metrics.registry.Unregister(there)
-	}
 	n.objects = objectcache.New(n.client, n.NodeName, n.wakeUsers)
 	n.volumes.Sources = n.objects
 	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {
@@ -283,6 +278,18 @@ func Run(ctx context.Context, options Options) error {
 	} else {
 		n.recorder = o.Recorder
 	}
+	if n.images, err = images.New(ctx, images.Config{
+		Runtime: n.cri, Secrets: n.objects, Pods: n, Measure: n.Measure,
+		Kubelet: n.Kubelet, RootDir: n.RootDir, Node: n.reference(), Events: n.recorder, Metrics: n.Metrics.images, Clock: n.Clock, Logger: n.Logger,
+	}); err != nil {
+		return err
+	}
+	for _, there := range []prometheus.Collector{stats.NewCollector(n.NodeName, n.stats), n.images.Collector()} {
+		if err := n.Metrics.registry.Register(there); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+		defer n.Metrics.registry.Unregister(there)
+	}
 	n.askRuntime(ctx)
 	all := informers.NewSharedInformerFactory(n.client, 0)
 	n.services = all.Core().V1().Services().Lister()
@@ -297,7 +304,7 @@ func Run(ctx context.Context, options Options) error {
 	group.Go(func() error { return n.removeOrphans(ctx) })
 	group.Go(func() error { return n.watchPressure(ctx) })
 	group.Go(func() error { return n.shutDown(outer, ctx, leave) })
-	group.Go(func() error { return n.collectImages(ctx) })
+	group.Go(func() error { return n.images.Collect(ctx) })
 	if health != nil {
 		group.Go(func() error { return n.serveHealthz(ctx, health) })
 	}
@@ -344,11 +351,11 @@ func Run(ctx context.Context, options Options) error {
 
 // prepare finds out what the node has, and makes its parts.
 func (n *node) prepare(ctx context.Context) error {
-	err := checkMachine(n.Kubelet)
+	err := hardware.Check(n.Kubelet)
 	if err != nil {
 		return err
 	}
-	if n.machine, err = look(n.RootDir); err != nil {
+	if n.machine, err = hardware.Look(n.RootDir); err != nil {
 		return err
 	}
 	if err := n.readSettings(); err != nil {
@@ -363,25 +370,25 @@ func (n *node) prepare(ctx context.Context) error {
 	}
 	n.config = runconfig.Node{
 		LogDir: n.LogDir, ClusterDNS: n.ClusterDNS, ClusterDomain: n.ClusterDomain, CgroupDriver: driver,
-		MemoryBytes: n.machine.memory, LowestOOMScore: n.machine.lowestOOMScore,
+		MemoryBytes: n.machine.Memory, LowestOOMScore: n.machine.LowestOOMScore,
 		CgroupRoot: n.Kubelet.CgroupRoot, Flat: !*n.Kubelet.CgroupsPerQOS, SeccompDefault: *n.Kubelet.SeccompDefault,
 		NoQuota: !*n.Kubelet.CPUCFSQuota, QuotaPeriod: n.Kubelet.CPUCFSQuotaPeriod.Duration,
 	}
 	n.config.Swap = runconfig.Swap{
-		Bound: boundsSwap(), Unified: unified(), Limited: n.Kubelet.MemorySwap.SwapBehavior == "LimitedSwap" && unified(), Bytes: n.machine.swap,
+		Bound: hardware.BoundsSwap(), Unified: hardware.Unified(), Limited: n.Kubelet.MemorySwap.SwapBehavior == "LimitedSwap" && hardware.Unified(), Bytes: n.machine.Swap,
 	}
 	// With its gate off, a factor is only kubelet's old default.
-	if on, written := n.Kubelet.FeatureGates["MemoryQoS"]; n.Kubelet.MemoryThrottlingFactor != nil && unified() && (on || !written) {
-		memory := n.allocatable()[corev1.ResourceMemory]
+	if on, written := n.Kubelet.FeatureGates["MemoryQoS"]; n.Kubelet.MemoryThrottlingFactor != nil && hardware.Unified() && (on || !written) {
+		memory := n.resources.Allocatable()[corev1.ResourceMemory]
 		n.config.Throttle = runconfig.Throttle{Factor: *n.Kubelet.MemoryThrottlingFactor, Allocatable: memory.Value()}
 	}
-	for _, p := range n.machine.hugePages {
-		n.config.HugePages = append(n.config.HugePages, p.size)
+	for _, p := range n.machine.HugePages {
+		n.config.HugePages = append(n.config.HugePages, p.Size)
 	}
 	if text, err := os.ReadFile(*n.Kubelet.ResolverConfig); err == nil {
 		n.config.HostServers, n.config.HostSearches, n.config.HostOptions = runconfig.ParseResolvConf(string(text))
 	}
-	n.volumes = &volumes.Manager{Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.allocatable()}
+	n.volumes = &volumes.Manager{Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.resources.Allocatable()}
 	n.probes = &probe.Manager{
 		Prober: &probe.Prober{Exec: n.execForProbe}, Clock: n.Clock,
 		Changed: n.wake, Report: n.reportProbe,
@@ -395,9 +402,6 @@ func (n *node) prepare(ctx context.Context) error {
 		Runtime: n.cri, Pods: n, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.RootDir, CgroupFS: n.CgroupFS,
 		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
 	})
-	if err := n.openPulls(ctx); err != nil {
-		return err
-	}
 	if err := n.adoptUsers(ctx); err != nil {
 		return err
 	}

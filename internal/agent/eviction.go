@@ -33,11 +33,11 @@ type pressure struct {
 
 // watchPressure looks for what runs short, and frees it: dead containers and images first, then pods, one at a time.
 func (n *node) watchPressure(ctx context.Context) error {
-	if len(n.settings.thresholds) == 0 && !*n.Kubelet.LocalStorageCapacityIsolation {
+	if len(n.resources.Thresholds) == 0 && !*n.Kubelet.LocalStorageCapacityIsolation {
 		return nil
 	}
 	m := &evict.Manager{
-		Thresholds: n.settings.thresholds, Transition: n.Kubelet.EvictionPressureTransitionPeriod.Duration,
+		Thresholds: n.resources.Thresholds, Transition: n.Kubelet.EvictionPressureTransitionPeriod.Duration,
 		MaxGrace: int64(n.Kubelet.EvictionMaxPodGracePeriod), ImageFS: n.imagesApart(ctx),
 	}
 	ticker := n.Clock.NewTicker(evictionPeriod)
@@ -92,6 +92,29 @@ func (n *node) relieve(ctx context.Context, m *evict.Manager) {
 		return
 	}
 	n.evict(victims[0])
+}
+
+// freeDisk removes everything that nobody uses: dead containers of pods that are over, and images.
+func (n *node) freeDisk(ctx context.Context) {
+	if err := n.removeDead(ctx); err != nil && ctx.Err() == nil {
+		n.Logger.Warn("remove dead containers", "err", err)
+	}
+	if err := n.images.DeleteUnused(ctx); err != nil && ctx.Err() == nil {
+		n.Logger.Warn("collect images", "err", err)
+	}
+}
+
+// AdmittedPods are the pods that run or are about to.
+func (n *node) AdmittedPods() []*corev1.Pod {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []*corev1.Pod
+	for _, w := range n.workers {
+		if w.counted && w.spec != nil && !w.gone {
+			out = append(out, w.spec)
+		}
+	}
+	return out
 }
 
 // reference is the node, for events.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri/fakecri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
@@ -236,7 +237,7 @@ func (c *cluster) awaitStep(fake *clocktesting.FakeClock, ok func() bool) {
 }
 
 func TestMachineIsMeasured(t *testing.T) {
-	if available, ok := availableMemory(1 << 62); !ok || available <= 0 {
+	if available, ok := hardware.AvailableMemory(1 << 62); !ok || available <= 0 {
 		t.Errorf("memory: %d, %v", available, ok)
 	}
 	if running, most, ok := (stats.Reader{}).Threads(); !ok || running <= 0 || most <= running {

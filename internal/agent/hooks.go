@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
 )
 
 // hook is something that a pod needs before it can have a sandbox, and that is taken
@@ -90,7 +92,7 @@ func (n *node) capable(pod *corev1.Pod) error {
 	if sc := pod.Spec.SecurityContext; !strict && sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict {
 		return &rejection{"SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"} // upstream's words
 	}
-	if confined(pod) && !strings.HasPrefix(line("/sys/module/apparmor/parameters/enabled"), "Y") {
+	if confined(pod) && !strings.HasPrefix(hardware.Line("/sys/module/apparmor/parameters/enabled"), "Y") {
 		return &rejection{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 	}
 	return nil
@@ -118,7 +120,7 @@ func (n *node) fits(w *worker, pod *corev1.Pod) error {
 	if err != nil || !ok {
 		return &rejection{"NodeAffinity", "Predicate NodeAffinity failed"}
 	}
-	allocatable := n.allocatable()
+	allocatable := n.resources.Allocatable()
 	used := map[corev1.ResourceName]int64{}
 	pods := int64(0)
 	n.mu.Lock()

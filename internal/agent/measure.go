@@ -5,10 +5,7 @@ package agent
 
 import (
 	"context"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
@@ -24,16 +22,16 @@ import (
 // measure finds out what there is of everything that can run short. What cannot be measured is left out.
 func (n *node) measure(ctx context.Context) evict.Observations {
 	out := evict.Observations{}
-	if available, ok := availableMemory(n.machine.memory); ok {
-		out[evict.MemoryAvailable] = evict.Observation{Available: available, Capacity: n.machine.memory}
+	if available, ok := hardware.AvailableMemory(n.machine.Memory); ok {
+		out[evict.MemoryAvailable] = evict.Observation{Available: available, Capacity: n.machine.Memory}
 	}
-	reserved := n.reserved(corev1.ResourceMemory)
-	capacity := n.machine.memory - reserved.Value()
-	if used, ok := workingSet(filepath.Join(n.config.CgroupRoot, "kubepods")); ok {
+	reserved := n.resources.Reserved(corev1.ResourceMemory)
+	capacity := n.machine.Memory - reserved.Value()
+	if used, ok := hardware.WorkingSet(filepath.Join(n.config.CgroupRoot, "kubepods")); ok {
 		out[evict.AllocatableMemoryAvailable] = evict.Observation{Available: capacity - used, Capacity: capacity}
 	}
 	disk := func(path string, bytes, files evict.Signal) {
-		if total, free, inodes, inodesFree, err := space(path); err == nil {
+		if total, free, inodes, inodesFree, err := hardware.Space(path); err == nil {
 			out[bytes] = evict.Observation{Available: free, Capacity: total}
 			if inodes > 0 { // some file systems have as many as they need
 				out[files] = evict.Observation{Available: inodesFree, Capacity: inodes}
@@ -64,63 +62,6 @@ func (n *node) imagesApart(ctx context.Context) bool {
 	var a, b unix.Stat_t
 	path := n.imagePath(ctx)
 	return path != "" && unix.Stat(path, &a) == nil && unix.Stat(n.RootDir, &b) == nil && a.Dev != b.Dev
-}
-
-// The directories of cgroups, v1 and v2.
-const (
-	cgroupMemory = "/sys/fs/cgroup/memory"
-	cgroupPIDs   = "/sys/fs/cgroup/pids"
-	cgroupAll    = "/sys/fs/cgroup"
-)
-
-// number reads a file that holds one number.
-func number(path string) (int64, bool) {
-	n, err := strconv.ParseInt(line(path), 10, 64)
-	return n, err == nil
-}
-
-// workingSet is the memory that a cgroup uses and that cannot be had back at once: usage without files that nobody
-// has touched lately.
-func workingSet(cgroup string) (int64, bool) {
-	for _, files := range []struct{ usage, stat, inactive string }{
-		{filepath.Join(cgroupMemory, cgroup, "memory.usage_in_bytes"), filepath.Join(cgroupMemory, cgroup, "memory.stat"), "total_inactive_file"},
-		{filepath.Join(cgroupAll, cgroup, "memory.current"), filepath.Join(cgroupAll, cgroup, "memory.stat"), "inactive_file"},
-	} {
-		usage, ok := number(files.usage)
-		if !ok {
-			continue
-		}
-		text, err := os.ReadFile(files.stat)
-		if err != nil {
-			continue
-		}
-		for l := range strings.Lines(string(text)) {
-			name, value, _ := strings.Cut(strings.TrimSpace(l), " ")
-			if inactive, err := strconv.ParseInt(value, 10, 64); name == files.inactive && err == nil {
-				return max(usage-inactive, 0), true
-			}
-		}
-	}
-	return 0, false
-}
-
-// availableMemory is the machine's memory that is free or can be had at once. A container that plays a machine has the
-// bound of its cgroup.
-func availableMemory(capacity int64) (int64, bool) {
-	info, err := meminfo()
-	if err != nil {
-		return 0, false
-	}
-	available, ok := info["MemAvailable"]
-	if !ok {
-		return 0, false
-	}
-	if limit := cgroupMemoryLimit(); limit > 0 && limit <= capacity {
-		if used, ok := workingSet("/"); ok {
-			available = min(available, capacity-used)
-		}
-	}
-	return available, true
 }
 
 // usage finds out what the pods use.
@@ -170,7 +111,7 @@ func (n *node) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 // processesOf counts what runs in the pod's cgroup.
 func (n *node) processesOf(pod *corev1.Pod) int64 {
 	for _, root := range []string{cgroupPIDs, cgroupAll} {
-		if count, ok := number(filepath.Join(root, n.config.CgroupParent(pod), "pids.current")); ok {
+		if count, ok := hardware.Number(filepath.Join(root, n.config.CgroupParent(pod), "pids.current")); ok {
 			return count
 		}
 	}

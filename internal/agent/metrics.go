@@ -8,21 +8,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/agent/images"
 )
 
 // Metrics are what a node counts, under kubelet's names, with the process's own.
 type Metrics struct {
 	registry  *prometheus.Registry
 	evictions *prometheus.CounterVec
-	images    imageMetrics
+	images    *images.Metrics
 }
 
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), images: newImageMetrics(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Subsystem: "kubelet", Name: "evictions", Help: "Pods that were evicted, by the signal for which they were.",
 	}, []string{"eviction_signal"})}
-	m.registry.MustRegister(m.evictions, m.images.ensured, m.images.pulls)
+	m.registry.MustRegister(m.evictions)
+	m.registry.MustRegister(m.images.Collectors()...)
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

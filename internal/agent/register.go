@@ -4,7 +4,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -26,9 +24,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
-	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
-	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/servingkey"
 	"github.com/mortise-dev/mortise/internal/version"
 )
@@ -40,52 +36,6 @@ const leaseNamespace = "kube-node-lease"
 type readiness struct {
 	reason    string
 	unplugged bool // the runtime says that it has no network
-}
-
-func (n *node) capacity() corev1.ResourceList {
-	m := n.machine
-	out := corev1.ResourceList{
-		corev1.ResourceCPU:              *resource.NewQuantity(int64(m.cpus), resource.DecimalSI),
-		corev1.ResourceMemory:           *resource.NewQuantity(m.memory, resource.BinarySI),
-		corev1.ResourcePods:             *resource.NewQuantity(n.MaxPods, resource.DecimalSI),
-		corev1.ResourceEphemeralStorage: *resource.NewQuantity(m.disk, resource.BinarySI),
-	}
-	for _, p := range m.hugePages {
-		out[runconfig.HugePages(p.size)] = *resource.NewQuantity(p.total, resource.BinarySI)
-	}
-	return out
-}
-
-// reserved is what is kept from pods for the system and for the node itself.
-func (n *node) reserved(name corev1.ResourceName) resource.Quantity {
-	out := n.settings.systemReserved[name].DeepCopy()
-	out.Add(n.settings.kubeReserved[name])
-	return out
-}
-
-// allocatable is the capacity without what the node keeps for itself, and without what pods would be evicted for. What is kept apart as
-// huge pages is no memory for pods.
-func (n *node) allocatable() corev1.ResourceList {
-	out := n.capacity()
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
-		left, capacity := out[name].DeepCopy(), out[name]
-		left.Sub(n.reserved(name))
-		for _, t := range n.settings.thresholds {
-			if t.Hard() && (t.Signal == evict.MemoryAvailable && name == corev1.ResourceMemory || t.Signal == evict.NodeFSAvailable && name == corev1.ResourceEphemeralStorage) {
-				left.Sub(t.Value.Of(capacity.Value()))
-			}
-		}
-		for _, p := range n.machine.hugePages {
-			if name == corev1.ResourceMemory {
-				left.Sub(*resource.NewQuantity(p.total, resource.BinarySI))
-			}
-		}
-		if left.Sign() < 0 {
-			left.Set(0)
-		}
-		out[name] = left
-	}
-	return out
 }
 
 // object is the Node as it should be; conditions of before keep their times.
@@ -118,7 +68,7 @@ func (n *node) object(old *corev1.Node) *corev1.Node {
 	}
 
 	s := &node.Status
-	s.Capacity, s.Allocatable, s.DeclaredFeatures = n.capacity(), n.allocatable(), kubeletconfig.Features(n.Kubelet)
+	s.Capacity, s.Allocatable, s.DeclaredFeatures = n.resources.Capacity(), n.resources.Allocatable(), kubeletconfig.Features(n.Kubelet)
 	s.Addresses = nil
 	for _, ip := range n.ips() {
 		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
@@ -126,17 +76,17 @@ func (n *node) object(old *corev1.Node) *corev1.Node {
 	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: n.NodeName})
 	s.DaemonEndpoints.KubeletEndpoint.Port = n.port
 	s.NodeInfo = corev1.NodeSystemInfo{
-		MachineID: n.machine.machineID, SystemUUID: n.machine.systemUUID, BootID: n.machine.bootID,
-		KernelVersion: n.machine.kernel, OSImage: n.machine.osImage,
+		MachineID: n.machine.MachineID, SystemUUID: n.machine.SystemUUID, BootID: n.machine.BootID,
+		KernelVersion: n.machine.Kernel, OSImage: n.machine.OSImage,
 		ContainerRuntimeVersion: n.cri.Name + "://" + strings.TrimPrefix(n.cri.Version, "v"),
 		KubeletVersion:          version.Get().GitVersion, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 	}
-	if n.machine.swap > 0 { // a capacity of nothing is refused
-		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &n.machine.swap}
+	if n.machine.Swap > 0 { // a capacity of nothing is refused
+		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &n.machine.Swap}
 	}
 	n.setConditions(s)
 	n.mu.Lock()
-	s.Images = slices.Clone(n.images)
+	s.Images = slices.Clone(n.listed)
 	s.RuntimeHandlers, s.Features = slices.Clone(n.handlers), &corev1.NodeFeatures{SupplementalGroupsPolicy: new(n.strictGroups)}
 	n.mu.Unlock()
 	return node
@@ -206,12 +156,12 @@ func (n *node) askRuntime(ctx context.Context) bool {
 	if n.wantsRange() {
 		problems = append(problems, "container runtime network not ready: the node has no podCIDR yet")
 	}
-	images := n.listImages(ctx)
+	images := n.images.List(ctx)
 	why := strings.Join(problems, ", ")
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if images != nil {
-		n.images = images
+		n.listed = images
 	}
 	if err == nil {
 		n.handlers, n.able, n.strictGroups = nil, resp.GetRuntimeHandlers(), resp.GetFeatures().GetSupplementalGroupsPolicy()
@@ -223,30 +173,6 @@ func (n *node) askRuntime(ctx context.Context) bool {
 	changed := n.ready.reason != why
 	n.ready.reason, n.ready.unplugged = why, unplugged
 	return changed
-}
-
-// listImages are the images that pods start fastest with; nil when the runtime does not say.
-func (n *node) listImages(ctx context.Context) []corev1.ContainerImage {
-	list, err := n.cri.Images.ListImages(cri.Quiet(ctx), nil)
-	if err != nil {
-		return nil
-	}
-	out := []corev1.ContainerImage{}
-	for _, i := range list {
-		names := slices.Concat(i.RepoDigests, i.RepoTags)
-		if len(names) == 0 {
-			continue
-		}
-		slices.Sort(names)
-		out = append(out, corev1.ContainerImage{Names: names[:min(len(names), 5)], SizeBytes: int64(i.Size)})
-	}
-	slices.SortStableFunc(out, func(a, b corev1.ContainerImage) int {
-		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), strings.Compare(a.Names[0], b.Names[0]))
-	})
-	if most := int(*n.Kubelet.NodeStatusMaxImages); most >= 0 {
-		out = out[:min(len(out), most)]
-	}
-	return out
 }
 
 // networkReady says whether pods with a network of their own can be made.

@@ -222,7 +222,7 @@ func (n *node) resizable(w *worker, pod *corev1.Pod) *corev1.PodCondition {
 	pending := func(reason, message string) *corev1.PodCondition {
 		return &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
 	}
-	allocatable := n.allocatable()
+	allocatable := n.resources.Allocatable()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		limit := allocatable[name]
 		capacity := limit.Value()

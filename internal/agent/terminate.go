@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
@@ -142,8 +143,7 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 	}
 	n.probes.Keep(w.uid, nil)
 	n.containerBackoff.Forget(func(key string) bool { return startsWith(key, string(w.uid)) })
-	n.imageBackoff.Forget(func(key string) bool { return startsWith(key, string(w.uid)) })
-	n.forgetFailures(func(key string) bool { return startsWith(key, string(w.uid)) })
+	n.images.Forget(w.uid)
 	n.mu.Lock()
 	if w.spec != nil && !w.gone {
 		n.mu.Unlock()
@@ -338,6 +338,29 @@ func (w *worker) prune(ctx context.Context) error {
 		}
 		if err := n.cri.Runtime.RemovePodSandbox(cri.Quiet(ctx), s.ID); err != nil && !cri.IsNotFound(err) {
 			return fmt.Errorf("remove sandbox %s: %w", s.ID, err)
+		}
+	}
+	return nil
+}
+
+// removeDead removes the containers of pods that have ended and are still in the API server.
+func (n *node) removeDead(ctx context.Context) error {
+	over := map[string]bool{}
+	n.mu.Lock()
+	for uid, w := range n.workers {
+		over[string(uid)] = w.status != nil && !w.counted && (w.status.Phase == corev1.PodSucceeded || w.status.Phase == corev1.PodFailed)
+	}
+	n.mu.Unlock()
+	dead, err := n.cri.Runtime.ListContainers(cri.Quiet(ctx), &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_EXITED}})
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	for _, c := range dead {
+		if !over[c.Labels[podstate.LabelPodUID]] {
+			continue
+		}
+		if err := n.cri.Runtime.RemoveContainer(cri.Quiet(ctx), c.Id); err != nil && !cri.IsNotFound(err) {
+			return fmt.Errorf("remove container %s: %w", c.Id, err)
 		}
 	}
 	return nil

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+// Package hardware finds out what machine the node runs on: processors, memory, disk, huge pages, cgroups, and the kernel's settings that
+// kubelet wants to be as it needs them. It keeps no state.
+package hardware
 
 import (
 	"bufio"
@@ -21,56 +23,56 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// hardware is what the node runs on.
-type hardware struct {
-	cpus           int
-	memory         int64 // bytes
-	disk, inodes   int64 // of the root directory's file system
-	swap           int64
-	hugePages      []hugePages // by size
-	kernel         string
-	osImage        string
-	machineID      string
-	systemUUID     string
-	bootID         string
-	lowestOOMScore int64
+// Machine is what the node runs on.
+type Machine struct {
+	CPUs           int
+	Memory         int64 // bytes
+	Disk, Inodes   int64 // of the root directory's file system
+	Swap           int64
+	HugePages      []HugePages // by size
+	Kernel         string
+	OSImage        string
+	MachineID      string
+	SystemUUID     string
+	BootID         string
+	LowestOOMScore int64
 }
 
-// look finds out about the machine.
-func look(root string) (hardware, error) {
-	m := hardware{cpus: runtime.NumCPU(), osImage: "Linux"}
+// Look finds out about the machine. The node keeps its files below root, which is made where it is not there.
+func Look(root string) (Machine, error) {
+	m := Machine{CPUs: runtime.NumCPU(), OSImage: "Linux"}
 	info, err := meminfo()
 	if err != nil {
 		return m, err
 	}
-	m.memory, m.swap = info["MemTotal"], info["SwapTotal"]
-	if limit := cgroupMemoryLimit(); limit > 0 && limit < m.memory {
-		m.memory = limit
+	m.Memory, m.Swap = info["MemTotal"], info["SwapTotal"]
+	if limit := cgroupMemoryLimit(); limit > 0 && limit < m.Memory {
+		m.Memory = limit
 	}
 	machine := stats.Reader{}.Machine()
 	if machine.Kernel == "" {
 		return m, errors.New("ask kernel's version: it does not tell")
 	}
-	m.kernel, m.osImage = machine.Kernel, cmp.Or(machine.System, m.osImage)
-	m.machineID, m.systemUUID, m.bootID = machine.MachineID, machine.SystemUUID, machine.BootID
+	m.Kernel, m.OSImage = machine.Kernel, cmp.Or(machine.System, m.OSImage)
+	m.MachineID, m.SystemUUID, m.BootID = machine.MachineID, machine.SystemUUID, machine.BootID
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return m, fmt.Errorf("make node's directory: %w", err)
 	}
-	total, _, inodes, _, err := space(root)
+	total, _, inodes, _, err := Space(root)
 	if err != nil {
 		return m, err
 	}
-	m.disk, m.inodes = total, inodes
-	m.lowestOOMScore = lowestOOMScore()
-	m.hugePages, err = reservedPages("/sys/kernel/mm/hugepages")
+	m.Disk, m.Inodes = total, inodes
+	m.LowestOOMScore = lowestOOMScore()
+	m.HugePages, err = reservedPages("/sys/kernel/mm/hugepages")
 	return m, err
 }
 
-// hugePages are pages of one size that the machine keeps apart, in bytes.
-type hugePages struct{ size, total int64 }
+// HugePages are pages of one size that the machine keeps apart, in bytes.
+type HugePages struct{ Size, Total int64 }
 
 // reservedPages reads the kernel's figures of huge pages. A kernel without them has none.
-func reservedPages(root string) ([]hugePages, error) {
+func reservedPages(root string) ([]HugePages, error) {
 	dirs, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -78,24 +80,24 @@ func reservedPages(root string) ([]hugePages, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list huge pages: %w", err)
 	}
-	var out []hugePages
+	var out []HugePages
 	for _, d := range dirs {
 		var kilobytes int64
 		if _, err := fmt.Sscanf(d.Name(), "hugepages-%dkB", &kilobytes); err != nil {
 			continue
 		}
-		count, ok := number(filepath.Join(root, d.Name(), "nr_hugepages"))
+		count, ok := Number(filepath.Join(root, d.Name(), "nr_hugepages"))
 		if !ok {
 			return nil, fmt.Errorf("read huge pages: %s holds no number", d.Name())
 		}
-		out = append(out, hugePages{size: kilobytes << 10, total: count * kilobytes << 10})
+		out = append(out, HugePages{Size: kilobytes << 10, Total: count * kilobytes << 10})
 	}
-	slices.SortFunc(out, func(a, b hugePages) int { return cmp.Compare(a.size, b.size) })
+	slices.SortFunc(out, func(a, b HugePages) int { return cmp.Compare(a.Size, b.Size) })
 	return out, nil
 }
 
-// line is the first line of a file, or nothing.
-func line(path string) string {
+// Line is the first line of a file, or nothing.
+func Line(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return ""
@@ -128,15 +130,15 @@ func meminfo() (map[string]int64, error) {
 // plays a machine has; zero without one.
 func cgroupMemoryLimit() int64 {
 	for _, path := range []string{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max"} {
-		if n, err := strconv.ParseInt(line(path), 10, 64); err == nil && n > 0 {
+		if n, err := strconv.ParseInt(Line(path), 10, 64); err == nil && n > 0 {
 			return n
 		}
 	}
 	return 0
 }
 
-// space is the size of a file system and what is left of it.
-func space(path string) (total, free, inodes, inodesFree int64, err error) {
+// Space is the size of a file system and what is left of it.
+func Space(path string) (total, free, inodes, inodesFree int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
 		return 0, 0, 0, 0, fmt.Errorf("measure file system of %s: %w", path, err)
@@ -160,7 +162,7 @@ func lowestOOMScore() int64 {
 			}
 		}
 	}
-	score, err := strconv.ParseInt(line("/proc/self/oom_score_adj"), 10, 64)
+	score, err := strconv.ParseInt(Line("/proc/self/oom_score_adj"), 10, 64)
 	if err != nil {
 		return 0
 	}

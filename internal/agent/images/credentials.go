@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package images
 
 import (
 	"context"
@@ -21,26 +21,26 @@ import (
 )
 
 // openPulls opens the records of pulled images, unless the feature gate is off.
-func (n *node) openPulls(ctx context.Context) error {
-	if !componentconfig.GateOn(n.Kubelet.FeatureGates, "KubeletEnsureSecretPulledImages") {
+func (m *Manager) openPulls(ctx context.Context) error {
+	if !componentconfig.GateOn(m.Kubelet.FeatureGates, "KubeletEnsureSecretPulledImages") {
 		return nil
 	}
 	var err error
-	n.pulls, err = pullmanager.Open(pullmanager.Options{
-		Dir: n.RootDir, Policy: n.Kubelet.ImagePullCredentialsVerificationPolicy, Allowlist: n.Kubelet.PreloadedImagesVerificationAllowlist,
-		Logger: n.Logger, Now: n.Clock.Now,
-		Images: func() ([]*runtimeapi.Image, error) { return n.cri.Images.ListImages(cri.Quiet(ctx), nil) },
+	m.pulls, err = pullmanager.Open(pullmanager.Options{
+		Dir: m.RootDir, Policy: m.Kubelet.ImagePullCredentialsVerificationPolicy, Allowlist: m.Kubelet.PreloadedImagesVerificationAllowlist,
+		Logger: m.Logger, Now: m.Clock.Now,
+		Images: func() ([]*runtimeapi.Image, error) { return m.Runtime.Images.ListImages(cri.Quiet(ctx), nil) },
 	})
 	return err
 }
 
 // mustPull says whether the pod must pull an image that is on the node as ref, and the event's text where it need not.
-func (n *node) mustPull(c *corev1.Container, ref string, lookup func() ([]credentialprovider.Credential, error)) (must bool, message string, err error) {
+func (m *Manager) mustPull(c *corev1.Container, ref string, lookup func() ([]credentialprovider.Credential, error)) (must bool, message string, err error) {
 	message = fmt.Sprintf("Container image %q already present on machine", c.Image)
-	if n.pulls == nil {
+	if m.pulls == nil {
 		return false, message, nil
 	}
-	must, err = n.pulls.MustPull(c.Image, ref, func() ([]configv1beta1.ImagePullSecret, error) {
+	must, err = m.pulls.MustPull(c.Image, ref, func() ([]configv1beta1.ImagePullSecret, error) {
 		credentials, err := lookup()
 		var out []configv1beta1.ImagePullSecret
 		for _, have := range credentials {
@@ -52,15 +52,15 @@ func (n *node) mustPull(c *corev1.Container, ref string, lookup func() ([]creden
 }
 
 // pullCredentials are the credentials of the pod's pull secrets for the image.
-func (n *node) pullCredentials(ctx context.Context, pod *corev1.Pod, image string) ([]credentialprovider.Credential, error) {
+func (m *Manager) pullCredentials(ctx context.Context, pod *corev1.Pod, image string) ([]credentialprovider.Credential, error) {
 	keyring := &credentialprovider.Keyring{}
 	for _, ref := range pod.Spec.ImagePullSecrets {
 		if ref.Name == "" { // the API takes such
 			continue
 		}
-		secret, err := n.objects.Secret(ctx, pod.Namespace, ref.Name)
+		secret, err := m.Secrets.Secret(ctx, pod.Namespace, ref.Name)
 		if err != nil {
-			n.recorder.Event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
+			m.Events.Event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
 				fmt.Sprintf("Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", ref.Name))
 			continue
 		}
@@ -73,36 +73,36 @@ func (n *node) pullCredentials(ctx context.Context, pod *corev1.Pod, image strin
 
 // pullRecorded pulls the image with each of the credentials until one is good for it, and records which. The image is as
 // the container names it.
-func (n *node) pullRecorded(ctx context.Context, image string, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential) (ref string, err error) {
-	if n.pulls != nil {
-		if err := n.pulls.Intend(image); err != nil {
+func (m *Manager) pullRecorded(ctx context.Context, image string, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential) (ref string, err error) {
+	if m.pulls != nil {
+		if err := m.pulls.Intend(image); err != nil {
 			return "", err
 		}
 	}
-	ref, secret, err := n.pullWith(ctx, spec, credentials)
+	ref, secret, err := m.pullWith(ctx, spec, credentials)
 	switch {
-	case n.pulls == nil:
+	case m.pulls == nil:
 	case err == nil:
-		if err := n.pulls.Pulled(image, ref, secret); err != nil {
-			n.Logger.Warn("record pulled image; credentials for it are verified from now on", "image", image, "err", err)
+		if err := m.pulls.Pulled(image, ref, secret); err != nil {
+			m.Logger.Warn("record pulled image; credentials for it are verified from now on", "image", image, "err", err)
 		}
 	case answered(ctx, err):
-		if err := n.pulls.Failed(image); err != nil {
-			n.Logger.Warn("forget intent to pull image", "image", image, "err", err)
+		if err := m.pulls.Failed(image); err != nil {
+			m.Logger.Warn("forget intent to pull image", "image", image, "err", err)
 		}
 	}
 	return ref, err
 }
 
 // pullWith returns the image's reference and the secret that it was pulled with; nil: without one.
-func (n *node) pullWith(ctx context.Context, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential) (string, *configv1beta1.ImagePullSecret, error) {
+func (m *Manager) pullWith(ctx context.Context, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential) (string, *configv1beta1.ImagePullSecret, error) {
 	if len(credentials) == 0 {
-		ref, err := n.cri.Images.PullImage(cri.Quiet(ctx), spec, nil, nil)
+		ref, err := m.Runtime.Images.PullImage(cri.Quiet(ctx), spec, nil, nil)
 		return ref, nil, err
 	}
 	var errs []error
 	for _, c := range credentials {
-		ref, err := n.cri.Images.PullImage(cri.Quiet(ctx), spec, &runtimeapi.AuthConfig{Username: c.Username, Password: c.Password}, nil)
+		ref, err := m.Runtime.Images.PullImage(cri.Quiet(ctx), spec, &runtimeapi.AuthConfig{Username: c.Username, Password: c.Password}, nil)
 		if err == nil {
 			return ref, &c.Source, nil
 		}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package images
 
 import (
 	"strconv"
@@ -12,14 +12,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// imageMetrics count how containers came to their images.
-type imageMetrics struct {
+// Metrics count how containers came to their images.
+type Metrics struct {
 	ensured *prometheus.CounterVec
 	pulls   *prometheus.HistogramVec
 }
 
-func newImageMetrics() imageMetrics {
-	return imageMetrics{
+// NewMetrics makes the counters, at zero.
+func NewMetrics() *Metrics {
+	return &Metrics{
 		ensured: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "kubelet", Name: "image_manager_ensure_image_requests_total",
 			Help: "How often an image was looked for on behalf of a container, by what was found.",
@@ -32,13 +33,18 @@ func newImageMetrics() imageMetrics {
 	}
 }
 
+// Collectors are what a registry takes.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.ensured, m.pulls}
+}
+
 // finding is what the node knows of an image that a container is to have; nil: it did not come to that.
 type finding struct {
 	policy           corev1.PullPolicy
 	present, pulling *bool
 }
 
-func (m *imageMetrics) found(f finding) {
+func (m *Metrics) found(f finding) {
 	word := func(b *bool) string {
 		if b == nil {
 			return "unknown"
@@ -48,7 +54,7 @@ func (m *imageMetrics) found(f finding) {
 	m.ensured.WithLabelValues(strings.ToLower(string(f.policy)), word(f.present), word(f.pulling)).Inc()
 }
 
-func (m *imageMetrics) pulled(took time.Duration, size uint64) {
+func (m *Metrics) pulled(took time.Duration, size uint64) {
 	m.pulls.WithLabelValues(sizeClass(size)).Observe(took.Seconds())
 }
 
@@ -82,14 +88,15 @@ func sizeClass(size uint64) string {
 
 // recordCollector reads what the node has on record of pulled images.
 type recordCollector struct {
-	n                       *node
+	manager                 *Manager
 	checks, intents, pulled *prometheus.Desc
 }
 
-func newRecordCollector(n *node) *recordCollector {
+// Collector reads the records of pulled images anew for each scrape.
+func (m *Manager) Collector() prometheus.Collector {
 	name := func(s string) string { return prometheus.BuildFQName("", "kubelet", "imagemanager_"+s) }
 	return &recordCollector{
-		n: n,
+		manager: m,
 		checks: prometheus.NewDesc(name("image_mustpull_checks_total"),
 			"How often it was checked whether a pod has to pull an image that is there", []string{"result"}, nil),
 		intents: prometheus.NewDesc(name("ondisk_pullintents"), "Pulls that are under way, or were cut off, by the node's records", nil, nil),
@@ -106,7 +113,7 @@ func (c *recordCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector. A node that keeps no records has none of these.
 func (c *recordCollector) Collect(ch chan<- prometheus.Metric) {
-	pulls := c.n.pulls
+	pulls := c.manager.pulls
 	if pulls == nil {
 		return
 	}
