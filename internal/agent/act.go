@@ -41,9 +41,9 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 		n.recorder.Event(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+message)
 		return retryLate
 	}
-	if ok, why := n.networkReady(); !ok && !pod.Spec.HostNetwork {
+	if ok, why := n.nodeStatus.NetworkReady(); !ok && !pod.Spec.HostNetwork {
 		n.recorder.Event(pod, corev1.EventTypeWarning, "NetworkNotReady", "network is not ready: "+why)
-		n.runtimeTrouble()
+		n.nodeStatus.Resync()
 		return retrySoon
 	}
 	handler, err := n.runtimeHandler(ctx, pod)

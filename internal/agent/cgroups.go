@@ -27,11 +27,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// Where the kernel shows cgroups: v2, or the trees of v1; and v1's tree of process numbers.
-const (
-	cgroupAll  = "/sys/fs/cgroup"
-	cgroupPIDs = "/sys/fs/cgroup/pids"
-)
+// cgroupAll is where the kernel shows cgroups: v2, or the trees of v1.
+const cgroupAll = "/sys/fs/cgroup"
 
 // makeCgroup makes the pod's cgroup before its sandbox, with its bounds. Where systemd keeps the cgroups, it makes them with the sandbox.
 func (n *node) makeCgroup(pod *corev1.Pod) error {
@@ -91,7 +88,7 @@ func (n *node) boundAll(g cgroups, parent string) error {
 		return q.Value()
 	}
 	pages := map[int64]int64{}
-	for _, p := range n.machine.HugePages {
+	for _, p := range n.resources.Machine.HugePages {
 		pages[p.Size] = p.Total
 	}
 	g.raise = false

@@ -17,6 +17,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
+	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 )
 
@@ -61,11 +62,11 @@ func (n *node) admit(_ context.Context, w *worker, pod *corev1.Pod) error {
 		if err := n.capable(pod); err != nil {
 			return err
 		}
-		if err := n.staying(); err != nil {
-			return err
+		if why := n.shutdown.Refusal(); why != "" {
+			return &rejection{"NodeShutdown", why}
 		}
-		if err := n.bearable(pod); err != nil {
-			return err
+		if why := n.eviction.Refusal(pod); why != "" {
+			return &rejection{evict.Reason, why}
 		}
 		if err := n.settings.sysctls.Check(pod); err != nil {
 			return &rejection{"SysctlForbidden", err.Error()}
@@ -86,9 +87,7 @@ func (n *node) capable(pod *corev1.Pod) error {
 	if os := pod.Spec.OS; os != nil && string(os.Name) != runtime.GOOS {
 		return &rejection{"PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"}
 	}
-	n.mu.Lock()
-	strict := n.strictGroups
-	n.mu.Unlock()
+	strict := n.nodeStatus.SupplementalGroupsPolicy()
 	if sc := pod.Spec.SecurityContext; !strict && sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict {
 		return &rejection{"SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"} // upstream's words
 	}
@@ -115,7 +114,7 @@ func confined(pod *corev1.Pod) bool {
 }
 
 func (n *node) fits(w *worker, pod *corev1.Pod) error {
-	node := n.object(nil)
+	node := n.nodeStatus.Node()
 	ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
 	if err != nil || !ok {
 		return &rejection{"NodeAffinity", "Predicate NodeAffinity failed"}

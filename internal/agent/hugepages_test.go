@@ -17,14 +17,16 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
+	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 )
 
 // What does not fit is refused in kubelet's words, huge pages and disk too.
 func TestFits(t *testing.T) {
 	machine := hardware.Machine{CPUs: 2, Memory: 4 << 30, Disk: 1 << 30, HugePages: []hardware.HugePages{{Size: 2 << 20, Total: 8 << 20}}}
 	n := &node{resources: allocatable.Node{Machine: machine, MaxPods: 10}, workers: map[types.UID]*worker{}}
-	n.Addresses = &moving{}
-	n.Kubelet, n.cri, n.Clock = Effective(nil), &cri.Client{}, clock.RealClock{}
+	n.nodeStatus = nodestatus.New(nodestatus.Config{
+		Addresses: &moving{}, Kubelet: Effective(nil), Runtime: &cri.Client{}, Clock: clock.RealClock{}, Resources: n.resources,
+	})
 	pod := func(name corev1.ResourceName, much string) *corev1.Pod {
 		list := corev1.ResourceList{name: resource.MustParse(much)}
 		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: list}}}}}

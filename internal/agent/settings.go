@@ -15,6 +15,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/agent/sysctls"
 )
@@ -71,10 +72,10 @@ type settings struct {
 	sysctls  *sysctls.List
 }
 
-func (n *node) readSettings() error {
+func (n *node) readSettings(machine hardware.Machine) error {
 	k, s := n.Kubelet, &n.settings
 	var err error
-	if n.resources, err = allocatable.New(n.machine, n.MaxPods, k); err != nil {
+	if n.resources, err = allocatable.New(machine, n.MaxPods, k); err != nil {
 		return err
 	}
 	size, err := resource.ParseQuantity(k.ContainerLogMaxSize)
@@ -82,7 +83,7 @@ func (n *node) readSettings() error {
 		return fmt.Errorf("read largest size of logs: %w", err)
 	}
 	s.logBytes = size.Value()
-	s.sysctls, err = sysctls.New(n.machine.Kernel, k.AllowedUnsafeSysctls)
+	s.sysctls, err = sysctls.New(machine.Kernel, k.AllowedUnsafeSysctls)
 	return err
 }
 
@@ -109,9 +110,4 @@ func (o *Options) eventClient() (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("make client for events: %w", err)
 	}
 	return client, nil
-}
-
-// renewal is how often the lease is renewed: four times in its life.
-func (n *node) renewal() time.Duration {
-	return time.Duration(n.Kubelet.NodeLeaseDurationSeconds) * time.Second / 4
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -249,35 +248,4 @@ func (n *node) sourcesRead() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.synced && len(n.static.waiting) == 0
-}
-
-// passing says whether an error may be gone in a moment: the API server did not answer, or not for itself.
-func passing(err error) bool {
-	if slices.ContainsFunc([]func(error) bool{apierrors.IsServiceUnavailable, apierrors.IsTooManyRequests, apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsInternalError}, func(is func(error) bool) bool { return is(err) }) {
-		return true
-	}
-	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown
-}
-
-// registerAtLast registers the node as soon as there is an API server that answers.
-func (n *node) registerAtLast(ctx context.Context) error {
-	wait, said := retrySoon/4, false
-	for {
-		err := n.register(ctx)
-		if err == nil || ctx.Err() != nil || !passing(err) {
-			return err
-		}
-		if !said {
-			n.Logger.Warn("the API server does not answer; static pods run without it", "err", err)
-			said = true
-		}
-		timer := n.Clock.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C():
-		}
-		wait = min(2*wait, retryLate)
-	}
 }

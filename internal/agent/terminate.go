@@ -343,8 +343,8 @@ func (w *worker) prune(ctx context.Context) error {
 	return nil
 }
 
-// removeDead removes the containers of pods that have ended and are still in the API server.
-func (n *node) removeDead(ctx context.Context) error {
+// DeleteDeadContainers removes the containers of pods that have ended and are still in the API server.
+func (n *node) DeleteDeadContainers(ctx context.Context) error {
 	over := map[string]bool{}
 	n.mu.Lock()
 	for uid, w := range n.workers {

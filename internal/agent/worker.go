@@ -229,14 +229,14 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	pod, gone, evicted := w.spec, w.gone, w.evicted
 	n.mu.Unlock()
 	if evicted != nil && w.final == nil {
-		w.final = &rejection{evicted.reason, evicted.message}
+		w.final = &rejection{evicted.Reason, evicted.Message}
 	}
 
 	state, err := n.cri.Observe(ctx, w.uid)
 	if err != nil {
 		if ctx.Err() == nil {
 			n.Logger.Warn("runtime does not answer", "pod", w.uid, "err", err)
-			n.runtimeTrouble()
+			n.nodeStatus.Resync()
 		}
 		return retrySoon, false
 	}
@@ -255,7 +255,7 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	case w.final != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		seconds := grace(pod)
 		if evicted != nil {
-			seconds = evicted.grace
+			seconds = evicted.Grace
 		}
 		next = w.terminate(ctx, pod, seconds, false)
 	case w.pastDeadline(pod):
@@ -563,8 +563,8 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)
 	}
 	n.mu.Lock()
-	if e := w.evicted; e != nil && e.disrupted {
-		in.Disruption = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.message}
+	if e := w.evicted; e != nil && e.Disrupted {
+		in.Disruption = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message}
 	}
 	n.mu.Unlock()
 	if w.final != nil {

@@ -91,3 +91,10 @@ type Target struct {
 	UID            types.UID
 	Container      string
 }
+
+// End is how a pod ends that the node ends.
+type End struct {
+	Reason, Message string // of its status
+	Grace           int64  // seconds
+	Disrupted       bool   // the pod's condition DisruptionTarget says so
+}

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package eviction
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -12,22 +13,45 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// measure finds out what there is of everything that can run short. What cannot be measured is left out.
-func (n *node) measure(ctx context.Context) evict.Observations {
+// The trees of cgroups that count processes, v1 and v2.
+const (
+	cgroupPIDs = "/sys/fs/cgroup/pids"
+	cgroupAll  = "/sys/fs/cgroup"
+)
+
+// Volumes are where the volumes of pods lie.
+type Volumes interface {
+	Path(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (string, error)
+}
+
+// Meter measures what can run short. All fields are required.
+type Meter struct {
+	Runtime   *cri.Client
+	Volumes   Volumes
+	Resources allocatable.Node
+	Config    runconfig.Node // says where pods' cgroups and logs are
+	RootDir   string
+	Logger    *slog.Logger
+}
+
+// Observe finds out what there is of everything that can run short. What cannot be measured is left out.
+func (m *Meter) Observe(ctx context.Context) evict.Observations {
 	out := evict.Observations{}
-	if available, ok := hardware.AvailableMemory(n.machine.Memory); ok {
-		out[evict.MemoryAvailable] = evict.Observation{Available: available, Capacity: n.machine.Memory}
+	if available, ok := hardware.AvailableMemory(m.Resources.Machine.Memory); ok {
+		out[evict.MemoryAvailable] = evict.Observation{Available: available, Capacity: m.Resources.Machine.Memory}
 	}
-	reserved := n.resources.Reserved(corev1.ResourceMemory)
-	capacity := n.machine.Memory - reserved.Value()
-	if used, ok := hardware.WorkingSet(filepath.Join(n.config.CgroupRoot, "kubepods")); ok {
+	reserved := m.Resources.Reserved(corev1.ResourceMemory)
+	capacity := m.Resources.Machine.Memory - reserved.Value()
+	if used, ok := hardware.WorkingSet(filepath.Join(m.Config.CgroupRoot, "kubepods")); ok {
 		out[evict.AllocatableMemoryAvailable] = evict.Observation{Available: capacity - used, Capacity: capacity}
 	}
 	disk := func(path string, bytes, files evict.Signal) {
@@ -38,8 +62,8 @@ func (n *node) measure(ctx context.Context) evict.Observations {
 			}
 		}
 	}
-	disk(n.RootDir, evict.NodeFSAvailable, evict.NodeFSInodesFree)
-	if path := n.imagePath(ctx); path != "" {
+	disk(m.RootDir, evict.NodeFSAvailable, evict.NodeFSInodesFree)
+	if path := m.imagePath(ctx); path != "" {
 		disk(path, evict.ImageFSAvailable, evict.ImageFSInodesFree)
 	}
 	if running, most, ok := (stats.Reader{}).Threads(); ok {
@@ -49,8 +73,8 @@ func (n *node) measure(ctx context.Context) evict.Observations {
 }
 
 // imagePath is where the runtime keeps images; empty if it does not say.
-func (n *node) imagePath(ctx context.Context) string {
-	resp, err := n.cri.Images.ImageFsInfo(cri.Quiet(ctx))
+func (m *Meter) imagePath(ctx context.Context) string {
+	resp, err := m.Runtime.Images.ImageFsInfo(cri.Quiet(ctx))
 	if err != nil || len(resp.GetImageFilesystems()) == 0 {
 		return ""
 	}
@@ -58,21 +82,21 @@ func (n *node) imagePath(ctx context.Context) string {
 }
 
 // imagesApart says whether images lie on another file system than the node's directory.
-func (n *node) imagesApart(ctx context.Context) bool {
+func (m *Meter) imagesApart(ctx context.Context) bool {
 	var a, b unix.Stat_t
-	path := n.imagePath(ctx)
-	return path != "" && unix.Stat(path, &a) == nil && unix.Stat(n.RootDir, &b) == nil && a.Dev != b.Dev
+	path := m.imagePath(ctx)
+	return path != "" && unix.Stat(path, &a) == nil && unix.Stat(m.RootDir, &b) == nil && a.Dev != b.Dev
 }
 
 // usage finds out what the pods use.
-func (n *node) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
+func (m *Meter) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 	if len(pods) == 0 {
 		return nil
 	}
 	stats := map[types.UID]map[string]*runtimeapi.ContainerStats{}
-	list, err := n.cri.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
+	list, err := m.Runtime.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
 	if err != nil {
-		n.Logger.Warn("measure containers", "err", err)
+		m.Logger.Warn("measure containers", "err", err)
 	}
 	for _, s := range list {
 		labels := s.GetAttributes().GetLabels()
@@ -84,13 +108,13 @@ func (n *node) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 	}
 	var out []evict.Pod
 	for _, pod := range pods {
-		p := evict.Pod{Pod: pod, Known: len(stats[pod.UID]) > 0, Processes: n.processesOf(pod)}
+		p := evict.Pod{Pod: pod, Known: len(stats[pod.UID]) > 0, Processes: processesOf(m.Config.CgroupParent(pod))}
 		for name, s := range stats[pod.UID] {
 			c := evict.Container{
 				Name: name, Memory: int64(s.GetMemory().GetWorkingSetBytes().GetValue()),
 				LayerBytes: int64(s.GetWritableLayer().GetUsedBytes().GetValue()), LayerInodes: int64(s.GetWritableLayer().GetInodesUsed().GetValue()),
 			}
-			c.LogBytes, c.LogsInodes = under(filepath.Join(n.config.PodLogDir(pod), name))
+			c.LogBytes, c.LogsInodes = under(filepath.Join(m.Config.PodLogDir(pod), name))
 			p.Memory += c.Memory
 			p.Containers = append(p.Containers, c)
 		}
@@ -98,7 +122,7 @@ func (n *node) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 			if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault {
 				continue
 			}
-			if path, err := n.volumes.Path(ctx, pod, &v); err == nil {
+			if path, err := m.Volumes.Path(ctx, pod, &v); err == nil {
 				bytes, inodes := under(path)
 				p.Volumes = append(p.Volumes, evict.Volume{Name: v.Name, Bytes: bytes, Inodes: inodes})
 			}
@@ -108,10 +132,10 @@ func (n *node) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 	return out
 }
 
-// processesOf counts what runs in the pod's cgroup.
-func (n *node) processesOf(pod *corev1.Pod) int64 {
+// processesOf counts what runs in a cgroup.
+func processesOf(cgroup string) int64 {
 	for _, root := range []string{cgroupPIDs, cgroupAll} {
-		if count, ok := hardware.Number(filepath.Join(root, n.config.CgroupParent(pod), "pids.current")); ok {
+		if count, ok := hardware.Number(filepath.Join(root, cgroup, "pids.current")); ok {
 			return count
 		}
 	}
