@@ -21,10 +21,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/mortise-dev/mortise/internal/agent/figures"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
+
+// cgroupAll is where the kernel shows cgroups: v2, or the trees of v1.
+const cgroupAll = "/sys/fs/cgroup"
 
 // makeCgroup makes the pod's cgroup before its sandbox, with its bounds. Where systemd keeps the cgroups, it makes them with the sandbox.
 func (n *node) makeCgroup(pod *corev1.Pod) error {
@@ -71,12 +75,12 @@ func (n *node) bound(pod *corev1.Pod, raise bool) error {
 
 // boundAll bounds all pods together.
 func (n *node) boundAll(g cgroups, parent string) error {
-	all, capacity := allPods(parent), n.capacity()
+	all, capacity := allPods(parent), n.resources.Capacity()
 	enforced := slices.Contains(n.Kubelet.EnforceNodeAllocatable, "pods")
 	left := func(name corev1.ResourceName) int64 {
 		q := capacity[name]
 		if enforced {
-			q.Sub(n.reserved(name))
+			q.Sub(n.resources.Reserved(name))
 		}
 		if name == corev1.ResourceCPU {
 			return q.MilliValue()
@@ -84,15 +88,15 @@ func (n *node) boundAll(g cgroups, parent string) error {
 		return q.Value()
 	}
 	pages := map[int64]int64{}
-	for _, p := range n.machine.hugePages {
-		pages[p.size] = p.total
+	for _, p := range n.resources.Machine.HugePages {
+		pages[p.Size] = p.Total
 	}
 	g.raise = false
 	if err := errors.Join(g.shares(all, runconfig.Shares(left(corev1.ResourceCPU))), g.memory(all, left(corev1.ResourceMemory)), g.hugePages(all, pages)); err != nil {
 		return err
 	}
-	kept := n.reserved("pid")
-	if _, most, ok := (figures.Reader{}).Threads(); ok && enforced && !kept.IsZero() {
+	kept := n.resources.Reserved("pid")
+	if _, most, ok := (stats.Reader{}).Threads(); ok && enforced && !kept.IsZero() {
 		return g.mustWrite(all, "pids", most-kept.Value(), "pids.max")
 	}
 	return nil
@@ -151,8 +155,8 @@ func (g cgroups) make(cgroup string) error {
 	}
 	dir := g.root
 	for part := range strings.SplitSeq(strings.Trim(cgroup, "/"), "/") {
-		have := strings.Fields(line(filepath.Join(dir, "cgroup.controllers")))
-		on := strings.Fields(line(filepath.Join(dir, "cgroup.subtree_control")))
+		have := strings.Fields(hardware.Line(filepath.Join(dir, "cgroup.controllers")))
+		on := strings.Fields(hardware.Line(filepath.Join(dir, "cgroup.subtree_control")))
 		for _, c := range have {
 			if slices.Contains(on, c) {
 				continue
@@ -182,7 +186,7 @@ func (g cgroups) file(cgroup, controller, one, two string) (string, bool) {
 
 // write writes a bound, if it is not there.
 func (g cgroups) write(path, text string) error {
-	have := line(path)
+	have := hardware.Line(path)
 	if have == text || g.raise && !wider(text, have) {
 		return nil
 	}

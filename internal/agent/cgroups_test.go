@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
 
@@ -76,11 +78,11 @@ func TestBounds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := plays(t, want.version)
-			n := &node{Options: Options{CgroupFS: root}, machine: hardware{cpus: 4, memory: 4 << 30}, workers: map[types.UID]*worker{}}
+			n := &node{Options: Options{CgroupFS: root}, resources: allocatable.Node{Machine: hardware.Machine{CPUs: 4, Memory: 4 << 30}}, workers: map[types.UID]*worker{}}
 			k := Effective(nil).DeepCopy()
 			k.PodPidsLimit = new(int64(99))
 			n.Kubelet = k
-			n.settings.kubeReserved = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
+			n.resources.KubeReserved = corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi")}
 			n.config = runconfig.Node{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}
 			if want.systemd {
 				n.config.CgroupDriver = runtimeapi.CgroupDriver_SYSTEMD
@@ -94,7 +96,7 @@ func TestBounds(t *testing.T) {
 				}
 			}
 			for path, text := range want.files {
-				if got := line(filepath.Join(root, path)); got != text {
+				if got := hardware.Line(filepath.Join(root, path)); got != text {
 					t.Errorf("%s: %q, not %q", path, got, text)
 				}
 			}
@@ -110,7 +112,7 @@ func TestBounds(t *testing.T) {
 			if want.version == 2 {
 				quota, shares = filepath.Join(root, "kubepods/burstable/podb/cpu.max"), filepath.Join(root, "kubepods/burstable/podb/cpu.weight")
 			}
-			if q, s := line(quota), line(shares); q != map[int]string{1: "100000", 2: "100000 100000"}[want.version] || s != map[int]string{1: "256", 2: "35"}[want.version] {
+			if q, s := hardware.Line(quota), hardware.Line(shares); q != map[int]string{1: "100000", 2: "100000 100000"}[want.version] || s != map[int]string{1: "256", 2: "35"}[want.version] {
 				t.Errorf("raised: %s, %s", q, s)
 			}
 			for _, pod := range pods {
@@ -154,7 +156,7 @@ func TestCgroupBeforeSandbox(t *testing.T) {
 		files, _ := filepath.Glob(filepath.Join(c.options.CgroupFS, "memory/kubepods/burstable/pod*/memory.limit_in_bytes"))
 		text := ""
 		if len(files) == 1 {
-			text = line(files[0])
+			text = hardware.Line(files[0])
 		}
 		select {
 		case seen <- text:
@@ -174,10 +176,10 @@ func TestCgroupBeforeSandbox(t *testing.T) {
 // boundOf reads a bound of a pod's real cgroup.
 func boundOf(pod *corev1.Pod, controller, one, two string) string {
 	parent := (&runconfig.Node{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}).CgroupParent(pod)
-	if path := filepath.Join(cgroupAll, parent, two); line(path) != "" {
-		return line(path)
+	if path := filepath.Join(cgroupAll, parent, two); hardware.Line(path) != "" {
+		return hardware.Line(path)
 	}
-	return line(filepath.Join(cgroupAll, controller, parent, one))
+	return hardware.Line(filepath.Join(cgroupAll, controller, parent, one))
 }
 
 // cgroupsEndToEnd runs a pod with bounds and overhead of its own, which the kernel holds it to.

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
@@ -37,7 +38,7 @@ func TestContainerLogsAreRegularFiles(t *testing.T) {
 	if err := os.WriteFile(secret, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	target := Target{Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Container: "c"}
+	target := podspec.Target{Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Container: "c"}
 	for name, c := range map[string]struct {
 		make func() error
 		want string // empty: refused

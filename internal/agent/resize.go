@@ -16,6 +16,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
@@ -84,7 +85,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 		given = true
 	}
 	for _, c := range w.state.Running() {
-		spec := container(pod, c.Name)
+		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}
@@ -221,7 +222,7 @@ func (n *node) resizable(w *worker, pod *corev1.Pod) *corev1.PodCondition {
 	pending := func(reason, message string) *corev1.PodCondition {
 		return &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
 	}
-	allocatable := n.allocatable()
+	allocatable := n.resources.Allocatable()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		limit := allocatable[name]
 		capacity := limit.Value()

@@ -15,6 +15,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
@@ -55,15 +57,15 @@ func (n *node) lessThanUsed(pod *corev1.Pod) (most, used int64, less bool) {
 	g, parent := cgroups{root: cmp.Or(n.CgroupFS, cgroupAll)}, n.config.CgroupParent(pod)
 	limit, _ := g.file(parent, "memory", "memory.limit_in_bytes", "memory.max")
 	usage, _ := g.file(parent, "memory", "memory.usage_in_bytes", "memory.current")
-	used, known := number(usage)
-	return most, used, known && used >= most && wider(line(limit), strconv.FormatInt(most, 10))
+	used, known := hardware.Number(usage)
+	return most, used, known && used >= most && wider(hardware.Line(limit), strconv.FormatInt(most, 10))
 }
 
 // lowerMemory are the bounds of running containers that are to have less memory without being started again, by their IDs.
 func (w *worker) lowerMemory(pod *corev1.Pod) map[string]int64 {
 	out := map[string]int64{}
 	for _, c := range w.state.Running() {
-		spec := container(pod, c.Name)
+		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,14 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/staticpods"
-)
-
-// The annotations of pods that do not come from the API server, and of what shows them there.
-const (
-	configSource = "kubernetes.io/config.source"
-	configSeen   = "kubernetes.io/config.seen"
-	configHash   = "kubernetes.io/config.hash"
 )
 
 // DecodePods reads a manifest of static pods for the node of the name.
@@ -37,25 +30,10 @@ type statics struct {
 	orphans chan struct{}                        // something may be shown that is no more
 }
 
-// isStatic says whether the pod came from a file or a page.
-func isStatic(pod *corev1.Pod) bool {
-	source := pod.Annotations[configSource]
-	return source != "" && source != "api" && !isMirror(pod)
-}
-
-func isMirror(pod *corev1.Pod) bool {
-	_, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	return ok
-}
-
 // mirrors says whether the UID is that of what the API server shows of a static pod; the caller holds the lock.
 func (n *node) mirrors(pod *corev1.Pod, uid types.UID) bool {
-	mirror := n.static.mirrors[nameOf(pod)]
-	return isStatic(pod) && mirror != nil && mirror.UID == uid
-}
-
-func nameOf(pod *corev1.Pod) types.NamespacedName {
-	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	mirror := n.static.mirrors[podspec.Name(pod)]
+	return podspec.IsStatic(pod) && mirror != nil && mirror.UID == uid
 }
 
 // staticSources are where static pods are looked for.
@@ -87,10 +65,10 @@ func (n *node) setStatic(source string, pods []*corev1.Pod) {
 		now[p.UID] = true
 		at := n.Clock.Now().Format(time.RFC3339Nano)
 		if w := n.workers[p.UID]; w != nil && w.spec != nil && before[p.UID] {
-			at = w.spec.Annotations[configSeen]
+			at = w.spec.Annotations[podspec.ConfigSeen]
 		}
 		p = p.DeepCopy()
-		p.Annotations[configSource], p.Annotations[configSeen] = source, at
+		p.Annotations[podspec.ConfigSource], p.Annotations[podspec.ConfigSeen] = source, at
 		seen = append(seen, p)
 	}
 	for uid := range before {
@@ -113,13 +91,13 @@ func (n *node) setStatic(source string, pods []*corev1.Pod) {
 // mirrorSeen hears of what the API server shows of a static pod; gone says that it shows it no more.
 func (n *node) mirrorSeen(mirror *corev1.Pod, gone bool) {
 	n.mu.Lock()
-	if have := n.static.mirrors[nameOf(mirror)]; !gone {
-		n.static.mirrors[nameOf(mirror)] = mirror
+	if have := n.static.mirrors[podspec.Name(mirror)]; !gone {
+		n.static.mirrors[podspec.Name(mirror)] = mirror
 	} else if have != nil && have.UID == mirror.UID {
-		delete(n.static.mirrors, nameOf(mirror))
+		delete(n.static.mirrors, podspec.Name(mirror))
 	}
 	n.mu.Unlock()
-	n.wakeNamed(nameOf(mirror))
+	n.wakeNamed(podspec.Name(mirror))
 	n.lookForOrphans()
 }
 
@@ -128,7 +106,7 @@ func (n *node) wakeNamed(name types.NamespacedName) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range n.workers {
-		if w.spec != nil && nameOf(w.spec) == name {
+		if w.spec != nil && podspec.Name(w.spec) == name {
 			w.wake()
 		}
 	}
@@ -139,7 +117,7 @@ func (n *node) nameTaken(w *worker, pod *corev1.Pod) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, other := range n.workers {
-		if other != w && other.spec != nil && other.gone && nameOf(other.spec) == nameOf(pod) {
+		if other != w && other.spec != nil && other.gone && podspec.Name(other.spec) == podspec.Name(pod) {
 			return true
 		}
 	}
@@ -164,8 +142,8 @@ func (n *node) removeOrphans(ctx context.Context) error {
 		n.mu.Lock()
 		known := map[types.NamespacedName]bool{}
 		for _, w := range n.workers {
-			if w.spec != nil && isStatic(w.spec) {
-				known[nameOf(w.spec)] = true
+			if w.spec != nil && podspec.IsStatic(w.spec) {
+				known[podspec.Name(w.spec)] = true
 			}
 		}
 		var orphans []*corev1.Pod
@@ -179,7 +157,7 @@ func (n *node) removeOrphans(ctx context.Context) error {
 		n.mu.Unlock()
 		for _, mirror := range orphans {
 			if err := n.deletePod(ctx, mirror); err != nil && ctx.Err() == nil {
-				n.Logger.Warn("remove mirror of a static pod", "pod", describe(mirror), "err", err)
+				n.Logger.Warn("remove mirror of a static pod", "pod", podspec.Describe(mirror), "err", err)
 				n.later(n.lookForOrphans)
 			}
 		}
@@ -203,14 +181,14 @@ func (n *node) later(do func()) {
 // something else. What it shows is made anew when somebody deletes it, and when it is of another manifest.
 func (n *node) mirror(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	n.mu.Lock()
-	have, known := n.static.mirrors[nameOf(pod)], n.synced
+	have, known := n.static.mirrors[podspec.Name(pod)], n.synced
 	n.mu.Unlock()
 	switch {
 	case !known:
 		return nil, nil // the pods that the API server has are still to come
-	case have != nil && (have.DeletionTimestamp != nil || have.Annotations[corev1.MirrorPodAnnotationKey] != pod.Annotations[configHash]):
+	case have != nil && (have.DeletionTimestamp != nil || have.Annotations[corev1.MirrorPodAnnotationKey] != pod.Annotations[podspec.ConfigHash]):
 		if err := n.deletePod(ctx, have); err != nil {
-			return nil, fmt.Errorf("delete mirror of %s: %w", describe(pod), err)
+			return nil, fmt.Errorf("delete mirror of %s: %w", podspec.Describe(pod), err)
 		}
 		return nil, nil // it is made again when it is heard to be gone
 	case have != nil:
@@ -218,34 +196,34 @@ func (n *node) mirror(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error)
 	}
 	node, err := n.client.CoreV1().Nodes().Get(ctx, n.NodeName, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("find owner of the mirror of %s: %w", describe(pod), err)
+		return nil, fmt.Errorf("find owner of the mirror of %s: %w", podspec.Describe(pod), err)
 	}
 	if node.DeletionTimestamp != nil {
 		return nil, nil
 	}
 	mirror := pod.DeepCopy()
 	mirror.UID = ""
-	mirror.Annotations[corev1.MirrorPodAnnotationKey] = pod.Annotations[configHash]
+	mirror.Annotations[corev1.MirrorPodAnnotationKey] = pod.Annotations[podspec.ConfigHash]
 	mirror.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.NodeName, UID: node.UID, Controller: new(true)}}
 	made, err := n.client.CoreV1().Pods(pod.Namespace).Create(ctx, mirror, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("show static pod %s: another pod has its name", describe(pod))
+		return nil, fmt.Errorf("show static pod %s: another pod has its name", podspec.Describe(pod))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("show static pod %s: %w", describe(pod), err)
+		return nil, fmt.Errorf("show static pod %s: %w", podspec.Describe(pod), err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if have := n.static.mirrors[nameOf(pod)]; have != nil && have.UID == made.UID {
+	if have := n.static.mirrors[podspec.Name(pod)]; have != nil && have.UID == made.UID {
 		return have, nil
 	}
-	n.static.mirrors[nameOf(pod)] = made
+	n.static.mirrors[podspec.Name(pod)] = made
 	return made, nil
 }
 
 // shown is the pod in the API server that the worker's pod is: itself, or its mirror.
 func (w *worker) shown(ctx context.Context, api *corev1.Pod) *corev1.Pod {
-	if !isStatic(api) {
+	if !podspec.IsStatic(api) {
 		return api
 	}
 	mirror, err := w.n.mirror(ctx, api)
@@ -270,35 +248,4 @@ func (n *node) sourcesRead() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.synced && len(n.static.waiting) == 0
-}
-
-// passing says whether an error may be gone in a moment: the API server did not answer, or not for itself.
-func passing(err error) bool {
-	if slices.ContainsFunc([]func(error) bool{apierrors.IsServiceUnavailable, apierrors.IsTooManyRequests, apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsInternalError}, func(is func(error) bool) bool { return is(err) }) {
-		return true
-	}
-	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown
-}
-
-// registerAtLast registers the node as soon as there is an API server that answers.
-func (n *node) registerAtLast(ctx context.Context) error {
-	wait, said := retrySoon/4, false
-	for {
-		err := n.register(ctx)
-		if err == nil || ctx.Err() != nil || !passing(err) {
-			return err
-		}
-		if !said {
-			n.Logger.Warn("the API server does not answer; static pods run without it", "err", err)
-			said = true
-		}
-		timer := n.Clock.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C():
-		}
-		wait = min(2*wait, retryLate)
-	}
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
@@ -84,17 +85,17 @@ func TestPodIsReplacedUnnoticed(t *testing.T) {
 	}
 	n.podTold(named("u1"))
 	n.podChanged(named("u1"), named("u1"))
-	if p, err := n.find(Target{Namespace: "default", Pod: "p", UID: "u1"}); err != nil || p.UID != "u1" {
+	if p, err := n.find(podspec.Target{Namespace: "default", Pod: "p", UID: "u1"}); err != nil || p.UID != "u1" {
 		t.Fatalf("found %v, %v", p, err)
 	}
 	n.podChanged(named("u1"), named("u2"))
 	if !n.workers["u1"].gone {
 		t.Error("the old pod goes on")
 	}
-	if p, err := n.find(Target{Namespace: "default", Pod: "p"}); err != nil || p.UID != "u2" {
+	if p, err := n.find(podspec.Target{Namespace: "default", Pod: "p"}); err != nil || p.UID != "u2" {
 		t.Errorf("by name: found %v, %v", p, err)
 	}
-	if p, err := n.find(Target{Namespace: "default", Pod: "p", UID: "u1"}); err == nil {
+	if p, err := n.find(podspec.Target{Namespace: "default", Pod: "p", UID: "u1"}); err == nil {
 		t.Errorf("by the old UID: found %v", p)
 	}
 }

@@ -38,7 +38,7 @@ func (n *node) adoptUsers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if n.users, err = userns.New(first, count, each, n.MaxPods); err != nil {
+	if n.users, err = userns.New(first, count, each, n.resources.MaxPods); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(filepath.Join(n.RootDir, "pods"))
@@ -100,10 +100,7 @@ func (n *node) giveUsers(pod *corev1.Pod, handler string) (*runtimeapi.UserNames
 	if !ownUsers(pod) {
 		return userns.Host(), nil
 	}
-	n.mu.Lock()
-	able := n.able
-	n.mu.Unlock()
-	if err := userns.Supported(able, handler); err != nil {
+	if err := userns.Supported(n.nodeStatus.RuntimeHandlers(), handler); err != nil {
 		return nil, err
 	}
 	r, fresh, err := n.users.Take(pod.UID)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
@@ -71,7 +72,7 @@ type worker struct {
 
 // podTold takes what the API server says of a pod.
 func (n *node) podTold(pod *corev1.Pod) {
-	if isMirror(pod) {
+	if podspec.IsMirror(pod) {
 		n.mirrorSeen(pod, false)
 		return
 	}
@@ -89,7 +90,7 @@ func (n *node) podChanged(old, pod *corev1.Pod) {
 
 // podDeleted hears that the API server does not have a pod any more.
 func (n *node) podDeleted(pod *corev1.Pod) {
-	if isMirror(pod) {
+	if podspec.IsMirror(pod) {
 		n.mirrorSeen(pod, true)
 		return
 	}
@@ -228,14 +229,14 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	pod, gone, evicted := w.spec, w.gone, w.evicted
 	n.mu.Unlock()
 	if evicted != nil && w.final == nil {
-		w.final = &rejection{evicted.reason, evicted.message}
+		w.final = &rejection{evicted.Reason, evicted.Message}
 	}
 
 	state, err := n.cri.Observe(ctx, w.uid)
 	if err != nil {
 		if ctx.Err() == nil {
 			n.Logger.Warn("runtime does not answer", "pod", w.uid, "err", err)
-			n.runtimeTrouble()
+			n.nodeStatus.Resync()
 		}
 		return retrySoon, false
 	}
@@ -254,7 +255,7 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	case w.final != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		seconds := grace(pod)
 		if evicted != nil {
-			seconds = evicted.grace
+			seconds = evicted.Grace
 		}
 		next = w.terminate(ctx, pod, seconds, false)
 	case w.pastDeadline(pod):
@@ -316,7 +317,7 @@ func own(list []corev1.PodCondition) []corev1.PodCondition {
 // advance makes the next step of a pod that is to run.
 func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 	n := w.n
-	if isStatic(pod) && n.nameTaken(w, pod) {
+	if podspec.IsStatic(pod) && n.nameTaken(w, pod) {
 		return idle // the end of the other wakes it
 	}
 	retry, ok := w.prepare(ctx, pod)
@@ -483,7 +484,7 @@ func (w *worker) input(pod *corev1.Pod) decide.Input {
 		Started: func(id string) bool {
 			for i := range w.state.Containers {
 				if c := &w.state.Containers[i]; c.ID == id {
-					if spec := container(pod, c.Name); spec != nil {
+					if spec := podspec.Container(pod, c.Name); spec != nil {
 						return n.probes.Started(spec, id)
 					}
 				}
@@ -496,26 +497,6 @@ func (w *worker) input(pod *corev1.Pod) decide.Input {
 	}
 }
 
-// container finds a container of any sort in a pod's definition.
-func container(pod *corev1.Pod, name string) *corev1.Container {
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name == name {
-			return &pod.Spec.Containers[i]
-		}
-	}
-	for i := range pod.Spec.InitContainers {
-		if pod.Spec.InitContainers[i].Name == name {
-			return &pod.Spec.InitContainers[i]
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == name {
-			return (*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		}
-	}
-	return nil
-}
-
 // probe sees to it that what runs is probed, and nothing else.
 func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) {
 	n := w.n
@@ -524,7 +505,7 @@ func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 	w.adopted = true
 	ips := n.podIPs(pod, state)
 	for _, c := range state.Running() {
-		spec := container(pod, c.Name)
+		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}
@@ -564,11 +545,11 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	in := podstatus.Input{
 		Pod: pod, State: w.state, HostIPs: n.ips(), Scheme: n.cri.Name, Waiting: w.waiting,
 		Started: func(c *podstate.Container) bool {
-			spec := container(pod, c.Name)
+			spec := podspec.Container(pod, c.Name)
 			return spec == nil || n.probes.Started(spec, c.ID)
 		},
 		Ready: func(c *podstate.Container) bool {
-			spec := container(pod, c.Name)
+			spec := podspec.Container(pod, c.Name)
 			return spec == nil || n.probes.Ready(spec, c.ID)
 		},
 		Resources: func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements {
@@ -582,8 +563,8 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)
 	}
 	n.mu.Lock()
-	if e := w.evicted; e != nil && e.disrupted {
-		in.Disruption = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.message}
+	if e := w.evicted; e != nil && e.Disrupted {
+		in.Disruption = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message}
 	}
 	n.mu.Unlock()
 	if w.final != nil {
@@ -592,6 +573,6 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	if pod.DeletionTimestamp != nil && len(w.state.Running()) == 0 {
 		in.Terminal = true
 	}
-	in.Over, in.Static = w.tornDown, isStatic(pod)
+	in.Over, in.Static = w.tornDown, podspec.IsStatic(pod)
 	return podstatus.Make(in)
 }
