@@ -48,7 +48,7 @@ func makeObjects(ctx context.Context, p *parts, o *settled) error {
 	}
 	objects := bootstrap.Objects(bootstrap.Options{
 		ServiceCIDR: o.serviceCIDRs, Served: p.served(), Now: now, Authentication: known, Trusting: !o.bare,
-		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: netip.AddrPortFrom(o.advertise(), uint16(p.port())).String(),
+		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: netip.AddrPortFrom(p.advertise(o), uint16(p.port())).String(),
 	})
 	plants := make([]verbs.Planting, len(objects))
 	for i, obj := range objects {

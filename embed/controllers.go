@@ -13,7 +13,7 @@ func (p *parts) cluster(o *settled) controllers.Cluster {
 	return controllers.Cluster{
 		RootCA: p.pki.CA.CertPEM, Signer: &controllers.Authority{Certificate: p.pki.CA.Certificate, Key: p.pki.CA.Key},
 		PodCIDRs: o.podCIDRs, ServiceCIDR: o.serviceCIDRs[0],
-		AdvertiseAddress: o.advertise(), AdvertisePort: p.port(), Tokens: p.tokens(), Initializers: o.apiserver.Admission.Initializers,
+		AdvertiseAddress: p.advertise(o), AdvertisePort: p.port(), Tokens: p.tokens(), Initializers: o.apiserver.Admission.Initializers,
 
 		Signers: p.signers(o), SigningLife: orZero(c.Signing.Duration), PodRootCA: o.signing.rootCA,
 

@@ -97,7 +97,9 @@ func ownPlace(ctx context.Context, p *parts, o *settled) error {
 		}
 	}
 	var addresses *uplink.Addresses
-	if address := p.listener.Addr().(*net.TCPAddr).IP; !address.IsUnspecified() {
+	if texts := p.forPods.texts(); len(texts) > 0 {
+		addresses = uplink.Fixed(texts...)
+	} else if address := p.listener.Addr().(*net.TCPAddr).IP; !address.IsUnspecified() {
 		addresses = uplink.Fixed(reachable(address.String(), o.podCIDRs)...)
 	} else {
 		var err error
@@ -179,7 +181,7 @@ func runNodes(ctx context.Context, p *parts, o *settled) error {
 			return agent.Run(ctx, agent.Options{
 				NodeName: at.name, Config: at.config, RuntimeEndpoint: p.criSocket, RootDir: o.apiserver.Node.Root(o.dataDir),
 				PodCIDR: at.podCIDR, Masqueraded: p.masqueraded, PodMTU: p.podMTU, Addresses: at.addresses, ClusterDNS: p.clusterDNS,
-				Listen: o.kubelet.listenAt(at.listen()), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
+				Listen: o.kubelet.listenAt(at.listen()), Admit: p.forPods.admit(o), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
 				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
 			})
 		})

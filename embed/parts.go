@@ -34,6 +34,7 @@ type parts struct {
 	cancel  context.CancelFunc
 
 	listener   net.Listener
+	forPods    podAccess // beside a listener on loopback
 	url        string
 	dir        *dataDir
 	pki        *serving.Material
@@ -148,6 +149,7 @@ func (p *parts) end() error {
 			errs = append(errs, err)
 		}
 	}
+	errs = append(errs, p.forPods.close())
 	if p.authn.external != nil {
 		_ = p.authn.external.Close() // the server may have done so
 	}

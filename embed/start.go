@@ -119,7 +119,8 @@ func listen(ctx context.Context, p *parts, o *settled) error {
 		host = "127.0.0.1"
 	}
 	p.url = "https://" + net.JoinHostPort(host, strconv.Itoa(p.port()))
-	return nil
+	p.forPods, err = openPodAccess(ctx, o, p.listener.Addr().(*net.TCPAddr))
+	return err
 }
 
 // port is the one that the listener got.
@@ -138,6 +139,7 @@ func loadCertificates(_ context.Context, p *parts, o *settled) (err error) {
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 		"127.0.0.1", "::1", o.serviceCIDRs[0].Addr().Next().String(),
 	}
+	hosts = append(hosts, p.forPods.texts()...)
 	if ip, err := netip.ParseAddr(o.host); o.host != "" && (err != nil || !ip.IsUnspecified()) {
 		hosts = append(hosts, o.host)
 	} else if addrs, err := net.InterfaceAddrs(); err == nil {
@@ -248,7 +250,9 @@ func (p *parts) namespace(ctx context.Context, name string) (*corev1.Namespace, 
 
 func serve(_ context.Context, p *parts, _ *settled) error {
 	p.server.Go(func() {
-		p.watch(p.server.context, "API server", func(ctx context.Context) error { return p.api.Serve(ctx, p.listener) })
+		p.watch(p.server.context, "API server", func(ctx context.Context) error {
+			return p.api.Serve(ctx, append([]net.Listener{p.listener}, p.forPods.listeners...)...)
+		})
 	})
 	return nil
 }
@@ -289,7 +293,10 @@ func (p *parts) tokens() controllers.TokenSigner {
 }
 
 // advertise is the address at which others reach the server. No pod does so on loopback.
-func (o *settled) advertise() netip.Addr {
+func (p *parts) advertise(o *settled) netip.Addr {
+	if len(p.forPods.addresses) > 0 {
+		return p.forPods.addresses[0]
+	}
 	a, err := netip.ParseAddr(o.host)
 	if err != nil || a.IsUnspecified() || a.IsLoopback() {
 		return hostAddress()

@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -13,8 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -91,11 +92,13 @@ type Options struct {
 	Labels  map[string]string // beside the well-known ones
 	MaxPods int64             // 110
 
-	// The node's own API is served on Listen (host:port; ":10250" is usual) by API with TLS.
-	// Without API nothing is served, and pods have no logs or exec.
+	// The node's own API is served on Listen (host:port; ":10250" is usual) by API with TLS. Port 0 is 10250 where that is free, else
+	// any free port. Without API nothing is served, and pods have no logs or exec.
 	Listen string
 	TLS    *tls.Config
 	API    ServeFunc
+	// Admit, if set, wraps the listener of the node's API with one that accepts some of the connections.
+	Admit func(net.Listener) net.Listener
 
 	// Relist is how often the runtime is asked for everything, as a safety under its
 	// events: one second where it has no events, ten where it has.
@@ -419,27 +422,36 @@ func (n *node) installCNI(again bool, cidrs ...string) error {
 }
 
 func (n *node) listen() (net.Listener, error) {
-	address := n.Listen
-	if address == "" {
-		address = ":10250"
-	}
-	listener, err := net.Listen("tcp", address)
+	listener, err := listenAt(n.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen for the node's API: %w", err)
 	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read own address: %w", err), listener.Close())
+	n.port = int32(listener.Addr().(*net.TCPAddr).Port)
+	if n.Admit != nil {
+		listener = n.Admit(listener)
 	}
-	number, err := strconv.ParseInt(port, 10, 32)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read own port: %w", err), listener.Close())
-	}
-	n.port = int32(number)
 	if n.TLS != nil {
 		listener = tls.NewListener(listener, n.TLS)
 	}
 	return listener, nil
+}
+
+// usualPort is the port of a kubelet's API.
+const usualPort = "10250"
+
+// listenAt listens on host:port. Without a port it is 10250; port 0 is 10250 where that is free, else any free port.
+func listenAt(address string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(cmp.Or(address, ":"+usualPort))
+	if err != nil {
+		return nil, err
+	}
+	if port == "0" {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, usualPort))
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+	}
+	return net.Listen("tcp", net.JoinHostPort(host, port))
 }
 
 // follow starts the informers: this node's pods, and all services for the environment.

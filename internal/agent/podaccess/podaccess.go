@@ -62,9 +62,6 @@ type Filter struct {
 
 // Listen listens on a port of each of the addresses. Port 0 is a free one, the same for all.
 func Listen(ctx context.Context, addresses []netip.Addr, port int, f Filter) (_ []net.Listener, err error) {
-	if f.Logger == nil {
-		f.Logger = slog.New(slog.DiscardHandler)
-	}
 	var out []net.Listener
 	defer func() {
 		if err != nil {
@@ -83,9 +80,17 @@ func Listen(ctx context.Context, addresses []netip.Addr, port int, f Filter) (_ 
 			return nil, fmt.Errorf("listen for pods: %w", err)
 		}
 		port = l.Addr().(*net.TCPAddr).Port
-		out = append(out, &listener{Listener: l, filter: f})
+		out = append(out, f.Only(l))
 	}
 	return out, nil
+}
+
+// Only returns a listener that accepts the connections that the filter admits, and closes the others.
+func (f Filter) Only(l net.Listener) net.Listener {
+	if f.Logger == nil {
+		f.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &listener{Listener: l, filter: f}
 }
 
 type listener struct {
