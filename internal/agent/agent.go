@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"time"
 
@@ -65,11 +66,13 @@ type Options struct {
 	Labels  map[string]string // beside the well-known ones
 	MaxPods int64             // 110
 
-	// The node's own API is served on Listen (host:port; ":10250" is usual) by API with TLS.
-	// Without API nothing is served, and pods have no logs or exec.
+	// The node's own API is served on Listen (host:port; ":10250" is usual) by API with TLS. Port 0 is 10250 where that is free, else
+	// any free port. Without API nothing is served, and pods have no logs or exec.
 	Listen string
 	TLS    *tls.Config
 	API    ServeFunc
+	// Admit, if set, wraps the listener of the node's API with one that accepts some of the connections.
+	Admit func(net.Listener) net.Listener
 
 	// Relist is how often the runtime is asked for everything, as a safety under its
 	// events: one second where it has no events, ten where it has.

@@ -5,13 +5,10 @@ package agent
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -341,30 +338,6 @@ func (n *node) prepare(ctx context.Context) error {
 		}
 	}
 	return n.adoptUsers(ctx)
-}
-
-func (n *node) listen() (net.Listener, error) {
-	address := n.Listen
-	if address == "" {
-		address = ":10250"
-	}
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen for the node's API: %w", err)
-	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read own address: %w", err), listener.Close())
-	}
-	number, err := strconv.ParseInt(port, 10, 32)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read own port: %w", err), listener.Close())
-	}
-	n.port = int32(number)
-	if n.TLS != nil {
-		listener = tls.NewListener(listener, n.TLS)
-	}
-	return listener, nil
 }
 
 // follow starts the informers: this node's pods, and all services for the environment.

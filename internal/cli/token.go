@@ -221,7 +221,7 @@ func (t *tokens) reachable(ctx context.Context) string {
 		for _, e := range s.Endpoints {
 			for _, a := range e.Addresses {
 				for _, port := range s.Ports {
-					if ip := net.ParseIP(a); port.Port == nil || ip == nil || ip.IsLoopback() {
+					if ip := net.ParseIP(a); port.Port == nil || ip == nil || ip.IsLoopback() || forPodsOnly(ip) {
 						continue
 					}
 					at := net.JoinHostPort(a, fmt.Sprint(*port.Port))
@@ -234,6 +234,20 @@ func (t *tokens) reachable(ctx context.Context) string {
 		}
 	}
 	return t.config.Host
+}
+
+// forPodsOnly reports whether an address is the one at which a server that listens on loopback answers the pods of this machine: no
+// other machine reaches it.
+func forPodsOnly(ip net.IP) bool {
+	device, err := net.InterfaceByName("mortise-api")
+	if err != nil {
+		return false
+	}
+	addresses, err := device.Addrs()
+	return err == nil && slices.ContainsFunc(addresses, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.Equal(ip)
+	})
 }
 
 func (t *tokens) list(ctx context.Context, _ []string) error {

@@ -58,6 +58,7 @@ type checked struct {
 // opened is what belongs to this process alone.
 type opened struct {
 	listener   net.Listener
+	forPods    podAccess    // beside a listener on loopback
 	dir        *datadir.Dir // nil: there is none
 	material   *serving.Material
 	access     access

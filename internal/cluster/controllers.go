@@ -6,6 +6,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"net/netip"
 	"sync"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
@@ -22,13 +23,13 @@ func (c *settings) selectControllers(selection []string) ([]controllers.Controll
 }
 
 // layout is what controllers know of the cluster: its layout, and what the options say.
-func (c *settings) layout(material *serving.Material, port int, tokens controllers.TokenSigner) controllers.Cluster {
+func (c *settings) layout(material *serving.Material, advertised netip.AddrPort, tokens controllers.TokenSigner) controllers.Cluster {
 	o := &c.APIServer.Controllers
 	n := &o.Nodes
 	return controllers.Cluster{
 		RootCA: material.CA.CertPEM, Signer: &controllers.Authority{Certificate: material.CA.Certificate, Key: material.CA.Key},
 		PodCIDRs: c.podCIDRs, ServiceCIDR: c.serviceCIDRs[0],
-		AdvertiseAddress: c.advertise(), AdvertisePort: port, Tokens: tokens, Initializers: c.APIServer.Admission.Initializers,
+		AdvertiseAddress: advertised.Addr(), AdvertisePort: int(advertised.Port()), Tokens: tokens, Initializers: c.APIServer.Admission.Initializers,
 
 		Signers: c.signing.signers(), SigningLife: orZero(o.Signing.Duration), PodRootCA: c.signing.rootCA,
 

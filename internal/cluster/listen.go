@@ -34,12 +34,13 @@ func listen(ctx context.Context, s *settings) (net.Listener, error) {
 // port is the one that the listener got.
 func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
-// loadCertificates loads the cluster's certificates and keys, or makes them.
-func loadCertificates(s *settings) (*serving.Material, error) {
+// loadCertificates loads the cluster's certificates and keys, or makes them. That of the server is for the addresses more as well.
+func loadCertificates(s *settings, more []string) (*serving.Material, error) {
 	hosts := []string{
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 		"127.0.0.1", "::1", s.serviceCIDRs[0].Addr().Next().String(),
 	}
+	hosts = append(hosts, more...)
 	if ip, err := netip.ParseAddr(s.host); s.host != "" && (err != nil || !ip.IsUnspecified()) {
 		hosts = append(hosts, s.host)
 	} else if addrs, err := net.InterfaceAddrs(); err == nil {
@@ -84,13 +85,16 @@ func writeKubeconfig(path string, kubeconfig []byte) error {
 	return nil
 }
 
-// advertise is the address at which others reach the server. No pod does so on loopback.
-func (s *settings) advertise() netip.Addr {
-	a, err := netip.ParseAddr(s.host)
-	if err != nil || a.IsUnspecified() || a.IsLoopback() {
-		return hostAddress()
+// advertised is where others reach the server, pods among them. No pod does so on loopback.
+func (a *assembly) advertised() netip.AddrPort {
+	at, err := netip.ParseAddr(a.settings.host)
+	switch {
+	case len(a.forPods.addresses) > 0:
+		at = a.forPods.addresses[0]
+	case err != nil || at.IsUnspecified() || at.IsLoopback():
+		at = hostAddress()
 	}
-	return a
+	return netip.AddrPortFrom(at, uint16(port(a.listener)))
 }
 
 // hostAddress is this machine's first address that others may reach, 127.0.0.1 if it has none.

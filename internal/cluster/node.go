@@ -55,7 +55,7 @@ func nodeAuthorities(material *serving.Material, pem []byte) *x509.CertPool {
 
 // connectNodes connects the nodes in this process to the API server.
 func (s *settings) connectNodes(
-	ctx context.Context, plan *node.Plan, self components, material *serving.Material, l net.Listener,
+	ctx context.Context, plan *node.Plan, self components, material *serving.Material, l net.Listener, forPods *podAccess,
 ) (*node.Connection, error) {
 	if plan.Mode == node.None {
 		return nil, nil
@@ -68,7 +68,9 @@ func (s *settings) connectNodes(
 		}
 	}
 	var addresses *uplink.Addresses
-	if address := l.Addr().(*net.TCPAddr).IP; !address.IsUnspecified() {
+	if texts := forPods.texts(); len(texts) > 0 {
+		addresses = uplink.Fixed(texts...)
+	} else if address := l.Addr().(*net.TCPAddr).IP; !address.IsUnspecified() {
 		addresses = uplink.Fixed(node.Reachable(address.String(), plan.PodCIDRs)...)
 	} else {
 		var err error
@@ -78,7 +80,7 @@ func (s *settings) connectNodes(
 	}
 	c := &node.Connection{
 		Name: name, Addresses: addresses, ClientCAs: material.CA.Pool(),
-		Config: self.as(self.nodeUser(name)), Network: self.manager(), DNS: self.own(),
+		Config: self.as(self.nodeUser(name)), Network: self.manager(), DNS: self.own(), Admit: forPods.admit(),
 	}
 	if simulated {
 		c.Config = self.asNodes()

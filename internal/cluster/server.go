@@ -6,7 +6,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -119,11 +118,10 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	if err != nil {
 		return err
 	}
-	advertised := netip.AddrPortFrom(a.settings.advertise(), uint16(port(a.listener))).String()
 	b := &bootstrapper{server: a.server, self: a.self(), encryption: a.encryption, log: a.settings.Logger}
 	objects, found, err := b.makeObjects(ctx, bootstrap.Options{
 		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known, Trusting: !a.settings.bare,
-		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: advertised,
+		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
 	})
 	if err != nil {
 		return err

@@ -104,6 +104,14 @@ func openings() []step {
 			},
 		},
 		{
+			Name: "listen for pods",
+			Start: func(ctx context.Context, a *assembly) (err error) {
+				a.forPods, err = openPodAccess(ctx, a.settings, a.node, a.listener)
+				return err
+			},
+			Stop: func(a *assembly) error { return a.forPods.close() },
+		},
+		{
 			Name: "open the data directory",
 			Start: func(_ context.Context, a *assembly) (err error) {
 				a.dir, err = datadir.Open(a.settings.DataDir)
@@ -112,7 +120,7 @@ func openings() []step {
 			Stop: func(a *assembly) error { return a.dir.Close() },
 		},
 		{Name: "load certificates", Start: func(_ context.Context, a *assembly) (err error) {
-			a.material, err = loadCertificates(a.settings)
+			a.material, err = loadCertificates(a.settings, a.forPods.texts())
 			return err
 		}},
 		{Name: "make the administrator's access", Start: func(_ context.Context, a *assembly) (err error) {
@@ -204,7 +212,9 @@ func servers() []step {
 			return nil
 		}},
 		{Name: "serve", Start: func(ctx context.Context, a *assembly) error {
-			a.background.Run(ctx, "API server", func(ctx context.Context) error { return a.server.Serve(ctx, a.listener) })
+			a.background.Run(ctx, "API server", func(ctx context.Context) error {
+				return a.server.Serve(ctx, append(a.forPods.listeners, a.listener)...)
+			})
 			return nil
 		}},
 	}
@@ -226,7 +236,7 @@ func clients() []step {
 			},
 		},
 		{Name: "run controllers", Start: func(ctx context.Context, a *assembly) (err error) {
-			layout := a.settings.layout(a.material, port(a.listener), tokens(a.server, a.authentication))
+			layout := a.settings.layout(a.material, a.advertised(), tokens(a.server, a.authentication))
 			a.settled, err = a.settings.runControllers(ctx, a.self(), layout, a.observation.controllers, a.clients)
 			return err
 		}},
@@ -235,7 +245,7 @@ func clients() []step {
 			return nil
 		}},
 		{Name: "connect the nodes", Start: func(ctx context.Context, a *assembly) (err error) {
-			a.connection, err = a.settings.connectNodes(ctx, a.node, a.self(), a.material, a.listener)
+			a.connection, err = a.settings.connectNodes(ctx, a.node, a.self(), a.material, a.listener, &a.forPods)
 			return err
 		}},
 		{Name: "run the node's network", Start: func(ctx context.Context, a *assembly) (err error) {

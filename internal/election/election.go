@@ -146,18 +146,24 @@ func (e *election) term(ctx context.Context, work func(context.Context) error) e
 	return failure
 }
 
-// release gives the Lease up if it is still held.
+// release gives the Lease up if it is still held. The server may still be at work on a last renewal whose answer nobody waits for: it
+// changes the Lease between the read and the write, and then both are made again.
 func (e *election) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(e.RenewDeadline, 5*time.Second))
 	defer cancel()
-	held, _, err := e.lock.Get(ctx)
-	if apierrors.IsNotFound(err) || err == nil && held.HolderIdentity != e.Identity {
-		return nil
-	} else if err != nil {
-		return err
+	for {
+		held, _, err := e.lock.Get(ctx)
+		if apierrors.IsNotFound(err) || err == nil && held.HolderIdentity != e.Identity {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		now := metav1.Now()
+		err = e.lock.Update(ctx, resourcelock.LeaderElectionRecord{
+			LeaderTransitions: held.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
+		})
+		if !apierrors.IsConflict(err) || ctx.Err() != nil {
+			return err
+		}
 	}
-	now := metav1.Now()
-	return e.lock.Update(ctx, resourcelock.LeaderElectionRecord{
-		LeaderTransitions: held.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
-	})
 }

@@ -81,6 +81,14 @@ func (k *kubelet) listenAt(usual string) string {
 	return net.JoinHostPort(k.Address, strconv.Itoa(int(k.Port)))
 }
 
+// admits is what wraps the listener of the node's API: nothing where the configuration says where it listens.
+func (k *kubelet) admits(usual func(net.Listener) net.Listener) func(net.Listener) net.Listener {
+	if k == nil {
+		return usual
+	}
+	return nil
+}
+
 // secured is how the node's API speaks TLS.
 func (k *kubelet) secured(usual *tls.Config) *tls.Config {
 	if k == nil {

@@ -151,8 +151,9 @@ type Connection struct {
 	Network *rest.Config // for what the proxy and the DNS follow
 	DNS     *rest.Config // for making the Service of the DNS, if there is none
 
-	PodCIDR string // the node's own; empty: the one that the controllers give it
-	Joined  bool   // the cluster is elsewhere
+	Admit   func(net.Listener) net.Listener // wraps the listener of the node's API, unless its configuration says where it listens
+	PodCIDR string                          // the node's own; empty: the one that the controllers give it
+	Joined  bool                            // the cluster is elsewhere
 }
 
 // Serve sets how the node's API speaks TLS. Sign makes its certificate, now and whenever the node has other addresses.
@@ -236,7 +237,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 		return agent.Run(ctx, agent.Options{
 			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, RootDir: p.Settings.Root(p.DataDir),
 			PodCIDR: c.PodCIDR, Masqueraded: n.masqueraded, PodMTU: n.podMTU, Addresses: c.Addresses, ClusterDNS: n.clusterDNS,
-			Listen: p.kubelet.listenAt(c.listen()), TLS: p.kubelet.secured(c.Serving), API: api, Logger: log,
+			Listen: p.kubelet.listenAt(c.listen()), Admit: p.kubelet.admits(c.Admit), TLS: p.kubelet.secured(c.Serving), API: api, Logger: log,
 			Kubelet: p.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
 			Volumes: builtin.VolumePlugins(),
 		})
