@@ -50,7 +50,7 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 	if err != nil {
 		return failed(err.Error())
 	}
-	users, err := n.giveUsers(pod, handler)
+	users, err := n.users.Give(pod, handler)
 	if err != nil {
 		return failed(err.Error())
 	}
@@ -136,7 +136,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		return wait, failure
 	}
 	restarts := w.restartCount(pod, c)
-	users, err := n.usersOf(pod)
+	users, err := n.users.Of(pod)
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}

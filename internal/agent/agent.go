@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
@@ -144,3 +145,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	return o, nil
 }
+
+// DecodePods reads a manifest of static pods for the node of the name.
+type DecodePods func(data []byte, source string, file bool, node string) ([]*corev1.Pod, error)

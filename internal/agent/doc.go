@@ -13,9 +13,9 @@
 //	worker.go     one goroutine a pod; level-driven: look at everything, decide, act
 //	hooks.go      THE ordered table of what is done for a pod before it has a sandbox
 //	act.go        carrying a decision out: sandboxes and containers; lifecycle.go
-//	terminate.go  preStop, grace, removal; kill.go, pods that the node itself ends
+//	terminate.go  preStop, grace, removal
+//	pods.go       what the rooms below ask about pods, and how they have them ended
 //	status.go     writing what came of it to the API server
-//	static.go     pods from files and pages (package staticpods), and their mirrors in the API server
 //	serve.go      logs, exec and the like, for the node's API
 //
 // Under it are rooms, each with its own state and lock, which know each other by small interfaces only:
@@ -26,7 +26,11 @@
 //	shutdown     ending all pods before the node goes, where that is configured
 //	stats        what the node and its pods use
 //	objectcache  the ConfigMaps, Secrets, trust bundles and certificate requests of pods
-//	volumes, probe, userns
+//	static       pods from files and pages (package staticpods), and their mirrors in the API server
+//	cgroups      the bounds of pods, and of all pods together
+//	userns       the user namespaces of pods
+//	containerlog the rotation of logs
+//	volumes, probe
 //
 // And packages that know nothing of any of them. Pure: podspec (a pod's definition), podstate (what the runtime
 // knows, and kubelet's words for it), decide (the next step), podstatus (the status), allocatable (what the node offers),

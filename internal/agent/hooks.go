@@ -41,9 +41,9 @@ func hooks(n *node) []hook {
 	return []hook{
 		{name: "admission", setUp: n.admit},
 		{name: "references", setUp: n.follows, tearDown: n.unfollow},
-		{name: "users", tearDown: n.releaseUsers},
+		{name: "users", tearDown: n.users.Release},
 		{name: "volumes", setUp: n.mountVolumes, tearDown: n.unmountVolumes, reason: "FailedMount"},
-		{name: "cgroup", tearDown: n.removeCgroup},
+		{name: "cgroup", tearDown: n.cgroups.Remove},
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/internal/agent/containerlog"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
@@ -62,6 +63,9 @@ func TestContainerLogsAreRegularFiles(t *testing.T) {
 // What is not a log is not renamed as one, however large it is.
 func TestRotationStaysBelow(t *testing.T) {
 	n, _, log := logged(t)
+	rotation := containerlog.New(containerlog.Options{
+		Runtime: n.cri, Pods: n, Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: 5, Clock: n.Clock, Logger: n.Logger,
+	})
 	large := filepath.Join(t.TempDir(), "large")
 	if err := errors.Join(os.WriteFile(large, nil, 0o600), os.Truncate(large, n.settings.logBytes+1)); err != nil {
 		t.Fatal(err)
@@ -69,7 +73,7 @@ func TestRotationStaysBelow(t *testing.T) {
 	if err := os.Symlink(large, log); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.rotateAll(t.Context()); err != nil {
+	if err := rotation.Rotate(t.Context()); err != nil {
 		t.Errorf("a link to a large file: %v", err)
 	}
 	if to, err := os.Readlink(log); err != nil || to != large {
@@ -79,7 +83,7 @@ func TestRotationStaysBelow(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The runtime of the test opens no logs again: that it was asked to is what a rotation says here.
-	if err := n.rotateAll(t.Context()); err == nil || !strings.Contains(err.Error(), "reopen log "+log) {
+	if err := rotation.Rotate(t.Context()); err == nil || !strings.Contains(err.Error(), "reopen log "+log) {
 		t.Errorf("a large log: %v", err)
 	}
 }

@@ -6,8 +6,6 @@ package agent
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/images"
 )
@@ -32,13 +30,3 @@ func NewMetrics() *Metrics {
 
 // Gatherer is what there is to read of them.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
-
-// Spec is a pod's newest definition; nil: the node has no such pod.
-func (n *node) Spec(uid types.UID) *corev1.Pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if w := n.workers[uid]; w != nil {
-		return w.spec
-	}
-	return nil
-}

@@ -70,7 +70,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 			return false
 		}
 		// The pod's own bounds are as wide as those within them, at any time.
-		if err := n.bound(pod, true); err != nil {
+		if err := n.cgroups.Raise(pod); err != nil {
 			failed(err)
 			return false
 		}
@@ -112,7 +112,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 		given = true
 	}
 	if given && len(w.resizing) == 0 && len(kills) == 0 {
-		if err := n.bound(pod, false); err != nil {
+		if err := n.cgroups.Bound(pod); err != nil {
 			failed(err)
 		} else {
 			w.together = effective(pod)

@@ -27,7 +27,9 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
+	"github.com/mortise-dev/mortise/internal/agent/cgroups"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
+	"github.com/mortise-dev/mortise/internal/agent/containerlog"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/eviction"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
@@ -37,7 +39,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/shutdown"
-	"github.com/mortise-dev/mortise/internal/agent/staticpods"
+	"github.com/mortise-dev/mortise/internal/agent/static"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 	"github.com/mortise-dev/mortise/internal/agent/uplink"
 	"github.com/mortise-dev/mortise/internal/agent/userns"
@@ -52,14 +54,12 @@ type node struct {
 	config    runconfig.Node
 	resources allocatable.Node
 	volumes   *volumes.Manager
-	users     *userns.Table
 	probes    *probe.Manager
 	objects   *objectcache.Manager
 	services  corev1listers.ServiceLister
 	recorder  record.EventRecorder
 	hooks     []hook
 	settings  settings
-	static    statics
 	finds     *uplink.Addresses // which are the node's own to follow; nil: none
 
 	stats      *stats.Provider
@@ -67,6 +67,9 @@ type node struct {
 	nodeStatus *nodestatus.Manager
 	eviction   *eviction.Manager
 	shutdown   *shutdown.Manager
+	static     *static.Manager
+	cgroups    *cgroups.Manager
+	users      *userns.Manager
 
 	containerBackoff *backoff.Table
 
@@ -145,16 +148,19 @@ func Run(ctx context.Context, options Options) error {
 	n.nodeStatus.CheckRuntime(ctx)
 	all := informers.NewSharedInformerFactory(n.client, 0)
 	n.services = all.Core().V1().Services().Lister()
-	sources := n.staticSources()
 
+	logs := containerlog.New(containerlog.Options{
+		Runtime: n.cri, Pods: n, Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: int(*n.Kubelet.ContainerLogMaxFiles),
+		Period: n.Kubelet.ContainerLogMonitorInterval.Duration, Clock: n.Clock, Logger: n.Logger,
+	})
 	following := &following{services: all}
 	parts := []part{
-		{name: "static pods", run: func(ctx context.Context) error { return staticpods.Run(ctx, sources) }},
+		{name: "static pods", run: n.static.Run},
 		{name: "runtime watch", run: n.watchRuntime},
 		{name: "node addresses", run: n.followAddresses},
 		{name: "pod directories", run: n.collectGarbage},
-		{name: "log rotation", run: n.rotateLogs},
-		{name: "mirrors of static pods", run: n.removeOrphans},
+		{name: "log rotation", run: logs.Run},
+		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
 		{name: "eviction", run: n.eviction.Run},
 		{name: "shutdown", run: func(ctx context.Context) error { return n.shutdown.Run(outer, ctx, leave) }},
 		{name: "image collection", run: n.images.Collect},
@@ -188,7 +194,6 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {
 		n.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
 	}
-	n.hooks = hooks(n)
 	n.stats = stats.NewProvider(stats.ProviderConfig{
 		Runtime: n.cri, Pods: n, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.RootDir, CgroupFS: n.CgroupFS,
 		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
@@ -215,6 +220,17 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 		return err
 	}
 	n.Addresses.Tell(n.addressesChanged)
+	if n.users, err = userns.NewManager(ctx, userns.Options{
+		Dirs: n.volumes, Handlers: n.nodeStatus, Kubelet: n.Kubelet, RootDir: n.RootDir, MaxPods: n.resources.MaxPods,
+	}); err != nil {
+		return err
+	}
+	n.cgroups = cgroups.New(cgroups.Options{Pods: n, Config: n.config, Resources: n.resources, Kubelet: n.Kubelet, Root: n.CgroupFS})
+	n.hooks = hooks(n)
+	n.static = static.New(static.Config{
+		Client: n.client, Definitions: n, Workers: n, Deleter: n, Decode: n.DecodePods,
+		NodeName: n.NodeName, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
+	})
 	n.shutdown = shutdown.New(shutdown.Config{Pods: n, Killer: n, Status: n.nodeStatus, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger})
 	n.eviction = eviction.New(eviction.Config{
 		Pods: n, Killer: n, Images: n.images, Status: n.nodeStatus, Shutdown: n.shutdown, Meter: meter, Measure: n.Measure,
@@ -279,7 +295,7 @@ func (n *node) join(ctx context.Context, f *following, start func(func() error))
 		w.wake()
 	}
 	n.mu.Unlock()
-	n.lookForOrphans()
+	n.static.LookForOrphans()
 	if n.Started != nil {
 		n.Started(n)
 	}
@@ -337,7 +353,7 @@ func (n *node) prepare(ctx context.Context) error {
 			return fmt.Errorf("make node's directory: %w", err)
 		}
 	}
-	return n.adoptUsers(ctx)
+	return nil
 }
 
 // follow starts the informers: this node's pods, and all services for the environment.

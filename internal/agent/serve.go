@@ -36,7 +36,7 @@ func (n *node) find(t podspec.Target) (*corev1.Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range n.workers {
-		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod && (t.UID == "" || t.UID == p.UID || n.mirrors(p, t.UID)) {
+		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod && (t.UID == "" || t.UID == p.UID || n.static.IsMirror(p, t.UID)) {
 			return p, nil
 		}
 	}

@@ -108,20 +108,6 @@ func TestSysctlsAreChecked(t *testing.T) {
 	c.await("good", "ready", isReady)
 }
 
-func TestCgroupOfAllPods(t *testing.T) {
-	for parent, want := range map[string]string{
-		"/kubepods/burstable/pod1": "/kubepods", "/a/b/kubepods/pod1": "/a/b/kubepods",
-		"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice": "/kubepods.slice", "/a.slice/a-kubepods.slice/a-kubepods-pod1.slice": "/a.slice/a-kubepods.slice",
-	} {
-		if got := allPods(parent); got != want {
-			t.Errorf("%s: %s, want %s", parent, got, want)
-		}
-	}
-	if err := (cgroups{root: t.TempDir()}).mustWrite("/no/such/cgroup", "pids", 1, "pids.max"); err == nil {
-		t.Error("a cgroup that is not there takes a bound")
-	}
-}
-
 // TestEffectiveWithoutFile: a node that nobody has configured takes pods on a disk that is fairly full; one that has a file goes by it.
 func TestEffectiveWithoutFile(t *testing.T) {
 	for signal, want := range map[string]string{"nodefs.available": "5%", "imagefs.available": "5%", "memory.available": "100Mi", "imagefs.inodesFree": "5%"} {

@@ -14,6 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+	"github.com/mortise-dev/mortise/internal/agent/static"
 )
 
 // TestStreamsAreTheRuntimesOwn: the node sends streams to no other machine, whatever the runtime answers.
@@ -79,7 +80,7 @@ func TestPodIsReplacedUnnoticed(t *testing.T) {
 	named := func(uid types.UID) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: uid}}
 	}
-	n := &node{workers: map[types.UID]*worker{}}
+	n := &node{workers: map[types.UID]*worker{}, static: static.New(static.Config{Kubelet: Effective(nil)})}
 	for _, uid := range []types.UID{"u1", "u2"} {
 		n.workers[uid] = &worker{n: n, uid: uid, wakes: make(chan struct{}, 1)}
 	}

@@ -73,7 +73,7 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, de
 	if err := w.remove(ctx, pod); err != nil {
 		return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
 	}
-	if err := n.deletePod(ctx, pod); err != nil {
+	if err := n.DeletePod(ctx, pod); err != nil {
 		if ctx.Err() == nil {
 			n.Logger.Warn("delete pod", "pod", podspec.Describe(pod), "err", err)
 		}
@@ -152,8 +152,8 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 	delete(n.workers, w.uid)
 	n.mu.Unlock()
 	if w.spec != nil && podspec.IsStatic(w.spec) {
-		n.wakeNamed(podspec.Name(w.spec))
-		n.lookForOrphans()
+		n.WakeNamed(podspec.Name(w.spec))
+		n.static.LookForOrphans()
 	}
 	return 0, true
 }

@@ -73,10 +73,10 @@ type worker struct {
 // podTold takes what the API server says of a pod.
 func (n *node) podTold(pod *corev1.Pod) {
 	if podspec.IsMirror(pod) {
-		n.mirrorSeen(pod, false)
+		n.static.MirrorSeen(pod, false)
 		return
 	}
-	n.podSeen(pod)
+	n.SetPod(pod)
 }
 
 // podChanged takes a pod's newest definition. While the API server was not heard, the pod may have been deleted, and another of its name
@@ -91,14 +91,14 @@ func (n *node) podChanged(old, pod *corev1.Pod) {
 // podDeleted hears that the API server does not have a pod any more.
 func (n *node) podDeleted(pod *corev1.Pod) {
 	if podspec.IsMirror(pod) {
-		n.mirrorSeen(pod, true)
+		n.static.MirrorSeen(pod, true)
 		return
 	}
-	n.podGone(pod)
+	n.RemovePod(pod)
 }
 
-// podSeen takes a pod's newest definition.
-func (n *node) podSeen(pod *corev1.Pod) {
+// SetPod takes a pod's newest definition.
+func (n *node) SetPod(pod *corev1.Pod) {
 	n.mu.Lock()
 	w := n.workerOf(pod.UID)
 	old := w.spec
@@ -131,8 +131,8 @@ func graceOf(pod *corev1.Pod) int64 {
 	return *pod.DeletionGracePeriodSeconds
 }
 
-// podGone hears that a pod is not in the API server any more.
-func (n *node) podGone(pod *corev1.Pod) {
+// RemovePod hears that a pod is not in the API server any more.
+func (n *node) RemovePod(pod *corev1.Pod) {
 	n.mu.Lock()
 	w := n.workers[pod.UID]
 	var cancel context.CancelFunc
@@ -401,7 +401,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 			}
 		}
 		if act.CreateSandbox {
-			if err := n.makeCgroup(pod); err != nil {
+			if err := n.cgroups.Create(pod); err != nil {
 				return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
 			}
 			return w.makeSandbox(ctx, pod, act.Attempt)
@@ -417,7 +417,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 		return again
 	}
 	if len(act.Start)+len(act.Ephemeral) > 0 {
-		if err := n.bound(pod, false); err != nil {
+		if err := n.cgroups.Bound(pod); err != nil {
 			return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
 		}
 	}

@@ -40,6 +40,75 @@ func (n *node) ActivePods() []*corev1.Pod {
 	return out
 }
 
+// Spec is a pod's newest definition; nil: the node has no such pod.
+func (n *node) Spec(uid types.UID) *corev1.Pod {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if w := n.workers[uid]; w != nil {
+		return w.spec
+	}
+	return nil
+}
+
+// StaticPods are the static pods that have a worker.
+func (n *node) StaticPods() []*corev1.Pod {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []*corev1.Pod
+	for _, w := range n.workers {
+		if w.spec != nil && podspec.IsStatic(w.spec) {
+			out = append(out, w.spec)
+		}
+	}
+	return out
+}
+
+// CountedPods are the pods whose requests are taken from the node.
+func (n *node) CountedPods() []*corev1.Pod {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []*corev1.Pod
+	for _, w := range n.workers {
+		if w.counted && w.spec != nil {
+			out = append(out, w.spec)
+		}
+	}
+	return out
+}
+
+// Synced reports whether the pods that the API server has for the node are known.
+func (n *node) Synced() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.synced
+}
+
+// sourcesRead reports whether all sources of pods have spoken: only then is a pod that nobody knows an orphan.
+func (n *node) sourcesRead() bool { return n.Synced() && n.static.SourcesRead() }
+
+// WakeNamed wakes the workers of the name.
+func (n *node) WakeNamed(name types.NamespacedName) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, w := range n.workers {
+		if w.spec != nil && podspec.Name(w.spec) == name {
+			w.wake()
+		}
+	}
+}
+
+// nameTaken says whether another pod of the name has not ended yet: the one before a static pod's manifest was changed.
+func (n *node) nameTaken(w *worker, pod *corev1.Pod) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, other := range n.workers {
+		if other != w && other.spec != nil && other.gone && podspec.Name(other.spec) == podspec.Name(pod) {
+			return true
+		}
+	}
+	return false
+}
+
 // verdict is a pod's end that the node has decided on from outside of its worker.
 type verdict struct {
 	podspec.End

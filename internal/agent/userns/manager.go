@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package userns
 
 import (
 	"bytes"
@@ -18,9 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/mortise-dev/mortise/internal/agent/program"
-	"github.com/mortise-dev/mortise/internal/agent/userns"
 	"github.com/mortise-dev/mortise/internal/durable"
 )
 
@@ -28,28 +28,58 @@ import (
 // machine has beside its own users'.
 const idsOwner = "kubelet"
 
-// adoptUsers makes the table of pods' users, with those of pods that are there already.
-func (n *node) adoptUsers(ctx context.Context) error {
-	each := uint32(userns.Unit)
-	if u := n.Kubelet.UserNamespaces; u != nil && u.IDsPerPod != nil {
+// Dirs are where pods have their directories.
+type Dirs interface {
+	PodDir(pod types.UID) string
+}
+
+// Handlers are the handlers of the runtime, as it last said.
+type Handlers interface {
+	RuntimeHandlers() []*runtimeapi.RuntimeHandler
+}
+
+// Options are what a Manager is made from. All are required.
+type Options struct {
+	Dirs     Dirs
+	Handlers Handlers
+	Kubelet  *configv1beta1.KubeletConfiguration
+	RootDir  string
+	MaxPods  int64
+}
+
+// Manager gives pods their users, and writes down on disk which they have.
+type Manager struct {
+	Options
+	table *Table
+}
+
+// NewManager makes the manager, with the users of pods that are there already.
+func NewManager(ctx context.Context, o Options) (*Manager, error) {
+	m := &Manager{Options: o}
+	return m, m.adopt(ctx)
+}
+
+func (m *Manager) adopt(ctx context.Context) error {
+	each := uint32(Unit)
+	if u := m.Kubelet.UserNamespaces; u != nil && u.IDsPerPod != nil {
 		each = cmp.Or(uint32(*u.IDsPerPod), each) // it is valid
 	}
 	first, count, err := subordinateIDs(ctx, each)
 	if err != nil {
 		return err
 	}
-	if n.users, err = userns.New(first, count, each, n.resources.MaxPods); err != nil {
+	if m.table, err = New(first, count, each, m.MaxPods); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(filepath.Join(n.RootDir, "pods"))
+	entries, err := os.ReadDir(filepath.Join(m.RootDir, "pods"))
 	if err != nil {
 		return fmt.Errorf("list pod directories: %w", err)
 	}
 	for _, e := range entries {
 		pod := types.UID(e.Name())
-		text, err := n.writtenUsers(pod)
+		text, err := m.written(pod)
 		if err == nil && len(text) > 0 {
-			_, err = n.users.Adopt(pod, text)
+			_, err = m.table.Adopt(pod, text)
 		}
 		if err != nil {
 			return fmt.Errorf("record pod mappings for existing pod %q: %w", pod, err) // upstream's words
@@ -60,7 +90,7 @@ func (n *node) adoptUsers(ctx context.Context) error {
 
 // subordinateIDs are those that pods may have.
 func subordinateIDs(ctx context.Context, each uint32) (first, count uint32, err error) {
-	all, whole := userns.All(each)
+	all, whole := All(each)
 	getsubids, missing := exec.LookPath("getsubids")
 	if _, err := user.Lookup(idsOwner); errors.As(err, new(user.UnknownUserError)) || missing != nil {
 		return all, whole, nil
@@ -78,12 +108,12 @@ func subordinateIDs(ctx context.Context, each uint32) (first, count uint32, err 
 	if !bytes.Equal(users, groups) {
 		return 0, 0, fmt.Errorf("mismatched subuids and subgids for user %q", idsOwner) // upstream's words
 	}
-	return userns.Subordinate(string(users))
+	return Subordinate(string(users))
 }
 
-// writtenUsers is what is written down of a pod's users; empty: nothing.
-func (n *node) writtenUsers(pod types.UID) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(n.volumes.PodDir(pod), userns.FileName))
+// written is what is written down of a pod's users; empty: nothing.
+func (m *Manager) written(pod types.UID) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(m.Dirs.PodDir(pod), FileName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -95,56 +125,56 @@ func (n *node) writtenUsers(pod types.UID) ([]byte, error) {
 
 func ownUsers(pod *corev1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
 
-// giveUsers gives a pod its users before its sandbox is made: the machine's, or a range of its own where the runtime's handler can.
-func (n *node) giveUsers(pod *corev1.Pod, handler string) (*runtimeapi.UserNamespace, error) {
+// Give gives a pod its users before its sandbox is made: the machine's, or a range of its own where the runtime's handler can.
+func (m *Manager) Give(pod *corev1.Pod, handler string) (*runtimeapi.UserNamespace, error) {
 	if !ownUsers(pod) {
-		return userns.Host(), nil
+		return Host(), nil
 	}
-	if err := userns.Supported(n.nodeStatus.RuntimeHandlers(), handler); err != nil {
+	if err := Supported(m.Handlers.RuntimeHandlers(), handler); err != nil {
 		return nil, err
 	}
-	r, fresh, err := n.users.Take(pod.UID)
+	r, fresh, err := m.table.Take(pod.UID)
 	if err != nil {
 		return nil, err
 	}
 	if fresh {
-		if err := n.writeUsers(pod.UID, r); err != nil {
-			n.users.Release(pod.UID)
+		if err := m.write(pod.UID, r); err != nil {
+			m.table.Release(pod.UID)
 			return nil, fmt.Errorf("create user namespace: %w", err) // upstream's words
 		}
 	}
 	return r.Option(), nil
 }
 
-// usersOf are the users that the sandbox was made with.
-func (n *node) usersOf(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
+// Of are the users that the sandbox was made with.
+func (m *Manager) Of(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
 	if !ownUsers(pod) {
-		return userns.Host(), nil
+		return Host(), nil
 	}
-	r, ok := n.users.Of(pod.UID)
+	r, ok := m.table.Of(pod.UID)
 	if !ok {
 		return nil, errors.New("find users of the pod: nothing is written down of its range")
 	}
 	return r.Option(), nil
 }
 
-// writeUsers writes a range down, on disk before anything has it.
-func (n *node) writeUsers(pod types.UID, r userns.Range) error {
-	dir := n.volumes.PodDir(pod)
+// write writes a range down, on disk before anything has it.
+func (m *Manager) write(pod types.UID, r Range) error {
+	dir := m.Dirs.PodDir(pod)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("make pod directory: %w", err)
 	}
-	if err := durable.Write(filepath.Join(dir, userns.FileName), 0o600, r.Encode()); err != nil {
+	if err := durable.Write(filepath.Join(dir, FileName), 0o600, r.Encode()); err != nil {
 		return fmt.Errorf("write users: %w", err)
 	}
 	return nil
 }
 
-// releaseUsers takes a pod's range back, once what was written down of it has gone with its directory.
-func (n *node) releaseUsers(_ context.Context, pod types.UID) error {
-	if text, err := n.writtenUsers(pod); err != nil || len(text) > 0 {
+// Release takes a pod's range back, once what was written down of it has gone with its directory.
+func (m *Manager) Release(_ context.Context, pod types.UID) error {
+	if text, err := m.written(pod); err != nil || len(text) > 0 {
 		return err
 	}
-	n.users.Release(pod)
+	m.table.Release(pod)
 	return nil
 }

@@ -1,7 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+// Package cgroups makes the cgroups of pods, with their bounds, in either version of the kernel's interface. It bounds the cgroups above
+// them as well: each quality-of-service class has its share of the processors, and all pods together have what the system and the node do
+// not keep for themselves.
+package cgroups
 
 import (
 	"cmp"
@@ -19,54 +22,89 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// cgroupAll is where the kernel shows cgroups: v2, or the trees of v1.
-const cgroupAll = "/sys/fs/cgroup"
+// DefaultRoot is where the kernel shows cgroups: v2, or the trees of v1.
+const DefaultRoot = "/sys/fs/cgroup"
 
-// makeCgroup makes the pod's cgroup before its sandbox, with its bounds. Where systemd keeps the cgroups, it makes them with the sandbox.
-func (n *node) makeCgroup(pod *corev1.Pod) error {
-	if n.config.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
-		return nil
-	}
-	return n.bound(pod, false)
+// Pods are the pods of the node.
+type Pods interface {
+	// CountedPods are the pods whose requests are taken from the node. They must not be changed.
+	CountedPods() []*corev1.Pod
 }
 
-// bound gives the cgroup of a pod its bounds, and those above it theirs: what is left to pods of what the system and the node keep for
-// themselves, and each class its share of the processors. It is told before the sandbox is made, before containers are started and
-// when the pod is resized; a bound that is there already is not written again. With raise, bounds only become wider.
-func (n *node) bound(pod *corev1.Pod, raise bool) error {
-	if n.config.Flat {
+// Options are what a Manager is made from. All are required but Root, which is DefaultRoot where it is empty.
+type Options struct {
+	Pods      Pods
+	Config    runconfig.Node // names the cgroups
+	Resources allocatable.Node
+	Kubelet   *configv1beta1.KubeletConfiguration
+	Root      string
+}
+
+// Manager makes and bounds the cgroups of pods, of their classes, and of all pods together. It keeps nothing: the kernel does.
+type Manager struct{ Options }
+
+// New makes the manager.
+func New(o Options) *Manager {
+	o.Root = cmp.Or(o.Root, DefaultRoot)
+	return &Manager{o}
+}
+
+// Bound gives a pod's cgroup and those above it their bounds.
+func (m *Manager) Bound(pod *corev1.Pod) error { return m.bound(pod, false) }
+
+// Raise gives them their bounds where these are wider than what is there.
+func (m *Manager) Raise(pod *corev1.Pod) error { return m.bound(pod, true) }
+
+// Create makes the pod's cgroup before its sandbox, with its bounds. Where systemd keeps the cgroups, it makes them with the sandbox.
+func (m *Manager) Create(pod *corev1.Pod) error {
+	if m.Config.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
 		return nil
 	}
-	g := cgroups{root: cmp.Or(n.CgroupFS, cgroupAll), raise: raise}
-	parent := n.config.CgroupParent(pod)
+	return m.bound(pod, false)
+}
+
+// bound gives the cgroup of a pod its bounds, and those above it theirs. Pod workers call it before they make the sandbox, before they
+// start containers and when they resize the pod; it does not write a bound again that is there already. With raise, bounds only become
+// wider.
+func (m *Manager) bound(pod *corev1.Pod, raise bool) error {
+	if m.Config.Flat {
+		return nil
+	}
+	g := tree{root: m.Root, raise: raise}
+	parent := m.Config.CgroupParent(pod)
 	if err := g.make(parent); err != nil {
 		return err
 	}
-	if err := n.boundAll(g, parent); err != nil {
+	if err := m.boundAll(g, parent); err != nil {
 		return err
 	}
 	if class := filepath.Dir(parent); class != allPods(parent) {
 		shares := int64(2)
 		if cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)) == corev1.PodQOSBurstable {
-			shares = n.burstable(pod)
+			shares = m.burstable(pod)
 		}
 		if err := g.shares(class, shares); err != nil {
 			return err
 		}
 	}
-	own := n.config.Pod(pod)
-	if err := errors.Join(g.shares(parent, own.Shares), g.quota(parent, own.Quota, own.Period), g.memory(parent, own.Memory), g.hugePages(parent, own.HugePages)); err != nil {
+	own := m.Config.Pod(pod)
+	if err := errors.Join(
+		g.shares(parent, own.Shares), g.quota(parent, own.Quota, own.Period), g.memory(parent, own.Memory), g.hugePages(parent, own.HugePages),
+	); err != nil {
 		return err
 	}
-	if most := *n.Kubelet.PodPidsLimit; most >= 0 {
+	if most := *m.Kubelet.PodPidsLimit; most >= 0 {
 		g.raise = false
 		return g.mustWrite(parent, "pids", most, "pids.max")
 	}
@@ -74,13 +112,13 @@ func (n *node) bound(pod *corev1.Pod, raise bool) error {
 }
 
 // boundAll bounds all pods together.
-func (n *node) boundAll(g cgroups, parent string) error {
-	all, capacity := allPods(parent), n.resources.Capacity()
-	enforced := slices.Contains(n.Kubelet.EnforceNodeAllocatable, "pods")
+func (m *Manager) boundAll(g tree, parent string) error {
+	all, capacity := allPods(parent), m.Resources.Capacity()
+	enforced := slices.Contains(m.Kubelet.EnforceNodeAllocatable, "pods")
 	left := func(name corev1.ResourceName) int64 {
 		q := capacity[name]
 		if enforced {
-			q.Sub(n.resources.Reserved(name))
+			q.Sub(m.Resources.Reserved(name))
 		}
 		if name == corev1.ResourceCPU {
 			return q.MilliValue()
@@ -88,14 +126,16 @@ func (n *node) boundAll(g cgroups, parent string) error {
 		return q.Value()
 	}
 	pages := map[int64]int64{}
-	for _, p := range n.resources.Machine.HugePages {
+	for _, p := range m.Resources.Machine.HugePages {
 		pages[p.Size] = p.Total
 	}
 	g.raise = false
-	if err := errors.Join(g.shares(all, runconfig.Shares(left(corev1.ResourceCPU))), g.memory(all, left(corev1.ResourceMemory)), g.hugePages(all, pages)); err != nil {
+	if err := errors.Join(
+		g.shares(all, runconfig.Shares(left(corev1.ResourceCPU))), g.memory(all, left(corev1.ResourceMemory)), g.hugePages(all, pages),
+	); err != nil {
 		return err
 	}
-	kept := n.resources.Reserved("pid")
+	kept := m.Resources.Reserved("pid")
 	if _, most, ok := (stats.Reader{}).Threads(); ok && enforced && !kept.IsZero() {
 		return g.mustWrite(all, "pids", most-kept.Value(), "pids.max")
 	}
@@ -103,16 +143,19 @@ func (n *node) boundAll(g cgroups, parent string) error {
 }
 
 // burstable is the share of all burstable pods: of what they ask for together.
-func (n *node) burstable(pod *corev1.Pod) int64 {
-	milli := request(pod, corev1.ResourceCPU)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for uid, w := range n.workers {
-		if uid != pod.UID && w.counted && w.spec != nil && cmp.Or(w.spec.Status.QOSClass, podstatus.QOS(w.spec)) == corev1.PodQOSBurstable {
-			milli += request(w.spec, corev1.ResourceCPU)
+func (m *Manager) burstable(pod *corev1.Pod) int64 {
+	milli := requestedCPU(pod)
+	for _, other := range m.Pods.CountedPods() {
+		if other.UID != pod.UID && cmp.Or(other.Status.QOSClass, podstatus.QOS(other)) == corev1.PodQOSBurstable {
+			milli += requestedCPU(other)
 		}
 	}
 	return runconfig.Shares(milli)
+}
+
+func requestedCPU(pod *corev1.Pod) int64 {
+	cpu := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})[corev1.ResourceCPU]
+	return cpu.MilliValue()
 }
 
 // allPods is the cgroup of all pods, of which the given one is of a pod.
@@ -125,8 +168,8 @@ func allPods(parent string) string {
 	return parent
 }
 
-// cgroups are the machine's: v1 in a tree for each controller, v2 in one.
-type cgroups struct {
+// tree is the machine's: v1 in a tree for each controller, v2 in one.
+type tree struct {
 	root  string
 	raise bool // bounds are never made narrower
 }
@@ -134,13 +177,13 @@ type cgroups struct {
 // controllers are those that pods are bounded by.
 var controllers = []string{"cpu", "memory", "pids", "hugetlb"}
 
-func (g cgroups) unified() bool {
+func (g tree) unified() bool {
 	_, err := os.Stat(filepath.Join(g.root, "cgroup.controllers"))
 	return err == nil
 }
 
 // make makes the cgroup with those above it; the runtime makes it for the controllers that nobody needs here.
-func (g cgroups) make(cgroup string) error {
+func (g tree) make(cgroup string) error {
 	if !g.unified() {
 		for _, c := range controllers {
 			tree := filepath.Join(g.root, c)
@@ -175,7 +218,7 @@ func (g cgroups) make(cgroup string) error {
 }
 
 // file is where a setting of a cgroup is; false: the machine does not have the controller.
-func (g cgroups) file(cgroup, controller, one, two string) (string, bool) {
+func (g tree) file(cgroup, controller, one, two string) (string, bool) {
 	dir, name := filepath.Join(g.root, controller, cgroup), one
 	if g.unified() {
 		dir, name = filepath.Join(g.root, cgroup), two
@@ -185,7 +228,7 @@ func (g cgroups) file(cgroup, controller, one, two string) (string, bool) {
 }
 
 // write writes a bound, if it is not there.
-func (g cgroups) write(path, text string) error {
+func (g tree) write(path, text string) error {
 	have := hardware.Line(path)
 	if have == text || g.raise && !wider(text, have) {
 		return nil
@@ -209,7 +252,7 @@ func wider(a, b string) bool {
 	return b == "" || value(a) > value(b)
 }
 
-func (g cgroups) shares(cgroup string, shares int64) error {
+func (g tree) shares(cgroup string, shares int64) error {
 	path, ok := g.file(cgroup, "cpu", "cpu.shares", "cpu.weight")
 	if !ok {
 		return nil
@@ -232,7 +275,7 @@ func weight(shares int64) int64 {
 	return int64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))
 }
 
-func (g cgroups) quota(cgroup string, quota, period int64) error {
+func (g tree) quota(cgroup string, quota, period int64) error {
 	path, ok := g.file(cgroup, "cpu", "cpu.cfs_quota_us", "cpu.max")
 	if !ok || period == 0 {
 		return nil
@@ -252,7 +295,7 @@ func (g cgroups) quota(cgroup string, quota, period int64) error {
 	return g.write(path, text)
 }
 
-func (g cgroups) memory(cgroup string, limit int64) error {
+func (g tree) memory(cgroup string, limit int64) error {
 	path, ok := g.file(cgroup, "memory", "memory.limit_in_bytes", "memory.max")
 	if !ok || limit == 0 {
 		return nil
@@ -261,7 +304,7 @@ func (g cgroups) memory(cgroup string, limit int64) error {
 }
 
 // hugePages bounds huge pages, where the machine has a controller for them.
-func (g cgroups) hugePages(cgroup string, limits map[int64]int64) error {
+func (g tree) hugePages(cgroup string, limits map[int64]int64) error {
 	for _, size := range slices.Sorted(maps.Keys(limits)) {
 		name := "hugetlb." + runconfig.PageUnit(size)
 		path, ok := g.file(cgroup, "hugetlb", name+".limit_in_bytes", name+".max")
@@ -276,7 +319,7 @@ func (g cgroups) hugePages(cgroup string, limits map[int64]int64) error {
 }
 
 // mustWrite writes a bound that would be missed: without its controller, it is an error.
-func (g cgroups) mustWrite(cgroup, controller string, value int64, name string) error {
+func (g tree) mustWrite(cgroup, controller string, value int64, name string) error {
 	path, ok := g.file(cgroup, controller, name, name)
 	if !ok {
 		return fmt.Errorf("bound cgroup %s: the machine has no controller for %s", cgroup, controller)
@@ -284,17 +327,17 @@ func (g cgroups) mustWrite(cgroup, controller string, value int64, name string) 
 	return g.write(path, strconv.FormatInt(max(value, 0), 10))
 }
 
-// removeCgroup removes the pod's own cgroup, which is made as a parent of its containers'.
-func (n *node) removeCgroup(_ context.Context, uid types.UID) error {
-	if n.config.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
+// Remove removes the pod's own cgroup, which is made as a parent of its containers'.
+func (m *Manager) Remove(_ context.Context, uid types.UID) error {
+	if m.Config.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD {
 		return nil // systemd removes empty slices
 	}
-	root := cmp.Or(n.CgroupFS, cgroupAll)
-	roots, err := filepath.Glob(filepath.Join(root, "*", n.config.CgroupRoot, "kubepods"))
+	root := m.Root
+	roots, err := filepath.Glob(filepath.Join(root, "*", m.Config.CgroupRoot, "kubepods"))
 	if err != nil {
 		return fmt.Errorf("find cgroups: %w", err)
 	}
-	roots = append(roots, filepath.Join(root, n.config.CgroupRoot, "kubepods"))
+	roots = append(roots, filepath.Join(root, m.Config.CgroupRoot, "kubepods"))
 	var failed []error
 	for _, root := range roots {
 		for _, class := range []string{"", "burstable", "besteffort"} {
@@ -327,4 +370,17 @@ func removeEmpty(dir string) error {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
 	return nil
+}
+
+// LessThanUsed says whether the pod's cgroup is to have less memory than it has, and than is used in it.
+func (m *Manager) LessThanUsed(pod *corev1.Pod) (most, used int64, less bool) {
+	most = m.Config.Pod(pod).Memory
+	if most == 0 || m.Config.Flat {
+		return 0, 0, false
+	}
+	g, parent := tree{root: m.Root}, m.Config.CgroupParent(pod)
+	limit, _ := g.file(parent, "memory", "memory.limit_in_bytes", "memory.max")
+	usage, _ := g.file(parent, "memory", "memory.usage_in_bytes", "memory.current")
+	used, known := hardware.Number(usage)
+	return most, used, known && used >= most && wider(hardware.Line(limit), strconv.FormatInt(most, 10))
 }
