@@ -56,6 +56,8 @@ func TestWrongFilesAreRefused(t *testing.T) {
 		head + "flowControl: {maxConnections: 1.5}":              `want a whole number`,
 		head + "flowControl: {goawayChance: .nan}":               `flowControl.goawayChance: ".nan": want a number`,
 		head + "controllers: {concurrentSyncs: {job: 1}}":        `controllers.concurrentSyncs: unknown key "job", want one of cronjob-controller,`,
+		head + "flowControl: {goawayChance: .inf}":               `goawayChance: ".inf": want a number`,
+		head + "featureGates: {'A=true,B': true}":                `featureGates: "A=true,B": want a key without =`,
 		head + "featureGates: {A: maybe}":                        `featureGates[A]: "maybe": want true or false`,
 		head + "listen: &a x\nkubeconfig: *a":                    "kubeconfig: aliases are not allowed",
 		head + "listen: 1":                                       `listen: "1": want text`,
@@ -235,6 +237,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(head))
 	f.Add([]byte(head + "store: {engine: memory}\ncontrollers: {enabled: [none], concurrentSyncs: {job-controller: 2}}"))
 	f.Add([]byte(head + "authentication: {oidc: {requiredClaims: {a: b}}, webhook: {cacheTTL: 1h}}\nflowControl: {goawayChance: 1e-3}"))
+	f.Add([]byte(head + `listen: "\x7f\0 0o7"` + "\nkubeconfig: '<<'\ndataDir: 2026-11-23\naudit: {log: {batch: {throttle: {qps: 1e30, burst: 0x10}}}}"))
 	f.Add([]byte(`{"apiVersion":"config.mortise.dev/v1alpha1","kind":"ServerConfiguration","audit":{"log":{"batch":{"throttle":{"qps":0.5}}}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := config.Parse(data)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"reflect"
 	"slices"
@@ -150,6 +151,9 @@ func (d *decoder) decode(n *yaml.Node, to reflect.Value, path string) {
 	case to.Kind() == reflect.Map:
 		values := reflect.MakeMap(to.Type())
 		d.fields(n, path, func(name string, _, value *yaml.Node) {
+			if strings.Contains(name, "=") {
+				d.wrong(value, path, "%q: want a key without =", name)
+			}
 			item := reflect.New(to.Type().Elem()).Elem()
 			d.decode(value, item, path+"["+name+"]")
 			values.SetMapIndex(reflect.ValueOf(name), item)
@@ -179,7 +183,7 @@ func (d *decoder) fields(n *yaml.Node, path string, do func(name string, key, va
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
+		if key.Kind != yaml.ScalarNode {
 			d.wrong(key, path, "want a name before the colon")
 			continue
 		}
@@ -203,7 +207,7 @@ func (d *decoder) duration(n *yaml.Node, to reflect.Value, path string) {
 
 // plain reads a text, a number or a boolean; each has to be written as such.
 func (d *decoder) plain(n *yaml.Node, to reflect.Value, path string) {
-	want, tags := "text", []string{"!!str", "!!timestamp"}
+	want, tags := "text", []string{"!!str", "!!timestamp", "!!merge"}
 	switch to.Kind() {
 	case reflect.Bool:
 		want, tags = "true or false", []string{"!!bool"}
@@ -221,7 +225,8 @@ func (d *decoder) plain(n *yaml.Node, to reflect.Value, path string) {
 		to.SetString(n.Value)
 		return
 	}
-	if err := n.Decode(to.Addr().Interface()); err != nil || to.CanFloat() && to.Float() != to.Float() {
+	err := n.Decode(to.Addr().Interface())
+	if err != nil || to.CanFloat() && (math.IsNaN(to.Float()) || math.IsInf(to.Float(), 0)) {
 		d.wrong(n, path, "%s: want %s of %d bits", shown(n), want, to.Type().Bits())
 	}
 }

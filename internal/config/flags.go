@@ -230,6 +230,22 @@ func parse(to reflect.Value, text string) error {
 	return nil
 }
 
+// numbers puts Go's numbers in place of those of package json, whole ones as such.
+func numbers(fields map[string]any) {
+	for name, value := range fields {
+		switch value := value.(type) {
+		case map[string]any:
+			numbers(value)
+		case json.Number:
+			if n, err := value.Int64(); err == nil {
+				fields[name] = n
+			} else if x, err := value.Float64(); err == nil {
+				fields[name] = x
+			}
+		}
+	}
+}
+
 // Marshal writes a configuration as YAML that [Parse] reads, the fields in alphabetical order.
 func Marshal(c *v1alpha1.ServerConfiguration) ([]byte, error) {
 	plain := *c
@@ -238,10 +254,13 @@ func Marshal(c *v1alpha1.ServerConfiguration) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)
 	}
+	decoder := json.NewDecoder(bytes.NewReader(fields))
+	decoder.UseNumber()
 	var body map[string]any
-	if err := yaml.Unmarshal(fields, &body); err != nil { // which keeps whole numbers whole
+	if err := decoder.Decode(&body); err != nil {
 		return nil, fmt.Errorf("write configuration: %w", err)
 	}
+	numbers(body)
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "apiVersion: %s\nkind: %s\n", apiVersion, v1alpha1.ServerConfigurationKind)
 	if len(body) == 0 {
