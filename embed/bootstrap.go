@@ -29,7 +29,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
-	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -50,16 +50,16 @@ func makeObjects(ctx context.Context, p *parts, o *settled) error {
 		ServiceCIDR: o.serviceCIDRs, Served: p.served(), Now: now, Authentication: known, Trusting: !o.bare,
 		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: netip.AddrPortFrom(o.advertise(), uint16(p.port())).String(),
 	})
-	plants := make([]verbs.Planting, len(objects))
+	plants := make([]registry.BootstrapObject, len(objects))
 	for i, obj := range objects {
-		plants[i] = verbs.Planting{Resource: obj.Resource, Object: obj.Object, Finish: obj.Finish, Fields: obj.Fields}
+		plants[i] = registry.BootstrapObject{Resource: obj.Resource, Object: obj.Object, Finish: obj.Finish, Fields: obj.Fields}
 	}
-	found, err := p.api.Plant(ctx, plants)
+	found, err := p.api.CreateMissing(ctx, plants)
 	if err != nil && p.encryption.ill(ctx) { // config maps may be what cannot be sealed or read yet; they are kept below
 		o.log.WarnContext(ctx, "make what every cluster has; now without the config maps", "error", err)
 		objects = slices.DeleteFunc(objects, func(o bootstrap.Object) bool { return o.Resource == configMaps })
-		plants = slices.DeleteFunc(plants, func(p verbs.Planting) bool { return p.Resource == configMaps })
-		found, err = p.api.Plant(ctx, plants)
+		plants = slices.DeleteFunc(plants, func(p registry.BootstrapObject) bool { return p.Resource == configMaps })
+		found, err = p.api.CreateMissing(ctx, plants)
 	}
 	if err != nil {
 		return fmt.Errorf("make what every cluster has: %w", err)
@@ -67,7 +67,7 @@ func makeObjects(ctx context.Context, p *parts, o *settled) error {
 	p.repairAll(ctx, o, objects, found)
 	// Roles, registrations and the rest are looked at when a server starts; these whenever somebody changes them.
 	var kept []bootstrap.Object
-	var keep []verbs.Planting
+	var keep []registry.BootstrapObject
 	for i, obj := range objects {
 		switch obj.Object.(type) {
 		case *flowcontrolv1.FlowSchema, *flowcontrolv1.PriorityLevelConfiguration, *networkingv1.ServiceCIDR:
@@ -75,7 +75,7 @@ func makeObjects(ctx context.Context, p *parts, o *settled) error {
 		}
 	}
 	p.api.Repair(func(ctx context.Context) error {
-		found, err := p.api.Plant(ctx, keep)
+		found, err := p.api.CreateMissing(ctx, keep)
 		p.repairAll(ctx, o, kept, found)
 		return errors.Join(err, p.dropFormer(ctx, kept))
 	})

@@ -66,7 +66,7 @@ func (s *Server) timeout(r *http.Request, info *requestinfo.Info) (time.Duration
 			return most, nil
 		}
 	}
-	if info.IsResourceRequest && (most >= time.Minute || !s.api.HasGroup(info.APIGroup)) {
+	if info.IsResourceRequest && (most >= time.Minute || !s.registry.Kinds().HasGroup(info.APIGroup)) {
 		return 0, nil
 	}
 	return most, nil

@@ -20,7 +20,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
-	"github.com/mortise-dev/mortise/store"
 )
 
 // FlowControl says how many requests are under way at once, and whose. The zero value is what kube-apiserver does.
@@ -68,10 +67,10 @@ func (s *Server) newFlow() error {
 
 // loadFlow reads the flow schemas and priority levels that there are.
 func (s *Server) loadFlow(ctx context.Context) error {
-	if s.flow == nil || s.api.Kind(flowcontrol.Kinds()[0]) == nil {
+	if s.flow == nil || s.registry.Kinds().Get(flowcontrol.Kinds()[0]) == nil {
 		return nil
 	}
-	if err := s.flow.Load(ctx, s.api.Backend()); err != nil {
+	if err := s.flow.Load(ctx, s.registry.Backend()); err != nil {
 		return fmt.Errorf("load flow schemas and priority levels: %w", err)
 	}
 	return nil
@@ -82,21 +81,12 @@ const sample = 8
 
 // stored counts the objects of a resource, and guesses their size.
 func (s *Server) stored(r schema.GroupResource) (count, size int64, ok bool) {
-	k := s.api.Kind(r)
+	k := s.registry.Kinds().Get(r)
 	if k == nil || k.Root == "" {
 		return 0, 0, false
 	}
-	page, err := s.opts.Store.Range(s.lifetime.Context, store.Range{Prefix: k.Root, Limit: sample})
-	if err != nil {
-		return 0, 0, false
-	}
-	for _, rec := range page.Records {
-		size += int64(len(rec.Value))
-	}
-	if n := int64(len(page.Records)); n > 0 {
-		size /= n
-	}
-	return int64(len(page.Records)) + page.Remaining, size, true
+	count, size, err := s.registry.Reader().Count(s.lifetime.Context, k, sample)
+	return count, size, err == nil
 }
 
 // flowControl gives requests their turn. Streams last long and take none, watches take one until they have begun.

@@ -18,8 +18,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/upkeep"
-	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 )
 
 // followers are all parts of the server that are made of stored objects, in the order in which they are loaded.
@@ -29,13 +29,13 @@ func (s *Server) followers() []feed.Follower {
 			Name: "customresourcedefinitions", Resources: []schema.GroupResource{definitions}, Load: s.loadDefinitions,
 			Apply: func(ctx context.Context, c *feed.Change) error {
 				definition, _ := c.Object.(*apiextensionsv1.CustomResourceDefinition)
-				return s.crds.Committed(ctx, s.api.Backend(), c.Name, definition)
+				return s.crds.Committed(ctx, s.registry.Backend(), c.Name, definition)
 			},
 		},
 		{
 			Name: "rbac", Resources: rbac.Kinds(), Load: s.loadRoles,
 			Apply: func(ctx context.Context, c *feed.Change) error {
-				return s.opts.Roles.Committed(ctx, s.api.Backend(), c.Resource, c.Namespace, c.Name)
+				return s.opts.Roles.Committed(ctx, s.registry.Backend(), c.Resource, c.Namespace, c.Name)
 			},
 		},
 		{
@@ -69,7 +69,7 @@ func (s *Server) followers() []feed.Follower {
 			Name: "nodes", Resources: node.Kinds(), Idle: nodes.Idle,
 			Load: func(context.Context, *feed.Snapshot) error { return nodes.Reload() },
 			Apply: func(ctx context.Context, c *feed.Change) error {
-				return nodes.Committed(ctx, s.api.Backend(), c.Resource, c.Namespace, c.Name, c.Object)
+				return nodes.Committed(ctx, s.registry.Backend(), c.Resource, c.Namespace, c.Name, c.Object)
 			},
 		})
 	}
@@ -80,9 +80,9 @@ func (s *Server) followers() []feed.Follower {
 		}
 		fs = append(fs, feed.Follower{
 			Name: "admission-" + strings.ToLower(p.Name()), Resources: f.Follows(),
-			Load: func(ctx context.Context, _ *feed.Snapshot) error { return f.Load(ctx, s.api.Backend()) },
+			Load: func(ctx context.Context, _ *feed.Snapshot) error { return f.Load(ctx, s.registry.Backend()) },
 			Apply: func(ctx context.Context, c *feed.Change) error {
-				return f.Committed(ctx, s.api.Backend(), c.Resource, c.Namespace, c.Name)
+				return f.Committed(ctx, s.registry.Backend(), c.Resource, c.Namespace, c.Name)
 			},
 		})
 	}
@@ -92,7 +92,7 @@ func (s *Server) followers() []feed.Follower {
 // newFeed makes the feed, which is started when all followers are there.
 func (s *Server) newFeed() {
 	s.feed = feed.New(feed.Options{
-		Source: s.opts.Store, Log: s.opts.Log, Kind: func(r schema.GroupResource) *verbs.Kind { return s.api.Kind(r) },
+		Source: s.opts.Store, Log: s.opts.Log, Kind: func(r schema.GroupResource) *registry.Kind { return s.registry.Kinds().Get(r) },
 	}, s.followers()...)
 }
 
@@ -110,7 +110,7 @@ func (s *Server) feedChecks() []health.Check {
 
 // loadDefinitions serves the custom resource definitions that are stored. One that cannot be served keeps no other from it.
 func (s *Server) loadDefinitions(ctx context.Context, _ *feed.Snapshot) error {
-	b := s.api.Backend()
+	b := s.registry.Backend()
 	stored, err := b.List(ctx, definitions, "")
 	if err != nil {
 		return fmt.Errorf("list custom resource definitions: %w", err)
@@ -135,8 +135,8 @@ func (s *Server) loadDefinitions(ctx context.Context, _ *feed.Snapshot) error {
 
 // loadRoles reads roles and bindings, where the server has them.
 func (s *Server) loadRoles(ctx context.Context, _ *feed.Snapshot) error {
-	if s.api.Kind(rbac.Roles) == nil {
+	if s.registry.Kinds().Get(rbac.Roles) == nil {
 		return nil
 	}
-	return s.opts.Roles.Load(ctx, s.api.Backend())
+	return s.opts.Roles.Load(ctx, s.registry.Backend())
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
-	"github.com/mortise-dev/mortise/store"
 )
 
 // observe counts a request that was answered. As upstream, those count that a kind's verb answered, and a few paths; what was
@@ -81,7 +80,7 @@ func resourceLabel(info *requestinfo.Info, r *http.Request) meter.Request {
 
 // droppedLabel is that of a request that was refused before its kind was looked for; what clients make up has none.
 func (s *Server) droppedLabel(info *requestinfo.Info, r *http.Request) meter.Request {
-	k := s.api.Kind(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
+	k := s.registry.Kinds().Get(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
 	if !info.IsResourceRequest || k == nil || k.Version(info.APIVersion) == nil || info.Subresource != "" && k.Subresource(info.Subresource) == nil {
 		return meter.Request{Verb: method(r, ""), Component: meter.Component}
 	}
@@ -154,22 +153,22 @@ func (s *Server) countObjects(tell func(r schema.GroupResource, n int64)) {
 	ctx, cancel := context.WithTimeout(s.lifetime.Context, storeWait)
 	defer cancel()
 	for _, d := range s.Kinds() {
-		k := s.api.Kind(d.GroupResource())
+		k := s.registry.Kinds().Get(d.GroupResource())
 		if k == nil || k.Root == "" {
 			continue
 		}
-		page, err := s.opts.Store.Range(ctx, store.Range{Prefix: k.Root, Limit: 1})
+		n, _, err := s.registry.Reader().Count(ctx, k, 1)
 		if err != nil {
 			continue // an answer without this count is better than none
 		}
-		tell(d.GroupResource(), int64(len(page.Records))+page.Remaining)
+		tell(d.GroupResource(), n)
 	}
 }
 
 // countWatched tells what the watches of each kind were sent, where there were any.
 func (s *Server) countWatched(tell func(meter.Watched)) {
 	for _, d := range s.Kinds() {
-		k := s.api.Kind(d.GroupResource())
+		k := s.registry.Kinds().Get(d.GroupResource())
 		if k == nil {
 			continue
 		}

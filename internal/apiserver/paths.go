@@ -27,7 +27,7 @@ func (s *Server) paths() http.Handler {
 			return
 		}
 		if info.IsResourceRequest {
-			if !s.api.HasGroup(info.APIGroup) || strings.HasPrefix(r.URL.Path, "//") || info.APIPrefix == "apis" && info.APIGroup == "" {
+			if !s.registry.Kinds().HasGroup(info.APIGroup) || strings.HasPrefix(r.URL.Path, "//") || info.APIPrefix == "apis" && info.APIGroup == "" {
 				http.Error(w, "404 page not found", http.StatusNotFound)
 				return
 			}
