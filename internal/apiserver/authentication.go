@@ -159,9 +159,7 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 	if len(r.Header["Authorization"]) > 0 {
 		asks = r.WithContext(warning.WithWarningRecorder(r.Context(), warner{w.Header()}))
 	}
-	begun := time.Now()
-	who, err := s.authn.Authenticate(asks)
-	request.TrackAuthenticationLatency(r.Context(), time.Since(begun))
+	who, err := s.authenticated(r, asks)
 	if err != nil {
 		s.opts.Log.DebugContext(r.Context(), "authenticate a request", "error", err)
 		closeAfter(w, r)

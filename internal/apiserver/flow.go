@@ -152,23 +152,19 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	ctx := r.Context()
 	class := s.flow.Match(info, who)
 	class.Tell(w.Header())
-	rec := recorderOf(w)
-	begun := time.Now()
-	if rec != nil {
-		begun = rec.begun
-		rec.trace.Queued(class.Name, class.Level)
-	}
+	rec := recordOf(ctx)
+	rec.trace.Queued(class.Name, class.Level)
 	work := s.flow.Estimate(r, info, class)
 	var turns *flowcontrol.Turns // nil: it needs none
 	elsewhere := s.aggregator.Find(r.URL.Path) != nil
-	if rec != nil && who != nil && !class.Exempt() && !elsewhere {
-		turns = s.turns.of(info.Verb, work.Seats() > 1, rec.within())
+	if who != nil && !class.Exempt() && !elsewhere {
+		turns = s.turns.of(info.Verb, work.Seats() > 1, rec.inProcess)
 	}
 	refuse := func() { s.tooMany(w, r, info, s.flow.RetryAfter(class)) }
 	var release func()
 	if turns != nil {
 		// seats are not held while a turn is waited for, so that a user's many do not take all of a level's
-		if rec.turn = turns.Take(ctx, who.GetName(), s.flow.Wait(ctx, begun)); rec.turn == nil {
+		if rec.turn = turns.Take(ctx, who.GetName(), s.flow.Wait(ctx, rec.begun)); rec.turn == nil {
 			s.flow.Refuse(class)
 			refuse()
 			return
@@ -176,10 +172,8 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 		defer rec.turn.End()
 		release = rec.turn.End
 	}
-	queued := time.Now()
-	ticket, ok := s.flow.Enter(ctx, begun, class, work, info, who, release)
-	request.TrackAPFQueueWaitLatency(ctx, time.Since(queued))
-	if !ok {
+	ticket := s.queued(ctx, class, work, who, release)
+	if ticket == nil {
 		refuse()
 		return
 	}
@@ -229,20 +223,6 @@ func (t *turns) of(verb string, wide, within bool) *flowcontrol.Turns {
 		return t.writes
 	}
 	return nil
-}
-
-// recorderOf finds the recorder under what stages put around it; nil: there is none.
-func recorderOf(w http.ResponseWriter) *recorder {
-	for {
-		switch v := w.(type) {
-		case *recorder:
-			return v
-		case interface{ Unwrap() http.ResponseWriter }:
-			w = v.Unwrap()
-		default:
-			return nil
-		}
-	}
 }
 
 // tooMany refuses a request.

@@ -22,25 +22,33 @@ import (
 
 // observe counts a request that was answered. As upstream, those count that a kind's verb answered, and a few paths; what was
 // refused before that, or is not served at all, does not.
-func (s *Server) observe(info *requestinfo.Info, r *http.Request, w *recorder, took time.Duration) {
-	k, ok := label(info, r, w)
+func (s *Server) observe(rec *requestRecord, took time.Duration) {
+	k, ok := label(rec)
 	if !ok {
 		return
 	}
-	s.metrics.Request(k, took, w.bytes)
-	if w.deprecated {
+	s.metrics.Request(k, took, rec.answer.bytes)
+	if rec.deprecated {
 		s.metrics.Deprecated(k.Group, k.Version, k.Resource, k.Subresource)
 	}
 }
 
+// Routed is called when a kind and a verb have been found for the request.
+func (c *requestRecord) Routed(deprecated bool) {
+	c.routed, c.deprecated = true, deprecated
+	if c.info.Verb == "watch" || longRunning(c.info) {
+		c.left = c.server.metrics.Long(resourceLabel(c.info, c.request))
+	}
+}
+
 // label is what a request is counted by.
-func label(info *requestinfo.Info, r *http.Request, w *recorder) (k meter.Request, ok bool) {
-	if w.routed {
-		k = resourceLabel(info, r)
-	} else if k, ok = pathLabel(r, w); !ok {
+func label(rec *requestRecord) (k meter.Request, ok bool) {
+	if rec.routed {
+		k = resourceLabel(rec.info, rec.request)
+	} else if k, ok = pathLabel(rec); !ok {
 		return k, false
 	}
-	k.Code = w.status()
+	k.Code = rec.answer.status()
 	return k, true
 }
 
@@ -110,7 +118,8 @@ func method(r *http.Request, scope string) string {
 }
 
 // pathLabel is that of one of the paths that are counted.
-func pathLabel(r *http.Request, w *recorder) (meter.Request, bool) {
+func pathLabel(rec *requestRecord) (meter.Request, bool) {
+	r, w := rec.request, &rec.answer
 	k := meter.Request{Verb: method(r, "")}
 	switch path := r.URL.Path; path {
 	case "/healthz", "/livez", "/readyz":
@@ -123,7 +132,7 @@ func pathLabel(r *http.Request, w *recorder) (meter.Request, bool) {
 			k.Group = "config.k8s.io"
 			k.Version, _, _ = strings.Cut(v, ";")
 		}
-		w.deprecated = k.Version == "v1alpha1"
+		rec.deprecated = k.Version == "v1alpha1"
 	case "/api", "/apis":
 		k.Component, k.Subresource = meter.Component, path[1:]
 		return k, strings.HasSuffix(w.Header().Get("Content-Type"), "as=APIGroupDiscoveryList") || w.code == http.StatusNotModified

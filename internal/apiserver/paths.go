@@ -31,7 +31,7 @@ func (s *Server) paths() http.Handler {
 				http.Error(w, "404 page not found", http.StatusNotFound)
 				return
 			}
-			s.api.Serve(w, r, info)
+			s.api.Serve(w, r, info, recordOf(r.Context()))
 			return
 		}
 		path := r.URL.Path

@@ -94,19 +94,20 @@ func New(lifetime *watchcache.Lifetime, o Options) *API {
 // req is one request at a verb.
 type req struct {
 	*API
-	w       http.ResponseWriter
-	r       *http.Request
-	ctx     context.Context
-	info    *requestinfo.Info
-	kind    *Kind
-	version int // index in kind.Versions
-	sub     *resource.Subresource
-	ns      string
-	name    string // of the path; empty for collections
-	user    user.Info
-	accept  *accept
-	warn    *warnings
-	said    schema.GroupVersionKind // what the body calls itself, if that is not the path's kind; see decoder
+	w        http.ResponseWriter
+	r        *http.Request
+	ctx      context.Context
+	info     *requestinfo.Info
+	observer Observer
+	kind     *Kind
+	version  int // index in kind.Versions
+	sub      *resource.Subresource
+	ns       string
+	name     string // of the path; empty for collections
+	user     user.Info
+	accept   *accept
+	warn     *warnings
+	said     schema.GroupVersionKind // what the body calls itself, if that is not the path's kind; see decoder
 
 	spending admit.Spending // of its admission
 }
@@ -118,9 +119,15 @@ func (q *req) gr() schema.GroupResource { return q.kind.GroupResource() }
 // NotFound is the 404 of a path whose group is served and whose resource is not.
 func NotFound() error { return status.Route(http.StatusNotFound, "") }
 
+// Observer learns what became of a request on its way.
+type Observer interface {
+	// Routed is called when a kind and a verb have been found for the request; deprecated is said of the kind's version.
+	Routed(deprecated bool)
+}
+
 // Serve answers a request for a resource.
-func (a *API) Serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) {
-	if err := a.serve(w, r, info); err != nil {
+func (a *API) Serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, o Observer) {
+	if err := a.serve(w, r, info, o); err != nil {
 		if r.Context().Err() != nil && info.Verb == "watch" {
 			return
 		}
@@ -128,10 +135,7 @@ func (a *API) Serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 	}
 }
 
-// Teller is an [http.ResponseWriter] that wants to know when a kind and a verb have been found for its request.
-type Teller interface{ Routed(deprecated bool) }
-
-func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) error {
+func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, o Observer) error {
 	group := a.kinds.Group(info.APIGroup)
 	k := group[info.Resource]
 	if k == nil {
@@ -142,12 +146,13 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 	}
 	version := slices.IndexFunc(k.Versions, func(v resource.Version) bool { return v.Name == info.APIVersion })
 	if k.Unstructured {
-		return a.serveCustom(w, r, info, k, version)
+		q := &req{API: a, w: w, r: r, info: info, observer: o, kind: k, version: version, ns: info.Namespace}
+		return q.serveCustom()
 	}
 	if version < 0 || k.Versions[version].Unserved || strayed(k, info) {
 		return NotFound()
 	}
-	q := &req{API: a, w: w, r: r, info: info, kind: k, version: version}
+	q := &req{API: a, w: w, r: r, info: info, observer: o, kind: k, version: version}
 	if k.Namespaced {
 		q.ns = info.Namespace
 	}
@@ -188,9 +193,7 @@ func (q *req) run(verb func(*req) error) error {
 	if err := q.route(); err != nil {
 		return err
 	}
-	if t, ok := q.w.(Teller); ok {
-		t.Routed(q.ver().Deprecation != "")
-	}
+	q.observer.Routed(q.ver().Deprecation != "")
 	if v := q.ver(); v.Deprecation != "" && (q.sub == nil || q.kind.Unstructured || q.sub.GroupVersionKind.Empty()) {
 		q.warn.AddWarning("", v.Deprecation)
 		q.auditDeprecated()
