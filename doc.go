@@ -8,7 +8,8 @@
 //     used; the promises have names and a conformance suite (store/storetest).
 //   - resource: the Descriptor, what built-in kinds and CRDs have in common.
 //   - internal/apiserver: a request's way. pipeline.go is the only place where the order of the stages is written; verbs
-//     has a file for each verb, admit what changes and checks writes, crd the kinds that come at run time.
+//     has a file for each verb, registry reads and writes the stored objects, admit is what changes and checks writes, crd the
+//     kinds that come at run time.
 //   - internal/kinds: one descriptor a file; internal/kinds/upstream alone touches k8s.io/kubernetes.
 //   - internal/controllers, internal/scheduler, internal/agent: the loops, the scheduler, the node. Each is a client of the
 //     API server and nothing else.

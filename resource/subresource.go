@@ -85,6 +85,12 @@ type Backend interface {
 	Create(ctx context.Context, r schema.GroupResource, obj Object, dryRun bool) (Object, error)
 	// Delete deletes as a client's DELETE would, without admission.
 	Delete(ctx context.Context, r schema.GroupResource, namespace, name string, opts *metav1.DeleteOptions) error
+
+	Services
+}
+
+// Services is what a [Backend] does besides reading and writing objects.
+type Services interface {
 	// Node returns where the named node's agent answers, as https://host:port, and the transport that it trusts.
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
 	// IssueToken signs a service-account token. It may be for others, or live shorter, than the claims say.

@@ -26,9 +26,9 @@ type typed interface {
 func (s *Server) joinAdmission(services webhook.Resolver) error {
 	host := &admit.Host{
 		Log: s.opts.Log, Ledger: s.opts.Ledger, Services: services, Egress: s.opts.Egress,
-		Backend: func() resource.Backend { return s.api.Backend() },
+		Backend: func() resource.Backend { return s.registry.Backend() },
 		Kind: func(r schema.GroupResource) *resource.Descriptor {
-			if k := s.api.Kind(r); k != nil {
+			if k := s.registry.Kinds().Get(r); k != nil {
 				return k.Descriptor
 			}
 			return nil

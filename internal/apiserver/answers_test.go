@@ -15,17 +15,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 )
 
 // What kube-apiserver 1.37.1 answers where a rule holds for all kinds, each by one kind's example.
 func TestAnswersOfRules(t *testing.T) {
 	k := newKept(t)
-	var ps []verbs.Planting
+	var ps []registry.BootstrapObject
 	for _, o := range startObjects() {
-		ps = append(ps, verbs.Planting{Resource: o.Resource, Object: o.Object, Finish: o.Finish, Fields: o.Fields})
+		ps = append(ps, registry.BootstrapObject{Resource: o.Resource, Object: o.Object, Finish: o.Finish, Fields: o.Fields})
 	}
-	if _, err := k.Plant(t.Context(), ps); err != nil {
+	if _, err := k.CreateMissing(t.Context(), ps); err != nil {
 		t.Fatal(err)
 	}
 	makeObject(t, k, schema.GroupResource{Resource: "configmaps"}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})

@@ -56,7 +56,7 @@ func (s *Server) newAuthentication(ctx context.Context) error {
 	}
 	var err error
 	s.authn, err = authenticate.New(ctx, settings, own, authenticate.Deps{
-		Objects: func() authenticate.Objects { return s.api.Backend() }, Label: s.labelSecret, Ledger: s.opts.Ledger, Egress: s.opts.Egress, Log: s.opts.Log, Now: s.opts.Now, ID: settings.ServerID,
+		Objects: func() authenticate.Objects { return s.registry.Backend() }, Label: s.labelSecret, Ledger: s.opts.Ledger, Egress: s.opts.Egress, Log: s.opts.Log, Now: s.opts.Now, ID: settings.ServerID,
 	}, s.opts.Authenticators...)
 	if err != nil {
 		return fmt.Errorf("make authentication: %w", err)
@@ -159,9 +159,7 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 	if len(r.Header["Authorization"]) > 0 {
 		asks = r.WithContext(warning.WithWarningRecorder(r.Context(), warner{w.Header()}))
 	}
-	begun := time.Now()
-	who, err := s.authn.Authenticate(asks)
-	request.TrackAuthenticationLatency(r.Context(), time.Since(begun))
+	who, err := s.authenticated(r, asks)
 	if err != nil {
 		s.opts.Log.DebugContext(r.Context(), "authenticate a request", "error", err)
 		closeAfter(w, r)

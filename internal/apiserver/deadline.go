@@ -13,7 +13,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
@@ -23,7 +22,8 @@ import (
 // deadlineStage gives a request the time that its client gives it, and no more than the server does. Those that last long by their
 // nature have no such time. What is answered later, is answered that it is late.
 func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
-	info, _ := request.RequestInfoFrom(r.Context())
+	rec := recordOf(r.Context())
+	info := rec.info
 	if info.Verb == "watch" || longRunning(info) {
 		next.ServeHTTP(w, r)
 		return
@@ -40,17 +40,12 @@ func deadlineStage(s *Server, w http.ResponseWriter, r *http.Request, next http.
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
-	rec := recorderOf(w)
-	if rec != nil {
-		rec.allotted = ctx
-	}
+	rec.allotted = ctx
 	if ctx.Err() == nil {
 		next.ServeHTTP(w, r.WithContext(ctx))
 		return
 	}
-	if rec != nil {
-		rec.tooLate()
-	}
+	rec.answer.tooLate()
 }
 
 // timeout is the time that a request has; 0: it needs no bound of its own. Where the server is not told otherwise, requests for
@@ -66,7 +61,7 @@ func (s *Server) timeout(r *http.Request, info *requestinfo.Info) (time.Duration
 			return most, nil
 		}
 	}
-	if info.IsResourceRequest && (most >= time.Minute || !s.api.HasGroup(info.APIGroup)) {
+	if info.IsResourceRequest && (most >= time.Minute || !s.registry.Kinds().HasGroup(info.APIGroup)) {
 		return 0, nil
 	}
 	return most, nil
@@ -74,7 +69,8 @@ func (s *Server) timeout(r *http.Request, info *requestinfo.Info) (time.Duration
 
 // expired says whether the time that the request had is over.
 func (w *recorder) expired() bool {
-	return w.allotted != nil && errors.Is(w.allotted.Err(), context.DeadlineExceeded)
+	allotted := w.record.allotted
+	return allotted != nil && errors.Is(allotted.Err(), context.DeadlineExceeded)
 }
 
 // tooLate answers that the request has taken too long. What its handler says from now on is dropped.

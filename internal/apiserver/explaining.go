@@ -7,13 +7,11 @@ import (
 	"net/http"
 	"time"
 
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
-	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
@@ -66,14 +64,6 @@ func entered(name string) (explain.Stage, bool) {
 	return 0, false
 }
 
-// traceOf is the trace of a request whose answer goes to w: the context is long, and asked only where a stage stands between.
-func traceOf(w http.ResponseWriter, r *http.Request) *explain.Trace {
-	if rec, ok := w.(*recorder); ok {
-		return rec.trace
-	}
-	return explain.From(r.Context())
-}
-
 // explained is a stage that says to the request's trace that it is entered, and by whom the request is then.
 func explained(name string, next http.Handler) http.Handler {
 	at, ok := entered(name)
@@ -81,7 +71,7 @@ func explained(name string, next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t := traceOf(w, r)
+		t := recordOf(r.Context()).trace
 		t.Enter(at)
 		if at == explain.Audit || at == explain.FlowControl {
 			if who, ok := request.UserFrom(r.Context()); ok && who != nil {
@@ -95,31 +85,19 @@ func explained(name string, next http.Handler) http.Handler {
 // dispatched is what follows the last stage.
 func dispatched(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		traceOf(w, r).Enter(explain.Decode)
+		recordOf(r.Context()).trace.Enter(explain.Decode)
 		inner.ServeHTTP(w, r)
 	})
 }
 
-// decided tells a request's trace what authorization decided.
-func decided(r *http.Request, who user.Info, allowed bool, reason string) {
-	t := explain.From(r.Context())
-	if t == nil {
-		return
-	}
-	if administrator(who) {
-		t.DecidedBy(authorize.Masters)
-	}
-	t.Decided(allowed, reason)
-}
-
 // finished writes a trace down when the request has been answered.
-func finished(t *explain.Trace, w *recorder, r *http.Request, took time.Duration) {
-	if t == nil {
+func finished(rec *requestRecord, took time.Duration) {
+	if rec.trace == nil {
 		return
 	}
-	a := explain.Answer{Code: w.status(), Source: r.RemoteAddr, Took: took}
-	if ids := w.Header()[audit.Header]; len(ids) > 0 {
+	a := explain.Answer{Code: rec.answer.status(), Source: rec.request.RemoteAddr, Took: took}
+	if ids := rec.answer.Header()[audit.Header]; len(ids) > 0 {
 		a.ID = ids[0]
 	}
-	t.Finish(r, a)
+	rec.trace.Finish(rec.request, a)
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
-	"github.com/mortise-dev/mortise/store"
 )
 
 // FlowControl says how many requests are under way at once, and whose. The zero value is what kube-apiserver does.
@@ -70,21 +69,12 @@ const sample = 8
 
 // stored counts the objects of a resource, and guesses their size.
 func (s *Server) stored(r schema.GroupResource) (count, size int64, ok bool) {
-	k := s.api.Kind(r)
+	k := s.registry.Kinds().Get(r)
 	if k == nil || k.Root == "" {
 		return 0, 0, false
 	}
-	page, err := s.opts.Store.Range(s.lifetime.Context, store.Range{Prefix: k.Root, Limit: sample})
-	if err != nil {
-		return 0, 0, false
-	}
-	for _, rec := range page.Records {
-		size += int64(len(rec.Value))
-	}
-	if n := int64(len(page.Records)); n > 0 {
-		size /= n
-	}
-	return int64(len(page.Records)) + page.Remaining, size, true
+	count, size, err := s.registry.Reader().Count(s.lifetime.Context, k, sample)
+	return count, size, err == nil
 }
 
 // flowControl gives requests their turn. Streams last long and take none, watches take one until they have begun.
@@ -150,23 +140,19 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	ctx := r.Context()
 	class := s.flow.Match(info, who)
 	class.Tell(w.Header())
-	rec := recorderOf(w)
-	begun := time.Now()
-	if rec != nil {
-		begun = rec.begun
-		rec.trace.Queued(class.Name, class.Level)
-	}
+	rec := recordOf(ctx)
+	rec.trace.Queued(class.Name, class.Level)
 	work := s.flow.Estimate(r, info, class)
 	var turns *flowcontrol.Turns // nil: it needs none
 	elsewhere := s.aggregator.Find(r.URL.Path) != nil
-	if rec != nil && who != nil && !class.Exempt() && !elsewhere {
-		turns = s.turns.of(info.Verb, work.Seats() > 1, rec.within())
+	if who != nil && !class.Exempt() && !elsewhere {
+		turns = s.turns.of(info.Verb, work.Seats() > 1, rec.inProcess)
 	}
 	refuse := func() { s.tooMany(w, r, info, s.flow.RetryAfter(class)) }
 	var release func()
 	if turns != nil {
 		// seats are not held while a turn is waited for, so that a user's many do not take all of a level's
-		if rec.turn = turns.Take(ctx, who.GetName(), s.flow.Wait(ctx, begun)); rec.turn == nil {
+		if rec.turn = turns.Take(ctx, who.GetName(), s.flow.Wait(ctx, rec.begun)); rec.turn == nil {
 			s.flow.Refuse(class)
 			refuse()
 			return
@@ -174,10 +160,8 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 		defer rec.turn.End()
 		release = rec.turn.End
 	}
-	queued := time.Now()
-	ticket, ok := s.flow.Enter(ctx, begun, class, work, info, who, release)
-	request.TrackAPFQueueWaitLatency(ctx, time.Since(queued))
-	if !ok {
+	ticket := s.queued(ctx, class, work, who, release)
+	if ticket == nil {
 		refuse()
 		return
 	}
@@ -227,20 +211,6 @@ func (t *turns) of(verb string, wide, within bool) *flowcontrol.Turns {
 		return t.writes
 	}
 	return nil
-}
-
-// recorderOf finds the recorder under what stages put around it; nil: there is none.
-func recorderOf(w http.ResponseWriter) *recorder {
-	for {
-		switch v := w.(type) {
-		case *recorder:
-			return v
-		case interface{ Unwrap() http.ResponseWriter }:
-			w = v.Unwrap()
-		default:
-			return nil
-		}
-	}
 }
 
 // tooMany refuses a request.

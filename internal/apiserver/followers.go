@@ -17,7 +17,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 	"github.com/mortise-dev/mortise/internal/apiserver/upkeep"
-	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 )
 
 // followers are all parts of the server that are made of stored objects, in the order in which they are loaded.
@@ -26,9 +25,9 @@ func (s *Server) followers() []feed.Follower {
 		{
 			Name: "customresourcedefinitions", Resources: []schema.GroupResource{definitions},
 			Load: func(ctx context.Context, stored *feed.Snapshot) error {
-				return s.crds.Load(ctx, s.api.Backend(), stored)
+				return s.crds.Load(ctx, s.registry.Backend(), stored)
 			},
-			Apply: func(ctx context.Context, c *feed.Change) error { return s.crds.Apply(ctx, s.api.Backend(), c) },
+			Apply: func(ctx context.Context, c *feed.Change) error { return s.crds.Apply(ctx, s.registry.Backend(), c) },
 		},
 		{Name: "rbac", Resources: rbac.Kinds(), Load: loadFrom(s.opts.Roles.Load), Apply: s.opts.Roles.Apply},
 		{Name: "aggregation", Resources: aggregate.Kinds(), Load: loadFrom(s.aggregator.Load), Apply: s.aggregator.Apply},
@@ -56,7 +55,7 @@ func loadFrom(load func(context.Context, feed.Lister) error) func(context.Contex
 // newFeed makes the feed, which is started when all followers are there.
 func (s *Server) newFeed() {
 	s.feed = feed.New(feed.Options{
-		Source: s.opts.Store, Log: s.opts.Log, Kind: func(r schema.GroupResource) *verbs.Kind { return s.api.Kind(r) },
+		Source: s.opts.Store, Log: s.opts.Log, Kind: s.registry.Kinds().Get,
 	}, s.followers()...)
 }
 

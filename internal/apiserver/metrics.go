@@ -18,30 +18,37 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
-	"github.com/mortise-dev/mortise/store"
 )
 
 // observe counts a request that was answered. As upstream, those count that a kind's verb answered, and a few paths; what was
 // refused before that, or is not served at all, does not.
-func (s *Server) observe(info *requestinfo.Info, r *http.Request, w *recorder, took time.Duration) {
-	k, ok := label(info, r, w)
+func (s *Server) observe(rec *requestRecord, took time.Duration) {
+	k, ok := label(rec)
 	if !ok {
 		return
 	}
-	s.metrics.Request(k, took, w.bytes)
-	if w.deprecated {
+	s.metrics.Request(k, took, rec.answer.bytes)
+	if rec.deprecated {
 		s.metrics.Deprecated(k.Group, k.Version, k.Resource, k.Subresource)
 	}
 }
 
+// Routed is called when a kind and a verb have been found for the request.
+func (c *requestRecord) Routed(deprecated bool) {
+	c.routed, c.deprecated = true, deprecated
+	if c.info.Verb == "watch" || longRunning(c.info) {
+		c.left = c.server.metrics.Long(resourceLabel(c.info, c.request))
+	}
+}
+
 // label is what a request is counted by.
-func label(info *requestinfo.Info, r *http.Request, w *recorder) (k meter.Request, ok bool) {
-	if w.routed {
-		k = resourceLabel(info, r)
-	} else if k, ok = pathLabel(r, w); !ok {
+func label(rec *requestRecord) (k meter.Request, ok bool) {
+	if rec.routed {
+		k = resourceLabel(rec.info, rec.request)
+	} else if k, ok = pathLabel(rec); !ok {
 		return k, false
 	}
-	k.Code = w.status()
+	k.Code = rec.answer.status()
 	return k, true
 }
 
@@ -81,7 +88,7 @@ func resourceLabel(info *requestinfo.Info, r *http.Request) meter.Request {
 
 // droppedLabel is that of a request that was refused before its kind was looked for; what clients make up has none.
 func (s *Server) droppedLabel(info *requestinfo.Info, r *http.Request) meter.Request {
-	k := s.api.Kind(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
+	k := s.registry.Kinds().Get(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
 	if !info.IsResourceRequest || k == nil || k.Version(info.APIVersion) == nil || info.Subresource != "" && k.Subresource(info.Subresource) == nil {
 		return meter.Request{Verb: method(r, ""), Component: meter.Component}
 	}
@@ -111,7 +118,8 @@ func method(r *http.Request, scope string) string {
 }
 
 // pathLabel is that of one of the paths that are counted.
-func pathLabel(r *http.Request, w *recorder) (meter.Request, bool) {
+func pathLabel(rec *requestRecord) (meter.Request, bool) {
+	r, w := rec.request, &rec.answer
 	k := meter.Request{Verb: method(r, "")}
 	switch path := r.URL.Path; path {
 	case "/healthz", "/livez", "/readyz":
@@ -124,7 +132,7 @@ func pathLabel(r *http.Request, w *recorder) (meter.Request, bool) {
 			k.Group = "config.k8s.io"
 			k.Version, _, _ = strings.Cut(v, ";")
 		}
-		w.deprecated = k.Version == "v1alpha1"
+		rec.deprecated = k.Version == "v1alpha1"
 	case "/api", "/apis":
 		k.Component, k.Subresource = meter.Component, path[1:]
 		return k, strings.HasSuffix(w.Header().Get("Content-Type"), "as=APIGroupDiscoveryList") || w.code == http.StatusNotModified
@@ -154,22 +162,22 @@ func (s *Server) countObjects(tell func(r schema.GroupResource, n int64)) {
 	ctx, cancel := context.WithTimeout(s.lifetime.Context, storeWait)
 	defer cancel()
 	for _, d := range s.Kinds() {
-		k := s.api.Kind(d.GroupResource())
+		k := s.registry.Kinds().Get(d.GroupResource())
 		if k == nil || k.Root == "" {
 			continue
 		}
-		page, err := s.opts.Store.Range(ctx, store.Range{Prefix: k.Root, Limit: 1})
+		n, _, err := s.registry.Reader().Count(ctx, k, 1)
 		if err != nil {
 			continue // an answer without this count is better than none
 		}
-		tell(d.GroupResource(), int64(len(page.Records))+page.Remaining)
+		tell(d.GroupResource(), n)
 	}
 }
 
 // countWatched tells what the watches of each kind were sent, where there were any.
 func (s *Server) countWatched(tell func(meter.Watched)) {
 	for _, d := range s.Kinds() {
-		k := s.api.Kind(d.GroupResource())
+		k := s.registry.Kinds().Get(d.GroupResource())
 		if k == nil {
 			continue
 		}

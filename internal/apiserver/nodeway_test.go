@@ -71,7 +71,7 @@ func TestNodeProxyDoesNotReachTheServer(t *testing.T) {
 		if _, err := c.Nodes().Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		u, way, err := f.api.Backend().Node(t.Context(), name)
+		u, way, err := f.Backend().Node(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestNodeProxyVerifiesTheAgent(t *testing.T) {
 		if _, err := c.Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		u, way, err := f.api.Backend().Node(t.Context(), name)
+		u, way, err := f.Backend().Node(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}

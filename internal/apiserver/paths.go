@@ -27,11 +27,11 @@ func (s *Server) paths() http.Handler {
 			return
 		}
 		if info.IsResourceRequest {
-			if !s.api.HasGroup(info.APIGroup) || strings.HasPrefix(r.URL.Path, "//") || info.APIPrefix == "apis" && info.APIGroup == "" {
+			if !s.registry.Kinds().HasGroup(info.APIGroup) || strings.HasPrefix(r.URL.Path, "//") || info.APIPrefix == "apis" && info.APIGroup == "" {
 				http.Error(w, "404 page not found", http.StatusNotFound)
 				return
 			}
-			s.api.Serve(w, r, info)
+			s.api.Serve(w, r, info, recordOf(r.Context()))
 			return
 		}
 		path := r.URL.Path

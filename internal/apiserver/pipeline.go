@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
@@ -45,7 +44,7 @@ func stages() []stage {
 var uncached = []string{"no-cache, private"}
 
 // pipeline folds the stages around the innermost handler. Around them all come the count of requests, their latency, and
-// the answer to a panic, so that no stage carries bookkeeping.
+// the answer to a panic; what the stages decide is observed in observers.go, so that no stage carries bookkeeping.
 func (s *Server) pipeline(inner http.Handler) http.Handler {
 	h, told := inner, dispatched(inner) // told is the same for writes whose traces are kept
 	all := stages()
@@ -61,29 +60,32 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 		if requestinfo.Writes(info) {
 			deepen(0)
 		}
-		rec := &recorder{ResponseWriter: w, server: s, info: info, request: r, begun: begun}
+		rec := &requestRecord{server: s, request: r, info: info, begun: begun}
+		rec.answer.ResponseWriter, rec.answer.record = w, rec
+		_, rec.inProcess = w.(*unary)
 		w.Header()["Cache-Control"] = uncached // unless the handler says otherwise
 		defer func() {
 			if p := recover(); p != nil {
-				s.panicked(rec, r, p)
+				s.panicked(&rec.answer, r, p)
 			}
 			if rec.left != nil {
 				rec.left()
 			}
 			took := time.Since(begun)
-			s.observe(info, r, rec, took)
-			finished(rec.trace, rec, r, took)
+			s.observe(rec, took)
+			finished(rec, took)
 		}()
 		ctx := request.WithRequestInfo(r.Context(), info)
 		if s.opts.CBOR {
 			ctx = negotiate.WithCBOR(ctx, true)
 		}
+		rec.Context = ctx
 		if s.explain.Writes(info) {
 			rec.trace = s.explain.Begin(info, begun)
-			told.ServeHTTP(rec, r.WithContext(explain.With(ctx, rec.trace)))
+			told.ServeHTTP(&rec.answer, r.WithContext(explain.With(rec, rec.trace)))
 			return
 		}
-		h.ServeHTTP(rec, r.WithContext(ctx))
+		h.ServeHTTP(&rec.answer, r.WithContext(rec))
 	})
 }
 
@@ -106,8 +108,7 @@ func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 		status.Write(w, r, apierrors.NewBadRequest("the path must begin with a slash"))
 		return
 	}
-	info, _ := request.RequestInfoFrom(r.Context())
-	if err := requestinfo.Check(info, r.URL); err != nil {
+	if err := requestinfo.Check(recordOf(r.Context()).info, r.URL); err != nil {
 		w.Header().Del("Cache-Control")
 		internalError(w, r, fmt.Errorf("failed to create RequestInfo: %w", err)) // upstream's words
 		return
@@ -125,27 +126,16 @@ func internalError(w http.ResponseWriter, r *http.Request, err error) {
 var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
 func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
-	info, _ := request.RequestInfoFrom(r.Context())
-	who, _ := request.UserFrom(r.Context())
-	a := authorize.Of(info, who)
-	begun := time.Now()
-	d, reason, err := s.authz.Authorize(r.Context(), &a)
-	took := time.Since(begun)
-	s.attempts.Observe(d, err, took)
-	request.TrackAuthorizationLatency(r.Context(), took)
+	ctx := r.Context()
+	who, _ := request.UserFrom(ctx)
+	a := authorize.Of(recordOf(ctx).info, who)
+	d, reason, err := s.authorized(ctx, &a)
 	switch {
 	case d == authorize.Allow: // whatever else went wrong
-		audit.Decided(r.Context(), true, reason)
-		decided(r, who, true, reason)
+		next.ServeHTTP(w, r)
 	case err != nil:
-		audit.Undecided(r.Context())
 		internalError(w, r, err)
-		return
 	default:
-		audit.Decided(r.Context(), false, reason)
-		decided(r, who, false, reason)
 		status.Refuse(w, r, authorize.Forbidden(&a, reason))
-		return
 	}
-	next.ServeHTTP(w, r)
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
-	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/kinds"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 	"github.com/mortise-dev/mortise/resource"
@@ -73,12 +73,12 @@ func TestPlantOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	var ps []verbs.Planting
+	var ps []registry.BootstrapObject
 	for _, o := range startObjects() {
-		ps = append(ps, verbs.Planting{Resource: o.Resource, Object: o.Object, Finish: o.Finish, Fields: o.Fields})
+		ps = append(ps, registry.BootstrapObject{Resource: o.Resource, Object: o.Object, Finish: o.Finish, Fields: o.Fields})
 	}
 	before := s.Revision()
-	found, err := srv.Plant(ctx, ps[1:])
+	found, err := srv.CreateMissing(ctx, ps[1:])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestPlantOnce(t *testing.T) {
 			t.Fatalf("found %s in an empty store", obj.GetName())
 		}
 	}
-	found, err = srv.Plant(ctx, ps)
+	found, err = srv.CreateMissing(ctx, ps)
 	if err != nil {
 		t.Fatal(err)
 	}

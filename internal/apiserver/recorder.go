@@ -5,50 +5,21 @@ package apiserver
 
 import (
 	"bufio"
-	"context"
 	"net"
 	"net/http"
-	"time"
-
-	"github.com/mortise-dev/mortise/internal/apiserver/explain"
-	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
-	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
 // turnBytes is how much of an answer is written before others have their turn.
 const turnBytes = 16 << 10
 
-// recorder remembers of an answer what is counted: its code, its size, and whether a kind's verb gave it.
+// recorder remembers of an answer what is counted: its code and its size.
 type recorder struct {
 	http.ResponseWriter
-	server  *Server
-	info    *requestinfo.Info
-	request *http.Request
+	record *requestRecord
 
-	begun      time.Time
-	allotted   context.Context   // ends when the request's time is over; nil: it has no bound
-	late       bool              // it was answered that it is
-	trace      *explain.Trace    // of a write; nil: it is not kept
-	turn       *flowcontrol.Turn // that the request has of the processors; nil: it needs none
-	code       int
-	bytes      int64
-	routed     bool
-	deprecated bool
-	left       func() // counts a request that lasts out again; nil for others
-}
-
-// Routed is called when a kind and a verb have been found for the request.
-func (w *recorder) Routed(deprecated bool) {
-	w.routed, w.deprecated = true, deprecated
-	if w.info.Verb == "watch" || longRunning(w.info) {
-		w.left = w.server.metrics.Long(resourceLabel(w.info, w.request))
-	}
-}
-
-// within says whether a part of this process is answered.
-func (w *recorder) within() bool {
-	_, ok := w.ResponseWriter.(*unary)
-	return ok
+	late  bool // it was answered that the request's time is over
+	code  int
+	bytes int64
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -80,9 +51,9 @@ func (w *recorder) Write(p []byte) (int, error) {
 	if w.late {
 		return len(p), nil
 	}
-	if w.turn != nil && len(p) >= turnBytes {
-		w.turn.Writing()
-		defer w.turn.Yield(w.request.Context())
+	if turn := w.record.turn; turn != nil && len(p) >= turnBytes {
+		turn.Writing()
+		defer turn.Yield(w.record.request.Context())
 	}
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)

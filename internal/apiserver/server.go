@@ -55,6 +55,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/kubelet"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/apiserver/upkeep"
 	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
@@ -127,6 +128,7 @@ type Options struct {
 // Server is an API server.
 type Server struct {
 	opts         Options
+	registry     *registry.Registry
 	api          *verbs.API
 	handler      http.Handler
 	authn        *authenticate.Authenticators
@@ -225,10 +227,9 @@ func New(o Options) (_ *Server, err error) {
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	vo := verbs.Options{
-		Store: o.Store, Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
-		Applied:        func(ctx context.Context, r schema.GroupResource, revision int64) { s.feed.Wait(ctx, r, revision) },
-		Initialization: initialization(o.Admission),
+		Admission: s.metrics.Admission(o.Admission), Fields: o.Fields, Authorize: s.authz, Initialization: initialization(o.Admission),
 	}
+	offered := &backendServices{objects: s.Backend}
 	if s.initializes = vo.Initialization != nil; s.initializes {
 		vo.Initialization.Serving, s.leave = context.WithCancel(ctx)
 	}
@@ -237,14 +238,19 @@ func New(o Options) (_ *Server, err error) {
 			Client: m.KubeletClient.TLS(), Roots: cmp.Or(o.NodeCAs, m.CA.Pool()), Keys: o.NodeCAs == nil,
 			Server: m.Server.Certificate, CA: m.CA.Certificate, Dial: o.Egress.Cluster(),
 		}
-		vo.Nodes = s.nodes.To
+		offered.connect = s.nodes.To
 	}
 	if err := s.newAuthentication(ctx); err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	if a := s.authn.Accounts(); a != nil {
-		vo.Tokens = a.Issue
+		offered.issue = a.Issue
 	}
+	s.registry = registry.New(s.lifetime, registry.Options{
+		Store: o.Store, Fields: o.Fields, Log: o.Log, Now: o.Now, ViewBytes: o.ViewBytes,
+		Applied: s.feed.Wait, Initializers: s.initializes, Services: offered,
+	})
+	vo.Registry = s.registry
 	s.api = verbs.New(s.lifetime, vo)
 	kinds := slices.Clone(o.Kinds)
 	if o.MoreKinds != nil {
@@ -258,7 +264,7 @@ func New(o Options) (_ *Server, err error) {
 		builtIn[d.GroupResource()] = true
 	}
 	s.AddKinds(kinds...)
-	services := webhook.Endpoints{Context: ctx, Backend: func() resource.Backend { return s.api.Backend() }}
+	services := webhook.Endpoints{Context: ctx, Backend: func() resource.Backend { return s.registry.Backend() }}
 	caller, err := webhook.New(o.Ledger, services)
 	if err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)
@@ -284,7 +290,7 @@ func (s *Server) AddKinds(ds ...*resource.Descriptor) { s.ChangeKinds(ds, nil) }
 
 // RemoveKinds stops serving resources.
 func (s *Server) RemoveKinds(rs ...schema.GroupResource) {
-	s.api.Remove(rs...)
+	s.registry.Kinds().Remove(rs...)
 	s.relist()
 }
 
@@ -296,8 +302,8 @@ func (s *Server) ChangeKinds(added, removed []*resource.Descriptor) {
 			gone = append(gone, d.GroupResource())
 		}
 	}
-	s.api.Remove(gone...)
-	s.api.Add(added...)
+	s.registry.Kinds().Remove(gone...)
+	s.registry.Kinds().Add(added...)
 	s.relist()
 }
 
@@ -319,7 +325,7 @@ func (s *Server) relist() {
 }
 
 func (s *Server) list() []*resource.Descriptor {
-	kinds := s.api.Kinds()
+	kinds := s.registry.Kinds().Descriptors()
 	if s.crds != nil { // kinds of definitions come last, in the order in which they came
 		custom := s.crds.Descriptors()
 		at := make(map[*resource.Descriptor]int, len(custom))
@@ -338,11 +344,11 @@ func (s *Server) Definitions() *crd.Registry { return s.crds }
 func (s *Server) Handler() http.Handler { return s.handler }
 
 // Backend is what components may do without going through the pipeline.
-func (s *Server) Backend() resource.Backend { return s.api.Backend() }
+func (s *Server) Backend() resource.Backend { return s.registry.Backend() }
 
-// Plant makes, in one commit, those objects that are missing; see [verbs.Backend.Plant].
-func (s *Server) Plant(ctx context.Context, ps []verbs.Planting) ([]resource.Object, error) {
-	return s.api.Backend().Plant(ctx, ps)
+// CreateMissing makes, in one commit, those objects that are missing; see [registry.Backend.CreateMissing].
+func (s *Server) CreateMissing(ctx context.Context, objects []registry.BootstrapObject) ([]resource.Object, error) {
+	return s.registry.Backend().CreateMissing(ctx, objects)
 }
 
 // Repair tells how objects of the start are put right some time after they were changed or deleted.
@@ -389,7 +395,7 @@ func (s *Server) Run(ctx context.Context) error {
 		var g sync.WaitGroup
 		g.Go(func() { s.bookmarks(ctx) })
 		g.Go(func() { s.authn.Run(ctx) })
-		g.Go(func() { s.keeper.Run(ctx, s.api.Backend()) })
+		g.Go(func() { s.keeper.Run(ctx, s.registry.Backend()) })
 		g.Go(func() { s.aggregator.Run(ctx) })
 		g.Go(func() { s.learner.Run(ctx) })
 		g.Go(func() { s.compact(ctx) })
@@ -402,7 +408,7 @@ func (s *Server) Run(ctx context.Context) error {
 			g.Go(func() { s.flow.Run(ctx) })
 		}
 		g.Go(func() {
-			if e := s.crds.Run(ctx, s.api.Backend()); e != nil && ctx.Err() == nil {
+			if e := s.crds.Run(ctx, s.registry.Backend()); e != nil && ctx.Err() == nil {
 				err = fmt.Errorf("run custom resource definitions: %w", e)
 			}
 		})

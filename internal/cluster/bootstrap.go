@@ -27,7 +27,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver"
 	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
-	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -46,11 +46,11 @@ func (b *bootstrapper) makeObjects(
 	ctx context.Context, o bootstrap.Options,
 ) (objects []bootstrap.Object, found []resource.Object, err error) {
 	objects = bootstrap.Objects(o)
-	found, err = b.server.Plant(ctx, plantings(objects))
+	found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
 	if err != nil && b.encryption.ill(ctx) { // config maps may be what cannot be sealed or read yet; they are kept all the same
 		b.log.WarnContext(ctx, "make what every cluster has; now without the config maps", "error", err)
 		objects = slices.DeleteFunc(objects, func(o bootstrap.Object) bool { return o.Resource == configMaps })
-		found, err = b.server.Plant(ctx, plantings(objects))
+		found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("make what every cluster has: %w", err)
@@ -59,10 +59,10 @@ func (b *bootstrapper) makeObjects(
 	return objects, found, nil
 }
 
-func plantings(objects []bootstrap.Object) []verbs.Planting {
-	out := make([]verbs.Planting, len(objects))
+func bootstrapObjects(objects []bootstrap.Object) []registry.BootstrapObject {
+	out := make([]registry.BootstrapObject, len(objects))
 	for i, o := range objects {
-		out[i] = verbs.Planting{Resource: o.Resource, Object: o.Object, Finish: o.Finish, Fields: o.Fields}
+		out[i] = registry.BootstrapObject{Resource: o.Resource, Object: o.Object, Finish: o.Finish, Fields: o.Fields}
 	}
 	return out
 }
@@ -77,9 +77,9 @@ func (b *bootstrapper) keep(objects []bootstrap.Object) {
 			kept = append(kept, o)
 		}
 	}
-	plants := plantings(kept)
+	plants := bootstrapObjects(kept)
 	b.server.Repair(func(ctx context.Context) error {
-		found, err := b.server.Plant(ctx, plants)
+		found, err := b.server.CreateMissing(ctx, plants)
 		b.repairAll(ctx, kept, found)
 		return errors.Join(err, b.dropFormer(ctx, kept))
 	})

@@ -37,13 +37,6 @@ type tap struct {
 // Unwrap lets http.ResponseController reach the connection.
 func (t *tap) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// Routed passes on that a kind and a verb have been found.
-func (t *tap) Routed(deprecated bool) {
-	if w, ok := t.ResponseWriter.(interface{ Routed(deprecated bool) }); ok {
-		w.Routed(deprecated)
-	}
-}
-
 // Answer says that the answer is a status, for those who write one by themselves.
 func (t *tap) Answer(s *metav1.Status) { Status(t.ctx, s) }
 

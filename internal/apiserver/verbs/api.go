@@ -4,30 +4,24 @@
 // Package verbs answers requests for resources: get, list, watch, create, update, patch, delete, deletecollection and
 // connect, a file each, for whatever kinds it is given. Built-in kinds and kinds from CRDs go the same way.
 //
-// [API] holds the kinds and what they stand on. [API.Serve] finds the kind that a path names and hands the request to its
-// verb. A verb reads and checks the request (options.go, decode.go, negotiate.go), then either reads records and splices
-// bytes that exist (respond.go, liststream.go, watchstream.go; answer.go sends what is long as it is made), or passes the
-// object through admission and strategy to the store (write.go). The same write path serves [Backend], which kinds' own
-// actions use.
+// It is the HTTP of stored objects, and no more: package registry below it reads and writes them. [API.Serve] finds the kind that a
+// path names and hands the request to its verb. A verb reads and checks the request (options.go, decode.go, negotiate.go), then
+// either has the registry find records and splices bytes that exist (respond.go, liststream.go, watchstream.go; answer.go sends what
+// is long as it is made), or hands the object to the registry's writer, with admission as functions that the writer calls
+// (create.go, update.go, patch.go, delete.go).
 //
 // # Concurrency
 //
-// An API is used by many goroutines. The set of kinds is replaced as a whole, so that readers take no lock.
+// An API is used by many goroutines.
 package verbs
 
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,22 +32,19 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
-	"github.com/mortise-dev/mortise/store"
 )
 
 // Kind is a descriptor at work.
-type Kind = watchcache.Kind
+type Kind = registry.Kind
 
 // FieldManager keeps metadata.managedFields. Objects are hub objects; live is shared, obj is the caller's own.
 type FieldManager interface {
-	// Update records which fields of obj its writer changed from live (nil on create).
-	Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object, error)
-	// Apply merges a configuration into live (nil on create), and returns a new object.
-	Apply(d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error)
+	registry.FieldManager
 
 	// Answered is Update for an object that a POST below another brings and is answered with.
 	Answered(gvk schema.GroupVersionKind, subresource string, obj resource.Object, empty func() resource.Object, manager string) resource.Object
@@ -65,164 +56,58 @@ type FieldManager interface {
 	ParentEntries(d *resource.Descriptor, version string, parent resource.Object, scale []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error)
 }
 
-// Options of [New].
+// Options of [New]. Registry is required.
 type Options struct {
-	Store     *store.Store
+	Registry  *registry.Registry
 	Admission admit.Chain
 	Fields    FieldManager         // nil: managedFields are left as they are
 	Authorize authorize.Authorizer // asked when an update would create; nil: it may
-	Log       *slog.Logger
-	Now       func() time.Time
-	// ViewBytes bounds what decoded objects and encodings take; 0: 64 MiB.
-	ViewBytes int64
 	// MaxBody bounds a request's body; 0: 3 MiB.
 	MaxBody int64
-	// Applied returns when all that the server makes of a resource's objects is true to the store as of a revision. It is called
-	// after each commit, before the request is answered. Nil: nothing is made of them.
-	Applied func(ctx context.Context, r schema.GroupResource, revision int64)
 	// Initialization is of objects that wait for initializers; nil: none does.
 	Initialization *Initialization
-	// Tokens and Nodes serve the backend's IssueToken and Node.
-	Tokens func(ctx context.Context, c resource.TokenClaims) (resource.IssuedToken, error)
-	Nodes  func(node *corev1.Node, host string) http.RoundTripper
 }
 
 // API serves resources.
 type API struct {
 	Options
-	views    *watchcache.Views
-	bulky    *watchcache.Views // of kinds whose objects are much larger than their bytes
+	kinds    *registry.Kinds
+	reader   *registry.Reader
+	writer   *registry.Writer
+	backend  *registry.Backend
 	lifetime *watchcache.Lifetime
 	accepts  acceptCache
-
-	mu    sync.Mutex // held by those who change the kinds
-	kinds atomic.Pointer[kindTable]
 }
 
-type kindTable struct {
-	byGroup map[string]map[string]*Kind // group → resource
-	owned   map[string]bool             // the groups that are this table's own, while it is made
-}
-
-// New makes an API whose feeds run until ctx ends.
+// New makes an API whose watches run until lifetime ends.
 func New(lifetime *watchcache.Lifetime, o Options) *API {
-	if o.ViewBytes == 0 {
-		o.ViewBytes = 64 << 20
-	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 3 << 20
 	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	boundCopies()
-	a := &API{Options: o, views: watchcache.NewViews(o.ViewBytes), bulky: watchcache.NewViews(o.ViewBytes / 8), lifetime: lifetime}
-	a.kinds.Store(&kindTable{byGroup: map[string]map[string]*Kind{}})
-	return a
-}
-
-// Add puts descriptors to work; one of a resource that is served already replaces it.
-func (a *API) Add(ds ...*resource.Descriptor) {
-	if len(ds) == 0 {
-		return
-	}
-	a.edit(func(t *kindTable) {
-		for _, d := range ds {
-			views := a.views
-			if d.Bulky {
-				views = a.bulky
-			}
-			k := watchcache.NewKind(d, a.Store, views, a.lifetime)
-			if old := t.byGroup[d.Group][d.Resource]; old != nil {
-				old.Feed.Stop() // its watchers come again, and are served by the new one
-			}
-			t.own(d.Group)[d.Resource] = k
-		}
-	})
-}
-
-// Remove stops serving resources.
-func (a *API) Remove(rs ...schema.GroupResource) {
-	if len(rs) == 0 {
-		return
-	}
-	a.edit(func(t *kindTable) {
-		for _, r := range rs {
-			if k := t.byGroup[r.Group][r.Resource]; k != nil {
-				delete(t.own(r.Group), r.Resource)
-				k.Feed.Stop()
-			}
-			if len(t.byGroup[r.Group]) == 0 {
-				delete(t.byGroup, r.Group)
-			}
-		}
-	})
-}
-
-func (a *API) edit(change func(*kindTable)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	old := a.kinds.Load()
-	t := &kindTable{byGroup: maps.Clone(old.byGroup), owned: map[string]bool{}}
-	change(t)
-	t.owned = nil
-	a.kinds.Store(t)
-}
-
-// own is a group's kinds while the table is being changed: a copy, since readers have the one that was before.
-func (t *kindTable) own(group string) map[string]*Kind {
-	if !t.owned[group] || t.byGroup[group] == nil {
-		t.owned[group] = true
-		m := maps.Clone(t.byGroup[group])
-		if m == nil {
-			m = map[string]*Kind{}
-		}
-		t.byGroup[group] = m
-	}
-	return t.byGroup[group]
-}
-
-// Kinds are all descriptors that are served, in no order.
-func (a *API) Kinds() []*resource.Descriptor {
-	var ds []*resource.Descriptor
-	for _, rs := range a.kinds.Load().byGroup {
-		for _, k := range rs {
-			ds = append(ds, k.Descriptor)
-		}
-	}
-	return ds
-}
-
-// Kind is the kind of a resource, nil if it is not served.
-func (a *API) Kind(r schema.GroupResource) *Kind { return a.kinds.Load().byGroup[r.Group][r.Resource] }
-
-// applied waits until what the server makes of a kind's objects is true to the store as of a revision. It waits also for a
-// client that has disconnected: a seat of flow control is free again when the request has had all its effects.
-func (a *API) applied(ctx context.Context, k *Kind, revision int64) {
-	if a.Applied != nil {
-		a.Applied(context.WithoutCancel(ctx), k.GroupResource(), revision)
+	return &API{
+		Options: o, lifetime: lifetime,
+		kinds: o.Registry.Kinds(), reader: o.Registry.Reader(), writer: o.Registry.Writer(), backend: o.Registry.Backend(),
 	}
 }
-
-// HasGroup is true when some resource of the group is served.
-func (a *API) HasGroup(group string) bool { return len(a.kinds.Load().byGroup[group]) > 0 }
 
 // req is one request at a verb.
 type req struct {
 	*API
-	w       http.ResponseWriter
-	r       *http.Request
-	ctx     context.Context
-	info    *requestinfo.Info
-	kind    *Kind
-	version int // index in kind.Versions
-	sub     *resource.Subresource
-	ns      string
-	name    string // of the path; empty for collections
-	user    user.Info
-	accept  *accept
-	warn    *warnings
-	said    schema.GroupVersionKind // what the body calls itself, if that is not the path's kind; see decoder
+	w        http.ResponseWriter
+	r        *http.Request
+	ctx      context.Context
+	info     *requestinfo.Info
+	observer Observer
+	kind     *Kind
+	version  int // index in kind.Versions
+	sub      *resource.Subresource
+	ns       string
+	name     string // of the path; empty for collections
+	user     user.Info
+	accept   *accept
+	warn     *warnings
+	said     schema.GroupVersionKind // what the body calls itself, if that is not the path's kind; see decoder
 
 	spending admit.Spending // of its admission
 }
@@ -234,9 +119,15 @@ func (q *req) gr() schema.GroupResource { return q.kind.GroupResource() }
 // NotFound is the 404 of a path whose group is served and whose resource is not.
 func NotFound() error { return status.Route(http.StatusNotFound, "") }
 
+// Observer learns what became of a request on its way.
+type Observer interface {
+	// Routed is called when a kind and a verb have been found for the request; deprecated is said of the kind's version.
+	Routed(deprecated bool)
+}
+
 // Serve answers a request for a resource.
-func (a *API) Serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) {
-	if err := a.serve(w, r, info); err != nil {
+func (a *API) Serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, o Observer) {
+	if err := a.serve(w, r, info, o); err != nil {
 		if r.Context().Err() != nil && info.Verb == "watch" {
 			return
 		}
@@ -244,11 +135,8 @@ func (a *API) Serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 	}
 }
 
-// Teller is an [http.ResponseWriter] that wants to know when a kind and a verb have been found for its request.
-type Teller interface{ Routed(deprecated bool) }
-
-func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info) error {
-	group := a.kinds.Load().byGroup[info.APIGroup]
+func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, o Observer) error {
+	group := a.kinds.Group(info.APIGroup)
 	k := group[info.Resource]
 	if k == nil {
 		if custom(group) {
@@ -258,12 +146,13 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, info *requestinfo.In
 	}
 	version := slices.IndexFunc(k.Versions, func(v resource.Version) bool { return v.Name == info.APIVersion })
 	if k.Unstructured {
-		return a.serveCustom(w, r, info, k, version)
+		q := &req{API: a, w: w, r: r, info: info, observer: o, kind: k, version: version, ns: info.Namespace}
+		return q.serveCustom()
 	}
 	if version < 0 || k.Versions[version].Unserved || strayed(k, info) {
 		return NotFound()
 	}
-	q := &req{API: a, w: w, r: r, info: info, kind: k, version: version}
+	q := &req{API: a, w: w, r: r, info: info, observer: o, kind: k, version: version}
 	if k.Namespaced {
 		q.ns = info.Namespace
 	}
@@ -304,9 +193,7 @@ func (q *req) run(verb func(*req) error) error {
 	if err := q.route(); err != nil {
 		return err
 	}
-	if t, ok := q.w.(Teller); ok {
-		t.Routed(q.ver().Deprecation != "")
-	}
+	q.observer.Routed(q.ver().Deprecation != "")
 	if v := q.ver(); v.Deprecation != "" && (q.sub == nil || q.kind.Unstructured || q.sub.GroupVersionKind.Empty()) {
 		q.warn.AddWarning("", v.Deprecation)
 		q.auditDeprecated()

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 )
 
@@ -94,10 +95,10 @@ func appendCBOREvent(b []byte, what string) []byte {
 }
 
 // cborList writes a list, spliced from the bytes of its items.
-func (q *req) cborList(w io.Writer, l *found) error {
-	var meta any = l.meta
+func (q *req) cborList(w io.Writer, l *registry.Found) error {
+	var meta any = l.Meta
 	if q.kind.Unstructured {
-		meta = customListMeta(l.meta)
+		meta = customListMeta(l.Meta)
 	}
 	m, err := cbor.Marshal(meta)
 	if err != nil {
@@ -107,11 +108,11 @@ func (q *req) cborList(w io.Writer, l *found) error {
 	head = appendCBORString(appendCBORString(head, "kind"), q.kind.ListKind)
 	head = appendCBORString(appendCBORString(head, "apiVersion"), q.kind.GroupVersionKind(q.ver().Name).GroupVersion().String())
 	head = append(appendCBORString(head, "metadata"), m...)
-	head = appendCBORHead(appendCBORString(head, "items"), cborArray, len(l.records))
+	head = appendCBORHead(appendCBORString(head, "items"), cborArray, len(l.Records))
 	if _, err := w.Write(head); err != nil {
 		return err
 	}
-	for _, r := range l.records {
+	for _, r := range l.Records {
 		b, err := q.item(r, watchcache.CBOR)
 		if err != nil {
 			return err

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
-	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -44,7 +43,7 @@ func create(q *req) error {
 	}
 	ctx, cancel := q.writing()
 	defer cancel()
-	wipe(obj)
+	registry.WipeSystemFields(obj)
 	if err := sameNamespace(q.ns, obj); err != nil {
 		return err
 	}
@@ -66,12 +65,15 @@ func create(q *req) error {
 	}
 	obj = at.Object
 	said := at.Name
-	f, err := q.insert(ctx, &creation{kind: q.kind, strategy: &q.kind.Strategy, ns: q.ns, dryRun: dryRun, ended: at.End, validate: func(ctx context.Context, obj resource.Object) error {
+	validate := func(ctx context.Context, obj resource.Object) error {
 		if at.Object, at.Name = obj, said; said == "" { // it was generated meanwhile
 			at.Name = obj.GetName()
 		}
-		return q.Admission.Validate(ctx, &Backend{q.API}, at)
-	}}, obj)
+		return q.Admission.Validate(ctx, q.backend, at)
+	}
+	f, err := q.writer.Create(ctx, &registry.Creation{
+		Kind: q.kind, Strategy: &q.kind.Strategy, Namespace: q.ns, DryRun: dryRun, Validate: validate, Ended: at.End,
+	}, obj)
 	if err != nil {
 		return err
 	}
@@ -92,10 +94,10 @@ func (q *req) act(ctx context.Context, obj resource.Object, opts *metav1.CreateO
 	if err := q.mutate(ctx, at); err != nil {
 		return err
 	}
-	if err := q.Admission.Validate(ctx, &Backend{q.API}, at); err != nil {
+	if err := q.Admission.Validate(ctx, q.backend, at); err != nil {
 		return err
 	}
-	out, err := q.kind.Create(ctx, &Backend{q.API}, at.Object, opts)
+	out, err := q.kind.Create(ctx, q.backend, at.Object, opts)
 	if err != nil {
 		return err
 	}
@@ -136,7 +138,7 @@ func (q *req) mutate(ctx context.Context, at *admit.Attributes) error {
 		return nil
 	}
 	given := at.Object
-	if err := q.Admission.Mutate(ctx, &Backend{q.API}, at); err != nil {
+	if err := q.Admission.Mutate(ctx, q.backend, at); err != nil {
 		return err
 	}
 	if at.Object == nil {
@@ -189,44 +191,15 @@ func sameName(name string, obj resource.Object) error {
 	}
 }
 
-// dedupOwners removes owner references that are the same twice. Different ones of one UID are for validation to judge.
+// dedupOwners removes owner references that are the same twice, with a warning.
 func (q *req) dedupOwners(obj resource.Object, afterAdmission bool) {
-	refs := obj.GetOwnerReferences()
-	if len(refs) < 2 {
-		return
-	}
-	type reference struct {
-		metav1.OwnerReference
-		controller, blocks string
-	}
-	said := func(b *bool) string {
-		if b == nil {
-			return ""
-		}
-		return strconv.FormatBool(*b)
-	}
-	seen := make(map[reference]bool, len(refs))
-	kept := make([]metav1.OwnerReference, 0, len(refs))
-	var twice []string
-	for _, r := range refs {
-		like := reference{r, said(r.Controller), said(r.BlockOwnerDeletion)}
-		like.Controller, like.BlockOwnerDeletion = nil, nil
-		if seen[like] {
-			twice = append(twice, string(r.UID))
-			continue
-		}
-		seen[like] = true
-		kept = append(kept, r)
-	}
+	twice := registry.DedupOwnerReferences(obj)
 	if len(twice) == 0 {
 		return
 	}
-	obj.SetOwnerReferences(kept)
 	text := ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v"
 	if afterAdmission {
 		text = ".metadata.ownerReferences contains duplicate entries after mutating admission happens; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v"
 	}
 	q.warn.AddWarning("", fmt.Sprintf(text, strings.Join(twice, ", ")))
 }
-
-func own(f *watchcache.Forms) resource.Object { return f.Hub.DeepCopyObject().(resource.Object) }

@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -41,16 +40,16 @@ func subresourceOf(k *Kind, name, version string) *resource.Subresource {
 	return nil
 }
 
-// serveCustom answers a request for a custom resource; version is below 0 if the kind does not have the one of the path.
-func (a *API) serveCustom(w http.ResponseWriter, r *http.Request, info *requestinfo.Info, k *Kind, version int) error {
+// serveCustom answers a request for a custom resource; its version is below 0 if the kind does not have the one of the path.
+func (q *req) serveCustom() error {
+	info, k, version := q.info, q.kind, q.version
 	all := info.Verb == "list" || info.Verb == "watch" // which may be for all namespaces
 	if version < 0 || k.Versions[version].Unserved || !k.Namespaced && info.Namespace != "" || k.Namespaced && info.Namespace == "" && !all {
-		return noPage(w)
+		return noPage(q.w)
 	}
 	if k.Unusable != nil {
 		return k.Unusable
 	}
-	q := &req{API: a, w: w, r: r, info: info, kind: k, version: version, ns: info.Namespace}
 	if len(info.Parts) > 1 {
 		q.name = info.Parts[1]
 	}

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/scheme"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -113,7 +113,7 @@ func (q *req) decoder() *decoder {
 	return &decoder{
 		gvk: q.kind.GroupVersionKind(v.Name), name: q.name, empty: v.New, coerce: v.Coerce, prune: v.Prune, fill: v.Default,
 		served: func(gvk schema.GroupVersionKind) bool {
-			for _, k := range q.kinds.Load().byGroup[gvk.Group] {
+			for _, k := range q.kinds.Group(gvk.Group) {
 				if k.Descriptor.Kind == gvk.Kind {
 					return !k.Unstructured && k.Version(gvk.Version) != nil
 				}
@@ -261,14 +261,9 @@ func (d *decoder) freeKind(found schema.GroupVersionKind, err error, body, origi
 		if m := (metav1.PartialObjectMetadata{}); kjson.UnmarshalCaseSensitivePreserveInts(body, &m) == nil {
 			name = m.Name
 		}
-		return found, otherKind(found, d.gvk.Kind, name)
+		return found, registry.KindMismatch(found, d.gvk.Kind, name)
 	}
 	return found, nil
-}
-
-// otherKind is the refusal of an object without a Go type that calls itself something else.
-func otherKind(said schema.GroupVersionKind, want, name string) error {
-	return apierrors.NewInvalid(said.GroupKind(), name, field.ErrorList{field.Invalid(field.NewPath("kind"), said.Kind, "must be "+want)})
 }
 
 func withDefaults(found, defaults schema.GroupVersionKind) schema.GroupVersionKind {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -40,7 +41,7 @@ func (d *decoder) cbor(body []byte, strictly bool) (resource.Object, schema.Grou
 	}
 	if free && said.Kind != d.gvk.Kind && said.GroupVersion() == d.gvk.GroupVersion() {
 		if d.name == "" {
-			return nil, said, nil, otherKind(said, d.gvk.Kind, empty.GetName())
+			return nil, said, nil, registry.KindMismatch(said, d.gvk.Kind, empty.GetName())
 		}
 		d.said = said
 	}

@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,7 +19,7 @@ import (
 
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
-	"github.com/mortise-dev/mortise/store"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 )
 
 // deleteCollection deletes what a list would find, and answers with that list.
@@ -44,12 +42,13 @@ func deleteCollection(q *req) error {
 	q.warnDelete(opts)
 	ctx, cancel := context.WithTimeout(warning.WithWarningRecorder(q.ctx, q.warn), collectionTimeout)
 	defer cancel()
-	s.hide = false // who deletes all, means all
-	l, err := q.find(ctx, q.kind, q.ns, s)
+	s.Initialized = false // who deletes all, means all
+	l, err := q.reader.List(ctx, q.kind, q.ns, s)
 	if err != nil {
 		return err
 	}
-	if err := q.deleteListed(ctx, l.records, opts); err != nil {
+	one := func(namespace, name string) *registry.Deletion { return q.deletion(namespace, name, opts, true) }
+	if err := q.writer.DeleteCollection(ctx, q.kind, l.Records, one); err != nil {
 		return err
 	}
 	return q.respondList(http.StatusOK, l)
@@ -57,50 +56,6 @@ func deleteCollection(q *req) error {
 
 // collectionTimeout bounds what the deletion of a collection may take.
 const collectionTimeout = time.Minute
-
-// Few objects are deleted in their order; many by some workers at once, so that their commits share the disk's time.
-const (
-	deletedInOrder = 64
-	deleteWorkers  = 16
-)
-
-// deleteListed deletes objects, and stops at the first that it may not delete. One that is gone meanwhile is as wished.
-func (q *req) deleteListed(ctx context.Context, records []*store.Record, opts *metav1.DeleteOptions) error {
-	one := func(ctx context.Context, rec *store.Record) error {
-		f, err := q.kind.Forms(rec)
-		if err != nil {
-			return err
-		}
-		d := q.deletion(f.Hub.GetNamespace(), f.Hub.GetName(), opts)
-		d.collection = true
-		if _, _, err = q.delete(ctx, d); apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
-	}
-	ordered := records[:min(len(records), deletedInOrder)]
-	for _, rec := range ordered {
-		if err := one(ctx, rec); err != nil {
-			return err
-		}
-	}
-	rest := records[len(ordered):]
-	if len(rest) == 0 {
-		return nil
-	}
-	workers, working := errgroup.WithContext(ctx)
-	workers.SetLimit(deleteWorkers)
-	for _, rec := range rest {
-		if working.Err() != nil {
-			break
-		}
-		workers.Go(func() error { return one(working, rec) })
-	}
-	if err := workers.Wait(); err != nil {
-		return err
-	}
-	return ctx.Err()
-}
 
 // decodeDeleteOptions reads a body: DeleteOptions of meta.k8s.io/v1, or of any group, as old clients send them.
 func decodeDeleteOptions(body []byte, media string, o *metav1.DeleteOptions) error {

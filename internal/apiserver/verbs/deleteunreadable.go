@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
-	"github.com/mortise-dev/mortise/store"
 )
 
 // unsafely says whether a client asks to have an object deleted that cannot be read any more, come what may.
@@ -39,33 +38,4 @@ func (q *req) mayDeleteUnsafely(ctx context.Context) error {
 		reason = err.Error()
 	}
 	return authorize.Forbidden(at, reason)
-}
-
-// deleteUnreadable takes a record away whose value does not decode. One that does is kept: there is a better way for it.
-func (a *API) deleteUnreadable(ctx context.Context, d *deletion) error {
-	key := d.kind.Key(d.ns, d.name)
-	for {
-		rec, _, err := a.Store.Get(ctx, key)
-		if err != nil {
-			return err
-		}
-		if rec == nil {
-			return apierrors.NewNotFound(d.kind.GroupResource(), d.name)
-		}
-		if _, err := d.kind.Forms(rec); err == nil {
-			return apierrors.NewConflict(d.kind.GroupResource(), d.name,
-				invalidObject(key, "unsafe deletion is not allowed because the object is decodable from storage"))
-		}
-		if len(d.opts.DryRun) > 0 {
-			return nil
-		}
-		revision, err := a.Store.Delete(ctx, key, rec.Revision)
-		if conflict := (*store.ConflictError)(nil); errors.As(err, &conflict) && ctx.Err() == nil {
-			continue
-		}
-		if err == nil {
-			a.applied(ctx, d.kind, revision)
-		}
-		return err
-	}
 }

@@ -30,7 +30,7 @@ func (a *API) Explained() Explained { return Explained{a} }
 
 // version finds a kind and the index of a version; an empty one is the one that is stored.
 func (e Explained) version(r schema.GroupResource, version string) (*Kind, int, error) {
-	k := e.api.Kind(r)
+	k := e.api.kinds.Get(r)
 	if k == nil {
 		return nil, 0, fmt.Errorf("%s is not served any more", r)
 	}
@@ -75,7 +75,7 @@ func (e Explained) Live(ctx context.Context, r schema.GroupResource, namespace, 
 	if err != nil {
 		return nil, "", err
 	}
-	obj, err := (&Backend{e.api}).Get(ctx, r, namespace, name)
+	obj, err := e.api.backend.Get(ctx, r, namespace, name)
 	if err != nil {
 		return nil, "", err
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/store"
@@ -37,7 +38,7 @@ func (q *req) read() (*watchcache.Forms, error) {
 		if query.Has("export") && truth(query.Get("export")) {
 			return nil, apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 		}
-		want, err := revision(query.Get("resourceVersion"))
+		want, err := registry.ParseResourceVersion(query.Get("resourceVersion"))
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +53,7 @@ func (q *req) read() (*watchcache.Forms, error) {
 }
 
 func (q *req) record() (*store.Record, int64, error) {
-	return q.Store.Get(q.ctx, q.kind.Key(q.ns, q.name))
+	return q.reader.Get(q.ctx, q.kind, q.ns, q.name)
 }
 
 func setTypeMeta(obj runtime.Object, apiVersion, kind string) {

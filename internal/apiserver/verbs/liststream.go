@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
@@ -21,22 +22,22 @@ import (
 
 // respondList answers with a list, spliced from the bytes of its items as it is sent: no more of it is in memory at a time
 // than the client is about to take.
-func (q *req) respondList(code int, l *found) error {
+func (q *req) respondList(code int, l *registry.Found) error {
 	a := q.accept
 	q.kind.Listing()
-	if err := q.foresee(l.records); err != nil {
+	if err := q.foresee(l.Records); err != nil {
 		return err
 	}
-	if a.target != nil && (a.target.Kind == "PartialObjectMetadata" || a.media != mediaJSON || a.pretty || len(l.records) == 0 || ordered(q.ver().Columns)) {
-		forms := make([]*watchcache.Forms, len(l.records))
-		for i, r := range l.records {
+	if a.target != nil && (a.target.Kind == "PartialObjectMetadata" || a.media != mediaJSON || a.pretty || len(l.Records) == 0 || ordered(q.ver().Columns)) {
+		forms := make([]*watchcache.Forms, len(l.Records))
+		for i, r := range l.Records {
 			f, err := q.kind.Forms(r)
 			if err != nil {
 				return err
 			}
 			forms[i] = f
 		}
-		return q.respondAs(code, true, forms, l.meta)
+		return q.respondAs(code, true, forms, l.Meta)
 	}
 	switch {
 	case a.target != nil && a.target.Kind == "Table":
@@ -112,24 +113,24 @@ func (q *req) item(r *store.Record, m watchcache.Media) ([]byte, error) {
 	return f.Bytes(q.version, m)
 }
 
-func (q *req) jsonList(w io.Writer, l *found) error {
+func (q *req) jsonList(w io.Writer, l *registry.Found) error {
 	gv := q.kind.GroupVersionKind(q.ver().Name).GroupVersion()
-	var meta any = l.meta
+	var meta any = l.Meta
 	if q.kind.Unstructured {
-		meta = customListMeta(l.meta)
+		meta = customListMeta(l.Meta)
 	}
-	return jsonItems(w, gv.String(), q.kind.ListKind, meta, len(l.records), func(i int) ([]byte, error) {
-		return q.item(l.records[i], watchcache.JSON)
+	return jsonItems(w, gv.String(), q.kind.ListKind, meta, len(l.Records), func(i int) ([]byte, error) {
+		return q.item(l.Records[i], watchcache.JSON)
 	})
 }
 
 // partialList is a list of its objects' metadata.
-func (q *req) partialList(w io.Writer, l *found) error {
+func (q *req) partialList(w io.Writer, l *registry.Found) error {
 	t := *q.accept.target
 	one := t
 	one.Kind = "PartialObjectMetadata"
-	return jsonItems(w, t.GroupVersion(), t.Kind, l.meta, len(l.records), func(i int) ([]byte, error) {
-		f, err := q.kind.Listed(l.records[i])
+	return jsonItems(w, t.GroupVersion(), t.Kind, l.Meta, len(l.Records), func(i int) ([]byte, error) {
+		f, err := q.kind.Listed(l.Records[i])
 		if err != nil {
 			return nil, err
 		}
@@ -144,14 +145,14 @@ func ordered(c resource.Columns) bool {
 }
 
 // tableList is a table, made and sent row by row. There is a row at least.
-func (q *req) tableList(w io.Writer, c *table.Converter, l *found) error {
+func (q *req) tableList(w io.Writer, c *table.Converter, l *registry.Found) error {
 	const closing = "]}"
-	for i, r := range l.records {
+	for i, r := range l.Records {
 		f, err := q.kind.Forms(r)
 		if err != nil {
 			return err
 		}
-		t, err := c.List([]resource.Object{f.Hub}, l.meta)
+		t, err := c.List([]resource.Object{f.Hub}, l.Meta)
 		if err != nil {
 			return err
 		}
@@ -222,14 +223,14 @@ func (q *req) stamp(r *store.Record, scratch []byte) (resource.Stamped, bool) {
 // protobufList goes through the items twice, since a message begins with its size. What is stored is sent as it is, with the
 // resource version put in; items that need conversion are kept by their forms as far as those are bounded, and else made
 // again.
-func (q *req) protobufList(w *answer, l *found) error {
-	meta, err := l.meta.Marshal()
+func (q *req) protobufList(w *answer, l *registry.Found) error {
+	meta, err := l.Meta.Marshal()
 	if err != nil {
 		return fmt.Errorf("encode list metadata: %w", err)
 	}
 	var scratch [20]byte
 	size := 1 + uvarintLen(len(meta)) + len(meta)
-	for _, r := range l.records {
+	for _, r := range l.Records {
 		n := 0
 		if s, ok := q.stamp(r, scratch[:]); ok {
 			n = s.Size()
@@ -245,7 +246,7 @@ func (q *req) protobufList(w *answer, l *found) error {
 	gv := q.kind.GroupVersionKind(q.ver().Name).GroupVersion()
 	w.buf = appendEnvelope(w.buf, gv.String(), q.kind.ListKind, size)
 	w.buf = append(binary.AppendUvarint(append(w.buf, 0x0a), uint64(len(meta))), meta...)
-	for _, r := range l.records {
+	for _, r := range l.Records {
 		if s, ok := q.stamp(r, scratch[:]); ok {
 			w.buf = s.Append(binary.AppendUvarint(append(w.buf, 0x12), uint64(s.Size())))
 		} else {

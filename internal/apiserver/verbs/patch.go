@@ -118,8 +118,8 @@ func patch(q *req) error {
 	defer cancel()
 	update := patchToUpdate(p.opts)
 	c := q.alteration(toCreate(update), update, len(p.opts.DryRun) > 0)
-	c.applied = p.kind == types.ApplyYAMLPatchType
-	c.allowCreate = c.applied && q.sub == nil
+	c.Applied = p.kind == types.ApplyYAMLPatchType
+	c.AllowCreate = c.Applied && q.sub == nil
 	return q.alterWith(ctx, c, func(_ context.Context, old *watchcache.Forms) (resource.Object, error) {
 		obj, err := p.apply(old)
 		if err != nil {

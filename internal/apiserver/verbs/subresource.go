@@ -21,6 +21,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -104,10 +105,10 @@ func createBelow(q *req) error {
 	if err := q.mutate(ctx, at); err != nil {
 		return err
 	}
-	if err := q.Admission.Validate(ctx, &Backend{q.API}, at); err != nil {
+	if err := q.Admission.Validate(ctx, q.backend, at); err != nil {
 		return err
 	}
-	out, err := q.sub.Create.Do(ctx, &Backend{q.API}, q.ns, q.name, at.Object, opts)
+	out, err := q.sub.Create.Do(ctx, q.backend, q.ns, q.name, at.Object, opts)
 	if err != nil {
 		return err
 	}
@@ -170,7 +171,7 @@ func updateView(q *req) error {
 		return err
 	}
 	c := q.alteration(toCreate(opts), opts, len(opts.DryRun) > 0)
-	c.uid = obj.GetUID()
+	c.UID = obj.GetUID()
 	return q.alterView(c, func(was resource.Object) (resource.Object, error) {
 		return q.updateView(was, obj.DeepCopyObject().(resource.Object), opts.FieldManager)
 	})
@@ -196,7 +197,7 @@ func patchView(q *req) error {
 	p.dec = q.belowDecoder(q.sub.View.New, nil)
 	update := patchToUpdate(p.opts)
 	c := q.alteration(toCreate(update), update, len(p.opts.DryRun) > 0)
-	c.applied = p.kind == types.ApplyYAMLPatchType
+	c.Applied = p.kind == types.ApplyYAMLPatchType
 	return q.alterView(c, func(was resource.Object) (resource.Object, error) {
 		obj, err := p.applyToView(was)
 		if err != nil {
@@ -249,10 +250,10 @@ func (q *req) alterView(c *alteration, edit func(was resource.Object) (resource.
 	if view.Written != nil {
 		end = view.Written
 	}
-	c.strategy = &q.kind.Strategy
-	validate := c.validate
-	c.validate = nil
-	c.make = func(ctx context.Context, old *watchcache.Forms) (resource.Object, error) {
+	c.Strategy = &q.kind.Strategy
+	validate := c.Validate
+	c.Validate = nil
+	c.Make = func(ctx context.Context, old *watchcache.Forms) (resource.Object, error) {
 		was, err := begin(old.Hub)
 		if err != nil {
 			return nil, err
@@ -285,7 +286,7 @@ func (q *req) alterView(c *alteration, edit func(was resource.Object) (resource.
 		if err := validate(ctx, v, was); err != nil {
 			return nil, err
 		}
-		parent := own(old)
+		parent := registry.Copy(old)
 		if err := view.Set(v, parent); err != nil {
 			return nil, err
 		}
@@ -302,7 +303,7 @@ func (q *req) alterView(c *alteration, edit func(was resource.Object) (resource.
 		parent.SetManagedFields(entries)
 		return parent, nil
 	}
-	f, _, err := q.alter(ctx, c)
+	f, _, err := q.writer.Update(ctx, &c.Update)
 	if err != nil {
 		return err
 	}
@@ -326,10 +327,10 @@ func connect(q *req) error {
 	if q.sub.Name != "log" { // reading a log is a get, of which admission is not told
 		ctx := warning.WithWarningRecorder(admit.WithSpending(ctx, &q.spending), q.warn)
 		at := q.attributes(admit.Connect, nil, nil, opts, false)
-		if err := q.Admission.Mutate(ctx, &Backend{q.API}, at); err != nil {
+		if err := q.Admission.Mutate(ctx, q.backend, at); err != nil {
 			return err
 		}
-		if err := q.Admission.Validate(ctx, &Backend{q.API}, at); err != nil {
+		if err := q.Admission.Validate(ctx, q.backend, at); err != nil {
 			return err
 		}
 	}
@@ -345,7 +346,7 @@ func connect(q *req) error {
 	if strings.HasSuffix(q.info.Path, "/") && !strings.HasSuffix(path, "/") {
 		path += "/"
 	}
-	h, err := s.Handler(ctx, &Backend{q.API}, q.ns, q.name, opts, path)
+	h, err := s.Handler(ctx, q.backend, q.ns, q.name, opts, path)
 	if err != nil {
 		return err
 	}

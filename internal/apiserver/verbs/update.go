@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -40,9 +41,9 @@ func update(q *req) error {
 	ctx, cancel := q.writing()
 	defer cancel()
 	c := q.alteration(toCreate(opts), opts, len(opts.DryRun) > 0)
-	c.uid = obj.GetUID()
+	c.UID = obj.GetUID()
 	if q.sub == nil { // of what is put below, only that part counts
-		c.said = q.said
+		c.Declared = q.said
 	}
 	edited := func(_ context.Context, old *watchcache.Forms) (resource.Object, error) {
 		o := obj.DeepCopyObject().(resource.Object)
@@ -75,27 +76,34 @@ func hubOf(f *watchcache.Forms) resource.Object {
 // edit is how an update or patch makes the new object.
 type edit func(ctx context.Context, old *watchcache.Forms) (resource.Object, error)
 
+// alteration is an update with its mutating admission.
+type alteration struct {
+	registry.Update
+	// admit is mutating admission of the new object; old is nil when creating.
+	admit func(ctx context.Context, obj, old resource.Object) (resource.Object, error)
+}
+
 // alteration prepares a change of the path's object, with admission.
 func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration {
 	st := &q.kind.Strategy
 	if q.sub != nil && q.sub.Strategy != nil {
 		st = q.sub.Strategy
 	}
-	c := &alteration{kind: q.kind, strategy: st, ns: q.ns, name: q.name, dryRun: dryRun}
+	c := &alteration{Update: registry.Update{Kind: q.kind, Strategy: st, Namespace: q.ns, Name: q.name, DryRun: dryRun}}
 	var asked *admit.Attributes
-	c.validate = func(ctx context.Context, obj, old resource.Object) error {
+	c.Validate = func(ctx context.Context, obj, old resource.Object) error {
 		asked = q.attributes(admit.Update, obj, old, update, dryRun)
-		if err := q.Admission.Validate(ctx, &Backend{q.API}, asked); err != nil {
+		if err := q.Admission.Validate(ctx, q.backend, asked); err != nil {
 			return err
 		}
 		return q.recheck(ctx, obj, old, create, dryRun)
 	}
-	c.ended = func(err error) {
+	c.Ended = func(err error) {
 		if asked != nil {
 			asked.End(err)
 		}
 	}
-	c.validateCreate = func(ctx context.Context, obj resource.Object) error {
+	c.ValidateCreate = func(ctx context.Context, obj resource.Object) error {
 		if q.Authorize != nil {
 			at := &authorize.Attributes{User: q.user, Verb: "create", Group: q.kind.Group, Version: q.ver().Name, Resource: q.kind.Resource,
 				Namespace: q.ns, Name: q.name, ResourceRequest: true, Path: q.r.URL.Path}
@@ -109,7 +117,7 @@ func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration
 			}
 		}
 		asked = q.attributes(admit.Create, obj, nil, create, dryRun)
-		return q.Admission.Validate(ctx, &Backend{q.API}, asked)
+		return q.Admission.Validate(ctx, q.backend, asked)
 	}
 	c.admit = func(ctx context.Context, obj, old resource.Object) (resource.Object, error) {
 		op, opts := admit.Update, update
@@ -127,21 +135,21 @@ func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration
 
 // alterWith makes the change and answers.
 func (q *req) alterWith(ctx context.Context, c *alteration, e edit) error {
-	c.make = func(ctx context.Context, old *watchcache.Forms) (resource.Object, error) {
+	c.Make = func(ctx context.Context, old *watchcache.Forms) (resource.Object, error) {
 		obj, err := e(ctx, old)
 		if err != nil {
 			return nil, err
 		}
 		return c.admit(ctx, obj, hubOf(old))
 	}
-	f, created, err := q.alter(ctx, c)
+	f, created, err := q.writer.Update(ctx, &c.Update)
 	if err != nil {
 		return err
 	}
 	code := http.StatusOK
 	if created {
 		code = http.StatusCreated
-		if f, err = q.initialized(ctx, f, c.dryRun); err != nil {
+		if f, err = q.initialized(ctx, f, c.DryRun); err != nil {
 			return err
 		}
 	}

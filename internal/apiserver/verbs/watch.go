@@ -6,7 +6,6 @@ package verbs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -44,15 +44,15 @@ func watch(q *req) error {
 	}
 	w := &watching{req: q, s: s, under: q.kind.Under(q.ns)}
 	w.traffic = &q.kind.Traffic[q.version]
-	if s.name != "" && (q.ns != "" || !q.kind.Namespaced) {
-		w.key = q.kind.Key(q.ns, s.name)
+	if s.Name != "" && (q.ns != "" || !q.kind.Namespaced) {
+		w.key = q.kind.Key(q.ns, s.Name)
 	}
 	if q.accept.target != nil {
 		if w.table, err = q.converter(*q.accept.target); err != nil {
 			return err
 		}
 	}
-	cursor, initial, err := w.begin()
+	cursor, initial, err := q.reader.Watch(q.ctx, q.kind, q.ns, s)
 	switch {
 	case apierrors.IsResourceExpired(err), apierrors.IsTimeout(err):
 		w.refused = err // the watch begins, and says so
@@ -65,7 +65,7 @@ func watch(q *req) error {
 		return err
 	}
 	if initial != nil {
-		if err := q.foresee(initial.records); err != nil {
+		if err := q.foresee(initial.Records); err != nil {
 			return err // while it can still be said as such
 		}
 	}
@@ -89,7 +89,7 @@ func watch(q *req) error {
 // watching is one client's watch.
 type watching struct {
 	*req
-	s        *selection
+	s        *registry.Selection
 	under    string
 	key      string // the only key of interest; empty: all under the prefix
 	table    *table.Converter
@@ -104,60 +104,8 @@ type watching struct {
 	seen int64 // revision up to which the client has been told
 }
 
-// begin finds where the watch starts, and the objects that it is told of first; initial is nil when there are none to tell.
-func (w *watching) begin() (*watchcache.Cursor, *found, error) {
-	want, err := revision(w.s.ResourceVersion)
-	if err != nil {
-		return nil, nil, err
-	}
-	send := w.s.SendInitialEvents != nil && *w.s.SendInitialEvents
-	silent := w.s.SendInitialEvents != nil && !*w.s.SendInitialEvents
-	if want > 0 && !send {
-		now := w.Store.Revision()
-		if want > now {
-			want = now // nothing newer is known: what comes is after it
-		}
-		c, err := w.kind.Feed.Cursor(w.ctx, want)
-		if errors.Is(err, store.ErrCompacted) {
-			return nil, nil, w.expired(want)
-		}
-		return c, nil, err
-	}
-	if now := w.Store.Revision(); want > now {
-		return nil, nil, status.TooLarge(want, now)
-	}
-	// the feed is started before the objects are read, so that nothing falls between the two
-	if err := w.kind.Feed.Start(); err != nil {
-		return nil, nil, err
-	}
-	if silent {
-		c, err := w.kind.Feed.Cursor(w.ctx, w.Store.Revision())
-		return c, nil, err
-	}
-	all := *w.s
-	all.ResourceVersion, all.ResourceVersionMatch, all.Limit, all.Continue = "", "", 0, ""
-	initial, err := w.find(w.ctx, w.kind, w.ns, &all)
-	if err != nil {
-		return nil, nil, err
-	}
-	at, err := revision(initial.meta.ResourceVersion)
-	if err != nil {
-		return nil, nil, err
-	}
-	c, err := w.kind.Feed.Cursor(w.ctx, at)
-	return c, initial, err
-}
-
-// expired is the 410 of a revision that is no longer known. Events have words of their own: upstream has no cache of them.
-func (w *watching) expired(want int64) error {
-	if w.kind.Resource == "events" {
-		return status.Expired("")
-	}
-	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", want, w.Store.Compacted()))
-}
-
 // run tells what comes, until the watch's time is over, the client is gone, or it cannot be told more.
-func (w *watching) run(c *watchcache.Cursor, initial *found, gone <-chan struct{}) {
+func (w *watching) run(c *watchcache.Cursor, initial *registry.Found, gone <-chan struct{}) {
 	if w.refused != nil {
 		w.fail(w.refused)
 		return
@@ -241,8 +189,8 @@ func (w *watching) drain(c *watchcache.Cursor) bool {
 	}
 }
 
-func (w *watching) tellInitial(initial *found) error {
-	for _, rec := range initial.records {
+func (w *watching) tellInitial(initial *registry.Found) error {
+	for _, rec := range initial.Records {
 		f, err := w.kind.Forms(rec)
 		if err == nil {
 			err = w.tell("ADDED", f)
@@ -258,7 +206,7 @@ func (w *watching) tellInitial(initial *found) error {
 		}
 	}
 	if w.s.SendInitialEvents != nil && *w.s.SendInitialEvents && w.s.AllowWatchBookmarks {
-		at, err := revision(initial.meta.ResourceVersion)
+		at, err := registry.ParseResourceVersion(initial.Meta.ResourceVersion)
 		if err == nil {
 			err = w.bookmark(at, true)
 		}
@@ -313,14 +261,14 @@ func (w *watching) event(e *watchcache.Event) error {
 	}
 	is, was := e.Record != nil, e.Previous != nil
 	var err error
-	if !w.s.all() || w.s.name != "" || w.s.hide {
+	if !w.s.All() || w.s.Name != "" || w.s.Initialized {
 		if is {
-			if is, err = w.s.picks(w.kind, e.Record); err != nil {
+			if is, err = w.s.Picks(w.kind, e.Record); err != nil {
 				return err
 			}
 		}
 		if was {
-			if was, err = w.s.picks(w.kind, e.Previous); err != nil {
+			if was, err = w.s.Picks(w.kind, e.Previous); err != nil {
 				return err
 			}
 		}
@@ -351,7 +299,7 @@ func (w *watching) fail(err error) {
 	switch {
 	case errors.Is(err, store.ErrCompacted), errors.Is(err, watchcache.ErrExpired):
 		w.traffic.End()
-		err = w.expired(w.seen)
+		err = w.reader.Expired(w.kind, w.seen)
 	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrClosed), errors.Is(err, errNoForm):
 		return // the server or the client ends: no error of the watch
 	}

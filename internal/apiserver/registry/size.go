@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package verbs
+package registry
 
 import (
 	"errors"
 	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -18,8 +20,8 @@ const (
 	roomy = 1 << 20
 )
 
-// tooLarge refuses a value in the words in which etcd, or the client before it, refuses the transaction that stores it.
-func tooLarge(key string, value []byte, expect int64) error {
+// checkSize refuses a value in the words in which etcd, or the client before it, refuses the transaction that stores it.
+func checkSize(key string, value []byte, expect int64) error {
 	if len(value) < roomy && len(key) < roomy/8 {
 		return nil
 	}
@@ -34,8 +36,8 @@ func tooLarge(key string, value []byte, expect int64) error {
 
 // transactionSize is how long etcd's TxnRequest is that puts a value where the key is at a revision, and else gets it.
 func transactionSize(key, value int, expect int64) int {
-	field := func(n int) int { return 1 + uvarintLen(n) + n }
-	n := field(2 + field(key) + 1 + uvarintLen(int(expect)))
+	field := func(n int) int { return 1 + protowire.SizeBytes(n) }
+	n := field(2 + field(key) + 1 + protowire.SizeVarint(uint64(expect)))
 	n += field(field(field(key) + field(value)))
 	if expect > 0 {
 		n += field(field(field(key)))
@@ -43,22 +45,16 @@ func transactionSize(key, value int, expect int64) int {
 	return n
 }
 
-// encode makes the bytes to be stored of an object. Where they are too many and fields says so, it gives up its managed fields.
-func (k stored) encode(obj resource.Object, expect int64, fields bool) ([]byte, error) {
+// encode makes the bytes to be stored of an object. Where they are too many and giveUpFields says so, it gives up its managed fields.
+func encode(k *Kind, key string, obj resource.Object, expect int64, giveUpFields bool) ([]byte, error) {
 	data, err := k.Codec.Encode(obj)
 	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", k.key, err)
+		return nil, fmt.Errorf("encode %s: %w", key, err)
 	}
-	err = tooLarge(k.key, data, expect)
-	if err == nil || !fields || len(obj.GetManagedFields()) == 0 {
+	err = checkSize(key, data, expect)
+	if err == nil || !giveUpFields || len(obj.GetManagedFields()) == 0 {
 		return data, err
 	}
 	obj.SetManagedFields(nil)
-	return k.encode(obj, expect, false)
-}
-
-// stored is the place of one object of a kind.
-type stored struct {
-	*Kind
-	key string
+	return encode(k, key, obj, expect, false)
 }

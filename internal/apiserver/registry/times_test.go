@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package verbs
+package registry
 
 import (
 	"testing"
@@ -16,7 +16,9 @@ import (
 func TestKeepTimes(t *testing.T) {
 	entry := func(manager string, at int64) metav1.ManagedFieldsEntry {
 		when := metav1.Unix(at, 0)
-		return metav1.ManagedFieldsEntry{Manager: manager, Operation: "Apply", APIVersion: "v1", Time: &when, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{}`)}}
+		return metav1.ManagedFieldsEntry{
+			Manager: manager, Operation: "Apply", APIVersion: "v1", Time: &when, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{}`)},
+		}
 	}
 	object := func(value string, entries ...metav1.ManagedFieldsEntry) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", ManagedFields: entries}, Data: map[string]string{"a": value}}

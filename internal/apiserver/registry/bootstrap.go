@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package verbs
+package registry
 
 import (
 	"context"
@@ -17,22 +17,22 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Planting is an object that the server makes for itself where it is missing.
-type Planting struct {
+// BootstrapObject is an object that the server makes for itself where it is missing.
+type BootstrapObject struct {
 	Resource schema.GroupResource
 	Object   resource.Object // shared; it is copied
 	// Finish changes the copy after the kind has prepared it; nil: not at all.
 	Finish func(obj resource.Object, now metav1.Time)
-	// Fields are the copy's managed fields; they get the time of the planting.
+	// Fields are the copy's managed fields; they get the time of the creation.
 	Fields []metav1.ManagedFieldsEntry
 }
 
-// Plant makes, in one commit, those objects that are missing, and returns the stored form of those that are there already,
+// CreateMissing makes, in one commit, those objects that are missing, and returns the stored form of those that are there already,
 // nil for each that it made. Objects are not validated and pass no admission; nothing is allocated for them. Objects of
 // kinds that are not served are left out.
-func (b *Backend) Plant(ctx context.Context, ps []Planting) ([]resource.Object, error) {
+func (b *Backend) CreateMissing(ctx context.Context, objects []BootstrapObject) ([]resource.Object, error) {
 	for {
-		found, err := b.plant(ctx, ps)
+		found, err := b.createMissing(ctx, objects)
 		var conflict *store.ConflictError
 		if errors.As(err, &conflict) && ctx.Err() == nil {
 			continue // another server was faster with one of them
@@ -41,17 +41,16 @@ func (b *Backend) Plant(ctx context.Context, ps []Planting) ([]resource.Object, 
 	}
 }
 
-func (b *Backend) plant(ctx context.Context, ps []Planting) ([]resource.Object, error) {
-	a := b.api
+func (b *Backend) createMissing(ctx context.Context, objects []BootstrapObject) ([]resource.Object, error) {
 	there := map[string]*store.Record{}
 	var read []schema.GroupResource
-	for _, p := range ps {
-		k := a.Kind(p.Resource)
+	for _, p := range objects {
+		k := b.kinds.Get(p.Resource)
 		if k == nil || slices.Contains(read, p.Resource) {
 			continue
 		}
 		read = append(read, p.Resource)
-		page, err := a.Store.Range(ctx, store.Range{Prefix: k.Root})
+		page, err := b.store.Range(ctx, store.Range{Prefix: k.Root})
 		if err != nil {
 			return nil, err
 		}
@@ -59,12 +58,12 @@ func (b *Backend) plant(ctx context.Context, ps []Planting) ([]resource.Object, 
 			there[rec.Key] = rec
 		}
 	}
-	now := metav1.NewTime(a.Now()).Rfc3339Copy()
-	found := make([]resource.Object, len(ps))
+	now := metav1.NewTime(b.writer.now()).Rfc3339Copy()
+	found := make([]resource.Object, len(objects))
 	var ops []store.Op
 	var made []int
-	for i, p := range ps {
-		k := a.Kind(p.Resource)
+	for i, p := range objects {
+		k := b.kinds.Get(p.Resource)
 		if k == nil {
 			continue
 		}
@@ -77,7 +76,7 @@ func (b *Backend) plant(ctx context.Context, ps []Planting) ([]resource.Object, 
 			found[i] = f.Hub
 			continue
 		}
-		data, err := k.Codec.Encode(p.grown(ctx, k, now))
+		data, err := k.Codec.Encode(p.prepare(ctx, k, now))
 		if err != nil {
 			return nil, fmt.Errorf("encode %s: %w", key, err)
 		}
@@ -86,20 +85,20 @@ func (b *Backend) plant(ctx context.Context, ps []Planting) ([]resource.Object, 
 	if len(ops) == 0 {
 		return found, nil
 	}
-	revision, _, err := a.Store.Commit(ctx, ops...)
+	revision, _, err := b.store.Commit(ctx, ops...)
 	if err != nil {
 		return nil, err
 	}
 	for _, i := range made {
-		a.applied(ctx, a.Kind(ps[i].Resource), revision)
+		b.writer.settle(ctx, b.kinds.Get(objects[i].Resource), revision)
 	}
 	return found, nil
 }
 
-// grown is the object as it is stored.
-func (p *Planting) grown(ctx context.Context, k *Kind, now metav1.Time) resource.Object {
+// prepare is the object as it is stored.
+func (p *BootstrapObject) prepare(ctx context.Context, k *Kind, now metav1.Time) resource.Object {
 	obj := p.Object.DeepCopyObject().(resource.Object)
-	wipe(obj)
+	WipeSystemFields(obj)
 	if v := k.Hub(); v.Default != nil {
 		v.Default(obj)
 	}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package verbs
+package registry
 
 import (
 	"context"
@@ -24,12 +24,12 @@ func (b *Backend) Await(ctx context.Context, r schema.GroupResource, namespace, 
 		namespace = ""
 	}
 	key := k.Key(namespace, name)
-	rec, revision, err := b.api.Store.Get(ctx, key)
+	rec, revision, err := b.store.Get(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	if rec == nil {
-		w, err := b.api.Store.Watch(ctx, key, revision)
+		w, err := b.store.Watch(ctx, key, revision)
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", key, err)
 		}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package verbs
+package registry
 
 import (
 	"context"
@@ -19,14 +19,16 @@ import (
 
 // SettleHeld lets change edit what an object that is not initialised waits for, and stores it; one that is rejected is taken
 // away then, whoever wrote that.
-func (b *Backend) SettleHeld(ctx context.Context, r schema.GroupResource, namespace, name string, change func(obj resource.Object) error) error {
+func (b *Backend) SettleHeld(
+	ctx context.Context, r schema.GroupResource, namespace, name string, change func(obj resource.Object) error,
+) error {
 	k, err := b.kind(r)
 	if err != nil {
 		return err
 	}
 	key := k.Key(namespace, name)
 	for {
-		rec, _, err := b.api.Store.Get(ctx, key)
+		rec, _, err := b.store.Get(ctx, key)
 		if err != nil || rec == nil {
 			return err
 		}
@@ -34,13 +36,13 @@ func (b *Backend) SettleHeld(ctx context.Context, r schema.GroupResource, namesp
 		if err != nil {
 			return err
 		}
-		obj := own(cur)
+		obj := Copy(cur)
 		if err := change(obj); err != nil {
 			return err
 		}
-		now, f, err := b.api.replaceRecord(ctx, k, rec, cur, obj, writing{})
-		if err == nil && b.api.rejected(f.Hub) {
-			err = b.api.reject(ctx, k, now, f)
+		now, f, err := b.writer.replace(ctx, k, rec, cur, obj, writeOptions{})
+		if err == nil && b.writer.waiting.rejected(f.Hub) {
+			err = b.writer.reject(ctx, k, now, f)
 		}
 		var conflict *store.ConflictError
 		if errors.As(err, &conflict) && ctx.Err() == nil {
@@ -55,8 +57,10 @@ func (b *Backend) SettleHeld(ctx context.Context, r schema.GroupResource, namesp
 
 // FollowHeld tells of each object that is not initialised, of each change of it, and, with nil, that it is initialised or, if
 // gone, deleted. It begins with those that there are, and goes on until ctx ends.
-func (b *Backend) FollowHeld(ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)) error {
-	f := &following{api: b.api, tell: tell, told: map[string]*Kind{}}
+func (b *Backend) FollowHeld(
+	ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool),
+) error {
+	f := &following{Backend: b, tell: tell, told: map[string]*Kind{}}
 	for {
 		err := f.run(ctx)
 		if ctx.Err() != nil {
@@ -69,9 +73,9 @@ func (b *Backend) FollowHeld(ctx context.Context, tell func(r schema.GroupResour
 	}
 }
 
-// following is who follows what waits.
+// following is one call of FollowHeld.
 type following struct {
-	api  *API
+	*Backend
 	tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)
 	told map[string]*Kind // what waits, by key
 }
@@ -80,15 +84,15 @@ type following struct {
 const scanned = 5000
 
 func (f *following) run(ctx context.Context) error {
-	begun := f.api.Store.Revision()
-	w, err := f.api.Store.Watch(ctx, registry, begun)
+	begun := f.store.Revision()
+	w, err := f.store.Watch(ctx, root, begun)
 	if err != nil {
 		return err
 	}
 	defer w.Close()
 	seen := map[string]bool{}
-	for r := (store.Range{Prefix: registry, Limit: scanned, Revision: begun}); ; {
-		p, err := f.api.Store.Range(ctx, r)
+	for r := (store.Range{Prefix: root, Limit: scanned, Revision: begun}); ; {
+		p, err := f.store.Range(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -107,7 +111,7 @@ func (f *following) run(ctx context.Context) error {
 			f.forget(key, true)
 		}
 	}
-	f.api.Initialization.known.Store(true)
+	f.writer.waiting.known.Store(true)
 	for {
 		batch, err := w.Next(ctx)
 		if err != nil {
@@ -127,7 +131,7 @@ func (f *following) see(key string, rec *store.Record) bool {
 	}
 	k := f.told[key]
 	if k == nil {
-		k = f.api.kindAt(key)
+		k = f.kinds.at(key)
 	}
 	if k == nil {
 		return false
@@ -138,7 +142,7 @@ func (f *following) see(key string, rec *store.Record) bool {
 		return false
 	}
 	f.told[key] = k
-	f.api.Initialization.holding.Store(k.Root, nil)
+	f.writer.waiting.kinds.Store(k.Root, nil)
 	f.tell(k.GroupResource(), forms.Hub.GetNamespace(), forms.Hub.GetName(), forms.Hub, false)
 	return true
 }
@@ -154,17 +158,4 @@ func (f *following) forget(key string, gone bool) {
 		namespace, name, _ = strings.Cut(name, "/")
 	}
 	f.tell(k.GroupResource(), namespace, name, nil, gone)
-}
-
-// kindAt is the kind whose objects have keys such as this one; nil if none is served.
-func (a *API) kindAt(key string) *Kind {
-	var found *Kind
-	for _, group := range a.kinds.Load().byGroup {
-		for _, k := range group {
-			if strings.HasPrefix(key, k.Root) && (found == nil || len(k.Root) > len(found.Root)) {
-				found = k
-			}
-		}
-	}
-	return found
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package verbs
+package registry
 
 import (
 	"context"
@@ -19,38 +19,42 @@ import (
 // status path, as a client's do, but no admission, and are booked to a manager.
 
 // UpdateStatus lets change edit the status of a copy of the newest object and stores it. No change is no write.
-func (b *Backend) UpdateStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, change func(obj resource.Object)) error {
-	return b.alterStatus(ctx, r, namespace, name, func(k *Kind, old *watchcache.Forms) (resource.Object, error) {
-		obj := own(old)
+func (b *Backend) UpdateStatus(
+	ctx context.Context, r schema.GroupResource, namespace, name, manager string, change func(obj resource.Object),
+) error {
+	return b.writeStatus(ctx, r, namespace, name, func(k *Kind, old *watchcache.Forms) (resource.Object, error) {
+		obj := Copy(old)
 		change(obj)
-		return b.api.Fields.Update(k.Descriptor, k.Storage, "status", old.Hub, obj, manager)
+		return b.fields.Update(k.Descriptor, k.Storage, "status", old.Hub, obj, manager)
 	})
 }
 
 // ApplyStatus merges status into the newest object's, as a server-side apply that takes what it wants.
 func (b *Backend) ApplyStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, status map[string]any) error {
-	return b.alterStatus(ctx, r, namespace, name, func(k *Kind, old *watchcache.Forms) (resource.Object, error) {
+	return b.writeStatus(ctx, r, namespace, name, func(k *Kind, old *watchcache.Forms) (resource.Object, error) {
 		patch := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": name}, "status": status}}
 		patch.SetGroupVersionKind(k.GroupVersionKind(k.Storage))
-		return b.api.Fields.Apply(k.Descriptor, k.Storage, "status", old.Hub, patch, manager, true)
+		return b.fields.Apply(k.Descriptor, k.Storage, "status", old.Hub, patch, manager, true)
 	})
 }
 
-func (b *Backend) alterStatus(ctx context.Context, r schema.GroupResource, namespace, name string, edit func(*Kind, *watchcache.Forms) (resource.Object, error)) error {
+func (b *Backend) writeStatus(
+	ctx context.Context, r schema.GroupResource, namespace, name string, edit func(*Kind, *watchcache.Forms) (resource.Object, error),
+) error {
 	k, err := b.kind(r)
 	if err != nil {
 		return err
 	}
 	s := k.Subresource("status")
-	if s == nil || s.Strategy == nil || b.api.Fields == nil {
+	if s == nil || s.Strategy == nil || b.fields == nil {
 		return apierrors.NewInternalError(fmt.Errorf("write status of %s: it has none", r))
 	}
 	if !k.Namespaced {
 		namespace = ""
 	}
-	_, _, err = b.api.alter(ctx, &alteration{
-		kind: k, strategy: s.Strategy, ns: namespace, name: name,
-		make: func(_ context.Context, old *watchcache.Forms) (resource.Object, error) { return edit(k, old) },
+	_, _, err = b.writer.Update(ctx, &Update{
+		Kind: k, Strategy: s.Strategy, Namespace: namespace, Name: name,
+		Make: func(_ context.Context, old *watchcache.Forms) (resource.Object, error) { return edit(k, old) },
 	})
 	return err
 }

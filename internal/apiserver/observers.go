@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/audit"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
+	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol/fair"
+)
+
+// What the stages do is done here, observed: metrics, the audit event and the trace of a request learn from these functions what
+// was decided and how long it took. The stages themselves only decide.
+
+// authenticated finds who asks.
+func (s *Server) authenticated(r *http.Request, asks *http.Request) (user.Info, error) {
+	begun := time.Now()
+	who, err := s.authn.Authenticate(asks)
+	request.TrackAuthenticationLatency(r.Context(), time.Since(begun))
+	return who, err
+}
+
+// impersonated finds as whom a user asks; nil: as itself.
+func (s *Server) impersonated(r *http.Request, from user.Info) (user.Info, error) {
+	ctx := r.Context()
+	begun := time.Now()
+	who, constraint, err := s.impersonator.As(ctx, r.Header, authorize.Of(recordOf(ctx).info, from))
+	request.TrackImpersonationLatency(ctx, time.Since(begun))
+	if err == nil && who != nil {
+		audit.Impersonated(ctx, who, constraint)
+	}
+	return who, err
+}
+
+// authorized decides whether the request is allowed.
+func (s *Server) authorized(ctx context.Context, a *authorize.Attributes) (d authorize.Decision, reason string, err error) {
+	begun := time.Now()
+	d, reason, err = s.authz.Authorize(ctx, a)
+	took := time.Since(begun)
+	s.attempts.Observe(d, err, took)
+	request.TrackAuthorizationLatency(ctx, took)
+	allowed := d == authorize.Allow // whatever else went wrong
+	if !allowed && err != nil {
+		audit.Undecided(ctx)
+		return d, reason, err
+	}
+	audit.Decided(ctx, allowed, reason)
+	if t := recordOf(ctx).trace; t != nil {
+		if administrator(a.User) {
+			t.DecidedBy(authorize.Masters)
+		}
+		t.Decided(allowed, reason)
+	}
+	return d, reason, err
+}
+
+// queued waits for the seats that a request needs at its priority level; nil: it is refused.
+func (s *Server) queued(
+	ctx context.Context, schema *flowcontrol.Schema, work fair.Work, who user.Info, release func(),
+) *flowcontrol.Ticket {
+	rec := recordOf(ctx)
+	begun := time.Now()
+	ticket, ok := s.flow.Enter(ctx, rec.begun, schema, work, rec.info, who, release)
+	request.TrackAPFQueueWaitLatency(ctx, time.Since(begun))
+	if !ok {
+		return nil
+	}
+	return ticket
+}

@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"context"
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/mortise-dev/mortise/store"
+)
+
+// DeleteUnreadable takes a record away whose value does not decode. One that does is kept: there is a better way for it.
+func (w *Writer) DeleteUnreadable(ctx context.Context, d *Deletion) error {
+	key := d.Kind.Key(d.Namespace, d.Name)
+	for {
+		rec, _, err := w.store.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		if rec == nil {
+			return apierrors.NewNotFound(d.Kind.GroupResource(), d.Name)
+		}
+		if _, err := d.Kind.Forms(rec); err == nil {
+			return apierrors.NewConflict(d.Kind.GroupResource(), d.Name,
+				invalidObject(key, "unsafe deletion is not allowed because the object is decodable from storage"))
+		}
+		if len(d.Options.DryRun) > 0 {
+			return nil
+		}
+		revision, err := w.store.Delete(ctx, key, rec.Revision)
+		if conflict := (*store.ConflictError)(nil); errors.As(err, &conflict) && ctx.Err() == nil {
+			continue
+		}
+		if err == nil {
+			w.settle(ctx, d.Kind, revision)
+		}
+		return err
+	}
+}
