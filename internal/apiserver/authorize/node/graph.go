@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/podrefs"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -320,8 +321,8 @@ func (g *Graph) bind(at key, o *corev1.Pod) {
 	if _, mirror := o.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return // its node made it, and must not give itself anything by it
 	}
-	references(o, func(k kind, name string) {
-		r := g.refer(target{k, key{at.namespace, name}})
+	podrefs.Visit(o, func(k podrefs.Kind, name string) {
+		r := g.refer(target{kindOf(k), key{at.namespace, name}})
 		for _, have := range p.refs {
 			if have == r {
 				return
