@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/podrefs"
 )
 
 // Labels of such secrets: the day on which the token was last used, which the API server writes, and the one since which
@@ -196,7 +197,11 @@ func (c *cleaner) mounts(namespace string) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, p := range pods {
 		if p, ok := p.(*corev1.Pod); ok {
-			references(&p.Spec, func(name string) { out[name] = true })
+			podrefs.Visit(p, func(kind podrefs.Kind, name string) {
+				if kind == podrefs.Secret {
+					out[name] = true
+				}
+			})
 		}
 	}
 	return out, nil

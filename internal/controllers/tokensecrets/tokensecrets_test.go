@@ -6,8 +6,6 @@ package tokensecrets
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/controllertest"
@@ -71,42 +70,23 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestReferences has a pod that refers to secrets in every way there is.
-func TestReferences(t *testing.T) {
-	local := func(name string) *corev1.LocalObjectReference { return &corev1.LocalObjectReference{Name: name} }
-	env := func(name string) []corev1.EnvVar {
-		return []corev1.EnvVar{{}, {ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: *local(name)}}}}
+// TestMounts has pods that refer to secrets, to what is no secret, and from another namespace.
+func TestMounts(t *testing.T) {
+	pods := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	add := func(namespace, name string, spec corev1.PodSpec) {
+		t.Helper()
+		if err := pods.Add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	from := func(name string) []corev1.EnvFromSource {
-		return []corev1.EnvFromSource{{}, {SecretRef: &corev1.SecretEnvSource{LocalObjectReference: *local(name)}}}
-	}
-	volumes := []corev1.VolumeSource{
-		{Secret: &corev1.SecretVolumeSource{SecretName: "secret"}},
-		{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{}, {Secret: &corev1.SecretProjection{LocalObjectReference: *local("projected")}}}}},
-		{AzureFile: &corev1.AzureFileVolumeSource{SecretName: "azure"}},
-		{CephFS: &corev1.CephFSVolumeSource{SecretRef: local("ceph")}},
-		{Cinder: &corev1.CinderVolumeSource{SecretRef: local("cinder")}},
-		{FlexVolume: &corev1.FlexVolumeSource{SecretRef: local("flex")}},
-		{RBD: &corev1.RBDVolumeSource{SecretRef: local("rbd")}},
-		{ScaleIO: &corev1.ScaleIOVolumeSource{SecretRef: local("scale")}},
-		{ISCSI: &corev1.ISCSIVolumeSource{SecretRef: local("iscsi")}},
-		{StorageOS: &corev1.StorageOSVolumeSource{SecretRef: local("storageos")}},
-		{CSI: &corev1.CSIVolumeSource{NodePublishSecretRef: local("csi")}},
-		{CSI: &corev1.CSIVolumeSource{}}, {EmptyDir: &corev1.EmptyDirVolumeSource{}},
-	}
-	p := &corev1.PodSpec{
-		ImagePullSecrets:    []corev1.LocalObjectReference{*local("pull")},
-		InitContainers:      []corev1.Container{{Env: env("init")}},
-		Containers:          []corev1.Container{{Env: env("key"), EnvFrom: from("all")}},
-		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{EnvFrom: from("ephemeral")}}},
-	}
-	for _, v := range volumes {
-		p.Volumes = append(p.Volumes, corev1.Volume{VolumeSource: v})
-	}
-	got := map[string]bool{}
-	references(p, func(name string) { got[name] = true })
-	want := strings.Fields("all azure ceph cinder csi ephemeral flex init iscsi key projected pull rbd scale secret storageos")
-	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(got))); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+	add("ns", "pulls", corev1.PodSpec{ServiceAccountName: "account", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}}})
+	add("ns", "mounts", corev1.PodSpec{Volumes: []corev1.Volume{
+		{VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "secret"}}},
+		{VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "map"}}}},
+	}})
+	add("other", "pulls", corev1.PodSpec{ImagePullSecrets: []corev1.LocalObjectReference{{Name: "elsewhere"}}})
+	got, err := (&cleaner{pods: pods}).mounts("ns")
+	if diff := cmp.Diff(map[string]bool{"pull": true, "secret": true}, got); err != nil || diff != "" {
+		t.Errorf("error %v, -want +got:\n%s", err, diff)
 	}
 }

@@ -31,6 +31,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/node"
+	"github.com/mortise-dev/mortise/internal/podrefs"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -208,13 +209,12 @@ func (r *request) mirror(ctx context.Context) error {
 
 // apiObjects names what a pod refers to in the API; empty: nothing.
 func apiObjects(pod *corev1.Pod) (string, error) {
-	secrets, configMaps := node.Reads(pod)
 	switch {
 	case pod.Spec.ServiceAccountName != "":
 		return "serviceaccounts", nil
-	case secrets:
+	case podrefs.HasSecrets(pod):
 		return "secrets", nil
-	case configMaps:
+	case podrefs.HasConfigMaps(pod):
 		return "configmaps", nil
 	case len(pod.Spec.ResourceClaims) > 0:
 		return "resourceclaims", nil

@@ -19,6 +19,7 @@ import (
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/podrefs"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -118,7 +119,7 @@ func validateMirror(a *admit.Attributes, pod *corev1.Pod) error {
 	if pod.Spec.ServiceAccountName != "" {
 		return admit.Forbidden(a, errors.New("a mirror pod may not reference service accounts"))
 	}
-	if namesSecret(pod) {
+	if podrefs.HasSecrets(pod) {
 		return admit.Forbidden(a, errors.New("a mirror pod may not reference secrets"))
 	}
 	for _, v := range pod.Spec.Volumes {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
-	"github.com/mortise-dev/mortise/internal/apiserver/authorize/node"
+	"github.com/mortise-dev/mortise/internal/podrefs"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -101,7 +101,7 @@ func (p *side) mends(ctx context.Context, h *hook, q *matching.Request) string {
 	if what == (schema.GroupResource{Group: coordinationv1.GroupName, Resource: "leases"}) {
 		return said(g.leads(ctx, q), "a lease of a pod of its service "+name)
 	}
-	if what.Group == "" && q.Name != "" && node.Referable(what.Resource) && g.refersTo(ctx, what.Resource, q.Name) {
+	if kind, ok := podrefs.KindFor(what.Resource); ok && what.Group == "" && q.Name != "" && g.refersTo(ctx, kind, q.Name) {
 		return "used by pods of its service " + name
 	}
 	return ""
@@ -171,7 +171,7 @@ func templateOf(obj resource.Object) *corev1.PodTemplateSpec {
 }
 
 // refersTo says whether pods of the service, or those that would be made, refer to an object of their namespace.
-func (g *guarded) refersTo(ctx context.Context, what, name string) bool {
+func (g *guarded) refersTo(ctx context.Context, kind podrefs.Kind, name string) bool {
 	asked := map[string]bool{} // accounts
 	for r := range servers {
 		objs, err := g.backend.List(ctx, r, g.namespace)
@@ -189,10 +189,10 @@ func (g *guarded) refersTo(ctx context.Context, what, name string) bool {
 			if pod == nil {
 				continue
 			}
-			if node.RefersTo(pod, what, name) {
+			if podrefs.RefersTo(pod, kind, name) {
 				return true
 			}
-			if account := cmp.Or(pod.Spec.ServiceAccountName, "default"); what == "secrets" && !asked[account] {
+			if account := cmp.Or(pod.Spec.ServiceAccountName, "default"); kind == podrefs.Secret && !asked[account] {
 				if asked[account] = true; g.pulls(ctx, account, name) {
 					return true
 				}

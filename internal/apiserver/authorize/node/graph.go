@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
+	"github.com/mortise-dev/mortise/internal/podrefs"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -295,8 +296,8 @@ func (g *Graph) bind(at key, o *corev1.Pod) {
 	if _, mirror := o.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return // its node made it, and must not give itself anything by it
 	}
-	references(o, func(k kind, name string) {
-		r := g.refer(target{k, key{at.namespace, name}})
+	podrefs.Visit(o, func(k podrefs.Kind, name string) {
+		r := g.refer(target{kindOf(k), key{at.namespace, name}})
 		for _, have := range p.refs {
 			if have == r {
 				return

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/podrefs"
 )
 
 // fixture is a node n1 with one of everything, and a node n2 with a pod that refers to nothing.
@@ -215,7 +216,7 @@ func TestReferences(t *testing.T) {
 	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "x", ResourceClaimName: new("not-this")}, {Name: "b", ResourceClaimName: new("made")}}
 	p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "extended"}
 	got := map[kind][]string{}
-	references(p, func(k kind, name string) { got[k] = append(got[k], name) })
+	podrefs.Visit(p, func(k podrefs.Kind, name string) { got[kindOf(k)] = append(got[kindOf(k)], name) })
 	for k, want := range map[kind]string{
 		accounts:       "sa",
 		secrets:        "pull init-from init main-from main debug-from debug azure ceph cinder flex projected rbd secret scaleio iscsi storageos csi",
@@ -226,21 +227,6 @@ func TestReferences(t *testing.T) {
 		if !slices.Equal(got[k], strings.Fields(want)) {
 			t.Errorf("kind %d: %v, want %s", k, got[k], want)
 		}
-	}
-	if s, c := Reads(p); !s || !c {
-		t.Errorf("the pod reads secrets: %v, config maps: %v", s, c)
-	}
-	if s, c := Reads(&corev1.Pod{Spec: corev1.PodSpec{ServiceAccountName: "sa"}}); s || c {
-		t.Errorf("a pod that refers to neither reads secrets: %v, config maps: %v", s, c)
-	}
-	for ask, want := range map[[2]string]bool{{"secrets", "secret"}: true, {"secrets", "map"}: false, {"configmaps", "map"}: true, {"configmaps", "kube-root-ca.crt"}: true,
-		{"secrets", "kube-root-ca.crt"}: false, {"serviceaccounts", "sa"}: true, {"serviceaccounts", "default"}: false, {"persistentvolumeclaims", "claim"}: true} {
-		if RefersTo(p, ask[0], ask[1]) != want || !Referable(ask[0]) {
-			t.Errorf("refers to %v: want %v", ask, want)
-		}
-	}
-	if !RefersTo(&corev1.Pod{}, "serviceaccounts", "default") || RefersTo(&corev1.Pod{}, "serviceaccounts", "x") || RefersTo(&corev1.Pod{}, "secrets", "default") || Referable("pods") {
-		t.Error("a pod that names nothing has the default account alone")
 	}
 }
 
