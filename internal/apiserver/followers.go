@@ -16,6 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/upkeep"
 )
 
@@ -55,7 +56,7 @@ func loadFrom(load func(context.Context, feed.Lister) error) func(context.Contex
 // newFeed makes the feed, which is started when all followers are there.
 func (s *Server) newFeed() {
 	s.feed = feed.New(feed.Options{
-		Source: s.opts.Store, Log: s.opts.Log, Kind: s.registry.Kinds().Get,
+		Source: s.opts.Store, Log: s.opts.Log, Kind: func(r schema.GroupResource) *registry.Kind { return s.registry.Kinds().Get(r) },
 	}, s.followers()...)
 }
 
