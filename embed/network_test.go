@@ -4,6 +4,10 @@
 package embed
 
 import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -33,4 +37,45 @@ func TestNodePortAddressesAreChecked(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAProxysFileIsChecked(t *testing.T) {
+	for text, want := range map[string]string{
+		"mode: ipvs":     "mode ipvs is not supported",
+		"mode: userland": `KubeProxyConfiguration.Mode.ProxyMode: Invalid value: "userland"`,
+	} {
+		s := &Server{Node: NodeNone, Controllers: []string{"none"}}
+		s.APIServer.Network.ProxyConfigFile = proxyFile(t, text)
+		err := s.Start(t.Context())
+		if err == nil {
+			s.Stop()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	var log bytes.Buffer
+	s := &Server{Node: NodeNone, Controllers: []string{"none"}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	s.APIServer.Network.ProxyConfigFile = proxyFile(t, "oomScoreAdj: -500\nunknown: 1")
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"oomScoreAdj is without effect", "Using lenient decoding as strict decoding failed"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%q is missing in the log: %s", want, log.String())
+		}
+	}
+}
+
+func proxyFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.conf")
+	text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + text + "\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

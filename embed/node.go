@@ -4,206 +4,91 @@
 package embed
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"fmt"
-	"net"
-	"os"
-	"strings"
-	"sync/atomic"
+	"log/slog"
 
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
-	"github.com/mortise-dev/mortise/internal/agent"
-	"github.com/mortise-dev/mortise/internal/agent/server"
-	"github.com/mortise-dev/mortise/internal/agent/simulated"
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
-	"github.com/mortise-dev/mortise/internal/controllers"
-	"github.com/mortise-dev/mortise/internal/machine"
-	"github.com/mortise-dev/mortise/internal/version"
+	"github.com/mortise-dev/mortise/internal/node"
 )
 
-// findNode decides what runs pods, and says why where it was left to us. Nothing is started yet.
-func findNode(ctx context.Context, p *parts, o *settled) error {
-	if err := checkKubelet(ctx, o); err != nil {
+// Node is a node of a cluster whose API server is elsewhere. Start it once, Stop it once.
+type Node struct {
+	// DataDir is where the node keeps who it is, and what it must remember of its pods. Required.
+	DataDir string
+	// Join is the URL of the API server, and Token a bootstrap token; both may be empty once the node has joined.
+	Join, Token string
+	// CACertHashes pin the cluster's authority, each sha256: and the hash of its public key; CAFile holds it. Without both, who
+	// knows the token is believed.
+	CACertHashes []string
+	CAFile       string
+	// Name is the node's; empty: the host's name.
+	Name string
+	// Address is where others reach the node: one, or one of each IP family behind a comma. Empty: the address from which it reaches
+	// the API server, whatever that becomes while it runs. Where pods have both families, the other's address on the same interface is
+	// added to one.
+	Address string
+	// Mode is what runs pods: auto, cri or simulated; empty: auto.
+	Mode NodeMode
+	// CRISocket is the runtime's socket, as in [Server].
+	CRISocket string
+	// PodCIDR is the range of all pods' addresses in the cluster, as in [Server]; empty: 10.244.0.0/16.
+	PodCIDR string
+	// Kubelet and Network are the node's settings, as in [Server.APIServer].
+	Kubelet options.Node
+	Network options.Network
+	// Logger is told what goes on; nil: nobody is.
+	Logger *slog.Logger
+
+	node *node.Node // nil: it is not started
+}
+
+// Start joins the cluster, or takes up where the node was, and returns when the node is at work. What is wrong with the token,
+// the authority or the name is an error; a server that is away is one only if the node has not joined yet.
+func (n *Node) Start(ctx context.Context) error {
+	o := node.Options{
+		DataDir: n.DataDir, Mode: node.Mode(cmp.Or(n.Mode, NodeAuto)), Count: 1, CRISocket: n.CRISocket,
+		Settings: n.Kubelet, Network: n.Network, Ledger: extension.NewLedger(clock.RealClock{}), Logger: n.Logger,
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if o.PodCIDRs, err = node.ParsePodCIDRs(cmp.Or(n.PodCIDR, node.DefaultPodCIDR)); err != nil {
 		return err
 	}
-	switch o.node {
-	case NodeNone, NodeSimulated:
-		p.nodeText = string(o.node)
-		return nil
-	}
-	sockets := []string{o.criSocket}
-	if o.criSocket == "" {
-		sockets = []string{machine.HostSocket}
-		if o.dataDir != "" {
-			own, err := machine.Socket(o.dataDir)
-			if err != nil {
-				return err
-			}
-			sockets = append(sockets, own)
-		}
-	}
-	why := ""
-	if os.Geteuid() != 0 {
-		why = "not root"
-	} else if o.dataDir == "" {
-		why = "no data directory"
-	} else {
-		for _, s := range sockets {
-			ref := extension.Ref{Point: extension.ContainerRuntime, Name: s}
-			p.ledger.Register(ref, "--cri-socket")
-			err := p.ledger.Call(ctx, ref, extension.Policy{}, func(ctx context.Context) error { return machine.Answers(ctx, s) })
-			if err == nil {
-				o.node, p.criSocket, p.nodeText = NodeCRI, s, "containerd"
-				return nil
-			}
-			p.ledger.Unregister(ref)
-			why = fmt.Sprintf("no container runtime answers at %s", s)
-		}
-	}
-	if o.node == NodeCRI {
-		return fmt.Errorf("node cri: %s; `mortise machine prepare` (as root) arranges for one", why)
-	}
-	o.node, p.nodeText = NodeSimulated, fmt.Sprintf("simulated (%s)", why)
-	return nil
-}
-
-// place is where a node runs, and how it reaches the API: in the server's own process, or from elsewhere.
-type place struct {
-	name, address string
-	addresses     *uplink.Addresses // where others reach the node: the first, and of pods with two IP families the other's
-	tls           *tls.Config
-	clientCAs     *x509.CertPool
-	config        *rest.Config // as the node
-	network       *rest.Config // as who may read what the proxy and the DNS follow
-	dns           *rest.Config // as who may make the Service of the DNS, if there is such
-	podCIDR       string       // the node's; empty: the one that the controllers give it
-}
-
-// ownPlace is that of the nodes in this process.
-func ownPlace(ctx context.Context, p *parts, o *settled) error {
-	if o.node == NodeNone {
-		return nil
-	}
-	name := "simulated"
-	if o.node == NodeCRI {
-		var err error
-		if name, err = nodeName(); err != nil {
-			return err
-		}
-	}
-	var addresses *uplink.Addresses
-	if address := p.listener.Addr().(*net.TCPAddr).IP; !address.IsUnspecified() {
-		addresses = uplink.Fixed(reachable(address.String(), o.podCIDRs)...)
-	} else {
-		var err error
-		if addresses, err = findAddresses(ctx, o, ""); err != nil {
-			return err
-		}
-	}
-	p.place = place{name: name, address: addresses.Texts()[0], addresses: addresses, clientCAs: p.pki.CA.Pool(), config: p.as(p.nodeUser(name)), network: p.as(p.component(controllers.Manager)), dns: p.ownConfig()}
-	p.place.tls = p.place.secure()
-	err := p.place.certified(o, func(hosts ...string) (tls.Certificate, error) {
-		if o.node == NodeSimulated {
-			return p.nodeCertificate("", hosts...) // one for all nodes that there are names no node
-		}
-		return p.nodeCertificate(name, hosts...)
+	joined, err := node.Join(ctx, o, node.JoinOptions{
+		Server: n.Join, Token: n.Token, CACertHashes: n.CACertHashes, CAFile: n.CAFile, Name: n.Name, Address: n.Address,
 	})
 	if err != nil {
 		return err
 	}
-	if o.node == NodeSimulated {
-		p.place.config = p.asNodes()
-	}
-	if o.bare {
-		p.place.podCIDR = o.podCIDR.String()
-	}
+	n.node = joined
 	return nil
 }
 
-// secure is how the node's API speaks TLS, but for its certificate.
-func (l *place) secure() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, ClientCAs: l.clientCAs, NextProtos: []string{"http/1.1"}}
-}
-
-// certified has the node's API serve a certificate that is made of the addresses that the node has.
-func (l *place) certified(o *settled, sign func(hosts ...string) (tls.Certificate, error)) error {
-	var current atomic.Pointer[tls.Certificate]
-	renew := func() error {
-		c, err := sign(l.addresses.Texts()...)
-		if err == nil {
-			current.Store(&c)
-		}
-		return err
-	}
-	if err := renew(); err != nil {
-		return err
-	}
-	l.tls.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return current.Load(), nil }
-	l.addresses.Tell(func() {
-		if err := renew(); err != nil {
-			o.log.Error("the node's certificate has its former addresses", "error", err)
-		}
-	})
-	return nil
-}
-
-// listen is where the node's API listens if nobody says: an address that may change is not the one to bind to.
-func (l *place) listen() string {
-	if l.addresses.Fixed() {
-		return net.JoinHostPort(l.address, "0")
-	}
-	return ":0"
-}
-
-// runNodes starts what runs pods, and serves its HTTP API on a port of its own.
-func runNodes(ctx context.Context, p *parts, o *settled) error {
-	if o.node == NodeNone {
+// Stop ends the node cleanly. Pods of a real node are left running. More calls return the same.
+func (n *Node) Stop() error {
+	if n.node == nil {
 		return nil
 	}
-	at := p.place
-	log := o.log.With("part", "node")
-	if o.node == NodeCRI {
-		reviews, err := kubernetes.NewForConfig(at.config)
-		if err != nil {
-			return fmt.Errorf("make client of the node's API: %w", err)
-		}
-		measured := agent.NewMetrics()
-		p.client("node's addresses", at.addresses.Run)
-		api := server.Serve(o.kubelet.settings(server.Options{ClientCAs: at.clientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer()}))
-		p.client("node", func(ctx context.Context) error {
-			return agent.Run(ctx, agent.Options{
-				NodeName: at.name, Config: at.config, RuntimeEndpoint: p.criSocket, RootDir: o.apiserver.Node.Root(o.dataDir),
-				PodCIDR: at.podCIDR, Masqueraded: p.masqueraded, PodMTU: p.podMTU, Addresses: at.addresses, ClusterDNS: p.clusterDNS,
-				Listen: o.kubelet.listenAt(at.listen()), TLS: o.kubelet.secured(at.tls), API: api, Logger: log,
-				Kubelet: o.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
-			})
-		})
-		return nil
-	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(at.address, "0"))
-	if err != nil {
-		return fmt.Errorf("listen for the node's API: %w", err)
-	}
-	p.client("simulated nodes", func(ctx context.Context) error {
-		return simulated.Run(ctx, simulated.Options{
-			Config: at.config, Alone: p.alone, Groups: p.nodeGroups, Nodes: o.nodes, Phases: p.phases, PodCIDR: simulatedRange(o), Version: version.Get().GitVersion,
-			Listener: tls.NewListener(l, at.tls), TLS: at.tls, Serve: server.Serve(server.Options{ClientCAs: at.clientCAs, Logger: log}), Logger: log,
-		})
-	})
-	return nil
+	return n.node.Stop()
 }
 
-// nodeName is the host's name as the kubelet takes it: lower case, without white space around it.
-func nodeName() (string, error) {
-	name, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("read host name: %w", err)
-	}
-	return strings.ToLower(strings.TrimSpace(name)), nil
+// Wait blocks until the node ends: nil after Stop, the reason when a part of it ended by itself.
+func (n *Node) Wait() error { return n.node.Wait() }
+
+// Settled is closed: a node has nothing to fill up with.
+func (n *Node) Settled() <-chan struct{} {
+	settled := make(chan struct{})
+	close(settled)
+	return settled
+}
+
+// Ready describes the running node: the cluster's URL, where its own kubeconfig lies, its name and what runs its pods.
+func (n *Node) Ready() (url, kubeconfig, name string) {
+	return n.node.Server(), node.Kubeconfig(n.DataDir), n.node.Text()
 }

@@ -17,15 +17,14 @@ package embed
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/embed/options"
-	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/cluster"
+	"github.com/mortise-dev/mortise/internal/node"
 )
 
 // NodeMode says what runs pods.
@@ -76,63 +75,55 @@ type Server struct {
 	// Started is when the process began, for the time that /metrics reports; zero: when Start was called.
 	Started time.Time
 
-	parts parts
-	stop  sync.Once
-	err   error // of Stop
+	cluster *cluster.Cluster // nil: it is not started
 }
 
 // Start starts the cluster and returns when it is ready: the API answers, over TLS, and what it was told to write is
 // written. Controllers, scheduler and node are running but may still be filling their caches. Ending ctx before that
 // abandons the start; afterwards it has no effect. When Start returns an error, nothing of the cluster is left running.
-func (s *Server) Start(ctx context.Context) (err error) {
-	o, err := s.settle()
+func (s *Server) Start(ctx context.Context) error {
+	c, err := cluster.Start(ctx, cluster.Settings{
+		DataDir: s.DataDir, Listen: s.Listen, KubeconfigFile: s.KubeconfigFile, Store: s.Store,
+		Node: node.Mode(s.Node), Nodes: s.Nodes, CRISocket: s.CRISocket, PodCIDR: s.PodCIDR, ServiceCIDR: s.ServiceCIDR,
+		Controllers: s.Controllers, FeatureGates: s.FeatureGates, RuntimeConfig: s.RuntimeConfig,
+		APIServer: s.APIServer, Extensions: cluster.Extensions(s.Extensions), Logger: s.Logger, Started: s.Started,
+	})
 	if err != nil {
 		return err
 	}
-	s.parts.settled = make(chan struct{})
-	s.parts.ledger = extension.NewLedger(clock.RealClock{})
-	s.parts.context, s.parts.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	defer func() {
-		if err != nil {
-			s.Stop()
-		}
-	}()
-	return s.parts.begin(ctx, o, starts())
+	s.cluster = c
+	return nil
 }
 
 // Stop ends the cluster cleanly: nothing is accepted any more, requests under way are finished, all state is on disk.
 // Pods of a real node are left running. It returns when everything has ended; more calls return the same.
 func (s *Server) Stop() error {
-	s.stop.Do(func() { s.err = s.parts.end() })
-	return s.err
+	if s.cluster == nil {
+		return nil
+	}
+	return s.cluster.Stop()
 }
 
 // Wait blocks until the cluster ends: nil after Stop, the reason when a part of it ended by itself.
-func (s *Server) Wait() error {
-	<-s.parts.context.Done()
-	if cause := s.parts.failure(); cause != nil {
-		return cause
-	}
-	return s.Stop()
-}
+func (s *Server) Wait() error { return s.cluster.Wait() }
 
 // Settled is closed when the controllers have filled their caches and only wait for work; at once where none run.
-func (s *Server) Settled() <-chan struct{} { return s.parts.settled }
+func (s *Server) Settled() <-chan struct{} { return s.cluster.Settled() }
 
 // Config is an administrator's client configuration, over TLS.
-func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.parts.admin) }
+func (s *Server) Config() *rest.Config { return s.cluster.Config() }
 
 // Client is a client of Config. It panics if the cluster is not started.
 func (s *Server) Client() kubernetes.Interface { return kubernetes.NewForConfigOrDie(s.Config()) }
 
 // Kubeconfig is the administrator's kubeconfig file, as JSON (which is YAML).
-func (s *Server) Kubeconfig() []byte { return s.parts.kubeconfig }
+func (s *Server) Kubeconfig() []byte { return s.cluster.Kubeconfig() }
 
 // URL is https://HOST:PORT.
-func (s *Server) URL() string { return s.parts.url }
+func (s *Server) URL() string { return s.cluster.URL() }
 
 // Ready describes the running cluster: its URL, where its kubeconfig lies, and what runs its pods, with the reason where
 // that was found out.
 func (s *Server) Ready() (url, kubeconfig, node string) {
-	return s.parts.url, s.KubeconfigFile, s.parts.nodeText
+	return s.cluster.URL(), s.KubeconfigFile, s.cluster.Node()
 }

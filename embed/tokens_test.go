@@ -56,7 +56,7 @@ func TestTokenSecrets(t *testing.T) {
 		s, ok := e.Object.(*corev1.Secret)
 		return ok && len(s.Data["token"]) > 0
 	})
-	if string(secret.Data["ca.crt"]) != string(s.parts.pki.CA.CertPEM) || string(secret.Data["namespace"]) != "default" {
+	if string(secret.Data["ca.crt"]) != string(s.Config().CAData) || string(secret.Data["namespace"]) != "default" {
 		t.Errorf("filled with %v", secret.Data)
 	}
 	config := rest.AnonymousClientConfig(s.Config())

@@ -90,8 +90,15 @@ func TestNode(t *testing.T) {
 	n.stop()
 }
 
-// startNode starts containerd and a server with its node, whose own files are on a small file system.
+// startNode starts containerd and a server with its node, whose own files are on a small file system. The server listens where machines
+// of the network reach it.
 func startNode(t *testing.T) *realNode {
+	t.Helper()
+	return startNodeWith(t, "--listen", nodeAddress+":0")
+}
+
+// startNodeWith is startNode with flags in place of that address.
+func startNodeWith(t *testing.T, flags ...string) *realNode {
 	t.Helper()
 	n := &realNode{t: t, dir: filepath.Join(t.TempDir(), "data"), outside: netlab.Outside(t), pods: map[string]bool{}}
 	// A data directory is Mortise's before others put something there.
@@ -104,6 +111,7 @@ func startNode(t *testing.T) *realNode {
 		}
 		n.host.removeCgroups(t)
 	})
+	n.args = append([]string{"--node", "cri", "--cri-socket", n.socket}, flags...)
 	n.config = filepath.Join(filepath.Dir(n.dir), "kubelet.yaml")
 	n.write(t, n.config, `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -113,7 +121,7 @@ imageGCHighThresholdPercent: 100
 evictionPressureTransitionPeriod: 1s
 shutdownGracePeriod: 0s
 `)
-	n.args = []string{"--node", "cri", "--cri-socket", n.socket, "--listen", nodeAddress + ":0", "--kubelet-config", n.config}
+	n.args = append(n.args, "--kubelet-config", n.config)
 	n.up(t)
 	return n
 }

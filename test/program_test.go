@@ -61,6 +61,8 @@ func TestMain(m *testing.M) {
 		os.Exit(runInit())
 	case "host":
 		os.Exit(runHost())
+	case "pod":
+		os.Exit(runInPod())
 	}
 	code := m.Run()
 	if builtIn != "" {

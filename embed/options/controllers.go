@@ -41,9 +41,9 @@ type Masks struct {
 }
 
 func (o *Masks) addFlags(f *pflag.FlagSet) {
-	f.Var(&numeral[int]{&o.All, 0}, "node-cidr-mask-size", "how large a node's part of the pods' addresses is, where they are of one family (24 for IPv4, 64 for IPv6)")
-	f.Var(&numeral[int]{&o.IPv4, 0}, "node-cidr-mask-size-ipv4", "the same of IPv4 (24)")
-	f.Var(&numeral[int]{&o.IPv6, 0}, "node-cidr-mask-size-ipv6", "the same of IPv6 (64)")
+	f.Var(&numeral[int]{&o.All, 0}, "node-cidr-mask-size", "Mask size of a node's pod address range in a single-stack cluster. Default: 24 for IPv4, 64 for IPv6.")
+	f.Var(&numeral[int]{&o.IPv4, 0}, "node-cidr-mask-size-ipv4", "Mask size of a node's IPv4 pod address range. Default: 24.")
+	f.Var(&numeral[int]{&o.IPv6, 0}, "node-cidr-mask-size-ipv6", "Mask size of a node's IPv6 pod address range. Default: 64.")
 }
 
 // Endpoints says how endpoints of services are published.
@@ -56,10 +56,10 @@ type Endpoints struct {
 }
 
 func (o *Endpoints) addFlags(f *pflag.FlagSet) {
-	f.Var(&numeral[int]{&o.PerSlice, 100}, "max-endpoints-per-slice", "how many endpoints are in one EndpointSlice")
-	f.Var(&span{&o.Batch, 0}, "endpoint-updates-batch-period", "how long changes of pods are collected before Endpoints are written")
-	f.Var(&span{&o.SliceBatch, 0}, "endpointslice-updates-batch-period", "how long changes of pods are collected before EndpointSlices are written")
-	f.Var(&span{&o.MirrorBatch, 0}, "mirroring-endpointslice-updates-batch-period", "how long changes of mirrored EndpointSlices are collected before they are set right")
+	f.Var(&numeral[int]{&o.PerSlice, 100}, "max-endpoints-per-slice", "Maximum number of endpoints in an EndpointSlice, from 1 to 1000.")
+	f.Var(&span{&o.Batch, 0}, "endpoint-updates-batch-period", "Time for which the endpoints controller collects pod changes before it writes Endpoints.")
+	f.Var(&span{&o.SliceBatch, 0}, "endpointslice-updates-batch-period", "Time for which the EndpointSlice controller collects pod changes before it writes EndpointSlices.")
+	f.Var(&span{&o.MirrorBatch, 0}, "mirroring-endpointslice-updates-batch-period", "Time for which the mirroring controller collects changes of EndpointSlices before it corrects them.")
 }
 
 func (o *Endpoints) check() error {
@@ -88,17 +88,17 @@ type Nodes struct {
 
 func (o *Controllers) addFlags(f *pflag.FlagSet) {
 	n := &o.Nodes
-	f.Var(&span{&n.Grace, 50 * time.Second}, "node-monitor-grace-period", "how long a node may be silent before it counts as lost")
-	f.Var(&span{&n.StartupGrace, time.Minute}, "node-startup-grace-period", "how long a node may be silent that has never reported")
-	f.Var(&span{&n.Period, 5 * time.Second}, "node-monitor-period", "how long changes of nodes are collected before zones are judged")
-	f.Var(&numeral[float32]{&n.EvictionRate, 0.1}, "node-eviction-rate", "nodes a second, of each zone, whose pods are evicted when nodes are lost")
-	f.Var(&numeral[float32]{&n.SecondaryEvictionRate, 0.01}, "secondary-node-eviction-rate", "the same where most of a zone is lost")
-	f.Var(&numeral[int]{&n.LargeZone, 50}, "large-cluster-size-threshold", "up to how many nodes of a zone --secondary-node-eviction-rate is 0")
-	f.Var(&numeral[float32]{&n.UnhealthyZone, 0.55}, "unhealthy-zone-threshold", "which part of a zone, and three nodes at least, has to be lost for it to be unhealthy")
-	f.Var(&numeral[int]{&o.FinishedPods, 12500}, "terminated-pod-gc-threshold", "how many finished pods are kept; all when not above 0")
-	f.Var(&numeral[int]{&o.MirroredAddresses, 1000}, "mirroring-max-endpoints-per-subset", "addresses of one subset of Endpoints that are mirrored to EndpointSlices")
-	f.Var(&span{&o.LegacyTokenPeriod, 365 * 24 * time.Hour}, "legacy-service-account-token-clean-up-period", "after how long without use tokens of service accounts go that were made unasked")
-	f.Var(&span{&o.QuotaPeriod, 5 * time.Minute}, "resource-quota-sync-period", "how long after a change of its use a quota is counted once more")
+	f.Var(&span{&n.Grace, 50 * time.Second}, "node-monitor-grace-period", "Time for which a node may be silent before the controller marks it unhealthy.")
+	f.Var(&span{&n.StartupGrace, time.Minute}, "node-startup-grace-period", "Time for which a starting node may be silent before the controller marks it unhealthy.")
+	f.Var(&span{&n.Period, 5 * time.Second}, "node-monitor-period", "Time for which the node lifecycle controller collects changes of nodes before it evaluates zones.")
+	f.Var(&numeral[float32]{&n.EvictionRate, 0.1}, "node-eviction-rate", "Nodes per second and zone whose pods are deleted when nodes fail and the zone is healthy.")
+	f.Var(&numeral[float32]{&n.SecondaryEvictionRate, 0.01}, "secondary-node-eviction-rate", "Nodes per second and zone whose pods are deleted when nodes fail and the zone is unhealthy.")
+	f.Var(&numeral[int]{&n.LargeZone, 50}, "large-cluster-size-threshold", "Number of nodes of a zone up to which --secondary-node-eviction-rate is taken as 0.")
+	f.Var(&numeral[float32]{&n.UnhealthyZone, 0.55}, "unhealthy-zone-threshold", "Fraction of a zone's nodes, at least three, that must be not ready for the zone to be unhealthy.")
+	f.Var(&numeral[int]{&o.FinishedPods, 12500}, "terminated-pod-gc-threshold", "Number of terminated pods that may exist before the collector deletes terminated pods. 0 or less keeps all.")
+	f.Var(&numeral[int]{&o.MirroredAddresses, 1000}, "mirroring-max-endpoints-per-subset", "Maximum number of addresses of an Endpoints subset that are mirrored to EndpointSlices, from 1 to 1000.")
+	f.Var(&span{&o.LegacyTokenPeriod, 365 * 24 * time.Hour}, "legacy-service-account-token-clean-up-period", "Time since the last use after which an auto-generated service-account token Secret is deleted.")
+	f.Var(&span{&o.QuotaPeriod, 5 * time.Minute}, "resource-quota-sync-period", "Time after a change of usage after which the controller recalculates a quota.")
 	o.Masks.addFlags(f)
 	o.Endpoints.addFlags(f)
 	o.addSyncs(f)

@@ -12,5 +12,5 @@ type Egress struct {
 }
 
 func (o *Egress) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ConfigFile, "egress-selector-config-file", o.ConfigFile, "EgressSelectorConfiguration: which proxy leads to nodes, pods and services, and which to webhooks that have a URL")
+	f.StringVar(&o.ConfigFile, "egress-selector-config-file", o.ConfigFile, "File of an EgressSelectorConfiguration: the proxies for connections to nodes, pods, services and webhooks.")
 }

@@ -27,13 +27,13 @@ type Election struct {
 }
 
 func (o *Election) addFlags(f *pflag.FlagSet) {
-	addSwitch(f, &o.Elect, "leader-elect", false, "hold a Lease while controllers and scheduler run, so that of several servers on one store one runs them")
-	f.Var(&span{&o.LeaseDuration, 15 * time.Second}, "leader-elect-lease-duration", "how long others wait for a holder of the Lease that is silent")
-	f.Var(&span{&o.RenewDeadline, 10 * time.Second}, "leader-elect-renew-deadline", "how long the holder of the Lease tries to renew it before it stops")
-	f.Var(&span{&o.RetryPeriod, 2 * time.Second}, "leader-elect-retry-period", "how often the Lease is renewed, or tried for")
-	f.StringVar(&o.Lock, "leader-elect-resource-lock", o.Lock, `the kind of object that is held: "leases", which is what it is when empty`)
-	f.StringVar(&o.Namespace, "leader-elect-resource-namespace", o.Namespace, "the Lease's namespace; kube-system when empty")
-	f.StringVar(&o.Name, "leader-elect-resource-name", o.Name, "the name of the controllers' Lease; kube-controller-manager when empty")
+	addSwitch(f, &o.Elect, "leader-elect", false, "Hold a Lease while controllers and scheduler run, so that one of several servers on a store runs them.")
+	f.Var(&span{&o.LeaseDuration, 15 * time.Second}, "leader-elect-lease-duration", "Time for which other servers wait for a silent leader before they try to acquire the Lease.")
+	f.Var(&span{&o.RenewDeadline, 10 * time.Second}, "leader-elect-renew-deadline", "Time for which the leader tries to renew the Lease before it stops leading.")
+	f.Var(&span{&o.RetryPeriod, 2 * time.Second}, "leader-elect-retry-period", "Time between attempts to acquire or renew the Lease.")
+	f.StringVar(&o.Lock, "leader-elect-resource-lock", o.Lock, "Kind of object that is the lock. Allowed: leases. Default: leases.")
+	f.StringVar(&o.Namespace, "leader-elect-resource-namespace", o.Namespace, "Namespace of the Leases. Default: kube-system.")
+	f.StringVar(&o.Name, "leader-elect-resource-name", o.Name, "Name of the controllers' Lease. Default: kube-controller-manager.")
 }
 
 // Durations are the three with defaults filled in.

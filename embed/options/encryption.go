@@ -14,6 +14,6 @@ type Encryption struct {
 }
 
 func (o *Encryption) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "file of an EncryptionConfiguration: which resources are encrypted at rest, and by what")
-	f.BoolVar(&o.Reload, "encryption-provider-config-automatic-reload", o.Reload, "follow the encryption configuration: a good new file takes effect, a bad one changes nothing")
+	f.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "File of an EncryptionConfiguration: which resources are encrypted at rest, and by which providers.")
+	f.BoolVar(&o.Reload, "encryption-provider-config-automatic-reload", o.Reload, "Reload the file of --encryption-provider-config when it changes. An invalid file changes nothing.")
 }

@@ -24,8 +24,8 @@ const (
 )
 
 func (o *Explain) addFlags(f *pflag.FlagSet) {
-	f.BoolVar(&o.Enabled, "explain", o.Enabled, "keep, of each write, what changed or refused it on its way, for mortise explain")
-	f.IntVar(&o.Memory, "explain-memory", ExplainMemory, "mebibytes of memory that this takes at most; the oldest is forgotten first")
+	f.BoolVar(&o.Enabled, "explain", o.Enabled, "Record traces of writes for \"mortise explain\".")
+	f.IntVar(&o.Memory, "explain-memory", ExplainMemory, "Maximum memory for traces of writes, in MiB. The oldest traces are dropped first.")
 }
 
 // Check refuses what makes no sense.

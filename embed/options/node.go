@@ -29,9 +29,9 @@ func (o *Node) Root(dataDir string) string {
 func (o *Node) AddFlags(f *pflag.FlagSet) { o.addFlags(f) }
 
 func (o *Node) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ConfigFile, "kubelet-config", o.ConfigFile, "KubeletConfiguration `file` of the node, where it is a real one")
-	f.StringVar(&o.ConfigDir, "kubelet-config-dir", o.ConfigDir, "`directory` of drop-ins (*.conf) that are merged over the KubeletConfiguration")
-	f.StringVar(&o.RootDir, "root-dir", o.RootDir, "`directory` of a real node's volumes (default DATA-DIR/kubelet); to take over a kubelet's pods, that kubelet's: /var/lib/kubelet")
+	f.StringVar(&o.ConfigFile, "kubelet-config", o.ConfigFile, "File of a KubeletConfiguration for a real node.")
+	f.StringVar(&o.ConfigDir, "kubelet-config-dir", o.ConfigDir, "Directory of drop-in files (*.conf) that are merged over the KubeletConfiguration, in the order of their names.")
+	f.StringVar(&o.RootDir, "root-dir", o.RootDir, "Directory of a real node's pod volumes. Default: DATA-DIR/kubelet. Set it to /var/lib/kubelet to take over a kubelet's pods.")
 }
 
 // Kubelets say how the API server reaches nodes.
@@ -42,5 +42,5 @@ type Kubelets struct {
 }
 
 func (o *Kubelets) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.CAFile, "kubelet-certificate-authority", o.CAFile, "`file` with the authorities of nodes' serving certificates; without it, the cluster's own authority and the keys that nodes have published")
+	f.StringVar(&o.CAFile, "kubelet-certificate-authority", o.CAFile, "File of certificate authorities for nodes' serving certificates. Default: the cluster's own and the keys that nodes publish.")
 }

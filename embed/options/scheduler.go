@@ -32,7 +32,7 @@ func (o *Scheduler) Check() error {
 }
 
 func (o *Scheduler) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.ConfigFile, "scheduler-config", o.ConfigFile, "KubeSchedulerConfiguration `file`: profiles, plug-ins and their arguments, extenders")
-	f.IntVar(&o.ExtenderFailures, "scheduler-extender-breaker-failures", o.ExtenderFailures, "failures in a row after which a scheduler extender is not asked for a while, and counts as failing at once; 0: it is always asked")
-	f.DurationVar(&o.ExtenderPause, "scheduler-extender-breaker-pause", o.ExtenderPause, "how long such an extender is not asked before one question tries it; 0: 10s")
+	f.StringVar(&o.ConfigFile, "scheduler-config", o.ConfigFile, "File of a KubeSchedulerConfiguration: profiles, plug-ins and their arguments, extenders.")
+	f.IntVar(&o.ExtenderFailures, "scheduler-extender-breaker-failures", o.ExtenderFailures, "Number of consecutive failures after which a scheduler extender is not called for a while. 0 always calls it.")
+	f.DurationVar(&o.ExtenderPause, "scheduler-extender-breaker-pause", o.ExtenderPause, "Time for which a failing scheduler extender is not called before it is tried again. 0 means 10s.")
 }

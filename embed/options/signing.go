@@ -27,17 +27,17 @@ type Signing struct {
 type SigningFiles struct{ CertFile, KeyFile string }
 
 func (o *Signing) addFlags(f *pflag.FlagSet) {
-	f.Var(&span{&o.Duration, 365 * 24 * time.Hour}, "cluster-signing-duration", "how long certificates are good at most that are asked for by CertificateSigningRequests")
+	f.Var(&span{&o.Duration, 365 * 24 * time.Hour}, "cluster-signing-duration", "Maximum validity of certificates that are signed for CertificateSigningRequests.")
 	add := func(to *SigningFiles, name, of string) {
-		f.StringVar(&to.CertFile, name+"-cert-file", "", "certificate of the authority that signs for "+of)
-		f.StringVar(&to.KeyFile, name+"-key-file", "", "key of the authority that signs for "+of)
+		f.StringVar(&to.CertFile, name+"-cert-file", "", "File of the certificate of the CA that signs for "+of+". Default: the cluster's CA.")
+		f.StringVar(&to.KeyFile, name+"-key-file", "", "File of the private key of the CA that signs for "+of+". Default: the cluster's CA.")
 	}
 	add(&o.All, "cluster-signing", "all signers of kubernetes.io")
 	add(&o.KubeletServing, "cluster-signing-kubelet-serving", "kubernetes.io/kubelet-serving")
 	add(&o.KubeletClient, "cluster-signing-kubelet-client", "kubernetes.io/kube-apiserver-client-kubelet")
 	add(&o.APIClient, "cluster-signing-kube-apiserver-client", "kubernetes.io/kube-apiserver-client")
 	add(&o.LegacyUnknown, "cluster-signing-legacy-unknown", "kubernetes.io/legacy-unknown")
-	f.StringVar(&o.RootCAFile, "root-ca-file", "", "certificates that kube-root-ca.crt and tokens in secrets say are to be trusted")
+	f.StringVar(&o.RootCAFile, "root-ca-file", "", "File of the root CA to publish in the ConfigMap kube-root-ca.crt and in service-account token Secrets. Default: the cluster's CA.")
 }
 
 func (o *Signing) check() error {

@@ -12,5 +12,5 @@ type Simulated struct {
 }
 
 func (o *Simulated) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.NodesFile, "simulated-nodes", o.NodesFile, "SimulatedNodes `file` of config.mortise.dev/v1alpha1: groups of simulated nodes with capacities, labels, taints and zones, and how long pods take in each phase; in place of --nodes")
+	f.StringVar(&o.NodesFile, "simulated-nodes", o.NodesFile, "File of a SimulatedNodes of config.mortise.dev/v1alpha1, which describes groups of simulated nodes. Excludes --nodes.")
 }

@@ -18,7 +18,7 @@ type atOnce struct {
 	most             int // 0: any number
 }
 
-// concurrent are the flags that say how many objects a controller works on at once.
+// concurrent are the flags of how many objects a controller syncs concurrently.
 var concurrent = []atOnce{
 	{"concurrent-cron-job-syncs", "cronjob-controller", 5, 0},
 	{"concurrent-daemonset-syncs", "daemonset-controller", 2, 0},
@@ -44,7 +44,7 @@ var concurrent = []atOnce{
 
 func (o *Controllers) addSyncs(f *pflag.FlagSet) {
 	for _, c := range concurrent {
-		f.Var(&syncs{&o.Syncs, c.controller, c.without}, c.flag, "how many objects "+c.controller+" works on at once")
+		f.Var(&syncs{&o.Syncs, c.controller, c.without}, c.flag, "Number of objects that "+c.controller+" syncs concurrently.")
 	}
 }
 

@@ -94,3 +94,27 @@ func (v *pairs) String() string {
 }
 
 func (v *pairs) Type() string { return "mapStringString" }
+
+// Append adds a pair, for [pflag.SliceValue].
+func (v *pairs) Append(s string) error { return v.Set(s) }
+
+// Replace puts pairs in place of those that were set.
+func (v *pairs) Replace(list []string) error {
+	*v.to = nil
+	for _, s := range list {
+		if err := v.Set(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// GetSlice are the pairs, sorted.
+func (v *pairs) GetSlice() []string {
+	out := make([]string, 0, len(*v.to))
+	for key, value := range *v.to {
+		out = append(out, key+"="+value)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -20,14 +21,11 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/environ"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
-
-func describe(pod *corev1.Pod) string {
-	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
-}
 
 func backoffKey(uid types.UID, c *corev1.Container) string {
 	return fmt.Sprintf("%s/%s/%x", uid, c.Name, podstate.Hash(c))
@@ -43,16 +41,16 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 		n.recorder.Event(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+message)
 		return retryLate
 	}
-	if ok, why := n.networkReady(); !ok && !pod.Spec.HostNetwork {
+	if ok, why := n.nodeStatus.NetworkReady(); !ok && !pod.Spec.HostNetwork {
 		n.recorder.Event(pod, corev1.EventTypeWarning, "NetworkNotReady", "network is not ready: "+why)
-		n.runtimeTrouble()
+		n.nodeStatus.Resync()
 		return retrySoon
 	}
 	handler, err := n.runtimeHandler(ctx, pod)
 	if err != nil {
 		return failed(err.Error())
 	}
-	users, err := n.giveUsers(pod, handler)
+	users, err := n.users.Give(pod, handler)
 	if err != nil {
 		return failed(err.Error())
 	}
@@ -75,7 +73,7 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decide.Action) (started bool, retry time.Duration) {
 	var todo []*corev1.Container
 	for _, e := range act.Ephemeral {
-		todo = append(todo, container(pod, e.Name))
+		todo = append(todo, podspec.Container(pod, e.Name))
 	}
 	todo = append(todo, act.Start...)
 	for _, c := range todo {
@@ -102,10 +100,10 @@ func (w *worker) startContainers(ctx context.Context, pod *corev1.Pod, act decid
 // noteWaiting writes down why containers that back off do so, and forgets what no longer holds.
 func (w *worker) noteWaiting(pod *corev1.Pod, act decide.Action) {
 	for _, held := range act.Waiting {
-		c := container(pod, held.Name)
-		message := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", held.For, held.Name, describe(pod))
+		c := podspec.Container(pod, held.Name)
+		message := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", held.For, held.Name, podspec.Describe(pod))
 		if was := w.waiting[held.Name]; was.Reason != "CrashLoopBackOff" || was.Message != message {
-			w.n.containerEvent(pod, c, corev1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", held.Name, describe(pod)))
+			w.n.containerEvent(pod, c, corev1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", held.Name, podspec.Describe(pod)))
 		}
 		w.waiting[held.Name] = corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: message}
 	}
@@ -126,10 +124,10 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		return wait, &corev1.ContainerStateWaiting{Reason: reason, Message: message}
 	}
 	last := w.state.NewestExited(c.Name)
-	images, wait, failure := n.ensureImageVolumes(ctx, pod, c)
+	images, wait, failure := n.images.EnsureVolumes(ctx, pod, c)
 	var image *runtimeapi.Image
 	if failure == nil {
-		image, wait, failure = n.ensureImage(ctx, pod, c)
+		image, wait, failure = n.images.Ensure(ctx, pod, c)
 	}
 	if failure != nil {
 		if ctx.Err() == nil {
@@ -138,7 +136,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 		return wait, failure
 	}
 	restarts := w.restartCount(pod, c)
-	users, err := n.usersOf(pod)
+	users, err := n.users.Of(pod)
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
@@ -173,7 +171,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 			}
 			n.containerEvent(pod, c, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
 			if err := n.stopContainer(ctx, pod, c, id, grace(pod)); err != nil && ctx.Err() == nil {
-				n.Logger.Warn("stop container after its postStart hook failed", "pod", describe(pod), "container", c.Name, "err", err)
+				n.Logger.Warn("stop container after its postStart hook failed", "pod", podspec.Describe(pod), "container", c.Name, "err", err)
 			}
 			return retrySoon, &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: err.Error()}
 		}
@@ -225,7 +223,7 @@ func (n *node) containerConfig(ctx context.Context, s starting) (*runtimeapi.Con
 		return nil, fmt.Errorf("list services: %w", err)
 	}
 	env, err := environ.Make(environ.Input{
-		Pod: pod, Container: c, PodIPs: ips, HostIPs: n.ips(), Allocatable: n.allocatable(), Services: services,
+		Pod: pod, Container: c, PodIPs: ips, HostIPs: n.ips(), Allocatable: n.resources.Allocatable(), Services: services,
 		ConfigMap: func(name string) (*corev1.ConfigMap, error) { return n.objects.ConfigMap(ctx, pod.Namespace, name) },
 		Secret:    func(name string) (*corev1.Secret, error) { return n.objects.Secret(ctx, pod.Namespace, name) },
 	})
@@ -300,23 +298,17 @@ func (n *node) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 
 // containerEvent records an event on one container of the pod.
 func (n *node) containerEvent(pod *corev1.Pod, c *corev1.Container, kind, reason, message string) {
-	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}
-	if c != nil && c.Name != "" {
-		ref.FieldPath = fieldPath(pod, c.Name)
-	}
-	n.recorder.Event(ref, kind, reason, message)
+	n.recorder.Event(podspec.ContainerReference(pod, c), kind, reason, message)
 }
 
-func fieldPath(pod *corev1.Pod, name string) string {
-	for _, c := range pod.Spec.InitContainers {
-		if c.Name == name {
-			return fmt.Sprintf("spec.initContainers{%s}", name)
-		}
+// runtimeHandler is the handler that the pod's runtime class names.
+func (n *node) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, error) {
+	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
+		return "", nil
 	}
-	for _, c := range pod.Spec.EphemeralContainers {
-		if c.Name == name {
-			return fmt.Sprintf("spec.ephemeralContainers{%s}", name)
-		}
+	class, err := n.client.NodeV1().RuntimeClasses().Get(ctx, *pod.Spec.RuntimeClassName, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("Failed to create sandbox for pod %q: %w", podspec.Describe(pod), err) // upstream's words
 	}
-	return fmt.Sprintf("spec.containers{%s}", name)
+	return class.Handler, nil
 }

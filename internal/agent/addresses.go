@@ -5,8 +5,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -36,8 +34,15 @@ func (n *node) findAddresses(ctx context.Context) (err error) {
 		}
 		n.Addresses = n.finds
 	}
-	n.Addresses.Tell(n.addressesChanged)
 	return nil
+}
+
+// followAddresses follows the addresses of the machine, where they are the node's.
+func (n *node) followAddresses(ctx context.Context) error {
+	if n.finds == nil {
+		return nil
+	}
+	return n.finds.Run(ctx)
 }
 
 // ips are where others reach the node now.
@@ -45,39 +50,12 @@ func (n *node) ips() []string { return n.Addresses.Texts() }
 
 // addressesChanged has the Node written anew, and the status of each pod.
 func (n *node) addressesChanged() {
-	n.runtimeTrouble() // the heartbeat looks
+	n.nodeStatus.Resync()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range n.workers {
 		w.wake()
 	}
-}
-
-// replaceAddresses has a patch of a Node's status replace all addresses, if they are others. By themselves patches tell addresses by
-// their types, and a node may have two of one.
-func replaceAddresses(patch []byte, have, want []corev1.NodeAddress) ([]byte, error) {
-	if slices.Equal(have, want) {
-		return patch, nil
-	}
-	var whole map[string]any
-	if err := json.Unmarshal(patch, &whole); err != nil {
-		return nil, fmt.Errorf("read patch of node's status: %w", err)
-	}
-	status, _ := whole["status"].(map[string]any)
-	if status == nil {
-		status = map[string]any{}
-	}
-	list := []any{map[string]any{"$patch": "replace"}}
-	for _, a := range want {
-		list = append(list, a)
-	}
-	delete(status, "$setElementOrder/addresses")
-	status["addresses"], whole["status"] = list, status
-	patch, err := json.Marshal(whole)
-	if err != nil {
-		return nil, fmt.Errorf("encode node's addresses: %w", err)
-	}
-	return patch, nil
 }
 
 // podIPs are the pod's addresses, in the order of the node's.

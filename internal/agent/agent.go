@@ -10,42 +10,18 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/klog/v2"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
-	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
-	"github.com/mortise-dev/mortise/internal/agent/probe"
-	"github.com/mortise-dev/mortise/internal/agent/pullmanager"
-	"github.com/mortise-dev/mortise/internal/agent/runconfig"
-	"github.com/mortise-dev/mortise/internal/agent/staticpods"
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
-	"github.com/mortise-dev/mortise/internal/agent/userns"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
@@ -91,11 +67,13 @@ type Options struct {
 	Labels  map[string]string // beside the well-known ones
 	MaxPods int64             // 110
 
-	// The node's own API is served on Listen (host:port; ":10250" is usual) by API with TLS.
-	// Without API nothing is served, and pods have no logs or exec.
+	// The node's own API is served on Listen (host:port; ":10250" is usual) by API with TLS. Port 0 is 10250 where that is free, else
+	// any free port. Without API nothing is served, and pods have no logs or exec.
 	Listen string
 	TLS    *tls.Config
 	API    ServeFunc
+	// Admit, if set, wraps the listener of the node's API with one that accepts some of the connections.
+	Admit func(net.Listener) net.Listener
 
 	// Relist is how often the runtime is asked for everything, as a safety under its
 	// events: one second where it has no events, ten where it has.
@@ -109,6 +87,7 @@ type Options struct {
 
 	Metrics  *Metrics // what the node counts; nil: nobody reads it
 	Mounter  volumes.Mounter
+	Volumes  []volumes.Factory // the plug-ins that make volumes; a volume of another type fails
 	Recorder record.EventRecorder
 	Logger   *slog.Logger
 	Clock    clock.WithTicker
@@ -167,337 +146,5 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// node is a running node.
-type node struct {
-	Options
-	client   kubernetes.Interface
-	cri      *cri.Client
-	config   runconfig.Node
-	machine  hardware
-	volumes  *volumes.Manager
-	users    *userns.Table
-	probes   *probe.Manager
-	measured measured // volumes
-	objects  *objects
-	services corev1listers.ServiceLister
-	recorder record.EventRecorder
-	hooks    []hook
-	settings settings
-	static   statics
-	finds    *uplink.Addresses // which are the node's own to follow; nil: none
-
-	pressure  pressure
-	collector collector
-
-	containerBackoff, imageBackoff *backoff.Table
-
-	port      int32    // of the node's API
-	installed []string // the ranges of the CNI configuration; the heartbeat's own
-
-	mu      sync.Mutex
-	workers map[types.UID]*worker
-	running sync.WaitGroup  // of workers
-	ctx     context.Context // of workers
-	synced  bool            // the pods of this node are all known
-	leaving bool            // the node shuts down
-	ready   readiness
-	changed chan struct{} // the node's condition may have changed
-
-	handlers     []corev1.NodeRuntimeHandler  // of the runtime
-	able         []*runtimeapi.RuntimeHandler // the same, as the runtime says it
-	strictGroups bool                         // the runtime knows SupplementalGroupsPolicy
-
-	pullFailures map[string]failure
-	pulls        *pullmanager.Manager // nil: a pod may use every image of the node
-	images       []corev1.ContainerImage
-}
-
-// Run registers the node and makes its pods real, until ctx is done. Pods go on running
-// after it has returned.
-func Run(ctx context.Context, options Options) error {
-	o, err := options.withDefaults()
-	if err != nil {
-		return err
-	}
-	ctx = klog.NewContext(ctx, klog.Logger{})
-	runtime, err := cri.Dial(ctx, o.RuntimeEndpoint)
-	if err != nil {
-		return err
-	}
-	defer runtime.Close(context.WithoutCancel(ctx))
-
-	n := &node{
-		Options: o, client: o.Client, cri: runtime,
-		containerBackoff: backoff.New(o.restartPeriod()), imageBackoff: backoff.New(backoff.Max),
-		workers: map[types.UID]*worker{}, changed: make(chan struct{}, 1),
-		pullFailures: map[string]failure{}, pressure: pressure{eased: make(chan struct{})},
-	}
-	if n.Measure == nil {
-		n.Measure = n.measure
-	}
-	if err := n.prepare(ctx); err != nil {
-		return err
-	}
-	var listener net.Listener
-	if o.API != nil {
-		if listener, err = n.listen(); err != nil {
-			return err
-		}
-		defer listener.Close()
-	}
-	health, err := n.listenHealthz(ctx)
-	if err != nil {
-		return err
-	}
-	if health != nil {
-		defer health.Close()
-	}
-	outer := ctx
-	ctx, leave := n.outlast(ctx)
-	defer leave()
-	group, ctx := errgroup.WithContext(ctx)
-	n.ctx = ctx
-	for _, there := range []prometheus.Collector{newNodeCollector(n), newRecordCollector(n)} {
-		if err := n.Metrics.registry.Register(there); err != nil {
-			return fmt.Errorf("register metrics: %w", err)
-		}
-		defer n.Metrics.registry.Unregister(there)
-	}
-	n.objects = newObjects(ctx, n.client, n.NodeName, n.wakeUsers)
-	n.volumes.Sources = n.objects
-	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {
-		n.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
-	}
-	n.hooks = hooks(n)
-
-	if o.Recorder == nil {
-		client, err := o.eventClient()
-		if err != nil {
-			return err
-		}
-		broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
-		broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
-		defer broadcaster.Shutdown()
-		n.recorder = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: "kubelet", Host: n.NodeName})
-	} else {
-		n.recorder = o.Recorder
-	}
-	n.askRuntime(ctx)
-	all := informers.NewSharedInformerFactory(n.client, 0)
-	n.services = all.Core().V1().Services().Lister()
-	sources := n.staticSources()
-	group.Go(func() error { return staticpods.Run(ctx, sources) })
-	group.Go(func() error { return n.watchRuntime(ctx) })
-	if n.finds != nil {
-		group.Go(func() error { return n.finds.Run(ctx) })
-	}
-	group.Go(func() error { return n.collectGarbage(ctx) })
-	group.Go(func() error { return n.rotateLogs(ctx) })
-	group.Go(func() error { return n.removeOrphans(ctx) })
-	group.Go(func() error { return n.watchPressure(ctx) })
-	group.Go(func() error { return n.shutDown(outer, ctx, leave) })
-	group.Go(func() error { return n.collectImages(ctx) })
-	if health != nil {
-		group.Go(func() error { return n.serveHealthz(ctx, health) })
-	}
-	if listener != nil {
-		group.Go(func() error { return o.API(ctx, n, listener) })
-	}
-	// All above goes on without an API server; the rest begins when there is one.
-	var factories []informers.SharedInformerFactory
-	group.Go(func() error {
-		if err := n.registerAtLast(ctx); err != nil || ctx.Err() != nil {
-			return err
-		}
-		podInformer, following, err := n.follow(ctx, all)
-		factories = following
-		if err != nil {
-			return err
-		}
-		group.Go(func() error { return n.heartbeat(ctx) })
-		if !cache.WaitForCacheSync(ctx.Done(), podInformer.HasSynced) {
-			return nil
-		}
-		n.mu.Lock()
-		n.synced = true
-		for _, w := range n.workers {
-			w.wake()
-		}
-		n.mu.Unlock()
-		n.lookForOrphans()
-		if o.Started != nil {
-			o.Started(n)
-		}
-		return nil
-	})
-	err = group.Wait()
-	// No new work first, then those who do it, then those whom they asked.
-	for _, f := range factories {
-		f.Shutdown()
-	}
-	n.running.Wait()
-	n.objects.wait()
-	n.probes.Wait()
-	return err
-}
-
-// prepare finds out what the node has, and makes its parts.
-func (n *node) prepare(ctx context.Context) error {
-	err := checkMachine(n.Kubelet)
-	if err != nil {
-		return err
-	}
-	if n.machine, err = look(n.RootDir); err != nil {
-		return err
-	}
-	if err := n.readSettings(); err != nil {
-		return err
-	}
-	if err := n.findAddresses(ctx); err != nil {
-		return err
-	}
-	driver, err := n.cri.CgroupDriver(ctx, driver(n.Kubelet))
-	if err != nil {
-		return err
-	}
-	n.config = runconfig.Node{
-		LogDir: n.LogDir, ClusterDNS: n.ClusterDNS, ClusterDomain: n.ClusterDomain, CgroupDriver: driver,
-		MemoryBytes: n.machine.memory, LowestOOMScore: n.machine.lowestOOMScore,
-		CgroupRoot: n.Kubelet.CgroupRoot, Flat: !*n.Kubelet.CgroupsPerQOS, SeccompDefault: *n.Kubelet.SeccompDefault,
-		NoQuota: !*n.Kubelet.CPUCFSQuota, QuotaPeriod: n.Kubelet.CPUCFSQuotaPeriod.Duration,
-	}
-	n.config.Swap = runconfig.Swap{
-		Bound: boundsSwap(), Unified: unified(), Limited: n.Kubelet.MemorySwap.SwapBehavior == "LimitedSwap" && unified(), Bytes: n.machine.swap,
-	}
-	// With its gate off, a factor is only kubelet's old default.
-	if on, written := n.Kubelet.FeatureGates["MemoryQoS"]; n.Kubelet.MemoryThrottlingFactor != nil && unified() && (on || !written) {
-		memory := n.allocatable()[corev1.ResourceMemory]
-		n.config.Throttle = runconfig.Throttle{Factor: *n.Kubelet.MemoryThrottlingFactor, Allocatable: memory.Value()}
-	}
-	for _, p := range n.machine.hugePages {
-		n.config.HugePages = append(n.config.HugePages, p.size)
-	}
-	if text, err := os.ReadFile(*n.Kubelet.ResolverConfig); err == nil {
-		n.config.HostServers, n.config.HostSearches, n.config.HostOptions = runconfig.ParseResolvConf(string(text))
-	}
-	n.volumes = &volumes.Manager{Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.allocatable()}
-	n.probes = &probe.Manager{
-		Prober: &probe.Prober{Exec: n.execForProbe}, Clock: n.Clock,
-		Changed: n.wake, Report: n.reportProbe,
-	}
-	for _, dir := range []string{filepath.Join(n.RootDir, "pods"), n.LogDir} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("make node's directory: %w", err)
-		}
-	}
-	if err := n.openPulls(ctx); err != nil {
-		return err
-	}
-	if err := n.adoptUsers(ctx); err != nil {
-		return err
-	}
-	if n.PodCIDR != "" {
-		return n.installCNI(false, n.PodCIDR)
-	}
-	return nil
-}
-
-// installCNI configures the pod network where nobody else has. Again: also if it is as it should be already.
-func (n *node) installCNI(again bool, cidrs ...string) error {
-	if n.CNIConfDir == "-" {
-		return nil
-	}
-	path, ours, err := cni.Install(cni.Options{
-		Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, PodCIDRs: cidrs, DataDir: n.CNIDataDir, Bridge: n.CNIBridge, MTU: n.PodMTU,
-		Masquerade: !n.Masqueraded, Again: again,
-	})
-	if err != nil {
-		return fmt.Errorf("install CNI configuration: %w", err)
-	}
-	n.Logger.Info("pod network configured", "file", path, "ours", ours, "again", again)
-	return nil
-}
-
-func (n *node) listen() (net.Listener, error) {
-	address := n.Listen
-	if address == "" {
-		address = ":10250"
-	}
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen for the node's API: %w", err)
-	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read own address: %w", err), listener.Close())
-	}
-	number, err := strconv.ParseInt(port, 10, 32)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read own port: %w", err), listener.Close())
-	}
-	n.port = int32(number)
-	if n.TLS != nil {
-		listener = tls.NewListener(listener, n.TLS)
-	}
-	return listener, nil
-}
-
-// follow starts the informers: this node's pods, and all services for the environment.
-func (n *node) follow(ctx context.Context, all informers.SharedInformerFactory) (cache.SharedIndexInformer, []informers.SharedInformerFactory, error) {
-	mine := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", n.NodeName).String()
-	}))
-	serviceInformer := all.Core().V1().Services().Informer()
-	pods := mine.Core().V1().Pods().Informer()
-	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { n.podTold(obj.(*corev1.Pod)) },
-		UpdateFunc: func(old, obj any) { n.podChanged(old.(*corev1.Pod), obj.(*corev1.Pod)) },
-		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
-			}
-			if pod, ok := obj.(*corev1.Pod); ok {
-				n.podDeleted(pod)
-			}
-		},
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("follow pods: %w", err)
-	}
-	factories := []informers.SharedInformerFactory{all, mine}
-	if n.PodCIDR == "" && n.CNIConfDir != "-" {
-		own, err := n.followOwn()
-		if err != nil {
-			return nil, nil, err
-		}
-		factories = append(factories, own)
-		own.Start(ctx.Done())
-	}
-	all.Start(ctx.Done())
-	// A pod's environment has the services that were there before it: they come first.
-	if !cache.WaitForCacheSync(ctx.Done(), serviceInformer.HasSynced) {
-		return pods, factories, nil
-	}
-	mine.Start(ctx.Done())
-	return pods, factories, nil
-}
-
-// followOwn makes the informer of the node itself, which tells when it is given its range of addresses.
-func (n *node) followOwn() (informers.SharedInformerFactory, error) {
-	own := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", n.NodeName).String()
-	}))
-	given := func(before, now *corev1.Node) {
-		if now.Name == n.NodeName && !slices.Equal(before.Spec.PodCIDRs, now.Spec.PodCIDRs) {
-			n.runtimeTrouble() // the heartbeat looks
-		}
-	}
-	_, err := own.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { given(&corev1.Node{}, obj.(*corev1.Node)) },
-		UpdateFunc: func(old, obj any) { given(old.(*corev1.Node), obj.(*corev1.Node)) },
-	})
-	if err != nil {
-		return nil, fmt.Errorf("follow own node: %w", err)
-	}
-	return own, nil
-}
+// DecodePods reads a manifest of static pods for the node of the name.
+type DecodePods func(data []byte, source string, file bool, node string) ([]*corev1.Pod, error)

@@ -24,6 +24,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -40,6 +41,7 @@ type cluster struct {
 func newCluster(t *testing.T, options Options) *cluster {
 	var made atomic.Int64
 	c := &cluster{t: t, client: fake.NewClientset(), options: options}
+	c.options.Volumes = builtin.VolumePlugins()
 	if given, ok := options.Client.(*fake.Clientset); ok {
 		c.client = given
 	}

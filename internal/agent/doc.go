@@ -6,24 +6,36 @@
 //
 // Read it in this order:
 //
-//	agent.go      Options and Run: what is started, and in which order it stops
+//	agent.go      Options: what a node is made from
+//	run.go        Run: the rooms that are made, and THE table of the parts that run, in the order in which they stop
 //	node.go       the contract that the node's HTTP API (package server) is built on
-//	register.go   the Node object, its conditions and its lease
 //	watch.go      what wakes workers: the runtime's events and, as safety, listing it
 //	worker.go     one goroutine a pod; level-driven: look at everything, decide, act
 //	hooks.go      THE ordered table of what is done for a pod before it has a sandbox
-//	act.go        carrying a decision out: sandboxes and containers; images.go, lifecycle.go
+//	act.go        carrying a decision out: sandboxes and containers; lifecycle.go
 //	terminate.go  preStop, grace, removal
+//	pods.go       what the rooms below ask about pods, and how they have them ended
 //	status.go     writing what came of it to the API server
-//	static.go     pods from files and pages (package staticpods), and their mirrors in the API server
-//	eviction.go   what runs short (measure.go, package evict) and who goes for it; imagecollect.go, images that nobody uses
-//	shutdown.go   ending all pods before the node goes, where that is configured
 //	serve.go      logs, exec and the like, for the node's API
 //
-// Under it are packages that know nothing of workers. Pure: podstate (what the runtime
-// knows, and kubelet's words for it), decide (the next step), podstatus (the status),
-// environ (variables), runconfig (what the runtime is asked for), backoff. With effects:
-// cri (the runtime's client), volumes, probe, cni.
+// Under it are rooms, each with its own state and lock, which know each other by small interfaces only:
+//
+//	nodestatus   the Node object, its conditions, its lease, and the pod network
+//	images       pulls, credentials and the collection of images (packages pullmanager, imagegc)
+//	eviction     what runs short, and which pod is evicted for it (package evict)
+//	shutdown     ending all pods before the node goes, where that is configured
+//	stats        what the node and its pods use
+//	objectcache  the ConfigMaps, Secrets, trust bundles and certificate requests of pods
+//	static       pods from files and pages (package staticpods), and their mirrors in the API server
+//	cgroups      the bounds of pods, and of all pods together
+//	userns       the user namespaces of pods
+//	containerlog the rotation of logs
+//	volumes, probe
+//
+// And packages that know nothing of any of them. Pure: podspec (a pod's definition), podstate (what the runtime
+// knows, and kubelet's words for it), decide (the next step), podstatus (the status), allocatable (what the node offers),
+// environ (variables), runconfig (what the runtime is asked for), backoff. With effects: cri (the runtime's client),
+// hardware (the machine), cni.
 //
 // The truth about what runs is in the runtime, never in this process: a restart of
 // Mortise reads it back and leaves what runs alone.

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/machine"
 )
 
@@ -114,7 +115,7 @@ func TestEndToEnd(t *testing.T) {
 			t.Errorf("end: %+v", end)
 		}
 		var out, errs bytes.Buffer
-		if err := c.node.ContainerLogs(t.Context(), Target{Namespace: "default", Pod: "talk", Container: "c"}, &corev1.PodLogOptions{}, &out, &errs); err != nil {
+		if err := c.node.ContainerLogs(t.Context(), podspec.Target{Namespace: "default", Pod: "talk", Container: "c"}, &corev1.PodLogOptions{}, &out, &errs); err != nil {
 			t.Error(err)
 		}
 		if out.String() != "out\n" || errs.String() != "err\n" {
@@ -155,7 +156,7 @@ func TestEndToEnd(t *testing.T) {
 		pod := c.await("vol", "ready", isReady)
 		c.awaitLog("vol", "c", "x-xtwo\n")
 		var out bytes.Buffer
-		if err := c.node.ContainerLogs(t.Context(), Target{Namespace: "default", Pod: "vol", Container: "c"}, &corev1.PodLogOptions{}, &out, nil); err != nil {
+		if err := c.node.ContainerLogs(t.Context(), podspec.Target{Namespace: "default", Pod: "vol", Container: "c"}, &corev1.PodLogOptions{}, &out, nil); err != nil {
 			t.Fatal(err)
 		}
 		want := "onehiddenfrom init\ntier=\"x\"\n0 4242\ntmpfs\nx-xtwo\n"
@@ -318,7 +319,7 @@ func (c *cluster) awaitLog(pod, container, text string) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
 	defer cancel()
 	found := &finder{text: text, found: cancel}
-	err := c.node.ContainerLogs(ctx, Target{Namespace: "default", Pod: pod, Container: container}, &corev1.PodLogOptions{Follow: true}, found, found)
+	err := c.node.ContainerLogs(ctx, podspec.Target{Namespace: "default", Pod: pod, Container: container}, &corev1.PodLogOptions{Follow: true}, found, found)
 	if !strings.Contains(found.seen.String(), text) {
 		c.t.Fatalf("log of %s: %q, %v", pod, found.seen.String(), err)
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri/fakecri"
 	"github.com/mortise-dev/mortise/internal/agent/evict"
-	"github.com/mortise-dev/mortise/internal/agent/figures"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
@@ -80,8 +79,8 @@ func (c *cluster) look(fake *clocktesting.FakeClock, name, what string, want fun
 			case <-done:
 				return
 			case <-tick.C:
-				if !c.node.(*node).evicting() {
-					fake.Step(evictionPeriod)
+				if !c.node.(*node).shutdown.ShuttingDown() && !c.node.(*node).Killing(30*time.Second) {
+					fake.Step(10 * time.Second)
 				}
 			}
 		}
@@ -199,7 +198,7 @@ func TestImagesGoBeforePods(t *testing.T) {
 	c.await("puller", "running", running(0))
 	r.Exit("puller", "c", 0)
 	over := c.await("puller", "over", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
-	c.awaitStep(fake, func() bool { return !c.node.(*node).runs(over.UID) }) // its container counts no more
+	c.awaitStep(fake, func() bool { return !c.node.(*node).Alive(over.UID) }) // its container counts no more
 	r.Pullable("example.org/used:1")
 	p = onePod("runs")
 	p.Spec.Containers[0].Image = "example.org/used:1"
@@ -228,32 +227,9 @@ func (c *cluster) awaitStep(fake *clocktesting.FakeClock, ok func() bool) {
 	for !ok() {
 		select {
 		case <-tick.C:
-			fake.Step(evictionPeriod)
+			fake.Step(10 * time.Second)
 		case <-limit:
 			c.t.Fatal("nothing happens")
 		}
-	}
-}
-
-func TestMachineIsMeasured(t *testing.T) {
-	if available, ok := availableMemory(1 << 62); !ok || available <= 0 {
-		t.Errorf("memory: %d, %v", available, ok)
-	}
-	if running, most, ok := (figures.Reader{}).Threads(); !ok || running <= 0 || most <= running {
-		t.Errorf("processes: %d of %d, %v", running, most, ok)
-	}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "a"), make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Link(filepath.Join(dir, "a"), filepath.Join(dir, "b")); err != nil {
-		t.Fatal(err)
-	}
-	bytes, files := under(dir)
-	if bytes < 1<<20 || bytes > 3<<19 || files != 2 {
-		t.Errorf("%d bytes in %d files", bytes, files)
-	}
-	if bytes, files := under(filepath.Join(dir, "none")); bytes != 0 || files != 0 {
-		t.Errorf("nothing: %d bytes in %d files", bytes, files)
 	}
 }

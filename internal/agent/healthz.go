@@ -29,6 +29,9 @@ func (n *node) listenHealthz(ctx context.Context) (net.Listener, error) {
 
 // serveHealthz answers until ctx is done.
 func (n *node) serveHealthz(ctx context.Context, listener net.Listener) error {
+	if listener == nil {
+		return nil
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
 	if err := AnswerPlain(ctx, listener, mux); err != nil {

@@ -16,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
 )
 
 // hook is something that a pod needs before it can have a sandbox, and that is taken
@@ -38,9 +41,9 @@ func hooks(n *node) []hook {
 	return []hook{
 		{name: "admission", setUp: n.admit},
 		{name: "references", setUp: n.follows, tearDown: n.unfollow},
-		{name: "users", tearDown: n.releaseUsers},
+		{name: "users", tearDown: n.users.Release},
 		{name: "volumes", setUp: n.mountVolumes, tearDown: n.unmountVolumes, reason: "FailedMount"},
-		{name: "cgroup", tearDown: n.removeCgroup},
+		{name: "cgroup", tearDown: n.cgroups.Remove},
 	}
 }
 
@@ -59,11 +62,11 @@ func (n *node) admit(_ context.Context, w *worker, pod *corev1.Pod) error {
 		if err := n.capable(pod); err != nil {
 			return err
 		}
-		if err := n.staying(); err != nil {
-			return err
+		if why := n.shutdown.Refusal(); why != "" {
+			return &rejection{"NodeShutdown", why}
 		}
-		if err := n.bearable(pod); err != nil {
-			return err
+		if why := n.eviction.Refusal(pod); why != "" {
+			return &rejection{evict.Reason, why}
 		}
 		if err := n.settings.sysctls.Check(pod); err != nil {
 			return &rejection{"SysctlForbidden", err.Error()}
@@ -84,13 +87,11 @@ func (n *node) capable(pod *corev1.Pod) error {
 	if os := pod.Spec.OS; os != nil && string(os.Name) != runtime.GOOS {
 		return &rejection{"PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"}
 	}
-	n.mu.Lock()
-	strict := n.strictGroups
-	n.mu.Unlock()
+	strict := n.nodeStatus.SupplementalGroupsPolicy()
 	if sc := pod.Spec.SecurityContext; !strict && sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict {
 		return &rejection{"SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"} // upstream's words
 	}
-	if confined(pod) && !strings.HasPrefix(line("/sys/module/apparmor/parameters/enabled"), "Y") {
+	if confined(pod) && !strings.HasPrefix(hardware.Line("/sys/module/apparmor/parameters/enabled"), "Y") {
 		return &rejection{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 	}
 	return nil
@@ -113,12 +114,12 @@ func confined(pod *corev1.Pod) bool {
 }
 
 func (n *node) fits(w *worker, pod *corev1.Pod) error {
-	node := n.object(nil)
+	node := n.nodeStatus.Node()
 	ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
 	if err != nil || !ok {
 		return &rejection{"NodeAffinity", "Predicate NodeAffinity failed"}
 	}
-	allocatable := n.allocatable()
+	allocatable := n.resources.Allocatable()
 	used := map[corev1.ResourceName]int64{}
 	pods := int64(0)
 	n.mu.Lock()
@@ -167,13 +168,13 @@ func amount(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	return q.Value()
 }
 
-func (n *node) follows(_ context.Context, w *worker, pod *corev1.Pod) error {
-	n.objects.use(w.uid, references(pod))
+func (n *node) follows(ctx context.Context, _ *worker, pod *corev1.Pod) error {
+	n.objects.RegisterPod(ctx, pod)
 	return nil
 }
 
 func (n *node) unfollow(_ context.Context, uid types.UID) error {
-	n.objects.use(uid, nil)
+	n.objects.UnregisterPod(uid)
 	return nil
 }
 
@@ -181,8 +182,8 @@ func (n *node) mountVolumes(ctx context.Context, w *worker, pod *corev1.Pod) err
 	return n.volumes.SetUp(ctx, pod, n.podIPs(pod, w.state))
 }
 
-func (n *node) unmountVolumes(_ context.Context, uid types.UID) error {
-	return n.volumes.TearDown(uid)
+func (n *node) unmountVolumes(ctx context.Context, uid types.UID) error {
+	return n.volumes.TearDown(ctx, uid)
 }
 
 // tearDown runs the hooks backwards; one that fails does not keep the others from running.

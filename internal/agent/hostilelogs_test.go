@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/internal/agent/containerlog"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
@@ -37,7 +39,7 @@ func TestContainerLogsAreRegularFiles(t *testing.T) {
 	if err := os.WriteFile(secret, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	target := Target{Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Container: "c"}
+	target := podspec.Target{Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Container: "c"}
 	for name, c := range map[string]struct {
 		make func() error
 		want string // empty: refused
@@ -61,6 +63,9 @@ func TestContainerLogsAreRegularFiles(t *testing.T) {
 // What is not a log is not renamed as one, however large it is.
 func TestRotationStaysBelow(t *testing.T) {
 	n, _, log := logged(t)
+	rotation := containerlog.New(containerlog.Options{
+		Runtime: n.cri, Pods: n, Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: 5, Clock: n.Clock, Logger: n.Logger,
+	})
 	large := filepath.Join(t.TempDir(), "large")
 	if err := errors.Join(os.WriteFile(large, nil, 0o600), os.Truncate(large, n.settings.logBytes+1)); err != nil {
 		t.Fatal(err)
@@ -68,7 +73,7 @@ func TestRotationStaysBelow(t *testing.T) {
 	if err := os.Symlink(large, log); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.rotateAll(t.Context()); err != nil {
+	if err := rotation.Rotate(t.Context()); err != nil {
 		t.Errorf("a link to a large file: %v", err)
 	}
 	if to, err := os.Readlink(log); err != nil || to != large {
@@ -78,14 +83,14 @@ func TestRotationStaysBelow(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The runtime of the test opens no logs again: that it was asked to is what a rotation says here.
-	if err := n.rotateAll(t.Context()); err == nil || !strings.Contains(err.Error(), "reopen log "+log) {
+	if err := rotation.Rotate(t.Context()); err == nil || !strings.Contains(err.Error(), "reopen log "+log) {
 		t.Errorf("a large log: %v", err)
 	}
 }
 
 // A container may make its hosts file as long as it likes: the node reads no more than the text that is to be there, and writes it anew.
 func TestHostsFileThatContainersChanged(t *testing.T) {
-	n := &node{config: runconfig.Node{}, volumes: &volumes.Manager{Root: t.TempDir()}}
+	n := &node{config: runconfig.Node{}, volumes: volumes.NewManager(&volumes.Host{Root: t.TempDir()}, nil)}
 	pod := onePod("p")
 	pod.UID = types.UID("u")
 	path, err := n.writeHosts(pod, []string{"10.0.0.7"})

@@ -4,9 +4,7 @@
 package agent
 
 import (
-	"errors"
 	"os"
-	"path/filepath"
 	"strconv"
 	"testing"
 
@@ -16,43 +14,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
+	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 )
-
-func TestReservedPages(t *testing.T) {
-	root := t.TempDir()
-	for name, count := range map[string]string{"hugepages-2048kB": "3\n", "hugepages-1048576kB": "1\n", "hugepages-64kB": "0\n", "other": "x"} {
-		if err := errors.Join(os.Mkdir(filepath.Join(root, name), 0o755), os.WriteFile(filepath.Join(root, name, "nr_hugepages"), []byte(count), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pages, err := reservedPages(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &node{machine: hardware{memory: 4 << 30, hugePages: pages}}
-	n.Kubelet = Effective(nil)
-	capacity, allocatable := n.capacity(), n.allocatable()
-	for name, want := range map[corev1.ResourceName]string{"hugepages-64Ki": "0", "hugepages-2Mi": "6Mi", "hugepages-1Gi": "1Gi", "memory": "4Gi"} {
-		if got := capacity[name]; got.String() != want {
-			t.Errorf("capacity of %s is %s, not %s", name, &got, want)
-		}
-	}
-	for name, want := range map[corev1.ResourceName]string{"hugepages-2Mi": "6Mi", "hugepages-1Gi": "1Gi", "memory": "3066Mi"} {
-		if got := allocatable[name]; got.String() != want {
-			t.Errorf("allocatable of %s is %s, not %s", name, &got, want)
-		}
-	}
-	if pages, err := reservedPages(filepath.Join(root, "none")); err != nil || len(pages) > 0 {
-		t.Errorf("a kernel without huge pages: %v, %v", pages, err)
-	}
-}
 
 // What does not fit is refused in kubelet's words, huge pages and disk too.
 func TestFits(t *testing.T) {
-	n := &node{machine: hardware{cpus: 2, memory: 4 << 30, disk: 1 << 30, hugePages: []hugePages{{2 << 20, 8 << 20}}}, workers: map[types.UID]*worker{}}
-	n.Addresses = &moving{}
-	n.Kubelet, n.MaxPods, n.cri, n.Clock = Effective(nil), 10, &cri.Client{}, clock.RealClock{}
+	machine := hardware.Machine{CPUs: 2, Memory: 4 << 30, Disk: 1 << 30, HugePages: []hardware.HugePages{{Size: 2 << 20, Total: 8 << 20}}}
+	n := &node{resources: allocatable.Node{Machine: machine, MaxPods: 10}, workers: map[types.UID]*worker{}}
+	n.nodeStatus = nodestatus.New(nodestatus.Config{
+		Addresses: &moving{}, Kubelet: Effective(nil), Runtime: &cri.Client{}, Clock: clock.RealClock{}, Resources: n.resources,
+	})
 	pod := func(name corev1.ResourceName, much string) *corev1.Pod {
 		list := corev1.ResourceList{name: resource.MustParse(much)}
 		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: list}}}}}
@@ -89,7 +63,7 @@ func TestFits(t *testing.T) {
 func reservePages(t *testing.T, count int64) bool {
 	t.Helper()
 	const path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
-	before, ok := number(path)
+	before, ok := hardware.Number(path)
 	if !ok || os.WriteFile(path, []byte(strconv.FormatInt(before+count, 10)), 0o600) != nil {
 		return false
 	}
@@ -98,7 +72,7 @@ func reservePages(t *testing.T, count int64) bool {
 			t.Error(err)
 		}
 	})
-	now, _ := number(path)
+	now, _ := hardware.Number(path)
 	return now >= before+count
 }
 

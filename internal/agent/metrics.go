@@ -4,138 +4,29 @@
 package agent
 
 import (
-	"context"
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/images"
 )
 
 // Metrics are what a node counts, under kubelet's names, with the process's own.
 type Metrics struct {
 	registry  *prometheus.Registry
 	evictions *prometheus.CounterVec
-	images    imageMetrics
+	images    *images.Metrics
 }
 
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), images: newImageMetrics(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Subsystem: "kubelet", Name: "evictions", Help: "Pods that were evicted, by the signal for which they were.",
 	}, []string{"eviction_signal"})}
-	m.registry.MustRegister(m.evictions, m.images.ensured, m.images.pulls)
+	m.registry.MustRegister(m.evictions)
+	m.registry.MustRegister(m.images.Collectors()...)
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // Gatherer is what there is to read of them.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
-
-// nodeCollector reads what there is on a node anew for each scrape.
-type nodeCollector struct {
-	n                *node
-	name             *prometheus.Desc
-	pods, containers *prometheus.Desc
-	volumes          []volumeFigure
-}
-
-// volumeFigure is one of those of volumes that are claimed.
-type volumeFigure struct {
-	desc *prometheus.Desc
-	of   func(v *VolumeStats) uint64
-}
-
-func newNodeCollector(n *node) *nodeCollector {
-	name := func(s string) string { return prometheus.BuildFQName("", "kubelet", s) }
-	c := &nodeCollector{n: n,
-		name:       prometheus.NewDesc(name("node_name"), "The node's name; always 1", []string{"node"}, nil),
-		pods:       prometheus.NewDesc(name("running_pods"), "Pods that have a sandbox that runs", nil, nil),
-		containers: prometheus.NewDesc(name("running_containers"), "Containers of pods, by state", []string{"container_state"}, nil),
-	}
-	for _, f := range []struct {
-		name, help string
-		of         func(v *VolumeStats) uint64
-	}{
-		{"capacity_bytes", "Size of the volume, in bytes", func(v *VolumeStats) uint64 { return v.FS.Bytes }},
-		{"available_bytes", "What is free of the volume, in bytes", func(v *VolumeStats) uint64 { return v.FS.Free }},
-		{"used_bytes", "What is taken of the volume, in bytes", func(v *VolumeStats) uint64 { return v.Bytes }},
-		{"inodes", "Files that the volume can have", func(v *VolumeStats) uint64 { return v.FS.Files }},
-		{"inodes_free", "Files that the volume can still have", func(v *VolumeStats) uint64 { return v.FS.FilesFree }},
-		{"inodes_used", "Files that the volume has", func(v *VolumeStats) uint64 { return v.Files }},
-	} {
-		c.volumes = append(c.volumes, volumeFigure{prometheus.NewDesc(name("volume_stats_"+f.name), f.help, []string{"namespace", "persistentvolumeclaim"}, nil), f.of})
-	}
-	return c
-}
-
-// Describe implements prometheus.Collector.
-func (c *nodeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.name, c.pods, c.containers} {
-		ch <- d
-	}
-	for _, v := range c.volumes {
-		ch <- v.desc
-	}
-}
-
-// Collect implements prometheus.Collector. What the runtime does not tell is left out.
-func (c *nodeCollector) Collect(ch chan<- prometheus.Metric) {
-	put := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	put(c.name, 1, c.n.NodeName)
-	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
-	ctx, cancel := context.WithTimeout(c.n.ctx, 10*time.Second)
-	defer cancel()
-	sandboxes, err := c.n.readySandboxes(ctx)
-	if err != nil {
-		return
-	}
-	put(c.pods, float64(len(sandboxes)))
-	if containers, err := c.n.cri.Runtime.ListContainers(cri.Quiet(ctx), nil); err == nil {
-		states := map[string]float64{}
-		for _, o := range containers {
-			states[containerStates[o.State]]++
-		}
-		for state, count := range states {
-			put(c.containers, count, state)
-		}
-	}
-	// A claim is told of once, whoever uses it.
-	told := map[[2]string]bool{}
-	for _, s := range sandboxes {
-		pod := c.n.specOf(types.UID(s.GetMetadata().GetUid()))
-		if pod == nil {
-			continue
-		}
-		for _, v := range c.n.volumeStats(ctx, pod) {
-			if key := [2]string{pod.Namespace, v.Claim}; v.Claim != "" && !told[key] {
-				told[key] = true
-				for _, f := range c.volumes {
-					put(f.desc, float64(f.of(&v)), key[0], key[1])
-				}
-			}
-		}
-	}
-}
-
-// containerStates are kubelet's words.
-var containerStates = map[runtimeapi.ContainerState]string{
-	runtimeapi.ContainerState_CONTAINER_CREATED: "created", runtimeapi.ContainerState_CONTAINER_RUNNING: "running",
-	runtimeapi.ContainerState_CONTAINER_EXITED: "exited", runtimeapi.ContainerState_CONTAINER_UNKNOWN: "unknown",
-}
-
-// specOf is a pod's newest definition; nil: the node has no such pod.
-func (n *node) specOf(uid types.UID) *corev1.Pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if w := n.workers[uid]; w != nil {
-		return w.spec
-	}
-	return nil
-}

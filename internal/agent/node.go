@@ -11,7 +11,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // Node is what the node's own HTTP API (package server) needs of the node behind
@@ -33,32 +35,24 @@ type Node interface {
 	// options.{Container,Follow,Previous,TailLines,LimitBytes,SinceSeconds,SinceTime,Timestamps}
 	// say. options.Stream has been resolved by the caller into nil writers.
 	// It returns when the log ends, or with Follow when the container ends or ctx is done.
-	ContainerLogs(ctx context.Context, target Target, options *corev1.PodLogOptions, stdout, stderr io.Writer) error
+	ContainerLogs(ctx context.Context, target podspec.Target, options *corev1.PodLogOptions, stdout, stderr io.Writer) error
 
 	// Exec prepares a command and returns the URL of the runtime's streaming server,
 	// to which the caller's upgraded connection is to be proxied.
-	Exec(ctx context.Context, target Target, command []string, streams Streams) (*url.URL, error)
+	Exec(ctx context.Context, target podspec.Target, command []string, streams Streams) (*url.URL, error)
 
 	// Attach is Exec for the container's main process.
-	Attach(ctx context.Context, target Target, streams Streams) (*url.URL, error)
+	Attach(ctx context.Context, target podspec.Target, streams Streams) (*url.URL, error)
 
 	// PortForward prepares forwarding to ports of the pod's network namespace.
-	PortForward(ctx context.Context, target Target, ports []int32) (*url.URL, error)
+	PortForward(ctx context.Context, target podspec.Target, ports []int32) (*url.URL, error)
 
 	// Run runs a command to its end without streams and returns its combined output
 	// and exit code. Timeout zero means none.
-	Run(ctx context.Context, target Target, command []string, timeout time.Duration) (output []byte, exitCode int32, err error)
+	Run(ctx context.Context, target podspec.Target, command []string, timeout time.Duration) (output []byte, exitCode int32, err error)
 
 	// Stats is what the node, and what runs on it, uses now.
-	Stats(ctx context.Context, o StatsOptions) (*Stats, error)
-}
-
-// Target names a container of a pod. UID may be empty, which means whichever pod
-// has the name; Container is empty for a whole pod.
-type Target struct {
-	Namespace, Pod string
-	UID            types.UID
-	Container      string
+	Stats(ctx context.Context, o stats.Options) (*stats.Usage, error)
 }
 
 // Streams says which streams of a process a client wants.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
@@ -55,7 +56,7 @@ func TestPodLife(t *testing.T) {
 			return p != nil && (p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed)
 		})
 		var out bytes.Buffer
-		if err := c.node.ContainerLogs(t.Context(), Target{Namespace: "default", Pod: name, Container: spec.Containers[0].Name}, &corev1.PodLogOptions{}, &out, &out); err != nil {
+		if err := c.node.ContainerLogs(t.Context(), podspec.Target{Namespace: "default", Pod: name, Container: spec.Containers[0].Name}, &corev1.PodLogOptions{}, &out, &out); err != nil {
 			t.Error(err)
 		}
 		if pod.Status.Phase != corev1.PodSucceeded {
@@ -155,7 +156,7 @@ func TestPodLife(t *testing.T) {
 		heard := make(chan string, 1)
 		go func() {
 			var out bytes.Buffer
-			c.node.ContainerLogs(ctx, Target{Namespace: "default", Pod: "hooks", Container: "c"}, &corev1.PodLogOptions{Follow: true}, &out, &out) //nolint:errcheck // what was said counts
+			c.node.ContainerLogs(ctx, podspec.Target{Namespace: "default", Pod: "hooks", Container: "c"}, &corev1.PodLogOptions{Follow: true}, &out, &out) //nolint:errcheck // what was said counts
 			heard <- out.String()
 		}()
 		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), "hooks", metav1.DeleteOptions{}); err != nil {
@@ -215,7 +216,7 @@ func TestPodLife(t *testing.T) {
 		c.await("grow", "running", has("500m", "", ""))
 		c.resized("grow", "700m")
 		pod := c.await("grow", "resized", has("700m", "", ""))
-		out, code, err := c.node.Run(t.Context(), Target{Namespace: "default", Pod: "grow", Container: "c"}, sh("cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu.max 2>/dev/null; true"), 20*time.Second)
+		out, code, err := c.node.Run(t.Context(), podspec.Target{Namespace: "default", Pod: "grow", Container: "c"}, sh("cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu.max 2>/dev/null; true"), 20*time.Second)
 		if err != nil || code != 0 || !strings.HasPrefix(string(out), "70000") || pod.Status.ContainerStatuses[0].RestartCount != 0 {
 			t.Errorf("%q, %d, %v, %+v", out, code, err, pod.Status.ContainerStatuses)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
@@ -69,7 +70,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 			return false
 		}
 		// The pod's own bounds are as wide as those within them, at any time.
-		if err := n.bound(pod, true); err != nil {
+		if err := n.cgroups.Raise(pod); err != nil {
 			failed(err)
 			return false
 		}
@@ -84,7 +85,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 		given = true
 	}
 	for _, c := range w.state.Running() {
-		spec := container(pod, c.Name)
+		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}
@@ -111,7 +112,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 		given = true
 	}
 	if given && len(w.resizing) == 0 && len(kills) == 0 {
-		if err := n.bound(pod, false); err != nil {
+		if err := n.cgroups.Bound(pod); err != nil {
 			failed(err)
 		} else {
 			w.together = effective(pod)
@@ -221,7 +222,7 @@ func (n *node) resizable(w *worker, pod *corev1.Pod) *corev1.PodCondition {
 	pending := func(reason, message string) *corev1.PodCondition {
 		return &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
 	}
-	allocatable := n.allocatable()
+	allocatable := n.resources.Allocatable()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		limit := allocatable[name]
 		capacity := limit.Value()

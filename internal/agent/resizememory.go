@@ -4,17 +4,16 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
@@ -22,7 +21,7 @@ import (
 // processes for it, or refuse when other bounds have been changed already.
 func (w *worker) memoryInUse(ctx context.Context, pod *corev1.Pod) error {
 	var errs []error
-	if most, used, less := w.n.lessThanUsed(pod); less {
+	if most, used, less := w.n.cgroups.LessThanUsed(pod); less {
 		errs = append(errs, fmt.Errorf("attempting to set pod memory limit (%d) below current usage (%d)", most, used))
 	}
 	lower := w.lowerMemory(pod)
@@ -46,24 +45,11 @@ func (w *worker) memoryInUse(ctx context.Context, pod *corev1.Pod) error {
 	return fmt.Errorf("cannot decrease memory limits: %w", utilerrors.NewAggregate(errs))
 }
 
-// lessThanUsed says whether the pod's cgroup is to have less memory than it has, and than is used in it.
-func (n *node) lessThanUsed(pod *corev1.Pod) (most, used int64, less bool) {
-	most = n.config.Pod(pod).Memory
-	if most == 0 || n.config.Flat {
-		return 0, 0, false
-	}
-	g, parent := cgroups{root: cmp.Or(n.CgroupFS, cgroupAll)}, n.config.CgroupParent(pod)
-	limit, _ := g.file(parent, "memory", "memory.limit_in_bytes", "memory.max")
-	usage, _ := g.file(parent, "memory", "memory.usage_in_bytes", "memory.current")
-	used, known := number(usage)
-	return most, used, known && used >= most && wider(line(limit), strconv.FormatInt(most, 10))
-}
-
 // lowerMemory are the bounds of running containers that are to have less memory without being started again, by their IDs.
 func (w *worker) lowerMemory(pod *corev1.Pod) map[string]int64 {
 	out := map[string]int64{}
 	for _, c := range w.state.Running() {
-		spec := container(pod, c.Name)
+		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}

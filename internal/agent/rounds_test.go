@@ -104,7 +104,7 @@ func TestOwnStatusWakesNobody(t *testing.T) {
 		pod.Status.StartTime = &whole
 		pod.Status.Conditions = []corev1.PodCondition{theirs, ready}
 		c.change(pod)
-		n.podSeen(pod)
+		n.SetPod(pod)
 		if news := len(w.wakes) == 1; news != c.news {
 			t.Errorf("%s: the worker is woken: %v, want %v", name, news, c.news)
 		}

@@ -20,8 +20,10 @@ import (
 	"k8s.io/cri-client/pkg/logs"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 var _ Node = (*node)(nil)
@@ -30,11 +32,11 @@ var _ Node = (*node)(nil)
 func (n *node) Name() string { return n.NodeName }
 
 // find returns the pod that a target names.
-func (n *node) find(t Target) (*corev1.Pod, error) {
+func (n *node) find(t podspec.Target) (*corev1.Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range n.workers {
-		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod && (t.UID == "" || t.UID == p.UID || n.mirrors(p, t.UID)) {
+		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod && (t.UID == "" || t.UID == p.UID || n.static.IsMirror(p, t.UID)) {
 			return p, nil
 		}
 	}
@@ -42,7 +44,7 @@ func (n *node) find(t Target) (*corev1.Pod, error) {
 }
 
 // instance returns the newest instance of the target's container, or the one before it.
-func (n *node) instance(ctx context.Context, t Target, previous bool) (*corev1.Pod, *podstate.Container, error) {
+func (n *node) instance(ctx context.Context, t podspec.Target, previous bool) (*corev1.Pod, *podstate.Container, error) {
 	pod, err := n.find(t)
 	if err != nil {
 		return nil, nil, err
@@ -50,7 +52,7 @@ func (n *node) instance(ctx context.Context, t Target, previous bool) (*corev1.P
 	if t.Container == "" && len(pod.Spec.Containers) == 1 {
 		t.Container = pod.Spec.Containers[0].Name
 	}
-	if container(pod, t.Container) == nil {
+	if podspec.Container(pod, t.Container) == nil {
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", t.Container, t.Pod))
 	}
 	state, err := n.cri.Observe(ctx, pod.UID)
@@ -104,7 +106,7 @@ func (n *node) waits(pod *corev1.Pod, name string) bool {
 }
 
 // ContainerLogs implements Node.
-func (n *node) ContainerLogs(ctx context.Context, t Target, options *corev1.PodLogOptions, stdout, stderr io.Writer) error {
+func (n *node) ContainerLogs(ctx context.Context, t podspec.Target, options *corev1.PodLogOptions, stdout, stderr io.Writer) error {
 	if t.Container == "" {
 		t.Container = options.Container
 	}
@@ -141,7 +143,7 @@ func (n *node) ContainerLogs(ctx context.Context, t Target, options *corev1.PodL
 	return nil
 }
 
-func (n *node) runningID(ctx context.Context, t Target) (string, error) {
+func (n *node) runningID(ctx context.Context, t podspec.Target) (string, error) {
 	_, c, err := n.instance(ctx, t, false)
 	if err != nil {
 		return "", err
@@ -191,7 +193,7 @@ func ownHost(host string) bool {
 }
 
 // Exec implements Node.
-func (n *node) Exec(ctx context.Context, t Target, command []string, s Streams) (*url.URL, error) {
+func (n *node) Exec(ctx context.Context, t podspec.Target, command []string, s Streams) (*url.URL, error) {
 	id, err := n.runningID(ctx, t)
 	if err != nil {
 		return nil, err
@@ -206,7 +208,7 @@ func (n *node) Exec(ctx context.Context, t Target, command []string, s Streams) 
 }
 
 // Attach implements Node.
-func (n *node) Attach(ctx context.Context, t Target, s Streams) (*url.URL, error) {
+func (n *node) Attach(ctx context.Context, t podspec.Target, s Streams) (*url.URL, error) {
 	id, err := n.runningID(ctx, t)
 	if err != nil {
 		return nil, err
@@ -221,7 +223,7 @@ func (n *node) Attach(ctx context.Context, t Target, s Streams) (*url.URL, error
 }
 
 // PortForward implements Node.
-func (n *node) PortForward(ctx context.Context, t Target, ports []int32) (*url.URL, error) {
+func (n *node) PortForward(ctx context.Context, t podspec.Target, ports []int32) (*url.URL, error) {
 	pod, err := n.find(t)
 	if err != nil {
 		return nil, err
@@ -242,10 +244,15 @@ func (n *node) PortForward(ctx context.Context, t Target, ports []int32) (*url.U
 }
 
 // Run implements Node.
-func (n *node) Run(ctx context.Context, t Target, command []string, timeout time.Duration) ([]byte, int32, error) {
+func (n *node) Run(ctx context.Context, t podspec.Target, command []string, timeout time.Duration) ([]byte, int32, error) {
 	id, err := n.runningID(ctx, t)
 	if err != nil {
 		return nil, 0, err
 	}
 	return n.execSync(ctx, id, command, timeout)
+}
+
+// Stats implements Node.
+func (n *node) Stats(ctx context.Context, o stats.Options) (*stats.Usage, error) {
+	return n.stats.Stats(ctx, o)
 }

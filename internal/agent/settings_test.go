@@ -4,15 +4,11 @@
 package agent
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/flowcontrol"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
 
@@ -110,74 +106,6 @@ func TestSysctlsAreChecked(t *testing.T) {
 	}
 	with("good", "kernel.msgmax")
 	c.await("good", "ready", isReady)
-}
-
-func TestMachineIsChecked(t *testing.T) {
-	text := "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0 partition 1 0 1\n/swap.img file 4 0 -2\n"
-	if diff := cmp.Diff([]string{"/swap.img"}, swaps(text)); diff != "" {
-		t.Error(diff)
-	}
-	dir := t.TempDir()
-	for name, value := range map[string]string{
-		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
-	} {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(value+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := checkKernel(dir); err != nil {
-		t.Error(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "kernel/panic"), []byte("0\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := checkKernel(dir); err == nil || !strings.Contains(err.Error(), "invalid kernel flag: kernel/panic, expected value: 10, actual value: 0") {
-		t.Errorf("error %v", err)
-	}
-}
-
-func TestPullsAreBounded(t *testing.T) {
-	n := &node{Options: Options{Kubelet: configured(t, "registryPullQPS: 1\nregistryBurst: 2\n")}}
-	if err := n.readSettings(); err != nil {
-		t.Fatal(err)
-	}
-	if n.settings.pullRate.QPS() != 1 {
-		t.Errorf("%v pulls a second", n.settings.pullRate.QPS())
-	}
-	n.settings.pullRate = flowcontrol.NewTokenBucketRateLimiter(1e-6, 2) // the machine may be slow
-	release, err := n.acquirePull(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n.settings.pulls.TryAcquire(1) {
-		t.Error("two images are pulled at once")
-	}
-	release()
-	if release, err = n.acquirePull(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	release()
-	if _, err = n.acquirePull(t.Context()); err == nil || err.Error() != "pull QPS exceeded" {
-		t.Errorf("the third in a moment: %v", err)
-	}
-}
-
-func TestCgroupOfAllPods(t *testing.T) {
-	for parent, want := range map[string]string{
-		"/kubepods/burstable/pod1": "/kubepods", "/a/b/kubepods/pod1": "/a/b/kubepods",
-		"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice": "/kubepods.slice", "/a.slice/a-kubepods.slice/a-kubepods-pod1.slice": "/a.slice/a-kubepods.slice",
-	} {
-		if got := allPods(parent); got != want {
-			t.Errorf("%s: %s, want %s", parent, got, want)
-		}
-	}
-	if err := (cgroups{root: t.TempDir()}).mustWrite("/no/such/cgroup", "pids", 1, "pids.max"); err == nil {
-		t.Error("a cgroup that is not there takes a bound")
-	}
 }
 
 // TestEffectiveWithoutFile: a node that nobody has configured takes pods on a disk that is fairly full; one that has a file goes by it.

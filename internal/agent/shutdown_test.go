@@ -5,43 +5,18 @@ package agent
 
 import (
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestShutdownGroups(t *testing.T) {
-	for text, want := range map[string]string{
-		"": "",
-		"shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n":                                                                    "0:20 2000000000:10",
-		"shutdownGracePeriodByPodPriority: [{priority: 100, shutdownGracePeriodSeconds: 3}, {priority: -5, shutdownGracePeriodSeconds: 7}]\n": "-5:7 100:3",
-	} {
-		var got []string
-		for _, g := range shutdownGroups(configured(t, text)) {
-			got = append(got, strings.Join([]string{strconv.Itoa(int(g.Priority)), strconv.Itoa(int(g.ShutdownGracePeriodSeconds))}, ":"))
-		}
-		if diff := cmp.Diff(want, strings.Join(got, " ")); diff != "" {
-			t.Errorf("%s: %s", text, diff)
-		}
-	}
-	groups := shutdownGroups(configured(t, "shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 1}, {priority: 10, shutdownGracePeriodSeconds: 1}, {priority: 20, shutdownGracePeriodSeconds: 1}]\n"))
-	for priority, want := range map[int32]int{-1: 0, 0: 0, 9: 0, 10: 1, 19: 1, 20: 2, 5000: 2} {
-		if got := groupOf(groups, priority); got != want {
-			t.Errorf("priority %d is of group %d, want %d", priority, got, want)
-		}
-	}
-}
-
 func TestGracefulShutdown(t *testing.T) {
 	c, r := newConfigured(t, "shutdownGracePeriod: 20s\nshutdownGracePeriodCriticalPods: 10s\n", nil)
 	critical := onePod("critical")
-	critical.Spec.Priority = new(int32(systemCritical))
+	critical.Spec.Priority = new(int32(2_000_000_000))
 	c.create(critical)
 	for _, name := range []string{"a", "b"} {
 		c.create(onePod(name))
@@ -87,7 +62,7 @@ func TestGracefulShutdown(t *testing.T) {
 		t.Errorf("order: %q", order)
 	}
 	pod := c.await("critical", "ended", failed)
-	if pod.Status.Reason != "Terminated" || pod.Status.Message != shutdownMessage {
+	if pod.Status.Reason != "Terminated" || pod.Status.Message != "Pod was terminated in response to imminent node shutdown." {
 		t.Errorf("status: %+v", pod.Status)
 	}
 	if n := r.Calls("StopPodSandbox"); n < 3 {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
@@ -200,8 +201,8 @@ func (n *node) patchStatus(ctx context.Context, api *corev1.Pod, base, status co
 	return n.client.CoreV1().Pods(api.Namespace).Patch(ctx, api.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
-// deletePod takes the pod out of the API server: nothing of it runs any more.
-func (n *node) deletePod(ctx context.Context, pod *corev1.Pod) error {
+// DeletePod takes the pod out of the API server: nothing of it runs any more.
+func (n *node) DeletePod(ctx context.Context, pod *corev1.Pod) error {
 	zero := int64(0)
 	err := n.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &zero, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
@@ -228,4 +229,26 @@ func (n *node) Pods() []*corev1.Pod {
 		out = append(out, pod)
 	}
 	return out
+}
+
+// shown is the pod in the API server that the worker's pod is: itself, or its mirror.
+func (w *worker) shown(ctx context.Context, api *corev1.Pod) *corev1.Pod {
+	if !podspec.IsStatic(api) {
+		return api
+	}
+	mirror, err := w.n.static.Mirror(ctx, api)
+	if err != nil {
+		// The pod runs on in any case; what is wrong is said once.
+		if text := err.Error(); text != w.complaint && ctx.Err() == nil {
+			w.complaint = text
+			w.n.Logger.Warn("static pod is not shown", "err", err)
+		}
+		w.wakeLater(ctx)
+		return nil
+	}
+	w.complaint = ""
+	if mirror != nil && mirror.UID != w.mirror {
+		w.mirror, w.written = mirror.UID, nil
+	}
+	return mirror
 }

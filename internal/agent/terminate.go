@@ -15,9 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
@@ -71,9 +73,9 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, de
 	if err := w.remove(ctx, pod); err != nil {
 		return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
 	}
-	if err := n.deletePod(ctx, pod); err != nil {
+	if err := n.DeletePod(ctx, pod); err != nil {
 		if ctx.Err() == nil {
-			n.Logger.Warn("delete pod", "pod", describe(pod), "err", err)
+			n.Logger.Warn("delete pod", "pod", podspec.Describe(pod), "err", err)
 		}
 		return retrySoon
 	}
@@ -135,14 +137,13 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 	}
 	if err := errors.Join(n.tearDown(ctx, w.uid), w.remove(ctx, pod)); err != nil {
 		if ctx.Err() == nil {
-			n.Logger.Warn("remove what is left of a pod", "pod", describe(pod), "err", err)
+			n.Logger.Warn("remove what is left of a pod", "pod", podspec.Describe(pod), "err", err)
 		}
 		return retryLate, false
 	}
 	n.probes.Keep(w.uid, nil)
 	n.containerBackoff.Forget(func(key string) bool { return startsWith(key, string(w.uid)) })
-	n.imageBackoff.Forget(func(key string) bool { return startsWith(key, string(w.uid)) })
-	n.forgetFailures(func(key string) bool { return startsWith(key, string(w.uid)) })
+	n.images.Forget(w.uid)
 	n.mu.Lock()
 	if w.spec != nil && !w.gone {
 		n.mu.Unlock()
@@ -150,9 +151,9 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 	}
 	delete(n.workers, w.uid)
 	n.mu.Unlock()
-	if w.spec != nil && isStatic(w.spec) {
-		n.wakeNamed(nameOf(w.spec))
-		n.lookForOrphans()
+	if w.spec != nil && podspec.IsStatic(w.spec) {
+		n.WakeNamed(podspec.Name(w.spec))
+		n.static.LookForOrphans()
 	}
 	return 0, true
 }
@@ -170,7 +171,7 @@ func orphan(state *podstate.Pod) *corev1.Pod {
 		if c.Note.PreStop != nil {
 			spec.Lifecycle = &corev1.Lifecycle{PreStop: c.Note.PreStop}
 		}
-		if container(pod, c.Name) == nil {
+		if podspec.Container(pod, c.Name) == nil {
 			pod.Spec.Containers = append(pod.Spec.Containers, spec)
 		}
 	}
@@ -192,7 +193,7 @@ func (n *node) stopPod(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 	var mu sync.Mutex
 	var failed []error
 	stop := func(c *podstate.Container) {
-		spec := container(pod, c.Name)
+		spec := podspec.Container(pod, c.Name)
 		if spec == nil {
 			spec = &corev1.Container{Name: c.Name}
 		}
@@ -242,7 +243,7 @@ func initContainer(pod *corev1.Pod, name string) *corev1.Container {
 func (w *worker) reset(ctx context.Context, pod *corev1.Pod, list []decide.Reset) error {
 	n := w.n
 	for _, r := range list {
-		spec := container(pod, r.Name)
+		spec := podspec.Container(pod, r.Name)
 		if r.Kill {
 			n.containerEvent(pod, spec, corev1.EventTypeNormal, "Killing", "killing")
 			if err := n.stopContainer(ctx, pod, spec, r.ID, 0); err != nil {
@@ -259,7 +260,7 @@ func (w *worker) reset(ctx context.Context, pod *corev1.Pod, list []decide.Reset
 // stopOne stops one container of a pod that goes on.
 func (w *worker) stopOne(ctx context.Context, pod *corev1.Pod, k decide.Kill) error {
 	n := w.n
-	spec := container(pod, k.Name)
+	spec := podspec.Container(pod, k.Name)
 	seconds := grace(pod)
 	switch {
 	case k.Reason == "liveness" && spec.LivenessProbe != nil && spec.LivenessProbe.TerminationGracePeriodSeconds != nil:
@@ -337,6 +338,29 @@ func (w *worker) prune(ctx context.Context) error {
 		}
 		if err := n.cri.Runtime.RemovePodSandbox(cri.Quiet(ctx), s.ID); err != nil && !cri.IsNotFound(err) {
 			return fmt.Errorf("remove sandbox %s: %w", s.ID, err)
+		}
+	}
+	return nil
+}
+
+// DeleteDeadContainers removes the containers of pods that have ended and are still in the API server.
+func (n *node) DeleteDeadContainers(ctx context.Context) error {
+	over := map[string]bool{}
+	n.mu.Lock()
+	for uid, w := range n.workers {
+		over[string(uid)] = w.status != nil && !w.counted && (w.status.Phase == corev1.PodSucceeded || w.status.Phase == corev1.PodFailed)
+	}
+	n.mu.Unlock()
+	dead, err := n.cri.Runtime.ListContainers(cri.Quiet(ctx), &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_EXITED}})
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	for _, c := range dead {
+		if !over[c.Labels[podstate.LabelPodUID]] {
+			continue
+		}
+		if err := n.cri.Runtime.RemoveContainer(cri.Quiet(ctx), c.Id); err != nil && !cri.IsNotFound(err) {
+			return fmt.Errorf("remove container %s: %w", c.Id, err)
 		}
 	}
 	return nil

@@ -32,14 +32,6 @@ func eventScheme() *runtime.Scheme {
 	return s
 }
 
-// runtimeTrouble makes the heartbeat look at the runtime now.
-func (n *node) runtimeTrouble() {
-	select {
-	case n.changed <- struct{}{}:
-	default:
-	}
-}
-
 // watchRuntime wakes the workers of pods of which the runtime has news: by its events
 // where it has them, and by listing everything in any case. It starts workers for pods that
 // run here and that nobody has spoken of.
@@ -104,20 +96,20 @@ func (n *node) watchRuntime(ctx context.Context) error {
 		if err != nil {
 			if ctx.Err() == nil && !failing {
 				n.Logger.Warn("runtime does not answer", "err", err)
-				n.runtimeTrouble()
+				n.nodeStatus.Resync()
 			}
 			failing = true
 			continue
 		}
 		if failing {
 			failing = false
-			n.runtimeTrouble()
+			n.nodeStatus.Resync()
 			if !listening {
 				listen()
 			}
 		}
-		if ready, _ := n.networkReady(); !ready {
-			n.runtimeTrouble()
+		if ready, _ := n.nodeStatus.NetworkReady(); !ready {
+			n.nodeStatus.Resync()
 		}
 		for uid, sum := range seen {
 			if known[uid] != sum {

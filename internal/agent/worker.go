@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
@@ -71,11 +72,11 @@ type worker struct {
 
 // podTold takes what the API server says of a pod.
 func (n *node) podTold(pod *corev1.Pod) {
-	if isMirror(pod) {
-		n.mirrorSeen(pod, false)
+	if podspec.IsMirror(pod) {
+		n.static.MirrorSeen(pod, false)
 		return
 	}
-	n.podSeen(pod)
+	n.SetPod(pod)
 }
 
 // podChanged takes a pod's newest definition. While the API server was not heard, the pod may have been deleted, and another of its name
@@ -89,15 +90,15 @@ func (n *node) podChanged(old, pod *corev1.Pod) {
 
 // podDeleted hears that the API server does not have a pod any more.
 func (n *node) podDeleted(pod *corev1.Pod) {
-	if isMirror(pod) {
-		n.mirrorSeen(pod, true)
+	if podspec.IsMirror(pod) {
+		n.static.MirrorSeen(pod, true)
 		return
 	}
-	n.podGone(pod)
+	n.RemovePod(pod)
 }
 
-// podSeen takes a pod's newest definition.
-func (n *node) podSeen(pod *corev1.Pod) {
+// SetPod takes a pod's newest definition.
+func (n *node) SetPod(pod *corev1.Pod) {
 	n.mu.Lock()
 	w := n.workerOf(pod.UID)
 	old := w.spec
@@ -130,8 +131,8 @@ func graceOf(pod *corev1.Pod) int64 {
 	return *pod.DeletionGracePeriodSeconds
 }
 
-// podGone hears that a pod is not in the API server any more.
-func (n *node) podGone(pod *corev1.Pod) {
+// RemovePod hears that a pod is not in the API server any more.
+func (n *node) RemovePod(pod *corev1.Pod) {
 	n.mu.Lock()
 	w := n.workers[pod.UID]
 	var cancel context.CancelFunc
@@ -228,14 +229,14 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	pod, gone, evicted := w.spec, w.gone, w.evicted
 	n.mu.Unlock()
 	if evicted != nil && w.final == nil {
-		w.final = &rejection{evicted.reason, evicted.message}
+		w.final = &rejection{evicted.Reason, evicted.Message}
 	}
 
 	state, err := n.cri.Observe(ctx, w.uid)
 	if err != nil {
 		if ctx.Err() == nil {
 			n.Logger.Warn("runtime does not answer", "pod", w.uid, "err", err)
-			n.runtimeTrouble()
+			n.nodeStatus.Resync()
 		}
 		return retrySoon, false
 	}
@@ -254,7 +255,7 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	case w.final != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		seconds := grace(pod)
 		if evicted != nil {
-			seconds = evicted.grace
+			seconds = evicted.Grace
 		}
 		next = w.terminate(ctx, pod, seconds, false)
 	case w.pastDeadline(pod):
@@ -316,7 +317,7 @@ func own(list []corev1.PodCondition) []corev1.PodCondition {
 // advance makes the next step of a pod that is to run.
 func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 	n := w.n
-	if isStatic(pod) && n.nameTaken(w, pod) {
+	if podspec.IsStatic(pod) && n.nameTaken(w, pod) {
 		return idle // the end of the other wakes it
 	}
 	retry, ok := w.prepare(ctx, pod)
@@ -400,7 +401,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 			}
 		}
 		if act.CreateSandbox {
-			if err := n.makeCgroup(pod); err != nil {
+			if err := n.cgroups.Create(pod); err != nil {
 				return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
 			}
 			return w.makeSandbox(ctx, pod, act.Attempt)
@@ -416,7 +417,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 		return again
 	}
 	if len(act.Start)+len(act.Ephemeral) > 0 {
-		if err := n.bound(pod, false); err != nil {
+		if err := n.cgroups.Bound(pod); err != nil {
 			return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
 		}
 	}
@@ -483,7 +484,7 @@ func (w *worker) input(pod *corev1.Pod) decide.Input {
 		Started: func(id string) bool {
 			for i := range w.state.Containers {
 				if c := &w.state.Containers[i]; c.ID == id {
-					if spec := container(pod, c.Name); spec != nil {
+					if spec := podspec.Container(pod, c.Name); spec != nil {
 						return n.probes.Started(spec, id)
 					}
 				}
@@ -496,26 +497,6 @@ func (w *worker) input(pod *corev1.Pod) decide.Input {
 	}
 }
 
-// container finds a container of any sort in a pod's definition.
-func container(pod *corev1.Pod, name string) *corev1.Container {
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name == name {
-			return &pod.Spec.Containers[i]
-		}
-	}
-	for i := range pod.Spec.InitContainers {
-		if pod.Spec.InitContainers[i].Name == name {
-			return &pod.Spec.InitContainers[i]
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == name {
-			return (*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		}
-	}
-	return nil
-}
-
 // probe sees to it that what runs is probed, and nothing else.
 func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) {
 	n := w.n
@@ -524,7 +505,7 @@ func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 	w.adopted = true
 	ips := n.podIPs(pod, state)
 	for _, c := range state.Running() {
-		spec := container(pod, c.Name)
+		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}
@@ -564,11 +545,11 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	in := podstatus.Input{
 		Pod: pod, State: w.state, HostIPs: n.ips(), Scheme: n.cri.Name, Waiting: w.waiting,
 		Started: func(c *podstate.Container) bool {
-			spec := container(pod, c.Name)
+			spec := podspec.Container(pod, c.Name)
 			return spec == nil || n.probes.Started(spec, c.ID)
 		},
 		Ready: func(c *podstate.Container) bool {
-			spec := container(pod, c.Name)
+			spec := podspec.Container(pod, c.Name)
 			return spec == nil || n.probes.Ready(spec, c.ID)
 		},
 		Resources: func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements {
@@ -582,8 +563,8 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)
 	}
 	n.mu.Lock()
-	if e := w.evicted; e != nil && e.disrupted {
-		in.Disruption = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.message}
+	if e := w.evicted; e != nil && e.Disrupted {
+		in.Disruption = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message}
 	}
 	n.mu.Unlock()
 	if w.final != nil {
@@ -592,6 +573,6 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	if pod.DeletionTimestamp != nil && len(w.state.Running()) == 0 {
 		in.Terminal = true
 	}
-	in.Over, in.Static = w.tornDown, isStatic(pod)
+	in.Over, in.Static = w.tornDown, podspec.IsStatic(pod)
 	return podstatus.Make(in)
 }

@@ -136,23 +136,31 @@ func goaway(chance float64, next http.Handler) http.Handler {
 	})
 }
 
-// listener bounds the connections that are open at once. One too many is closed as it comes; those from the machine itself
-// are let in, so that it can always be looked after.
-type listener struct {
-	net.Listener
-	most, mostOfOne int
+// connections bounds the connections that are open at once, of all listeners together. One too many is closed as it comes; those from
+// the machine itself are let in, so that it can always be looked after.
+type connections struct {
+	most, mostOfOne int // 0: no limit
 
 	mu    sync.Mutex
 	open  int
 	byOne map[netip.Addr]int
 }
 
-func (o *Bounds) listen(l net.Listener) net.Listener {
-	b := &listener{Listener: l, most: orDefault(o.Connections, 20_000), mostOfOne: orDefault(o.ConnectionsPerClient, 2_000), byOne: map[netip.Addr]int{}}
-	if b.most == 0 && b.mostOfOne == 0 {
+func (o *Bounds) connections() *connections {
+	return &connections{most: orDefault(o.Connections, 20_000), mostOfOne: orDefault(o.ConnectionsPerClient, 2_000), byOne: map[netip.Addr]int{}}
+}
+
+// listen returns a listener whose connections count.
+func (c *connections) listen(l net.Listener) net.Listener {
+	if c.most == 0 && c.mostOfOne == 0 {
 		return l
 	}
-	return b
+	return &listener{Listener: l, connections: c}
+}
+
+type listener struct {
+	net.Listener
+	connections *connections
 }
 
 // Accept implements net.Listener.
@@ -162,35 +170,35 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if in, ok := l.enter(c); ok {
+		if in, ok := l.connections.enter(c); ok {
 			return in, nil
 		}
 		_ = c.Close() // it was told nothing, and knows what that means
 	}
 }
 
-func (l *listener) enter(c net.Conn) (net.Conn, bool) {
-	a, ok := c.RemoteAddr().(*net.TCPAddr)
+func (c *connections) enter(conn net.Conn) (net.Conn, bool) {
+	a, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok || a.IP.IsLoopback() {
-		return c, true
+		return conn, true
 	}
 	from := a.AddrPort().Addr().Unmap()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.most > 0 && l.open >= l.most || l.mostOfOne > 0 && l.byOne[from] >= l.mostOfOne {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.most > 0 && c.open >= c.most || c.mostOfOne > 0 && c.byOne[from] >= c.mostOfOne {
 		return nil, false
 	}
-	l.open++
-	l.byOne[from]++
-	return &countedConn{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, true
+	c.open++
+	c.byOne[from]++
+	return &countedConn{Conn: conn, leave: sync.OnceFunc(func() { c.leave(from) })}, true
 }
 
-func (l *listener) leave(from netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open--
-	if l.byOne[from]--; l.byOne[from] == 0 {
-		delete(l.byOne, from)
+func (c *connections) leave(from netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open--
+	if c.byOne[from]--; c.byOne[from] == 0 {
+		delete(c.byOne, from)
 	}
 }
 

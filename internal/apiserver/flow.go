@@ -4,7 +4,6 @@
 package apiserver
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -63,17 +62,6 @@ func (s *Server) newFlow() error {
 	}
 	s.flow = flowcontrol.New(flowcontrol.Options{Seats: seats, Wait: o.RequestTimeout / 4, Stored: s.stored})
 	return s.metrics.Registry().Register(s.flow)
-}
-
-// loadFlow reads the flow schemas and priority levels that there are.
-func (s *Server) loadFlow(ctx context.Context) error {
-	if s.flow == nil || s.registry.Kinds().Get(flowcontrol.Kinds()[0]) == nil {
-		return nil
-	}
-	if err := s.flow.Load(ctx, s.registry.Backend()); err != nil {
-		return fmt.Errorf("load flow schemas and priority levels: %w", err)
-	}
-	return nil
 }
 
 // sample is how many objects of a kind are looked at for their size.

@@ -141,7 +141,7 @@ func TestConnectionsBounded(t *testing.T) {
 	remote := func(ip string) net.Conn {
 		return &addressed{addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}
 	}
-	l := (&Bounds{Connections: ptr(3), ConnectionsPerClient: ptr(2)}).listen(nil).(*listener)
+	l := (&Bounds{Connections: ptr(3), ConnectionsPerClient: ptr(2)}).connections()
 	var open []net.Conn
 	enter := func(ip string, want bool) {
 		t.Helper()

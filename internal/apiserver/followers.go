@@ -5,10 +5,8 @@ package apiserver
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
@@ -18,7 +16,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
-	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/upkeep"
 )
 
@@ -26,73 +23,39 @@ import (
 func (s *Server) followers() []feed.Follower {
 	fs := []feed.Follower{
 		{
-			Name: "customresourcedefinitions", Resources: []schema.GroupResource{definitions}, Load: s.loadDefinitions,
-			Apply: func(ctx context.Context, c *feed.Change) error {
-				definition, _ := c.Object.(*apiextensionsv1.CustomResourceDefinition)
-				return s.crds.Committed(ctx, s.registry.Backend(), c.Name, definition)
+			Name: "customresourcedefinitions", Resources: []schema.GroupResource{definitions},
+			Load: func(ctx context.Context, stored *feed.Snapshot) error {
+				return s.crds.Load(ctx, s.registry.Backend(), stored)
 			},
+			Apply: func(ctx context.Context, c *feed.Change) error { return s.crds.Apply(ctx, s.registry.Backend(), c) },
 		},
-		{
-			Name: "rbac", Resources: rbac.Kinds(), Load: s.loadRoles,
-			Apply: func(ctx context.Context, c *feed.Change) error {
-				return s.opts.Roles.Committed(ctx, s.registry.Backend(), c.Resource, c.Namespace, c.Name)
-			},
-		},
-		{
-			Name: "aggregation", Resources: aggregate.Kinds(),
-			Load: func(ctx context.Context, _ *feed.Snapshot) error { return s.aggregator.Load(ctx) },
-			Apply: func(ctx context.Context, c *feed.Change) error {
-				return s.aggregator.Committed(ctx, c.Resource, c.Namespace, c.Name, c.Object)
-			},
-		},
-		{
-			Name: "upkeep", Resources: upkeep.Kinds(),
-			Load: func(context.Context, *feed.Snapshot) error { s.keeper.Missed(); return nil },
-			Apply: func(_ context.Context, c *feed.Change) error {
-				s.keeper.Committed(c.Resource, c.Namespace, c.Name, c.Object)
-				return nil
-			},
-		},
+		{Name: "rbac", Resources: rbac.Kinds(), Load: loadFrom(s.opts.Roles.Load), Apply: s.opts.Roles.Apply},
+		{Name: "aggregation", Resources: aggregate.Kinds(), Load: loadFrom(s.aggregator.Load), Apply: s.aggregator.Apply},
+		{Name: "upkeep", Resources: upkeep.Kinds(), Load: loadFrom(s.keeper.Load), Apply: s.keeper.Apply},
 	}
 	if s.flow != nil {
-		fs = append(fs, feed.Follower{
-			Name: "flowcontrol", Resources: flowcontrol.Kinds(),
-			Load: func(ctx context.Context, _ *feed.Snapshot) error { return s.loadFlow(ctx) },
-			Apply: func(_ context.Context, c *feed.Change) error {
-				s.flow.Committed(c.Resource, c.Name, c.Object)
-				return nil
-			},
-		})
+		fs = append(fs, feed.Follower{Name: "flowcontrol", Resources: flowcontrol.Kinds(), Load: loadFrom(s.flow.Load), Apply: s.flow.Apply})
 	}
 	if nodes := s.opts.Nodes; nodes != nil {
-		fs = append(fs, feed.Follower{
-			Name: "nodes", Resources: node.Kinds(), Idle: nodes.Idle,
-			Load: func(context.Context, *feed.Snapshot) error { return nodes.Reload() },
-			Apply: func(ctx context.Context, c *feed.Change) error {
-				return nodes.Committed(ctx, s.registry.Backend(), c.Resource, c.Namespace, c.Name, c.Object)
-			},
-		})
+		fs = append(fs, feed.Follower{Name: "nodes", Resources: node.Kinds(), Wanted: nodes.Wanted(), Load: loadFrom(nodes.Load), Apply: nodes.Apply})
 	}
 	for _, p := range s.opts.Admission {
-		f, ok := p.(admit.Follower)
-		if !ok {
-			continue
+		if f, ok := p.(admit.Follower); ok {
+			fs = append(fs, feed.Follower{Name: "admission-" + strings.ToLower(p.Name()), Resources: f.Follows(), Load: loadFrom(f.Load), Apply: f.Apply})
 		}
-		fs = append(fs, feed.Follower{
-			Name: "admission-" + strings.ToLower(p.Name()), Resources: f.Follows(),
-			Load: func(ctx context.Context, _ *feed.Snapshot) error { return f.Load(ctx, s.registry.Backend()) },
-			Apply: func(ctx context.Context, c *feed.Change) error {
-				return f.Committed(ctx, s.registry.Backend(), c.Resource, c.Namespace, c.Name)
-			},
-		})
 	}
 	return fs
+}
+
+// loadFrom is the Load of a follower that needs no more of a snapshot than its objects.
+func loadFrom(load func(context.Context, feed.Lister) error) func(context.Context, *feed.Snapshot) error {
+	return func(ctx context.Context, stored *feed.Snapshot) error { return load(ctx, stored) }
 }
 
 // newFeed makes the feed, which is started when all followers are there.
 func (s *Server) newFeed() {
 	s.feed = feed.New(feed.Options{
-		Source: s.opts.Store, Log: s.opts.Log, Kind: func(r schema.GroupResource) *registry.Kind { return s.registry.Kinds().Get(r) },
+		Source: s.opts.Store, Log: s.opts.Log, Kind: s.registry.Kinds().Get,
 	}, s.followers()...)
 }
 
@@ -106,37 +69,4 @@ func (s *Server) feedChecks() []health.Check {
 		})
 	}
 	return cs
-}
-
-// loadDefinitions serves the custom resource definitions that are stored. One that cannot be served keeps no other from it.
-func (s *Server) loadDefinitions(ctx context.Context, _ *feed.Snapshot) error {
-	b := s.registry.Backend()
-	stored, err := b.List(ctx, definitions, "")
-	if err != nil {
-		return fmt.Errorf("list custom resource definitions: %w", err)
-	}
-	names := make(map[string]bool, len(stored))
-	for _, obj := range stored {
-		names[obj.GetName()] = true
-		definition, _ := obj.(*apiextensionsv1.CustomResourceDefinition)
-		if err := s.crds.Committed(ctx, b, obj.GetName(), definition); err != nil {
-			s.opts.Log.ErrorContext(ctx, "serve a stored custom resource definition", "name", obj.GetName(), "error", err)
-		}
-	}
-	for _, name := range s.crds.Names() {
-		if !names[name] {
-			if err := s.crds.Committed(ctx, b, name, nil); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// loadRoles reads roles and bindings, where the server has them.
-func (s *Server) loadRoles(ctx context.Context, _ *feed.Snapshot) error {
-	if s.registry.Kinds().Get(rbac.Roles) == nil {
-		return nil
-	}
-	return s.opts.Roles.Load(ctx, s.registry.Backend())
 }

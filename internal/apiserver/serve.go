@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
@@ -25,13 +26,13 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// Serve answers TLS connections on l, and runs the server, until ctx ends; then it lets requests finish, and ends watches. It closes l.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+// Serve answers TLS connections of the listeners, and runs the server, until ctx ends; then it lets requests finish, and ends watches.
+// It closes the listeners. A listener that fails ends the server.
+func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	m := s.opts.Material
 	if m == nil {
 		return errors.New("serve API: no certificates")
 	}
-	s.nodes.Listens(l.Addr())
 	bounds := &s.opts.FlowControl.Bounds
 	srv := serving.HTTPServer(goaway(bounds.GoawayChance, s.handler), maxHeader, orDefault(bounds.Streams, maxStreams))
 	srv.ErrorLog = log.New(&connectionLog{server: s}, "", 0)
@@ -44,17 +45,21 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		DynamicRecordSizingDisabled: true, // small first records are for browsers that show half an answer
 	}
 	s.askCertificates(srv.TLSConfig)
-	failed := make(chan error, 1)
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	go func() {
-		err := srv.ServeTLS(cork.Listen(bounds.listen(l)), "", "")
-		if !errors.Is(err, http.ErrServerClosed) {
-			failed <- fmt.Errorf("serve API: %w", err)
+	var accepting errgroup.Group
+	admitted := bounds.connections()
+	for _, l := range listeners {
+		s.nodes.Listens(l.Addr())
+		accepting.Go(func() error {
+			err := srv.ServeTLS(cork.Listen(admitted.listen(l)), "", "")
+			if errors.Is(err, http.ErrServerClosed) {
+				return nil
+			}
 			stop()
-		}
-		close(failed)
-	}()
+			return fmt.Errorf("serve API on %s: %w", l.Addr(), err)
+		})
+	}
 	background, end := context.WithCancel(context.WithoutCancel(ctx)) // outlasts ctx until requests are finished
 	var err error
 	ended := make(chan struct{})
@@ -67,7 +72,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	case <-ended:
 	}
 	s.drain(srv, func() { end(); <-ended })
-	return errors.Join(err, <-failed)
+	return errors.Join(err, accepting.Wait())
 }
 
 // streamWait is for connections whose streams have been ended.

@@ -10,8 +10,8 @@
 //
 // # Lifetimes
 //
-// A Server answers as soon as New returns; Run and Serve block until their context ends, and then end all watches.
-// The store is the caller's, and is closed after the server has ended.
+// A Server answers as soon as New returns; Run and Serve block until their context ends, and then end all watches. One that
+// neither of them ran is ended by [Server.Close]. The store is the caller's, and is closed after the server has ended.
 package apiserver
 
 import (
@@ -66,8 +66,11 @@ import (
 
 // Options of [New]. Store is required; the rest has useful zero values.
 type Options struct {
-	Store     *store.Store
-	Kinds     []*resource.Descriptor
+	Store *store.Store
+	Kinds []*resource.Descriptor
+	// MoreKinds returns kinds that ask the server itself, such as reviews. It is called once, when s can authenticate, authorize and read
+	// what is stored. Nil: there are none.
+	MoreKinds func(s *Server) []*resource.Descriptor
 	Admission admit.Chain
 	// Material is the server's keys and certificates; nil: in-process clients only, and no tokens.
 	Material *serving.Material
@@ -165,8 +168,9 @@ type Server struct {
 
 var definitions = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 
-// New makes a server, and puts the custom resource definitions that the store holds to work.
-func New(o Options) (*Server, error) {
+// New makes a server, and puts the custom resource definitions that the store holds to work. When it returns an error, nothing that
+// it started is left.
+func New(o Options) (_ *Server, err error) {
 	if o.Store == nil {
 		return nil, errors.New("make API server: no store")
 	}
@@ -194,8 +198,12 @@ func New(o Options) (*Server, error) {
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
 	if err := errors.Join(s.newFlow(), s.newAggregator(), s.newLearner()); err != nil {
-		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	s.newFeed()
@@ -233,7 +241,6 @@ func New(o Options) (*Server, error) {
 		offered.connect = s.nodes.To
 	}
 	if err := s.newAuthentication(ctx); err != nil {
-		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	if a := s.authn.Accounts(); a != nil {
@@ -245,9 +252,12 @@ func New(o Options) (*Server, error) {
 	})
 	vo.Registry = s.registry
 	s.api = verbs.New(s.lifetime, vo)
-	kinds := o.Kinds
+	kinds := slices.Clone(o.Kinds)
+	if o.MoreKinds != nil {
+		kinds = append(kinds, o.MoreKinds(s)...)
+	}
 	if !slices.ContainsFunc(kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == definitions }) {
-		kinds = append(slices.Clone(kinds), crd.Definitions())
+		kinds = append(kinds, crd.Definitions())
 	}
 	builtIn := make(map[schema.GroupResource]bool, len(kinds))
 	for _, d := range kinds {
@@ -257,7 +267,6 @@ func New(o Options) (*Server, error) {
 	services := webhook.Endpoints{Context: ctx, Backend: func() resource.Backend { return s.registry.Backend() }}
 	caller, err := webhook.New(o.Ledger, services)
 	if err != nil {
-		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	caller.Dial(o.Egress.Cluster(), o.Egress.ControlPlane())
@@ -266,11 +275,9 @@ func New(o Options) (*Server, error) {
 		Changed: func(added, removed []*resource.Descriptor) { s.ChangeKinds(added, removed) }, Caller: caller,
 	})
 	if err := s.joinAdmission(services); err != nil {
-		end()
 		return nil, fmt.Errorf("make admission: %w", err)
 	}
 	if err := s.feed.Start(ctx, &s.lifetime.Group); err != nil {
-		end()
 		return nil, fmt.Errorf("make API server: %w", err)
 	}
 	s.handler = s.pipeline(s.paths())
@@ -372,10 +379,15 @@ func (s *Server) Leave() {
 	}
 }
 
+// Close ends what New started. Run and Serve do so before they return; more calls change nothing.
+func (s *Server) Close() {
+	s.end()
+	s.lifetime.Group.Wait()
+}
+
 // Run does what the server does between requests, until ctx ends; then it ends all watches.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.lifetime.Group.Wait()
-	defer s.end()
+	defer s.Close()
 	var err error
 	ran := false
 	s.background.Do(func() {

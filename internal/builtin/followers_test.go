@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -24,17 +25,17 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/rbac"
 	"github.com/mortise-dev/mortise/internal/kinds"
 	"github.com/mortise-dev/mortise/internal/kinds/upstream"
-	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/faulty"
 	"github.com/mortise-dev/mortise/store/local"
 	"github.com/mortise-dev/mortise/store/local/disk"
 )
 
-// heldStore is a store on a disk in memory whose next sync can be held.
+// heldStore is a store on a disk in memory of which a sync can be held.
 type heldStore struct {
 	engine                 store.Engine
 	hold, holding, release chan struct{}
+	pass                   atomic.Int64 // how many syncs pass before one is held
 }
 
 func newHeldStore(t *testing.T) *heldStore {
@@ -47,6 +48,10 @@ func newHeldStore(t *testing.T) *heldStore {
 		}
 		select {
 		case <-h.hold:
+			if h.pass.Add(-1) >= 0 {
+				h.hold <- struct{}{}
+				return nil
+			}
 			h.holding <- struct{}{}
 			<-h.release
 		default:
@@ -66,13 +71,33 @@ func newHeldStore(t *testing.T) *heldStore {
 	return h
 }
 
+// disconnect sends a request, and disconnects its client while the n-th sync that it causes is under way. It returns false, and has
+// sent the request, if that causes fewer.
+func (h *heldStore) disconnect(m *member, n int, method, path, body string) (*httptest.ResponseRecorder, bool) {
+	h.pass.Store(int64(n) - 1)
+	h.hold <- struct{}{}
+	ctx, leave := context.WithCancel(m.t.Context())
+	defer leave()
+	served := make(chan *httptest.ResponseRecorder, 1)
+	go func() { served <- m.say(ctx, "root", method, path, body) }()
+	select {
+	case <-h.holding:
+		leave()
+		h.release <- struct{}{}
+		return <-served, true
+	case w := <-served:
+		<-h.hold
+		return w, false
+	}
+}
+
 // member is one of several API servers on a store.
 type member struct {
 	t      *testing.T
 	server *apiserver.Server
 }
 
-func newMember(t *testing.T, s *store.Store) *member {
+func newMember(t *testing.T, s *store.Store, configure ...func(*apiserver.Options)) *member {
 	t.Helper()
 	m, roles := &member{t: t}, &rbac.Index{}
 	authorized := func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -82,13 +107,16 @@ func newMember(t *testing.T, s *store.Store) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	graph := node.NewGraph(t.Context(), func() resource.Backend { return m.server.Backend() })
-	m.server, err = apiserver.New(apiserver.Options{
+	graph := node.NewGraph()
+	o := apiserver.Options{
 		Store: s, Admission: chain, Roles: roles, Nodes: graph,
 		Authorizers: []authorize.Authorizer{&node.Authorizer{Graph: graph, Rules: upstream.NodeRules()}},
 		Kinds:       Kinds([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, false, kinds.RuntimeConfig{}, Access{Authorize: authorized, Roles: roles}),
-	})
-	if err != nil {
+	}
+	for _, f := range configure {
+		f(&o)
+	}
+	if m.server, err = apiserver.New(o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // until then the server does nothing between requests, so that what is synced is what the test writes
@@ -407,18 +435,10 @@ func TestFollowersOfTheStore(t *testing.T) {
 				if before == c.want {
 					t.Fatalf("%s %s changes nothing: %s", c.method, c.path, before)
 				}
-				s.hold <- struct{}{}
-				ctx, disconnect := context.WithCancel(t.Context())
-				served := make(chan *httptest.ResponseRecorder, 1)
-				go func() { served <- one.say(ctx, "root", c.method, c.path, c.body) }()
-				select {
-				case <-s.holding:
-				case w := <-served:
+				w, held := s.disconnect(one, 1, c.method, c.path, c.body)
+				if !held {
 					t.Fatalf("%s %s was answered before anything was synced: %d %s", c.method, c.path, w.Code, w.Body)
 				}
-				disconnect()
-				s.release <- struct{}{}
-				w := <-served
 				if got := f.look(one); got != c.want {
 					t.Errorf("after %s %s of a client that left: %s, want %s; it was answered %d %s", c.method, c.path, got, c.want, w.Code, bytes.TrimSpace(w.Body.Bytes()))
 				}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/internal/config"
 )
 
 // Program is what the verbs work with.
@@ -56,6 +57,8 @@ type UpOptions struct {
 	APIServer                          options.APIServer
 	Logger                             *slog.Logger
 	Started                            time.Time // when the process began, for the ready line
+
+	applied *config.Applied // by --config; nil: no file
 }
 
 // verb is one row of the table.
@@ -68,16 +71,17 @@ type verb struct {
 func verbs() []verb {
 	return []verb{
 		{"up", "[flags]", "start a cluster in the foreground", runUp},
-		{"node", "--join URL|doctor", "run a node of a cluster that is elsewhere, or examine a node", runNode},
-		{"token", "create|list|delete", "tokens with which nodes join", runToken},
-		{"kubectl", "ARGS...", "the whole of kubectl", runKubectl},
+		{"node", "--join URL|doctor", "join this machine to a cluster as a node, or diagnose a node", runNode},
+		{"token", "create|list|delete", "manage the bootstrap tokens with which nodes join", runToken},
+		{"config", "print", "print the configuration of a server, as a file for `up --config`", runConfig},
+		{"kubectl", "ARGS...", "run kubectl, which is built in", runKubectl},
 		{"machine", "prepare", "install and start what a real node needs: containerd, CNI plug-ins, images", runMachine},
-		{"crd", "check FILE...", "judge CustomResourceDefinitions as a server would, without one", runCRD},
-		{"explain", "ID|TYPE/NAME [FIELD]", "what changed or refused a write, and who set a field", runExplain},
-		{"extensions", "[points] [-o json|wide]", "what is plugged into a running server, and how it does", runExtensions},
-		{"webhook", "dev --url URL -f FILE", "point webhooks at a process on this machine, and back", runWebhook},
+		{"crd", "check FILE...", "validate CustomResourceDefinitions without a server", runCRD},
+		{"explain", "ID|TYPE/NAME [FIELD]", "show what changed or rejected a write, and what set a field", runExplain},
+		{"extensions", "[points] [-o json|wide]", "list the extensions of a running server and their health", runExtensions},
+		{"webhook", "dev --url URL -f FILE", "redirect webhooks to a process on this machine", runWebhook},
 		{"credential", "service-account|file|oidc", "print a token for a kubeconfig's exec section", runCredential},
-		{"store", "check|backup|restore", "look after a data directory that is not in use", runStore},
+		{"store", "check|backup|restore", "check, back up or restore a data directory that is not in use", runStore},
 		{"version", "[-o json]", "print the version", runVersion},
 	}
 }

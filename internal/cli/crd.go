@@ -35,15 +35,15 @@ type Judge func(ctx context.Context, file, older io.Reader) ([]Judgement, error)
 func runCRD(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("crd", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
-	old := f.String("old", "", "a file with the older definitions: what the newer ones would break is found, too")
-	output := f.StringP("output", "o", "", "json")
-	strict := f.Bool("strict", false, "exit with 1 on warnings, too")
+	old := f.String("old", "", "File of the older definitions. Also reports what the newer ones break.")
+	output := f.StringP("output", "o", "", "Output format: json.")
+	strict := f.Bool("strict", false, "Exit with code 1 on warnings too.")
 	f.Usage = func() {
 		fmt.Fprintf(p.Err, `Usage: mortise crd check FILE... [flags]
 
-Judges the CustomResourceDefinitions in files ("-" is standard input) by the server's own rules: what it would refuse or
-warn of, and what CEL rules are estimated to cost. Exits with 0 when a server would take all of them and nothing would break,
-with 1 when not, with 2 when the command line is wrong.
+Validates the CustomResourceDefinitions in files ("-" is standard input) by the rules of the server: errors, warnings, and the estimated
+cost of CEL rules. Exit codes: 0 if a server would accept all of them and nothing would break, 1 if not, 2 if the command line is
+invalid.
 
 %s`, f.FlagUsages())
 	}

@@ -35,8 +35,8 @@ func runCredential(ctx context.Context, p Program, args []string) int {
 	f.Usage = func() {
 		fmt.Fprint(p.Err, credentialUsage+"\nFlags:\n"+f.FlagUsages())
 	}
-	cacheDir := f.String("cache-dir", defaultCache(), "directory where tokens are kept between calls")
-	fresh := f.Bool("no-cache", false, "ask for a new token each time, and keep none")
+	cacheDir := f.String("cache-dir", defaultCache(), "Directory of the token cache.")
+	fresh := f.Bool("no-cache", false, "Request a new token each time, and cache none.")
 	var source func(rest []string) (credential.Source, error)
 	switch args[0] {
 	case "service-account":
@@ -76,7 +76,7 @@ func runCredential(ctx context.Context, p Program, args []string) int {
 		return fail(p, fmt.Errorf("credential: %w", err))
 	}
 	if notKept != nil {
-		fmt.Fprintf(p.Err, "mortise: credential: the token is not kept: %v\n", notKept)
+		fmt.Fprintf(p.Err, "mortise: credential: could not cache the token: %v\n", notKept)
 	}
 	if err := credential.Answer(p.Out, os.Getenv(credential.ExecInfo), t); err != nil {
 		return fail(p, fmt.Errorf("credential: %w", err))
@@ -102,11 +102,11 @@ func one(args []string, what string) (string, error) {
 
 func serviceAccountFlags(f *pflag.FlagSet) func(rest []string) (credential.Source, error) {
 	s := &credential.ServiceAccount{}
-	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig of somebody who may create tokens of the account")
-	f.StringVar(&s.Context, "context", "", "context of the kubeconfig")
-	f.StringVarP(&s.Namespace, "namespace", "n", "", "namespace of the account; default: the context's")
-	f.StringArrayVar(&s.Audiences, "audience", nil, "whom the token is for; default: the API server")
-	f.DurationVar(&s.Duration, "duration", 0, "how long the token is to live; default: as the server has it")
+	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "File of a kubeconfig whose user may create tokens of the account.")
+	f.StringVar(&s.Context, "context", "", "Context of the kubeconfig.")
+	f.StringVarP(&s.Namespace, "namespace", "n", "", "Namespace of the account. Default: the context's.")
+	f.StringArrayVar(&s.Audiences, "audience", nil, "Audience of the token. May be repeated. Default: the API server.")
+	f.DurationVar(&s.Duration, "duration", 0, "Validity of the token. Default: the server's.")
 	return func(rest []string) (credential.Source, error) {
 		var err error
 		if s.Account, err = one(rest, "the name of an account"); err != nil {
@@ -121,12 +121,12 @@ func serviceAccountFlags(f *pflag.FlagSet) func(rest []string) (credential.Sourc
 
 func oidcFlags(f *pflag.FlagSet) func(rest []string) (credential.Source, error) {
 	o := &credential.OIDC{}
-	f.StringVar(&o.Issuer, "issuer", "", "URL of the issuer, https")
-	f.StringVar(&o.ClientID, "client-id", "", "client that the refresh token was given to")
-	f.StringVar(&o.ClientSecretFile, "client-secret-file", "", "file with the client's secret; none: a public client")
-	f.StringVar(&o.RefreshTokenFile, "refresh-token-file", "", "file with the refresh token; a new one from the issuer takes its place")
-	f.StringVar(&o.CAFile, "certificate-authority", "", "file with the authorities of the issuer's certificate; default: the machine's")
-	f.StringArrayVar(&o.Scopes, "scope", nil, "scopes to ask for; default: those that the refresh token was given for")
+	f.StringVar(&o.Issuer, "issuer", "", "URL of the issuer. The scheme must be https.")
+	f.StringVar(&o.ClientID, "client-id", "", "Client ID of the refresh token.")
+	f.StringVar(&o.ClientSecretFile, "client-secret-file", "", "File of the client secret. Empty for a public client.")
+	f.StringVar(&o.RefreshTokenFile, "refresh-token-file", "", "File of the refresh token. Replaced when the issuer returns a new token.")
+	f.StringVar(&o.CAFile, "certificate-authority", "", "File of the certificate authority of the issuer. Default: the host's root certificates.")
+	f.StringArrayVar(&o.Scopes, "scope", nil, "Scope to request. May be repeated. Default: the scopes of the refresh token.")
 	return func(rest []string) (credential.Source, error) {
 		if len(rest) > 0 {
 			return nil, fmt.Errorf("unexpected argument %q", rest[0])

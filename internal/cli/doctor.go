@@ -42,18 +42,18 @@ func runDoctor(ctx context.Context, p Program, args []string) int {
 	f.SetOutput(p.Err)
 	f.SortFlags = false
 	var o DoctorOptions
-	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "of the node, or of `mortise up`")
-	f.StringVar(&o.CRISocket, "cri-socket", "", "the runtime's socket (default: as the node finds it)")
+	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "Data directory of the node, or of mortise up.")
+	f.StringVar(&o.CRISocket, "cri-socket", "", "Socket of the container runtime. Default: the one that the node uses.")
 	o.Kubelet.AddFlags(f)
-	f.DurationVar(&o.Older, "older", 5*time.Minute, "what is younger may be of a pod that is being made, and is let be")
-	f.BoolVar(&o.Fix, "fix", false, "give back what pods that are no more have left, and mend settings")
-	output := f.StringP("output", "o", "", "json")
+	f.DurationVar(&o.Older, "older", 5*time.Minute, "Minimum age of leftovers. Younger ones may belong to a pod that is being created.")
+	f.BoolVar(&o.Fix, "fix", false, "Remove leftovers of deleted pods, and repair settings.")
+	output := f.StringP("output", "o", "", "Output format: json.")
 	f.Usage = func() {
 		fmt.Fprintf(p.Err, `Usage: mortise node doctor [flags]
 
-Examines the node of this machine: the runtime, the pod network and its plug-ins, cgroups, kernel, settings and programs, and
-what pods that are no more have left. It changes nothing without --fix. Exits with 0 when nothing is wrong (any more), with 1
-when something is, with 2 when the command line is wrong.
+Diagnoses the node of this machine: container runtime, pod network and its plug-ins, cgroups, kernel, settings, programs, and leftovers
+of deleted pods. Without --fix it changes nothing. Exit codes: 0 if nothing is wrong (any more), 1 if something is, 2 if the
+command line is invalid.
 
 %s`, f.FlagUsages())
 	}

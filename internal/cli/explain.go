@@ -39,32 +39,32 @@ func runExplain(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("explain", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
 	var o explainOptions
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the server; default: $KUBECONFIG, then ~/.kube/config")
-	f.StringVarP(&o.namespace, "namespace", "n", "", "the namespace; default: the kubeconfig's")
-	f.BoolVar(&o.rejected, "rejected", false, "only writes that were refused, of all namespaces unless -n names one")
-	f.BoolVar(&o.scheduling, "scheduling", false, "what the scheduler decided about a pod, and where the pod is now")
-	f.BoolVar(&o.brief, "brief", false, "also writes that are kept without their contents: leases, events, reviews, status of components")
-	f.DurationVar(&o.last, "last", 0, "only writes of so long ago at most: 10m")
-	f.IntVar(&o.limit, "limit", 50, "how many writes, 1 to 1000")
-	f.StringVarP(&o.output, "output", "o", "", "json")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File of the server's kubeconfig. Default: $KUBECONFIG, then ~/.kube/config.")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "Namespace. Default: the kubeconfig's.")
+	f.BoolVar(&o.rejected, "rejected", false, "List only rejected writes, of all namespaces unless -n is set.")
+	f.BoolVar(&o.scheduling, "scheduling", false, "Show the scheduler's decisions about a pod, and where the pod is now.")
+	f.BoolVar(&o.brief, "brief", false, "Also list writes that are recorded without contents: leases, events, reviews, status of components.")
+	f.DurationVar(&o.last, "last", 0, "Maximum age of writes, such as 10m.")
+	f.IntVar(&o.limit, "limit", 50, "Maximum number of writes, from 1 to 1000.")
+	f.StringVarP(&o.output, "output", "o", "", "Output format: json.")
 	f.Usage = func() {
 		fmt.Fprintf(p.Err, `Usage: mortise explain AUDIT-ID [flags]
        mortise explain TYPE/NAME [FIELD] [flags]
        mortise explain pod/NAME --scheduling [flags]
        mortise explain [--rejected] [--last 10m] [flags]
 
-Tells what a running server did with writes: how long each stage took, what each mutating step changed, who had something against
-it, what was stored. A write is known by the Audit-Id header of its answer. Of an object it lists the writes; of a field of an
-object it says who set it: the request, a default, a plug-in, policy or webhook. --rejected lists writes that were refused, by which
-stage or hook, and why. --scheduling tells why a pod is on its node, or on none: which plug-ins left nodes out, the best nodes'
-scores, what it waits for. (What a field means is told by "mortise kubectl explain".)
+Shows what a running server did with writes: the duration of each stage, what each mutating step changed, what rejected the write,
+and what was stored. The Audit-Id header of a response identifies its write. For an object, the command lists the writes; for a field of
+an object, it shows what set the field: the request, a default, a plug-in, policy or webhook. --rejected lists rejected writes with the
+stage or hook and the reason. --scheduling shows why a pod is on its node, or on none: which plug-ins filtered nodes, the scores of the
+best nodes, what the pod waits for. ("mortise kubectl explain" describes what a field means.)
 
   mortise explain pod/web spec.containers[0].image
   mortise explain deployment.apps/web 'metadata.labels["example.com/team"]' -n shop
   mortise explain pod/web --scheduling
   mortise explain --rejected --last 10m
 
-The server keeps traces in memory, the newest that fit (--explain-memory of "mortise up"); they begin with its start.
+The server keeps the newest traces in memory (--explain-memory of "mortise up"). A restart loses them.
 
 %s`, f.FlagUsages())
 	}

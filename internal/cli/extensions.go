@@ -27,15 +27,15 @@ import (
 func runExtensions(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("extensions", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
-	kubeconfig := f.String("kubeconfig", "", "kubeconfig of the server; default: $KUBECONFIG, then ~/.kube/config")
-	output := f.StringP("output", "o", "", "json or wide")
+	kubeconfig := f.String("kubeconfig", "", "File of the server's kubeconfig. Default: $KUBECONFIG, then ~/.kube/config.")
+	output := f.StringP("output", "o", "", "Output format: json or wide.")
 	f.Usage = func() {
 		fmt.Fprintf(p.Err, `Usage: mortise extensions [points] [flags]
 
-Prints what is plugged into a running server: the point, the extension's name, what configures it, how it is doing, how often it
-was called, how long calls took (median and 99th percentile of the newest), and its newest error; with -o wide also what
-failed, was kept back by the breaker, and when its certificate ends. Below stand the objects that wait for an extension that
-nobody calls, an initializer. "points" prints the catalogue of extension points with the contract of each; it asks no server.
+Lists the extensions of a running server: extension point, name, configuration, state, number of calls, their duration (median and
+99th percentile of recent calls), and the last error. -o wide adds failures, calls that the circuit breaker prevented, and when the
+certificate expires. Objects that wait for initializers follow. "points" lists the extension points with their contracts; it needs no
+server.
 
 %s`, f.FlagUsages())
 	}
@@ -109,7 +109,7 @@ func printExtensions(ctx context.Context, w io.Writer, kubeconfig, output string
 		return printJSON(w, view.Extensions)
 	}
 	if len(view.Extensions) == 0 {
-		_, err := fmt.Fprintln(w, "No extensions are configured. `mortise extensions points` prints what can be plugged in.")
+		_, err := fmt.Fprintln(w, "No extensions are configured. `mortise extensions points` lists the extension points.")
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

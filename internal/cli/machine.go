@@ -18,12 +18,12 @@ func runMachine(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("machine", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
 	o := machine.Options{Progress: p.Err}
-	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where a containerd of our own lives, when the machine has none")
-	f.StringVar(&o.Socket, "cri-socket", "", "a runtime's socket to use as it is")
-	f.BoolVar(&o.NoInstall, "no-install", false, "make missing programs an error instead of installing them")
-	f.BoolVar(&o.NoImages, "no-images", false, "do not load the local images")
+	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "Directory of the containerd that the command starts if the machine has none.")
+	f.StringVar(&o.Socket, "cri-socket", "", "Socket of an existing container runtime to use.")
+	f.BoolVar(&o.NoInstall, "no-install", false, "Fail if programs are missing instead of installing them.")
+	f.BoolVar(&o.NoImages, "no-images", false, "Do not load the local images.")
 	f.Usage = func() {
-		fmt.Fprintf(p.Err, "Usage: mortise machine prepare|stop|destroy [flags]\n\nprepare installs and starts what real containers need, and loads the local images; stop ends the containerd that\nprepare started and leaves its pods; destroy ends the pods too, and removes the rules of Services and of pods.\n\n%s", f.FlagUsages())
+		fmt.Fprintf(p.Err, "Usage: mortise machine prepare|stop|destroy [flags]\n\nprepare installs and starts what real containers need, and loads the local images. stop stops the containerd that prepare\nstarted; its pods keep running. destroy stops the pods too, and removes the network rules of Services and pods.\n\n%s", f.FlagUsages())
 	}
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {

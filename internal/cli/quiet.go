@@ -25,7 +25,7 @@ const (
 func giveBack(ctx context.Context, log *slog.Logger) {
 	whenQuiet(ctx, quietAfter, worthwhile, func() {
 		if err := trimMemory(); err != nil {
-			log.Warn("memory is not given back", "error", err)
+			log.Warn("Could not return free memory to the operating system", "error", err)
 		}
 	})
 }

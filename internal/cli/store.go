@@ -21,13 +21,13 @@ import (
 func runStore(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("store", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
-	dataDir := f.String("data-dir", defaultDataDir(), "the data directory")
-	bump := f.Int64("bump", 1_000_000, "restore: how far to raise the revision, so that no client takes the old store's for the new one's")
+	dataDir := f.String("data-dir", defaultDataDir(), "Data directory.")
+	bump := f.Int64("bump", 1_000_000, "Number by which restore raises the revision, so that clients do not confuse the stores' revisions.")
 	f.Usage = func() {
 		fmt.Fprintf(p.Err, `Usage: mortise store check|backup FILE|restore FILE [flags]
 
-check reads and verifies all that is stored, and changes nothing; backup writes the newest state to FILE ("-" is standard
-output); restore makes the store of an empty data directory from FILE ("-" is standard input).
+check reads and verifies the store and changes nothing. backup writes the newest state to FILE ("-" is standard output). restore
+creates the store of an empty data directory from FILE ("-" is standard input).
 
 %s`, f.FlagUsages())
 	}
@@ -64,7 +64,7 @@ func checkStore(ctx context.Context, p Program, dir string) error {
 	}
 	fmt.Fprintf(p.Out, "%s is sound: %d keys, %d bytes, revision %d, history from %d\n", dir, r.Keys, r.Bytes, r.Revision, r.Compacted)
 	if r.Torn > 0 {
-		fmt.Fprintf(p.Out, "%d bytes that a crash left at the log's end are cut off when it is opened; nobody was promised them\n", r.Torn)
+		fmt.Fprintf(p.Out, "%d bytes that a crash left at the log's end will be cut off when the store is opened; none of them was acknowledged\n", r.Torn)
 	}
 	return nil
 }

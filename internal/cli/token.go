@@ -35,8 +35,8 @@ const tokenUsage = `Usage:
   mortise token list [-o json]
   mortise token delete ID|TOKEN...
 
-Tokens with which nodes join the cluster: see docs/nodes.md. The cluster is the one of --kubeconfig, of $KUBECONFIG, or of
-` + "`mortise up`" + ` on this machine.
+Manages the bootstrap tokens with which nodes join the cluster: see docs/nodes.md. The cluster is that of --kubeconfig, of $KUBECONFIG,
+or of ` + "`mortise up`" + ` on this machine.
 `
 
 // signedWithin is how long a new token may take until it can be used.
@@ -69,19 +69,19 @@ func runToken(ctx context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("token "+args[0], pflag.ContinueOnError)
 	f.SetOutput(p.Err)
 	f.SortFlags = false
-	f.StringVar(&t.kubeconfig, "kubeconfig", "", "kubeconfig of an administrator")
+	f.StringVar(&t.kubeconfig, "kubeconfig", "", "File of an administrator's kubeconfig.")
 	run, wants := t.create, "at most one token"
 	fits := func(n int) bool { return n <= 1 }
 	switch args[0] {
 	case "create":
-		f.DurationVar(&t.ttl, "ttl", 24*time.Hour, "how long the token is good for; 0: for ever")
-		f.StringSliceVar(&t.entry.Usages, "usages", bootstraptoken.Usages(), "what it is for: signing, authentication")
-		f.StringSliceVar(&t.entry.Groups, "groups", []string{bootstraptoken.DefaultGroup}, "groups of who shows it, beside system:bootstrappers")
-		f.StringVar(&t.entry.Description, "description", "", "what people should know of it")
-		f.BoolVar(&t.join, "print-join-command", false, "print the command that joins a node, instead of the token alone")
-		f.StringVar(&t.server, "server", "", "URL at which nodes reach the server (default: the kubeconfig's; if that is of this machine alone, what the server advertises)")
+		f.DurationVar(&t.ttl, "ttl", 24*time.Hour, "Validity of the token. 0 means that it does not expire.")
+		f.StringSliceVar(&t.entry.Usages, "usages", bootstraptoken.Usages(), "Usages of the token: signing, authentication.")
+		f.StringSliceVar(&t.entry.Groups, "groups", []string{bootstraptoken.DefaultGroup}, "Extra groups of the token's user, in addition to system:bootstrappers.")
+		f.StringVar(&t.entry.Description, "description", "", "Description for people.")
+		f.BoolVar(&t.join, "print-join-command", false, "Print the command that joins a node instead of the token.")
+		f.StringVar(&t.server, "server", "", "URL of the API server for nodes. Default: the kubeconfig's; if that is a loopback address, the advertised one.")
 	case "list":
-		f.StringVarP(&t.output, "output", "o", "", "json, or nothing for a table")
+		f.StringVarP(&t.output, "output", "o", "", "Output format: json. Default: a table.")
 		run, wants, fits = t.list, "no arguments", func(n int) bool { return n == 0 }
 	case "delete":
 		run, wants, fits = t.remove, "IDs or tokens", func(n int) bool { return n > 0 }
@@ -182,7 +182,7 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 		signed, cancel := context.WithTimeout(ctx, signedWithin)
 		defer cancel()
 		if err := bootstraptoken.AwaitSignature(signed, t.client, t.entry.ID); err != nil {
-			fmt.Fprintf(t.Err, "mortise: the token is made, but no controller has signed %s with it: nodes must be given --ca-file\n", bootstraptoken.InfoName)
+			fmt.Fprintf(t.Err, "mortise: the token exists, but no controller has signed %s with it: nodes need --ca-file\n", bootstraptoken.InfoName)
 		}
 	}
 	if !t.join {
@@ -221,7 +221,7 @@ func (t *tokens) reachable(ctx context.Context) string {
 		for _, e := range s.Endpoints {
 			for _, a := range e.Addresses {
 				for _, port := range s.Ports {
-					if ip := net.ParseIP(a); port.Port == nil || ip == nil || ip.IsLoopback() {
+					if ip := net.ParseIP(a); port.Port == nil || ip == nil || ip.IsLoopback() || forPodsOnly(ip) {
 						continue
 					}
 					at := net.JoinHostPort(a, fmt.Sprint(*port.Port))
@@ -234,6 +234,20 @@ func (t *tokens) reachable(ctx context.Context) string {
 		}
 	}
 	return t.config.Host
+}
+
+// forPodsOnly reports whether an address is the one at which a server that listens on loopback answers the pods of this machine: no
+// other machine reaches it.
+func forPodsOnly(ip net.IP) bool {
+	device, err := net.InterfaceByName("mortise-api")
+	if err != nil {
+		return false
+	}
+	addresses, err := device.Addrs()
+	return err == nil && slices.ContainsFunc(addresses, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.Equal(ip)
+	})
 }
 
 func (t *tokens) list(ctx context.Context, _ []string) error {

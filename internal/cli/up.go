@@ -19,6 +19,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
+
+	"github.com/mortise-dev/mortise/internal/config"
 )
 
 // runUp starts a cluster and stays until a signal or a failure ends it.
@@ -27,7 +29,10 @@ func runUp(ctx context.Context, p Program, args []string) int {
 	if !ok {
 		return code
 	}
-	return stay(ctx, p, o.Logger, o.Started, func(ctx context.Context) (Cluster, error) { return p.Start(ctx, o) })
+	return stay(ctx, p, o.Logger, o.Started, func(ctx context.Context) (Cluster, error) {
+		cluster, err := p.Start(ctx, o)
+		return cluster, o.applied.Explain(err)
+	})
 }
 
 // stay starts a cluster, or a node, and stays until a signal or a failure ends it.
@@ -83,7 +88,7 @@ func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, s
 		select {
 		case <-cluster.Settled():
 			if err := trimMemory(); err != nil {
-				log.Warn("memory is not given back", "error", err)
+				log.Warn("Could not return free memory to the operating system", "error", err)
 			}
 			if os.Getenv("GOGC") == "" { // who sets it knows better
 				go paceCollections(ctx)
@@ -106,95 +111,143 @@ func stay(ctx context.Context, p Program, log *slog.Logger, started time.Time, s
 	}
 }
 
-// parseUp reads the flags of `up`. When ok is false the command ends with code.
-func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
-	o.Started = processStart()
-	f := pflag.NewFlagSet("up", pflag.ContinueOnError)
+// upFlags are the flags of `up` that are not options of a cluster as they stand.
+type upFlags struct {
+	set                  *pflag.FlagSet
+	help                 helpFlag
+	config               string // file
+	controllers, level   string
+	gates, runtimeConfig []string
+}
+
+// newUpFlags binds the flags of `up` to o.
+func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
+	u := &upFlags{set: pflag.NewFlagSet(name, pflag.ContinueOnError)}
+	f := u.set
 	f.SetOutput(p.Err)
 	f.SortFlags = false
-	var controllers, level string
-	var gates map[string]string
-	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "where all state is kept")
-	f.StringVar(&o.Listen, "listen", "127.0.0.1:6443", "HOST:PORT that the API answers on; port 0 picks a free one")
-	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "where the administrator's kubeconfig is written (default DATA-DIR/kubeconfig)")
-	f.StringVar(&o.Store, "store", "local", "local: on disk, durable; memory: gone when the process ends")
-	f.StringVar(&o.Node, "node", "auto", "auto, cri: real containers, simulated: pods without containers, none")
-	f.IntVar(&o.Nodes, "nodes", 1, "how many simulated nodes")
-	f.StringVar(&o.CRISocket, "cri-socket", "", "the runtime's socket (default: containerd's)")
-	f.StringVar(&o.PodCIDR, "pod-cidr", "10.244.0.0/16", "addresses of pods; each node gets a part; two ranges, one of each IP family, for both")
-	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "addresses of services; a second range of the other IP family behind a comma")
-	f.StringVar(&controllers, "controllers", "*", "'*', none, or a list: a,b or *,-b")
-	f.StringToStringVar(&gates, "feature-gates", nil, "upstream's feature gates that differ from their defaults: CBORServingAndStorage=true")
-	var config []string
-	f.StringSliceVar(&config, "runtime-config", nil, "APIs to switch on or off: api/beta=true, GROUP/VERSION=false, GROUP/VERSION/RESOURCE=true ...")
+	f.StringVar(&u.config, "config", "", "File of a ServerConfiguration of config.mortise.dev/v1alpha1. Flags that are given win over it.")
+	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "Directory of all state.")
+	f.StringVar(&o.Listen, "listen", "127.0.0.1:6443", "HOST:PORT of the API. Port 0 selects a free port.")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "File to write the administrator's kubeconfig to. Default: DATA-DIR/kubeconfig.")
+	f.StringVar(&o.Store, "store", "local", "Storage engine: local keeps objects on disk, memory loses them when the process ends.")
+	f.StringVar(&o.Node, "node", "auto", "Node of this machine: cri (real containers), simulated (pods without containers), none, or auto (cri if possible, else simulated).")
+	f.IntVar(&o.Nodes, "nodes", 1, "Number of simulated nodes.")
+	f.StringVar(&o.CRISocket, "cri-socket", "", "Socket of the container runtime. Default: containerd's.")
+	f.StringVar(&o.PodCIDR, "pod-cidr", "10.244.0.0/16", "Address range of pods. For dual stack, an IPv4 and an IPv6 range, separated by a comma.")
+	f.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "Address range of services. For dual stack, an IPv4 and an IPv6 range, separated by a comma, the primary family first.")
+	f.StringVar(&u.controllers, "controllers", "*", "List of controllers to run: '*' runs all, NAME runs this one, -NAME disables it. none runs the API server alone.")
+	f.StringSliceVar(&u.gates, "feature-gates", nil, "Kubernetes feature gates, as GATE=true|false. There is one: CBORServingAndStorage (default false).")
+	f.StringSliceVar(&u.runtimeConfig, "runtime-config", nil, "APIs to enable or disable, as KEY=true|false. Keys: api/all, api/ga, api/beta, api/alpha, GROUP/VERSION, GROUP/VERSION/RESOURCE.")
 	o.APIServer.Explain.Enabled = true
 	o.APIServer.Authentication.BootstrapTokens = true // nobody has one before `mortise token create`
 	o.APIServer.AddFlags(f)
-	f.StringVar(&level, "log-level", "warn", "debug, info, warn or error")
-	f.Usage = func() {
-		fmt.Fprintf(p.Err, "Usage: mortise up [flags]\n\nStarts a cluster in the foreground. SIGTERM or Ctrl-C stops it; pods are left running.\n\n%s", f.FlagUsages())
-	}
+	f.StringVar(&u.level, "log-level", "warn", "Lowest level to log: debug, info, warn or error.")
+	u.help.add(f)
+	f.Usage = func() {}
+	return u
+}
+
+// read parses the command line, and the file that it names. When ok is false the command ends with code.
+func (u *upFlags) read(p Program, args []string) (applied *config.Applied, code int, ok bool) {
+	f := u.set
 	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return o, 0, false
-		}
-		fmt.Fprintf(p.Err, "mortise up: %v\n", err)
-		return o, 2, false
+		fmt.Fprintf(p.Err, "mortise %s: %v\n", f.Name(), err)
+		return nil, 2, false
 	}
-	wrong := func(format string, a ...any) (UpOptions, int, bool) {
-		fmt.Fprintf(p.Err, "mortise up: "+format+"\n", a...)
-		return o, 2, false
+	if u.help != "" {
+		return nil, u.printHelp(p), false
 	}
 	if f.NArg() > 0 {
-		return wrong("unexpected argument %q", f.Arg(0))
+		fmt.Fprintf(p.Err, "mortise %s: unexpected argument %q\n", f.Name(), f.Arg(0))
+		return nil, 2, false
 	}
+	if u.config == "" {
+		return nil, 0, true
+	}
+	file, err := config.Read(u.config)
+	if err == nil {
+		applied, err = file.Apply(f)
+	}
+	if err != nil {
+		return nil, fail(p, err), false
+	}
+	return applied, 0, true
+}
+
+// parseUp reads the flags of `up`. When ok is false the command ends with code.
+func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
+	o.Started = processStart()
+	u := newUpFlags("up", p, &o)
+	applied, code, ok := u.read(p, args)
+	if !ok {
+		return o, code, false
+	}
+	if err := u.finish(p, &o); err != nil {
+		fmt.Fprintf(p.Err, "mortise up: %v\n", applied.Explain(err))
+		return o, 2, false
+	}
+	o.applied = applied
+	return o, 0, true
+}
+
+// finish checks the flags and fills in what follows from them.
+func (u *upFlags) finish(p Program, o *UpOptions) error {
 	if !slices.Contains([]string{"local", "memory"}, o.Store) {
-		return wrong("--store %q: want local or memory", o.Store)
+		return fmt.Errorf("--store %q: want local or memory", o.Store)
 	}
 	if !slices.Contains([]string{"auto", "cri", "simulated", "none"}, o.Node) {
-		return wrong("--node %q: want auto, cri, simulated or none", o.Node)
+		return fmt.Errorf("--node %q: want auto, cri, simulated or none", o.Node)
 	}
-	if f.Changed("nodes") && (o.Node == "cri" || o.Node == "none" || o.Nodes < 1) {
-		return wrong("--nodes takes a number above 0, with simulated nodes only")
+	if u.set.Changed("nodes") && (o.Node == "cri" || o.Node == "none" || o.Nodes < 1) {
+		return errors.New("--nodes takes a number above 0, with simulated nodes only")
 	}
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return wrong("--log-level %q: want debug, info, warn or error", level)
+	var err error
+	if o.Logger, err = newLogger(p, u.level); err != nil {
+		return err
 	}
-	o.Logger = slog.New(slog.NewTextHandler(p.Err, &slog.HandlerOptions{Level: l}))
-	for c := range strings.SplitSeq(controllers, ",") {
+	for c := range strings.SplitSeq(u.controllers, ",") {
 		if c = strings.TrimSpace(c); c != "" {
 			o.Controllers = append(o.Controllers, c)
 		}
 	}
 	if len(o.Controllers) == 0 {
-		return wrong("--controllers is empty: want '*', none, or names")
+		return errors.New("--controllers is empty: want '*', none, or names")
 	}
-	for _, pair := range config {
+	for _, pair := range u.runtimeConfig {
 		key, value, _ := strings.Cut(pair, "=")
 		if o.RuntimeConfig == nil {
 			o.RuntimeConfig = map[string]string{}
 		}
 		o.RuntimeConfig[strings.TrimSpace(key)] = strings.TrimSpace(value)
 	}
-	for name, value := range gates {
-		on, err := strconv.ParseBool(value)
+	for _, pair := range u.gates {
+		name, value, _ := strings.Cut(pair, "=")
+		on, err := strconv.ParseBool(strings.TrimSpace(value))
 		if err != nil {
-			return wrong("--feature-gates %s=%s: want true or false", name, value)
+			return fmt.Errorf("--feature-gates %s=%s: want true or false", name, value)
 		}
 		if o.FeatureGates == nil {
 			o.FeatureGates = map[string]bool{}
 		}
-		o.FeatureGates[name] = on
+		o.FeatureGates[strings.TrimSpace(name)] = on
 	}
-	var err error
 	if o.DataDir, err = filepath.Abs(o.DataDir); err != nil {
-		return wrong("--data-dir: %v", err)
+		return fmt.Errorf("--data-dir: %w", err)
 	}
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = filepath.Join(o.DataDir, "kubeconfig")
 	}
-	return o, 0, true
+	return nil
+}
+
+// newLogger makes the log of a server or a node.
+func newLogger(p Program, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
+	}
+	return slog.New(slog.NewTextHandler(p.Err, &slog.HandlerOptions{Level: l})), nil
 }
 
 // defaultDataDir is /var/lib/mortise for root, the user's own data directory otherwise (XDG Base Directory).

@@ -18,7 +18,7 @@ import (
 func runVersion(_ context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("version", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
-	output := f.StringP("output", "o", "", "json")
+	output := f.StringP("output", "o", "", "Output format: json.")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return 0

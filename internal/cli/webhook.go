@@ -28,12 +28,12 @@ const webhookUsage = `Usage:
   mortise webhook dev --url https://127.0.0.1:9443 [-f FILE] [RESOURCE/NAME...] [flags]
   mortise webhook dev --restore [-f FILE] [RESOURCE/NAME...]
 
-Points the webhooks of configurations, in a file or in the cluster (validatingwebhookconfigurations/NAME, ...), at a process on this
-machine, and puts them back when it is interrupted. Each webhook keeps its path. A configuration of the file that the
-cluster does not have is made, and deleted at the end; conversion webhooks of CustomResourceDefinitions are pointed, too.
-The certificate that the process shows is trusted; with --cert-dir one is written there for it to serve with; with --calls
-the calls go through this program, which prints each. What was before is kept in an annotation of the object: should this
-program be killed, --restore puts everything back that is pointed elsewhere, or what is named.
+Redirects the webhooks of configurations, in a file or in the cluster (validatingwebhookconfigurations/NAME, ...), to a process on this
+machine, and restores them when the command is interrupted. Each webhook keeps its path. If the cluster does not have a
+configuration of the file, the command creates it and deletes it at the end. It redirects conversion webhooks of
+CustomResourceDefinitions too. The API server trusts the certificate of the process; --cert-dir writes a certificate for the process; with
+--calls this program forwards the calls and prints each. An annotation of the object holds the previous settings: if this program was
+killed, --restore restores all redirected webhooks, or those that are named.
 `
 
 // webhookFlags are the command line of `mortise webhook dev`.
@@ -49,12 +49,12 @@ func runWebhook(ctx context.Context, p Program, args []string) int {
 	o := webhookFlags{}
 	f := pflag.NewFlagSet("webhook dev", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the server; default: $KUBECONFIG, then ~/.kube/config")
-	f.StringVar(&o.url, "url", "", "where the process listens, https://HOST:PORT; the API server must be able to reach it, with --calls this program")
-	f.StringArrayVarP(&o.files, "filename", "f", nil, `file with the configurations; "-" is standard input`)
-	f.StringVar(&o.certDir, "cert-dir", "", "directory where a certificate and key for the process are written: tls.crt, tls.key")
-	f.BoolVar(&o.calls, "calls", false, "pass calls on, and print each")
-	f.BoolVar(&o.restore, "restore", false, "put back what is pointed elsewhere, and end")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File of the server's kubeconfig. Default: $KUBECONFIG, then ~/.kube/config.")
+	f.StringVar(&o.url, "url", "", "URL of the process, https://HOST:PORT. The API server must be able to reach it; with --calls, this program must.")
+	f.StringArrayVarP(&o.files, "filename", "f", nil, `File of the configurations. "-" is standard input. May be repeated.`)
+	f.StringVar(&o.certDir, "cert-dir", "", "Directory to write a certificate and key for the process to: tls.crt, tls.key.")
+	f.BoolVar(&o.calls, "calls", false, "Forward calls through this program, and print each.")
+	f.BoolVar(&o.restore, "restore", false, "Restore redirected webhooks, and exit.")
 	f.Usage = func() { fmt.Fprint(p.Err, webhookUsage+"\nFlags:\n"+f.FlagUsages()) }
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {

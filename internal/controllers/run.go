@@ -129,7 +129,7 @@ func RunWith(ctx context.Context, selected []Controller, shared *Deps, options O
 	if d.RESTMapper == nil {
 		d.RESTMapper = deferredMapper(d.Discovery)
 	}
-	d.scope = &scope{fail: func(err error) { options.Logger.Error("reset REST mapper", "error", err) }}
+	d.scope = &scope{fail: func(err error) { options.Logger.Error("Could not reset the REST mapper", "error", err) }}
 	if err := resetOnDefinitions(&d); err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func supervise(ctx context.Context, c Controller, d Deps, options Options, ready
 		}
 		d.Metrics.restarted(c.Name, errors.Is(err, errPanic))
 		options.Health(c.Name, err)
-		d.Logger.Error("controller stopped, starting again", "after", pause, "error", err)
+		d.Logger.Error("Controller stopped, restarting it", "after", pause, "error", err)
 		timer := d.Clock.NewTimer(pause)
 		select {
 		case <-timer.C():

@@ -138,26 +138,32 @@ func (e *election) term(ctx context.Context, work func(context.Context) error) e
 		<-working
 	}
 	if ctx.Err() == nil && failure == nil && !waiting {
-		e.Logger.Warn("lost the lease", "lease", e.lock.Describe())
+		e.Logger.Warn("Lost the Lease", "lease", e.lock.Describe())
 	}
 	if err := e.release(ctx); err != nil {
-		e.Logger.Warn("give up the lease", "lease", e.lock.Describe(), "error", err)
+		e.Logger.Warn("Could not release the Lease", "lease", e.lock.Describe(), "error", err)
 	}
 	return failure
 }
 
-// release gives the Lease up if it is still held.
+// release gives the Lease up if it is still held. The server may still be at work on a last renewal whose answer nobody waits for: it
+// changes the Lease between the read and the write, and then both are made again.
 func (e *election) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(e.RenewDeadline, 5*time.Second))
 	defer cancel()
-	held, _, err := e.lock.Get(ctx)
-	if apierrors.IsNotFound(err) || err == nil && held.HolderIdentity != e.Identity {
-		return nil
-	} else if err != nil {
-		return err
+	for {
+		held, _, err := e.lock.Get(ctx)
+		if apierrors.IsNotFound(err) || err == nil && held.HolderIdentity != e.Identity {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		now := metav1.Now()
+		err = e.lock.Update(ctx, resourcelock.LeaderElectionRecord{
+			LeaderTransitions: held.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
+		})
+		if !apierrors.IsConflict(err) || ctx.Err() != nil {
+			return err
+		}
 	}
-	now := metav1.Now()
-	return e.lock.Update(ctx, resourcelock.LeaderElectionRecord{
-		LeaderTransitions: held.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
-	})
 }

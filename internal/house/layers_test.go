@@ -5,6 +5,7 @@ package house
 
 import (
 	"path"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -23,11 +24,13 @@ func layers() []layer {
 	for _, a := range rooms {
 		for _, b := range rooms {
 			if a != b {
-				out = append(out, layer{from: a, to: module + "/" + b, why: "rooms meet only in internal/builtin and embed, and reach the API server as clients"})
+				out = append(out, layer{from: a, to: module + "/" + b, why: "rooms meet only in internal/builtin, internal/cluster and internal/node, and reach the API server as clients"})
 			}
 		}
 		out = append(out,
 			layer{from: a, to: module + "/internal/builtin", why: "imports point down"},
+			layer{from: a, to: module + "/internal/cluster", why: "assembly knows the rooms, and no room knows assembly"},
+			layer{from: a, to: module + "/internal/node", why: "assembly knows the rooms, and no room knows assembly"},
 			layer{from: a, to: module + "/embed$", why: "imports point down"},
 			layer{from: a, to: module + "/internal/kinds", why: "rooms see kinds as descriptors that are passed in"})
 	}
@@ -37,6 +40,13 @@ func layers() []layer {
 		}
 	}
 	out = append(out,
+		layer{from: "internal/builtin", to: module + "/internal/cluster", why: "assembly takes the lists, which know nothing of it"},
+		layer{from: "internal/builtin", to: module + "/internal/node", why: "assembly takes the lists, which know nothing of it"},
+		layer{from: "internal/node", to: module + "/internal/cluster", why: "a cluster runs nodes; a node may be alone"},
+		layer{from: "internal/node", to: module + "/internal/apiserver", why: "a node is a client of the API server, which may be elsewhere"},
+		layer{from: "internal/cluster", to: module + "/embed$", why: "embed is the face of what is assembled here"},
+		layer{from: "internal/node", to: module + "/embed$", why: "embed is the face of what is assembled here"},
+		layer{from: "internal/lifecycle", to: module, why: "it starts and stops parts, whatever they are"},
 		layer{from: "embed/options", to: module, why: "settings are data that every room may read"},
 		layer{from: "store", to: module + "/resource", why: "the store speaks bytes, keys and revisions, not objects"},
 		layer{from: "store", to: "k8s.io", except: []string{"store/storetest"}, why: "the store speaks bytes, keys and revisions, not objects"},
@@ -68,6 +78,22 @@ func TestImportsPointDown(t *testing.T) {
 				if !allowed {
 					t.Errorf("%s imports %s: %s", s.path, imported, l.why)
 				}
+			}
+		}
+	}
+}
+
+// TestEmbedIsTheFace: the public library has the assembly and the contracts of extensions below it, and nothing else of the inside.
+func TestEmbedIsTheFace(t *testing.T) {
+	allowed := []string{"internal/cluster", "internal/node", "internal/apiserver/admit", "internal/controllers", "internal/scheduler/profile"}
+	for _, s := range tree(t) {
+		if s.dir() != "embed" || s.isTest() {
+			continue
+		}
+		for _, imported := range s.imports() {
+			inside, ok := strings.CutPrefix(imported, module+"/")
+			if ok && strings.HasPrefix(inside, "internal/") && !slices.Contains(allowed, inside) {
+				t.Errorf("%s imports %s: a cluster is assembled in internal/cluster, a node in internal/node", s.path, imported)
 			}
 		}
 	}

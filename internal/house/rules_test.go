@@ -89,7 +89,10 @@ func TestBannedCalls(t *testing.T) {
 		"time.After": "a clock that is passed in",
 		"rand.Intn":  "a source that is passed in",
 	}
-	pureRooms := []string{"store/mvcc", "internal/scheduler/core", "internal/scheduler/queue", "internal/controllers", "resource"}
+	pureRooms := []string{
+		"store/mvcc", "internal/scheduler/core", "internal/scheduler/queue", "internal/controllers", "resource",
+		"internal/agent/allocatable", "internal/agent/decide", "internal/agent/evict", "internal/agent/podspec", "internal/agent/podstatus",
+	}
 	for _, s := range tree(t) {
 		room := ""
 		for _, r := range pureRooms {

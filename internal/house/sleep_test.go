@@ -23,7 +23,7 @@ var looks = map[string]string{
 	"bench/scheduling.go churn":                                           "upstream's workload changes objects at this pace",
 	"bench/services.go changeProxied":                                     "it begins when the proxy has been quiet for a while",
 	"embed/aggregated/aggregated_test.go eventually":                      "what other servers tell of themselves is fetched in the background",
-	"embed/bootstrap.go stay":                                             "a lease is renewed at an interval",
+	"internal/cluster/bootstrap.go stay":                                  "a lease is renewed at an interval",
 	"internal/agent/eviction_test.go look":                                "it steps a fake clock for a node that looks at its figures by that clock",
 	"internal/agent/eviction_test.go awaitStep":                           "it steps a fake clock for a node that looks at its figures by that clock",
 	"internal/agent/proxy/packets_choice_test.go checkPacketsToTheChosen": "the kernel forgets whom it keeps to an endpoint without an event",

@@ -102,7 +102,7 @@ func (a *attempt) makeRoom(ctx context.Context, err error) *fwk.NominatingInfo {
 	result, st := a.profile.RunPostFilter(ctx, a.state, a.item.Pod, fit.Statuses)
 	fit.PostFilterMessage = st.Message()
 	if st.Code() == fwk.Error {
-		a.logger.Warn("making room failed", "pod", klog.KObj(a.item.Pod), "error", st.AsError())
+		a.logger.Warn("Preemption failed", "pod", klog.KObj(a.item.Pod), "error", st.AsError())
 	}
 	if result == nil {
 		return nil
@@ -219,7 +219,7 @@ func (a *attempt) tryToBind(ctx context.Context) error {
 		there := &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: a.node}
 		a.told = true
 		if err := a.patch(ctx, a.assumed, nil, there); err != nil && ctx.Err() == nil {
-			a.logger.Warn("nominating a node failed", "pod", klog.KObj(a.assumed), "node", a.node, "error", err)
+			a.logger.Warn("Could not nominate a node", "pod", klog.KObj(a.assumed), "node", a.node, "error", err)
 		}
 	}
 	if st := a.profile.WaitOnPermit(ctx, a.assumed); !st.IsSuccess() {
@@ -272,7 +272,7 @@ func (a *attempt) bindNow(ctx context.Context) *fwk.Status {
 			Target:     corev1.ObjectReference{Kind: "Node", Name: a.node},
 		})
 		if err != nil && e.IsIgnorable() {
-			a.logger.Warn("skipping scheduler extender that failed to bind", "extender", e.Name(), "pod", klog.KObj(a.assumed), "error", err)
+			a.logger.Warn("Extender failed to bind the pod, skipping the extender", "extender", e.Name(), "pod", klog.KObj(a.assumed), "error", err)
 			continue
 		}
 		return fwk.AsStatus(err)
@@ -299,7 +299,7 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 		reason = corev1.PodReasonUnschedulable
 		a.item.UnschedulablePlugins = a.helpedByNodes()
 	default:
-		a.logger.Warn("scheduling failed, trying again", "pod", klog.KObj(a.item.Pod), "error", err)
+		a.logger.Warn("Scheduling failed, retrying", "pod", klog.KObj(a.item.Pod), "error", err)
 	}
 	if reason == corev1.PodReasonSchedulerError {
 		a.measure(metrics.Error)
@@ -326,7 +326,7 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 	if err := a.patch(ctx, pod, &corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: pod.Generation,
 	}, nominate); err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
-		a.logger.Warn("updating pod condition failed", "pod", klog.KObj(pod), "error", err)
+		a.logger.Warn("Could not update the pod condition", "pod", klog.KObj(pod), "error", err)
 	}
 }
 

@@ -134,7 +134,7 @@ func (s *scheduler) reporter(name string) *recorder.Reporter {
 func (s *scheduler) closeProfiles() {
 	for _, p := range s.profiles {
 		if err := p.Close(); err != nil {
-			s.logger.Warn("closing scheduler plug-ins failed", "profile", p.Name(), "error", err)
+			s.logger.Warn("Could not close scheduler plug-ins", "profile", p.Name(), "error", err)
 		}
 	}
 }

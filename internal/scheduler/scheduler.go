@@ -216,7 +216,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 		return fmt.Errorf("fill scheduler caches: %w", result.Err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.profiles)) {
-		s.logger.Info("scheduler ready", "profile", s.profiles[name].String())
+		s.logger.Info("Scheduler is ready", "profile", s.profiles[name].String())
 	}
 	s.loop(ctx)
 	s.cycles.Wait()

@@ -61,7 +61,7 @@ func (s *scheduler) watchOthers(ctx context.Context, connection *rest.Config, fa
 		}
 		informer, err := informerOf(resource, factory, others)
 		if err != nil {
-			s.logger.Warn("no events come of what a scheduler plug-in has registered for", "resource", resource, "error", err)
+			s.logger.Warn("Could not watch a resource that a scheduler plug-in registered for", "resource", resource, "error", err)
 			continue
 		}
 		if informer == nil {

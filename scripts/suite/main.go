@@ -30,6 +30,9 @@ import (
 // tags are those of bin/mortise, in all modules: what they share is compiled once.
 const tags = "grpcnotrace"
 
+// logFile keeps the events of the last run.
+const logFile = "bin/test.json"
+
 // module is a Go module whose tests belong to the suite.
 type module struct {
 	dir     string
@@ -72,9 +75,16 @@ func run(ctx context.Context, read string, changed bool, within time.Duration) b
 		t.read(f)
 		return t.close(false)
 	}
+	log, err := os.Create(filepath.FromSlash(logFile))
+	if err != nil {
+		fmt.Println(err)
+		return false
+	}
+	defer log.Close()
+	t.log = logFile
 	for _, m := range modules {
 		args := append([]string{"test", "-json", "-tags", tags, "-timeout", m.timeout}, m.args...)
-		if err := t.command(ctx, m.dir, append(args, "./...")); err != nil && t.failed == 0 {
+		if err := t.command(ctx, log, m.dir, append(args, "./...")); err != nil && t.failed == 0 {
 			t.broken(m.dir, err)
 		}
 		fmt.Printf("== %s ended, after %.0f s\n", m.dir, time.Since(begin).Seconds())
@@ -85,8 +95,8 @@ func run(ctx context.Context, read string, changed bool, within time.Duration) b
 	return t.close(os.Getenv("CI") != "")
 }
 
-// command runs the go command in a module and reads its events.
-func (t *tally) command(ctx context.Context, dir string, args []string) error {
+// command runs the go command in a module, reads its events and writes them to the log.
+func (t *tally) command(ctx context.Context, log io.Writer, dir string, args []string) error {
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir = filepath.FromSlash(dir)
 	c.Stderr = os.Stdout
@@ -97,8 +107,8 @@ func (t *tally) command(ctx context.Context, dir string, args []string) error {
 	if err := c.Start(); err != nil {
 		return fmt.Errorf("start go %s: %w", strings.Join(args, " "), err)
 	}
-	t.read(out)
-	_, _ = io.Copy(io.Discard, out)
+	t.read(io.TeeReader(out, log))
+	_, _ = io.Copy(log, out)
 	if err := c.Wait(); err != nil {
 		return fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
 	}

@@ -58,6 +58,10 @@ func TestTally(t *testing.T) {
 			t.Errorf("%q is not in:\n%s", want, said)
 		}
 	}
+	own := "what failed, in the tests' own words:\n   m/bad TestC/x\n       c_test.go:1: wrong\n"
+	if i, j := strings.Index(said, "FAILED: "), strings.Index(said, own); i < 0 || j < i {
+		t.Errorf("%q is not after what failed in:\n%s", own, said)
+	}
 	if !strings.HasSuffix(said, "\n2 passed, 4 failed, 1 skipped\n") {
 		t.Errorf("the closing line is not the last:\n%s", said)
 	}

@@ -18,6 +18,7 @@ const (
 	keptLines  = 200 // the first half, and the last
 	keptWidth  = 600
 	keptInAll  = 3000
+	keptOwn    = 20      // lines in which a test says what is wrong
 	keptSource = 4 << 20 // the longest line that is read
 )
 
@@ -34,12 +35,19 @@ type event struct {
 // said is the output of a test, or of a package outside its tests.
 type said struct {
 	first, last []string
-	left        int // lines between them that were dropped
+	left        int      // lines between them that were dropped
+	own         []string // the first of those that a test itself has said
 }
+
+// ownLine is a line of testing.T's, such as "    x_test.go:12: got 1, want 2": others are of the programs and libraries under test.
+var ownLine = regexp.MustCompile(`^ *\w+_test\.go:\d+: `)
 
 func (s *said) add(line string) {
 	if len(line) > keptWidth {
 		line = line[:keptWidth] + "…"
+	}
+	if len(s.own) < keptOwn && ownLine.MatchString(line) {
+		s.own = append(s.own, strings.TrimSpace(line))
 	}
 	if len(s.first) < keptLines/2 {
 		s.first = append(s.first, line)
@@ -62,6 +70,7 @@ func (s *said) lines() []string {
 // failure is a test or a package that failed, with what it said.
 type failure struct {
 	name  string
+	own   []string // what the test itself said; the first lines
 	lines []string
 }
 
@@ -74,6 +83,7 @@ type tally struct {
 	failedIn                map[string]int // failing tests a package
 	failures                []failure
 	skips                   []string
+	log                     string // the file that the events are kept in; empty: none
 }
 
 func newTally(to io.Writer) *tally {
@@ -156,7 +166,7 @@ func (t *tally) reason(e event) string {
 func (t *tally) test(e event) {
 	key := [2]string{e.Package, e.Test}
 	if s := t.output[key]; e.Action == "fail" && s != nil {
-		t.failures = append(t.failures, failure{e.Package + " " + e.Test, s.lines()})
+		t.failures = append(t.failures, failure{e.Package + " " + e.Test, s.own, s.lines()})
 	}
 	delete(t.output, key)
 }
@@ -172,12 +182,12 @@ func (t *tally) packaged(e event) {
 			t.failed++ // it does not compile, or ended in no test
 		}
 		if s := t.output[key]; s != nil {
-			t.failures = append(t.failures, failure{e.Package, s.lines()})
+			t.failures = append(t.failures, failure{e.Package, s.own, s.lines()})
 		}
 		// What ran when the process ended tells why it did.
 		for k, s := range t.output {
 			if k[0] == e.Package && k[1] != "" {
-				t.failures = append(t.failures, failure{k[0] + " " + k[1] + " did not end", s.lines()})
+				t.failures = append(t.failures, failure{k[0] + " " + k[1] + " did not end", s.own, s.lines()})
 			}
 		}
 	}
@@ -191,7 +201,7 @@ func (t *tally) packaged(e event) {
 // broken counts a failure outside all tests.
 func (t *tally) broken(what string, err error) {
 	t.failed++
-	t.failures = append(t.failures, failure{what, []string{err.Error()}})
+	t.failures = append(t.failures, failure{name: what, lines: []string{err.Error()}})
 }
 
 // close prints what the reader needs of the whole run, and says whether all is well. A class that is missing is an error where it is
@@ -222,6 +232,18 @@ func (t *tally) close(demanded bool) bool {
 	}
 	if printed > keptInAll {
 		fmt.Fprintf(t.to, "… and %d lines more\n", printed-keptInAll)
+	}
+	if len(t.failures) > 0 {
+		fmt.Fprintln(t.to, "what failed, in the tests' own words:")
+	}
+	for _, f := range t.failures {
+		fmt.Fprintln(t.to, "  ", f.name)
+		for _, l := range f.own {
+			fmt.Fprintln(t.to, "      ", l)
+		}
+	}
+	if t.log != "" {
+		fmt.Fprintln(t.to, "the whole log, for scripts/suite -read:", t.log)
 	}
 	fmt.Fprintf(t.to, "%d passed, %d failed, %d skipped\n", t.passed, t.failed, t.skipped)
 	return t.failed == 0

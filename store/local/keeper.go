@@ -75,7 +75,7 @@ func (k *keeper) run() {
 		case errors.Is(err, store.ErrClosed):
 		case err != nil:
 			k.wait.Add(k.engine.options.SegmentBytes)
-			k.engine.options.Logger.Error("write checkpoint", "error", err)
+			k.engine.options.Logger.Error("Could not write checkpoint", "error", err)
 		default:
 			k.wait.Store(0)
 		}

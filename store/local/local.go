@@ -139,7 +139,7 @@ func (e *Engine) recover() error {
 	e.keeper = newKeeper(e)
 	e.keeper.checkpointed.Store(found.size)
 	if found.torn > 0 {
-		e.options.Logger.Info("cut the torn end off the log", "bytes", found.torn, "revision", found.revision)
+		e.options.Logger.Info("Removed the torn end of the log", "bytes", found.torn, "revision", found.revision)
 	}
 	if err := tidy(fs, e.dir, found); err != nil {
 		return err

@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 is version v1alpha1 of config.mortise.dev: files that say how Mortise itself is to be.
+// Package v1alpha1 is version v1alpha1 of config.mortise.dev: the configuration files of Mortise.
 //
-// Its one kind is [SimulatedNodes]. A file holds one object; [ParseSimulatedNodes] reads it strictly: unknown fields, fields that are
-// there twice, and values that mean nothing are errors, all of which are told at once.
+// It has two kinds: [ServerConfiguration] holds every setting of `mortise up`, and package internal/config reads it;
+// [SimulatedNodes] describes simulated nodes, and [ParseSimulatedNodes] reads it. A file holds one object. Both kinds are read
+// strictly: unknown fields, duplicate fields and invalid values are errors, and all errors of a file are reported together.
 package v1alpha1
 
 import (

@@ -13,16 +13,16 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/agent/device"
 )
 
 const (
@@ -99,7 +99,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	defer stop()
 	listeners, own := o.Listeners, o.Addresses
 	if len(listeners) == 0 {
-		if err := addDevice(o.Addresses); err != nil {
+		if err := device.AddDummy(deviceName, o.Addresses); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, Remove()) }()
@@ -141,7 +141,7 @@ func (h *handler) elsewhere(ctx context.Context, name string, kind uint16) ([]dn
 // listen opens port 53 of the addresses.
 func listen(ctx context.Context, addresses []netip.Addr) ([]Listener, error) {
 	var out []Listener
-	lc := net.ListenConfig{Control: early}
+	lc := net.ListenConfig{Control: device.FreeBind}
 	for _, a := range addresses {
 		at := netip.AddrPortFrom(a, 53).String()
 		udp, err := lc.ListenPacket(ctx, "udp", at)
@@ -155,19 +155,6 @@ func listen(ctx context.Context, addresses []netip.Addr) ([]Listener, error) {
 		out = append(out, Listener{udp, tcp})
 	}
 	return out, nil
-}
-
-// early lets a socket have an address that its device only has in a moment: one of IPv6 on a device that was just made.
-func early(network, _ string, c syscall.RawConn) error {
-	var err error
-	failed := c.Control(func(fd uintptr) {
-		if strings.HasSuffix(network, "6") {
-			err = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_FREEBIND, 1)
-		} else {
-			err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
-		}
-	})
-	return errors.Join(failed, err)
 }
 
 func closeAll(list []Listener) error {

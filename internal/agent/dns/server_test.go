@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/mortise-dev/mortise/internal/agent/device"
 	"github.com/mortise-dev/mortise/internal/agent/netlab"
 )
 
@@ -303,10 +304,10 @@ func TestDevice(t *testing.T) {
 	var listeners []Listener
 	lab.Node.Do(func() (err error) {
 		for range 2 { // once more changes nothing
-			if err := addDevice([]netip.Addr{netip.MustParseAddr("10.96.0.77")}); err != nil {
+			if err := device.AddDummy(deviceName, []netip.Addr{netip.MustParseAddr("10.96.0.77")}); err != nil {
 				return err
 			}
-			if err := addDevice(addresses); err != nil {
+			if err := device.AddDummy(deviceName, addresses); err != nil {
 				return err
 			}
 		}

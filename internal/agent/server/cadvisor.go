@@ -13,23 +13,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/mortise-dev/mortise/internal/agent"
-	"github.com/mortise-dev/mortise/internal/agent/figures"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // entity is a cgroup with what is known of it: the machine's root, a group of pods, a pod, its sandbox, or a container.
 type entity struct {
 	labels    []string // as entityLabels
 	started   time.Time
-	group     *figures.Group
-	network   []figures.Interface
+	group     *stats.Group
+	network   []stats.Interface
 	disks     []taken
-	container *agent.ContainerStats // nil: none
+	container *stats.Container // nil: none
 }
 
 // taken is what is used of a file system; used is of the whole where it is the machine's.
 type taken struct {
-	fs   *figures.FileSystem
+	fs   *stats.FileSystem
 	used uint64
 }
 
@@ -58,12 +57,12 @@ const (
 )
 
 // counted is a figure of each cgroup.
-func counted(name, help string, kind prometheus.ValueType, of func(g *figures.Group) float64) figure {
+func counted(name, help string, kind prometheus.ValueType, of func(g *stats.Group) float64) figure {
 	return figure{name, help, kind, nil, func(e *entity) []point { return []point{{of(e.group), nil}} }}
 }
 
 // bounded is a figure of cgroups whose processor time is bounded.
-func bounded(name, help string, of func(c *figures.CPU) float64) figure {
+func bounded(name, help string, of func(c *stats.CPU) float64) figure {
 	return figure{name, help, counter, nil, func(e *entity) []point {
 		if e.group.CPU.Quota == 0 {
 			return nil
@@ -73,7 +72,7 @@ func bounded(name, help string, of func(c *figures.CPU) float64) figure {
 }
 
 // carried is a figure of each network interface.
-func carried(name, help string, of func(i *figures.Interface) uint64) figure {
+func carried(name, help string, of func(i *stats.Interface) uint64) figure {
 	return figure{name, help, counter, []string{"interface"}, func(e *entity) (out []point) {
 		for i := range e.network {
 			out = append(out, point{float64(of(&e.network[i])), []string{e.network[i].Name}})
@@ -83,7 +82,7 @@ func carried(name, help string, of func(i *figures.Interface) uint64) figure {
 }
 
 // onDisk is a figure of each disk.
-func onDisk(name, help string, of func(d *figures.Disk) uint64) figure {
+func onDisk(name, help string, of func(d *stats.Disk) uint64) figure {
 	return figure{name, help, counter, []string{"device"}, func(e *entity) (out []point) {
 		seen := map[string]bool{} // two disks may have no name
 		for i := range e.group.Disks {
@@ -107,7 +106,7 @@ func ofFiles(name, help string, of func(t taken) uint64) figure {
 }
 
 // ofProcesses is a figure of each container.
-func ofProcesses(name, help string, of func(c *agent.ContainerStats) uint64) figure {
+func ofProcesses(name, help string, of func(c *stats.Container) uint64) figure {
 	return figure{name, help, gauge, nil, func(e *entity) []point {
 		if e.container == nil {
 			return nil
@@ -117,7 +116,7 @@ func ofProcesses(name, help string, of func(c *agent.ContainerStats) uint64) fig
 }
 
 // pressing is a figure of each cgroup where the kernel measures how long is waited.
-func pressing(name, help string, of func(p *figures.Pressure) figures.Stall) figure {
+func pressing(name, help string, of func(p *stats.Pressure) stats.Stall) figure {
 	return figure{name, help, counter, nil, func(e *entity) []point {
 		if e.group.Pressure == nil {
 			return nil
@@ -133,25 +132,25 @@ var cadvisorFigures = []figure{
 	{"container_cpu_usage_seconds_total", "Processor time used, in core seconds", counter, []string{"cpu"}, func(e *entity) []point {
 		return []point{{seconds(e.group.CPU.Used), []string{"total"}}}
 	}},
-	counted("container_cpu_user_seconds_total", "Processor time used by programs themselves, in core seconds", counter, func(g *figures.Group) float64 { return seconds(g.CPU.User) }),
-	counted("container_cpu_system_seconds_total", "Processor time used by the kernel for them, in core seconds", counter, func(g *figures.Group) float64 { return seconds(g.CPU.System) }),
-	bounded("container_cpu_cfs_periods_total", "Periods in which there was something to do", func(c *figures.CPU) float64 { return float64(c.Periods) }),
-	bounded("container_cpu_cfs_throttled_periods_total", "Periods in which the bound was met", func(c *figures.CPU) float64 { return float64(c.ThrottledPeriods) }),
-	bounded("container_cpu_cfs_throttled_seconds_total", "Time for which processes were held back, in seconds", func(c *figures.CPU) float64 { return seconds(c.Throttled) }),
-	bounded("container_cpu_cfs_burst_periods_total", "Periods in which what was saved was used", func(c *figures.CPU) float64 { return float64(c.BurstPeriods) }),
-	bounded("container_cpu_cfs_burst_seconds_total", "Processor time beyond the bound that had been saved, in seconds", func(c *figures.CPU) float64 { return seconds(c.Burst) }),
+	counted("container_cpu_user_seconds_total", "Processor time used by programs themselves, in core seconds", counter, func(g *stats.Group) float64 { return seconds(g.CPU.User) }),
+	counted("container_cpu_system_seconds_total", "Processor time used by the kernel for them, in core seconds", counter, func(g *stats.Group) float64 { return seconds(g.CPU.System) }),
+	bounded("container_cpu_cfs_periods_total", "Periods in which there was something to do", func(c *stats.CPU) float64 { return float64(c.Periods) }),
+	bounded("container_cpu_cfs_throttled_periods_total", "Periods in which the bound was met", func(c *stats.CPU) float64 { return float64(c.ThrottledPeriods) }),
+	bounded("container_cpu_cfs_throttled_seconds_total", "Time for which processes were held back, in seconds", func(c *stats.CPU) float64 { return seconds(c.Throttled) }),
+	bounded("container_cpu_cfs_burst_periods_total", "Periods in which what was saved was used", func(c *stats.CPU) float64 { return float64(c.BurstPeriods) }),
+	bounded("container_cpu_cfs_burst_seconds_total", "Processor time beyond the bound that had been saved, in seconds", func(c *stats.CPU) float64 { return seconds(c.Burst) }),
 
-	counted("container_memory_usage_bytes", "Memory in use, with files that are cached", gauge, func(g *figures.Group) float64 { return float64(g.Memory.Used) }),
-	counted("container_memory_max_usage_bytes", "The most memory that was in use", gauge, func(g *figures.Group) float64 { return float64(g.Memory.Peak) }),
-	counted("container_memory_working_set_bytes", "Memory in use without files that nobody has touched lately", gauge, func(g *figures.Group) float64 { return float64(g.Memory.WorkingSet) }),
-	counted("container_memory_cache", "Files that are cached, in bytes", gauge, func(g *figures.Group) float64 { return float64(g.Memory.Cache) }),
-	counted("container_memory_rss", "Memory that is no file's, in bytes", gauge, func(g *figures.Group) float64 { return float64(g.Memory.Resident) }),
-	counted("container_memory_mapped_file", "Files that are mapped, in bytes", gauge, func(g *figures.Group) float64 { return float64(g.Memory.Mapped) }),
-	counted("container_memory_kernel_usage", "Memory that the kernel uses for it, in bytes", gauge, func(g *figures.Group) float64 { return float64(g.Memory.Kernel) }),
-	counted("container_memory_total_active_file_bytes", "Cached files that were touched lately", gauge, func(g *figures.Group) float64 { return float64(g.Memory.ActiveFile) }),
-	counted("container_memory_total_inactive_file_bytes", "Cached files that nobody has touched lately", gauge, func(g *figures.Group) float64 { return float64(g.Memory.InactiveFile) }),
-	counted("container_memory_swap", "Memory that is swapped out, in bytes", gauge, func(g *figures.Group) float64 { return float64(g.Memory.Swap) }),
-	counted("container_memory_failcnt", "How often the bound of memory was met", counter, func(g *figures.Group) float64 { return float64(g.Memory.Failures) }),
+	counted("container_memory_usage_bytes", "Memory in use, with files that are cached", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Used) }),
+	counted("container_memory_max_usage_bytes", "The most memory that was in use", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Peak) }),
+	counted("container_memory_working_set_bytes", "Memory in use without files that nobody has touched lately", gauge, func(g *stats.Group) float64 { return float64(g.Memory.WorkingSet) }),
+	counted("container_memory_cache", "Files that are cached, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Cache) }),
+	counted("container_memory_rss", "Memory that is no file's, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Resident) }),
+	counted("container_memory_mapped_file", "Files that are mapped, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Mapped) }),
+	counted("container_memory_kernel_usage", "Memory that the kernel uses for it, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Kernel) }),
+	counted("container_memory_total_active_file_bytes", "Cached files that were touched lately", gauge, func(g *stats.Group) float64 { return float64(g.Memory.ActiveFile) }),
+	counted("container_memory_total_inactive_file_bytes", "Cached files that nobody has touched lately", gauge, func(g *stats.Group) float64 { return float64(g.Memory.InactiveFile) }),
+	counted("container_memory_swap", "Memory that is swapped out, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Swap) }),
+	counted("container_memory_failcnt", "How often the bound of memory was met", counter, func(g *stats.Group) float64 { return float64(g.Memory.Failures) }),
 	{"container_memory_failures_total", "Pages that were not there when they were touched", counter, []string{"failure_type", "scope"}, func(e *entity) []point {
 		m := &e.group.Memory
 		return []point{
@@ -159,16 +158,16 @@ var cadvisorFigures = []figure{
 			{float64(m.Faults), []string{"pgfault", "hierarchy"}}, {float64(m.MajorFaults), []string{"pgmajfault", "hierarchy"}},
 		}
 	}},
-	counted("container_oom_events_total", "Processes that were ended for want of memory", counter, func(g *figures.Group) float64 { return float64(g.Memory.OutOfMemory) }),
+	counted("container_oom_events_total", "Processes that were ended for want of memory", counter, func(g *stats.Group) float64 { return float64(g.Memory.OutOfMemory) }),
 
 	ofFiles("container_fs_usage_bytes", "What is taken of the file system, in bytes", func(t taken) uint64 { return t.used }),
 	ofFiles("container_fs_limit_bytes", "The size of the file system, in bytes", func(t taken) uint64 { return t.fs.Bytes }),
 	ofFiles("container_fs_inodes_total", "Files that the file system can have", func(t taken) uint64 { return t.fs.Files }),
 	ofFiles("container_fs_inodes_free", "Files that the file system can still have", func(t taken) uint64 { return t.fs.FilesFree }),
-	onDisk("container_fs_reads_bytes_total", "Bytes read", func(d *figures.Disk) uint64 { return d.ReadBytes }),
-	onDisk("container_fs_reads_total", "Reads", func(d *figures.Disk) uint64 { return d.Reads }),
-	onDisk("container_fs_writes_bytes_total", "Bytes written", func(d *figures.Disk) uint64 { return d.WriteBytes }),
-	onDisk("container_fs_writes_total", "Writes", func(d *figures.Disk) uint64 { return d.Writes }),
+	onDisk("container_fs_reads_bytes_total", "Bytes read", func(d *stats.Disk) uint64 { return d.ReadBytes }),
+	onDisk("container_fs_reads_total", "Reads", func(d *stats.Disk) uint64 { return d.Reads }),
+	onDisk("container_fs_writes_bytes_total", "Bytes written", func(d *stats.Disk) uint64 { return d.WriteBytes }),
+	onDisk("container_fs_writes_total", "Writes", func(d *stats.Disk) uint64 { return d.Writes }),
 	{"container_blkio_device_usage_total", "Bytes read from devices, and written to them", counter, []string{"device", "major", "minor", "operation"}, func(e *entity) (out []point) {
 		for _, d := range e.group.Disks {
 			major, minor := strconv.FormatUint(d.Major, 10), strconv.FormatUint(d.Minor, 10)
@@ -177,27 +176,27 @@ var cadvisorFigures = []figure{
 		return out
 	}},
 
-	carried("container_network_receive_bytes_total", "Bytes received", func(i *figures.Interface) uint64 { return i.ReceivedBytes }),
-	carried("container_network_receive_packets_total", "Packets received", func(i *figures.Interface) uint64 { return i.ReceivedPackets }),
-	carried("container_network_receive_packets_dropped_total", "Packets dropped that were received", func(i *figures.Interface) uint64 { return i.ReceiveDrops }),
-	carried("container_network_receive_errors_total", "Errors of receiving", func(i *figures.Interface) uint64 { return i.ReceiveErrors }),
-	carried("container_network_transmit_bytes_total", "Bytes sent", func(i *figures.Interface) uint64 { return i.SentBytes }),
-	carried("container_network_transmit_packets_total", "Packets sent", func(i *figures.Interface) uint64 { return i.SentPackets }),
-	carried("container_network_transmit_packets_dropped_total", "Packets dropped that were to be sent", func(i *figures.Interface) uint64 { return i.SendDrops }),
-	carried("container_network_transmit_errors_total", "Errors of sending", func(i *figures.Interface) uint64 { return i.SendErrors }),
+	carried("container_network_receive_bytes_total", "Bytes received", func(i *stats.Interface) uint64 { return i.ReceivedBytes }),
+	carried("container_network_receive_packets_total", "Packets received", func(i *stats.Interface) uint64 { return i.ReceivedPackets }),
+	carried("container_network_receive_packets_dropped_total", "Packets dropped that were received", func(i *stats.Interface) uint64 { return i.ReceiveDrops }),
+	carried("container_network_receive_errors_total", "Errors of receiving", func(i *stats.Interface) uint64 { return i.ReceiveErrors }),
+	carried("container_network_transmit_bytes_total", "Bytes sent", func(i *stats.Interface) uint64 { return i.SentBytes }),
+	carried("container_network_transmit_packets_total", "Packets sent", func(i *stats.Interface) uint64 { return i.SentPackets }),
+	carried("container_network_transmit_packets_dropped_total", "Packets dropped that were to be sent", func(i *stats.Interface) uint64 { return i.SendDrops }),
+	carried("container_network_transmit_errors_total", "Errors of sending", func(i *stats.Interface) uint64 { return i.SendErrors }),
 
-	ofProcesses("container_processes", "Processes", func(c *agent.ContainerStats) uint64 { return c.Processes }),
-	ofProcesses("container_file_descriptors", "Files that they have open", func(c *agent.ContainerStats) uint64 { return c.Files }),
-	ofProcesses("container_sockets", "Sockets among them", func(c *agent.ContainerStats) uint64 { return c.Sockets }),
-	counted("container_threads", "Threads", gauge, func(g *figures.Group) float64 { return float64(g.Threads) }),
-	counted("container_threads_max", "Threads that there may be; 0 is any number", gauge, func(g *figures.Group) float64 { return float64(g.Most) }),
+	ofProcesses("container_processes", "Processes", func(c *stats.Container) uint64 { return c.Processes }),
+	ofProcesses("container_file_descriptors", "Files that they have open", func(c *stats.Container) uint64 { return c.Files }),
+	ofProcesses("container_sockets", "Sockets among them", func(c *stats.Container) uint64 { return c.Sockets }),
+	counted("container_threads", "Threads", gauge, func(g *stats.Group) float64 { return float64(g.Threads) }),
+	counted("container_threads_max", "Threads that there may be; 0 is any number", gauge, func(g *stats.Group) float64 { return float64(g.Most) }),
 
-	pressing("container_pressure_cpu_waiting_seconds_total", "Time in which some waited for a processor", func(p *figures.Pressure) figures.Stall { return p.CPU.Some }),
-	pressing("container_pressure_cpu_stalled_seconds_total", "Time in which all waited for a processor", func(p *figures.Pressure) figures.Stall { return p.CPU.Full }),
-	pressing("container_pressure_memory_waiting_seconds_total", "Time in which some waited for memory", func(p *figures.Pressure) figures.Stall { return p.Memory.Some }),
-	pressing("container_pressure_memory_stalled_seconds_total", "Time in which all waited for memory", func(p *figures.Pressure) figures.Stall { return p.Memory.Full }),
-	pressing("container_pressure_io_waiting_seconds_total", "Time in which some waited for a disk", func(p *figures.Pressure) figures.Stall { return p.IO.Some }),
-	pressing("container_pressure_io_stalled_seconds_total", "Time in which all waited for a disk", func(p *figures.Pressure) figures.Stall { return p.IO.Full }),
+	pressing("container_pressure_cpu_waiting_seconds_total", "Time in which some waited for a processor", func(p *stats.Pressure) stats.Stall { return p.CPU.Some }),
+	pressing("container_pressure_cpu_stalled_seconds_total", "Time in which all waited for a processor", func(p *stats.Pressure) stats.Stall { return p.CPU.Full }),
+	pressing("container_pressure_memory_waiting_seconds_total", "Time in which some waited for memory", func(p *stats.Pressure) stats.Stall { return p.Memory.Some }),
+	pressing("container_pressure_memory_stalled_seconds_total", "Time in which all waited for memory", func(p *stats.Pressure) stats.Stall { return p.Memory.Full }),
+	pressing("container_pressure_io_waiting_seconds_total", "Time in which some waited for a disk", func(p *stats.Pressure) stats.Stall { return p.IO.Some }),
+	pressing("container_pressure_io_stalled_seconds_total", "Time in which all waited for a disk", func(p *stats.Pressure) stats.Stall { return p.IO.Full }),
 
 	{"container_start_time_seconds", "When it was started, in seconds since 1970", gauge, nil, func(e *entity) []point {
 		if e.started.IsZero() {
@@ -205,23 +204,23 @@ var cadvisorFigures = []figure{
 		}
 		return []point{{float64(e.started.Unix()), nil}}
 	}},
-	counted("container_spec_cpu_period", "The period of its bound of processor time, in microseconds", gauge, func(g *figures.Group) float64 { return float64(g.CPU.Period) }),
+	counted("container_spec_cpu_period", "The period of its bound of processor time, in microseconds", gauge, func(g *stats.Group) float64 { return float64(g.CPU.Period) }),
 	{"container_spec_cpu_quota", "Its bound of processor time in a period, in microseconds", gauge, nil, func(e *entity) []point {
 		if e.group.CPU.Quota == 0 {
 			return nil
 		}
 		return []point{{float64(e.group.CPU.Quota), nil}}
 	}},
-	counted("container_spec_cpu_shares", "Its share of processors where there are too few", gauge, func(g *figures.Group) float64 { return float64(g.CPU.Shares) }),
-	counted("container_spec_memory_limit_bytes", "Its bound of memory; 0 is none", gauge, func(g *figures.Group) float64 { return float64(g.Memory.Limit) }),
-	counted("container_spec_memory_reservation_limit_bytes", "Memory that it is to keep; 0 is none", gauge, func(g *figures.Group) float64 { return float64(g.Memory.SoftLimit) }),
-	counted("container_spec_memory_swap_limit_bytes", "Its bound of what may be swapped out; 0 is none", gauge, func(g *figures.Group) float64 { return float64(g.Memory.SwapLimit) }),
+	counted("container_spec_cpu_shares", "Its share of processors where there are too few", gauge, func(g *stats.Group) float64 { return float64(g.CPU.Shares) }),
+	counted("container_spec_memory_limit_bytes", "Its bound of memory; 0 is none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Limit) }),
+	counted("container_spec_memory_reservation_limit_bytes", "Memory that it is to keep; 0 is none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SoftLimit) }),
+	counted("container_spec_memory_swap_limit_bytes", "Its bound of what may be swapped out; 0 is none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SwapLimit) }),
 }
 
 // cadvisorMetrics are what the kernel counts of the node's cgroups, and what the machine has, under cAdvisor's names.
 func (s *Server) cadvisorMetrics() http.Handler {
 	r := prometheus.NewRegistry()
-	c := &cadvisorCollector{s: s, machine: sync.OnceValue(figures.Reader{}.Machine)}
+	c := &cadvisorCollector{s: s, machine: sync.OnceValue(stats.Reader{}.Machine)}
 	for _, f := range cadvisorFigures {
 		c.figures = append(c.figures, prometheus.NewDesc(f.name, f.help, append(entityLabels[:len(entityLabels):len(entityLabels)], f.labels...), nil))
 	}
@@ -241,8 +240,8 @@ func (s *Server) cadvisorMetrics() http.Handler {
 // cadvisorCollector reads the figures anew for each scrape.
 type cadvisorCollector struct {
 	s                                      *Server
-	machine                                func() figures.Machine // which does not change
-	figures                                []*prometheus.Desc     // of cadvisorFigures
+	machine                                func() stats.Machine // which does not change
+	figures                                []*prometheus.Desc   // of cadvisorFigures
 	seen, failed, version                  *prometheus.Desc
 	cores, physical, sockets, memory, swap *prometheus.Desc
 }
@@ -260,9 +259,9 @@ func (c *cadvisorCollector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	failed := 0.0
-	all, err := c.s.node.Stats(ctx, agent.StatsOptions{Cgroups: true, Files: true, Processes: true})
+	all, err := c.s.node.Stats(ctx, stats.Options{Cgroups: true, Files: true, Processes: true})
 	if err != nil {
-		failed, all = 1, &agent.Stats{}
+		failed, all = 1, &stats.Usage{}
 	}
 	var booted time.Time
 	if c.s.o.Host != nil {
@@ -288,13 +287,13 @@ func (c *cadvisorCollector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // entities are all that the kernel counts for.
-func entities(all *agent.Stats, booted time.Time) []entity {
+func entities(all *stats.Usage, booted time.Time) []entity {
 	var out []entity
 	for i, c := range all.Node {
 		e := entity{labels: []string{"", c.Path, "", "", "", ""}, group: c.Group, started: booted}
 		if i == 0 {
 			e.network = all.Network
-			for _, fs := range []*figures.FileSystem{all.NodeFS, all.ImageFS} {
+			for _, fs := range []*stats.FileSystem{all.NodeFS, all.ImageFS} {
 				if fs != nil && (len(e.disks) == 0 || e.disks[0].fs.Device != fs.Device) {
 					e.disks = append(e.disks, taken{fs, fs.Used})
 				}

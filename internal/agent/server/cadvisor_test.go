@@ -11,53 +11,53 @@ import (
 	"testing"
 	"time"
 
-	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/mortise-dev/mortise/internal/agent"
-	"github.com/mortise-dev/mortise/internal/agent/figures"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // onePodsStats are those of a node with one pod.
-func onePodsStats() *agent.Stats {
-	disk := &figures.FileSystem{Device: "/dev/vda1", Bytes: 1000, Free: 400, Used: 500, Files: 100, FilesFree: 40}
-	group := func(path string, used uint64) agent.CgroupStats {
-		return agent.CgroupStats{Path: path, Group: &figures.Group{
-			CPU:     figures.CPU{Used: used * 1e9, User: used * 1e9 / 2, Shares: 1024, Period: 100000},
-			Memory:  figures.Memory{Used: used, WorkingSet: used, Faults: 9, OwnFaults: 8},
+func onePodsStats() *stats.Usage {
+	disk := &stats.FileSystem{Device: "/dev/vda1", Bytes: 1000, Free: 400, Used: 500, Files: 100, FilesFree: 40}
+	group := func(path string, used uint64) stats.Cgroup {
+		return stats.Cgroup{Path: path, Group: &stats.Group{
+			CPU:     stats.CPU{Used: used * 1e9, User: used * 1e9 / 2, Shares: 1024, Period: 100000},
+			Memory:  stats.Memory{Used: used, WorkingSet: used, Faults: 9, OwnFaults: 8},
 			Threads: used,
 		}}
 	}
-	pod := agent.Target{Namespace: "default", Pod: "p", UID: "u"}
+	pod := podspec.Target{Namespace: "default", Pod: "p", UID: "u"}
 	in := pod
 	in.Container = "c"
-	container := agent.ContainerStats{
-		CgroupStats: group("/kubepods/podu/c1", 2), Target: in, ID: "c1", Image: "busybox:1", Started: time.Unix(50, 0), Time: time.Unix(100, 0),
+	container := stats.Container{
+		Cgroup: group("/kubepods/podu/c1", 2), Target: in, ID: "c1", Image: "busybox:1", Started: time.Unix(50, 0), Time: time.Unix(100, 0),
 		CPUNanoseconds: 2e9, FilesystemBytes: 30, LogBytes: 7, LogFiles: 1, Processes: 3, Files: 12, Sockets: 4,
 	}
 	container.Group.CPU.Quota, container.Group.CPU.Periods = 20000, 17
 	container.Group.Memory.Limit = 10
-	container.Group.Disks = []figures.Disk{{Device: "/dev/vda", Major: 253, Reads: 1, ReadBytes: 4096}}
-	container.Group.Pressure = &figures.Pressure{CPU: figures.Waiting{Some: figures.Stall{Total: 5e9, Avg10: 1.5}}}
-	return &agent.Stats{
+	container.Group.Disks = []stats.Disk{{Device: "/dev/vda", Major: 253, Reads: 1, ReadBytes: 4096}}
+	container.Group.Pressure = &stats.Pressure{CPU: stats.Waiting{Some: stats.Stall{Total: 5e9, Avg10: 1.5}}}
+	return &stats.Usage{
 		Time: time.Unix(100, 0),
-		Node: []agent.CgroupStats{group("/", 50), group("/kubepods", 20)},
-		Pods: []agent.PodStats{{
-			CgroupStats: group("/kubepods/podu", 3), Target: pod, Started: time.Unix(40, 0), SandboxID: "s1", Sandbox: group("/kubepods/podu/s1", 1),
-			Network: []figures.Interface{{Name: "net1"}, {Name: "eth0", ReceivedBytes: 77, SendDrops: 2}},
-			Volumes: []agent.VolumeStats{
+		Node: []stats.Cgroup{group("/", 50), group("/kubepods", 20)},
+		Pods: []stats.Pod{{
+			Cgroup: group("/kubepods/podu", 3), Target: pod, Started: time.Unix(40, 0), SandboxID: "s1", Sandbox: group("/kubepods/podu/s1", 1),
+			Network: []stats.Interface{{Name: "net1"}, {Name: "eth0", ReceivedBytes: 77, SendDrops: 2}},
+			Volumes: []stats.Volume{
 				{Name: "v", Time: time.Unix(99, 0), FS: *disk, Bytes: 11, Files: 2},
 				{Name: "claimed", Claim: "data", Time: time.Unix(99, 0), FS: *disk, Bytes: 500, Files: 60, Own: true},
 			},
 		}},
-		Containers: []agent.ContainerStats{container},
-		NodeFS:     disk, ImageFS: disk, Images: &figures.FileSystem{Used: 200, Files: 20},
+		Containers: []stats.Container{container},
+		NodeFS:     disk, ImageFS: disk, Images: &stats.FileSystem{Used: 200, Files: 20},
 	}
 }
 
 func TestCadvisor(t *testing.T) {
 	var failed error
 	f := newFixture(t)
-	f.node.stats = func() (*agent.Stats, error) { return onePodsStats(), failed }
+	f.node.stats = func() (*stats.Usage, error) { return onePodsStats(), failed }
 	_, body := f.get(t, "/metrics/cadvisor")
 	const (
 		container = `container="c",%sid="/kubepods/podu/c1",image="busybox:1",name="c1",namespace="default",pod="p"`
@@ -103,8 +103,8 @@ func TestCadvisor(t *testing.T) {
 func TestSummary(t *testing.T) {
 	all := onePodsStats()
 	f := newFixture(t)
-	f.node.stats = func() (*agent.Stats, error) { return all, nil }
-	read := func(page string) (s stats.Summary) {
+	f.node.stats = func() (*stats.Usage, error) { return all, nil }
+	read := func(page string) (s statsv1alpha1.Summary) {
 		t.Helper()
 		_, body := f.get(t, page)
 		if err := json.Unmarshal([]byte(body), &s); err != nil {

@@ -34,6 +34,8 @@ import (
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // fakeNode is a node with one pod, default/p with the container c, behind a real CRI streaming server.
@@ -41,12 +43,12 @@ type fakeNode struct {
 	streams streaming.Server
 	logged  chan *corev1.PodLogOptions
 	follow  chan string // lines that a follower gets
-	stats   func() (*agent.Stats, error)
-	targets chan agent.Target // that streams, runs and logs were asked of
+	stats   func() (*stats.Usage, error)
+	targets chan podspec.Target // that streams, runs and logs were asked of
 }
 
 func newFakeNode(t *testing.T) *fakeNode {
-	n := &fakeNode{logged: make(chan *corev1.PodLogOptions, 10), follow: make(chan string), targets: make(chan agent.Target, 100)}
+	n := &fakeNode{logged: make(chan *corev1.PodLogOptions, 10), follow: make(chan string), targets: make(chan podspec.Target, 100)}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { n.streams.ServeHTTP(w, r) }))
 	t.Cleanup(srv.Close)
 	base, err := url.Parse(srv.URL)
@@ -73,7 +75,7 @@ func (n *fakeNode) Pods() []*corev1.Pod {
 	}}
 }
 
-func (n *fakeNode) ContainerLogs(ctx context.Context, t agent.Target, o *corev1.PodLogOptions, stdout, stderr io.Writer) error {
+func (n *fakeNode) ContainerLogs(ctx context.Context, t podspec.Target, o *corev1.PodLogOptions, stdout, stderr io.Writer) error {
 	n.targets <- t
 	n.logged <- o
 	if t.Container == "waiting" {
@@ -103,7 +105,7 @@ func location(r interface{ GetUrl() string }, err error) (*url.URL, error) {
 	return url.Parse(r.GetUrl())
 }
 
-func (n *fakeNode) Exec(_ context.Context, t agent.Target, command []string, s agent.Streams) (*url.URL, error) {
+func (n *fakeNode) Exec(_ context.Context, t podspec.Target, command []string, s agent.Streams) (*url.URL, error) {
 	n.targets <- t
 	if t.Container != "c" {
 		return nil, apierrors.NewBadRequest("container is not running")
@@ -112,30 +114,30 @@ func (n *fakeNode) Exec(_ context.Context, t agent.Target, command []string, s a
 		ContainerId: "id", Cmd: command, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY}))
 }
 
-func (n *fakeNode) Attach(_ context.Context, t agent.Target, s agent.Streams) (*url.URL, error) {
+func (n *fakeNode) Attach(_ context.Context, t podspec.Target, s agent.Streams) (*url.URL, error) {
 	n.targets <- t
 	return location(n.streams.GetAttach(&runtimeapi.AttachRequest{
 		ContainerId: "id", Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY}))
 }
 
-func (n *fakeNode) PortForward(_ context.Context, t agent.Target, ports []int32) (*url.URL, error) {
+func (n *fakeNode) PortForward(_ context.Context, t podspec.Target, ports []int32) (*url.URL, error) {
 	n.targets <- t
 	return location(n.streams.GetPortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "sandbox", Port: ports}))
 }
 
-func (n *fakeNode) Run(_ context.Context, t agent.Target, command []string, _ time.Duration) ([]byte, int32, error) {
+func (n *fakeNode) Run(_ context.Context, t podspec.Target, command []string, _ time.Duration) ([]byte, int32, error) {
 	n.targets <- t
 	return []byte(strings.Join(command, "+")), 0, nil
 }
 
-func (n *fakeNode) Stats(context.Context, agent.StatsOptions) (*agent.Stats, error) {
+func (n *fakeNode) Stats(context.Context, stats.Options) (*stats.Usage, error) {
 	if n.stats != nil {
 		return n.stats()
 	}
-	return &agent.Stats{Containers: []agent.ContainerStats{
-		{Target: agent.Target{Namespace: "default", Pod: "p", UID: "u1", Container: "c"}, Time: time.Unix(100, 0), Started: time.Unix(50, 0),
+	return &stats.Usage{Containers: []stats.Container{
+		{Target: podspec.Target{Namespace: "default", Pod: "p", UID: "u1", Container: "c"}, Time: time.Unix(100, 0), Started: time.Unix(50, 0),
 			CPUNanoseconds: 2e9, MemoryBytes: 30, MemoryWorkingSetBytes: 20},
-		{Target: agent.Target{Namespace: "default", Pod: "p", UID: "u1", Container: "d"}, Time: time.Unix(100, 0), Started: time.Unix(60, 0),
+		{Target: podspec.Target{Namespace: "default", Pod: "p", UID: "u1", Container: "d"}, Time: time.Unix(100, 0), Started: time.Unix(60, 0),
 			CPUNanoseconds: 1e9, MemoryBytes: 3, MemoryWorkingSetBytes: 2},
 	}}, nil
 }

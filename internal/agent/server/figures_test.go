@@ -15,11 +15,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
-	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/mortise-dev/mortise/internal/agent"
-	"github.com/mortise-dev/mortise/internal/agent/figures"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // open is an API that lets everybody in, called without a network.
@@ -60,31 +61,31 @@ func shown(page, of string) map[string]string {
 
 // TestEveryFigure: each of cAdvisor's figures is what its name says, of a cgroup whose counts are all different.
 func TestEveryFigure(t *testing.T) {
-	stall := func(n uint64) figures.Stall { return figures.Stall{Total: n * 1e9} }
+	stall := func(n uint64) stats.Stall { return stats.Stall{Total: n * 1e9} }
 	node := newFakeNode(t)
-	all := &agent.Stats{
-		Time: time.Unix(100, 0), Node: []agent.CgroupStats{{Path: "/", Group: &figures.Group{}}},
-		Pods: []agent.PodStats{{Sandbox: agent.CgroupStats{Path: "/s", Group: &figures.Group{}}, Network: []figures.Interface{{
+	all := &stats.Usage{
+		Time: time.Unix(100, 0), Node: []stats.Cgroup{{Path: "/", Group: &stats.Group{}}},
+		Pods: []stats.Pod{{Sandbox: stats.Cgroup{Path: "/s", Group: &stats.Group{}}, Network: []stats.Interface{{
 			Name: "eth0", ReceivedBytes: 61, ReceivedPackets: 62, ReceiveErrors: 63, ReceiveDrops: 64,
 			SentBytes: 65, SentPackets: 66, SendErrors: 67, SendDrops: 68,
 		}}}},
-		Containers: []agent.ContainerStats{{
-			Target: agent.Target{Container: "c"}, Started: time.Unix(52, 0), FilesystemBytes: 48, Processes: 49, Files: 50, Sockets: 51,
-			CgroupStats: agent.CgroupStats{Path: "/c", Group: &figures.Group{
-				CPU: figures.CPU{Used: 1e9, User: 2e9, System: 3e9, Shares: 4, Quota: 5, Period: 6, Periods: 7, ThrottledPeriods: 8,
+		Containers: []stats.Container{{
+			Target: podspec.Target{Container: "c"}, Started: time.Unix(52, 0), FilesystemBytes: 48, Processes: 49, Files: 50, Sockets: 51,
+			Cgroup: stats.Cgroup{Path: "/c", Group: &stats.Group{
+				CPU: stats.CPU{Used: 1e9, User: 2e9, System: 3e9, Shares: 4, Quota: 5, Period: 6, Periods: 7, ThrottledPeriods: 8,
 					Throttled: 9e9, BurstPeriods: 10, Burst: 11e9},
-				Memory: figures.Memory{Used: 12, Peak: 13, WorkingSet: 14, Cache: 15, Resident: 16, Mapped: 17, Kernel: 18, ActiveFile: 19,
+				Memory: stats.Memory{Used: 12, Peak: 13, WorkingSet: 14, Cache: 15, Resident: 16, Mapped: 17, Kernel: 18, ActiveFile: 19,
 					InactiveFile: 20, Swap: 21, Limit: 22, SoftLimit: 23, SwapLimit: 24, Failures: 25, OutOfMemory: 26,
 					Faults: 27, MajorFaults: 28, OwnFaults: 29, OwnMajorFaults: 30},
-				Disks:   []figures.Disk{{Device: "a", Major: 31, Minor: 32, Reads: 33, ReadBytes: 34, Writes: 35, WriteBytes: 36}},
+				Disks:   []stats.Disk{{Device: "a", Major: 31, Minor: 32, Reads: 33, ReadBytes: 34, Writes: 35, WriteBytes: 36}},
 				Threads: 37, Most: 38,
-				Pressure: &figures.Pressure{CPU: figures.Waiting{Some: stall(39), Full: stall(40)},
-					Memory: figures.Waiting{Some: stall(41), Full: stall(42)}, IO: figures.Waiting{Some: stall(43), Full: stall(44)}},
+				Pressure: &stats.Pressure{CPU: stats.Waiting{Some: stall(39), Full: stall(40)},
+					Memory: stats.Waiting{Some: stall(41), Full: stall(42)}, IO: stats.Waiting{Some: stall(43), Full: stall(44)}},
 			}},
 		}},
-		NodeFS: &figures.FileSystem{Device: "n", Bytes: 53}, ImageFS: &figures.FileSystem{Device: "i", Bytes: 45, Files: 46, FilesFree: 47},
+		NodeFS: &stats.FileSystem{Device: "n", Bytes: 53}, ImageFS: &stats.FileSystem{Device: "i", Bytes: 45, Files: 46, FilesFree: 47},
 	}
-	node.stats = func() (*agent.Stats, error) { return all, nil }
+	node.stats = func() (*stats.Usage, error) { return all, nil }
 	get := open(node, Options{Host: func() (HostUsage, error) { return HostUsage{Booted: time.Unix(7, 0)}, nil }})
 	page := get("GET", "/metrics/cadvisor").Body.String()
 	want := map[string]string{
@@ -125,9 +126,9 @@ func TestEveryFigure(t *testing.T) {
 // TestResourceFigures: what the metrics server reads, and that it hears of what could not be measured.
 func TestResourceFigures(t *testing.T) {
 	node, hostless, failed := newFakeNode(t), error(nil), error(nil)
-	node.stats = func() (*agent.Stats, error) {
-		return &agent.Stats{Containers: []agent.ContainerStats{{
-			Target: agent.Target{Namespace: "d", Pod: "p", Container: "c"}, Time: time.Unix(100, 0), Started: time.Unix(50, 0),
+	node.stats = func() (*stats.Usage, error) {
+		return &stats.Usage{Containers: []stats.Container{{
+			Target: podspec.Target{Namespace: "d", Pod: "p", Container: "c"}, Time: time.Unix(100, 0), Started: time.Unix(50, 0),
 			CPUNanoseconds: 2e9, MemoryWorkingSetBytes: 20, SwapBytes: 5,
 		}}}, failed
 	}
@@ -163,10 +164,10 @@ func TestResourceFigures(t *testing.T) {
 func TestSummaryOfLittle(t *testing.T) {
 	all, hostless, failed := onePodsStats(), error(nil), error(nil)
 	node, host := newFakeNode(t), HostUsage{CPUNanoseconds: 5e9}
-	node.stats = func() (*agent.Stats, error) { return all, failed }
+	node.stats = func() (*stats.Usage, error) { return all, failed }
 	get := open(node, Options{Host: func() (HostUsage, error) { return host, hostless }})
 	simulated := open(node, Options{})
-	read := func(get func(method, path string) *httptest.ResponseRecorder) (s stats.Summary) {
+	read := func(get func(method, path string) *httptest.ResponseRecorder) (s statsv1alpha1.Summary) {
 		t.Helper()
 		w := get("GET", "/stats/summary")
 		if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil || w.Header().Get("Content-Type") != "application/json" {
@@ -187,7 +188,7 @@ func TestSummaryOfLittle(t *testing.T) {
 		t.Errorf("without a machine: %+v", s.Node)
 	}
 	all = onePodsStats()
-	all.Containers, all.Pods[0].Network = nil, []figures.Interface{{Name: "net1", ReceivedBytes: 1}, {Name: "net2", ReceivedBytes: 2}}
+	all.Containers, all.Pods[0].Network = nil, []stats.Interface{{Name: "net1", ReceivedBytes: 1}, {Name: "net2", ReceivedBytes: 2}}
 	if p := read(get).Pods[0]; p.StartTime.Unix() != 40 || p.Network.Name != "net1" || *p.Network.RxBytes != 1 {
 		t.Errorf("a pod without containers: %+v", p)
 	}

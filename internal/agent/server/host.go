@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/mortise-dev/mortise/internal/agent/figures"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // HostUsage is what the whole machine uses.
@@ -39,7 +39,7 @@ func Host() (HostUsage, error) {
 	}
 	u := readMeminfo(mem)
 	u.Booted, u.CPUNanoseconds = readStat(stat)
-	u.Threads, u.MostThreads, _ = figures.Reader{}.Threads()
+	u.Threads, u.MostThreads, _ = stats.Reader{}.Threads()
 	return u, nil
 }
 

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 // containerLogs writes one container's log. Everything that can be wrong is found before the first byte, so an error has
@@ -127,7 +127,7 @@ type podFinder interface {
 }
 
 // find returns the node's pod of that name, nil if there is none.
-func (s *Server) find(t agent.Target) *corev1.Pod {
+func (s *Server) find(t podspec.Target) *corev1.Pod {
 	if n, ok := s.node.(podFinder); ok {
 		if p := n.Pod(t.Namespace, t.Pod); p != nil && (t.UID == "" || t.UID == p.UID) {
 			return p

@@ -12,7 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // processMetrics are those of the node's process.
@@ -84,15 +85,15 @@ func (c *resourceCollector) Collect(ch chan<- prometheus.Metric) {
 	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	all, err := c.s.node.Stats(ctx, agent.StatsOptions{})
+	all, err := c.s.node.Stats(ctx, stats.Options{})
 	if err != nil {
-		failed, all = 1, &agent.Stats{}
+		failed, all = 1, &stats.Usage{}
 	}
 	type sums struct {
 		cpu, memory, swap float64
 		at                time.Time
 	}
-	pods := map[agent.Target]sums{}
+	pods := map[podspec.Target]sums{}
 	for _, s := range all.Containers {
 		t := s.Target
 		labels := []string{t.Container, t.Namespace, t.Pod}

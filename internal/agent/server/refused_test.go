@@ -30,6 +30,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 // strange is a node that does as it is told.
@@ -42,18 +43,18 @@ type strange struct {
 
 func (n *strange) Pods() []*corev1.Pod { return append(n.fakeNode.Pods(), n.pods...) }
 
-func (n *strange) Run(context.Context, agent.Target, []string, time.Duration) ([]byte, int32, error) {
+func (n *strange) Run(context.Context, podspec.Target, []string, time.Duration) ([]byte, int32, error) {
 	return []byte("output"), n.code, n.err
 }
 
-func (n *strange) Exec(ctx context.Context, t agent.Target, command []string, s agent.Streams) (*url.URL, error) {
+func (n *strange) Exec(ctx context.Context, t podspec.Target, command []string, s agent.Streams) (*url.URL, error) {
 	if n.err != nil {
 		return nil, n.err
 	}
 	return n.fakeNode.Exec(ctx, t, command, s)
 }
 
-func (n *strange) PortForward(ctx context.Context, t agent.Target, ports []int32) (*url.URL, error) {
+func (n *strange) PortForward(ctx context.Context, t podspec.Target, ports []int32) (*url.URL, error) {
 	if n.err != nil {
 		return nil, n.err
 	}

@@ -41,6 +41,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 // Options say whom a Server lets in and what it tells beside the node's own. The zero value lets nobody in.
@@ -204,8 +205,8 @@ func allowAPIServer(user string, groups []string) bool {
 }
 
 // target is what a path names.
-func target(r *http.Request) agent.Target {
-	return agent.Target{
+func target(r *http.Request) podspec.Target {
+	return podspec.Target{
 		Namespace: r.PathValue("namespace"), Pod: r.PathValue("pod"),
 		UID: uid(r.PathValue("uid")), Container: r.PathValue("container"),
 	}

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/client-go/util/exec"
-	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/streaming/pkg/httpstream"
 )
 
@@ -352,7 +352,7 @@ func TestRun(t *testing.T) {
 func TestStats(t *testing.T) {
 	f := newFixture(t)
 	_, body := f.get(t, "/stats/summary")
-	var s stats.Summary
+	var s statsv1alpha1.Summary
 	if err := json.Unmarshal([]byte(body), &s); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 // elsewhere is a node whose runtime streams at another address.
@@ -28,15 +29,15 @@ type elsewhere struct {
 
 func (n elsewhere) location() (*url.URL, error) { return url.Parse("http://" + n.at + "/stream") }
 
-func (n elsewhere) Exec(context.Context, agent.Target, []string, agent.Streams) (*url.URL, error) {
+func (n elsewhere) Exec(context.Context, podspec.Target, []string, agent.Streams) (*url.URL, error) {
 	return n.location()
 }
 
-func (n elsewhere) Attach(context.Context, agent.Target, agent.Streams) (*url.URL, error) {
+func (n elsewhere) Attach(context.Context, podspec.Target, agent.Streams) (*url.URL, error) {
 	return n.location()
 }
 
-func (n elsewhere) PortForward(context.Context, agent.Target, []int32) (*url.URL, error) {
+func (n elsewhere) PortForward(context.Context, podspec.Target, []int32) (*url.URL, error) {
 	return n.location()
 }
 

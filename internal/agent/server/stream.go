@@ -20,23 +20,24 @@ import (
 
 	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
-	s.command(w, r, func(t agent.Target, streams agent.Streams) (*url.URL, error) {
+	s.command(w, r, func(t podspec.Target, streams agent.Streams) (*url.URL, error) {
 		return s.node.Exec(r.Context(), t, r.URL.Query()["command"], streams)
 	})
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
-	s.command(w, r, func(t agent.Target, streams agent.Streams) (*url.URL, error) {
+	s.command(w, r, func(t podspec.Target, streams agent.Streams) (*url.URL, error) {
 		return s.node.Attach(r.Context(), t, streams)
 	})
 }
 
 // command proxies exec or attach to where prepare says. A WebSocket client that signals the end of its input (v5) is
 // translated to SPDY, which every runtime speaks; all others are passed through.
-func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(agent.Target, agent.Streams) (*url.URL, error)) {
+func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(podspec.Target, agent.Streams) (*url.URL, error)) {
 	o, err := remotecommand.NewOptions(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

@@ -9,21 +9,21 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"github.com/mortise-dev/mortise/internal/agent"
-	"github.com/mortise-dev/mortise/internal/agent/figures"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // summary tells what the node, its pods and their running containers use.
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	little := r.FormValue("only_cpu_and_memory") == "true"
-	all, err := s.node.Stats(r.Context(), agent.StatsOptions{Cgroups: true, Files: !little})
+	all, err := s.node.Stats(r.Context(), stats.Options{Cgroups: true, Files: !little})
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)
 		return
 	}
-	out := stats.Summary{Node: stats.NodeStats{NodeName: s.node.Name()}, Pods: []stats.PodStats{}}
+	out := statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{NodeName: s.node.Name()}, Pods: []statsv1alpha1.PodStats{}}
 	sum := summing{rates: s.rates.begin(), little: little}
 	if s.o.Host != nil {
 		u, err := s.o.Host()
@@ -34,14 +34,14 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 		sum.host(&out.Node, &u, s.o.Clock())
 	}
 	sum.node(&out.Node, all)
-	index := map[stats.PodReference]int{}
-	of := func(t agent.Target) *stats.PodStats {
-		ref := stats.PodReference{Name: t.Pod, Namespace: t.Namespace, UID: string(t.UID)}
+	index := map[statsv1alpha1.PodReference]int{}
+	of := func(t podspec.Target) *statsv1alpha1.PodStats {
+		ref := statsv1alpha1.PodReference{Name: t.Pod, Namespace: t.Namespace, UID: string(t.UID)}
 		i, ok := index[ref]
 		if !ok {
 			i = len(out.Pods)
 			index[ref] = i
-			out.Pods = append(out.Pods, stats.PodStats{PodRef: ref, Containers: []stats.ContainerStats{}, CPU: &stats.CPUStats{}, Memory: &stats.MemoryStats{}})
+			out.Pods = append(out.Pods, statsv1alpha1.PodStats{PodRef: ref, Containers: []statsv1alpha1.ContainerStats{}, CPU: &statsv1alpha1.CPUStats{}, Memory: &statsv1alpha1.MemoryStats{}})
 		}
 		return &out.Pods[i]
 	}
@@ -62,21 +62,21 @@ type summing struct {
 }
 
 // host adds what the whole machine uses.
-func (m *summing) host(to *stats.NodeStats, u *HostUsage, at time.Time) {
+func (m *summing) host(to *statsv1alpha1.NodeStats, u *HostUsage, at time.Time) {
 	now := metav1.NewTime(at)
 	to.StartTime = metav1.NewTime(u.Booted)
-	to.CPU = &stats.CPUStats{Time: now, UsageCoreNanoSeconds: &u.CPUNanoseconds, UsageNanoCores: m.rates.of("/", at, u.CPUNanoseconds)}
-	to.Memory = &stats.MemoryStats{
+	to.CPU = &statsv1alpha1.CPUStats{Time: now, UsageCoreNanoSeconds: &u.CPUNanoseconds, UsageNanoCores: m.rates.of("/", at, u.CPUNanoseconds)}
+	to.Memory = &statsv1alpha1.MemoryStats{
 		Time: now, UsageBytes: &u.MemoryBytes, WorkingSetBytes: &u.MemoryWorkingSetBytes, AvailableBytes: &u.MemoryAvailableBytes,
 	}
-	to.Swap = &stats.SwapStats{Time: now, SwapUsageBytes: &u.SwapBytes, SwapAvailableBytes: &u.SwapAvailableBytes}
+	to.Swap = &statsv1alpha1.SwapStats{Time: now, SwapUsageBytes: &u.SwapBytes, SwapAvailableBytes: &u.SwapAvailableBytes}
 	if u.MostThreads > 0 {
-		to.Rlimit = &stats.RlimitStats{Time: now, MaxPID: &u.MostThreads, NumOfRunningProcesses: &u.Threads}
+		to.Rlimit = &statsv1alpha1.RlimitStats{Time: now, MaxPID: &u.MostThreads, NumOfRunningProcesses: &u.Threads}
 	}
 }
 
 // node adds what the kernel counts of the node, and its file systems.
-func (m *summing) node(to *stats.NodeStats, all *agent.Stats) {
+func (m *summing) node(to *statsv1alpha1.NodeStats, all *stats.Usage) {
 	at := metav1.NewTime(all.Time)
 	for i, c := range all.Node {
 		g := c.Group
@@ -87,7 +87,7 @@ func (m *summing) node(to *stats.NodeStats, all *agent.Stats) {
 				to.IO = pressed(at, g.Pressure, to.CPU, to.Memory)
 			}
 		case 1:
-			pods := stats.ContainerStats{Name: stats.SystemContainerPods, StartTime: to.StartTime, CPU: m.cpu(c.Path, all.Time, g), Memory: memory(at, &g.Memory)}
+			pods := statsv1alpha1.ContainerStats{Name: statsv1alpha1.SystemContainerPods, StartTime: to.StartTime, CPU: m.cpu(c.Path, all.Time, g), Memory: memory(at, &g.Memory)}
 			pods.IO = pressed(at, g.Pressure, pods.CPU, pods.Memory)
 			to.SystemContainers = append(to.SystemContainers, pods)
 		}
@@ -97,7 +97,7 @@ func (m *summing) node(to *stats.NodeStats, all *agent.Stats) {
 		to.Fs = room(at, all.NodeFS)
 	}
 	if all.ImageFS != nil {
-		to.Runtime = &stats.RuntimeStats{ImageFs: room(at, all.ImageFS), ContainerFs: room(at, all.ImageFS)}
+		to.Runtime = &statsv1alpha1.RuntimeStats{ImageFs: room(at, all.ImageFS), ContainerFs: room(at, all.ImageFS)}
 		to.Runtime.ImageFs.UsedBytes, to.Runtime.ImageFs.InodesUsed = &all.Images.Used, &all.Images.Files
 		used, files := uint64(0), uint64(0)
 		for _, c := range all.Containers {
@@ -107,13 +107,13 @@ func (m *summing) node(to *stats.NodeStats, all *agent.Stats) {
 	}
 }
 
-func (m *summing) cpu(key string, at time.Time, g *figures.Group) *stats.CPUStats {
-	return &stats.CPUStats{Time: metav1.NewTime(at), UsageCoreNanoSeconds: &g.CPU.Used, UsageNanoCores: m.rates.of(key, at, g.CPU.Used)}
+func (m *summing) cpu(key string, at time.Time, g *stats.Group) *statsv1alpha1.CPUStats {
+	return &statsv1alpha1.CPUStats{Time: metav1.NewTime(at), UsageCoreNanoSeconds: &g.CPU.Used, UsageNanoCores: m.rates.of(key, at, g.CPU.Used)}
 }
 
 // memory is a cgroup's. There is something to spare only where there is a bound.
-func memory(at metav1.Time, g *figures.Memory) *stats.MemoryStats {
-	out := &stats.MemoryStats{Time: at, UsageBytes: &g.Used, WorkingSetBytes: &g.WorkingSet, RSSBytes: &g.Resident, PageFaults: &g.Faults, MajorPageFaults: &g.MajorFaults}
+func memory(at metav1.Time, g *stats.Memory) *statsv1alpha1.MemoryStats {
+	out := &statsv1alpha1.MemoryStats{Time: at, UsageBytes: &g.Used, WorkingSetBytes: &g.WorkingSet, RSSBytes: &g.Resident, PageFaults: &g.Faults, MajorPageFaults: &g.MajorFaults}
 	if g.Limit > 0 {
 		out.AvailableBytes = new(g.Limit - min(g.Limit, g.WorkingSet))
 	}
@@ -121,28 +121,28 @@ func memory(at metav1.Time, g *figures.Memory) *stats.MemoryStats {
 }
 
 // pressed adds how long was waited for processors and memory, and returns it for disks.
-func pressed(at metav1.Time, p *figures.Pressure, c *stats.CPUStats, m *stats.MemoryStats) *stats.IOStats {
+func pressed(at metav1.Time, p *stats.Pressure, c *statsv1alpha1.CPUStats, m *statsv1alpha1.MemoryStats) *statsv1alpha1.IOStats {
 	if p == nil {
 		return nil
 	}
-	of := func(w figures.Waiting) *stats.PSIStats {
-		stall := func(s figures.Stall) stats.PSIData {
-			return stats.PSIData{Total: s.Total / 1000, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300} // microseconds, as the kernel has them
+	of := func(w stats.Waiting) *statsv1alpha1.PSIStats {
+		stall := func(s stats.Stall) statsv1alpha1.PSIData {
+			return statsv1alpha1.PSIData{Total: s.Total / 1000, Avg10: s.Avg10, Avg60: s.Avg60, Avg300: s.Avg300} // microseconds, as the kernel has them
 		}
-		return &stats.PSIStats{Some: stall(w.Some), Full: stall(w.Full)}
+		return &statsv1alpha1.PSIStats{Some: stall(w.Some), Full: stall(w.Full)}
 	}
 	c.PSI, m.PSI = of(p.CPU), of(p.Memory)
-	return &stats.IOStats{Time: at, PSI: of(p.IO)}
+	return &statsv1alpha1.IOStats{Time: at, PSI: of(p.IO)}
 }
 
 // network is what interfaces have carried; eth0, or else the first, stands for all, as with kubelet.
-func network(at metav1.Time, list []figures.Interface) *stats.NetworkStats {
+func network(at metav1.Time, list []stats.Interface) *statsv1alpha1.NetworkStats {
 	if len(list) == 0 {
 		return nil
 	}
-	out := &stats.NetworkStats{Time: at}
+	out := &statsv1alpha1.NetworkStats{Time: at}
 	for _, i := range list {
-		one := stats.InterfaceStats{Name: i.Name, RxBytes: &i.ReceivedBytes, RxErrors: &i.ReceiveErrors, TxBytes: &i.SentBytes, TxErrors: &i.SendErrors}
+		one := statsv1alpha1.InterfaceStats{Name: i.Name, RxBytes: &i.ReceivedBytes, RxErrors: &i.ReceiveErrors, TxBytes: &i.SentBytes, TxErrors: &i.SendErrors}
 		out.Interfaces = append(out.Interfaces, one)
 		if i.Name == "eth0" || out.Name == "" {
 			out.InterfaceStats = one
@@ -152,16 +152,16 @@ func network(at metav1.Time, list []figures.Interface) *stats.NetworkStats {
 }
 
 // room is that of a file system.
-func room(at metav1.Time, f *figures.FileSystem) *stats.FsStats {
-	return &stats.FsStats{
+func room(at metav1.Time, f *stats.FileSystem) *statsv1alpha1.FsStats {
+	return &statsv1alpha1.FsStats{
 		Time: at, AvailableBytes: &f.Free, CapacityBytes: &f.Bytes, UsedBytes: &f.Used, Inodes: &f.Files, InodesFree: &f.FilesFree,
 		InodesUsed: new(f.Files - min(f.Files, f.FilesFree)),
 	}
 }
 
 // within is what is taken of a file system's room.
-func within(at metav1.Time, f *figures.FileSystem, bytes, files uint64) *stats.FsStats {
-	out := &stats.FsStats{Time: at}
+func within(at metav1.Time, f *stats.FileSystem, bytes, files uint64) *statsv1alpha1.FsStats {
+	out := &statsv1alpha1.FsStats{Time: at}
 	if f != nil {
 		out = room(at, f)
 	}
@@ -170,15 +170,15 @@ func within(at metav1.Time, f *figures.FileSystem, bytes, files uint64) *stats.F
 }
 
 // container adds a container to its pod, and to the pod's sums.
-func (m *summing) container(p *stats.PodStats, c *agent.ContainerStats, all *agent.Stats) {
+func (m *summing) container(p *statsv1alpha1.PodStats, c *stats.Container, all *stats.Usage) {
 	at, started := metav1.NewTime(c.Time), metav1.NewTime(c.Started)
 	if p.StartTime.IsZero() || started.Before(&p.StartTime) {
 		p.StartTime = started
 	}
-	out := stats.ContainerStats{Name: c.Target.Container, StartTime: started,
-		CPU:    &stats.CPUStats{Time: at, UsageCoreNanoSeconds: &c.CPUNanoseconds, UsageNanoCores: m.rates.of(c.ID, c.Time, c.CPUNanoseconds)},
-		Memory: &stats.MemoryStats{Time: at, UsageBytes: &c.MemoryBytes, WorkingSetBytes: &c.MemoryWorkingSetBytes},
-		Swap:   &stats.SwapStats{Time: at, SwapUsageBytes: &c.SwapBytes, SwapAvailableBytes: &c.SwapFreeBytes},
+	out := statsv1alpha1.ContainerStats{Name: c.Target.Container, StartTime: started,
+		CPU:    &statsv1alpha1.CPUStats{Time: at, UsageCoreNanoSeconds: &c.CPUNanoseconds, UsageNanoCores: m.rates.of(c.ID, c.Time, c.CPUNanoseconds)},
+		Memory: &statsv1alpha1.MemoryStats{Time: at, UsageBytes: &c.MemoryBytes, WorkingSetBytes: &c.MemoryWorkingSetBytes},
+		Swap:   &statsv1alpha1.SwapStats{Time: at, SwapUsageBytes: &c.SwapBytes, SwapAvailableBytes: &c.SwapFreeBytes},
 	}
 	if g := c.Group; g != nil {
 		out.Memory = memory(at, &g.Memory)
@@ -199,7 +199,7 @@ func (m *summing) container(p *stats.PodStats, c *agent.ContainerStats, all *age
 }
 
 // pod adds what the pod's own cgroup says, which counts containers that are over too, and what it has beside containers.
-func (m *summing) pod(to *stats.PodStats, p *agent.PodStats, all *agent.Stats) {
+func (m *summing) pod(to *statsv1alpha1.PodStats, p *stats.Pod, all *stats.Usage) {
 	at := metav1.NewTime(all.Time)
 	if to.StartTime.IsZero() {
 		to.StartTime = metav1.NewTime(p.Started)
@@ -207,7 +207,7 @@ func (m *summing) pod(to *stats.PodStats, p *agent.PodStats, all *agent.Stats) {
 	if g := p.Group; g != nil {
 		to.CPU, to.Memory = m.cpu(p.Path, all.Time, g), memory(at, &g.Memory)
 		to.IO = pressed(at, g.Pressure, to.CPU, to.Memory)
-		to.Swap = &stats.SwapStats{Time: at, SwapUsageBytes: &g.Memory.Swap, SwapAvailableBytes: new(g.Memory.SwapLimit - min(g.Memory.SwapLimit, g.Memory.Swap))}
+		to.Swap = &statsv1alpha1.SwapStats{Time: at, SwapUsageBytes: &g.Memory.Swap, SwapAvailableBytes: new(g.Memory.SwapLimit - min(g.Memory.SwapLimit, g.Memory.Swap))}
 	}
 	if m.little {
 		to.IO, to.Swap = nil, nil
@@ -222,11 +222,11 @@ func (m *summing) pod(to *stats.PodStats, p *agent.PodStats, all *agent.Stats) {
 			bytes, files = bytes+c.FilesystemBytes+c.LogBytes, files+c.FilesystemInodes+c.LogFiles
 		}
 	}
-	to.ProcessStats = &stats.ProcessStats{ProcessCount: &processes}
+	to.ProcessStats = &statsv1alpha1.ProcessStats{ProcessCount: &processes}
 	for _, v := range p.Volumes {
-		one := stats.VolumeStats{Name: v.Name, FsStats: *within(metav1.NewTime(v.Time), &v.FS, v.Bytes, v.Files)}
+		one := statsv1alpha1.VolumeStats{Name: v.Name, FsStats: *within(metav1.NewTime(v.Time), &v.FS, v.Bytes, v.Files)}
 		if v.Claim != "" {
-			one.PVCRef = &stats.PVCReference{Name: v.Claim, Namespace: p.Target.Namespace}
+			one.PVCRef = &statsv1alpha1.PVCReference{Name: v.Claim, Namespace: p.Target.Namespace}
 		}
 		if !v.Own {
 			bytes, files = bytes+v.Bytes, files+v.Files

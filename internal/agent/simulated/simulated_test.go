@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 // inBubble runs nodes on a fake clock while body acts, and wants them to stop cleanly.
@@ -309,7 +310,7 @@ func TestLogs(t *testing.T) {
 		if len(v.Pods()) != 1 || v.Pod("default", "nosuch") != nil {
 			t.Error("wrong pods")
 		}
-		target := agent.Target{Namespace: "default", Pod: "p", Container: "c"}
+		target := podspec.Target{Namespace: "default", Pod: "p", Container: "c"}
 		var b bytes.Buffer
 		ended := make(chan error, 1)
 		go func() {

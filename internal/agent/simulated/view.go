@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // view is all the nodes as one node towards the node's HTTP API, which finds pods by namespace and name.
@@ -52,7 +54,7 @@ func (v *view) Pod(namespace, name string) *corev1.Pod {
 }
 
 // ContainerLogs writes the one line that there is to say.
-func (v *view) ContainerLogs(ctx context.Context, t agent.Target, o *corev1.PodLogOptions, stdout, _ io.Writer) error {
+func (v *view) ContainerLogs(ctx context.Context, t podspec.Target, o *corev1.PodLogOptions, stdout, _ io.Writer) error {
 	pod := v.Pod(t.Namespace, t.Pod)
 	if pod == nil {
 		return apierrors.NewNotFound(corev1.Resource("pods"), t.Pod)
@@ -104,33 +106,33 @@ func (v *view) line(o *corev1.PodLogOptions, w io.Writer, at time.Time, line str
 }
 
 // nothing is the answer to whoever wants to reach into a container.
-func nothing(t agent.Target, what string) error {
+func nothing(t podspec.Target, what string) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("pod %q is on a simulated node: there is no %s", t.Pod, what))
 }
 
 // Exec implements agent.Node.
-func (v *view) Exec(_ context.Context, t agent.Target, _ []string, _ agent.Streams) (*url.URL, error) {
+func (v *view) Exec(_ context.Context, t podspec.Target, _ []string, _ agent.Streams) (*url.URL, error) {
 	return nil, nothing(t, "container to run a command in")
 }
 
 // Attach implements agent.Node.
-func (v *view) Attach(_ context.Context, t agent.Target, _ agent.Streams) (*url.URL, error) {
+func (v *view) Attach(_ context.Context, t podspec.Target, _ agent.Streams) (*url.URL, error) {
 	return nil, nothing(t, "process to attach to")
 }
 
 // PortForward implements agent.Node.
-func (v *view) PortForward(_ context.Context, t agent.Target, _ []int32) (*url.URL, error) {
+func (v *view) PortForward(_ context.Context, t podspec.Target, _ []int32) (*url.URL, error) {
 	return nil, nothing(t, "port to forward to")
 }
 
 // Run implements agent.Node.
-func (v *view) Run(_ context.Context, t agent.Target, _ []string, _ time.Duration) ([]byte, int32, error) {
+func (v *view) Run(_ context.Context, t podspec.Target, _ []string, _ time.Duration) ([]byte, int32, error) {
 	return nil, 0, nothing(t, "container to run a command in")
 }
 
 // Stats implements agent.Node: what does not run uses nothing.
-func (v *view) Stats(context.Context, agent.StatsOptions) (*agent.Stats, error) {
-	return &agent.Stats{}, nil
+func (v *view) Stats(context.Context, stats.Options) (*stats.Usage, error) {
+	return &stats.Usage{}, nil
 }
 
 // followers are those who wait for a pod's containers to end.

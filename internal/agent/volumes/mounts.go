@@ -4,13 +4,13 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -22,7 +22,9 @@ import (
 )
 
 // Mounts says what the runtime mounts into a container for its volumeMounts. Of volumes that are images, images says which ones they are.
-func (m *Manager) Mounts(ctx context.Context, pod *corev1.Pod, container *corev1.Container, env []environ.Var, images map[string]*runtimeapi.ImageSpec) ([]*runtimeapi.Mount, error) {
+func (m *Manager) Mounts(
+	ctx context.Context, pod *corev1.Pod, container *corev1.Container, env []environ.Var, images map[string]*runtimeapi.ImageSpec,
+) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	for i, mount := range container.VolumeMounts {
 		var volume *corev1.Volume
@@ -35,7 +37,8 @@ func (m *Manager) Mounts(ctx context.Context, pod *corev1.Pod, container *corev1
 			return nil, fmt.Errorf("cannot find volume %q to mount into container %q", mount.Name, container.Name)
 		}
 		if mode := mount.RecursiveReadOnly; mode != nil && *mode == corev1.RecursiveReadOnlyEnabled {
-			return nil, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime", mount.Name) // upstream's words
+			const text = "volume %q requested recursive read-only mode, but it is not supported by the runtime" // upstream's words
+			return nil, fmt.Errorf(text, mount.Name)
 		}
 		target := mount.MountPath
 		if !strings.HasPrefix(target, "/") {
@@ -48,45 +51,25 @@ func (m *Manager) Mounts(ctx context.Context, pod *corev1.Pod, container *corev1
 				return nil, fmt.Errorf("subPathExpr %q of volume %q has names that are not known", mount.SubPathExpr, mount.Name)
 			}
 		}
-		if volume.Image != nil {
-			image := images[mount.Name]
-			switch {
-			case image == nil:
-				return nil, fmt.Errorf("volume %q has no image yet", mount.Name)
-			case filepath.IsAbs(sub):
-				return nil, fmt.Errorf("error SubPath `%s` must not be an absolute path", sub) // upstream's words
-			case slices.Contains(strings.Split(filepath.ToSlash(sub), "/"), ".."):
-				return nil, fmt.Errorf("unable to provision SubPath `%s`: must not contain '..'", sub) // upstream's words
-			}
-			out = append(out, &runtimeapi.Mount{ContainerPath: target, Readonly: true, Propagation: propagation(mount.MountPropagation), Image: image, ImageSubPath: sub})
-			continue
-		}
-		source, err := m.Path(ctx, pod, volume)
+		spec, plugin, err := m.find(ctx, pod, volume)
 		if err != nil {
 			return nil, err
 		}
-		if sub != "" {
-			source, err = m.subPath(pod, container, i, source, sub, mount.Name, volume)
-			if err != nil {
-				return nil, err
-			}
+		attributes := plugin.Attributes(spec)
+		made := &runtimeapi.Mount{}
+		if runtime, ok := plugin.(RuntimeMounter); ok {
+			made, err = runtime.RuntimeMount(spec, images[mount.Name], sub)
+		} else if made.HostPath, err = path(plugin, spec); err == nil && sub != "" {
+			made.HostPath, err = m.subPath(part{spec, container, i, made.HostPath, sub, cmp.Or(attributes.SubPathMode, 0o750)})
 		}
-		out = append(out, &runtimeapi.Mount{
-			HostPath:      source,
-			ContainerPath: target,
-			Readonly:      mount.ReadOnly || readOnly(volume),
-			Propagation:   propagation(mount.MountPropagation),
-		})
+		if err != nil {
+			return nil, err
+		}
+		made.ContainerPath, made.Propagation = target, propagation(mount.MountPropagation)
+		made.Readonly = mount.ReadOnly || spec.ReadOnly() || attributes.ReadOnly
+		out = append(out, made)
 	}
 	return out, nil
-}
-
-// readOnly says whether no container may write to a volume, whatever its mount says. The contents of the first four types belong to the
-// node, which rewrites them as root: a container that could write there could lead it elsewhere (CVE-2017-1002102).
-func readOnly(v *corev1.Volume) bool {
-	return v.ConfigMap != nil || v.Secret != nil || v.Projected != nil || v.DownwardAPI != nil ||
-		v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly ||
-		v.NFS != nil && v.NFS.ReadOnly
 }
 
 func propagation(mode *corev1.MountPropagationMode) runtimeapi.MountPropagation {
@@ -102,34 +85,40 @@ func propagation(mode *corev1.MountPropagationMode) runtimeapi.MountPropagation 
 	return runtimeapi.MountPropagation_PROPAGATION_PRIVATE
 }
 
+// part is a part of a volume that one of a container's mounts names.
+type part struct {
+	spec      *Spec
+	container *corev1.Container
+	index     int // of the mount
+	path, sub string
+	mode      fs.FileMode // of directories that are not there yet
+}
+
 // subPath makes part of a volume mountable. The part is found without ever leaving the volume (links are followed, but none that lead
 // out), and what was found is bound under the pod's directory; a link that somebody swaps in later changes nothing. Its contents are
 // not opened: the open of a FIFO would wait for a writer.
-func (m *Manager) subPath(pod *corev1.Pod, container *corev1.Container, index int, volumePath, sub, name string, volume *corev1.Volume) (string, error) {
+func (m *Manager) subPath(p part) (string, error) {
+	sub, name := p.sub, p.spec.Volume.Name
 	if filepath.IsAbs(sub) || !filepath.IsLocal(sub) {
 		return "", fmt.Errorf("subPath %q of volume %q leaves the volume", sub, name)
 	}
-	root, err := os.OpenRoot(volumePath)
+	root, err := os.OpenRoot(p.path)
 	if err != nil {
 		return "", fmt.Errorf("open volume %q: %w", name, err)
 	}
 	defer root.Close()
-	opened, err := safepath.Find(volumePath, sub)
+	opened, err := safepath.Find(p.path, sub)
 	if errors.Is(err, fs.ErrNotExist) {
-		mode := fs.FileMode(0o750)
-		if volume.EmptyDir != nil {
-			mode = 0o777
-		}
-		if err := root.MkdirAll(sub, mode); err != nil {
+		if err := root.MkdirAll(sub, p.mode); err != nil {
 			return "", fmt.Errorf("make subPath %q of volume %q: %w", sub, name, err)
 		}
-		if err := root.Chmod(sub, mode); err != nil {
+		if err := root.Chmod(sub, p.mode); err != nil {
 			return "", fmt.Errorf("open subPath %q of volume %q: %w", sub, name, err)
 		}
-		opened, err = safepath.Find(volumePath, sub)
+		opened, err = safepath.Find(p.path, sub)
 	}
 	if err != nil {
-		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", name, container.Name, err) // upstream's words
+		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", name, p.container.Name, err) // upstream's words
 	}
 	defer opened.Close()
 	info, err := opened.Stat()
@@ -137,7 +126,7 @@ func (m *Manager) subPath(pod *corev1.Pod, container *corev1.Container, index in
 		return "", fmt.Errorf("look at subPath %q of volume %q: %w", sub, name, err)
 	}
 
-	target := filepath.Join(m.PodDir(pod.UID), "volume-subpaths", name, container.Name, strconv.Itoa(index))
+	target := filepath.Join(m.PodDir(p.spec.Pod.UID), "volume-subpaths", name, p.container.Name, strconv.Itoa(p.index))
 	if mounted, err := m.Mounter.IsMountPoint(target); err == nil && mounted {
 		if err := m.Mounter.Unmount(target); err != nil {
 			return "", fmt.Errorf("unmount old subPath %s: %w", target, err)

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package volumes
+package volumes_test
 
 import (
 	"errors"
@@ -14,11 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/volumes"
+	"github.com/mortise-dev/mortise/internal/agent/volumes/disktest"
+	"github.com/mortise-dev/mortise/internal/agent/volumes/volumetest"
 )
 
 // unmounting writes down what is unmounted, or fails to unmount it.
 type unmounting struct {
-	mounts
+	volumetest.Kernel
 	asked []string
 	stuck map[string]error // nil: it says that it has unmounted
 }
@@ -28,13 +32,13 @@ func (u *unmounting) Unmount(dir string) error {
 	if err, ok := u.stuck[dir]; ok {
 		return err
 	}
-	return u.mounts.Unmount(dir)
+	return u.Kernel.Unmount(dir)
 }
 
 // emptied is a manager with a pod whose containers left links, a FIFO and directories in an emptyDir.
-func emptied(t *testing.T, outside string) (*Manager, *unmounting, string) {
+func emptied(t *testing.T, outside string) (*volumes.Manager, *unmounting, string) {
 	m, _, mounted, _ := newManager(t)
-	u := &unmounting{mounts: mounted, stuck: map[string]error{}}
+	u := &unmounting{Kernel: mounted, stuck: map[string]error{}}
 	m.Mounter = u
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
@@ -55,10 +59,10 @@ func emptied(t *testing.T, outside string) (*Manager, *unmounting, string) {
 }
 
 func TestTearDown(t *testing.T) {
-	outside, check := host(t)
+	outside, check := disktest.HostDir(t)
 	m, u, dir := emptied(t, outside)
-	u.mounts[dir], u.mounts[dir+"/a"], u.mounts[m.PodDir("other")+"/x"] = "tmpfs", "tmpfs", "tmpfs"
-	if err := m.TearDown("u"); err != nil {
+	u.Kernel[dir], u.Kernel[dir+"/a"], u.Kernel[m.PodDir("other")+"/x"] = "tmpfs", "tmpfs", "tmpfs"
+	if err := m.TearDown(t.Context(), "u"); err != nil {
 		t.Fatal(err)
 	}
 	check()
@@ -68,7 +72,7 @@ func TestTearDown(t *testing.T) {
 	if _, err := os.Lstat(m.PodDir("u")); !os.IsNotExist(err) {
 		t.Errorf("the pod's directory is left: %v", err)
 	}
-	if err := m.TearDown("u"); err != nil {
+	if err := m.TearDown(t.Context(), "u"); err != nil {
 		t.Errorf("once more: %v", err)
 	}
 }
@@ -82,11 +86,11 @@ func TestTearDownLeavesMounts(t *testing.T) {
 		"unmounting fails":    {unix.EPERM, "operation not permitted"},
 		"it is mounted again": {nil, "still mounted below"},
 	} {
-		outside, check := host(t)
+		outside, check := disktest.HostDir(t)
 		m, u, dir := emptied(t, outside)
-		u.mounts[dir+"/a"] = "nfs"
+		u.Kernel[dir+"/a"] = "nfs"
 		u.stuck[dir+"/a"] = c.err
-		if err := m.TearDown("u"); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "%!") {
+		if err := m.TearDown(t.Context(), "u"); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "%!") {
 			t.Errorf("%s: %v", name, err)
 		}
 		check()

@@ -16,6 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/extension/webhook"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -33,6 +34,8 @@ type Host struct {
 	Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 	// Types says which lists of a kind are sets or maps, and which objects are atomic. Nil: nobody knows.
 	Types func(d *resource.Descriptor) (managedfields.TypeConverter, error)
+	// Synced returns when all that follows a resource has applied what is stored of it now, or ctx ends. Nil: it always has.
+	Synced func(ctx context.Context, r schema.GroupResource)
 	// Metrics takes the plug-in's own.
 	Metrics prometheus.Registerer
 }
@@ -50,16 +53,16 @@ type Hosted interface {
 	Join(h *Host) error
 }
 
-// Follower is a plug-in that is configured by objects: it is handed each change of them before the write is answered, so
-// that the next request meets it.
+// Follower is a plug-in that is configured by objects: the server's feed has it apply each change of them before the write is
+// answered, so that the next request meets it. The feed calls Load and Apply one at a time.
 type Follower interface {
 	Plugin
 	Follows() []schema.GroupResource
 	// Load replaces what the plug-in knows with what is stored. It is called after Join, before the first request, and again when
 	// changes were missed.
-	Load(ctx context.Context, b resource.Backend) error
-	// Committed is told that an object was written or deleted.
-	Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error
+	Load(ctx context.Context, stored feed.Lister) error
+	// Apply applies a change of an object of a resource that the plug-in follows.
+	Apply(ctx context.Context, c *feed.Change) error
 }
 
 // Runner is a plug-in that does something between requests. Run blocks until ctx ends.

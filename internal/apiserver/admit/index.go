@@ -5,14 +5,13 @@ package admit
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -32,19 +31,16 @@ func (x *Index[T]) In(namespace string) []T {
 	return found.([]T)
 }
 
-// Load reads all that is stored, and forgets what was known.
-func (x *Index[T]) Load(ctx context.Context, b resource.Backend, r schema.GroupResource) error {
-	stored, err := b.List(ctx, r, "")
-	if apierrors.IsNotFound(err) {
-		return nil // a server without the kind
-	}
+// Load replaces all objects with those of a resource that are stored.
+func (x *Index[T]) Load(ctx context.Context, stored feed.Lister, r schema.GroupResource) error {
+	objs, err := stored.List(ctx, r, "")
 	if err != nil {
-		return fmt.Errorf("list %s: %w", r, err)
+		return err
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	all := map[string][]T{}
-	for _, obj := range stored {
+	for _, obj := range objs {
 		if o, ok := obj.(T); ok {
 			all[o.GetNamespace()] = append(all[o.GetNamespace()], o)
 		}
@@ -57,25 +53,20 @@ func (x *Index[T]) Load(ctx context.Context, b resource.Backend, r schema.GroupR
 	return nil
 }
 
-// Committed reads one object anew. Whoever comes last has read what is newest.
-func (x *Index[T]) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
+// Apply applies the change of one object.
+func (x *Index[T]) Apply(c *feed.Change) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	obj, err := b.Get(ctx, r, namespace, name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("get %s %s/%s: %w", r, namespace, name, err)
+	objs := slices.DeleteFunc(slices.Clone(x.In(c.Namespace)), func(o T) bool { return o.GetName() == c.Name })
+	if o, ok := c.Object.(T); ok {
+		objs = append(objs, o)
+		slices.SortFunc(objs, byName[T])
 	}
-	kept := slices.DeleteFunc(slices.Clone(x.In(namespace)), func(o T) bool { return o.GetName() == name })
-	if o, ok := obj.(T); ok && err == nil {
-		kept = append(kept, o)
-		slices.SortFunc(kept, byName[T])
+	if len(objs) == 0 {
+		x.spaces.Delete(c.Namespace)
+		return
 	}
-	if len(kept) == 0 {
-		x.spaces.Delete(namespace)
-		return nil
-	}
-	x.spaces.Store(namespace, kept)
-	return nil
+	x.spaces.Store(c.Namespace, objs)
 }
 
 func byName[T resource.Object](a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }

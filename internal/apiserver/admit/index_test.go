@@ -10,36 +10,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
 var quotas = schema.GroupResource{Resource: "resourcequotas"}
 
-// shelf is a backend that holds objects in the order in which they came, or fails.
+// shelf holds objects in the order in which they came, or fails.
 type shelf struct {
-	resource.Backend
 	objects []resource.Object
 	err     error
 }
 
 func (s *shelf) List(context.Context, schema.GroupResource, string) ([]resource.Object, error) {
 	return s.objects, s.err
-}
-
-func (s *shelf) Get(_ context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error) {
-	for _, o := range s.objects {
-		if o.GetNamespace() == namespace && o.GetName() == name {
-			return o, s.err
-		}
-	}
-	if s.err != nil {
-		return nil, s.err
-	}
-	return nil, apierrors.NewNotFound(r, name)
 }
 
 func quota(namespace, name, version string) *corev1.ResourceQuota {
@@ -83,38 +70,31 @@ func TestIndexLoad(t *testing.T) {
 	}
 }
 
-// TestIndexCommitted follows creations, changes and deletions one at a time, and touches no list that was handed out.
-func TestIndexCommitted(t *testing.T) {
+// TestIndexApply follows creations, changes and deletions one at a time, and touches no list that was handed out.
+func TestIndexApply(t *testing.T) {
 	var x Index[*corev1.ResourceQuota]
-	s := &shelf{}
-	commit := func(namespace, name string, want map[string][]string) {
+	apply := func(name string, obj resource.Object, want map[string][]string) {
 		t.Helper()
-		if err := x.Committed(t.Context(), s, quotas, namespace, name); err != nil {
-			t.Fatal(err)
-		}
+		x.Apply(&feed.Change{Resource: quotas, Namespace: "a", Name: name, Object: obj})
 		if d := cmp.Diff(want, known(&x)); d != "" {
 			t.Errorf("known (-want +got):\n%s", d)
 		}
 	}
-	s.objects = []resource.Object{quota("a", "z", "1"), quota("a", "x", "2")}
-	commit("a", "z", map[string][]string{"a": {"z@1"}})
-	commit("a", "x", map[string][]string{"a": {"x@2", "z@1"}})
+	apply("z", quota("a", "z", "1"), map[string][]string{"a": {"z@1"}})
+	apply("x", quota("a", "x", "2"), map[string][]string{"a": {"x@2", "z@1"}})
 	given := x.In("a")
-	s.objects = []resource.Object{quota("a", "z", "1"), quota("a", "x", "3")}
-	commit("a", "x", map[string][]string{"a": {"x@3", "z@1"}})
-	s.objects = s.objects[:1]
-	commit("a", "x", map[string][]string{"a": {"z@1"}})
+	apply("x", quota("a", "x", "3"), map[string][]string{"a": {"x@3", "z@1"}})
+	apply("x", nil, map[string][]string{"a": {"z@1"}})
 	if given[0].ResourceVersion != "2" || given[1].Name != "z" {
 		t.Errorf("a list that was handed out became %v", given)
 	}
-	s.objects = nil
-	commit("a", "z", map[string][]string{})
+	apply("z", nil, map[string][]string{})
 	if x.In("a") != nil {
 		t.Error("an empty namespace is kept")
 	}
 }
 
-// TestIndexFails keeps what it knows when the store fails, and says so. A server without the kind is no failure.
+// TestIndexFails keeps what it knows when the store fails, and says so.
 func TestIndexFails(t *testing.T) {
 	var x Index[*corev1.ResourceQuota]
 	s := &shelf{objects: []resource.Object{quota("a", "z", "1")}}
@@ -122,15 +102,8 @@ func TestIndexFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.objects, s.err = []resource.Object{quota("a", "z", "2")}, errors.New("disk full")
-	if err := x.Load(t.Context(), s, quotas); err == nil || err.Error() != "list resourcequotas: disk full" {
+	if err := x.Load(t.Context(), s, quotas); !errors.Is(err, s.err) {
 		t.Errorf("load: %v", err)
-	}
-	if err := x.Committed(t.Context(), s, quotas, "a", "z"); err == nil || err.Error() != "get resourcequotas a/z: disk full" {
-		t.Errorf("commit: %v", err)
-	}
-	s.err = apierrors.NewNotFound(quotas, "")
-	if err := x.Load(t.Context(), s, quotas); err != nil {
-		t.Errorf("load without the kind: %v", err)
 	}
 	if d := cmp.Diff(map[string][]string{"a": {"z@1"}}, known(&x)); d != "" {
 		t.Errorf("known (-want +got):\n%s", d)

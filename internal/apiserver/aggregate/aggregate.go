@@ -3,7 +3,7 @@
 
 // Package aggregate lets other API servers answer for group-versions: those whose APIService names a service.
 //
-// An [Aggregator] knows them all. It follows the store ([Aggregator.Committed]) and so knows a registration before the
+// An [Aggregator] knows them all. It follows the store ([Aggregator.Apply]) and so knows a registration before the
 // request that made it is answered. [Aggregator.Find] says whether a path is another server's; it is a look into a map, and
 // nothing where there are no such registrations. [Aggregator.ServeHTTP] sends a request on (proxy.go), under the
 // name of the user who asks: the front-proxy certificate says that we may name users, headers say whom (identity.go). Where a
@@ -31,7 +31,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -40,13 +39,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/egress"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -56,7 +56,7 @@ var (
 	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 )
 
-// Kinds are those whose commits an aggregator must be told of.
+// Kinds are those that an aggregator follows.
 func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{registrations, services, endpointSlices}
 }
@@ -130,28 +130,23 @@ func New(o Options) *Aggregator {
 	return &Aggregator{o: o, entries: map[string]*entry{}, at: map[reference][]*entry{}, changed: make(chan struct{}), locals: map[string]bool{}, due: make(chan struct{}, 1), metrics: newMetrics()}
 }
 
-// Load reads the registrations that are stored. A server without the kind has none.
-func (a *Aggregator) Load(ctx context.Context) error {
-	all, err := a.o.Backend().List(ctx, registrations, "")
-	if apierrors.IsNotFound(err) {
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("list registrations: %w", err)
+// Load replaces all registrations with those that are stored. Where their servers are is found again.
+func (a *Aggregator) Load(ctx context.Context, stored feed.Lister) error {
+	all, err := stored.List(ctx, registrations, "")
+	if err != nil {
+		return err
 	}
-	stored := make(map[string]bool, len(all))
+	names := make(map[string]bool, len(all))
 	for _, obj := range all {
-		stored[obj.GetName()] = true
-		if err := a.registered(ctx, obj.GetName()); err != nil {
-			return err
-		}
+		names[obj.GetName()] = true
+		a.registered(obj.GetName(), obj)
 	}
 	for _, name := range a.names() {
-		if !stored[name] {
-			if err := a.registered(ctx, name); err != nil {
-				return err
-			}
+		if !names[name] {
+			a.registered(name, nil)
 		}
 	}
+	a.moved("", "")
 	return nil
 }
 
@@ -162,59 +157,55 @@ func (a *Aggregator) names() []string {
 	return slices.Collect(maps.Keys(a.entries))
 }
 
-// Committed takes note of a change of an object of one of [Kinds].
-func (a *Aggregator) Committed(ctx context.Context, r schema.GroupResource, namespace, name string, obj resource.Object) error {
-	switch r {
+// Apply applies a change of an object of one of [Kinds].
+func (a *Aggregator) Apply(_ context.Context, c *feed.Change) error {
+	switch c.Resource {
 	case registrations:
-		return a.registered(ctx, name)
+		a.registered(c.Name, c.Object)
 	case services:
-		a.moved(reference{namespace, name})
+		a.moved(c.Namespace, c.Name)
 	case endpointSlices:
-		if obj != nil {
-			a.moved(reference{namespace, obj.GetLabels()["kubernetes.io/service-name"]})
-		} else {
-			a.movedIn(namespace)
+		if c.Object == nil {
+			a.moved(c.Namespace, "")
+		} else if service := c.Object.GetLabels()[discoveryv1.LabelServiceName]; service != "" {
+			a.moved(c.Namespace, service)
 		}
 	}
 	return nil
 }
 
-// registered reads a registration: of two commits at once the second to be told of must not undo what the first said.
-func (a *Aggregator) registered(ctx context.Context, name string) error {
+// registered puts a registration in the place of the one of its name; nil takes it away.
+func (a *Aggregator) registered(name string, obj resource.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	obj, err := a.o.Backend().Get(ctx, registrations, "", name)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("get registration: %w", err)
-	}
 	r, _ := obj.(*apiregistrationv1.APIService)
 	old := a.entries[name]
-	if err != nil || r == nil || r.Spec.Service == nil || r.Spec.Group == apiregistrationv1.GroupName {
+	if r == nil || r.Spec.Service == nil || r.Spec.Group == apiregistrationv1.GroupName {
 		if old != nil {
 			a.forget(old)
 			a.publish()
 		}
-		if err == nil && r != nil {
+		if r != nil {
 			a.metrics.says(name, true)
 			a.localLater(r)
 		} else {
 			a.metrics.forget(name)
 		}
-		return nil
+		return
 	}
 	s := a.describe(r)
 	a.metrics.says(name, s.Available)
 	if old != nil && old.service.at == s.at {
 		was := old.service
 		if was.says(s) && old.way.fits(r) {
-			return nil
+			return
 		}
 		a.adopt(old, s, r)
 		a.publish()
 		if was.way != s.way || was.UID != s.UID {
 			old.poke()
 		}
-		return nil
+		return
 	}
 	if old != nil {
 		a.forget(old)
@@ -226,7 +217,6 @@ func (a *Aggregator) registered(ctx context.Context, name string) error {
 	a.o.Ledger.Register(s.ref(), "APIService/"+name)
 	a.publish()
 	a.work(e)
-	return nil
 }
 
 // adopt makes s the state of an entry, with the way there that it has if that is the same. It wants the lock.
@@ -316,41 +306,26 @@ func (a *Aggregator) Find(path string) *Service {
 	return nil
 }
 
-// moved says that a service or its endpoints changed.
-func (a *Aggregator) moved(r reference) {
-	if a.paths.Load() == nil {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, e := range a.at[r] {
-		e.epoch.Add(1)
-		e.poke()
-	}
-	if len(a.at[r]) > 0 {
-		a.publish() // another server may serve other things
-	}
-}
-
-// movedIn says so of all services of a namespace.
-func (a *Aggregator) movedIn(namespace string) {
+// moved has the servers behind a service found again; no name: behind all services of the namespace, and no namespace: behind all.
+func (a *Aggregator) moved(namespace, name string) {
 	if a.paths.Load() == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	moved := false
-	for r, es := range a.at {
-		for _, e := range es {
-			if r.namespace == namespace {
-				e.epoch.Add(1)
-				e.poke()
-				moved = true
-			}
+	for at, entries := range a.at {
+		if namespace != "" && at.namespace != namespace || name != "" && at.name != name {
+			continue
+		}
+		for _, e := range entries {
+			e.epoch.Add(1)
+			e.poke()
+			moved = true
 		}
 	}
 	if moved {
-		a.publish()
+		a.publish() // another server may serve other things
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // Run removes the objects of definitions that are being deleted, and then lets the definitions go, until ctx is done. It waits
-// for [Registry.Committed] to tell of a deletion, and, where objects have finalizers, for each object that goes. What could
+// for [Registry.Apply] to tell of a deletion, and, where objects have finalizers, for each object that goes. What could
 // not be done, the status of the definition says, and it is tried again after a while.
 func (r *Registry) Run(ctx context.Context, b resource.Backend) error {
 	var again <-chan time.Time

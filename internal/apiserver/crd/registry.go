@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -38,10 +38,10 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Registry holds the served definitions. It is fed with each definition as it is stored, by [Registry.Committed], and is
-// asked for the descriptors that follow from them.
+// Registry holds the served definitions. The server's feed has it apply each change of a definition, by [Registry.Apply], and the
+// server asks it for the descriptors that follow from them.
 //
-// A definition that has its names is served from the moment that Committed returns: a custom resource can be created as soon as
+// A definition that has its names is served from the moment that Apply returns: a custom resource can be created as soon as
 // the create of its definition has been answered.
 type Registry struct {
 	opts    Options
@@ -99,18 +99,43 @@ func (r *Registry) Served() []*v1.CustomResourceDefinition {
 	return out
 }
 
-// Names are those of all definitions that are known, served or not.
-func (r *Registry) Names() []string {
+// names are those of all definitions that are known, served or not.
+func (r *Registry) names() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.arrived)
 }
 
-// Committed takes note of a definition as it now is in the store; def is nil if it is gone. The server calls it after each
-// commit, before it answers, and for each stored definition when it starts. It writes the status that follows, of this
-// definition and of others that wait for its names, through b, which calls it again; b must not hold a lock here.
-func (r *Registry) Committed(ctx context.Context, b resource.Backend, name string, def *v1.CustomResourceDefinition) error {
-	work, err := r.note(name, def)
+// Load serves the definitions of a snapshot, and no others. One that cannot be served keeps no other from being served: the feed
+// applies it again.
+func (r *Registry) Load(ctx context.Context, b resource.Backend, s *feed.Snapshot) error {
+	stored, err := s.List(ctx, Resource, "")
+	if err != nil {
+		return err
+	}
+	names := make(map[string]bool, len(stored))
+	for _, obj := range stored {
+		names[obj.GetName()] = true
+		if err := r.Apply(ctx, b, &feed.Change{Name: obj.GetName(), Object: obj}); err != nil {
+			r.opts.Logger.ErrorContext(ctx, "serve a stored custom resource definition", "name", obj.GetName(), "error", err)
+			s.Fail(Resource, obj, err)
+		}
+	}
+	for _, name := range r.names() {
+		if !names[name] {
+			if err := r.Apply(ctx, b, &feed.Change{Name: name}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Apply applies a change of a definition. It writes the status that follows, of this definition and of others that wait for its
+// names, through b, which must not hold a lock here.
+func (r *Registry) Apply(ctx context.Context, b resource.Backend, c *feed.Change) error {
+	def, _ := c.Object.(*v1.CustomResourceDefinition)
+	work, err := r.note(c.Name, def)
 	if err != nil {
 		return err
 	}
@@ -147,9 +172,6 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 		r.arrived = slices.DeleteFunc(r.arrived, func(n string) bool { return n == name })
 		r.publish(nil, old.descriptor)
 		return r.reconsider(old.def.Spec.Group), nil
-	}
-	if old != nil && older(def, old.def) {
-		return nil, nil // two commits told of out of their order
 	}
 	now := r.opts.Now()
 	is := accept(def, r.others(def), now)
@@ -196,16 +218,6 @@ func (r *Registry) note(name string, def *v1.CustomResourceDefinition) ([]status
 		work = append(work, r.reconsider(def.Spec.Group)...)
 	}
 	return work, nil
-}
-
-// older says whether a is of an earlier revision of the store than b.
-func older(a, b *v1.CustomResourceDefinition) bool {
-	x, err := strconv.ParseInt(a.ResourceVersion, 10, 64)
-	if err != nil {
-		return false
-	}
-	y, err := strconv.ParseInt(b.ResourceVersion, 10, 64)
-	return err == nil && x < y
 }
 
 // others are the names of the group that other definitions have.

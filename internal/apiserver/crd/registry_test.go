@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -41,7 +42,7 @@ func (b *backend) put(t *testing.T, d *v1.CustomResourceDefinition) {
 		d.UID = types.UID(d.Name)
 	}
 	b.defs[d.Name] = d
-	if err := b.r.Committed(context.Background(), b, d.Name, d); err != nil {
+	if err := b.r.Apply(context.Background(), b, &feed.Change{Name: d.Name, Object: d}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -57,12 +58,12 @@ func (b *backend) Update(ctx context.Context, gr schema.GroupResource, _, name s
 	}
 	if !d.DeletionTimestamp.IsZero() && len(d.Finalizers) == 0 {
 		delete(b.defs, name)
-		err := b.r.Committed(ctx, b, name, nil)
+		err := b.r.Apply(ctx, b, &feed.Change{Name: name})
 		b.gone <- name
 		return d, err
 	}
 	b.defs[name] = d
-	return d, b.r.Committed(ctx, b, name, d)
+	return d, b.r.Apply(ctx, b, &feed.Change{Name: name, Object: d})
 }
 
 func (b *backend) List(context.Context, schema.GroupResource, string) ([]resource.Object, error) {
@@ -96,7 +97,7 @@ func (b *backend) Delete(ctx context.Context, gr schema.GroupResource, _, name s
 	return nil
 }
 
-func TestServedWhenCommittedReturns(t *testing.T) {
+func TestServedWhenApplyReturns(t *testing.T) {
 	var added, removed int
 	b := newBackend(Options{Changed: func(a, r []*resource.Descriptor) { added += len(a); removed += len(r) }})
 	b.put(t, definition(t, "gadget"))
@@ -148,7 +149,7 @@ func TestNamesConflict(t *testing.T) {
 	}
 	// When the first one goes, its names are free.
 	delete(b.defs, "gadgets.dlg.example.com")
-	if err := b.r.Committed(context.Background(), b, "gadgets.dlg.example.com", nil); err != nil {
+	if err := b.r.Apply(context.Background(), b, &feed.Change{Name: "gadgets.dlg.example.com"}); err != nil {
 		t.Fatal(err)
 	}
 	if !apihelpers.IsCRDConditionTrue(b.defs[rival.Name], v1.Established) {
@@ -156,20 +157,6 @@ func TestNamesConflict(t *testing.T) {
 	}
 	if list := b.r.Descriptors(); len(list) != 1 || list[0].Resource != "widgets" {
 		t.Errorf("descriptors %v", list)
-	}
-}
-
-func TestOlderStatesAreIgnored(t *testing.T) {
-	b := newBackend(Options{})
-	newer := definition(t, "gadget")
-	newer.ResourceVersion, newer.Generation = "7", 2
-	b.put(t, newer)
-	d := b.r.Descriptors()[0]
-	late := definition(t, "gadget")
-	late.ResourceVersion = "5"
-	b.put(t, late)
-	if b.r.Descriptors()[0] != d {
-		t.Error("an older state replaced a newer one")
 	}
 }
 

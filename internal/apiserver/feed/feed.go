@@ -53,6 +53,12 @@ type Source interface {
 	Revision() int64
 }
 
+// Lister lists stored objects, in the order of their namespaces and names. They are shared and read-only. A [Snapshot] is one.
+type Lister interface {
+	// List returns all objects of a resource in a namespace; "" is all namespaces. A resource that the server does not have has none.
+	List(ctx context.Context, r schema.GroupResource, namespace string) ([]resource.Object, error)
+}
+
 // Follower holds something that is made of stored objects. Its functions are called one at a time.
 type Follower struct {
 	// Name stands in metrics and, after "feed/", in /readyz.
@@ -65,9 +71,9 @@ type Follower struct {
 	// Apply takes note of one change. It may write to the store with the context that it is given: such writes wait for no
 	// follower.
 	Apply func(ctx context.Context, c *Change) error
-	// Idle says that nobody has needed what the follower holds yet: it is given no changes, and nobody waits for it. It must
-	// read the store itself after Idle has begun to return false, and Idle never returns true again. Nil: it is never idle.
-	Idle func() bool
+	// Wanted is closed when somebody first needs what the follower holds. The feed loads the follower then; until then the follower
+	// is given no changes, and nobody waits for it. Nil: it is needed from the start.
+	Wanted <-chan struct{}
 }
 
 // Change is what has become of one object.
@@ -137,7 +143,7 @@ func New(o Options, followers ...Follower) *Feed {
 	}
 	f := &Feed{opts: o, by: map[schema.GroupResource][]*follower{}, ended: make(chan struct{}), took: newTook()}
 	for _, of := range followers {
-		each := &follower{Follower: of, feed: f, woken: make(chan struct{}, 1), failing: map[objectKey]*failure{}}
+		each := &follower{Follower: of, feed: f, woken: make(chan struct{}, 1), failing: map[objectKey]*failure{}, idle: of.Wanted != nil}
 		each.took = f.took.WithLabelValues(of.Name)
 		f.followers = append(f.followers, each)
 		for _, r := range of.Resources {
@@ -146,9 +152,6 @@ func New(o Options, followers ...Follower) *Feed {
 	}
 	return f
 }
-
-// Follows says whether anybody follows a resource.
-func (f *Feed) Follows(r schema.GroupResource) bool { return len(f.by[r]) > 0 }
 
 // Start loads every follower, in their order, from one snapshot, and follows the store from there on until ctx ends. It returns
 // when all followers are loaded; its error names the one that could not be. Resources that the server does not have now are not
@@ -166,6 +169,9 @@ func (f *Feed) Start(ctx context.Context, group *sync.WaitGroup) error {
 		return fmt.Errorf("follow the store: %w", err)
 	}
 	for _, each := range f.followers {
+		if each.idle {
+			continue
+		}
 		if err := each.load(ctx, revision); err != nil {
 			w.Close()
 			return fmt.Errorf("load %s: %w", each.Name, err)
@@ -281,9 +287,6 @@ func (f *Feed) Wait(ctx context.Context, r schema.GroupResource, revision int64)
 		return
 	}
 	for _, each := range f.by[r] {
-		if each.idle() {
-			continue
-		}
 		select {
 		case <-each.at(revision):
 		case <-ctx.Done():

@@ -21,6 +21,7 @@ type follower struct {
 	feed *Feed
 
 	mu      sync.Mutex
+	idle    bool          // nobody has wanted it yet
 	waiting []queued      // changes that were not applied yet
 	missed  bool          // a snapshot must be loaded: changes were lost
 	woken   chan struct{} // holds one when there is something to do
@@ -54,14 +55,12 @@ type failure struct {
 	err error
 }
 
-func (f *follower) idle() bool { return f.Idle != nil && f.Idle() }
-
 // queue adds a change; handed is called after the last one of a batch.
 func (f *follower) queue(q queued) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.idle(), f.missed: // it is read from the store, or in the snapshot that is to be loaded
+	case f.idle, f.missed: // it is in the snapshot that is to be loaded
 	case len(f.waiting) >= maxQueued:
 		f.waiting, f.missed = nil, true
 	default:
@@ -81,7 +80,18 @@ func (f *follower) upTo(revision int64) {
 func (f *follower) reload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.idle {
+		return
+	}
 	f.waiting, f.missed = nil, true
+	f.settle()
+}
+
+// wake has the first snapshot loaded.
+func (f *follower) wake() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.idle, f.missed = false, true // from here on changes are queued, and the snapshot is newer than those before
 	f.settle()
 }
 
@@ -100,10 +110,21 @@ func (f *follower) settle() {
 
 // run applies changes until ctx ends.
 func (f *follower) run(ctx context.Context) {
-	retry := time.NewTimer(0)
-	retry.Stop()
+	if f.Wanted != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.Wanted:
+		}
+		f.wake()
+	}
+	wait := firstRetry
+	retry := time.NewTimer(wait)
 	defer retry.Stop()
-	var wait time.Duration
+	if f.check() == nil { // all objects of the snapshot could be applied
+		wait = 0
+		retry.Stop()
+	}
 	for {
 		again := false
 		select {
@@ -141,10 +162,6 @@ func (f *follower) run(ctx context.Context) {
 
 // load replaces what the follower holds with a snapshot of the revision.
 func (f *follower) load(ctx context.Context, revision int64) error {
-	if f.idle() {
-		f.reached(revision)
-		return nil
-	}
 	s := &Snapshot{Revision: revision, feed: f.feed}
 	err := f.Load(context.WithValue(ctx, applying{}, true), s)
 	f.mu.Lock()
@@ -252,7 +269,7 @@ var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); r
 func (f *follower) at(revision int64) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if revision <= f.applied {
+	if revision <= f.applied || f.idle {
 		return closedChannel
 	}
 	p := pending{revision, make(chan struct{})}

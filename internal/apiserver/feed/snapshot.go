@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 )
@@ -25,41 +24,43 @@ type Snapshot struct {
 	failed map[objectKey]*failure
 }
 
-// List calls f with each object of a resource, in the order of their namespaces and names. Objects are shared and read-only. A
-// resource that the server does not have has no objects. Objects that cannot be decoded are left out; the feed tries them again
-// and names them in [Feed.Check]. An error of f ends the list and is returned.
-func (s *Snapshot) List(ctx context.Context, r schema.GroupResource, f func(obj resource.Object) error) error {
+// List implements [Lister]. Objects that cannot be decoded are left out; the feed tries them again and names them in [Feed.Check].
+func (s *Snapshot) List(ctx context.Context, r schema.GroupResource, namespace string) ([]resource.Object, error) {
 	k := s.feed.opts.Kind(r)
 	if k == nil {
-		return nil
+		return nil, nil
 	}
+	var objs []resource.Object
 	for after := ""; ; {
-		page, err := s.feed.opts.Source.Range(ctx, store.Range{Prefix: k.Root, After: after, Limit: snapshotPage, Revision: s.Revision})
+		page, err := s.feed.opts.Source.Range(ctx, store.Range{Prefix: k.Under(namespace), After: after, Limit: snapshotPage, Revision: s.Revision})
 		if err != nil {
-			return fmt.Errorf("list %s: %w", r, err)
+			return nil, fmt.Errorf("list %s: %w", r, err)
 		}
 		for _, record := range page.Records {
 			forms, err := k.Forms(record)
 			if err != nil {
-				s.fail(k, record, err)
+				c := changeAt(k, record.Key, record.Revision)
+				s.fail(queued{c, record, err}, err)
 				continue
 			}
-			if err := f(forms.Hub); err != nil {
-				return err
-			}
+			objs = append(objs, forms.Hub)
 		}
 		if page.Remaining == 0 || len(page.Records) == 0 {
-			return nil
+			return objs, nil
 		}
 		after = page.Records[len(page.Records)-1].Key
 	}
 }
 
-// fail keeps a record that cannot be decoded.
-func (s *Snapshot) fail(k *watchcache.Kind, record *store.Record, err error) {
-	c := changeAt(k, record.Key, record.Revision)
+// Fail says that an object of the snapshot could not be applied: the feed applies it again, by [Follower.Apply], and names it in
+// [Feed.Check] until that succeeds.
+func (s *Snapshot) Fail(r schema.GroupResource, obj resource.Object, err error) {
+	s.fail(queued{Change: &Change{Resource: r, Namespace: obj.GetNamespace(), Name: obj.GetName(), Revision: s.Revision, Object: obj}}, err)
+}
+
+func (s *Snapshot) fail(q queued, err error) {
 	if s.failed == nil {
 		s.failed = map[objectKey]*failure{}
 	}
-	s.failed[c.key()] = &failure{queued{c, record, err}, err}
+	s.failed[q.key()] = &failure{q, err}
 }

@@ -23,20 +23,27 @@ import (
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol/fair"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
+	"github.com/mortise-dev/mortise/resource"
 )
 
 // whole is a controller of the objects that every cluster has.
 func whole(seats int) *Controller {
 	c := New(Options{Seats: seats})
 	for _, l := range bootstrap.SuggestedPriorityLevelConfigurations {
-		c.Committed(priorityLevels, l.Name, l)
+		apply(c, priorityLevels, l.Name, l)
 	}
 	for _, s := range bootstrap.SuggestedFlowSchemas {
-		c.Committed(flowSchemas, s.Name, s)
+		apply(c, flowSchemas, s.Name, s)
 	}
 	return c
+}
+
+// apply has a controller apply the change of an object; nil: it is gone.
+func apply(c *Controller, r schema.GroupResource, name string, obj resource.Object) {
+	_ = c.Apply(context.Background(), &feed.Change{Resource: r, Name: name, Object: obj})
 }
 
 func asked(method, path string) *requestinfo.Info {
@@ -173,8 +180,8 @@ func TestBorrowing(t *testing.T) {
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := whole(10)
-		c.Committed(priorityLevels, "one", level1("one", &flowcontrolv1.QueuingConfiguration{Queues: 1, HandSize: 1, QueueLengthLimit: 2}))
-		c.Committed(flowSchemas, "one", schemaFor("one", "one", 1))
+		apply(c, priorityLevels, "one", level1("one", &flowcontrolv1.QueuingConfiguration{Queues: 1, HandSize: 1, QueueLengthLimit: 2}))
+		apply(c, flowSchemas, "one", schemaFor("one", "one", 1))
 		info, jane := asked("GET", "/api/v1/pods"), quiet("jane")
 		s := c.Match(info, jane)
 		if s.Name != "one" {
@@ -247,14 +254,14 @@ func schemaFor(name, level string, precedence int32) *flowcontrolv1.FlowSchema {
 // TestGoing: a level that is deleted while somebody runs in it stays until he leaves; its schemas match nothing at once.
 func TestGoing(t *testing.T) {
 	c := whole(10)
-	c.Committed(priorityLevels, "one", level1("one", nil))
-	c.Committed(flowSchemas, "one", schemaFor("one", "one", 1))
+	apply(c, priorityLevels, "one", level1("one", nil))
+	apply(c, flowSchemas, "one", schemaFor("one", "one", 1))
 	info, jane := asked("GET", "/api/v1/pods"), quiet("jane")
 	ticket, ok := c.Enter(t.Context(), time.Now(), c.Match(info, jane), fair.Work{Initial: 1}, info, jane, nil)
 	if !ok {
 		t.Fatal("no seat")
 	}
-	c.Committed(priorityLevels, "one", nil)
+	apply(c, priorityLevels, "one", nil)
 	if s := c.Match(info, jane); s.Name != "global-default" {
 		t.Errorf("matched %s", s.Name)
 	}
@@ -265,7 +272,7 @@ func TestGoing(t *testing.T) {
 	if c.levels["one"] != nil {
 		t.Error("the level did not go when it was idle")
 	}
-	c.Committed(flowSchemas, "one", nil)
+	apply(c, flowSchemas, "one", nil)
 	for _, name := range []string{"exempt", "catch-all"} { // these are there also when nothing is stored
 		if c.levels[name] == nil {
 			t.Errorf("no level %s", name)

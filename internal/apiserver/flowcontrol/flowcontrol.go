@@ -24,6 +24,7 @@ package flowcontrol
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,10 +32,11 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// The resources whose commits a [Controller] must be told of.
+// The resources that a [Controller] follows.
 var (
 	flowSchemas    = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}
 	priorityLevels = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"}
@@ -96,45 +98,41 @@ func New(o Options) *Controller {
 	return c
 }
 
-// Load reads what is stored, and forgets what is not.
-func (c *Controller) Load(ctx context.Context, b resource.Backend) error {
-	stored := map[schema.GroupResource][]resource.Object{}
+// Load replaces all schemas and levels with those that are stored.
+func (c *Controller) Load(ctx context.Context, stored feed.Lister) error {
+	found := map[schema.GroupResource][]resource.Object{}
 	for _, r := range Kinds() {
-		all, err := b.List(ctx, r, "")
+		all, err := stored.List(ctx, r, "")
 		if err != nil {
-			return err
+			return fmt.Errorf("load flow schemas and priority levels: %w", err)
 		}
-		stored[r] = all
+		found[r] = all
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	clear(c.schemas)
 	clear(c.configs)
-	c.mu.Unlock()
-	for r, all := range stored {
+	for r, all := range found {
 		for _, obj := range all {
 			c.note(r, obj.GetName(), obj)
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.digest()
 	return nil
 }
 
-// Committed takes note of a change of an object of one of [Kinds]; obj is nil when it is gone. From its return on requests are held
-// against what it says.
-func (c *Controller) Committed(r schema.GroupResource, name string, obj resource.Object) {
-	if c.note(r, name, obj) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.digest()
-	}
-}
-
-// note remembers an object, and says whether that changes anything.
-func (c *Controller) note(r schema.GroupResource, name string, obj resource.Object) bool {
+// Apply applies a change of an object of one of [Kinds]. From its return on requests are held against what the object says.
+func (c *Controller) Apply(_ context.Context, change *feed.Change) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.note(change.Resource, change.Name, change.Object) {
+		c.digest()
+	}
+	return nil
+}
+
+// note remembers an object, and says whether that changes anything. The caller holds mu.
+func (c *Controller) note(r schema.GroupResource, name string, obj resource.Object) bool {
 	switch r {
 	case flowSchemas:
 		now, _ := obj.(*flowcontrolv1.FlowSchema)

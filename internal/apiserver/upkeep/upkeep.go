@@ -20,6 +20,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -32,7 +33,7 @@ var (
 	configMaps     = schema.GroupResource{Resource: "configmaps"}
 )
 
-// Kinds are those whose commits a keeper must be told of.
+// Kinds are those that a keeper follows.
 func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{flowSchemas, priorityLevels, registrations, definitions, ranges, configMaps}
 }
@@ -116,47 +117,62 @@ func (k *Keeper) Repair(f func(context.Context) error) {
 	k.repair = f
 }
 
-// Committed takes note of a change of an object of one of [Kinds]; obj is nil when it is gone.
-func (k *Keeper) Committed(r schema.GroupResource, namespace, name string, obj resource.Object) {
+// Apply applies a change of an object of one of [Kinds].
+func (k *Keeper) Apply(_ context.Context, c *feed.Change) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	switch r {
+	switch c.Resource {
 	case flowSchemas:
-		if obj != nil {
-			k.add(key{flowSchemas, name})
+		if c.Object != nil {
+			k.add(key{flowSchemas, c.Name})
 		}
 		k.repairLater()
 	case priorityLevels:
-		k.add(key{priorityLevels, name})
+		k.add(key{priorityLevels, c.Name})
 		k.repairLater()
 	case ranges:
-		if obj == nil {
+		if c.Object == nil {
 			k.repairLater()
 		}
 	case configMaps:
-		if c, ok := k.kept[name]; ok && namespace == metav1.NamespaceSystem {
-			if obj == nil || c.after == 0 {
-				k.add(key{configMaps, name})
+		if kept, ok := k.kept[c.Name]; ok && c.Namespace == metav1.NamespaceSystem {
+			if c.Object == nil || kept.after == 0 {
+				k.add(key{configMaps, c.Name})
 			} else {
-				k.lookAfter(name, c.after)
+				k.lookAfter(c.Name, kept.after)
 			}
 		}
 	case definitions:
-		k.defined(name, obj)
+		k.defined(c.Name, c.Object)
 	case registrations:
-		k.registered(name, obj)
+		k.registered(c.Name, c.Object)
 	}
+	return nil
 }
 
-// Missed has everything seen to: commits may have been made of which the keeper was not told.
-func (k *Keeper) Missed() {
+// Load learns which registrations the stored definitions want, and has everything else looked at when the keeper gets to it.
+func (k *Keeper) Load(ctx context.Context, stored feed.Lister) error {
+	all, err := stored.List(ctx, definitions, "")
+	if err != nil {
+		return err
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	clear(k.known)
+	clear(k.wants)
+	for _, obj := range all {
+		want := registrationsOf(obj)
+		k.known[obj.GetName()] = want
+		for name := range want {
+			k.wants[name]++
+		}
+	}
 	k.add(key{what: definitions})
 	for name := range k.kept {
 		k.add(key{configMaps, name})
 	}
 	k.repairLater()
+	return nil
 }
 
 func (k *Keeper) repairLater() {

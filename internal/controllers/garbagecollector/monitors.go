@@ -109,7 +109,7 @@ func (m *monitors) await(ctx context.Context) {
 		case <-w.synced:
 		case <-w.stopped: // the resource is no more
 		case <-timer.C():
-			m.log.Warn("begin to judge without all lists")
+			m.log.Warn("Some resources could not be listed, starting garbage collection without them")
 			return
 		case <-ctx.Done():
 			return

@@ -65,7 +65,7 @@ func Cleaner() controllers.Controller {
 					defer ticker.Stop()
 					for now := d.Clock.Now(); ; {
 						if err := c.clean(ctx, now); err != nil && ctx.Err() == nil {
-							d.Logger.Warn("look for legacy tokens that are not used", "error", err)
+							d.Logger.Warn("Could not look for unused legacy tokens", "error", err)
 						}
 						select {
 						case now = <-ticker.C():

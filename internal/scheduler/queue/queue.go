@@ -350,7 +350,7 @@ func (q *Queue) worth(item *Item, e Event) int {
 			if r.QueueingHintFn != nil {
 				hint, err := q.ask(plugin, r.QueueingHintFn, item.Pod, e)
 				if err != nil {
-					q.options.Logger.Warn("queueing hint failed", "plugin", plugin, "event", e.Label(), "error", err)
+					q.options.Logger.Warn("Queueing hint failed", "plugin", plugin, "event", e.Label(), "error", err)
 				} else if hint == fwk.QueueSkip {
 					continue
 				}

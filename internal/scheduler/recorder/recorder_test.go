@@ -267,7 +267,7 @@ func TestEventsOfAnEndingRecorder(t *testing.T) {
 		<-begun
 		answers <- fmt.Errorf("no")
 		synctest.Wait()
-		if !strings.Contains(log.String(), "writing event failed") {
+		if !strings.Contains(log.String(), "Could not write the event") {
 			t.Errorf("nothing is said of an event that cannot be written: %s", log.String())
 		}
 		log.Reset()

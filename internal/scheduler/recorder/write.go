@@ -54,20 +54,20 @@ func (r *Recorder) write(ctx context.Context, w *write) (again bool) {
 	var refused *apierrors.StatusError
 	switch {
 	case errors.As(err, &unmade):
-		log.Warn("making request for event failed")
+		log.Warn("Could not create the request for an event")
 		return false
 	case apierrors.IsAlreadyExists(err) && w.count > 0: // it came after the patch found none
 	case apierrors.IsAlreadyExists(err):
-		log.Debug("event exists")
+		log.Debug("Event already exists")
 		return false
 	case errors.As(err, &refused):
-		log.Warn("server refused event")
+		log.Warn("Server rejected the event")
 		return false
 	case w.tries+1 < maxTries:
-		log.Warn("writing event failed, trying again")
+		log.Warn("Could not write the event, retrying")
 	}
 	if w.tries++; w.tries == maxTries {
-		log.Warn("writing event failed, giving up", "tries", maxTries)
+		log.Warn("Could not write the event, giving up", "tries", maxTries)
 		return false
 	}
 	return true

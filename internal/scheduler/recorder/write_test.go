@@ -29,16 +29,16 @@ func TestRetries(t *testing.T) {
 		said          string // at last; empty: nothing
 	}{
 		"all is well":            {requests: 1},
-		"cannot be asked":        {create: &rest.RequestConstructionError{Err: errors.New("no")}, requests: 1, said: "making request for event failed"},
-		"refused":                {create: apierrors.NewForbidden(events, "e", nil), requests: 1, said: "server refused event"},
-		"refused, wrapped":       {create: fmt.Errorf("post: %w", apierrors.NewForbidden(events, "e", nil)), requests: 1, said: "server refused event"},
+		"cannot be asked":        {create: &rest.RequestConstructionError{Err: errors.New("no")}, requests: 1, said: "Could not create the request for an event"},
+		"refused":                {create: apierrors.NewForbidden(events, "e", nil), requests: 1, said: "Server rejected the event"},
+		"refused, wrapped":       {create: fmt.Errorf("post: %w", apierrors.NewForbidden(events, "e", nil)), requests: 1, said: "Server rejected the event"},
 		"exists":                 {create: apierrors.NewAlreadyExists(events, "e"), requests: 1},
-		"no connection":          {create: errors.New("refused"), requests: maxTries, said: "writing event failed, giving up"},
-		"unexpected":             {create: &apierrors.UnexpectedObjectError{}, requests: maxTries, said: "writing event failed, giving up"},
+		"no connection":          {create: errors.New("refused"), requests: maxTries, said: "Could not write the event, giving up"},
+		"unexpected":             {create: &apierrors.UnexpectedObjectError{}, requests: maxTries, said: "Could not write the event, giving up"},
 		"series":                 {series: true, requests: 2},
-		"series refused":         {series: true, patch: apierrors.NewForbidden(events, "e", nil), requests: 2, said: "server refused event"},
-		"series, no connection":  {series: true, patch: errors.New("refused"), requests: 1 + maxTries, said: "writing event failed, giving up"},
-		"series, there then":     {series: true, patch: missing, create: apierrors.NewAlreadyExists(events, "e"), requests: 1 + 2*maxTries, said: "writing event failed, giving up"},
+		"series refused":         {series: true, patch: apierrors.NewForbidden(events, "e", nil), requests: 2, said: "Server rejected the event"},
+		"series, no connection":  {series: true, patch: errors.New("refused"), requests: 1 + maxTries, said: "Could not write the event, giving up"},
+		"series, there then":     {series: true, patch: missing, create: apierrors.NewAlreadyExists(events, "e"), requests: 1 + 2*maxTries, said: "Could not write the event, giving up"},
 		"series, made by create": {series: true, patch: missing, requests: 3},
 	} {
 		t.Run(name, func(t *testing.T) {

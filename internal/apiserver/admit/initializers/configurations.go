@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -16,6 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -30,40 +32,58 @@ type rule struct {
 // Follows implements [admit.Follower].
 func (p *Plugin) Follows() []schema.GroupResource { return []schema.GroupResource{configurations} }
 
-// Load reads all configurations.
-func (p *Plugin) Load(ctx context.Context, b resource.Backend) error {
-	p.reading.Lock()
-	defer p.reading.Unlock()
-	stored, err := b.List(ctx, configurations, "")
+// Load replaces all configurations with those that are stored. One that cannot be read keeps no other from being in force.
+func (p *Plugin) Load(ctx context.Context, stored feed.Lister) error {
+	all, err := stored.List(ctx, configurations, "")
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(stored, func(a, b resource.Object) int { return cmp.Compare(a.GetName(), b.GetName()) })
-	var rules []*rule
+	clear(p.configurations)
 	var errs []error
+	for _, obj := range all {
+		errs = append(errs, p.take(obj.GetName(), obj))
+	}
+	p.arrange()
+	return errors.Join(errs...)
+}
+
+// Apply applies a change of a configuration.
+func (p *Plugin) Apply(_ context.Context, c *feed.Change) error {
+	err := p.take(c.Name, c.Object)
+	p.arrange()
+	return err
+}
+
+// take reads a configuration in the place of the one of its name; nil takes that away. One that cannot be read is not in force.
+func (p *Plugin) take(name string, obj resource.Object) error {
+	delete(p.configurations, name)
+	if obj == nil {
+		return nil
+	}
+	c, err := read(obj)
+	if err != nil {
+		return err
+	}
+	p.configurations[name] = c
+	return nil
+}
+
+// arrange makes the rules that requests meet, by the names of their configurations.
+func (p *Plugin) arrange() {
+	var rules []*rule
 	where := map[string]string{}
-	for _, obj := range stored {
-		c, err := read(obj)
-		if err != nil {
-			errs = append(errs, err) // the others are in force all the same
-			continue
-		}
+	for _, name := range slices.Sorted(maps.Keys(p.configurations)) {
+		c := p.configurations[name]
 		for i := range c.Initializers {
 			r := newRule(&c.Initializers[i])
 			rules = append(rules, r)
 			if where[r.Name] == "" {
-				where[r.Name] = v1alpha1.Kind + "/" + c.Name
+				where[r.Name] = v1alpha1.Kind + "/" + name
 			}
 		}
 	}
 	p.rules.Store(&rules)
 	p.host.Ledger.RegisterAll(extension.Initializer, where)
-	return errors.Join(errs...)
-}
-
-// Committed implements [admit.Follower].
-func (p *Plugin) Committed(ctx context.Context, b resource.Backend, _ schema.GroupResource, _, _ string) error {
-	return p.Load(ctx, b)
 }
 
 func newRule(i *v1alpha1.Initializer) *rule {

@@ -23,6 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/api/extension/v1alpha1"
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -109,11 +110,27 @@ func TestConfigurationsAreFollowed(t *testing.T) {
 		t.Errorf("the ledger (-want +got):\n%s", d)
 	}
 
+	change := func(name string, obj resource.Object) error {
+		return p.Apply(t.Context(), &feed.Change{Resource: configurations, Name: name, Object: obj})
+	}
+	if err := errors.Join(change("z", nil), change("c", configuration(t, "c", `{name: c.example.com, `+everything+`}`))); err != nil {
+		t.Error(err)
+	}
+	if got, want := waits(), "y.example.com 7 Ignore, a.example.com 30 Fail, c.example.com 30 Fail"; got != want {
+		t.Errorf("after changes it waits for %s, want %s", got, want)
+	}
+	if err := change("b", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}); err == nil || !strings.Contains(err.Error(), "read InitializerConfiguration: it is a *v1.ConfigMap") {
+		t.Errorf("one that cannot be read: %v", err)
+	}
+	if got, want := waits(), "c.example.com 30 Fail"; got != want {
+		t.Errorf("then it waits for %s, want %s", got, want)
+	}
+
 	l.objects = []resource.Object{
 		configuration(t, "a", `{name: 7}`), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}},
 		configuration(t, "c", `{name: c.example.com, `+everything+`}`),
 	}
-	err := p.Committed(t.Context(), l, configurations, "", "a")
+	err := p.Load(t.Context(), l)
 	for _, want := range []string{"read InitializerConfiguration a: ", "read InitializerConfiguration: it is a *v1.ConfigMap"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("with two that cannot be read: %v, want %s", err, want)

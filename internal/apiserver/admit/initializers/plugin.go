@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,8 +39,8 @@ type Plugin struct {
 	clock clock.Clock
 	host  *admit.Host
 
-	reading sync.Mutex // held by who reads the configurations
-	rules   atomic.Pointer[[]*rule]
+	configurations map[string]*v1alpha1.InitializerConfiguration // by name; for Load and Apply alone
+	rules          atomic.Pointer[[]*rule]
 
 	held  *held
 	meter *meter
@@ -56,7 +55,7 @@ var (
 
 // New makes a plug-in that reads the time from c.
 func New(c clock.Clock) *Plugin {
-	p := &Plugin{clock: c}
+	p := &Plugin{clock: c, configurations: map[string]*v1alpha1.InitializerConfiguration{}}
 	p.rules.Store(&[]*rule{})
 	p.held = newHeld()
 	return p

@@ -52,7 +52,7 @@ type change struct {
 	is   *corev1.ConfigMap
 }
 
-var maps = schema.GroupResource{Resource: "configmaps"}
+var configMaps = schema.GroupResource{Resource: "configmaps"}
 
 func (k *kept) note(format string, args ...any) {
 	k.history = append(k.history, fmt.Sprintf("%v: ", time.Since(k.begun))+fmt.Sprintf(format, args...))
@@ -98,11 +98,11 @@ func (k *kept) FollowHeld(ctx context.Context, tell func(r schema.GroupResource,
 		case c := <-k.changes:
 			switch {
 			case c.is == nil:
-				tell(maps, "ns", c.name, nil, true)
+				tell(configMaps, "ns", c.name, nil, true)
 			case !v1alpha1.Uninitialized(c.is):
-				tell(maps, "ns", c.name, nil, false)
+				tell(configMaps, "ns", c.name, nil, false)
 			default:
-				tell(maps, "ns", c.name, c.is, false)
+				tell(configMaps, "ns", c.name, c.is, false)
 			}
 		}
 	}

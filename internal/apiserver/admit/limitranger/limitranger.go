@@ -20,6 +20,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -47,13 +48,14 @@ func (*plugin) Name() string { return "LimitRanger" }
 func (*plugin) Follows() []schema.GroupResource { return []schema.GroupResource{limitRanges} }
 
 // Load implements [admit.Follower].
-func (p *plugin) Load(ctx context.Context, b resource.Backend) error {
-	return p.index.Load(ctx, b, limitRanges)
+func (p *plugin) Load(ctx context.Context, stored feed.Lister) error {
+	return p.index.Load(ctx, stored, limitRanges)
 }
 
-// Committed implements [admit.Follower].
-func (p *plugin) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
-	return p.index.Committed(ctx, b, r, namespace, name)
+// Apply implements [admit.Follower].
+func (p *plugin) Apply(_ context.Context, c *feed.Change) error {
+	p.index.Apply(c)
+	return nil
 }
 
 // ranges are the LimitRanges that a request is to be held against: of the creation of a pod or a claim, the resize of a pod and

@@ -4,13 +4,10 @@
 package limitranger_test
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,6 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/limitranger"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -25,26 +23,9 @@ var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) { admittest.Run(t, limitranger.New()) }
 
-// one is a backend with one LimitRange, or without; its reads fail while an error is set.
-type one struct {
-	resource.Backend
-	stored *corev1.LimitRange
-	err    error
-}
-
-func (o *one) Get(_ context.Context, r schema.GroupResource, _, name string) (resource.Object, error) {
-	if o.err != nil {
-		return nil, o.err
-	}
-	if o.stored == nil {
-		return nil, apierrors.NewNotFound(r, name)
-	}
-	return o.stored, nil
-}
-
 // TestFollows: a LimitRange counts from its commit on, and no longer when it is gone.
 func TestFollows(t *testing.T) {
-	p, b := limitranger.New(), &one{}
+	p := limitranger.New()
 	follower := p.(admit.Follower)
 	ranges := schema.GroupResource{Resource: "limitranges"}
 	if got := follower.Follows(); len(got) != 1 || got[0] != ranges {
@@ -53,20 +34,15 @@ func TestFollows(t *testing.T) {
 	limit := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "r", Namespace: "team"}}
 	limit.Spec.Limits = []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{"cpu": quantity.MustParse("1")}}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "team"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
-	for _, stored := range []*corev1.LimitRange{nil, limit, nil} {
-		b.stored = stored
-		if err := follower.Committed(t.Context(), b, ranges, "team", "r"); err != nil {
+	for _, stored := range []resource.Object{nil, limit, nil} {
+		if err := follower.Apply(t.Context(), &feed.Change{Resource: ranges, Namespace: "team", Name: "r", Object: stored}); err != nil {
 			t.Fatal(err)
 		}
-		err := admit.Chain{p}.Validate(t.Context(), b, &admit.Attributes{
+		err := admit.Chain{p}.Validate(t.Context(), nil, &admit.Attributes{
 			Operation: admit.Create, Namespace: "team", Object: pod, Descriptor: &resource.Descriptor{Resource: "pods"},
 		})
 		if (err != nil) != (stored != nil) {
 			t.Errorf("with a LimitRange: %t: %v", stored != nil, err)
 		}
-	}
-	b.err = errors.New("disk full")
-	if err := follower.Committed(t.Context(), b, ranges, "team", "r"); !errors.Is(err, b.err) {
-		t.Errorf("a LimitRange that cannot be read: %v", err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -76,7 +77,7 @@ func TestAuthorizerIsAskedOnce(t *testing.T) {
 			}
 			objects.objects["b"+kind+name] = binding
 			for i, what := range []string{kind + name, "b" + kind + name} {
-				if err := p.Committed(t.Context(), objects, p.Follows()[i], "", what); err != nil {
+				if err := p.Apply(t.Context(), &feed.Change{Resource: p.Follows()[i], Name: what, Object: objects.objects[what]}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -83,7 +84,7 @@ func BenchmarkPolicy(b *testing.B) {
 	}
 	b.Run("none", ask)
 	for name, r := range map[string]schema.GroupResource{"policy": s.policies, "binding": s.bindings} {
-		if err := s.Committed(b.Context(), objects, r, "", name); err != nil {
+		if err := s.Apply(b.Context(), &feed.Change{Resource: r, Name: name, Object: objects.objects[name]}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -96,7 +97,7 @@ func BenchmarkPolicy(b *testing.B) {
 		name   string
 	}{{small, "one expression"}, {whole, ""}} {
 		objects.objects["policy"] = c.object
-		if err := s.Committed(b.Context(), objects, s.policies, "", "policy"); err != nil {
+		if err := s.Apply(b.Context(), &feed.Change{Resource: s.policies, Name: "policy", Object: c.object}); err != nil {
 			b.Fatal(err)
 		}
 		if c.name != "" {

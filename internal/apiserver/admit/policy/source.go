@@ -5,20 +5,19 @@ package policy
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/manifests"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -167,29 +166,26 @@ func (s *source[E]) Follows() []schema.GroupResource {
 	return []schema.GroupResource{s.policies, s.bindings}
 }
 
-// Load reads all policies and bindings.
-func (s *source[E]) Load(ctx context.Context, b resource.Backend) error {
+// Load replaces all policies and bindings with those that are stored.
+func (s *source[E]) Load(ctx context.Context, stored feed.Lister) error {
 	if s.manifests != "" {
 		if _, err := s.readManifests(); err != nil {
 			return err
 		}
 	}
+	found := map[schema.GroupResource][]resource.Object{}
+	for _, r := range s.Follows() {
+		all, err := stored.List(ctx, r, "")
+		if err != nil {
+			return err
+		}
+		found[r] = all
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stored := map[schema.GroupResource][]resource.Object{}
-	for _, r := range s.Follows() {
-		all, err := b.List(ctx, r, "")
-		if apierrors.IsNotFound(err) { // the kind is not served
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("list %s: %w", r.Resource, err)
-		}
-		stored[r] = all
-	}
 	clear(s.policy)
 	clear(s.bound)
-	for r, all := range stored {
+	for r, all := range found {
 		for _, obj := range all {
 			if err := s.take(r, obj); err != nil {
 				return err
@@ -217,25 +213,19 @@ func (s *source[E]) take(r schema.GroupResource, obj resource.Object) error {
 	return nil
 }
 
-// Committed reads a policy or binding anew, or forgets it. What is stored now counts, not what this commit was: commits that
-// follow each other closely may be told in any order.
-func (s *source[E]) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, _, name string) error {
+// Apply applies a change of a policy or binding.
+func (s *source[E]) Apply(_ context.Context, c *feed.Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	obj, err := b.Get(ctx, r, "", name)
 	switch {
-	case apierrors.IsNotFound(err):
-		if r == s.policies {
-			delete(s.policy, name)
-		} else {
-			delete(s.bound, name)
-		}
-	case err != nil:
-		return fmt.Errorf("read %s %s: %w", r.Resource, name, err)
-	default:
-		if err := s.take(r, obj); err != nil {
+	case c.Object != nil:
+		if err := s.take(c.Resource, c.Object); err != nil {
 			return err
 		}
+	case c.Resource == s.policies:
+		delete(s.policy, c.Name)
+	default:
+		delete(s.bound, c.Name)
 	}
 	s.arrange()
 	return nil

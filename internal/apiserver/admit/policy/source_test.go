@@ -26,6 +26,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -58,6 +59,11 @@ func (l *library) put(obj resource.Object) {
 		"*v1.MutatingAdmissionPolicy": "mutatingadmissionpolicies", "*v1.MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
 	}[fmt.Sprintf("%T", obj)]
 	l.objects[plural+"//"+obj.GetName()] = obj
+}
+
+// change is that of an object to what it is now.
+func (l *library) change(r schema.GroupResource, name string) *feed.Change {
+	return &feed.Change{Resource: r, Name: name, Object: l.objects[r.Resource+"//"+name]}
 }
 
 // verdictOn is what the policies say of the creation of an object; empty: nothing.
@@ -113,7 +119,7 @@ func TestFollows(t *testing.T) {
 	p, b := denial("d", "false", admissionregistrationv1.Fail)
 	step := func(what string, r schema.GroupResource, name string, refused bool) {
 		t.Helper()
-		if err := v.Committed(t.Context(), l, r, "", name); err != nil {
+		if err := v.Apply(t.Context(), l.change(r, name)); err != nil {
 			t.Fatal(err)
 		}
 		if got := verdictOn(t, h, v, l, pod()); (got != "") != refused {
@@ -132,16 +138,13 @@ func TestFollows(t *testing.T) {
 	step("the binding is gone", v.bindings, "d-binding", false)
 
 	l.unreadable = "validatingadmissionpolicies"
-	if err := v.Committed(t.Context(), l, v.policies, "", "d"); err == nil || err.Error() != "read validatingadmissionpolicies d: disk full" {
-		t.Errorf("a policy that cannot be read: %v", err)
-	}
-	if err := v.Load(t.Context(), l); err == nil || err.Error() != "list validatingadmissionpolicies: disk full" {
+	if err := v.Load(t.Context(), l); err == nil || err.Error() != "disk full" {
 		t.Errorf("policies that cannot be listed: %v", err)
 	}
 	l.unreadable = ""
 	for r, want := range map[schema.GroupResource]string{v.policies: "read policy x: it is a *v1.Pod", v.bindings: "read policy binding x: it is a *v1.Pod"} {
 		l.objects[r.Resource+"//x"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
-		for _, err := range []error{v.Committed(t.Context(), l, r, "", "x"), v.Load(t.Context(), l)} {
+		for _, err := range []error{v.Apply(t.Context(), l.change(r, "x")), v.Load(t.Context(), l)} {
 			if err == nil || err.Error() != want {
 				t.Errorf("got %v, want %s", err, want)
 			}
@@ -150,7 +153,7 @@ func TestFollows(t *testing.T) {
 	}
 	for r, want := range map[schema.GroupResource]string{m.policies: "read policy x: it is a *v1.Pod", m.bindings: "read policy binding x: it is a *v1.Pod"} {
 		l.objects[r.Resource+"//x"] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
-		if err := m.Committed(t.Context(), l, r, "", "x"); err == nil || err.Error() != want {
+		if err := m.Apply(t.Context(), l.change(r, "x")); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

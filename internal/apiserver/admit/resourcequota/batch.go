@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	maths "k8s.io/apiserver/pkg/quota/v1"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
@@ -133,21 +132,21 @@ func (s *space) withdraw(w *work) bool {
 // process gives each of the batch its result. One goroutine does this at a time for a namespace.
 func (p *plugin) process(ctx context.Context, b resource.Backend, s *space, batch []*work) {
 	namespace := batch[0].attributes.Namespace
-	all := p.index.In(namespace)
 	for _, w := range batch {
 		if w.refund != nil {
 			w.settle(s.giveBack(ctx, b, namespace, w.refund))
 		}
 	}
-	newest := false
+	all, newest := p.index.In(namespace), false
 	for attempt := 1; ; attempt++ {
 		rs := s.read(all)
 		shares, refused := p.share(ctx, rs, batch)
 		if len(refused) > 0 && !newest {
-			// The index hears of a commit a moment after those who watch, who may have been told that there is room.
+			// A client's watch may be ahead of the index: the client has seen that there is room.
 			newest = true
-			if now, err := reread(ctx, b, all); err == nil && !slices.EqualFunc(now, all, sameVersion) {
-				all = now
+			p.synced(ctx, quotas)
+			if stored := p.index.In(namespace); !slices.EqualFunc(stored, all, sameVersion) {
+				all = stored
 				continue
 			}
 		}
@@ -166,16 +165,9 @@ func (p *plugin) process(ctx context.Context, b resource.Backend, s *space, batc
 		if failed != nil || len(stale) == 0 {
 			break
 		}
-		var err error
 		newest = true
-		if all, err = reread(ctx, b, all); err != nil {
-			for _, w := range batch {
-				if !w.settled {
-					w.settle(err)
-				}
-			}
-			break
-		}
+		p.synced(ctx, quotas)
+		all = p.index.In(namespace)
 	}
 	for _, w := range batch {
 		if w.result != nil && len(w.charged) > 0 {
@@ -211,11 +203,6 @@ func (p *plugin) share(ctx context.Context, rs []*running, batch []*work) (share
 	return shares, refused
 }
 
-func older(a, b *corev1.ResourceQuota) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err == nil && order < 0
-}
-
 func sameVersion(a, b *corev1.ResourceQuota) bool {
 	return a.ResourceVersion == b.ResourceVersion
 }
@@ -229,7 +216,7 @@ func (s *space) charge(ctx context.Context, b resource.Backend, rs []*running, b
 		if !r.dirty {
 			continue
 		}
-		stored, err := update(ctx, b, r.Namespace, r.Name, func(q *corev1.ResourceQuota) error {
+		_, err := update(ctx, b, r.Namespace, r.Name, func(q *corev1.ResourceQuota) error {
 			if q.ResourceVersion != r.ResourceVersion || q.UID != r.UID {
 				return errStale
 			}
@@ -244,7 +231,7 @@ func (s *space) charge(ctx context.Context, b resource.Backend, rs []*running, b
 			return stale, fmt.Errorf("charge quota %s: %w", r.Name, err)
 		}
 		account := s.accounts[r.UID]
-		account.used, account.newest = r.used, stored
+		account.used = r.used
 		for _, w := range batch {
 			if d, ok := shares[w][i]; ok {
 				w.charged = append(w.charged, charge{r.Name, r.UID, account.epoch, d})
@@ -274,7 +261,7 @@ func (s *space) giveBack(ctx context.Context, b resource.Backend, namespace stri
 		case err != nil:
 			errs = append(errs, fmt.Errorf("give back to quota %s: %w", c.name, err))
 		default:
-			account.used, account.newest = stored.Status.Used, stored
+			account.used = stored.Status.Used
 		}
 	}
 	return errors.Join(errs...)
@@ -290,10 +277,6 @@ func (s *space) read(all []*corev1.ResourceQuota) []*running {
 			account = &accountOf{used: q.Status.Used}
 			s.accounts[q.UID] = account
 		}
-		if account.newest != nil && older(q, account.newest) {
-			q = account.newest // what was read at the store is ahead of the index for a moment
-		}
-		account.newest = q
 		rs[i] = &running{ResourceQuota: q, used: q.Status.Used}
 		if !equality.Semantic.DeepEqual(account.used, q.Status.Used) {
 			account.used = q.Status.Used
@@ -308,24 +291,6 @@ func (s *space) read(all []*corev1.ResourceQuota) []*running {
 		}
 	}
 	return rs
-}
-
-// reread reads the quotas anew. Those that are gone limit nothing.
-func reread(ctx context.Context, b resource.Backend, all []*corev1.ResourceQuota) ([]*corev1.ResourceQuota, error) {
-	var out []*corev1.ResourceQuota
-	for _, q := range all {
-		obj, err := b.Get(ctx, quotas, q.Namespace, q.Name)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("get quota %s: %w", q.Name, err)
-		}
-		if now, ok := obj.(*corev1.ResourceQuota); ok {
-			out = append(out, now)
-		}
-	}
-	return out, nil
 }
 
 // update changes a quota's status as the server's own writer.

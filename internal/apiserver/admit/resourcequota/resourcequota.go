@@ -4,7 +4,7 @@
 // Package resourcequota is the ResourceQuota plug-in: a write that would use more than its namespace's quotas leave is refused,
 // one that is allowed is charged to them.
 //
-// What a write uses is measured by internal/quota. The quotas of each namespace are kept in an index that is told of commits;
+// What a write uses is measured by internal/quota. An index that follows the store keeps the quotas of each namespace;
 // in a namespace without any, a request pays one look-up. Elsewhere the requests of a namespace are checked by one of them
 // at a time (batch.go), who takes all that wait, holds them against the quotas one after the other (check.go), and writes each
 // quota that changed once, on condition that it still is the version that was looked at.
@@ -36,6 +36,7 @@ import (
 	maths "k8s.io/apiserver/pkg/quota/v1"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/quota"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -60,13 +61,16 @@ func New(o Options) (admit.Plugin, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &plugin{limited: limited, now: o.Now, log: slog.New(slog.DiscardHandler)}, nil
+	return &plugin{
+		limited: limited, now: o.Now, log: slog.New(slog.DiscardHandler), synced: func(context.Context, schema.GroupResource) {},
+	}, nil
 }
 
 type plugin struct {
 	limited []quotaconfig.LimitedResource
 	now     func() time.Time
 	log     *slog.Logger
+	synced  func(ctx context.Context, r schema.GroupResource)
 	index   admit.Index[*corev1.ResourceQuota]
 	spaces  sync.Map // namespace → *space
 }
@@ -84,6 +88,9 @@ func (p *plugin) Join(h *admit.Host) error {
 	if h.Log != nil {
 		p.log = h.Log
 	}
+	if h.Synced != nil {
+		p.synced = h.Synced
+	}
 	return nil
 }
 
@@ -91,23 +98,23 @@ func (p *plugin) Join(h *admit.Host) error {
 func (*plugin) Follows() []schema.GroupResource { return []schema.GroupResource{quotas} }
 
 // Load implements [admit.Follower].
-func (p *plugin) Load(ctx context.Context, b resource.Backend) error {
-	return p.index.Load(ctx, b, quotas)
+func (p *plugin) Load(ctx context.Context, stored feed.Lister) error {
+	return p.index.Load(ctx, stored, quotas)
 }
 
-// Committed implements [admit.Follower].
-func (p *plugin) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
-	err := p.index.Committed(ctx, b, r, namespace, name)
-	if s, ok := p.spaces.Load(namespace); ok {
-		now := p.index.In(namespace)
-		if len(now) == 0 {
-			p.spaces.Delete(namespace)
+// Apply implements [admit.Follower].
+func (p *plugin) Apply(_ context.Context, c *feed.Change) error {
+	p.index.Apply(c)
+	if s, ok := p.spaces.Load(c.Namespace); ok {
+		known := p.index.In(c.Namespace)
+		if len(known) == 0 {
+			p.spaces.Delete(c.Namespace)
 		}
-		if !slices.ContainsFunc(now, unsettled) {
+		if !slices.ContainsFunc(known, unsettled) {
 			s.(*space).open()
 		}
 	}
-	return err
+	return nil
 }
 
 // Validate refuses what would exceed a quota, and charges for what would not.
@@ -175,8 +182,12 @@ func (p *plugin) concerned(ctx context.Context, w *work, known []*corev1.Resourc
 	return false, nil
 }
 
-// certain says whether a write that failed has certainly not been committed.
+// certain says whether a write that failed has certainly not been committed. The store tells of the end of a request's context only
+// when it has not stored anything.
 func certain(err error) bool {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
 	var status apierrors.APIStatus
 	var conflict *store.ConflictError
 	return errors.As(err, &conflict) || errors.As(err, &status) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err)

@@ -28,12 +28,10 @@ type space struct {
 	accounts map[types.UID]*accountOf
 }
 
-// accountOf a quota: the newest version that was read or written here, what its used was then, and how often others had
-// changed it.
+// accountOf a quota: what its used was when it was last read or written here, and how often others had changed it.
 type accountOf struct {
-	newest *corev1.ResourceQuota
-	used   corev1.ResourceList
-	epoch  int
+	used  corev1.ResourceList
+	epoch int
 }
 
 func newSpace() *space {

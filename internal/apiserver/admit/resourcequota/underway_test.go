@@ -44,31 +44,20 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// TestReads: the store is not asked for quotas that leave enough; where they do not, it is asked once.
-func TestReads(t *testing.T) {
+// TestIndexBehind: a write that quotas leave enough for does not wait for the index. One that would be refused does, once: a client may have
+// seen that there is room.
+func TestIndexBehind(t *testing.T) {
 	p, b := setup(t, "", newQuota("q", amounts("configmaps", "1"), amounts("configmaps", "0")))
-	b.reads = 0
-	b.plugin = deaf{p}
 	for i, want := range []int{0, 1} {
 		err := p.Validate(t.Context(), b, configMap(fmt.Sprint(i)))
-		if (err == nil) != (i == 0) || b.reads != want {
-			t.Errorf("request %d: %v after %d reads, want %d", i, err, b.reads, want)
+		if (err == nil) != (i == 0) || b.syncs != want {
+			t.Errorf("request %d: %v after waiting %d times, want %d", i, err, b.syncs, want)
 		}
 	}
-}
-
-// TestUnreadable: a quota that has changed and cannot be read anew refuses the request.
-func TestUnreadable(t *testing.T) {
-	p, b := setup(t, "", newQuota("q", amounts("configmaps", "5"), amounts("configmaps", "0")))
-	b.meddle = sync.OnceFunc(func() {
-		b.write(t, "q", func(q *corev1.ResourceQuota) { q.Labels = map[string]string{"a": "b"} })
-		b.blind = errors.New("disk full")
-	})
-	if err := p.Validate(t.Context(), b, configMap("m")); err == nil || err.Error() != "get quota q: disk full" {
-		t.Errorf("got %v", err)
-	}
-	if err := p.Committed(t.Context(), b, quotas, "team", "q"); !errors.Is(err, b.blind) {
-		t.Errorf("a commit that cannot be read: %v", err)
+	b.behind = true
+	b.write(t, "q", func(q *corev1.ResourceQuota) { q.Status.Used = amounts("configmaps", "0") })
+	if err := p.Validate(t.Context(), b, configMap("m")); err != nil || b.used("q", "configmaps") != 1 {
+		t.Errorf("there is room: %v, used %d", err, b.used("q", "configmaps"))
 	}
 }
 
@@ -150,7 +139,7 @@ func TestMemory(t *testing.T) {
 		b.quotas["q"] = newQuota("q", amounts("configmaps", "1000"), amounts("configmaps", "0"))
 		b.quotas["q"].UID = types.UID(fmt.Sprint(i))
 		b.mu.Unlock()
-		if err := p.Committed(t.Context(), b, quotas, "team", "q"); err != nil {
+		if err := b.tell(t.Context(), "q"); err != nil {
 			t.Fatal(err)
 		}
 		a := configMap(fmt.Sprint(i))
@@ -166,7 +155,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%d accounts for one quota", n)
 	}
 	delete(b.quotas, "q")
-	if err := p.Committed(t.Context(), b, quotas, "team", "q"); err != nil {
+	if err := b.tell(t.Context(), "q"); err != nil {
 		t.Fatal(err)
 	}
 	p.spaces.Range(func(namespace, _ any) bool {

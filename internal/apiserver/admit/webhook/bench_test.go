@@ -26,6 +26,7 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -81,7 +82,7 @@ func BenchmarkWebhook(b *testing.B) {
 		b.ReportMetric(float64(own.Load())/float64(b.N), "own-ns/op")
 	}
 	b.Run("none", ask)
-	if err := p.Committed(b.Context(), objects, p.resource, "", "c"); err != nil {
+	if err := p.Apply(b.Context(), &feed.Change{Resource: p.resource, Name: "c", Object: objects.Object}); err != nil {
 		b.Fatal(err)
 	}
 	b.Run("one", ask)

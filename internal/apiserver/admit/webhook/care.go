@@ -20,7 +20,6 @@ import (
 
 	"github.com/mortise-dev/mortise/extension/webhook"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
-	"github.com/mortise-dev/mortise/resource"
 )
 
 // Care is what keeps a webhook that fails from hurting the rest. The zero value is kube-apiserver's way: none.
@@ -108,24 +107,13 @@ func (p *side) forgive(before, now []*hook) {
 }
 
 // moved closes the breakers of the webhooks behind a service that has other endpoints.
-func (p *side) moved(ctx context.Context, b resource.Backend, namespace, name string) {
+func (p *side) moved(namespace, service string) {
 	all := p.hooks.Load()
 	if all == nil {
 		return
 	}
-	service := ""
 	for _, h := range *all {
-		if h.policy.Failures == 0 || h.service.Namespace != namespace {
-			continue
-		}
-		if service == "" {
-			obj, err := b.Get(ctx, endpointSlices, namespace, name)
-			if err != nil {
-				return // what is gone helps nobody
-			}
-			service = obj.GetLabels()[discoveryv1.LabelServiceName]
-		}
-		if h.service.Name == service {
+		if h.policy.Failures > 0 && h.service.Namespace == namespace && h.service.Name == service {
 			p.host.Ledger.Forgive(h.ref)
 		}
 	}

@@ -182,7 +182,7 @@ func TestBreakersAndEndpoints(t *testing.T) {
 		s := newSetting(t, Care{Failures: c.failures}, withoutEndpoints)
 		commit := func() {
 			t.Helper()
-			if err := s.validating.Committed(t.Context(), s.objects, endpointSlices, c.namespace, "s"); err != nil {
+			if err := s.validating.Apply(t.Context(), s.change(endpointSlices, c.namespace, "s")); err != nil {
 				t.Error(err)
 			}
 		}
@@ -211,7 +211,7 @@ func TestSecondServiceOfSlices(t *testing.T) {
 	s.register(t, false, first, second)
 	s.objects.objects["endpointslices/hooks/s"] = sliceOf("second")
 	_ = s.outcome(t, server, creation())
-	if err := s.validating.Committed(t.Context(), s.objects, endpointSlices, "hooks", "s"); err != nil {
+	if err := s.validating.Apply(t.Context(), s.change(endpointSlices, "hooks", "s")); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range s.host.Ledger.Snapshot() {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +30,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/manifests"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -257,19 +259,16 @@ func (p *side) readManifests() (bool, error) {
 	return true, nil
 }
 
-// Load reads all configurations.
-func (p *side) Load(ctx context.Context, b resource.Backend) error {
+// Load replaces all configurations with those that are stored.
+func (p *side) Load(ctx context.Context, stored feed.Lister) error {
 	if p.options.Manifests != "" {
 		if _, err := p.readManifests(); err != nil {
 			return err
 		}
 	}
-	all, err := b.List(ctx, p.resource, "")
+	all, err := stored.List(ctx, p.resource, "")
 	if err != nil {
-		if apierrors.IsNotFound(err) { // the kind is not served
-			return nil
-		}
-		return fmt.Errorf("list %s: %w", p.resource.Resource, err)
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -284,28 +283,25 @@ func (p *side) Load(ctx context.Context, b resource.Backend) error {
 	return nil
 }
 
-// Committed reads a configuration anew, or forgets it. What is stored now counts, not what this commit was: commits that
-// follow each other closely may be told in any order.
-func (p *side) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
-	if r == endpointSlices {
-		p.moved(ctx, b, namespace, name)
+// Apply applies a change of a configuration, or of what tells where a service answers.
+func (p *side) Apply(_ context.Context, c *feed.Change) error {
+	if c.Resource == endpointSlices {
+		if c.Object != nil { // a server that is gone helps nobody
+			p.moved(c.Namespace, c.Object.GetLabels()[discoveryv1.LabelServiceName])
+		}
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	obj, err := b.Get(ctx, p.resource, "", name)
-	switch {
-	case apierrors.IsNotFound(err):
-		delete(p.by, name)
-	case err != nil:
-		return fmt.Errorf("read %s %s: %w", p.resource.Resource, name, err)
-	default:
-		hooks, err := p.read(obj, false)
+	if c.Object == nil {
+		delete(p.by, c.Name)
+	} else {
+		hooks, err := p.read(c.Object, false)
 		if err != nil {
 			return err
 		}
-		p.forgive(p.by[name], hooks)
-		p.by[name] = hooks
+		p.forgive(p.by[c.Name], hooks)
+		p.by[c.Name] = hooks
 	}
 	p.arrange()
 	return nil

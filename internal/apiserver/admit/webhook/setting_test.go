@@ -35,6 +35,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/admittest"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -257,11 +258,16 @@ func (s *setting) store(mutating bool, name string, hooks ...admissionregistrati
 	return key
 }
 
+// change is that of an object to what it is now.
+func (s *setting) change(r schema.GroupResource, namespace, name string) *feed.Change {
+	return &feed.Change{Resource: r, Namespace: namespace, Name: name, Object: s.objects.objects[r.Resource+"/"+namespace+"/"+name]}
+}
+
 // committed tells the plug-ins that the configurations of a name have changed.
 func (s *setting) committed(t *testing.T, name string) {
 	t.Helper()
 	for _, p := range []admit.Follower{s.mutating, s.validating} {
-		if err := p.Committed(t.Context(), s.objects, p.Follows()[0], "", name); err != nil {
+		if err := p.Apply(t.Context(), s.change(p.Follows()[0], "", name)); err != nil {
 			t.Fatal(err)
 		}
 	}

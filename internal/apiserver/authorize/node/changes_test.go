@@ -8,17 +8,18 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -27,20 +28,11 @@ var (
 	requestKind = schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}
 )
 
-// faulty is a backend that counts its answers and fails where it is told to.
+// faulty is what cannot be listed while there is an error.
 type faulty struct {
 	*objects
-	reads int
-	err   error
-	of    schema.GroupResource // the resource that is not listed
-}
-
-func (f *faulty) Get(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error) {
-	f.reads++
-	if f.err != nil {
-		return nil, f.err
-	}
-	return f.objects.Get(ctx, r, namespace, name)
+	err error
+	of  schema.GroupResource // the resource that is not listed
 }
 
 func (f *faulty) List(ctx context.Context, r schema.GroupResource, namespace string) ([]resource.Object, error) {
@@ -50,30 +42,29 @@ func (f *faulty) List(ctx context.Context, r schema.GroupResource, namespace str
 	return f.objects.List(ctx, r, namespace)
 }
 
-// follower is a graph that was read when there was nothing, and what it is told of.
+// follower is a graph that was loaded when there was nothing.
 type follower struct {
 	*testing.T
 	*Graph
-	b *faulty
 }
 
 func newFollower(t *testing.T) *follower {
-	f := &follower{t, nil, &faulty{objects: &objects{}}}
-	f.Graph = NewGraph(t.Context(), func() resource.Backend { return f.b })
+	f := &follower{t, NewGraph()}
+	if err := f.Load(t.Context(), &objects{}); err != nil {
+		t.Fatal(err)
+	}
 	f.wants("n1", pods, "p", false)
 	return f
 }
 
-// commit stores an object, tells the graph, and checks whether the graph read it anew.
-func (f *follower) commit(r schema.GroupResource, obj resource.Object, reads bool) {
+// commit has the graph apply an object's change, and checks whether that changes relations.
+func (f *follower) commit(r schema.GroupResource, obj resource.Object, changes bool) {
 	f.Helper()
-	f.b.put(r, obj)
-	before := f.b.reads
-	if err := f.Committed(f.Context(), f.b, r, obj.GetNamespace(), obj.GetName(), obj); err != nil {
-		f.Error(err)
+	if f.same(followed[r], obj.GetNamespace(), obj.GetName(), obj) == changes {
+		f.Errorf("%s %s changes relations: %v", r, obj.GetName(), !changes)
 	}
-	if f.b.reads > before != reads {
-		f.Errorf("%s %s was read anew: %v", r, obj.GetName(), !reads)
+	if err := f.Apply(f.Context(), &feed.Change{Resource: r, Namespace: obj.GetNamespace(), Name: obj.GetName(), Object: obj}); err != nil {
+		f.Error(err)
 	}
 }
 
@@ -89,15 +80,15 @@ func (f *follower) wants(node string, k kind, name string, want bool) {
 }
 
 // TestPodsThatChange: a node reads what its pod has come to refer to, and no more what a pod of the same name referred to before. Changes
-// that bring no references are not read anew.
+// that bring no references hold nobody up.
 func TestPodsThatChange(t *testing.T) {
 	f := newFollower(t)
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "1"}}
-	change := func(how func(*corev1.Pod), reads bool) {
+	change := func(how func(*corev1.Pod), changes bool) {
 		t.Helper()
 		p = p.DeepCopy()
 		how(p)
-		f.commit(podKind, p, reads)
+		f.commit(podKind, p, changes)
 	}
 	change(func(p *corev1.Pod) { p.Spec.ServiceAccountName = "sa" }, false) // it is bound to no node
 	f.wants("n1", accounts, "sa", false)
@@ -167,12 +158,10 @@ func TestBoundObjectsThatChange(t *testing.T) {
 	}
 }
 
-// TestGraphThatCannotBeRead: while the store cannot be read, a node is allowed nothing by the graph, and the error is told; a resource that
-// is not served is none.
-func TestGraphThatCannotBeRead(t *testing.T) {
-	z := fixture(t)
-	b := &faulty{objects: z.Graph.backend().(*objects), err: errors.New("no quorum"), of: attachmentKind}
-	z.Graph.backend = func() resource.Backend { return b }
+// TestGraphThatCannotBeLoaded: while the store cannot be read, a node is allowed nothing by the graph, and the error is told.
+func TestGraphThatCannotBeLoaded(t *testing.T) {
+	z, o := fixture(t)
+	b := &faulty{objects: o, err: errors.New("no quorum"), of: attachmentKind}
 	decide := func() (authorize.Decision, error) {
 		a := ask("get secrets ns/s")
 		a.User = ofNode("n1")
@@ -180,23 +169,59 @@ func TestGraphThatCannotBeRead(t *testing.T) {
 		return d, err
 	}
 	for range 2 {
-		if d, err := decide(); d != authorize.NoOpinion || err == nil || !strings.Contains(err.Error(), "list volumeattachments: no quorum") {
+		if err := z.Graph.Load(t.Context(), b); !errors.Is(err, b.err) {
+			t.Errorf("loaded: %v", err)
+		}
+		gone := &feed.Change{Resource: podKind, Namespace: "ns", Name: "p"} // is in the next snapshot
+		if err := z.Graph.Apply(t.Context(), gone); err != nil {
+			t.Error(err)
+		}
+		if d, err := decide(); d != authorize.NoOpinion || err == nil || !strings.Contains(err.Error(), "no quorum") {
 			t.Errorf("decided %v, %v", d, err)
 		}
 	}
-	b.err = apierrors.NewNotFound(attachmentKind, "")
+	b.err = nil
+	if err := z.Graph.Load(t.Context(), b); err != nil {
+		t.Error(err)
+	}
 	if d, err := decide(); d != authorize.Allow || err != nil {
-		t.Errorf("without volumeattachments: %v, %v", d, err)
+		t.Errorf("when it is loaded: %v, %v", d, err)
 	}
-	b.err = errors.New("no quorum")
-	gone := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "2"}}
-	err := z.Graph.Committed(t.Context(), b, podKind, "ns", "p", gone)
-	if err == nil || !strings.Contains(err.Error(), "read pods ns/p: no quorum") {
-		t.Errorf("a commit that cannot be read: %v", err)
-	}
-	if err := z.Graph.Committed(t.Context(), b, schema.GroupResource{Resource: "events"}, "ns", "e", &corev1.Event{}); err != nil {
-		t.Errorf("a commit of what is not followed: %v", err)
-	}
+}
+
+// TestFirstQuestion has the graph loaded, and waits for that as long as the client does.
+func TestFirstQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGraph()
+		ctx, leave := context.WithCancel(t.Context())
+		answers := make(chan error, 2)
+		for _, ctx := range []context.Context{ctx, t.Context()} {
+			go func() {
+				related, err := g.Related(ctx, "n1", attachments, "", "va")
+				if err == nil && !related {
+					err = errors.New("they are not related")
+				}
+				answers <- err
+			}()
+		}
+		synctest.Wait()
+		select {
+		case <-g.Wanted():
+		default:
+			t.Error("nobody wants the graph")
+		}
+		leave()
+		if err := <-answers; !errors.Is(err, context.Canceled) {
+			t.Errorf("a client that left: %v", err)
+		}
+		_, o := fixture(t)
+		if err := g.Load(t.Context(), o); err != nil {
+			t.Error(err)
+		}
+		if err := <-answers; err != nil {
+			t.Errorf("a client that waited: %v", err)
+		}
+	})
 }
 
 // TestVolumesOfSecrets: a secret of two volumes is read for the one that is left.
@@ -214,25 +239,24 @@ func TestVolumesOfSecrets(t *testing.T) {
 	f.commit(podKind, p, true)
 	f.wants("n1", secrets, "s", true)
 	for i, name := range []string{"a", "b"} {
-		f.b.put(volumeKind, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}})
-		if err := f.Committed(t.Context(), f.b, volumeKind, "", "pv-"+name, nil); err != nil {
+		if err := f.Apply(t.Context(), &feed.Change{Resource: volumeKind, Name: "pv-" + name}); err != nil {
 			t.Fatal(err)
 		}
 		f.wants("n1", secrets, "s", i == 0)
 	}
 }
 
-// TestFollowed: changes of these resources have to be told to the graph, and of no others.
+// TestFollowed: the graph knows what to make of the resources that it follows.
 func TestFollowed(t *testing.T) {
 	for _, r := range Kinds() {
-		if !Follows(r) {
-			t.Errorf("%s is read and not followed", r)
+		if _, ok := followed[r]; !ok {
+			t.Errorf("%s is followed and not known", r)
 		}
 	}
-	if Follows(schema.GroupResource{Resource: "secrets"}) || Follows(schema.GroupResource{Group: "apps", Resource: "pods"}) {
-		t.Error("others are followed")
+	if len(Kinds()) != len(followed) {
+		t.Errorf("%d resources are followed, and %d known", len(Kinds()), len(followed))
 	}
-	if z := fixture(t); z.Name() != "node" {
+	if z, _ := fixture(t); z.Name() != "node" {
 		t.Errorf("the authorizer's name is %s", z.Name())
 	}
 }

@@ -8,15 +8,14 @@ import (
 	"fmt"
 	"hash/maphash"
 	"sync"
-	"sync/atomic"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -53,27 +52,22 @@ func Kinds() []schema.GroupResource {
 	}
 }
 
-// Follows says whether a graph follows a resource.
-func Follows(r schema.GroupResource) bool {
-	_, ok := followed[r]
-	return ok
-}
-
 // Graph knows what is related to which node. It follows the store, and a write is answered when it knows of it, so that a node may read
 // what a pod refers to as soon as the pod is bound to it.
 //
-// It is read from the store when it is first asked: a server without nodes keeps nothing. Each pod is an entry with its node
+// The feed loads it when it is first asked: a server without nodes keeps nothing. Each pod is an entry with its node
 // and what it refers to; each object that is referred to counts, for every node, the pods there that do. A look-up is one or
 // two map look-ups under a lock that only changes of relations hold for long: a pod's status makes none.
 type Graph struct {
-	seed    maphash.Seed
-	backend func() resource.Backend
-	context context.Context // of the first reading, which outlives the request that causes it
+	seed maphash.Seed
 
-	asked atomic.Bool // somebody wants to know: from here on commits are told
+	want   sync.Once
+	wanted chan struct{} // closed when somebody first asks
+	try    sync.Once
+	tried  chan struct{} // closed when the graph was loaded, or could not be
 
 	mu     sync.RWMutex
-	loaded bool
+	err    error // why the graph is not loaded
 	nodes  map[string]int32
 	names  []string         // of nodes, by number
 	spaces map[string]int32 // namespaces
@@ -115,41 +109,32 @@ type volume struct {
 	secrets []*referred
 }
 
-// NewGraph returns a graph that reads what is stored when it is first asked, for as long as ctx lasts.
-func NewGraph(ctx context.Context, backend func() resource.Backend) *Graph {
-	return &Graph{seed: maphash.MakeSeed(), backend: backend, context: ctx}
+// NewGraph returns a graph that is not loaded.
+func NewGraph() *Graph {
+	return &Graph{seed: maphash.MakeSeed(), wanted: make(chan struct{}), tried: make(chan struct{})}
 }
 
-// Related says whether an object is bound to a node, or referred to by what is.
-func (g *Graph) Related(_ context.Context, node string, k kind, namespace, name string) (bool, error) {
-	g.mu.RLock()
-	if g.loaded {
-		ok := g.related(node, k, namespace, name)
-		g.mu.RUnlock()
-		return ok, nil
+// Wanted is closed when somebody first asks.
+func (g *Graph) Wanted() <-chan struct{} { return g.wanted }
+
+// Related says whether an object is bound to a node, or referred to by what is. The first call waits until the graph is loaded.
+func (g *Graph) Related(ctx context.Context, node string, k kind, namespace, name string) (bool, error) {
+	select {
+	case <-g.tried:
+	default:
+		g.want.Do(func() { close(g.wanted) })
+		select {
+		case <-g.tried:
+		case <-ctx.Done():
+			return false, fmt.Errorf("read what is bound to nodes: %w", ctx.Err())
+		}
 	}
-	g.mu.RUnlock()
-	g.asked.Store(true) // before the store is read: what is committed after that is told
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err := g.load(); err != nil {
-		return false, fmt.Errorf("read what is bound to nodes: %w", err)
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.err != nil {
+		return false, fmt.Errorf("read what is bound to nodes: %w", g.err)
 	}
 	return g.related(node, k, namespace, name), nil
-}
-
-// Idle says that nobody has asked yet: until then the graph need not follow the store.
-func (g *Graph) Idle() bool { return !g.asked.Load() }
-
-// Reload reads everything again, after commits of which the graph was not told.
-func (g *Graph) Reload() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.loaded {
-		return nil // whoever asks next reads the store
-	}
-	g.loaded = false
-	return g.load()
 }
 
 func (g *Graph) related(node string, k kind, namespace, name string) bool {
@@ -191,53 +176,43 @@ func (g *Graph) related(node string, k kind, namespace, name string) bool {
 	return false
 }
 
-// load reads all that is followed. The caller holds mu.
-func (g *Graph) load() error {
-	if g.loaded {
-		return nil
+// Load replaces all that the graph knows with what is stored. While that fails, the graph answers nothing.
+func (g *Graph) Load(ctx context.Context, stored feed.Lister) error {
+	defer g.try.Do(func() { close(g.tried) })
+	objs := make(map[schema.GroupResource][]resource.Object, len(followed))
+	var err error
+	for _, r := range Kinds() {
+		if objs[r], err = stored.List(ctx, r, ""); err != nil {
+			break
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err = err; err != nil {
+		return err
 	}
 	g.nodes, g.spaces, g.podsBy, g.byKey = map[string]int32{}, map[string]int32{}, map[key]*pod{}, map[target]*referred{}
 	g.vols, g.direct, g.names = map[string]*volume{}, map[target]int32{}, nil
-	b := g.backend()
-	for _, r := range Kinds() {
-		objs, err := b.List(g.context, r, "")
-		if apierrors.IsNotFound(err) {
-			continue // not served here
-		}
-		if err != nil {
-			return fmt.Errorf("list %s: %w", r.Resource, err)
-		}
-		for _, obj := range objs {
+	for r, all := range objs {
+		for _, obj := range all {
 			g.set(followed[r], obj.GetNamespace(), obj.GetName(), obj)
 		}
 	}
-	g.loaded = true
 	return nil
 }
 
-// Committed takes note of an object as it now is in the store; obj is nil when it is gone. Commits may be told in another order
-// than they were made in: where relations change, the newest state is read anew.
-func (g *Graph) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string, obj resource.Object) error {
-	k, ok := followed[r]
-	if !ok {
-		return nil
-	}
+// Apply applies a change of an object of one of [Kinds]. One that changes no relations holds up no reader.
+func (g *Graph) Apply(_ context.Context, c *feed.Change) error {
+	k := followed[c.Resource]
 	g.mu.RLock()
-	same := !g.loaded || g.same(k, namespace, name, obj)
+	same := g.err != nil || g.same(k, c.Namespace, c.Name, c.Object)
 	g.mu.RUnlock()
 	if same {
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	obj, err := b.Get(context.WithoutCancel(ctx), r, namespace, name) // the commit stands, whether its client waits or not
-	if apierrors.IsNotFound(err) {
-		obj, err = nil, nil
-	}
-	if err != nil {
-		return fmt.Errorf("read %s %s/%s: %w", r.Resource, namespace, name, err)
-	}
-	g.set(k, namespace, name, obj)
+	g.set(k, c.Namespace, c.Name, c.Object)
 	return nil
 }
 

@@ -12,19 +12,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// objects is a backend that holds what a graph reads.
+// objects are what a graph is loaded from.
 type objects struct {
-	resource.Backend
 	mu  sync.Mutex
 	all map[schema.GroupResource]map[string]resource.Object
 }
@@ -39,18 +38,6 @@ func (o *objects) put(r schema.GroupResource, obj resource.Object) {
 		o.all[r] = map[string]resource.Object{}
 	}
 	o.all[r][obj.GetNamespace()+"/"+obj.GetName()] = obj
-}
-
-func (o *objects) Get(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if obj := o.all[r][namespace+"/"+name]; obj != nil {
-		return obj, nil
-	}
-	return nil, apierrors.NewNotFound(r, name)
 }
 
 func (o *objects) List(_ context.Context, r schema.GroupResource, _ string) (list []resource.Object, _ error) {
@@ -115,39 +102,34 @@ func (o *objects) related(node string, k kind, namespace, name string) bool {
 
 const claimsKind = claims
 
-// TestGraphAgainstWalking: after any sequence of changes, told in any order, the graph answers as a walk over all objects does,
-// and keeps nothing of what is gone.
+// TestGraphAgainstWalking: after any sequence of changes, of which some were missed and loaded, the graph answers as a walk over all
+// objects does, and keeps nothing of what is gone.
 func TestGraphAgainstWalking(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		o := &objects{}
-		g := NewGraph(t.Context(), func() resource.Backend { return o })
+		o, g := &objects{}, NewGraph()
 		pick := func(prefix string, n int) string { return fmt.Sprint(prefix, r.IntN(n)) }
-		type told struct {
-			r               schema.GroupResource
-			namespace, name string
-			obj             resource.Object
-		}
-		var late []told
-		tell := func(c told) {
-			ctx, cancel := context.WithCancel(t.Context())
-			if r.IntN(3) == 0 {
-				cancel() // the client has gone away
-			}
-			defer cancel()
-			if err := g.Committed(ctx, o, c.r, c.namespace, c.name, c.obj); err != nil {
+		loaded := false
+		load := func() {
+			loaded = true
+			if err := g.Load(t.Context(), o); err != nil {
 				t.Fatal(err)
 			}
 		}
 		commit := func(of schema.GroupResource, obj resource.Object, gone bool) {
-			c := told{of, obj.GetNamespace(), obj.GetName(), obj}
+			c := &feed.Change{Resource: of, Namespace: obj.GetNamespace(), Name: obj.GetName(), Object: obj}
 			if gone {
 				delete(o.all[of], obj.GetNamespace()+"/"+obj.GetName())
-				c.obj = nil
+				c.Object = nil
 			} else {
 				o.put(of, obj)
 			}
-			late = append(late, c)
+			if !loaded {
+				return
+			}
+			if err := g.Apply(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
 		}
 		check := func(what string) {
 			t.Helper()
@@ -193,15 +175,10 @@ func TestGraphAgainstWalking(t *testing.T) {
 			if step < 20 {
 				continue
 			}
-			if step == 20 { // it is first asked when there is something already, whether it was told of it or not
-				check("first asked")
+			if step == 20 || step > 20 && r.IntN(20) == 0 {
+				load()
 			}
-			if r.IntN(5) == 0 { // commits that were made at once are told in any order
-				r.Shuffle(len(late), func(i, j int) { late[i], late[j] = late[j], late[i] })
-				for _, c := range late {
-					tell(c)
-				}
-				late = nil
+			if r.IntN(3) == 0 {
 				check(fmt.Sprint("step ", step))
 			}
 		}
@@ -209,9 +186,6 @@ func TestGraphAgainstWalking(t *testing.T) {
 			for _, obj := range all {
 				commit(of, obj, true)
 			}
-		}
-		for _, c := range late {
-			tell(c)
 		}
 		if len(g.podsBy)+len(g.byKey)+len(g.vols)+len(g.direct) > 0 {
 			t.Errorf("seed %d: when all is gone the graph keeps %d pods, %d referred, %d volumes, %d bound", seed, len(g.podsBy), len(g.byKey), len(g.vols), len(g.direct))
@@ -246,7 +220,7 @@ func TestCountsOfManyNodes(t *testing.T) {
 }
 
 // large is 100,000 pods on 1,000 nodes in 100 namespaces, each with an account, a secret of its own and the config map that all have.
-func large(tb testing.TB) *Graph {
+func large(tb testing.TB) (*Graph, *objects) {
 	tb.Helper()
 	o := &objects{}
 	for i := range 100_000 {
@@ -258,16 +232,17 @@ func large(tb testing.TB) *Graph {
 		}
 		o.put(podKind, p)
 	}
-	g := NewGraph(tb.Context(), func() resource.Backend { return o })
-	if _, err := g.Related(tb.Context(), "node-1", pods, "ns1", "pod-1"); err != nil {
+	g := NewGraph()
+	if err := g.Load(tb.Context(), o); err != nil {
 		tb.Fatal(err)
 	}
-	return g
+	return g, o
 }
 
 // BenchmarkAuthorize is what the Node authorizer costs a request: of a node among 100,000 pods, and of somebody else.
 func BenchmarkAuthorize(b *testing.B) {
-	z := &Authorizer{Graph: large(b)}
+	g, _ := large(b)
+	z := &Authorizer{Graph: g}
 	node := &user.DefaultInfo{Name: "system:node:node-1", Groups: []string{"system:nodes", "system:authenticated"}}
 	for name, a := range map[string]*authorize.Attributes{
 		"secret":     {User: node, Verb: "get", Resource: "secrets", Namespace: "ns1", Name: "secret-1", ResourceRequest: true},
@@ -288,12 +263,11 @@ func BenchmarkAuthorize(b *testing.B) {
 
 // BenchmarkStatus is what the graph costs a write of a pod's status.
 func BenchmarkStatus(b *testing.B) {
-	g := large(b)
-	o := g.backend().(*objects)
-	p := o.all[podKind]["ns1/pod-1"]
+	g, o := large(b)
+	c := &feed.Change{Resource: podKind, Namespace: "ns1", Name: "pod-1", Object: o.all[podKind]["ns1/pod-1"]}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := g.Committed(b.Context(), o, podKind, "ns1", "pod-1", p); err != nil {
+		if err := g.Apply(b.Context(), c); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -19,11 +19,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
-	"github.com/mortise-dev/mortise/resource"
 )
 
 // fixture is a node n1 with one of everything, and a node n2 with a pod that refers to nothing.
-func fixture(t *testing.T) *Authorizer {
+func fixture(t *testing.T) (*Authorizer, *objects) {
+	t.Helper()
 	o := &objects{}
 	n1 := "n1"
 	o.put(podKind, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: corev1.PodSpec{
@@ -40,10 +40,14 @@ func fixture(t *testing.T) *Authorizer {
 	o.put(schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}, &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice"}, Spec: resourcev1.ResourceSliceSpec{NodeName: &n1}})
 	o.put(schema.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"},
 		&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pcr"}, Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n1"}})
-	return &Authorizer{
-		Graph: NewGraph(t.Context(), func() resource.Backend { return o }),
-		Rules: []rbacv1.PolicyRule{{Verbs: []string{"list"}, APIGroups: []string{""}, Resources: []string{"services"}}},
+	g := NewGraph()
+	if err := g.Load(t.Context(), o); err != nil {
+		t.Fatal(err)
 	}
+	return &Authorizer{
+		Graph: g,
+		Rules: []rbacv1.PolicyRule{{Verbs: []string{"list"}, APIGroups: []string{""}, Resources: []string{"services"}}},
+	}, o
 }
 
 func ofNode(name string) user.Info {
@@ -71,7 +75,7 @@ func ask(s string) *authorize.Attributes {
 
 // TestNodesReadTheSecretsOfTheirPods asks for one of everything as the node that it belongs to, and as another.
 func TestNodesReadTheSecretsOfTheirPods(t *testing.T) {
-	z := fixture(t)
+	z, _ := fixture(t)
 	for _, c := range []string{
 		"get secrets ns/s", "list secrets ns/s", "watch secrets ns/s", "get configmaps ns/c", "get persistentvolumeclaims ns/data",
 		"update persistentvolumeclaims/status ns/data", "patch persistentvolumeclaims/status ns/data", "get persistentvolumes /pv",
@@ -106,7 +110,7 @@ func TestDecisions(t *testing.T) {
 		requests     = "can only list/watch podcertificaterequests with nodeName field selector"
 		yes          = "yes"
 	)
-	z := fixture(t)
+	z, _ := fixture(t)
 	for _, c := range []struct{ ask, want string }{
 		{"create secrets ns/s", reads}, {"get secrets/x ns/s", "cannot read subresource"}, {"get secrets ns/other", related}, {"get secrets other/s", related},
 		{"list secrets /", "can only read namespaced object of this type"}, {"list secrets ns", "No Object name found"}, {"delete configmaps ns/c", reads},
@@ -169,7 +173,7 @@ func TestIdentity(t *testing.T) {
 			t.Errorf("the rules of %v: %v %v", c.is, incomplete, err)
 		}
 	}
-	z := fixture(t)
+	z, _ := fixture(t)
 	a := ask("get secrets ns/s")
 	for who, want := range map[user.Info]string{ofNode(""): `unknown node for user "system:node:"`, &user.DefaultInfo{Name: "jane"}: ""} {
 		a.User = who

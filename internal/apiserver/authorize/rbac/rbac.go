@@ -3,7 +3,7 @@
 
 // Package rbac authorizes by roles and their bindings, as the group rbac.authorization.k8s.io means them.
 //
-// An [Index] follows the four kinds: the server tells it of each commit before the commit is answered, so that a binding
+// An [Index] follows the four kinds: the server's feed has it apply each change before the write is answered, so that a binding
 // counts for the very next request. It keeps each subject's grants ready to be looked up; a request costs one look-up for
 // its user and one for each group, in the cluster and in the namespace, and takes no lock.
 package rbac
@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -76,13 +77,13 @@ type grant struct {
 	reason  string
 }
 
-// Load reads everything from the store, and forgets what is not there.
-func (x *Index) Load(ctx context.Context, b resource.Backend) error {
+// Load replaces everything with what is stored.
+func (x *Index) Load(ctx context.Context, stored feed.Lister) error {
 	roles, bindings := map[roleKey]bool{}, map[bindingKey]bool{}
 	for _, r := range Kinds() {
-		objs, err := b.List(ctx, r, "")
+		objs, err := stored.List(ctx, r, "")
 		if err != nil {
-			return fmt.Errorf("list %s: %w", r.Resource, err)
+			return err
 		}
 		x.mu.Lock()
 		for _, obj := range objs {
@@ -111,19 +112,11 @@ func (x *Index) Load(ctx context.Context, b resource.Backend) error {
 	return nil
 }
 
-// Committed takes note of an object as it now is in the store. Commits may be told in another order than they were made
-// in: the newest state is read anew.
-func (x *Index) Committed(ctx context.Context, b resource.Backend, r schema.GroupResource, namespace, name string) error {
+// Apply applies a change of a role or binding.
+func (x *Index) Apply(_ context.Context, c *feed.Change) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	obj, err := b.Get(context.WithoutCancel(ctx), r, namespace, name) // the commit stands, whether its client waits or not
-	if apierrors.IsNotFound(err) {
-		obj, err = nil, nil
-	}
-	if err != nil {
-		return fmt.Errorf("read %s %s/%s: %w", r.Resource, namespace, name, err)
-	}
-	x.set(r, namespace, name, obj)
+	x.set(c.Resource, c.Namespace, c.Name, c.Object)
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -193,19 +194,15 @@ func TestRulesAreListedByBinding(t *testing.T) {
 	}
 }
 
-// TestFollowsCommits changes random objects, tells of them late and twice, and wants the answers that an index has which
-// reads everything anew.
-func TestFollowsCommits(t *testing.T) {
+// TestFollowsChanges changes random objects, and wants the answers that an index has which reads everything anew. Some changes
+// are missed, and then everything is loaded.
+func TestFollowsChanges(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		x, b := load(t, fixture())
 		objs := fixture()
-		type told struct {
-			r               schema.GroupResource
-			namespace, name string
-		}
-		var pending []told
-		for range 200 {
+		missed := false
+		for step := range 200 {
 			o := objs[rnd.IntN(len(objs))].DeepCopyObject().(resource.Object)
 			switch o := o.(type) {
 			case *rbacv1.Role:
@@ -218,15 +215,21 @@ func TestFollowsCommits(t *testing.T) {
 				o.Subjects = append(o.Subjects, rbacv1.Subject{Kind: "Group", Name: []string{"viewers", "lost", "everybody"}[rnd.IntN(3)]})
 			}
 			r := b.put(o)
+			c := &feed.Change{Resource: r, Namespace: o.GetNamespace(), Name: o.GetName(), Object: o}
 			if rnd.IntN(4) == 0 {
 				delete(b.all, key(r, o.GetNamespace(), o.GetName()))
+				c.Object = nil
 			}
-			pending = append(pending, told{r, o.GetNamespace(), o.GetName()})
-		}
-		rnd.Shuffle(len(pending), func(i, j int) { pending[i], pending[j] = pending[j], pending[i] })
-		for _, p := range pending {
-			if err := x.Committed(t.Context(), b, p.r, p.namespace, p.name); err != nil {
-				t.Fatal(err)
+			if missed = missed || rnd.IntN(50) == 0; !missed {
+				if err := x.Apply(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if missed && (rnd.IntN(10) == 0 || step == 199) {
+				missed = false
+				if err := x.Load(t.Context(), b); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		fresh := &Index{}

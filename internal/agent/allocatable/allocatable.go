@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package allocatable computes what a node offers to pods: the capacity of its machine, what is reserved of it, and what is left. It is pure.
+package allocatable
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/cpuset"
+
+	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
+	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+)
+
+// Node is what a node's resources follow from.
+type Node struct {
+	Machine                      hardware.Machine
+	MaxPods                      int64
+	SystemReserved, KubeReserved corev1.ResourceList
+	Thresholds                   []evict.Threshold // pods are evicted where less is left than these
+}
+
+// New reads the kubelet configuration. It takes no more than maxPods, and no more than the configuration allows for each processor.
+func New(machine hardware.Machine, maxPods int64, k *configv1beta1.KubeletConfiguration) (n Node, err error) {
+	n = Node{Machine: machine, MaxPods: maxPods}
+	if n.SystemReserved, err = kubeletconfig.Reserved(k.SystemReserved); err != nil {
+		return n, err
+	}
+	if n.KubeReserved, err = kubeletconfig.Reserved(k.KubeReserved); err != nil {
+		return n, err
+	}
+	if k.ReservedSystemCPUs != "" {
+		set, err := cpuset.Parse(k.ReservedSystemCPUs)
+		if err != nil {
+			return n, fmt.Errorf("read reserved processors: %w", err)
+		}
+		n.SystemReserved[corev1.ResourceCPU] = *resource.NewQuantity(int64(set.Size()), resource.DecimalSI)
+		delete(n.KubeReserved, corev1.ResourceCPU)
+	}
+	if n.Thresholds, err = kubeletconfig.Evictions(k); err != nil {
+		return n, err
+	}
+	if k.PodsPerCore > 0 {
+		n.MaxPods = min(n.MaxPods, int64(k.PodsPerCore)*int64(machine.CPUs))
+	}
+	return n, nil
+}
+
+// Capacity is all that the machine has.
+func (n Node) Capacity() corev1.ResourceList {
+	m := n.Machine
+	out := corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(m.CPUs), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(m.Memory, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(n.MaxPods, resource.DecimalSI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(m.Disk, resource.BinarySI),
+	}
+	for _, p := range m.HugePages {
+		out[runconfig.HugePages(p.Size)] = *resource.NewQuantity(p.Total, resource.BinarySI)
+	}
+	return out
+}
+
+// Reserved is what is kept from pods for the system and for the node itself.
+func (n Node) Reserved(name corev1.ResourceName) resource.Quantity {
+	out := n.SystemReserved[name].DeepCopy()
+	out.Add(n.KubeReserved[name])
+	return out
+}
+
+// Allocatable is the capacity without what the node keeps for itself, and without what pods would be evicted for. What is kept apart as
+// huge pages is no memory for pods.
+func (n Node) Allocatable() corev1.ResourceList {
+	out := n.Capacity()
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		left, capacity := out[name].DeepCopy(), out[name]
+		left.Sub(n.Reserved(name))
+		for _, t := range n.Thresholds {
+			if t.Hard() && (t.Signal == evict.MemoryAvailable && name == corev1.ResourceMemory || t.Signal == evict.NodeFSAvailable && name == corev1.ResourceEphemeralStorage) {
+				left.Sub(t.Value.Of(capacity.Value()))
+			}
+		}
+		for _, p := range n.Machine.HugePages {
+			if name == corev1.ResourceMemory {
+				left.Sub(*resource.NewQuantity(p.Total, resource.BinarySI))
+			}
+		}
+		if left.Sign() < 0 {
+			left.Set(0)
+		}
+		out[name] = left
+	}
+	return out
+}

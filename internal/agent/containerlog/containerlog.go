@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package containerlog rotates the logs of containers, as kubelet's container log manager does.
+package containerlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+)
+
+// Pods are the pods of the node.
+type Pods interface {
+	Pods() []*corev1.Pod
+}
+
+// Options are what a Manager is made from. All are required.
+type Options struct {
+	Runtime  *cri.Client
+	Pods     Pods
+	Config   runconfig.Node // says where pods' logs are
+	MaxBytes int64          // of one file; negative: no bound
+	MaxFiles int            // of one container
+	Period   time.Duration
+	Clock    clock.WithTicker
+	Logger   *slog.Logger
+}
+
+// Manager rotates logs. It keeps nothing but its options.
+type Manager struct{ Options }
+
+// New makes the manager; Run does its work.
+func New(o Options) *Manager { return &Manager{o} }
+
+// Run keeps the logs of running containers within their bounds.
+func (m *Manager) Run(ctx context.Context) error {
+	if m.MaxBytes < 0 {
+		return nil
+	}
+	ticker := m.Clock.NewTicker(m.Period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+		if err := m.Rotate(ctx); err != nil && ctx.Err() == nil {
+			m.Logger.Warn("rotate logs", "err", err)
+		}
+	}
+}
+
+// Rotate looks at the log directories, which costs no call of the runtime, and asks the
+// runtime only about containers whose logs are too large.
+func (m *Manager) Rotate(ctx context.Context) error {
+	var large []string
+	for _, pod := range m.Pods.Pods() {
+		files, err := filepath.Glob(filepath.Join(m.Config.PodLogDir(pod), "*", "*.log"))
+		if err != nil {
+			return fmt.Errorf("list logs: %w", err)
+		}
+		for _, file := range files {
+			if info, err := os.Lstat(file); err == nil && info.Mode().IsRegular() && info.Size() > m.MaxBytes {
+				large = append(large, file)
+			}
+		}
+	}
+	if len(large) == 0 {
+		return nil
+	}
+	list, err := m.Runtime.Runtime.ListContainers(cri.Quiet(ctx), &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}})
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	var failed []error
+	for _, c := range list {
+		resp, err := m.Runtime.Runtime.ContainerStatus(cri.Quiet(ctx), c.Id, false)
+		if err != nil || !slices.Contains(large, resp.GetStatus().GetLogPath()) {
+			continue
+		}
+		path := resp.Status.LogPath
+		failed = append(failed, rotate(path, m.Clock.Now(), m.MaxFiles, func() error {
+			return m.Runtime.Runtime.ReopenContainerLog(cri.Quiet(ctx), c.Id)
+		}))
+	}
+	return errors.Join(failed...)
+}
+
+// rotate gives the log another name and makes its writer begin a new file; if the writer
+// cannot, the log has its name back. Of older files only the newest stay.
+func rotate(path string, now time.Time, keep int, reopen func() error) error {
+	old := path + "." + now.UTC().Format("20060102-150405")
+	if err := os.Rename(path, old); err != nil {
+		return fmt.Errorf("rotate log: %w", err)
+	}
+	if err := reopen(); err != nil {
+		return errors.Join(fmt.Errorf("reopen log %s: %w", path, err), os.Rename(old, path))
+	}
+	files, err := filepath.Glob(path + ".*")
+	if err != nil {
+		return fmt.Errorf("list old logs: %w", err)
+	}
+	slices.SortFunc(files, strings.Compare) // by time, as the names are
+	for len(files) > keep-1 {
+		if err := os.Remove(files[0]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove old log: %w", err)
+		}
+		files = files[1:]
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package eviction evicts pods when the node runs short of memory, disk or process numbers, as kubelet's eviction manager does. What to do
+// is decided in package evict, which is pure; a Meter measures, and the Manager carries the decisions out: it frees disk, and has pods
+// killed one at a time.
+package eviction
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/podstatus"
+)
+
+// How often is looked for what runs short, and how long an evicted pod is waited for before another one goes.
+const (
+	evictionPeriod = 10 * time.Second
+	evictionWait   = 30 * time.Second
+)
+
+// Pods are the pods of the node.
+type Pods interface {
+	// ActivePods are the pods that run, or are about to, and that nobody ends yet, the oldest first. They must not be changed.
+	ActivePods() []*corev1.Pod
+	// DeleteDeadContainers removes the containers of pods that are over.
+	DeleteDeadContainers(ctx context.Context) error
+}
+
+// Killer ends pods.
+type Killer interface {
+	// KillPod ends the pod with the reason and the message in its status, unless it is being ended already.
+	KillPod(pod types.UID, end podspec.End)
+	// Killing reports whether a pod that was killed within the time is still there.
+	Killing(within time.Duration) bool
+	// Killed is closed when the next pod that was killed has ended.
+	Killed() <-chan struct{}
+}
+
+// Images are the node's images.
+type Images interface {
+	DeleteUnused(ctx context.Context) error
+}
+
+// Status takes what runs short.
+type Status interface {
+	SetPressure(conditions []corev1.NodeConditionType)
+}
+
+// Shutdown is the end of the whole node, in which nobody is evicted.
+type Shutdown interface {
+	ShuttingDown() bool
+}
+
+// Config is what a Manager is made from. All of it is required.
+type Config struct {
+	Pods     Pods
+	Killer   Killer
+	Images   Images
+	Status   Status
+	Shutdown Shutdown
+	Meter    *Meter
+	// Measure says what there is of everything that can run short.
+	Measure func(ctx context.Context) evict.Observations
+
+	Kubelet    *configv1beta1.KubeletConfiguration
+	Thresholds []evict.Threshold
+	Node       *corev1.ObjectReference // the object of events that are not a pod's
+	Events     record.EventRecorder
+	Evictions  *prometheus.CounterVec // by the signal
+	Clock      clock.WithTicker
+	Logger     *slog.Logger
+}
+
+// Manager evicts pods when the node runs short, and refuses pods that would make it shorter.
+type Manager struct {
+	Config
+
+	mu         sync.Mutex
+	conditions []corev1.NodeConditionType
+}
+
+// New makes the manager; Run does its work.
+func New(c Config) *Manager { return &Manager{Config: c} }
+
+// Run looks for what runs short, until ctx is done, and frees it: dead containers and images first, then pods, one at a time.
+func (m *Manager) Run(ctx context.Context) error {
+	if len(m.Thresholds) == 0 && !*m.Kubelet.LocalStorageCapacityIsolation {
+		return nil
+	}
+	core := &evict.Manager{
+		Thresholds: m.Thresholds, Transition: m.Kubelet.EvictionPressureTransitionPeriod.Duration,
+		MaxGrace: int64(m.Kubelet.EvictionMaxPodGracePeriod), ImageFS: m.Meter.imagesApart(ctx),
+	}
+	ticker := m.Clock.NewTicker(evictionPeriod)
+	defer ticker.Stop()
+	for {
+		eased := m.Killer.Killed()
+		m.relieve(ctx, core)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		case <-eased:
+		}
+	}
+}
+
+// relieve looks once.
+func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
+	seen := m.Measure(ctx)
+	step := core.Next(m.Clock.Now(), seen)
+	m.mu.Lock()
+	m.conditions = step.Conditions
+	m.mu.Unlock()
+	m.Status.SetPressure(step.Conditions)
+	if m.Shutdown.ShuttingDown() || m.Killer.Killing(evictionWait) {
+		return // what it leaves is not measured yet, or all pods are being ended
+	}
+	if *m.Kubelet.LocalStorageCapacityIsolation {
+		if over := core.OverLimit(m.Meter.usage(ctx, slices.DeleteFunc(m.Pods.ActivePods(), func(p *corev1.Pod) bool { return !evict.Limited(p) }))); len(over) > 0 {
+			for _, e := range over {
+				m.evict(e)
+			}
+			return
+		}
+	}
+	if step.Starved == nil {
+		return
+	}
+	m.Events.Eventf(m.Node, corev1.EventTypeWarning, "EvictionThresholdMet", "Attempting to reclaim %s", step.Starved.Resource)
+	if step.Starved.Disk {
+		m.freeDisk(ctx)
+		if core.Enough(m.Measure(ctx)) {
+			return
+		}
+	}
+	victims := core.Victims(step.Starved, m.Meter.usage(ctx, m.Pods.ActivePods()))
+	if len(victims) == 0 {
+		m.Logger.Warn("the node runs short and has no pod to evict", "resource", step.Starved.Resource)
+		return
+	}
+	m.evict(victims[0])
+}
+
+// freeDisk removes everything that nobody uses: dead containers of pods that are over, and images.
+func (m *Manager) freeDisk(ctx context.Context) {
+	if err := m.Pods.DeleteDeadContainers(ctx); err != nil && ctx.Err() == nil {
+		m.Logger.Warn("remove dead containers", "err", err)
+	}
+	if err := m.Images.DeleteUnused(ctx); err != nil && ctx.Err() == nil {
+		m.Logger.Warn("collect images", "err", err)
+	}
+}
+
+// evict ends a pod: its worker does it.
+func (m *Manager) evict(e evict.Eviction) {
+	m.Logger.Warn("pod is evicted", "pod", podspec.Describe(e.Pod), "why", e.Message)
+	m.Events.AnnotatedEventf(e.Pod, e.Annotations, corev1.EventTypeWarning, evict.Reason, "%s", e.Message)
+	m.Evictions.WithLabelValues(string(e.Signal)).Inc()
+	m.Killer.KillPod(e.Pod.UID, podspec.End{Reason: evict.Reason, Message: e.Message, Grace: e.Grace, Disrupted: e.Disrupted})
+}
+
+// Refusal is why a pod that would make what runs short shorter may not come; empty: it may. Critical pods may come, and those that asked for
+// memory where
+// only memory is short.
+func (m *Manager) Refusal(pod *corev1.Pod) string {
+	m.mu.Lock()
+	conditions := m.conditions
+	m.mu.Unlock()
+	if len(conditions) == 0 || evict.Critical(pod) {
+		return ""
+	}
+	if slices.Equal(conditions, []corev1.NodeConditionType{corev1.NodeMemoryPressure}) {
+		taint := &corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
+		if podstatus.QOS(pod) != corev1.PodQOSBestEffort || corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, taint, false) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("The node had condition: %v. ", conditions)
+}

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package hardware
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// Check refuses a machine that the configuration does not want to run on.
+func Check(k *configv1beta1.KubeletConfiguration) error {
+	if *k.FailCgroupV1 && !Unified() {
+		return errors.New("kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and will be removed in a future release") // upstream's words
+	}
+	if *k.FailSwapOn {
+		text, err := os.ReadFile("/proc/swaps")
+		if err != nil {
+			return fmt.Errorf("look for swap: %w", err)
+		}
+		if on := swaps(string(text)); len(on) > 0 {
+			return fmt.Errorf("running with swap on is not supported, please disable swap or set --fail-swap-on flag to false: %s", strings.Join(on, ", ")) // upstream's words
+		}
+	}
+	if k.ProtectKernelDefaults {
+		return checkKernel("/proc/sys")
+	}
+	return nil
+}
+
+// swaps are the swap devices of /proc/swaps, without those in memory.
+func swaps(text string) []string {
+	var out []string
+	first := true
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if !first && len(fields) > 0 && !strings.HasPrefix(fields[0], "/dev/zram") {
+			out = append(out, fields[0])
+		}
+		first = false
+	}
+	return out
+}
+
+// checkKernel compares the kernel's settings with those that kubelet wants.
+func checkKernel(root string) error {
+	var wrong []error
+	for _, want := range []struct{ name, value string }{
+		{"vm/overcommit_memory", "1"}, {"vm/panic_on_oom", "0"}, {"kernel/panic", "10"}, {"kernel/panic_on_oops", "1"},
+		{"kernel/keys/root_maxkeys", "1000000"}, {"kernel/keys/root_maxbytes", "25000000"},
+	} {
+		if have := Line(root + "/" + want.name); have != want.value {
+			wrong = append(wrong, fmt.Errorf("invalid kernel flag: %v, expected value: %v, actual value: %v", want.name, want.value, have)) // upstream's words
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// Unified says whether the machine has cgroups v2 alone.
+func Unified() bool {
+	var s unix.Statfs_t
+	return unix.Statfs("/sys/fs/cgroup", &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC
+}
+
+// BoundsSwap says whether the kernel bounds the swap of cgroups. The root of v2 has no such file: one's own is looked at.
+func BoundsSwap() bool {
+	path := cgroupMemory + "/memory.memsw.limit_in_bytes"
+	if Unified() {
+		path = cgroupAll + strings.TrimPrefix(Line("/proc/self/cgroup"), "0::") + "/memory.swap.max"
+	}
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package images
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/evict"
+	"github.com/mortise-dev/mortise/internal/agent/imagegc"
+)
+
+// imageCheck is how often images are looked at.
+const imageCheck = 5 * time.Minute
+
+// Collect looks at images from time to time, until ctx is done.
+func (m *Manager) Collect(ctx context.Context) error {
+	ticker := m.Clock.NewTicker(imageCheck)
+	defer ticker.Stop()
+	for {
+		if err := m.trimImages(ctx); err != nil && ctx.Err() == nil {
+			m.Logger.Warn("collect images", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+	}
+}
+
+// trimImages removes images that are too old, and where the file system is too full as many as it takes.
+func (m *Manager) trimImages(ctx context.Context) error {
+	m.collecting.Lock()
+	defer m.collecting.Unlock()
+	if err := m.seeImages(ctx); err != nil {
+		return err
+	}
+	k, now := m.Kubelet, m.Clock.Now()
+	s := imagegc.Settings{High: int(*k.ImageGCHighThresholdPercent), Low: int(*k.ImageGCLowThresholdPercent), MinAge: k.ImageMinimumGCAge.Duration, MaxAge: k.ImageMaximumGCAge.Duration}
+	m.removeImages(ctx, m.table.Old(now, s))
+	disk, ok := m.Measure(ctx)[evict.ImageFSAvailable]
+	if !ok || s.High >= 100 {
+		return nil
+	}
+	need := imagegc.Need(s, disk.Capacity, disk.Available)
+	if need == 0 {
+		return nil
+	}
+	images, bytes := m.table.Free(now, need, s.MinAge)
+	m.removeImages(ctx, images)
+	if bytes < need {
+		m.Events.Eventf(m.Node, corev1.EventTypeWarning, "FreeDiskSpaceFailed", "Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.", need, bytes)
+	}
+	return nil
+}
+
+// DeleteUnused removes all images that nobody uses.
+func (m *Manager) DeleteUnused(ctx context.Context) error {
+	m.collecting.Lock()
+	defer m.collecting.Unlock()
+	if err := m.seeImages(ctx); err != nil {
+		return err
+	}
+	images, _ := m.table.Free(m.Clock.Now(), math.MaxInt64, 0)
+	m.removeImages(ctx, images)
+	return nil
+}
+
+// seeImages takes note of the images that there are, and of who uses them.
+func (m *Manager) seeImages(ctx context.Context) error {
+	if m.table == nil {
+		m.table = imagegc.New(m.Clock.Now())
+	}
+	// Containers first: one that is made meanwhile needs an image that was there before.
+	containers, err := m.Runtime.Runtime.ListContainers(cri.Quiet(ctx), nil)
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	listed := m.Clock.Now()
+	list, err := m.Runtime.Images.ListImages(cri.Quiet(ctx), nil)
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	if m.pulls != nil {
+		var refs []string
+		for _, i := range list {
+			refs = append(refs, i.Id)
+		}
+		if err := m.pulls.Prune(refs, listed); err != nil {
+			m.Logger.Warn("remove records of images that are gone", "err", err)
+		}
+	}
+	used := map[string]bool{m.sandboxImage(ctx): true}
+	for _, c := range containers {
+		used[c.GetImage().GetImage()], used[c.GetImageRef()], used[c.GetImageId()] = true, true, true
+	}
+	for _, pod := range m.Pods.AdmittedPods() { // what a pod is about to be started from
+		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			if name, err := withTag(c.Image); err == nil {
+				used[name] = true
+			}
+		}
+		for _, v := range pod.Spec.Volumes {
+			if v.Image == nil {
+				continue
+			}
+			if name, err := withTag(v.Image.Reference); err == nil {
+				used[name] = true
+			}
+		}
+	}
+	delete(used, "")
+	var images []imagegc.Image
+	for _, i := range list {
+		names := slices.Concat([]string{i.Id}, i.RepoTags, i.RepoDigests)
+		images = append(images, imagegc.Image{
+			ID: i.Id, Bytes: int64(i.Size), Pinned: i.Pinned || slices.ContainsFunc(i.RepoTags, ours),
+			InUse: slices.ContainsFunc(names, func(name string) bool { return used[name] }),
+		})
+	}
+	m.table.See(m.Clock.Now(), images)
+	return nil
+}
+
+// ours says whether the image came with Mortise: no registry has it, so it cannot be had again.
+func ours(tag string) bool { return strings.HasPrefix(tag, "mortise.local/") }
+
+var sandboxImage = regexp.MustCompile(`"sandboxImage":\s*"([^"]+)"`)
+
+// sandboxImage is the image of sandboxes, as far as the runtime tells: older ones do not say that it is to stay.
+func (m *Manager) sandboxImage(ctx context.Context) string {
+	resp, err := m.Runtime.Runtime.Status(cri.Quiet(ctx), true)
+	if err != nil {
+		return ""
+	}
+	if found := sandboxImage.FindStringSubmatch(resp.GetInfo()["config"]); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+func (m *Manager) removeImages(ctx context.Context, images []imagegc.Image) {
+	for _, i := range images {
+		if err := m.Runtime.Images.RemoveImage(cri.Quiet(ctx), &runtimeapi.ImageSpec{Image: i.ID}); err != nil && !cri.IsNotFound(err) {
+			if ctx.Err() == nil {
+				m.Logger.Warn("remove image", "image", i.ID, "err", err)
+			}
+			continue
+		}
+		m.Logger.Info("image removed", "image", i.ID, "bytes", i.Bytes)
+	}
+}
+
+// List are the images that pods start fastest with; nil when the runtime does not say.
+func (m *Manager) List(ctx context.Context) []corev1.ContainerImage {
+	list, err := m.Runtime.Images.ListImages(cri.Quiet(ctx), nil)
+	if err != nil {
+		return nil
+	}
+	out := []corev1.ContainerImage{}
+	for _, i := range list {
+		names := slices.Concat(i.RepoDigests, i.RepoTags)
+		if len(names) == 0 {
+			continue
+		}
+		slices.Sort(names)
+		out = append(out, corev1.ContainerImage{Names: names[:min(len(names), 5)], SizeBytes: int64(i.Size)})
+	}
+	slices.SortStableFunc(out, func(a, b corev1.ContainerImage) int {
+		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), strings.Compare(a.Names[0], b.Names[0]))
+	})
+	if most := int(*m.Kubelet.NodeStatusMaxImages); most >= 0 {
+		out = out[:min(len(out), most)]
+	}
+	return out
+}

@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package images
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/mortise-dev/mortise/internal/agent/componentconfig"
+	"github.com/mortise-dev/mortise/internal/agent/credentialprovider"
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/pullmanager"
+)
+
+// openPulls opens the records of pulled images, unless the feature gate is off.
+func (m *Manager) openPulls(ctx context.Context) error {
+	if !componentconfig.GateOn(m.Kubelet.FeatureGates, "KubeletEnsureSecretPulledImages") {
+		return nil
+	}
+	var err error
+	m.pulls, err = pullmanager.Open(pullmanager.Options{
+		Dir: m.RootDir, Policy: m.Kubelet.ImagePullCredentialsVerificationPolicy, Allowlist: m.Kubelet.PreloadedImagesVerificationAllowlist,
+		Logger: m.Logger, Now: m.Clock.Now,
+		Images: func() ([]*runtimeapi.Image, error) { return m.Runtime.Images.ListImages(cri.Quiet(ctx), nil) },
+	})
+	return err
+}
+
+// mustPull says whether the pod must pull an image that is on the node as ref, and the event's text where it need not.
+func (m *Manager) mustPull(c *corev1.Container, ref string, lookup func() ([]credentialprovider.Credential, error)) (must bool, message string, err error) {
+	message = fmt.Sprintf("Container image %q already present on machine", c.Image)
+	if m.pulls == nil {
+		return false, message, nil
+	}
+	must, err = m.pulls.MustPull(c.Image, ref, func() ([]configv1beta1.ImagePullSecret, error) {
+		credentials, err := lookup()
+		var out []configv1beta1.ImagePullSecret
+		for _, have := range credentials {
+			out = append(out, have.Source)
+		}
+		return out, err
+	})
+	return must, message + " and can be accessed by the pod", err
+}
+
+// pullCredentials are the credentials of the pod's pull secrets for the image.
+func (m *Manager) pullCredentials(ctx context.Context, pod *corev1.Pod, image string) ([]credentialprovider.Credential, error) {
+	keyring := &credentialprovider.Keyring{}
+	for _, ref := range pod.Spec.ImagePullSecrets {
+		if ref.Name == "" { // the API takes such
+			continue
+		}
+		secret, err := m.Secrets.Secret(ctx, pod.Namespace, ref.Name)
+		if err != nil {
+			m.Events.Event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
+				fmt.Sprintf("Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", ref.Name))
+			continue
+		}
+		if err := keyring.Add(secret); err != nil {
+			return nil, err
+		}
+	}
+	return keyring.Lookup(image)
+}
+
+// pullRecorded pulls the image with each of the credentials until one is good for it, and records which. The image is as
+// the container names it.
+func (m *Manager) pullRecorded(ctx context.Context, image string, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential) (ref string, err error) {
+	if m.pulls != nil {
+		if err := m.pulls.Intend(image); err != nil {
+			return "", err
+		}
+	}
+	ref, secret, err := m.pullWith(ctx, spec, credentials)
+	switch {
+	case m.pulls == nil:
+	case err == nil:
+		if err := m.pulls.Pulled(image, ref, secret); err != nil {
+			m.Logger.Warn("record pulled image; credentials for it are verified from now on", "image", image, "err", err)
+		}
+	case answered(ctx, err):
+		if err := m.pulls.Failed(image); err != nil {
+			m.Logger.Warn("forget intent to pull image", "image", image, "err", err)
+		}
+	}
+	return ref, err
+}
+
+// pullWith returns the image's reference and the secret that it was pulled with; nil: without one.
+func (m *Manager) pullWith(ctx context.Context, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential) (string, *configv1beta1.ImagePullSecret, error) {
+	if len(credentials) == 0 {
+		ref, err := m.Runtime.Images.PullImage(cri.Quiet(ctx), spec, nil, nil)
+		return ref, nil, err
+	}
+	var errs []error
+	for _, c := range credentials {
+		ref, err := m.Runtime.Images.PullImage(cri.Quiet(ctx), spec, &runtimeapi.AuthConfig{Username: c.Username, Password: c.Password}, nil)
+		if err == nil {
+			return ref, &c.Source, nil
+		}
+		errs = append(errs, err)
+	}
+	if len(errs) == 1 {
+		return "", nil, errs[0]
+	}
+	return "", nil, utilerrors.NewAggregate(errs)
+}
+
+// answered says whether the runtime itself ended the pull. One that was left may still bring the image: its intent stays,
+// so that the image does not pass for one that somebody else brought.
+func answered(ctx context.Context, err error) bool {
+	code := status.Code(err)
+	return ctx.Err() == nil && code != codes.Canceled && code != codes.DeadlineExceeded
+}

@@ -1,0 +1,299 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodestatus keeps the Node object as it should be: its registration, conditions, addresses and lease, and the configuration of the
+// pod network for the ranges that the Node is given.
+//
+//	nodestatus.go  the Manager, the Node object and its conditions
+//	register.go    registration, the heartbeat and the lease
+//	patch.go       writing what has changed of the Node
+//	network.go     the pod network
+//
+// Other rooms report pressure and shutdown to it; it asks for the node's addresses and images.
+package nodestatus
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
+	"github.com/mortise-dev/mortise/internal/agent/cni"
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/servingkey"
+	"github.com/mortise-dev/mortise/internal/version"
+)
+
+// leaseNamespace is where the node's heartbeat is.
+const leaseNamespace = "kube-node-lease"
+
+// shutdownReason is why a node that shuts down is not ready, in kubelet's words.
+const shutdownReason = "node is shutting down"
+
+// The waits between attempts to register.
+const (
+	firstWait   = time.Second / 4
+	longestWait = 10 * time.Second
+)
+
+// Addresses are where others reach the node.
+type Addresses interface {
+	// Texts are the addresses of now, the one that counts first.
+	Texts() []string
+}
+
+// Images are what pods start fastest with.
+type Images interface {
+	// List is nil when the runtime does not say.
+	List(ctx context.Context) []corev1.ContainerImage
+}
+
+// Config is what a Manager is made from. Labels, TLS, Port and PodCIDR may be empty.
+type Config struct {
+	Client    kubernetes.Interface
+	Runtime   *cri.Client
+	Addresses Addresses
+	Images    Images
+	Kubelet   *configv1beta1.KubeletConfiguration
+	Clock     clock.WithTicker
+	Logger    *slog.Logger
+
+	NodeName  string
+	Labels    map[string]string // beside the well-known ones
+	TLS       *tls.Config       // of the node's API
+	Port      int32             // of the node's API
+	Resources allocatable.Node
+
+	// Network is how the pod network is configured for PodCIDR or, where that is empty, for the ranges that the Node is given. The
+	// directory "-" configures nothing.
+	Network cni.Options
+	PodCIDR string
+}
+
+// Manager keeps the Node object, its conditions and its lease as they should be.
+type Manager struct {
+	Config
+	installed []string      // the ranges of the CNI configuration; read and written by registration and the heartbeat alone
+	changed   chan struct{} // the node's condition may have changed
+
+	mu           sync.Mutex
+	ready        readiness
+	pressure     []corev1.NodeConditionType
+	leaving      bool                         // the node shuts down
+	listed       []corev1.ContainerImage      // the node's images
+	handlers     []corev1.NodeRuntimeHandler  // of the runtime
+	able         []*runtimeapi.RuntimeHandler // the same, as the runtime says it
+	strictGroups bool                         // the runtime knows SupplementalGroupsPolicy
+}
+
+// New makes the manager of the node's status.
+func New(c Config) *Manager { return &Manager{Config: c, changed: make(chan struct{}, 1)} }
+
+// Resync makes the heartbeat look at the runtime and write the status now.
+func (m *Manager) Resync() {
+	select {
+	case m.changed <- struct{}{}:
+	default:
+	}
+}
+
+// SetPressure takes which resources run short, as conditions. The list must not be changed afterwards.
+func (m *Manager) SetPressure(conditions []corev1.NodeConditionType) {
+	m.mu.Lock()
+	same := slices.Equal(m.pressure, conditions)
+	m.pressure = conditions
+	m.mu.Unlock()
+	if !same {
+		m.Resync()
+	}
+}
+
+// SetShuttingDown makes the node not ready: it shuts down.
+func (m *Manager) SetShuttingDown() {
+	m.mu.Lock()
+	m.leaving = true
+	m.mu.Unlock()
+	m.Resync()
+}
+
+// Node is the Node as it would be registered now.
+func (m *Manager) Node() *corev1.Node { return m.object(nil) }
+
+// RuntimeHandlers are the handlers of the runtime, as it last said. They must not be changed.
+func (m *Manager) RuntimeHandlers() []*runtimeapi.RuntimeHandler {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.able
+}
+
+// SupplementalGroupsPolicy reports whether the runtime knows the policy of that name.
+func (m *Manager) SupplementalGroupsPolicy() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.strictGroups
+}
+
+// readiness is why the node is not ready; empty when it is.
+type readiness struct {
+	reason    string
+	unplugged bool // the runtime says that it has no network
+}
+
+// object is the Node as it should be; conditions of before keep their times.
+func (m *Manager) object(old *corev1.Node) *corev1.Node {
+	node := &corev1.Node{}
+	if old != nil {
+		node = old.DeepCopy()
+	}
+	node.Name = m.NodeName
+	if node.Labels == nil {
+		node.Labels = map[string]string{}
+	}
+	maps.Copy(node.Labels, map[string]string{
+		corev1.LabelHostname: m.NodeName, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
+		"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
+	})
+	maps.Copy(node.Labels, m.Labels)
+	if node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	if *m.Kubelet.EnableControllerAttachDetach {
+		node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
+	}
+	delete(node.Annotations, servingkey.Annotation)
+	if key := servingkey.Published(m.TLS); key != "" {
+		node.Annotations[servingkey.Annotation] = key
+	}
+	if old == nil {
+		node.Spec.ProviderID, node.Spec.Taints = m.Kubelet.ProviderID, m.Kubelet.RegisterWithTaints
+	}
+
+	s := &node.Status
+	s.Capacity, s.Allocatable, s.DeclaredFeatures = m.Resources.Capacity(), m.Resources.Allocatable(), kubeletconfig.Features(m.Kubelet)
+	s.Addresses = nil
+	for _, ip := range m.Addresses.Texts() {
+		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
+	}
+	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: m.NodeName})
+	s.DaemonEndpoints.KubeletEndpoint.Port = m.Port
+	s.NodeInfo = corev1.NodeSystemInfo{
+		MachineID: m.Resources.Machine.MachineID, SystemUUID: m.Resources.Machine.SystemUUID, BootID: m.Resources.Machine.BootID,
+		KernelVersion: m.Resources.Machine.Kernel, OSImage: m.Resources.Machine.OSImage,
+		ContainerRuntimeVersion: m.Runtime.Name + "://" + strings.TrimPrefix(m.Runtime.Version, "v"),
+		KubeletVersion:          version.Get().GitVersion, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
+	}
+	if m.Resources.Machine.Swap > 0 { // a capacity of nothing is refused
+		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &m.Resources.Machine.Swap}
+	}
+	m.setConditions(s)
+	m.mu.Lock()
+	s.Images = slices.Clone(m.listed)
+	s.RuntimeHandlers, s.Features = slices.Clone(m.handlers), &corev1.NodeFeatures{SupplementalGroupsPolicy: new(m.strictGroups)}
+	m.mu.Unlock()
+	return node
+}
+
+// setConditions looks at the machine and the runtime.
+func (m *Manager) setConditions(s *corev1.NodeStatus) {
+	now := metav1.NewTime(m.Clock.Now()).Rfc3339Copy()
+	set := func(t corev1.NodeConditionType, status bool, yesReason, yesMessage, noReason, noMessage string) {
+		c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: noReason, Message: noMessage, LastHeartbeatTime: now, LastTransitionTime: now}
+		if status {
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, yesReason, yesMessage
+		}
+		for i := range s.Conditions {
+			if s.Conditions[i].Type == t {
+				if s.Conditions[i].Status == c.Status {
+					c.LastTransitionTime = s.Conditions[i].LastTransitionTime
+				}
+				s.Conditions[i] = c
+				return
+			}
+		}
+		s.Conditions = append(s.Conditions, c)
+	}
+	m.mu.Lock()
+	short := m.pressure
+	m.mu.Unlock()
+	set(corev1.NodeMemoryPressure, slices.Contains(short, corev1.NodeMemoryPressure), "KubeletHasInsufficientMemory", "kubelet has insufficient memory available", "KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+	set(corev1.NodeDiskPressure, slices.Contains(short, corev1.NodeDiskPressure), "KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+	set(corev1.NodePIDPressure, slices.Contains(short, corev1.NodePIDPressure), "KubeletHasInsufficientPID", "kubelet has insufficient PID available", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
+	m.mu.Lock()
+	why := m.ready.reason
+	if m.leaving {
+		why = shutdownReason
+	}
+	m.mu.Unlock()
+	set(corev1.NodeReady, why == "", "KubeletReady", "kubelet is posting ready status", "KubeletNotReady", why)
+}
+
+// CheckRuntime finds out whether the runtime and its network are ready. It returns whether
+// that has changed.
+func (m *Manager) CheckRuntime(ctx context.Context) bool {
+	var problems []string
+	unplugged := false
+	resp, err := m.Runtime.Runtime.Status(cri.Quiet(ctx), false)
+	if ctx.Err() != nil {
+		return false
+	}
+	switch {
+	case err != nil:
+		problems = append(problems, "container runtime status check may not have completed yet: "+cri.Message(err))
+	default:
+		seen := map[string]*runtimeapi.RuntimeCondition{}
+		for _, c := range resp.GetStatus().GetConditions() {
+			seen[c.Type] = c
+		}
+		for _, want := range []struct{ kind, text string }{{runtimeapi.RuntimeReady, "container runtime not ready"}, {runtimeapi.NetworkReady, "container runtime network not ready"}} {
+			switch c := seen[want.kind]; {
+			case c == nil:
+				problems = append(problems, fmt.Sprintf("%s: %s not reported", want.text, want.kind))
+			case !c.Status:
+				unplugged = unplugged || want.kind == runtimeapi.NetworkReady
+				problems = append(problems, fmt.Sprintf("%s: %s=false reason:%s message:%s", want.text, c.Type, c.Reason, c.Message))
+			}
+		}
+	}
+	if m.wantsRange() {
+		problems = append(problems, "container runtime network not ready: the node has no podCIDR yet")
+	}
+	images := m.Images.List(ctx)
+	why := strings.Join(problems, ", ")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if images != nil {
+		m.listed = images
+	}
+	if err == nil {
+		m.handlers, m.able, m.strictGroups = nil, resp.GetRuntimeHandlers(), resp.GetFeatures().GetSupplementalGroupsPolicy()
+		for _, h := range m.able {
+			// Recursive read-only mounts are not the node's, whatever the runtime can.
+			m.handlers = append(m.handlers, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: new(false), UserNamespaces: new(h.GetFeatures().GetUserNamespaces())}})
+		}
+	}
+	changed := m.ready.reason != why
+	m.ready.reason, m.ready.unplugged = why, unplugged
+	return changed
+}
+
+// NetworkReady says whether pods with a network of their own can be made.
+func (m *Manager) NetworkReady() (bool, string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ready.reason == "", m.ready.reason
+}

@@ -1,0 +1,338 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package objectcache holds the objects of the API server that the node's pods refer to: ConfigMaps, Secrets, trust bundles and requests for
+// certificates. It follows each object by a watch of its own for as long as a pod refers to it (trust bundles that pods choose by signer and
+// labels by one watch for the signer, requests for pods' certificates by one for the node). A node never lists Secrets that none of its pods
+// refers to.
+//
+// A Manager may be used concurrently. The node registers a pod before it reads objects for the pod; an object that no registered pod refers
+// to is read from the API server.
+package objectcache
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// followWait is how long an object's first state is waited for.
+const followWait = 10 * time.Second
+
+// Manager holds the ConfigMaps, Secrets and trust bundles that the node's pods refer to.
+type Manager struct {
+	client kubernetes.Interface
+	node   string
+	notify func(users []types.UID)
+
+	mu      sync.Mutex
+	entries map[objectKey]*followed
+	running sync.WaitGroup
+}
+
+// New makes the manager of the node of the name. It calls notify with the pods that refer to an object when the object changes.
+func New(client kubernetes.Interface, node string, notify func(users []types.UID)) *Manager {
+	return &Manager{client: client, node: node, notify: notify, entries: map[objectKey]*followed{}}
+}
+
+// objectKey names what is followed: one object, or all whose field is the name.
+type objectKey struct{ kind, namespace, name string }
+
+func (k objectKey) String() string {
+	return k.kind + " " + cache.NewObjectName(k.namespace, k.name).String()
+}
+
+// resource is what a message of one that is not there says.
+func (k objectKey) resource() schema.GroupResource {
+	if k.kind == kindTrustBundle {
+		return certificatesv1.Resource(k.kind)
+	}
+	return corev1.Resource(k.kind)
+}
+
+// The kinds of what is followed.
+const (
+	kindConfigMap    = "configmap"
+	kindSecret       = "secret"
+	kindTrustBundle  = "clustertrustbundle"
+	kindTrustBundles = "clustertrustbundles of signer"
+
+	kindCertificateRequests = "podcertificaterequests of node"
+)
+
+// signerField is the field of a trust bundle by which those of a signer are found.
+const signerField = "spec.signerName"
+
+type followed struct {
+	informer cache.SharedIndexInformer
+	cancel   context.CancelFunc
+	users    map[types.UID]bool
+}
+
+// RegisterPod follows the objects that the pod refers to now, and no others for it. The context's values go with the requests; the
+// watches outlive it.
+func (m *Manager) RegisterPod(ctx context.Context, pod *corev1.Pod) {
+	m.use(ctx, pod.UID, references(pod))
+}
+
+// UnregisterPod forgets what the pod referred to.
+func (m *Manager) UnregisterPod(uid types.UID) { m.use(context.Background(), uid, nil) }
+
+// Stop ends all watches and waits for their end. No pod may be registered after it.
+func (m *Manager) Stop() {
+	m.mu.Lock()
+	for key, e := range m.entries {
+		e.cancel()
+		delete(m.entries, key)
+	}
+	m.mu.Unlock()
+	m.running.Wait()
+}
+
+// use follows the objects that the pod refers to from now on; none for a pod that is gone.
+func (m *Manager) use(ctx context.Context, uid types.UID, keys []objectKey) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	wanted := map[objectKey]bool{}
+	for _, key := range keys {
+		wanted[key] = true
+		e := m.entries[key]
+		if e == nil {
+			e = m.start(ctx, key)
+			m.entries[key] = e
+		}
+		e.users[uid] = true
+	}
+	for key, e := range m.entries {
+		if wanted[key] || !e.users[uid] {
+			continue
+		}
+		delete(e.users, uid)
+		if len(e.users) == 0 {
+			e.cancel()
+			delete(m.entries, key)
+		}
+	}
+}
+
+// follower says how the objects of a key are listed and watched.
+type follower struct {
+	example runtime.Object
+	list    func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error)
+	watch   func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
+	field   string // whose value is the key's name
+}
+
+func (m *Manager) follower(key objectKey) follower {
+	core := m.client.CoreV1()
+	switch key.kind {
+	case kindConfigMap:
+		api := core.ConfigMaps(key.namespace)
+		return follow(&corev1.ConfigMap{}, metav1.ObjectNameField, api.List, api.Watch)
+	case kindTrustBundle:
+		api := m.client.CertificatesV1().ClusterTrustBundles()
+		return follow(&certificatesv1.ClusterTrustBundle{}, metav1.ObjectNameField, api.List, api.Watch)
+	case kindTrustBundles:
+		api := m.client.CertificatesV1().ClusterTrustBundles()
+		return follow(&certificatesv1.ClusterTrustBundle{}, signerField, api.List, api.Watch)
+	case kindCertificateRequests:
+		api := m.client.CertificatesV1().PodCertificateRequests(metav1.NamespaceAll)
+		return follow(&certificatesv1.PodCertificateRequest{}, "spec.nodeName", api.List, api.Watch)
+	}
+	api := core.Secrets(key.namespace)
+	return follow(&corev1.Secret{}, metav1.ObjectNameField, api.List, api.Watch)
+}
+
+// follow makes a follower of a client's verbs.
+func follow[L runtime.Object](
+	example runtime.Object, field string,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) follower {
+	return follower{example: example, field: field, watch: watch, list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return list(ctx, options)
+	}}
+}
+
+func (m *Manager) start(ctx context.Context, key objectKey) *followed {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	f := m.follower(key)
+	tweak := func(options metav1.ListOptions) metav1.ListOptions {
+		options.FieldSelector = fields.OneTermEqualSelector(f.field, key.name).String()
+		return options
+	}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return f.list(ctx, tweak(options))
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return f.watch(ctx, tweak(options))
+		},
+	}
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, m.client), f.example, 0, cache.Indexers{})
+	e := &followed{informer: informer, cancel: cancel, users: map[types.UID]bool{}}
+	tell := func(obj any) {
+		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
+		}
+		if r, ok := obj.(*certificatesv1.PodCertificateRequest); ok {
+			m.notify([]types.UID{r.Spec.PodUID}) // the other users have others
+			return
+		}
+		if changed, ok := obj.(metav1.Object); ok && (f.field != metav1.ObjectNameField || changed.GetName() == key.name) {
+			m.notify(m.usersOf(key))
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: tell, UpdateFunc: func(_, obj any) { tell(obj) }, DeleteFunc: tell,
+	}); err != nil {
+		panic("a new informer takes no handler: " + err.Error())
+	}
+	m.running.Go(func() { informer.RunWithContext(ctx) })
+	return e
+}
+
+func (m *Manager) usersOf(key objectKey) []types.UID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []types.UID
+	if e := m.entries[key]; e != nil {
+		for uid := range e.users {
+			out = append(out, uid)
+		}
+	}
+	return out
+}
+
+// store holds what is followed, as it is once it is known; nil for what is not followed.
+func (m *Manager) store(ctx context.Context, key objectKey) (cache.Store, error) {
+	m.mu.Lock()
+	e := m.entries[key]
+	m.mu.Unlock()
+	if e == nil {
+		return nil, nil
+	}
+	// An object that cannot be followed (forbidden, say) must not hold its pod for ever.
+	ctx, cancel := context.WithTimeout(ctx, followWait)
+	defer cancel()
+	if !cache.WaitForCacheSync(ctx.Done(), e.informer.HasSynced) {
+		return nil, fmt.Errorf("wait for %s: %w", key, context.Cause(ctx))
+	}
+	return e.informer.GetStore(), nil
+}
+
+// get finds an object that is followed; one that is not is asked for.
+func get[T any](ctx context.Context, m *Manager, key objectKey, ask func() (*T, error)) (*T, error) {
+	store, err := m.store(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if store == nil {
+		return ask()
+	}
+	obj, ok, err := store.GetByKey(cache.NewObjectName(key.namespace, key.name).String())
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", key, err)
+	}
+	if !ok {
+		return nil, apierrors.NewNotFound(key.resource(), key.name)
+	}
+	return obj.(*T), nil
+}
+
+// ConfigMap returns one ConfigMap; it must not be changed.
+func (m *Manager) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	return get(ctx, m, objectKey{kindConfigMap, namespace, name}, func() (*corev1.ConfigMap, error) {
+		return m.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// Secret returns one Secret; it must not be changed.
+func (m *Manager) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	return get(ctx, m, objectKey{kindSecret, namespace, name}, func() (*corev1.Secret, error) {
+		return m.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// Token asks for a service account's token.
+func (m *Manager) Token(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	return m.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+}
+
+// Claim returns one claim.
+func (m *Manager) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	return m.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+// Volume returns one persistent volume.
+func (m *Manager) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	return m.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+}
+
+// references are what a pod's definition says that it needs of the API.
+func references(pod *corev1.Pod) []objectKey {
+	var out []objectKey
+	configMap := func(name string) { out = append(out, objectKey{kindConfigMap, pod.Namespace, name}) }
+	secret := func(name string) { out = append(out, objectKey{kindSecret, pod.Namespace, name}) }
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.ConfigMap != nil:
+			configMap(v.ConfigMap.Name)
+		case v.Secret != nil:
+			secret(v.Secret.SecretName)
+		case v.Projected != nil:
+			for _, s := range v.Projected.Sources {
+				if s.ConfigMap != nil {
+					configMap(s.ConfigMap.Name)
+				}
+				if s.Secret != nil {
+					secret(s.Secret.Name)
+				}
+				if s.ClusterTrustBundle != nil {
+					out = append(out, bundleReference(s.ClusterTrustBundle)...)
+				}
+				if s.PodCertificate != nil {
+					out = append(out, objectKey{kind: kindCertificateRequests, name: pod.Spec.NodeName})
+				}
+			}
+		}
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range list {
+			for _, from := range c.EnvFrom {
+				if from.ConfigMapRef != nil {
+					configMap(from.ConfigMapRef.Name)
+				}
+				if from.SecretRef != nil {
+					secret(from.SecretRef.Name)
+				}
+			}
+			for _, e := range c.Env {
+				if e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil {
+					configMap(e.ValueFrom.ConfigMapKeyRef.Name)
+				}
+				if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+					secret(e.ValueFrom.SecretKeyRef.Name)
+				}
+			}
+		}
+	}
+	for _, s := range pod.Spec.ImagePullSecrets {
+		secret(s.Name)
+	}
+	return out
+}

@@ -1,0 +1,397 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	corev1listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
+	"github.com/mortise-dev/mortise/internal/agent/backoff"
+	"github.com/mortise-dev/mortise/internal/agent/cgroups"
+	"github.com/mortise-dev/mortise/internal/agent/cni"
+	"github.com/mortise-dev/mortise/internal/agent/containerlog"
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/eviction"
+	"github.com/mortise-dev/mortise/internal/agent/hardware"
+	"github.com/mortise-dev/mortise/internal/agent/images"
+	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
+	"github.com/mortise-dev/mortise/internal/agent/objectcache"
+	"github.com/mortise-dev/mortise/internal/agent/probe"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+	"github.com/mortise-dev/mortise/internal/agent/shutdown"
+	"github.com/mortise-dev/mortise/internal/agent/static"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
+	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/agent/userns"
+	"github.com/mortise-dev/mortise/internal/agent/volumes"
+)
+
+// node is a running node.
+type node struct {
+	Options
+	client    kubernetes.Interface
+	cri       *cri.Client
+	config    runconfig.Node
+	resources allocatable.Node
+	volumes   *volumes.Manager
+	probes    *probe.Manager
+	objects   *objectcache.Manager
+	services  corev1listers.ServiceLister
+	recorder  record.EventRecorder
+	hooks     []hook
+	settings  settings
+	finds     *uplink.Addresses // which are the node's own to follow; nil: none
+
+	stats      *stats.Provider
+	images     *images.Manager
+	nodeStatus *nodestatus.Manager
+	eviction   *eviction.Manager
+	shutdown   *shutdown.Manager
+	static     *static.Manager
+	cgroups    *cgroups.Manager
+	users      *userns.Manager
+
+	containerBackoff *backoff.Table
+
+	port int32 // of the node's API
+
+	mu      sync.Mutex
+	workers map[types.UID]*worker
+	running sync.WaitGroup  // of workers
+	ctx     context.Context // of workers
+	synced  bool            // the pods of this node are all known
+	eased   chan struct{}   // closed when a pod that the node ends has ended, and made anew
+}
+
+// part is one of the things that a node does at the same time.
+type part struct {
+	name string
+	run  func(ctx context.Context) error // until ctx is done; nil: nothing runs
+	stop func()                          // called when all parts have ended; nil: nothing is to be done
+}
+
+// Run registers the node and makes its pods real, until ctx is done. Pods go on running
+// after it has returned.
+func Run(ctx context.Context, options Options) error {
+	o, err := options.withDefaults()
+	if err != nil {
+		return err
+	}
+	ctx = klog.NewContext(ctx, klog.Logger{})
+	runtime, err := cri.Dial(ctx, o.RuntimeEndpoint)
+	if err != nil {
+		return err
+	}
+	defer runtime.Close(context.WithoutCancel(ctx))
+
+	n := &node{
+		Options: o, client: o.Client, cri: runtime,
+		containerBackoff: backoff.New(o.restartPeriod()),
+		workers:          map[types.UID]*worker{}, eased: make(chan struct{}),
+	}
+	if err := n.prepare(ctx); err != nil {
+		return err
+	}
+	var listener net.Listener
+	if o.API != nil {
+		if listener, err = n.listen(); err != nil {
+			return err
+		}
+		defer listener.Close()
+	}
+	health, err := n.listenHealthz(ctx)
+	if err != nil {
+		return err
+	}
+	if health != nil {
+		defer health.Close()
+	}
+	outer := ctx
+	ctx, leave := shutdown.Outlast(ctx, n.Kubelet)
+	defer leave()
+	group, ctx := errgroup.WithContext(ctx)
+	n.ctx = ctx
+	stopEvents, err := n.recordEvents(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopEvents()
+	if err := n.makeRooms(ctx); err != nil {
+		return err
+	}
+	for _, there := range []prometheus.Collector{stats.NewCollector(n.NodeName, n.stats), n.images.Collector()} {
+		if err := n.Metrics.registry.Register(there); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+		defer n.Metrics.registry.Unregister(there)
+	}
+	n.nodeStatus.CheckRuntime(ctx)
+	all := informers.NewSharedInformerFactory(n.client, 0)
+	n.services = all.Core().V1().Services().Lister()
+
+	logs := containerlog.New(containerlog.Options{
+		Runtime: n.cri, Pods: n, Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: int(*n.Kubelet.ContainerLogMaxFiles),
+		Period: n.Kubelet.ContainerLogMonitorInterval.Duration, Clock: n.Clock, Logger: n.Logger,
+	})
+	following := &following{services: all}
+	parts := []part{
+		{name: "static pods", run: n.static.Run},
+		{name: "runtime watch", run: n.watchRuntime},
+		{name: "node addresses", run: n.followAddresses},
+		{name: "pod directories", run: n.collectGarbage},
+		{name: "log rotation", run: logs.Run},
+		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
+		{name: "eviction", run: n.eviction.Run},
+		{name: "shutdown", run: func(ctx context.Context) error { return n.shutdown.Run(outer, ctx, leave) }},
+		{name: "image collection", run: n.images.Collect},
+		{name: "healthz", run: func(ctx context.Context) error { return n.serveHealthz(ctx, health) }},
+		{name: "node API", run: func(ctx context.Context) error { return n.serve(ctx, listener) }},
+		// All above goes on without an API server; the next begins when there is one. The parts stop in this order: no new work first,
+		// then those who do it, then those whom they asked.
+		{name: "API server", run: func(ctx context.Context) error { return n.join(ctx, following, group.Go) }, stop: following.stop},
+		{name: "pod workers", stop: n.running.Wait},
+		{name: "object cache", stop: n.objects.Stop},
+		{name: "probes", stop: n.probes.Wait},
+	}
+	for _, p := range parts {
+		if p.run != nil {
+			group.Go(func() error { return p.run(ctx) })
+		}
+	}
+	err = group.Wait()
+	for _, p := range parts {
+		if p.stop != nil {
+			p.stop()
+		}
+	}
+	return err
+}
+
+// makeRooms makes the rooms that a node consists of, each from those before it.
+func (n *node) makeRooms(ctx context.Context) (err error) {
+	n.objects = objectcache.New(n.client, n.NodeName, n.wakeUsers)
+	n.volumes.Sources = n.objects
+	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {
+		n.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
+	}
+	n.stats = stats.NewProvider(stats.ProviderConfig{
+		Runtime: n.cri, Pods: n, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.RootDir, CgroupFS: n.CgroupFS,
+		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
+	})
+	meter := &eviction.Meter{Runtime: n.cri, Volumes: n.volumes, Resources: n.resources, Config: n.config, RootDir: n.RootDir, Logger: n.Logger}
+	if n.Measure == nil {
+		n.Measure = meter.Observe
+	}
+	if n.images, err = images.New(ctx, images.Config{
+		Runtime: n.cri, Secrets: n.objects, Pods: n, Measure: n.Measure, Kubelet: n.Kubelet, RootDir: n.RootDir,
+		Node: n.reference(), Events: n.recorder, Metrics: n.Metrics.images, Clock: n.Clock, Logger: n.Logger,
+	}); err != nil {
+		return err
+	}
+	n.nodeStatus = nodestatus.New(nodestatus.Config{
+		Client: n.client, Runtime: n.cri, Addresses: n.Addresses, Images: n.images, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
+		NodeName: n.NodeName, Labels: n.Labels, TLS: n.TLS, Port: n.port, Resources: n.resources,
+		Network: cni.Options{
+			Dir: n.CNIConfDir, BinDirs: n.CNIBinDirs, DataDir: n.CNIDataDir, Bridge: n.CNIBridge, MTU: n.PodMTU, Masquerade: !n.Masqueraded,
+		},
+		PodCIDR: n.PodCIDR,
+	})
+	if err := n.nodeStatus.InstallNetwork(); err != nil {
+		return err
+	}
+	n.Addresses.Tell(n.addressesChanged)
+	if n.users, err = userns.NewManager(ctx, userns.Options{
+		Dirs: n.volumes, Handlers: n.nodeStatus, Kubelet: n.Kubelet, RootDir: n.RootDir, MaxPods: n.resources.MaxPods,
+	}); err != nil {
+		return err
+	}
+	n.cgroups = cgroups.New(cgroups.Options{Pods: n, Config: n.config, Resources: n.resources, Kubelet: n.Kubelet, Root: n.CgroupFS})
+	n.hooks = hooks(n)
+	n.static = static.New(static.Config{
+		Client: n.client, Definitions: n, Workers: n, Deleter: n, Decode: n.DecodePods,
+		NodeName: n.NodeName, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
+	})
+	n.shutdown = shutdown.New(shutdown.Config{Pods: n, Killer: n, Status: n.nodeStatus, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger})
+	n.eviction = eviction.New(eviction.Config{
+		Pods: n, Killer: n, Images: n.images, Status: n.nodeStatus, Shutdown: n.shutdown, Meter: meter, Measure: n.Measure,
+		Kubelet: n.Kubelet, Thresholds: n.resources.Thresholds, Node: n.reference(), Events: n.recorder, Evictions: n.Metrics.evictions,
+		Clock: n.Clock, Logger: n.Logger,
+	})
+	return nil
+}
+
+// recordEvents makes the recorder of events, unless there is one. Stop ends it.
+func (n *node) recordEvents(ctx context.Context) (stop func(), err error) {
+	if n.recorder = n.Recorder; n.recorder != nil {
+		return func() {}, nil
+	}
+	client, err := n.eventClient()
+	if err != nil {
+		return nil, err
+	}
+	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	n.recorder = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: "kubelet", Host: n.NodeName})
+	return broadcaster.Shutdown, nil
+}
+
+// serve serves the node's API, if there is one.
+func (n *node) serve(ctx context.Context, listener net.Listener) error {
+	if listener == nil {
+		return nil
+	}
+	return n.API(ctx, n, listener)
+}
+
+// following are the informers that a node that has joined follows its pods by.
+type following struct {
+	services  informers.SharedInformerFactory
+	factories []informers.SharedInformerFactory
+}
+
+func (f *following) stop() {
+	for _, factory := range f.factories {
+		factory.Shutdown()
+	}
+}
+
+// join registers the node, starts the heartbeat beside itself, and follows the node's pods.
+func (n *node) join(ctx context.Context, f *following, start func(func() error)) error {
+	if err := n.nodeStatus.Register(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	podInformer, factories, err := n.follow(ctx, f.services)
+	f.factories = factories
+	if err != nil {
+		return err
+	}
+	start(func() error { return n.nodeStatus.Run(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), podInformer.HasSynced) {
+		return nil
+	}
+	n.mu.Lock()
+	n.synced = true
+	for _, w := range n.workers {
+		w.wake()
+	}
+	n.mu.Unlock()
+	n.static.LookForOrphans()
+	if n.Started != nil {
+		n.Started(n)
+	}
+	return nil
+}
+
+// prepare finds out what the node has, and makes its parts.
+func (n *node) prepare(ctx context.Context) error {
+	if err := hardware.Check(n.Kubelet); err != nil {
+		return err
+	}
+	machine, err := hardware.Look(n.RootDir)
+	if err != nil {
+		return err
+	}
+	if err := n.readSettings(machine); err != nil {
+		return err
+	}
+	if err := n.findAddresses(ctx); err != nil {
+		return err
+	}
+	driver, err := n.cri.CgroupDriver(ctx, driver(n.Kubelet))
+	if err != nil {
+		return err
+	}
+	n.config = runconfig.Node{
+		LogDir: n.LogDir, ClusterDNS: n.ClusterDNS, ClusterDomain: n.ClusterDomain, CgroupDriver: driver,
+		MemoryBytes: machine.Memory, LowestOOMScore: machine.LowestOOMScore,
+		CgroupRoot: n.Kubelet.CgroupRoot, Flat: !*n.Kubelet.CgroupsPerQOS, SeccompDefault: *n.Kubelet.SeccompDefault,
+		NoQuota: !*n.Kubelet.CPUCFSQuota, QuotaPeriod: n.Kubelet.CPUCFSQuotaPeriod.Duration,
+	}
+	n.config.Swap = runconfig.Swap{
+		Bound: hardware.BoundsSwap(), Unified: hardware.Unified(), Limited: n.Kubelet.MemorySwap.SwapBehavior == "LimitedSwap" && hardware.Unified(), Bytes: machine.Swap,
+	}
+	// With its gate off, a factor is only kubelet's old default.
+	if on, written := n.Kubelet.FeatureGates["MemoryQoS"]; n.Kubelet.MemoryThrottlingFactor != nil && hardware.Unified() && (on || !written) {
+		memory := n.resources.Allocatable()[corev1.ResourceMemory]
+		n.config.Throttle = runconfig.Throttle{Factor: *n.Kubelet.MemoryThrottlingFactor, Allocatable: memory.Value()}
+	}
+	for _, p := range machine.HugePages {
+		n.config.HugePages = append(n.config.HugePages, p.Size)
+	}
+	if text, err := os.ReadFile(*n.Kubelet.ResolverConfig); err == nil {
+		n.config.HostServers, n.config.HostSearches, n.config.HostOptions = runconfig.ParseResolvConf(string(text))
+	}
+	n.volumes = volumes.NewManager(&volumes.Host{
+		Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.resources.Allocatable(),
+	}, n.Options.Volumes)
+	n.probes = &probe.Manager{
+		Prober: &probe.Prober{Exec: n.execForProbe}, Clock: n.Clock,
+		Changed: n.wake, Report: n.reportProbe,
+	}
+	for _, dir := range []string{filepath.Join(n.RootDir, "pods"), n.LogDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make node's directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// follow starts the informers: this node's pods, and all services for the environment.
+func (n *node) follow(ctx context.Context, all informers.SharedInformerFactory) (cache.SharedIndexInformer, []informers.SharedInformerFactory, error) {
+	mine := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", n.NodeName).String()
+	}))
+	serviceInformer := all.Core().V1().Services().Informer()
+	pods := mine.Core().V1().Pods().Informer()
+	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { n.podTold(obj.(*corev1.Pod)) },
+		UpdateFunc: func(old, obj any) { n.podChanged(old.(*corev1.Pod), obj.(*corev1.Pod)) },
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			if pod, ok := obj.(*corev1.Pod); ok {
+				n.podDeleted(pod)
+			}
+		},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("follow pods: %w", err)
+	}
+	factories := []informers.SharedInformerFactory{all, mine}
+	own, err := n.nodeStatus.Informer()
+	if err != nil {
+		return nil, nil, err
+	}
+	if own != nil {
+		factories = append(factories, own)
+		own.Start(ctx.Done())
+	}
+	all.Start(ctx.Done())
+	// A pod's environment has the services that were there before it: they come first.
+	if !cache.WaitForCacheSync(ctx.Done(), serviceInformer.HasSynced) {
+		return pods, factories, nil
+	}
+	mine.Start(ctx.Done())
+	return pods, factories, nil
+}

@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package shutdown ends all pods before the node goes, where the kubelet configuration wants that: group by group of priorities, each with a
+// time of its own.
+package shutdown
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+)
+
+// What is said of a node that shuts down, in kubelet's words.
+const (
+	refusal = "Pod was rejected as the node is shutting down."
+	message = "Pod was terminated in response to imminent node shutdown."
+)
+
+// systemCritical is the priority from which on a pod counts as critical.
+const systemCritical = 2_000_000_000
+
+// groups are the priorities that pods are ended by, the least first, with the time that each group has; none where
+// pods are to run on.
+func groups(k *configv1beta1.KubeletConfiguration) []configv1beta1.ShutdownGracePeriodByPodPriority {
+	all, critical := k.ShutdownGracePeriod.Duration, k.ShutdownGracePeriodCriticalPods.Duration
+	out := slices.Clone(k.ShutdownGracePeriodByPodPriority)
+	if len(out) == 0 && all > 0 {
+		out = []configv1beta1.ShutdownGracePeriodByPodPriority{
+			{Priority: 0, ShutdownGracePeriodSeconds: int64((all - critical) / time.Second)},
+			{Priority: systemCritical, ShutdownGracePeriodSeconds: int64(critical / time.Second)},
+		}
+	}
+	slices.SortFunc(out, func(a, b configv1beta1.ShutdownGracePeriodByPodPriority) int {
+		return cmp.Compare(a.Priority, b.Priority)
+	})
+	return out
+}
+
+// groupOf is the group that a priority belongs to: the highest that is not above it, or the lowest.
+func groupOf(groups []configv1beta1.ShutdownGracePeriodByPodPriority, priority int32) int {
+	at := 0
+	for i, g := range groups {
+		if g.Priority <= priority {
+			at = i
+		}
+	}
+	return at
+}
+
+// Pods are the pods of the node.
+type Pods interface {
+	// ActivePods are the pods that run, or are about to, and that nobody ends yet. They must not be changed.
+	ActivePods() []*corev1.Pod
+}
+
+// Killer ends pods.
+type Killer interface {
+	// KillPod ends the pod with the reason and the message in its status, unless it is being ended already.
+	KillPod(pod types.UID, end podspec.End)
+	// Alive reports whether the pod has not ended yet.
+	Alive(pod types.UID) bool
+	// Killed is closed when the next pod that was killed has ended.
+	Killed() <-chan struct{}
+}
+
+// Status takes that the node is not ready any more.
+type Status interface {
+	SetShuttingDown()
+}
+
+// Config is what a Manager is made from. All of it is required.
+type Config struct {
+	Pods    Pods
+	Killer  Killer
+	Status  Status
+	Kubelet *configv1beta1.KubeletConfiguration
+	Clock   clock.WithTicker
+	Logger  *slog.Logger
+}
+
+// Manager ends the node's pods before the node goes.
+type Manager struct {
+	Config
+	shuttingDown atomic.Bool
+}
+
+// New makes the manager; Run does its work.
+func New(c Config) *Manager { return &Manager{Config: c} }
+
+// Outlast is a context that goes on after its parent until the pods have been ended, where the configuration wants them to be; else it ends
+// with its parent. Cancel frees it.
+func Outlast(ctx context.Context, k *configv1beta1.KubeletConfiguration) (inner context.Context, cancel context.CancelFunc) {
+	if len(groups(k)) == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithCancel(context.WithoutCancel(ctx))
+}
+
+// ShuttingDown reports whether the node shuts down.
+func (m *Manager) ShuttingDown() bool { return m.shuttingDown.Load() }
+
+// Refusal is why no pod may come to a node that shuts down; empty: pods may.
+func (m *Manager) Refusal() string {
+	if m.ShuttingDown() {
+		return refusal
+	}
+	return ""
+}
+
+// Run ends the node's pods, group by group, after outer is done, and then the node itself by cancel.
+func (m *Manager) Run(outer, inner context.Context, cancel context.CancelFunc) error {
+	all := groups(m.Kubelet)
+	if len(all) == 0 {
+		return nil
+	}
+	select {
+	case <-inner.Done():
+		return nil
+	case <-outer.Done():
+	}
+	defer cancel()
+	m.shuttingDown.Store(true)
+	m.Status.SetShuttingDown()
+	m.Logger.Info("the node shuts down: its pods are ended")
+	for i, g := range all {
+		var uids []types.UID
+		for _, pod := range m.Pods.ActivePods() {
+			priority := int32(0)
+			if pod.Spec.Priority != nil {
+				priority = *pod.Spec.Priority
+			}
+			if groupOf(all, priority) != i {
+				continue
+			}
+			seconds := g.ShutdownGracePeriodSeconds
+			if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
+				seconds = min(seconds, *own)
+			}
+			m.Killer.KillPod(pod.UID, podspec.End{Reason: "Terminated", Message: message, Grace: seconds, Disrupted: true})
+			uids = append(uids, pod.UID)
+		}
+		m.awaitEnd(inner, uids, time.Duration(g.ShutdownGracePeriodSeconds)*time.Second)
+	}
+	return nil
+}
+
+// awaitEnd waits until the pods have ended, and that is written, or the time is over.
+func (m *Manager) awaitEnd(ctx context.Context, uids []types.UID, most time.Duration) {
+	timer := m.Clock.NewTimer(most)
+	defer timer.Stop()
+	for {
+		eased := m.Killer.Killed()
+		if !slices.ContainsFunc(uids, m.Killer.Alive) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C():
+			return
+		case <-eased:
+		}
+	}
+}

@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/agent/safepath"
+)
+
+// Manager makes the volumes of all pods. Calls for different pods may be concurrent,
+// those for one pod may not.
+type Manager struct {
+	*Host
+	plugins []Plugin
+}
+
+// NewManager makes a manager of these plug-ins.
+func NewManager(host *Host, factories []Factory) *Manager {
+	m := &Manager{Host: host}
+	for _, factory := range factories {
+		m.plugins = append(m.plugins, factory(host))
+	}
+	return m
+}
+
+// SetUp makes the pod's volumes, or brings them up to date.
+func (m *Manager) SetUp(ctx context.Context, pod *corev1.Pod, podIPs []string) error {
+	for _, dir := range []string{"volumes", "plugins", "containers"} {
+		if err := os.MkdirAll(filepath.Join(m.PodDir(pod.UID), dir), 0o750); err != nil {
+			return fmt.Errorf("make pod directory: %w", err)
+		}
+	}
+	var failed []error
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if err := m.setUp(ctx, pod, v, podIPs); err != nil {
+			failed = append(failed, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (m *Manager) setUp(ctx context.Context, pod *corev1.Pod, v *corev1.Volume, podIPs []string) error {
+	spec, plugin, err := m.find(ctx, pod, v)
+	if err != nil {
+		return err
+	}
+	spec.PodIPs = podIPs
+	return plugin.SetUp(ctx, spec)
+}
+
+// find resolves a volume and finds its plug-in.
+func (m *Manager) find(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (*Spec, Plugin, error) {
+	spec := &Spec{Pod: pod, Volume: v}
+	if v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
+		if err := m.resolve(ctx, spec); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, plugin := range m.plugins {
+		if plugin.CanSupport(spec) {
+			return spec, plugin, nil
+		}
+	}
+	if spec.PersistentVolume != nil {
+		return nil, nil, fmt.Errorf("persistent volume %s is of a kind that this node does not support", spec.Name())
+	}
+	return nil, nil, fmt.Errorf("volume %s is of a kind that this node does not support", v.Name)
+}
+
+// resolve follows a claim to its persistent volume. The claim of an ephemeral volume has the pod's name and the volume's.
+func (m *Manager) resolve(ctx context.Context, spec *Spec) error {
+	name := spec.Pod.Name + "-" + spec.Volume.Name
+	if spec.Volume.PersistentVolumeClaim != nil {
+		name = spec.Volume.PersistentVolumeClaim.ClaimName
+	}
+	claim, err := m.Sources.Claim(ctx, spec.Pod.Namespace, name)
+	if err != nil {
+		return fmt.Errorf("get claim %s: %w", name, err)
+	}
+	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
+		return fmt.Errorf("claim %s is not bound", name)
+	}
+	pv, err := m.Sources.Volume(ctx, claim.Spec.VolumeName)
+	if err != nil {
+		return fmt.Errorf("get persistent volume %s: %w", claim.Spec.VolumeName, err)
+	}
+	spec.Claim, spec.PersistentVolume = claim, pv
+	return nil
+}
+
+// Path is where the volume lies on the node.
+func (m *Manager) Path(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, error) {
+	spec, plugin, err := m.find(ctx, pod, v)
+	if err != nil {
+		return "", err
+	}
+	return path(plugin, spec)
+}
+
+func path(plugin Plugin, spec *Spec) (string, error) {
+	if path := plugin.Path(spec); path != "" {
+		return path, nil
+	}
+	return "", fmt.Errorf("volume %s has no path", spec.Volume.Name)
+}
+
+// Measure is where the volume lies, and how its usage is measured.
+func (m *Manager) Measure(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, Measure, error) {
+	spec, plugin, err := m.find(ctx, pod, v)
+	if err != nil {
+		return "", NotMeasured, err
+	}
+	return plugin.Path(spec), plugin.Attributes(spec).Measure, nil
+}
+
+// NextRenewal is when the first of the pod's volumes has to be set up again without any other cause; zero: by no clock.
+func (m *Manager) NextRenewal(pod types.UID) time.Time {
+	var first time.Time
+	for _, plugin := range m.plugins {
+		if r, ok := plugin.(Renewer); ok {
+			if next := r.NextRenewal(pod); first.IsZero() || !next.IsZero() && next.Before(first) {
+				first = next
+			}
+		}
+	}
+	return first
+}
+
+// TearDown takes away the pod's volumes, as they are found on the disk, and then all of its directory. Data that are not the
+// node's own (hostPath) are never in it. Links that containers made are removed, not followed.
+func (m *Manager) TearDown(ctx context.Context, pod types.UID) error {
+	// Parts of volumes are bound there, and keep them from being unmounted.
+	if err := m.unmount(filepath.Join(m.PodDir(pod), "volume-subpaths")); err != nil {
+		return err
+	}
+	found, err := m.reconstruct(pod)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, plugin := range m.plugins {
+		for _, volume := range found[escape(plugin.Name())] {
+			if err := plugin.TearDown(ctx, volume); err != nil {
+				failed = append(failed, fmt.Errorf("UnmountVolume.TearDown failed for volume %q: %w", volume.Name, err))
+			}
+		}
+	}
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	// What no plug-in knows is left from another release or another agent. Removing what lies under a mount that is still there
+	// would remove somebody's data.
+	dir := m.PodDir(pod)
+	if err := m.unmount(dir); err != nil {
+		return fmt.Errorf("unmount volumes of pod %s: %w", pod, err)
+	}
+	for _, plugin := range m.plugins {
+		if r, ok := plugin.(Renewer); ok {
+			r.ForgetPod(pod)
+		}
+	}
+	if err := safepath.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove directory of pod %s: %w", pod, err)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package projected
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/agent/volumes/atomicwriter"
+)
+
+func (p *plugin) tokenFile(
+	ctx context.Context, pod *corev1.Pod, source *corev1.ServiceAccountTokenProjection, mode *int32,
+) (map[string]atomicwriter.File, error) {
+	token, err := p.token(ctx, pod, source)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]atomicwriter.File{path.Clean(source.Path): credentialFile(pod, []byte(token), mode)}, nil
+}
+
+// credentialFile is a file for the pod's user alone, or for its group, if the definition names one.
+func credentialFile(pod *corev1.Pod, data []byte, mode *int32) atomicwriter.File {
+	file := atomicwriter.File{Data: data, Mode: atomicwriter.Mode(nil, mode)}
+	if user := soleUser(pod); user != nil {
+		file.Mode, file.Owner = 0o600, user
+	} else if pod.Spec.SecurityContext != nil && pod.Spec.SecurityContext.FSGroup != nil {
+		file.Mode = 0o600
+	}
+	return file
+}
+
+// soleUser is the user that all containers run as, if the definition says so.
+func soleUser(pod *corev1.Pod) *int64 {
+	var common *int64
+	if pod.Spec.SecurityContext != nil {
+		common = pod.Spec.SecurityContext.RunAsUser
+	}
+	var user *int64
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			own := common
+			if sc := list[i].SecurityContext; sc != nil && sc.RunAsUser != nil {
+				own = sc.RunAsUser
+			}
+			if own == nil || user != nil && *user != *own {
+				return nil
+			}
+			user = own
+		}
+	}
+	return user
+}
+
+// tokenCache holds tokens until a fifth of their life is left.
+type tokenCache struct {
+	mu     sync.Mutex
+	tokens map[tokenKey]cachedToken
+}
+
+type tokenKey struct {
+	uid      types.UID
+	audience string
+	seconds  int64
+}
+
+type cachedToken struct {
+	token         string
+	renewAt, ends time.Time
+}
+
+func (c *tokenCache) forget(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.tokens {
+		if key.uid == uid {
+			delete(c.tokens, key)
+		}
+	}
+}
+
+// next is when the first of the pod's tokens has to be renewed; zero without any.
+func (c *tokenCache) next(pod types.UID) (first time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, t := range c.tokens {
+		if key.uid == pod {
+			first = sooner(first, t.renewAt)
+		}
+	}
+	return first
+}
+
+func (p *plugin) token(ctx context.Context, pod *corev1.Pod, source *corev1.ServiceAccountTokenProjection) (string, error) {
+	var seconds int64 = 3600
+	if source.ExpirationSeconds != nil {
+		seconds = *source.ExpirationSeconds
+	}
+	key := tokenKey{pod.UID, source.Audience, seconds}
+	now := p.host.Clock.Now()
+	p.tokens.mu.Lock()
+	cached, ok := p.tokens.tokens[key]
+	p.tokens.mu.Unlock()
+	if ok && now.Before(cached.renewAt) {
+		return cached.token, nil
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	if source.Audience != "" {
+		request.Spec.Audiences = []string{source.Audience}
+	}
+	account := pod.Spec.ServiceAccountName
+	if account == "" {
+		account = "default"
+	}
+	answer, err := p.host.Sources.Token(ctx, pod.Namespace, account, request)
+	switch {
+	case err != nil && !ok:
+		return "", fmt.Errorf("failed to fetch token: %w", err) // upstream's words
+	case err != nil && !now.Before(cached.ends):
+		return "", fmt.Errorf("token expired and refresh failed: %w", err) // upstream's words
+	case err != nil:
+		return cached.token, nil // the next round tries again
+	}
+	life := answer.Status.ExpirationTimestamp.Sub(now)
+	if life <= 0 {
+		life = time.Duration(seconds) * time.Second
+	}
+	renew := min(life*4/5, 24*time.Hour)
+	p.tokens.mu.Lock()
+	defer p.tokens.mu.Unlock()
+	if p.tokens.tokens == nil {
+		p.tokens.tokens = map[tokenKey]cachedToken{}
+	}
+	p.tokens.tokens[key] = cachedToken{answer.Status.Token, now.Add(renew), now.Add(life)}
+	return answer.Status.Token, nil
+}

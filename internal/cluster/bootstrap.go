@@ -1,0 +1,247 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/component-helpers/auth/rbac/reconciliation"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/discovery"
+	"github.com/mortise-dev/mortise/internal/apiserver/registry"
+	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+// bootstrapper makes the objects that every cluster has, and repairs them.
+type bootstrapper struct {
+	server     *apiserver.Server
+	self       components
+	encryption encrypting
+	log        *slog.Logger
+}
+
+// makeObjects makes the objects that every cluster has, in one commit, and gives those that were changed while the server
+// was away what they must at least say. It returns all of them, and those that it found.
+func (b *bootstrapper) makeObjects(
+	ctx context.Context, o bootstrap.Options,
+) (objects []bootstrap.Object, found []resource.Object, err error) {
+	objects = bootstrap.Objects(o)
+	found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
+	if err != nil && b.encryption.ill(ctx) { // config maps may be what cannot be sealed or read yet; they are kept all the same
+		b.log.WarnContext(ctx, "make what every cluster has; now without the config maps", "error", err)
+		objects = slices.DeleteFunc(objects, func(o bootstrap.Object) bool { return o.Resource == configMaps })
+		found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("make what every cluster has: %w", err)
+	}
+	b.repairAll(ctx, objects, found)
+	return objects, found, nil
+}
+
+func bootstrapObjects(objects []bootstrap.Object) []registry.BootstrapObject {
+	out := make([]registry.BootstrapObject, len(objects))
+	for i, o := range objects {
+		out[i] = registry.BootstrapObject{Resource: o.Resource, Object: o.Object, Finish: o.Finish, Fields: o.Fields}
+	}
+	return out
+}
+
+// keep repairs some of the objects whenever somebody changes them. Roles, registrations and the rest are looked at when a server
+// starts.
+func (b *bootstrapper) keep(objects []bootstrap.Object) {
+	var kept []bootstrap.Object
+	for _, o := range objects {
+		switch o.Object.(type) {
+		case *flowcontrolv1.FlowSchema, *flowcontrolv1.PriorityLevelConfiguration, *networkingv1.ServiceCIDR:
+			kept = append(kept, o)
+		}
+	}
+	plants := bootstrapObjects(kept)
+	b.server.Repair(func(ctx context.Context) error {
+		found, err := b.server.CreateMissing(ctx, plants)
+		b.repairAll(ctx, kept, found)
+		return errors.Join(err, b.dropFormer(ctx, kept))
+	})
+}
+
+// stay renews the server's lease until ctx ends, and each time calls also.
+func (b *bootstrapper) stay(ctx context.Context, lease string, also func()) {
+	t := time.NewTicker(bootstrap.LeaseSeconds * time.Second / 6)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			also()
+			leases := schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+			_, err := b.server.Backend().Update(ctx, leases, metav1.NamespaceSystem, lease, false, func(obj resource.Object) error {
+				renewed := metav1.NewMicroTime(now)
+				obj.(*coordinationv1.Lease).Spec.RenewTime = &renewed
+				return nil
+			})
+			if err != nil && ctx.Err() == nil {
+				b.log.WarnContext(ctx, "renew the server's lease", "name", lease, "error", err)
+			}
+		}
+	}
+}
+
+// repairAll repairs what was found of the objects.
+func (b *bootstrapper) repairAll(ctx context.Context, objects []bootstrap.Object, found []resource.Object) {
+	for i, is := range found {
+		if is == nil {
+			continue
+		}
+		if err := b.repair(ctx, objects[i], is); err != nil {
+			b.log.ErrorContext(ctx, "repair an object of the server's own", "resource", objects[i].Resource, "name", is.GetName(), "error", err)
+		}
+	}
+}
+
+// identity is a server's name among those of its store, as upstream makes it of the host's.
+func identity(hostname string) string {
+	var named []byte
+	for _, part := range []string{hostname, "kube-apiserver"} {
+		named = append(binary.BigEndian.AppendUint16(named, uint16(len(part))), part...)
+	}
+	hash := sha256.Sum256(named)
+	return "apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(hash[:16]))
+}
+
+// served are the group-versions that the server answers itself, save that of registrations, which is not registered.
+func served(server *apiserver.Server) []bootstrap.GroupVersion {
+	var out []bootstrap.GroupVersion
+	seen := map[schema.GroupVersion]bool{{Group: apiregistrationv1.GroupName, Version: "v1"}: true}
+	custom := map[*resource.Descriptor]bool{}
+	for _, d := range server.Definitions().Descriptors() {
+		custom[d] = true
+	}
+	for _, d := range server.Kinds() {
+		if custom[d] {
+			continue
+		}
+		for _, v := range d.Versions {
+			gv := schema.GroupVersion{Group: d.Group, Version: v.Name}
+			if v.Unserved || seen[gv] {
+				continue
+			}
+			seen[gv] = true
+			group, version := discovery.Priorities(gv)
+			out = append(out, bootstrap.GroupVersion{GroupVersion: gv, GroupPriority: int32(group), VersionPriority: int32(version)})
+		}
+	}
+	return out
+}
+
+// repair gives is what want says and it lacks. Roles and bindings keep what was added to them, and follow unless their
+// annotation forbids it; flow schemas and levels follow where theirs says so.
+func (b *bootstrapper) repair(ctx context.Context, want bootstrap.Object, is resource.Object) error {
+	switch w := want.Object.(type) {
+	case *rbacv1.ClusterRole:
+		return b.repairRole(w, is.(*rbacv1.ClusterRole))
+	case *rbacv1.Role:
+		if r := is.(*rbacv1.Role); apiequality.Semantic.DeepEqual(w.Rules, r.Rules) && says(&w.ObjectMeta, r) {
+			return nil
+		}
+		c := b.self.ownClient()
+		o := reconciliation.ReconcileRoleOptions{
+			Role: reconciliation.RoleRuleOwner{Role: w.DeepCopy()}, Confirm: true,
+			Client: reconciliation.RoleModifier{Client: c.RbacV1(), NamespaceClient: c.CoreV1().Namespaces()},
+		}
+		_, err := o.Run()
+		return err
+	case *rbacv1.ClusterRoleBinding:
+		if is := is.(*rbacv1.ClusterRoleBinding); apiequality.Semantic.DeepEqual(w.Subjects, is.Subjects) && w.RoleRef == is.RoleRef &&
+			says(&w.ObjectMeta, is) {
+			return nil
+		}
+		o := reconciliation.ReconcileRoleBindingOptions{
+			RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: w.DeepCopy()}, Confirm: true,
+			Client: reconciliation.ClusterRoleBindingClientAdapter{Client: b.self.ownClient().RbacV1().ClusterRoleBindings()},
+		}
+		_, err := o.Run()
+		return err
+	case *rbacv1.RoleBinding:
+		if is := is.(*rbacv1.RoleBinding); apiequality.Semantic.DeepEqual(w.Subjects, is.Subjects) && w.RoleRef == is.RoleRef &&
+			says(&w.ObjectMeta, is) {
+			return nil
+		}
+		c := b.self.ownClient()
+		o := reconciliation.ReconcileRoleBindingOptions{
+			RoleBinding: reconciliation.RoleBindingAdapter{RoleBinding: w.DeepCopy()}, Confirm: true,
+			Client: reconciliation.RoleBindingClientAdapter{Client: c.RbacV1(), NamespaceClient: c.CoreV1().Namespaces()},
+		}
+		_, err := o.Run()
+		return err
+	case *flowcontrolv1.FlowSchema:
+		return b.repairFlowSchema(ctx, w, is.(*flowcontrolv1.FlowSchema))
+	case *flowcontrolv1.PriorityLevelConfiguration:
+		return b.repairPriorityLevel(ctx, w, is.(*flowcontrolv1.PriorityLevelConfiguration))
+	case *coordinationv1.Lease:
+		l := is.(*coordinationv1.Lease).DeepCopy()
+		l.Labels, l.Annotations, l.Spec = w.Labels, w.Annotations, w.Spec
+		_, err := b.self.ownClient().CoordinationV1().Leases(l.Namespace).Update(ctx, l, metav1.UpdateOptions{})
+		return err
+	case *apiregistrationv1.APIService:
+		if a := is.(*apiregistrationv1.APIService); a.Labels[automanaged] == "" || apiequality.Semantic.DeepEqual(w.Spec, a.Spec) {
+			return nil
+		}
+		_, err := b.server.Backend().Update(ctx, want.Resource, "", is.GetName(), false, func(obj resource.Object) error {
+			obj.(*apiregistrationv1.APIService).Spec = w.Spec
+			return nil
+		})
+		return err
+	}
+	return nil
+}
+
+func (b *bootstrapper) repairRole(w, r *rbacv1.ClusterRole) error {
+	same := apiequality.Semantic.DeepEqual(w.AggregationRule, r.AggregationRule) &&
+		(w.AggregationRule != nil || apiequality.Semantic.DeepEqual(w.Rules, r.Rules)) // those of an aggregate are gathered
+	if same && says(&w.ObjectMeta, r) {
+		return nil
+	}
+	o := reconciliation.ReconcileRoleOptions{
+		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: w.DeepCopy()}, Confirm: true,
+		Client: reconciliation.ClusterRoleModifier{Client: b.self.ownClient().RbacV1().ClusterRoles()},
+	}
+	_, err := o.Run()
+	return err
+}
+
+// says is true if is has all labels and annotations of want.
+func says(want, is metav1.Object) bool {
+	for key, value := range want.GetLabels() {
+		if is.GetLabels()[key] != value {
+			return false
+		}
+	}
+	for key := range want.GetAnnotations() {
+		if _, ok := is.GetAnnotations()[key]; !ok {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"sync"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/builtin"
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
+	"github.com/mortise-dev/mortise/internal/election"
+	"github.com/mortise-dev/mortise/internal/lifecycle"
+)
+
+// selectControllers returns those of a selection, the built-in ones and those of third parties.
+func (c *settings) selectControllers(selection []string) ([]controllers.Controller, error) {
+	return controllers.Select(append(builtin.Controllers(), c.Extensions.Controllers...), selection)
+}
+
+// layout is what controllers know of the cluster: its layout, and what the options say.
+func (c *settings) layout(material *serving.Material, advertised netip.AddrPort, tokens controllers.TokenSigner) controllers.Cluster {
+	o := &c.APIServer.Controllers
+	n := &o.Nodes
+	return controllers.Cluster{
+		RootCA: material.CA.CertPEM, Signer: &controllers.Authority{Certificate: material.CA.Certificate, Key: material.CA.Key},
+		PodCIDRs: c.podCIDRs, ServiceCIDR: c.serviceCIDRs[0],
+		AdvertiseAddress: advertised.Addr(), AdvertisePort: int(advertised.Port()), Tokens: tokens, Initializers: c.APIServer.Admission.Initializers,
+
+		Signers: c.signing.signers(), SigningLife: orZero(o.Signing.Duration), PodRootCA: c.signing.rootCA,
+
+		FinishedPods: o.FinishedPods, MirroredAddresses: orZero(o.MirroredAddresses), LegacyTokenPeriod: orZero(o.LegacyTokenPeriod),
+		Endpoints: controllers.Endpoints{
+			PerSlice: orZero(o.Endpoints.PerSlice), Batch: orZero(o.Endpoints.Batch), SliceBatch: orZero(o.Endpoints.SliceBatch),
+			MirrorBatch: orZero(o.Endpoints.MirrorBatch),
+		},
+		Syncs: o.Syncs, QuotaPeriod: orZero(o.QuotaPeriod), NodeMaskIPv4: c.nodeMasks.IPv4, NodeMaskIPv6: c.nodeMasks.IPv6,
+		NodeHealth: controllers.NodeHealth{
+			Grace: orZero(n.Grace), StartupGrace: orZero(n.StartupGrace), Period: orZero(n.Period),
+			EvictionRate: n.EvictionRate, SecondaryEvictionRate: n.SecondaryEvictionRate,
+			LargeZone: n.LargeZone, UnhealthyZone: n.UnhealthyZone,
+		},
+	}
+}
+
+// runControllers runs the selected controllers. What it returns is closed when their caches are filled, or when another server turns
+// out to be the one that runs them.
+func (c *settings) runControllers(
+	ctx context.Context, self components, layout controllers.Cluster, metrics *controllers.Metrics, clients *lifecycle.Group,
+) (<-chan struct{}, error) {
+	selection := c.Controllers
+	if c.bare { // a server publishes itself, alone too
+		selection = []string{kubernetesservice.Name}
+	}
+	selected, err := c.selectControllers(selection)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	settled, manager := sync.OnceFunc(func() { close(done) }), self.manager()
+	run := func(selected []controllers.Controller, ready func()) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return controllers.Run(ctx, selected, manager, controllers.Options{
+				As: self.asController, Logger: c.Logger.With("part", "controllers"), Ready: ready, Cluster: layout, Metrics: metrics,
+			})
+		}
+	}
+	own, shared := divide(selected)
+	if !c.elects() || len(shared) == 0 {
+		clients.Run(ctx, "controllers", run(selected, settled))
+		return done, nil
+	}
+	const component = "kube-controller-manager"
+	e := c.APIServer.Controllers.Election
+	options := election.Options{Component: component, Namespace: cmp.Or(e.Namespace, "kube-system"), Name: cmp.Or(e.Name, component)}
+	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = e.Durations()
+	clients.Run(ctx, "controllers", run(own, nil))
+	candidate := candidate{config: manager, metrics: metrics, log: c.Logger, seen: settled}
+	clients.Run(ctx, "controllers", candidate.elected(options, run(shared, settled)))
+	return done, nil
+}
+
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

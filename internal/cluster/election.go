@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
+	"github.com/mortise-dev/mortise/internal/election"
+)
+
+// candidate takes part in the election of the one server that runs a part.
+type candidate struct {
+	config  *rest.Config // as the part
+	metrics *controllers.Metrics
+	log     *slog.Logger
+	seen    func() // called when another server turns out to hold the Lease; nil: nobody wants to know
+}
+
+// elected runs a part while this server holds the Lease that the options name.
+func (c candidate) elected(options election.Options, run func(context.Context) error) func(context.Context) error {
+	component := options.Component
+	host, err := os.Hostname()
+	if err != nil {
+		host = component
+	}
+	options.Identity, options.Logger = host+"_"+string(uuid.NewUUID()), c.log.With("part", component)
+	options.Leader = func(holds bool) {
+		c.metrics.Leading(component, holds)
+		if !holds && c.seen != nil {
+			c.seen()
+		}
+	}
+	return func(ctx context.Context) error { return election.Run(ctx, c.config, options, run) }
+}
+
+// elects tells whether servers elect one that works. Nobody else can have a store in memory, or in a directory that is locked:
+// by default a server need not ask.
+func (c *settings) elects() bool { return orZero(c.APIServer.Controllers.Election.Elect) }
+
+// divide takes those controllers out that each server runs for itself.
+func divide(selected []controllers.Controller) (own, shared []controllers.Controller) {
+	for _, c := range selected {
+		if c.Name == kubernetesservice.Name {
+			own = append(own, c)
+		} else {
+			shared = append(shared, c)
+		}
+	}
+	return own, shared
+}

@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/internal/apiserver"
+)
+
+// flowControl is what the settings say of it, for the API server.
+func flowControl(f *options.FlowControl) apiserver.FlowControl {
+	out := apiserver.FlowControl{
+		MaxReads: f.MaxRequestsInflight, MaxWrites: f.MaxMutatingRequestsInflight,
+		Plain: f.PriorityAndFairness != nil && !*f.PriorityAndFairness,
+	}
+	out.Bounds = apiserver.Bounds{
+		Connections: f.Connections, ConnectionsPerClient: f.ConnectionsPerClient, Streams: f.MaxStreams, BodyBytes: f.BodyBytes,
+		Watches: f.Watches, GoawayChance: f.GoawayChance,
+	}
+	if f.RequestTimeout != nil {
+		out.RequestTimeout = *f.RequestTimeout
+	}
+	return out
+}

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"net/http"
+	"slices"
+
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/internal/agent/simulated"
+	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize/modes"
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
+)
+
+// The components of this process ask the API as those that they would be in processes of their own: the scheduler as
+// system:kube-scheduler, a controller as its service account in kube-system, a node as system:node:NAME in system:nodes.
+// So roles bind them, the Node authorizer and NodeRestriction narrow nodes, and audit and flow control tell them apart.
+// The server itself is system:apiserver, an administrator.
+//
+// Roles bind where RBAC decides. A server that is told to decide in other ways knows nothing of components: there they
+// are administrators too, under their names, since a cluster that comes as one has to work as one.
+
+// components makes the client configurations of the components of this process.
+type components struct {
+	server *apiserver.Server
+	modes  *modes.Settings
+}
+
+// as is an in-process client configuration.
+func (c components) as(u user.Info) *rest.Config {
+	config := c.server.Config(u)
+	config.QPS = -1
+	return config
+}
+
+// own is the server as a client of itself.
+func (c components) own() *rest.Config {
+	config := c.as(apiserverUser())
+	config.UserAgent = "kube-apiserver"
+	return config
+}
+
+func (c components) ownClient() kubernetes.Interface { return kubernetes.NewForConfigOrDie(c.own()) }
+
+func apiserverUser() *user.DefaultInfo {
+	return &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
+}
+
+// component is one whom roles bind.
+func (c components) component(name string, groups ...string) *user.DefaultInfo {
+	return c.decidedBy(modes.RBAC, &user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)})
+}
+
+// nodeUser is one whom the Node authorizer knows.
+func (c components) nodeUser(name string) *user.DefaultInfo {
+	u := &user.DefaultInfo{Name: "system:node:" + name, Groups: []string{user.NodesGroup, user.AllAuthenticated}}
+	return c.decidedBy(modes.Node, u)
+}
+
+// decidedBy makes u an administrator where the authorizer that knows u is not asked.
+func (c components) decidedBy(mode string, u *user.DefaultInfo) *user.DefaultInfo {
+	if !c.modes.Has(mode) {
+		u.Groups = append(u.Groups, user.SystemPrivilegedGroup)
+	}
+	return u
+}
+
+// asController is how a controller asks. One that third parties bring has a service account's name, and no role is written
+// for it: it is an administrator.
+func (c components) asController(name string) *rest.Config {
+	if name == kubernetesservice.Name {
+		return c.as(apiserverUser()) // upstream's server does this itself
+	}
+	account, known := controllers.Account(name)
+	switch {
+	case !known:
+		account = name
+	case account == "":
+		return c.manager()
+	}
+	const namespace = "kube-system"
+	u := c.component(serviceaccount.MakeUsername(namespace, account), serviceaccount.MakeGroupNames(namespace)...)
+	if !known && !slices.Contains(u.Groups, user.SystemPrivilegedGroup) {
+		u.Groups = append(u.Groups, user.SystemPrivilegedGroup)
+	}
+	return c.as(u)
+}
+
+// asNodes is how simulated nodes ask: each as itself. What is read for all of them, no node may read; it is read as for
+// the controllers.
+func (c components) asNodes() *rest.Config {
+	config := c.manager()
+	config.Transport = &byNode{components: c, all: config.Transport}
+	return config
+}
+
+// manager is how the controllers ask together.
+func (c components) manager() *rest.Config { return c.as(c.component(controllers.Manager)) }
+
+// byNode asks as the node that a request is made for.
+type byNode struct {
+	components
+	all http.RoundTripper
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (b *byNode) RoundTrip(r *http.Request) (*http.Response, error) {
+	if name, ok := simulated.NodeFrom(r.Context()); ok {
+		return b.server.Config(b.nodeUser(name)).Transport.RoundTrip(r)
+	}
+	return b.all.RoundTrip(r)
+}

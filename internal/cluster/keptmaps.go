@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
+	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
+	"github.com/mortise-dev/mortise/internal/lifecycle"
+	"github.com/mortise-dev/mortise/resource"
+)
+
+var configMaps = schema.GroupResource{Resource: "configmaps"}
+
+// leaveFor is for how long the ConfigMap of trusts stays as somebody made it, as with upstream.
+const leaveFor = time.Minute
+
+// mapKeeper keeps the config maps that the API server publishes.
+type mapKeeper struct {
+	server *apiserver.Server
+	self   components
+	trusts func() *trusts // as they are now
+}
+
+// keepAll has the API server see to the config maps. Found are the objects of the start that were there. It returns a function that asks
+// for a look at the trusts: certificates expire.
+func (k *mapKeeper) keepAll(
+	ctx context.Context, found []resource.Object, s *authenticate.Settings, encryption encrypting, group *lifecycle.Group,
+) (look func()) {
+	look = k.server.Keep(bootstrap.AuthenticationName, leaveFor, k.publishTrusts)
+	if s.ClientCAs != nil {
+		s.ClientCAs.OnChange(look)
+	}
+	if s.FrontProxy != nil {
+		s.FrontProxy.Authorities.OnChange(look)
+	}
+	made := true
+	for _, is := range found {
+		if m, ok := is.(*corev1.ConfigMap); ok && m.Name == bootstrap.TrackingName {
+			made = false
+		}
+	}
+	t := &tracking{mapKeeper: k}
+	if made {
+		t.made = time.Now()
+	}
+	lookAtTracking := k.server.Keep(bootstrap.TrackingName, 0, t.keep)
+	if encryption.ill(ctx) {
+		group.Go(ctx, func(ctx context.Context) {
+			if encryption.transformers.Await(ctx, func(schema.GroupResource) bool { return false }) == nil {
+				look()
+				lookAtTracking()
+			}
+		})
+	}
+	return look
+}
+
+// tracking says since when it is noted which legacy tokens are used.
+type tracking struct {
+	*mapKeeper
+	made time.Time // when this process last made it
+}
+
+// remakeAfter is how long after it was made the ConfigMap is made again, when somebody deletes it: a server of a version that
+// does not note uses would delete it, and the two would go on for ever.
+const remakeAfter = 30 * time.Minute
+
+// keep makes the ConfigMap where it is missing, and corrects one that says no day.
+func (t *tracking) keep(ctx context.Context) (again time.Duration, err error) {
+	now := time.Now()
+	_, err = t.server.Backend().Get(ctx, configMaps, metav1.NamespaceSystem, bootstrap.TrackingName)
+	missing := apierrors.IsNotFound(err)
+	if missing {
+		if wait := t.made.Add(remakeAfter).Sub(now); wait > 0 {
+			return wait, nil
+		}
+	}
+	err = t.writeMap(ctx, bootstrap.TrackingName, func(has map[string]string) (map[string]string, error) {
+		if _, err := time.Parse(time.DateOnly, has[bootstrap.TrackingKey]); err == nil {
+			return has, nil
+		}
+		out := maps.Clone(has)
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[bootstrap.TrackingKey] = now.UTC().Format(time.DateOnly)
+		return out, nil
+	})
+	if missing && err == nil {
+		t.made = now
+	}
+	return 0, err
+}
+
+// writeMap makes the data of a config map in kube-system what change makes of it.
+func (k *mapKeeper) writeMap(ctx context.Context, name string, change func(has map[string]string) (map[string]string, error)) error {
+	obj, err := k.server.Backend().Get(ctx, configMaps, metav1.NamespaceSystem, name)
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return fmt.Errorf("get config map: %w", err)
+	}
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name}}
+	if !missing {
+		m = obj.(*corev1.ConfigMap).DeepCopy()
+	}
+	data, err := change(m.Data)
+	if err != nil {
+		return fmt.Errorf("read config map: %w", err)
+	}
+	if !missing && maps.Equal(data, m.Data) {
+		return nil
+	}
+	m.Data = data
+	c := k.self.ownClient().CoreV1().ConfigMaps(metav1.NamespaceSystem)
+	if missing {
+		_, err = c.Create(ctx, m, metav1.CreateOptions{})
+	} else {
+		_, err = c.Update(ctx, m, metav1.UpdateOptions{})
+	}
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
+		return nil // that change brings us back here
+	}
+	if err != nil {
+		return fmt.Errorf("write config map: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/durable"
+)
+
+func listen(ctx context.Context, s *settings) (net.Listener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(s.host, s.port))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("listen on %s: the port is taken by another process", net.JoinHostPort(s.host, s.port))
+	case err != nil:
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return l, nil
+}
+
+// port is the one that the listener got.
+func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
+
+// loadCertificates loads the cluster's certificates and keys, or makes them. That of the server is for the addresses more as well.
+func loadCertificates(s *settings, more []string) (*serving.Material, error) {
+	hosts := []string{
+		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		"127.0.0.1", "::1", s.serviceCIDRs[0].Addr().Next().String(),
+	}
+	hosts = append(hosts, more...)
+	if ip, err := netip.ParseAddr(s.host); s.host != "" && (err != nil || !ip.IsUnspecified()) {
+		hosts = append(hosts, s.host)
+	} else if addrs, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && !n.IP.IsLoopback() && !n.IP.IsLinkLocalUnicast() {
+				hosts = append(hosts, n.IP.String())
+			}
+		}
+	}
+	dir := ""
+	if s.DataDir != "" {
+		dir = filepath.Join(s.DataDir, "pki")
+	}
+	material, err := serving.LoadOrCreate(dir, hosts, serving.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("load certificates: %w", err)
+	}
+	return material, nil
+}
+
+// makeAccess makes the administrator's access to the server that answers on a listener.
+func makeAccess(s *settings, l net.Listener, material *serving.Material) (a access, err error) {
+	host := s.host
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	a.url = "https://" + net.JoinHostPort(host, strconv.Itoa(port(l)))
+	a.admin = &rest.Config{Host: a.url, QPS: -1, TLSClientConfig: rest.TLSClientConfig{
+		CAData: material.CA.CertPEM, CertData: material.Admin.CertPEM, KeyData: material.Admin.KeyPEM,
+	}}
+	a.kubeconfig, err = serving.Kubeconfig(a.url, material.CA, material.Admin)
+	return a, err
+}
+
+func writeKubeconfig(path string, kubeconfig []byte) error {
+	if path == "" {
+		return nil
+	}
+	if err := durable.Write(path, 0o600, kubeconfig); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return nil
+}
+
+// advertised is where others reach the server, pods among them. No pod does so on loopback.
+func (a *assembly) advertised() netip.AddrPort {
+	at, err := netip.ParseAddr(a.settings.host)
+	switch {
+	case len(a.forPods.addresses) > 0:
+		at = a.forPods.addresses[0]
+	case err != nil || at.IsUnspecified() || at.IsLoopback():
+		at = hostAddress()
+	}
+	return netip.AddrPortFrom(at, uint16(port(a.listener)))
+}
+
+// hostAddress is this machine's first address that others may reach, 127.0.0.1 if it has none.
+func hostAddress() netip.Addr {
+	if addrs, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range addrs {
+			n, ok := a.(*net.IPNet)
+			if !ok || n.IP.IsLoopback() || n.IP.IsLinkLocalUnicast() {
+				continue
+			}
+			if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap().Is4() {
+				return ip.Unmap()
+			}
+		}
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/agent/dns"
+	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/node"
+)
+
+// nodeOptions say what the nodes of this process are to be.
+func (s *settings) nodeOptions(ledger *extension.Ledger) node.Options {
+	return node.Options{
+		DataDir: s.DataDir, Mode: s.Node, Count: s.Nodes, CRISocket: s.CRISocket, PodCIDRs: s.podCIDRs, ServiceCIDRs: s.serviceCIDRs,
+		Settings: s.APIServer.Node, Network: s.APIServer.Network, Simulated: s.APIServer.Simulated, Ledger: ledger, Logger: s.Logger,
+	}
+}
+
+// readNodeAuthorities reads who signs the serving certificates of nodes. Without a file the answer is nil.
+func readNodeAuthorities(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--kubelet-certificate-authority: %w", err)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("--kubelet-certificate-authority: no certificate in %s", path)
+	}
+	return pem, nil
+}
+
+// nodeAuthorities verify nodes' serving certificates: those of the file, and the cluster's own, by which nodes in this process have
+// theirs. Without a file the answer is nil.
+func nodeAuthorities(material *serving.Material, pem []byte) *x509.CertPool {
+	if pem == nil {
+		return nil
+	}
+	pool := material.CA.Pool()
+	pool.AppendCertsFromPEM(pem)
+	return pool
+}
+
+// connectNodes connects the nodes in this process to the API server.
+func (s *settings) connectNodes(
+	ctx context.Context, plan *node.Plan, self components, material *serving.Material, l net.Listener, forPods *podAccess,
+) (*node.Connection, error) {
+	if plan.Mode == node.None {
+		return nil, nil
+	}
+	name, simulated := "simulated", plan.Mode == node.Simulated
+	if !simulated {
+		var err error
+		if name, err = node.HostName(); err != nil {
+			return nil, err
+		}
+	}
+	var addresses *uplink.Addresses
+	if texts := forPods.texts(); len(texts) > 0 {
+		addresses = uplink.Fixed(texts...)
+	} else if address := l.Addr().(*net.TCPAddr).IP; !address.IsUnspecified() {
+		addresses = uplink.Fixed(node.Reachable(address.String(), plan.PodCIDRs)...)
+	} else {
+		var err error
+		if addresses, err = plan.FindAddresses(ctx, ""); err != nil {
+			return nil, err
+		}
+	}
+	c := &node.Connection{
+		Name: name, Addresses: addresses, ClientCAs: material.CA.Pool(),
+		Config: self.as(self.nodeUser(name)), Network: self.manager(), DNS: self.own(), Admit: forPods.admit(),
+	}
+	if simulated {
+		c.Config = self.asNodes()
+	}
+	if s.bare {
+		c.PodCIDR = s.podCIDRs[0].String()
+	}
+	return c, c.Serve(func(hosts ...string) (tls.Certificate, error) {
+		if simulated {
+			return nodeCertificate(material, "", hosts...) // one for all nodes that there are names no node
+		}
+		return nodeCertificate(material, name, hosts...)
+	}, s.Logger)
+}
+
+// ensureDNS makes the Service of the cluster DNS for nodes that join: they find it, and may not make it.
+func (s *settings) ensureDNS(ctx context.Context, plan *node.Plan, self components) {
+	if plan.Mode != node.None || s.bare || s.APIServer.Network.NoDNS {
+		return
+	}
+	if _, _, err := dns.Ensure(ctx, self.ownClient(), s.serviceCIDRs); err != nil {
+		s.Logger.Error("nodes that join have no cluster DNS", "error", err)
+	}
+}
+
+// nodeCertificate is a node's serving certificate; without a name, one for several nodes.
+func nodeCertificate(material *serving.Material, name string, hosts ...string) (tls.Certificate, error) {
+	if name != "" {
+		hosts = append(hosts, name)
+	}
+	pair, err := material.Node(name, append(hosts, "localhost", "127.0.0.1"), time.Now())
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("make certificate of node %s: %w", name, err)
+	}
+	return pair.TLS(), nil
+}

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/mortise-dev/mortise/internal/agent/cni"
+	"github.com/mortise-dev/mortise/internal/agent/podaccess"
+	"github.com/mortise-dev/mortise/internal/node"
+)
+
+// podAccess is how pods of this machine reach a server that listens on loopback. The zero value: they reach it where it listens, or there
+// are none.
+type podAccess struct {
+	addresses []netip.Addr
+	listeners []net.Listener
+	filter    podaccess.Filter
+}
+
+// openPodAccess listens on the addresses for pods, on the port of a server that listens on loopback, where real containers run.
+func openPodAccess(ctx context.Context, s *settings, plan *node.Plan, server net.Listener) (podAccess, error) {
+	if at := server.Addr().(*net.TCPAddr); plan.Mode != node.CRI || !at.IP.IsLoopback() {
+		return podAccess{}, nil
+	}
+	a := podAccess{
+		addresses: podaccess.Addresses(s.podCIDRs),
+		filter: podaccess.Filter{
+			Pods: s.podCIDRs, Foreign: func() bool { return cni.Other(cni.DefaultDir) != "" }, Logger: s.Logger.With("part", "apiserver"),
+		},
+	}
+	if err := podaccess.Open(a.addresses); err != nil {
+		return podAccess{}, fmt.Errorf("make an address at which pods reach the API server: %w", err)
+	}
+	var err error
+	if a.listeners, err = podaccess.Listen(ctx, a.addresses, port(server), a.filter); err != nil {
+		return podAccess{}, errors.Join(err, podaccess.Remove())
+	}
+	return a, nil
+}
+
+// texts are the addresses.
+func (a *podAccess) texts() (out []string) {
+	for _, ip := range a.addresses {
+		out = append(out, ip.String())
+	}
+	return out
+}
+
+// admit is the filter of the node's API; nil: it takes every connection.
+func (a *podAccess) admit() func(net.Listener) net.Listener {
+	if len(a.addresses) == 0 {
+		return nil
+	}
+	return a.filter.Only
+}
+
+// close closes what is open and takes the addresses from the machine.
+func (a *podAccess) close() error {
+	if len(a.addresses) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, l := range a.listeners {
+		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, podaccess.Remove())...)
+}

@@ -1,0 +1,153 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/mortise-dev/mortise/internal/apiserver"
+	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
+	"github.com/mortise-dev/mortise/internal/builtin"
+	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
+	"github.com/mortise-dev/mortise/internal/version"
+	"github.com/mortise-dev/mortise/resource"
+	"github.com/mortise-dev/mortise/store"
+)
+
+// openStore opens the engine that the settings name, behind encryption.
+func openStore(ctx context.Context, s *settings, e encrypting) (*store.Store, error) {
+	var o builtin.EngineOptions
+	if s.DataDir != "" {
+		o.Dir = filepath.Join(s.DataDir, "store")
+	}
+	engine, err := s.engine.Open(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	return store.New(e.seal(engine)), nil
+}
+
+// builtInKinds are the kinds of the server's own, which nobody can ask.
+func builtInKinds(s *settings) []*resource.Descriptor {
+	return builtin.Kinds(s.serviceCIDRs, false, s.runtimeConfig, builtin.Access{})
+}
+
+// makeServer makes the API server. It takes part of almost everything that was made before.
+func makeServer(a *assembly) (*apiserver.Server, error) {
+	authentication, err := a.authentication.withOwnKey(a.material.ServiceAccount.Public())
+	if err != nil {
+		return nil, err
+	}
+	s, o := a.settings, &a.settings.APIServer
+	server, err := apiserver.New(apiserver.Options{
+		Store:     a.store,
+		MoreKinds: func(server *apiserver.Server) []*resource.Descriptor { return a.encryption.know(a.kinds(server)) },
+		Roles:     a.authorization.roles,
+		Nodes:     a.authorization.nodes,
+		Admission: slices.Concat(a.admission, a.initializing.plugins),
+		Material:  a.material,
+		NodeCAs:   nodeAuthorities(a.material, a.nodeCAs),
+		Version:   version.Get(),
+		CBOR:      s.cbor,
+		Log:       s.Logger.With("part", "apiserver"),
+		Ledger:    a.ledger,
+		Egress:    a.egress,
+		Audit:     a.auditor,
+		Explain:   a.observation.explain,
+
+		Authentication: authentication,
+		Authorization:  a.authorization.chain,
+		Collectors:     append(a.encryption.collectors(), a.authorization.chain.Metrics(), a.observation.registry),
+		Checks:         a.encryption.checks(),
+
+		Bootstrapped: a.bootstrapped,
+		FinishWait:   s.finishWait(),
+		FlowControl:  flowControl(&o.FlowControl),
+		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
+		Flags:        s.flags(a.node),
+		Config:       map[string]any{"mortise": s.configuration(a.node)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make API server: %w", err)
+	}
+	return server, nil
+}
+
+// kinds are those that the API server serves from the start. Some of them ask the server.
+func (a *assembly) kinds(server *apiserver.Server) []*resource.Descriptor {
+	s := a.settings
+	all := builtin.Kinds(s.serviceCIDRs, or(s.APIServer.Pods.AllowPrivileged, !s.bare), s.runtimeConfig, builtin.Access{
+		Verify:     server.Authenticators().Verify,
+		Authorize:  authorize.Standard(server.Authorizer()),
+		Rules:      a.authorization.chain.Review,
+		Roles:      a.authorization.roles,
+		Namespaces: func(ctx context.Context, name string) (*corev1.Namespace, error) { return namespace(ctx, server, name) },
+		Dial:       a.egress.Cluster(),
+	})
+	return slices.Concat(all, a.initializing.kinds, s.Extensions.Kinds)
+}
+
+// namespace finds a namespace.
+func namespace(ctx context.Context, server *apiserver.Server, name string) (*corev1.Namespace, error) {
+	obj, err := server.Backend().Get(ctx, schema.GroupResource{Resource: "namespaces"}, "", name)
+	if err != nil {
+		return nil, err
+	}
+	return obj.(*corev1.Namespace), nil
+}
+
+// makeObjects makes the objects that every cluster has, and keeps those that must stay as they are.
+func makeObjects(ctx context.Context, a *assembly) error {
+	now := time.Now()
+	hostname, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("find the host's name: %w", err)
+	}
+	trusts := func() *trusts { return trustsOf(a.material, &a.authentication.settings) }
+	known, err := trusts().combine(nil, now)
+	if err != nil {
+		return err
+	}
+	b := &bootstrapper{server: a.server, self: a.self(), encryption: a.encryption, log: a.settings.Logger}
+	objects, found, err := b.makeObjects(ctx, bootstrap.Options{
+		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known, Trusting: !a.settings.bare,
+		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
+	})
+	if err != nil {
+		return err
+	}
+	b.keep(objects)
+	maps := &mapKeeper{server: a.server, self: a.self(), trusts: trusts}
+	look := maps.keepAll(ctx, found, &a.authentication.settings, a.encryption, a.background)
+	a.background.Go(ctx, func(ctx context.Context) { b.stay(ctx, identity(hostname), look) })
+	close(a.bootstrapped)
+	return nil
+}
+
+// tokens signs what secrets hold. An external signer is for tokens that expire.
+func tokens(server *apiserver.Server, a *authentication) controllers.TokenSigner {
+	accounts := server.Authenticators().Accounts()
+	if accounts == nil || a.external != nil {
+		return nil
+	}
+	return accounts.Legacy
+}
+
+// serverID is this server's name among those of its store.
+func serverID() (string, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("find the host's name: %w", err)
+	}
+	return identity(hostname), nil
+}

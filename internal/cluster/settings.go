@@ -1,0 +1,161 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mortise-dev/mortise/internal/builtin"
+	"github.com/mortise-dev/mortise/internal/kinds"
+	"github.com/mortise-dev/mortise/internal/node"
+)
+
+// settings is Settings with nothing left open: defaults filled in, checked, parsed.
+type settings struct {
+	Settings
+	engine        builtin.Engine
+	host, port    string         // of Listen
+	podCIDRs      []netip.Prefix // one, or one of each IP family
+	nodeMasks     nodeMasks
+	serviceCIDRs  []netip.Prefix // one, or one of each IP family, the preferred first
+	signing       *signing
+	bare          bool // neither controllers nor scheduler nor node
+	cbor          bool
+	runtimeConfig kinds.RuntimeConfig
+}
+
+// cborGate is the feature gate that lets clients speak CBOR.
+const cborGate = "CBORServingAndStorage"
+
+// complete fills in and checks what the caller wrote, before anything is touched.
+func (s Settings) complete() (*settings, error) {
+	c := &settings{Settings: s}
+	c.Nodes, c.Controllers = cmp.Or(s.Nodes, 1), slices.Clone(s.Controllers)
+	if len(c.Controllers) == 0 {
+		c.Controllers = []string{"*"}
+	}
+	c.bare = slices.Equal(c.Controllers, []string{"none"})
+	if c.Node == "" {
+		c.Node = node.Simulated
+		if c.bare {
+			c.Node = node.None
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Started.IsZero() {
+		c.Started = time.Now()
+	}
+	var err error
+	if c.engine, err = engine(c.Store, c.DataDir != ""); err != nil {
+		return nil, err
+	}
+	c.Store = c.engine.Name
+	switch {
+	case !slices.Contains([]node.Mode{node.Auto, node.CRI, node.Simulated, node.None}, c.Node):
+		return nil, fmt.Errorf("node %q: want auto, cri, simulated or none", c.Node)
+	case c.Node == node.CRI && c.DataDir == "":
+		return nil, errors.New("node cri needs a data directory")
+	case c.Nodes < 1:
+		return nil, fmt.Errorf("%d nodes: want one at least", c.Nodes)
+	}
+	for name, on := range s.FeatureGates {
+		if name != cborGate {
+			return nil, fmt.Errorf("feature gate %q: want %s", name, cborGate)
+		}
+		c.cbor = on
+	}
+	for _, check := range []func() error{
+		c.APIServer.FlowControl.Check, c.APIServer.Explain.Check, c.APIServer.Controllers.Check, c.APIServer.Scheduler.Check,
+	} {
+		if err := check(); err != nil {
+			return nil, err
+		}
+	}
+	if c.runtimeConfig, err = kinds.ParseRuntimeConfig(s.RuntimeConfig); err != nil {
+		return nil, err
+	}
+	if c.signing, err = readSigning(c.APIServer.Controllers.Signing); err != nil {
+		return nil, err
+	}
+	if c.host, c.port, err = net.SplitHostPort(cmp.Or(s.Listen, "127.0.0.1:0")); err != nil {
+		return nil, fmt.Errorf("listen %q: want HOST:PORT: %w", s.Listen, err)
+	}
+	return c, c.parseRanges()
+}
+
+// engine finds the store engine of a name, or the default one.
+func engine(name string, dataDir bool) (builtin.Engine, error) {
+	all := builtin.Engines()
+	if name == "" {
+		if dataDir {
+			return all[0], nil
+		}
+		return all[len(all)-1], nil
+	}
+	var names []string
+	for _, e := range all {
+		names = append(names, e.Name)
+		if e.Name != name {
+			continue
+		}
+		if e.InDataDir && !dataDir {
+			return e, fmt.Errorf("store %s needs a data directory", name)
+		}
+		return e, nil
+	}
+	return builtin.Engine{}, fmt.Errorf("store %q: want %s", name, strings.Join(names, " or "))
+}
+
+// parseRanges reads the ranges of pods' and services' addresses.
+func (c *settings) parseRanges() (err error) {
+	if c.podCIDRs, c.nodeMasks, err = podRanges(cmp.Or(c.PodCIDR, node.DefaultPodCIDR), c.APIServer.Controllers.Masks); err != nil {
+		return err
+	}
+	if c.serviceCIDRs, err = parseServiceCIDRs(cmp.Or(c.ServiceCIDR, "10.96.0.0/16")); err != nil {
+		return err
+	}
+	for _, services := range c.serviceCIDRs {
+		for _, pods := range c.podCIDRs {
+			if pods.Overlaps(services) {
+				return fmt.Errorf("pod CIDR %s and service CIDR %s overlap", pods, services)
+			}
+		}
+	}
+	return nil
+}
+
+// parseServiceCIDRs reads a range, or two of different families.
+func parseServiceCIDRs(text string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for part := range strings.SplitSeq(text, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(part))
+		if err != nil {
+			return nil, fmt.Errorf("service CIDR: %w", err)
+		}
+		out = append(out, p.Masked())
+	}
+	if len(out) > 2 || len(out) == 2 && out[0].Addr().Is4() == out[1].Addr().Is4() {
+		return nil, fmt.Errorf("service CIDR %q: want one range, or one of IPv4 and one of IPv6", text)
+	}
+	return out, nil
+}
+
+// finishWait is how long requests under way may hold up the end: of a store that does not last nothing remains that they could
+// matter to, and tests wait for it.
+func (c *settings) finishWait() time.Duration {
+	if c.engine.Lasting {
+		return time.Minute
+	}
+	return 5 * time.Second
+}

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/mortise-dev/mortise/internal/agent/uplink"
+)
+
+// nodeAddresses reads where others reach a node: one address, or one of each IP family behind a comma; none of the empty text.
+func nodeAddresses(text string) (out []netip.Addr, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(part))
+		if err != nil || a.Zone() != "" {
+			return nil, fmt.Errorf("address %q: want an IP address", text)
+		}
+		out = append(out, a.Unmap())
+	}
+	if len(out) > 2 || len(out) == 2 && out[0].Is4() == out[1].Is4() {
+		return nil, fmt.Errorf("address %q: want one IP address, or one of each IP family", text)
+	}
+	return out, nil
+}
+
+// FindAddresses finds where others reach the node: at the address by which it sends to a server, or to the world. It may change.
+func (p *Plan) FindAddresses(ctx context.Context, server string) (*uplink.Addresses, error) {
+	addresses, err := uplink.Find(ctx, uplink.Options{
+		Server: server, Both: len(p.PodCIDRs) == 2, Pods: p.PodCIDRs, Services: p.ServiceCIDRs, Logger: p.Logger.With("part", "node"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find the node's addresses: %w", err)
+	}
+	return addresses, nil
+}
+
+// Reachable are the addresses of a node that is reached at the first. Where pods have both IP families nodes have, too: each is the
+// gateway to its pods.
+func Reachable(first string, pods []netip.Prefix) []string {
+	out := []string{first}
+	if a, err := netip.ParseAddr(first); err == nil && len(pods) == 2 {
+		if other := beside(a.Unmap(), onLinks()); other.IsValid() {
+			out = append(out, other.String())
+		}
+	}
+	return out
+}
+
+// beside is the first address of the other family on the link that has the one, but for those that nobody else can call; invalid if
+// there is none.
+func beside(one netip.Addr, links [][]netip.Addr) (found netip.Addr) {
+	for _, link := range links {
+		var other netip.Addr
+		has := false
+		for _, a := range link {
+			has = has || a == one
+			if !other.IsValid() && a.Is4() != one.Is4() && a.IsGlobalUnicast() {
+				other = a
+			}
+		}
+		if has && other.IsValid() {
+			return other
+		}
+	}
+	return found
+}
+
+// onLinks are the addresses of each of this machine's links.
+func onLinks() (out [][]netip.Addr) {
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	for _, l := range links {
+		var all []netip.Addr
+		addresses, err := l.Addrs()
+		if err != nil {
+			continue // it is gone
+		}
+		for _, a := range addresses {
+			if n, ok := a.(*net.IPNet); ok {
+				if ip, ok := netip.AddrFromSlice(n.IP); ok {
+					all = append(all, ip.Unmap())
+				}
+			}
+		}
+		out = append(out, all)
+	}
+	return out
+}

@@ -1,0 +1,200 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/internal/agent/join"
+	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/datadir"
+	"github.com/mortise-dev/mortise/internal/lifecycle"
+)
+
+// JoinOptions say which cluster a node joins, and how.
+type JoinOptions struct {
+	// Server is the API server's URL, and Token a bootstrap token; both may be empty once the node has joined.
+	Server, Token string
+	// CACertHashes and CAFile pin the cluster's authority.
+	CACertHashes []string
+	CAFile       string
+	Name         string // empty: the host's name
+	Address      string // at which others reach the node; empty: the one from which it reaches the API server
+}
+
+// Node is a node that works for a cluster elsewhere.
+type Node struct {
+	*lifecycle.Process
+	identity *join.Identity
+	text     string
+}
+
+// Server is the URL of the API server.
+func (n *Node) Server() string { return n.identity.Server }
+
+// Text says for people what the node is: its name and what runs its pods.
+func (n *Node) Text() string { return n.identity.Name + ", " + n.text }
+
+// Kubeconfig is the path of the node's own kubeconfig below its data directory.
+func Kubeconfig(dataDir string) string { return filepath.Join(identityDir(dataDir), join.ConfigFile) }
+
+// identityDir is where a node that joined keeps its identity.
+func identityDir(dataDir string) string { return filepath.Join(dataDir, "node") }
+
+// joining is what the steps of Join have made so far.
+type joining struct {
+	process    *lifecycle.Process
+	options    Options
+	to         JoinOptions
+	plan       *Plan
+	dir        *datadir.Dir
+	parts      *lifecycle.Group // what talks to the API server
+	identity   *join.Identity
+	addresses  *uplink.Addresses
+	connection *Connection
+	network    Network
+}
+
+// joinSteps is the order in which a node comes up.
+func joinSteps() []lifecycle.Step[*joining] {
+	return []lifecycle.Step[*joining]{
+		{Name: "check the settings", Start: func(ctx context.Context, j *joining) (err error) {
+			j.plan, err = Check(ctx, j.options)
+			return err
+		}},
+		{
+			Name: "open the data directory",
+			Start: func(_ context.Context, j *joining) (err error) {
+				j.dir, err = datadir.Open(j.options.DataDir)
+				return err
+			},
+			Stop: func(j *joining) error { return j.dir.Close() },
+		},
+		{
+			Name:  "group what talks to the API server",
+			Start: func(_ context.Context, j *joining) error { j.parts = j.process.Dependents(); return nil },
+			Stop:  func(j *joining) error { j.parts.Stop(); return nil },
+		},
+		{Name: "join", Start: func(ctx context.Context, j *joining) (err error) {
+			j.identity, err = openIdentity(ctx, j.plan, j.to)
+			return err
+		}},
+		{Name: "find the node's addresses", Start: func(ctx context.Context, j *joining) (err error) {
+			j.addresses, err = j.plan.joinedAddresses(ctx, j.to.Address, j.identity.Server)
+			return err
+		}},
+		{Name: "connect", Start: func(ctx context.Context, j *joining) (err error) {
+			j.connection, err = j.plan.connect(ctx, j.identity, j.addresses, j.parts)
+			return err
+		}},
+		{Name: "run the node's network", Start: func(ctx context.Context, j *joining) (err error) {
+			j.network, err = j.plan.RunNetwork(ctx, j.connection, nil, j.parts)
+			return err
+		}},
+		{Name: "run the node", Start: func(ctx context.Context, j *joining) error {
+			return j.plan.Run(ctx, j.connection, j.network, j.parts)
+		}},
+	}
+}
+
+// Join joins the cluster, or takes up where the node was, and returns when the node is at work. What is wrong with the token, the
+// authority or the name is an error; a server that is away is one only if the node has not joined yet.
+func Join(ctx context.Context, o Options, to JoinOptions) (*Node, error) {
+	switch {
+	case o.DataDir == "":
+		return nil, errors.New("a node needs a data directory")
+	case !slices.Contains([]Mode{Auto, CRI, Simulated}, o.Mode):
+		return nil, fmt.Errorf("node %q: want auto, cri or simulated", o.Mode)
+	}
+	if _, err := nodeAddresses(to.Address); err != nil {
+		return nil, err
+	}
+	j := &joining{options: o, to: to}
+	process, err := lifecycle.Start(ctx, joinSteps(), func(p *lifecycle.Process) *joining {
+		j.process = p
+		return j
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Node{Process: process, identity: j.identity, text: j.plan.Text}, nil
+}
+
+// openIdentity makes the node one of the cluster's, or finds that it is.
+func openIdentity(ctx context.Context, p *Plan, to JoinOptions) (*join.Identity, error) {
+	hostname, err := HostName()
+	if err != nil {
+		return nil, err
+	}
+	return join.Open(ctx, join.Options{
+		Dir: identityDir(p.DataDir), Name: to.Name, Server: to.Server, Token: to.Token, Hashes: to.CACertHashes, CAFile: to.CAFile,
+		Hostname: hostname, Logger: p.Logger.With("part", "join"),
+	})
+}
+
+// connect makes the connection of a node that joined, and keeps its certificates valid.
+func (p *Plan) connect(
+	ctx context.Context, identity *join.Identity, addresses *uplink.Addresses, parts *lifecycle.Group,
+) (*Connection, error) {
+	config, err := identity.Config()
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	config.UserAgent = rest.DefaultKubernetesUserAgent()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client of the node's certificates: %w", err)
+	}
+	addresses.Tell(identity.Reconnect)
+	c := &Connection{Name: identity.Name, Addresses: addresses, Config: config, Network: config, DNS: config, Joined: true}
+	if c.ClientCAs, err = identity.Pool(); err != nil {
+		return nil, fmt.Errorf("read the cluster's authority: %w", err)
+	}
+	if k := p.kubelet; k != nil && k.ServerTLSBootstrap {
+		certificate, err := identity.Serving(parts.Context(ctx), client, addresses.Texts)
+		if err != nil {
+			return nil, err
+		}
+		c.ServeBy(certificate)
+	} else {
+		sign := func(hosts ...string) (tls.Certificate, error) { return identity.SelfSigned(time.Now(), hosts...) }
+		if err := c.Serve(sign, p.Logger); err != nil {
+			return nil, err
+		}
+	}
+	parts.Run(ctx, "certificates", func(ctx context.Context) error { return identity.Rotate(ctx, client) })
+	return c, nil
+}
+
+// joinedAddresses are those at which others reach a node that joined the cluster of a server: the given ones, or those from which the
+// node reaches the server.
+func (p *Plan) joinedAddresses(ctx context.Context, given, server string) (*uplink.Addresses, error) {
+	all, err := nodeAddresses(given)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(all) == 1:
+		return uplink.Fixed(Reachable(all[0].String(), p.PodCIDRs)...), nil
+	case len(all) > 1:
+		return uplink.Fixed(all[0].String(), all[1].String()), nil
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return nil, fmt.Errorf("read the server's URL: %w", err)
+	}
+	return p.FindAddresses(ctx, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
+}

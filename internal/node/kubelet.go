@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+
+	configv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/server"
+	"github.com/mortise-dev/mortise/internal/kinds/upstream"
+)
+
+// kubelet is how the node is to be, by a file; without one it is nil.
+type kubelet struct {
+	*configv1beta1.KubeletConfiguration
+	secure    *tls.Config    // versions, suites and curves
+	clientCAs *x509.CertPool // beside the cluster's own; nil: none
+}
+
+// checkKubelet reads the node's configuration, and takes the runtime's socket from it. Without a file the answer is nil.
+func checkKubelet(o *Options) (*kubelet, error) {
+	file, dir := o.Settings.ConfigFile, o.Settings.ConfigDir
+	if file == "" && dir == "" {
+		return nil, nil
+	}
+	config, skipped, err := kubeletconfig.Load(file, dir)
+	if err != nil {
+		return nil, err
+	}
+	k := &kubelet{KubeletConfiguration: config}
+	if k.secure, err = kubeletconfig.TLS(config); err != nil {
+		return nil, fmt.Errorf("read kubelet configuration: %w", err)
+	}
+	if config.TLSCertFile != "" {
+		pair, err := tls.LoadX509KeyPair(config.TLSCertFile, config.TLSPrivateKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the node's certificate: %w", err)
+		}
+		k.secure.Certificates = []tls.Certificate{pair}
+	}
+	if path := config.Authentication.X509.ClientCAFile; path != "" {
+		pem, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read the node's clients' authorities: %w", err)
+		}
+		k.clientCAs = x509.NewCertPool()
+		if !k.clientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("read the node's clients' authorities: no certificate in %s", path)
+		}
+	}
+	if config.ContainerRuntimeEndpoint != "" {
+		if o.CRISocket != "" && o.CRISocket != config.ContainerRuntimeEndpoint {
+			return nil, errors.New("--cri-socket and containerRuntimeEndpoint of the kubelet configuration say different things")
+		}
+		o.CRISocket = config.ContainerRuntimeEndpoint
+	}
+	for _, path := range skipped {
+		o.Logger.Info("kubelet configuration", "file", path, "skipped", "its name does not end in .conf")
+	}
+	for _, text := range kubeletconfig.Unheeded(config) {
+		o.Logger.Warn("kubelet configuration", "file", file, "warning", text)
+	}
+	return k, nil
+}
+
+// listenAt is where the node's API listens.
+func (k *kubelet) listenAt(usual string) string {
+	if k == nil {
+		return usual
+	}
+	return net.JoinHostPort(k.Address, strconv.Itoa(int(k.Port)))
+}
+
+// admits is what wraps the listener of the node's API: nothing where the configuration says where it listens.
+func (k *kubelet) admits(usual func(net.Listener) net.Listener) func(net.Listener) net.Listener {
+	if k == nil {
+		return usual
+	}
+	return nil
+}
+
+// secured is how the node's API speaks TLS.
+func (k *kubelet) secured(usual *tls.Config) *tls.Config {
+	if k == nil {
+		return usual
+	}
+	out := usual.Clone()
+	out.MinVersion, out.CipherSuites, out.CurvePreferences = k.secure.MinVersion, k.secure.CipherSuites, k.secure.CurvePreferences
+	if len(k.secure.Certificates) > 0 {
+		out.Certificates, out.GetCertificate = k.secure.Certificates, nil
+	}
+	return out
+}
+
+// settings are the node's API's, beside the usual ones.
+func (k *kubelet) settings(usual server.Options) server.Options {
+	usual.Effective = agent.Effective(k.configuration())
+	if k == nil {
+		return usual
+	}
+	usual.MoreClientCAs, usual.Kubelet = k.clientCAs, k.KubeletConfiguration
+	return usual
+}
+
+// configuration is nil without a file.
+func (k *kubelet) configuration() *configv1beta1.KubeletConfiguration {
+	if k == nil {
+		return nil
+	}
+	return k.KubeletConfiguration
+}
+
+// staticPods reads the manifests of pods that the node runs by itself.
+func staticPods() agent.DecodePods { return upstream.StaticPods }

@@ -1,0 +1,265 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/knftables"
+
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/agent/cni"
+	"github.com/mortise-dev/mortise/internal/agent/dns"
+	"github.com/mortise-dev/mortise/internal/agent/gateway"
+	"github.com/mortise-dev/mortise/internal/agent/netfilter"
+	"github.com/mortise-dev/mortise/internal/agent/proxy"
+	"github.com/mortise-dev/mortise/internal/agent/routes"
+	"github.com/mortise-dev/mortise/internal/lifecycle"
+)
+
+// networkRetry is how long a part that cannot work waits before it tries again.
+const networkRetry = 30 * time.Second
+
+// checkNetwork refuses settings that nothing could be made of.
+func (p *Plan) checkNetwork() error {
+	err := errors.Join(netfilter.CheckMode(p.Options.Network.ProxyMode), proxy.CheckNodePortAddresses(p.Options.Network.NodePortAddresses))
+	if err != nil {
+		return err
+	}
+	return p.checkProxying()
+}
+
+// Network is what the node must know of its network.
+type Network struct {
+	podMTU      int      // of pods' packets; 0: as the machine has it
+	masqueraded bool     // the node masquerades what pods send out of the cluster
+	clusterDNS  []string // the addresses at which pods ask for names; none: the machine's
+}
+
+// networking is the network of a real node while it is started.
+type networking struct {
+	plan    *Plan
+	node    *Connection
+	parts   *lifecycle.Group
+	metrics *proxy.Metrics // nil: the API server is elsewhere and does not show them
+	client  kubernetes.Interface
+	caches  informers.SharedInformerFactory // of the proxy, the DNS and the routes
+	log     *slog.Logger
+}
+
+// RunNetwork makes Services and their names work on a real node: simulated pods have no packets. Both work on the same
+// caches. What the machine cannot do is logged, and shown by `mortise extensions`; the node does without.
+func (p *Plan) RunNetwork(ctx context.Context, node *Connection, metrics *proxy.Metrics, parts *lifecycle.Group) (n Network, err error) {
+	if p.Mode != CRI {
+		return n, nil
+	}
+	settings := &p.Options.Network
+	client, err := kubernetes.NewForConfig(node.Network)
+	if err != nil {
+		return n, fmt.Errorf("make client of the node's network: %w", err)
+	}
+	w := &networking{
+		plan: p, node: node, parts: parts, metrics: metrics, client: client, caches: informers.NewSharedInformerFactory(client, 0),
+		log: p.Logger.With("part", "network"),
+	}
+	other := cni.Other(cni.DefaultDir) != "" // another network has ways of its own
+	rules := ruler{mode: settings.ProxyMode, log: w.log, shown: &atomic.Value{}}
+	if p.proxying != nil {
+		rules.mode = string(p.proxying.Mode)
+	}
+	if !settings.NoProxy || !other {
+		_ = rules.choose(ctx) // what does not work is logged by the parts that need it
+	}
+	if !settings.NoProxy {
+		if err := w.runProxy(ctx, rules); err != nil {
+			return n, err
+		}
+	}
+	if !settings.NoDNS {
+		if n.clusterDNS, err = w.runDNS(ctx); err != nil {
+			return n, err
+		}
+	}
+	if !other {
+		n.masqueraded = w.runGateway(ctx, rules)
+	}
+	if !settings.NoRoutes && !other {
+		n.podMTU = w.runRoutes(ctx)
+	}
+	parts.Run(ctx, "network's caches", func(ctx context.Context) error {
+		w.caches.Start(ctx.Done())
+		<-ctx.Done()
+		w.caches.Shutdown()
+		return nil
+	})
+	return n, nil
+}
+
+// runDNS answers for the names of Services, if the cluster's DNS is ours. It returns the addresses at which pods ask.
+func (w *networking) runDNS(ctx context.Context) (clusterDNS []string, err error) {
+	if err := dns.Prepare(w.caches); err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(w.node.DNS)
+	if err != nil {
+		return nil, fmt.Errorf("make client of the cluster DNS: %w", err)
+	}
+	addresses, ours, err := dns.Ensure(ctx, client, w.plan.ServiceCIDRs)
+	if err != nil {
+		w.log.Error("pods ask the DNS of the machine alone", "error", err)
+	}
+	for _, a := range addresses {
+		clusterDNS = append(clusterDNS, a.String())
+	}
+	if ours {
+		w.parts.Run(ctx, "cluster DNS", func(ctx context.Context) error {
+			return again(ctx, func() error {
+				return dns.Run(ctx, dns.Options{Informers: w.caches, Addresses: addresses, Logger: w.log})
+			}, func(err error) {
+				w.log.Error("cluster DNS does not answer on this node", "error", err, "again", networkRetry)
+			})
+		})
+	}
+	return clusterDNS, nil
+}
+
+// runRoutes keeps routes to the pods of other nodes. It returns the largest size of pods' packets; 0: as the machine has it.
+func (w *networking) runRoutes(ctx context.Context) (mtu int) {
+	routes.Prepare(w.caches)
+	vxlan := w.plan.Options.Network.VXLAN
+	if vxlan {
+		at, err := netip.ParseAddr(w.node.Addresses.Texts()[0])
+		if err == nil {
+			mtu, err = routes.TunnelMTU(at.Unmap())
+		}
+		if err != nil {
+			w.log.Error("pods' packets may be too large for the tunnel to other nodes", "error", err)
+		}
+	}
+	w.parts.Run(ctx, "routes to other nodes", func(ctx context.Context) error {
+		return routes.Run(ctx, routes.Options{NodeName: w.node.Name, Informers: w.caches, VXLAN: vxlan, Logger: w.log})
+	})
+	return mtu
+}
+
+// ruler is what a node's rules are written by.
+type ruler struct {
+	mode    string
+	log     *slog.Logger
+	backend netfilter.Backend
+	without error // why there is none
+
+	shown *atomic.Value // the backend's name, once there is one, for others
+}
+
+func (r *ruler) choose(ctx context.Context) error {
+	if r.backend, r.without = netfilter.Choose(ctx, r.mode, r.log); r.without == nil {
+		r.shown.Store(string(r.backend))
+	}
+	return r.without
+}
+
+// ref is the backend as an extension: that which is, or would be.
+func (r *ruler) ref() extension.Ref {
+	return extension.Ref{Point: extension.NetworkPlugin, Name: cmp.Or(string(r.backend), r.mode, string(netfilter.NFTables))}
+}
+
+// runProxy makes Services work. A backend that is not there may be there later.
+func (w *networking) runProxy(ctx context.Context, rules ruler) error {
+	settings, ledger := &w.plan.Options.Network, w.plan.Ledger
+	options := proxy.Options{
+		NodeName: w.node.Name, Client: w.client, Informers: w.caches, PodCIDRs: w.plan.PodCIDRs, Metrics: w.metrics, Logger: w.log,
+		NodePortAddresses: settings.NodePortAddresses, MasqueradeAll: settings.MasqueradeAll,
+	}
+	if w.plan.proxying != nil {
+		if err := w.configureProxy(ctx, rules, &options); err != nil {
+			return err
+		}
+	}
+	if err := proxy.Prepare(options.Informers); err != nil {
+		return err
+	}
+	const by = "the service proxy"
+	ledger.Register(rules.ref(), by)
+	w.parts.Run(ctx, "service proxy", func(ctx context.Context) error {
+		booked := func(open func(context.Context) error) error {
+			return ledger.Call(ctx, rules.ref(), extension.Policy{}, open)
+		}
+		options.Open = func(f knftables.Family, table string) (nft knftables.Interface, err error) {
+			err = booked(func(context.Context) (err error) { nft, err = proxy.Open(f, table); return err })
+			return nft, err
+		}
+		options.OpenXTables = func(v6 bool) (x proxy.XTables, err error) {
+			err = booked(func(context.Context) (err error) { x, err = netfilter.OpenXTables(v6); return err })
+			return x, err
+		}
+		if err := proxy.Bridge(ctx); err != nil {
+			rules.log.Warn("pods of this node are masqueraded to each other when they call Services", "error", err)
+		} else {
+			options.Bridged = true
+		}
+		return again(ctx, func() error {
+			if before := rules.ref(); rules.without != nil {
+				if err := booked(rules.choose); err != nil {
+					return err
+				}
+				if now := rules.ref(); now != before {
+					ledger.Unregister(before)
+					ledger.Register(now, by)
+				}
+			}
+			options.Backend = rules.backend
+			return proxy.Run(ctx, options)
+		}, func(err error) {
+			rules.log.Error("Services do not work on this node", "error", err, "again", networkRetry)
+		})
+	})
+	return nil
+}
+
+// runGateway lets pods reach what is not on their bridge, and masquerades what they send out of the cluster. Where that cannot be
+// arranged the answer is false: the CNI plug-in masquerades all that leaves the bridge.
+func (w *networking) runGateway(ctx context.Context, rules ruler) (masqueraded bool) {
+	log, pods := rules.log, w.plan.PodCIDRs
+	if err := gateway.Forward(pods); err != nil {
+		log.Error("this node sends nothing on to its pods", "error", err)
+	}
+	err := rules.without
+	if err == nil {
+		err = gateway.Write(ctx, rules.backend, pods)
+	}
+	if err != nil {
+		log.Warn("pods of other nodes see this node where its pods call", "error", err)
+		return false
+	}
+	w.parts.Run(ctx, "pods' gateway", func(ctx context.Context) error {
+		return gateway.Run(ctx, gateway.Options{Pods: pods, Backend: rules.backend, Logger: log})
+	})
+	return true
+}
+
+// again runs a part until ctx ends, after a while once more if it fails.
+func again(ctx context.Context, run func() error, failed func(error)) error {
+	for {
+		if err := run(); err != nil && ctx.Err() == nil {
+			failed(err)
+		}
+		wait := time.NewTimer(networkRetry)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return nil
+		case <-wait.C:
+		}
+	}
+}

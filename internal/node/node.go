@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package node runs nodes: in the process of a cluster, or as a node of a cluster whose API server is elsewhere.
+//
+// [Check] reads what configures the node, decides what runs pods, and returns a [Plan]; nothing is started yet. A [Connection] says
+// how the node and the API server reach each other. [Plan.RunNetwork] makes Services, names and routes work on a real node, and
+// [Plan.Run] runs the node itself. [Join] does all of this for a node that joins a cluster elsewhere.
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/proxyconfig"
+	"github.com/mortise-dev/mortise/internal/agent/server"
+	"github.com/mortise-dev/mortise/internal/agent/simulated"
+	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/builtin"
+	"github.com/mortise-dev/mortise/internal/lifecycle"
+	"github.com/mortise-dev/mortise/internal/machine"
+	"github.com/mortise-dev/mortise/internal/version"
+)
+
+// Mode says what runs pods.
+type Mode string
+
+// The modes of a node.
+const (
+	Auto      Mode = "auto"      // CRI where root and a runtime's socket are there, else simulated
+	CRI       Mode = "cri"       // real containers; an error where that cannot be
+	Simulated Mode = "simulated" // pods go through their phases without containers
+	None      Mode = "none"      // pods stay pending
+)
+
+// DefaultPodCIDR is the range of pods' addresses unless the settings give another.
+const DefaultPodCIDR = "10.244.0.0/16"
+
+// Options say what a node is to be.
+type Options struct {
+	DataDir string
+	Mode    Mode
+	Count   int // of simulated nodes
+	// CRISocket is the runtime's socket; empty: containerd's usual place, then the one that `mortise machine prepare` made.
+	CRISocket string
+
+	PodCIDRs     []netip.Prefix // of all pods in the cluster: one range, or one of each IP family
+	ServiceCIDRs []netip.Prefix // none: the node does not know them
+
+	Settings  options.Node
+	Network   options.Network
+	Simulated options.Simulated
+
+	Ledger *extension.Ledger
+	Logger *slog.Logger
+}
+
+// Plan is what runs pods, and what the files say that configure it.
+type Plan struct {
+	Options        // Mode is not Auto any more
+	Text    string // what runs pods, for people, with the reason where Check chose it
+
+	socket   string              // of the container runtime
+	kubelet  *kubelet            // nil: there is no file
+	proxying *proxyconfig.Config // of Services; nil: there is no file
+	groups   []simulated.Group   // none: simulated nodes are all alike
+	phases   simulated.Phases
+}
+
+// Check decides what runs pods, and reads and checks what configures it. Nothing is started.
+func Check(ctx context.Context, o Options) (*Plan, error) {
+	p := &Plan{Options: o}
+	var err error
+	if p.kubelet, err = checkKubelet(&p.Options); err != nil {
+		return nil, err
+	}
+	if err := p.findRuntime(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.checkSimulated(); err != nil {
+		return nil, err
+	}
+	return p, p.checkNetwork()
+}
+
+// findRuntime decides between containers and simulated pods.
+func (p *Plan) findRuntime(ctx context.Context) error {
+	if p.Mode == None || p.Mode == Simulated {
+		p.Text = string(p.Mode)
+		return nil
+	}
+	sockets := []string{p.CRISocket}
+	if p.CRISocket == "" {
+		sockets = []string{machine.HostSocket}
+		if p.DataDir != "" {
+			own, err := machine.Socket(p.DataDir)
+			if err != nil {
+				return err
+			}
+			sockets = append(sockets, own)
+		}
+	}
+	reason := ""
+	switch {
+	case os.Geteuid() != 0:
+		reason = "not root"
+	case p.DataDir == "":
+		reason = "no data directory"
+	default:
+		for _, s := range sockets {
+			ref := extension.Ref{Point: extension.ContainerRuntime, Name: s}
+			p.Ledger.Register(ref, "--cri-socket")
+			err := p.Ledger.Call(ctx, ref, extension.Policy{}, func(ctx context.Context) error { return machine.Answers(ctx, s) })
+			if err == nil {
+				p.Mode, p.socket, p.Text = CRI, s, "containerd"
+				return nil
+			}
+			p.Ledger.Unregister(ref)
+			reason = fmt.Sprintf("no container runtime answers at %s", s)
+		}
+	}
+	if p.Mode == CRI {
+		return fmt.Errorf("node cri: %s; `mortise machine prepare` (as root) arranges for one", reason)
+	}
+	p.Mode, p.Text = Simulated, fmt.Sprintf("simulated (%s)", reason)
+	return nil
+}
+
+// Connection says how a node and the API server reach each other.
+type Connection struct {
+	Name      string
+	Addresses *uplink.Addresses // at which others reach the node: the first, and of pods with two IP families the other's
+	ClientCAs *x509.CertPool    // of clients of the node's API
+	Serving   *tls.Config       // of the node's API
+
+	Config  *rest.Config // as the node
+	Network *rest.Config // for what the proxy and the DNS follow
+	DNS     *rest.Config // for making the Service of the DNS, if there is none
+
+	Admit   func(net.Listener) net.Listener // wraps the listener of the node's API, unless its configuration says where it listens
+	PodCIDR string                          // the node's own; empty: the one that the controllers give it
+	Joined  bool                            // the cluster is elsewhere
+}
+
+// Serve sets how the node's API speaks TLS. Sign makes its certificate, now and whenever the node has other addresses.
+func (c *Connection) Serve(sign func(hosts ...string) (tls.Certificate, error), log *slog.Logger) error {
+	var current atomic.Pointer[tls.Certificate]
+	renew := func() error {
+		certificate, err := sign(c.Addresses.Texts()...)
+		if err == nil {
+			current.Store(&certificate)
+		}
+		return err
+	}
+	if err := renew(); err != nil {
+		return err
+	}
+	c.ServeBy(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return current.Load(), nil })
+	c.Addresses.Tell(func() {
+		if err := renew(); err != nil {
+			log.Error("the node's certificate has its former addresses", "error", err)
+		}
+	})
+	return nil
+}
+
+// ServeBy sets how the node's API speaks TLS, with a certificate that certificate returns.
+func (c *Connection) ServeBy(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) {
+	c.Serving = &tls.Config{
+		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, ClientCAs: c.ClientCAs, NextProtos: []string{"http/1.1"},
+		GetCertificate: certificate,
+	}
+}
+
+// listen is where the node's API listens by default: an address that may change is not the one to bind to.
+func (c *Connection) listen() string {
+	if c.Addresses.Fixed() {
+		return net.JoinHostPort(c.Addresses.Texts()[0], "0")
+	}
+	return ":0"
+}
+
+// Run starts what runs pods, and serves its HTTP API on a port of its own.
+func (p *Plan) Run(ctx context.Context, c *Connection, n Network, parts *lifecycle.Group) error {
+	log := p.Logger.With("part", "node")
+	switch p.Mode {
+	case None:
+		return nil
+	case CRI:
+		return p.runAgent(ctx, c, n, parts, log)
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(c.Addresses.Texts()[0], "0"))
+	if err != nil {
+		return fmt.Errorf("listen for the node's API: %w", err)
+	}
+	alone := ""
+	if c.Joined {
+		alone = c.Name
+	}
+	parts.Run(ctx, "simulated nodes", func(ctx context.Context) error {
+		return simulated.Run(ctx, simulated.Options{
+			Config: c.Config, Alone: alone, Groups: p.groups, Nodes: p.Count, Phases: p.phases, PodCIDR: p.simulatedRange(),
+			Version: version.Get().GitVersion, Listener: tls.NewListener(l, c.Serving), TLS: c.Serving,
+			Serve: server.Serve(server.Options{ClientCAs: c.ClientCAs, Logger: log}), Logger: log,
+		})
+	})
+	return nil
+}
+
+// runAgent runs pods in containers.
+func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *lifecycle.Group, log *slog.Logger) error {
+	reviews, err := kubernetes.NewForConfig(c.Config)
+	if err != nil {
+		return fmt.Errorf("make client of the node's API: %w", err)
+	}
+	measured := agent.NewMetrics()
+	parts.Run(ctx, "node's addresses", c.Addresses.Run)
+	api := server.Serve(p.kubelet.settings(server.Options{
+		ClientCAs: c.ClientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer(),
+	}))
+	parts.Run(ctx, "node", func(ctx context.Context) error {
+		return agent.Run(ctx, agent.Options{
+			NodeName: c.Name, Config: c.Config, RuntimeEndpoint: p.socket, RootDir: p.Settings.Root(p.DataDir),
+			PodCIDR: c.PodCIDR, Masqueraded: n.masqueraded, PodMTU: n.podMTU, Addresses: c.Addresses, ClusterDNS: n.clusterDNS,
+			Listen: p.kubelet.listenAt(c.listen()), Admit: p.kubelet.admits(c.Admit), TLS: p.kubelet.secured(c.Serving), API: api, Logger: log,
+			Kubelet: p.kubelet.configuration(), DecodePods: staticPods(), Metrics: measured,
+			Volumes: builtin.VolumePlugins(),
+		})
+	})
+	return nil
+}
+
+// HostName is the host's name as the kubelet takes it: lower case, without white space around it.
+func HostName() (string, error) {
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("read host name: %w", err)
+	}
+	return strings.ToLower(strings.TrimSpace(name)), nil
+}

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/api/config/v1alpha1"
+	"github.com/mortise-dev/mortise/internal/agent/simulated"
+)
+
+// checkSimulated reads which simulated nodes there are to be.
+func (p *Plan) checkSimulated() error {
+	file := p.Simulated.NodesFile
+	switch {
+	case file == "":
+		return nil
+	case p.Mode != Simulated:
+		return fmt.Errorf("--simulated-nodes: the node is %s, not simulated", p.Mode)
+	case p.Count > 1:
+		return errors.New("--simulated-nodes says how many nodes there are, and --nodes does so too")
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read simulated nodes: %w", err)
+	}
+	c, err := v1alpha1.ParseSimulatedNodes(data)
+	if err != nil {
+		return fmt.Errorf("read simulated nodes %s: %w", file, err)
+	}
+	p.Count = 0
+	p.phases = phases(c.Pods, v1alpha1.PodPhases{})
+	for _, g := range c.Groups {
+		count := 1
+		if g.Count != nil {
+			count = int(*g.Count)
+		}
+		p.Count += count
+		p.groups = append(p.groups, simulated.Group{
+			NamePrefix: g.NamePrefix, Count: count, Capacity: g.Capacity, Allocatable: g.Allocatable, Labels: g.Labels, Annotations: g.Annotations,
+			Taints: g.Taints, Zones: g.Zones, Region: g.Region, Phases: phases(g.Pods, c.Pods),
+		})
+	}
+	return nil
+}
+
+// phases are a group's, and what it does not say as all groups have it.
+func phases(own, all v1alpha1.PodPhases) (out simulated.Phases) {
+	first := func(a, b *metav1.Duration) *time.Duration {
+		if a == nil {
+			a = b
+		}
+		if a == nil {
+			return nil
+		}
+		return &a.Duration
+	}
+	if d := first(own.Starts, all.Starts); d != nil {
+		out.Starts = *d
+	}
+	if d := first(own.Ready, all.Ready); d != nil {
+		out.Ready = *d
+	}
+	out.Completes = first(own.Completes, all.Completes)
+	return out
+}
+
+// manyRange is where many simulated nodes get their pods' addresses from, 16,384 of them 254 each.
+const manyRange = "100.64.0.0/10"
+
+// simulatedRange is the range that simulated nodes share out. The usual one is too small for many.
+func (p *Plan) simulatedRange() string {
+	if p.Count > 256 && p.PodCIDRs[0] == netip.MustParsePrefix(DefaultPodCIDR) {
+		return manyRange
+	}
+	return p.PodCIDRs[0].String()
+}
