@@ -112,12 +112,10 @@ func flowControl(s *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 		next.ServeHTTP(w, r)
 	case !s.limiter.Enter(r.Method, administrator(who), time.Now()):
 		s.tooMany(w, r, info, 1)
-	case s.initializes:
-		leave := sync.OnceFunc(func() { s.limiter.Leave(r.Method) })
-		defer leave()
-		s.bounded(w, yielding(r, info, leave, nil), info, who, next)
 	default:
-		defer s.limiter.Leave(r.Method)
+		rec := recordOf(r.Context())
+		rec.limited = true
+		defer rec.leaveSeat()
 		s.bounded(w, r, info, who, next)
 	}
 }
@@ -166,13 +164,8 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 		return
 	}
 	if info.Verb != "watch" && !elsewhere {
-		if s.initializes {
-			leave := sync.OnceFunc(ticket.Leave)
-			defer leave()
-			r = yielding(r, info, leave, release)
-		} else {
-			defer ticket.Leave()
-		}
+		rec.ticket = ticket
+		defer rec.leaveSeat()
 		if turns != nil {
 			rec.turn.Yield(ctx) // takes it again, if it was given up meanwhile
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/initializers"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
-	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 )
 
@@ -37,16 +36,18 @@ func initialization(all admit.Chain) *verbs.Initialization {
 	return &verbs.Initialization{Fill: without(notFilledAgain), Check: without(notCheckedAgain)}
 }
 
-// yielding lets a request that creates an object, and then waits for it to be initialised, give up what it holds of the server:
-// its seat, and its turn if it has one.
-func yielding(r *http.Request, info *requestinfo.Info, leave, end func()) *http.Request {
-	if info.Verb != "create" && info.Verb != "patch" && info.Verb != "update" {
-		return r
+// initializersStage lets a request that creates an object, and then waits for it to be initialised, give up what it holds of the
+// server meanwhile: its seat, and its turn if it has one. The stage is there when objects may wait.
+func initializersStage(_ *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
+	rec := recordOf(r.Context())
+	verb := rec.info.Verb
+	if (verb == "create" || verb == "patch" || verb == "update") && (rec.ticket != nil || rec.limited) {
+		r = r.WithContext(flowcontrol.WithBeginning(r.Context(), func() {
+			rec.leaveSeat()
+			if rec.turn != nil {
+				rec.turn.End()
+			}
+		}))
 	}
-	return r.WithContext(flowcontrol.WithBeginning(r.Context(), func() {
-		leave()
-		if end != nil {
-			end()
-		}
-	}))
+	next.ServeHTTP(w, r)
 }

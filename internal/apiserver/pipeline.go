@@ -28,8 +28,8 @@ type stage struct {
 }
 
 // stages is THE order, outermost first. What follows the last is dispatch, in paths.go.
-func stages() []stage {
-	return []stage{
+func (s *Server) stages() []stage {
+	all := []stage{
 		{"request info", requestInfo},
 		{"audit identity", auditIdentity},
 		{"deadline", deadlineStage},
@@ -39,6 +39,10 @@ func stages() []stage {
 		{"flow control", flowControl},
 		{"authorize", authorizeStage},
 	}
+	if s.initializes {
+		all = append(all, stage{"initializers", initializersStage})
+	}
+	return all
 }
 
 var uncached = []string{"no-cache, private"}
@@ -47,7 +51,7 @@ var uncached = []string{"no-cache, private"}
 // the answer to a panic; what the stages decide is observed in observers.go, so that no stage carries bookkeeping.
 func (s *Server) pipeline(inner http.Handler) http.Handler {
 	h, told := inner, dispatched(inner) // told is the same for writes whose traces are kept
-	all := stages()
+	all := s.stages()
 	fold := func(next http.Handler, step func(*Server, http.ResponseWriter, *http.Request, http.Handler)) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { step(s, w, r, next) })
 	}

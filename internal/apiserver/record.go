@@ -18,19 +18,21 @@ import (
 type requestRecord struct {
 	context.Context // that the request came with
 
-	server    *Server
-	request   *http.Request // as it came
-	info      *requestinfo.Info
-	begun     time.Time
-	inProcess bool // a part of this process asks
-	answer    recorder
+	server  *Server
+	request *http.Request // as it came
+	info    *requestinfo.Info
+	begun   time.Time
+	answer  recorder
 
-	trace      *explain.Trace    // of a write; nil: it is not kept
-	allotted   context.Context   // ends when the request's time is over; nil: it has no bound
-	turn       *flowcontrol.Turn // that the request has of the processors; nil: it needs none
-	routed     bool              // a kind and a verb were found for it
-	deprecated bool              // its version is
-	left       func()            // counts a request that lasts out again; nil for others
+	trace      *explain.Trace      // of a write; nil: it is not kept
+	allotted   context.Context     // ends when the request's time is over; nil: it has no bound
+	ticket     *flowcontrol.Ticket // of the seats that the request has; nil: it has none
+	turn       *flowcontrol.Turn   // that the request has of the processors; nil: it needs none
+	inProcess  bool                // a part of this process asks
+	limited    bool                // it is counted by the limiter, which has no tickets
+	routed     bool                // a kind and a verb were found for it
+	deprecated bool                // its version is
+	left       func()              // counts a request that lasts out again; nil for others
 }
 
 type recordKey struct{}
@@ -47,4 +49,17 @@ func (c *requestRecord) Value(key any) any {
 func recordOf(ctx context.Context) *requestRecord {
 	c, _ := ctx.Value(recordKey{}).(*requestRecord)
 	return c
+}
+
+// leaveSeat gives up what the request holds of flow control, if it has not yet.
+func (c *requestRecord) leaveSeat() {
+	switch {
+	case c.ticket != nil:
+		t := c.ticket
+		c.ticket = nil
+		t.Leave()
+	case c.limited:
+		c.limited = false
+		c.server.limiter.Leave(c.request.Method)
+	}
 }
