@@ -21,6 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/figures"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
 // StatsOptions say what is measured beside what the runtime itself measures of running containers.
@@ -304,19 +305,16 @@ func (n *node) volumeStats(ctx context.Context, pod *corev1.Pod) []VolumeStats {
 			} else if v.Ephemeral != nil {
 				claim = pod.Name + "-" + v.Name
 			}
-			if claim == "" && v.EmptyDir == nil && v.ConfigMap == nil && v.Secret == nil && v.Projected == nil && v.DownwardAPI == nil {
-				continue
-			}
-			path, err := n.volumes.Path(ctx, pod, v)
-			if err != nil {
-				continue // it is not there yet
+			path, measure, err := n.volumes.Measure(ctx, pod, v)
+			if err != nil || measure == volumes.NotMeasured {
+				continue // it is not there yet, or not the pod's
 			}
 			fs, err := read.FileSystem(path)
 			if err != nil {
 				continue
 			}
 			s := VolumeStats{Name: v.Name, Claim: claim, Time: n.Clock.Now(), FS: *fs}
-			if s.Own = claim != "" || v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault; s.Own {
+			if s.Own = measure == volumes.MeasureFileSystem; s.Own {
 				s.Bytes, s.Files = fs.Used, fs.Files-min(fs.Files, fs.FilesFree)
 			} else {
 				s.Bytes, s.Files = figures.Taken(path)
