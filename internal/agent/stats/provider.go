@@ -23,6 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
 // Pods are the pods of the node.
@@ -31,9 +32,9 @@ type Pods interface {
 	Spec(uid types.UID) *corev1.Pod
 }
 
-// Volumes are where the volumes of pods lie.
+// Volumes are where the volumes of pods lie, and how their usage is measured.
 type Volumes interface {
-	Path(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (string, error)
+	Measure(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (path string, measure volumes.Measure, err error)
 }
 
 // ProviderConfig is what a Provider is made from. All of it is required but CgroupFS, which is /sys/fs/cgroup by default.
@@ -275,19 +276,16 @@ func (p *Provider) volumeStats(ctx context.Context, pod *corev1.Pod) []Volume {
 			} else if v.Ephemeral != nil {
 				claim = pod.Name + "-" + v.Name
 			}
-			if claim == "" && v.EmptyDir == nil && v.ConfigMap == nil && v.Secret == nil && v.Projected == nil && v.DownwardAPI == nil {
-				continue
-			}
-			path, err := p.Volumes.Path(ctx, pod, v)
-			if err != nil {
-				continue // it is not there yet
+			path, measure, err := p.Volumes.Measure(ctx, pod, v)
+			if err != nil || measure == volumes.NotMeasured {
+				continue // it is not there yet, or not the pod's
 			}
 			fs, err := read.FileSystem(path)
 			if err != nil {
 				continue
 			}
 			s := Volume{Name: v.Name, Claim: claim, Time: p.Clock.Now(), FS: *fs}
-			if s.Own = claim != "" || v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumDefault; s.Own {
+			if s.Own = measure == volumes.MeasureFileSystem; s.Own {
 				s.Bytes, s.Files = fs.Used, fs.Files-min(fs.Files, fs.FilesFree)
 			} else {
 				s.Bytes, s.Files = Taken(path)

@@ -15,12 +15,17 @@ import (
 func TestConformance(t *testing.T) {
 	volumetest.Run(t, New, map[string]volumetest.Case{
 		"all keys": {
-			Source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}, ReadOnly: true, Measure: volumes.MeasureFiles,
+			Source:   corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}},
+			ReadOnly: true, Measure: volumes.MeasureFiles,
 		},
 		"a key in a directory": {
 			Source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 				LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k", Path: "a/b"}},
 			}}, ReadOnly: true, Measure: volumes.MeasureFiles,
+		},
+		"no ConfigMap": {
+			Source: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "no"}}},
+			Fails:  `configmap "no" not found`,
 		},
 	})
 }

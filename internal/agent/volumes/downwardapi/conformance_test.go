@@ -19,5 +19,10 @@ func TestConformance(t *testing.T) {
 				{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}},
 			}}}, ReadOnly: true, Measure: volumes.MeasureFiles,
 		},
+		"no field": {
+			Source: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+				{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.no"}},
+			}}}, Fails: "spec.no",
+		},
 	})
 }

@@ -19,5 +19,8 @@ func TestConformance(t *testing.T) {
 			Source:  corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}},
 			Measure: volumes.MeasureFileSystem,
 		},
+		"no medium": {
+			Source: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Tape"}}, Fails: `unknown storage medium "Tape"`,
+		},
 	})
 }

@@ -13,6 +13,8 @@ import (
 
 func TestConformance(t *testing.T) {
 	volumetest.Run(t, New, map[string]volumetest.Case{
-		"an image": {Source: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "i"}}, ReadOnly: true, Foreign: true, Unmounted: true},
+		"an image": {
+			Source: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "i"}}, ReadOnly: true, Foreign: true, Unmounted: true,
+		},
 	})
 }

@@ -26,5 +26,11 @@ func TestConformance(t *testing.T) {
 			Source:           corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c", ReadOnly: true}},
 			PersistentVolume: pv, ReadOnly: true, Measure: volumes.MeasureFileSystem, Foreign: true,
 		},
+		"no directory": {
+			Source: claim, Fails: "look at local volume",
+			PersistentVolume: &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+				PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/no/such"}},
+			}},
+		},
 	})
 }

@@ -31,5 +31,8 @@ func TestConformance(t *testing.T) {
 			Source:           corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c", ReadOnly: true}},
 			PersistentVolume: pv, ReadOnly: true, Measure: volumes.MeasureFileSystem, Foreign: true,
 		},
+		"no server": {
+			Source: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "gone", Path: "/a"}}, Fails: "mount failed: no such server",
+		},
 	})
 }

@@ -21,5 +21,8 @@ func TestConformance(t *testing.T) {
 			}}}, ReadOnly: true, Measure: volumes.MeasureFiles,
 		},
 		"nothing": {Source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}, ReadOnly: true, Measure: volumes.MeasureFiles},
+		"no source": {
+			Source: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{}}}}, Fails: "does not support",
+		},
 	})
 }

@@ -17,5 +17,6 @@ func TestConformance(t *testing.T) {
 		"all keys": {
 			Source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}, ReadOnly: true, Measure: volumes.MeasureFiles,
 		},
+		"no Secret": {Source: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "no"}}, Fails: `secret "no" not found`},
 	})
 }

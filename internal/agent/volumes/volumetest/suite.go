@@ -39,6 +39,8 @@ type Case struct {
 	Foreign bool
 	// Unmounted: the runtime mounts the volume, which has no path.
 	Unmounted bool
+	// Fails is what the error says of a volume that cannot be; empty: it can be.
+	Fails string
 }
 
 // Run checks a plug-in by volumes of each sort that it makes.
@@ -48,6 +50,10 @@ func Run(t *testing.T, factory volumes.Factory, cases map[string]Case) {
 	}
 	for name, c := range cases {
 		s := &suite{Case: c, factory: factory}
+		if c.Fails != "" {
+			t.Run(name+"/Fails", s.fails)
+			continue
+		}
 		for _, promise := range []struct {
 			name  string
 			check func(*suite, *testing.T)
@@ -122,6 +128,19 @@ func (s *suite) supported(t *testing.T) {
 			t.Errorf("it supports a volume of another type: %s", name)
 		}
 	}
+}
+
+// A volume that cannot be is named with the reason, and leaves nothing mounted and nothing that cannot be taken away.
+func (s *suite) fails(t *testing.T) {
+	m := newMachine(t)
+	err := s.agent(m).SetUp(t.Context(), s.pod(), nil)
+	if err == nil || !strings.HasPrefix(err.Error(), `MountVolume.SetUp failed for volume "v" : `) || !strings.Contains(err.Error(), s.Fails) {
+		t.Errorf("error %v, want %s", err, s.Fails)
+	}
+	if len(m.kernel.mounted) > 0 {
+		t.Errorf("mounted: %v", m.kernel.mounted)
+	}
+	s.tearDown(t, m)
 }
 
 // A second SetUp changes nothing, and what containers wrote stays, unless the node alone writes there.
