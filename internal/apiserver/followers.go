@@ -32,17 +32,20 @@ func (s *Server) followers() []feed.Follower {
 		},
 		{Name: "rbac", Resources: rbac.Kinds(), Load: loadFrom(s.opts.Roles.Load), Apply: s.opts.Roles.Apply},
 		{Name: "aggregation", Resources: aggregate.Kinds(), Load: loadFrom(s.aggregator.Load), Apply: s.aggregator.Apply},
-		{Name: "upkeep", Resources: upkeep.Kinds(), Load: loadFrom(s.keeper.Load), Apply: s.keeper.Apply},
+		{Name: "upkeep", Resources: upkeep.Kinds(), Background: true, Load: loadFrom(s.keeper.Load), Apply: s.keeper.Apply},
 	}
 	if s.flow != nil {
 		fs = append(fs, feed.Follower{Name: "flowcontrol", Resources: flowcontrol.Kinds(), Load: loadFrom(s.flow.Load), Apply: s.flow.Apply})
 	}
 	if nodes := s.opts.Nodes; nodes != nil {
-		fs = append(fs, feed.Follower{Name: "nodes", Resources: node.Kinds(), Wanted: nodes.Wanted(), Load: loadFrom(nodes.Load), Apply: nodes.Apply})
+		fs = append(fs, feed.Follower{
+			Name: "nodes", Resources: node.Kinds(), Wanted: nodes.Wanted(), Load: loadFrom(nodes.Load), Apply: nodes.Apply,
+		})
 	}
 	for _, p := range s.opts.Admission {
 		if f, ok := p.(admit.Follower); ok {
-			fs = append(fs, feed.Follower{Name: "admission-" + strings.ToLower(p.Name()), Resources: f.Follows(), Load: loadFrom(f.Load), Apply: f.Apply})
+			name := "admission-" + strings.ToLower(p.Name())
+			fs = append(fs, feed.Follower{Name: name, Resources: f.Follows(), Load: loadFrom(f.Load), Apply: f.Apply})
 		}
 	}
 	return fs

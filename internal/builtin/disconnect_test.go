@@ -79,7 +79,8 @@ func (m *member) allocated() (taken, used string) {
 	}
 	var stored []int32
 	if value != nil {
-		codec := resource.ProtobufCodec(corev1.SchemeGroupVersion.WithKind("RangeAllocation"), func() resource.Object { return &corev1.RangeAllocation{} })
+		kind := corev1.SchemeGroupVersion.WithKind("RangeAllocation")
+		codec := resource.ProtobufCodec(kind, func() resource.Object { return &corev1.RangeAllocation{} })
 		obj, err := codec.Decode(value)
 		if err != nil {
 			m.t.Fatal(err)
@@ -95,7 +96,7 @@ func (m *member) allocated() (taken, used string) {
 }
 
 // TestDisconnectedAllocations: whenever the client of a service's write disconnects, the cluster IPs and node ports that are allocated are
-// those that stored services have.
+// those that stored services have; also when the write is the first one since the server started.
 func TestDisconnectedAllocations(t *testing.T) {
 	t.Parallel()
 	const services = space + "services"
@@ -129,6 +130,9 @@ func TestDisconnectedAllocations(t *testing.T) {
 					path, body = services, service(name, c.body)
 				} else {
 					m.does("POST", services, service(name, c.before))
+				}
+				if n > 1 {
+					m = newMember(t, store.New(s.engine))
 				}
 				w, held := s.disconnect(m, n, c.method, path, body)
 				if taken, used := m.allocated(); taken != used {

@@ -74,6 +74,8 @@ type Follower struct {
 	// Wanted is closed when somebody first needs what the follower holds. The feed loads the follower then; until then the follower
 	// is given no changes, and nobody waits for it. Nil: it is needed from the start.
 	Wanted <-chan struct{}
+	// Background says that no request depends on what the follower holds: writes of its resources are answered without waiting for it.
+	Background bool
 }
 
 // Change is what has become of one object.
@@ -279,7 +281,7 @@ func (f *Feed) hand(e *store.Event) {
 	}
 }
 
-// Wait returns when all followers of a resource have applied its changes up to and with a revision, or ctx ends. A change that
+// Wait returns when all followers of a resource, save those in the background, have applied its changes up to and with a revision, or ctx ends. A change that
 // a follower could not apply counts as applied: it is tried again later. Wait returns at once within [Follower.Apply] and
 // [Follower.Load], before the feed was started, and after it has ended.
 func (f *Feed) Wait(ctx context.Context, r schema.GroupResource, revision int64) {
@@ -287,6 +289,9 @@ func (f *Feed) Wait(ctx context.Context, r schema.GroupResource, revision int64)
 		return
 	}
 	for _, each := range f.by[r] {
+		if each.Background {
+			continue
+		}
 		select {
 		case <-each.at(revision):
 		case <-ctx.Done():

@@ -64,6 +64,24 @@ func TestSnapshot(t *testing.T) {
 	})
 }
 
+// TestBackground: nobody waits for a follower in the background, and it is given all changes.
+func TestBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		x, release := &index{}, make(chan struct{})
+		x.fails = func(*Change) error { <-release; return nil }
+		f := x.follower("x", configMaps)
+		f.Background = true
+		defer b.start(f)()
+		b.feed.Wait(t.Context(), configMaps, b.write(map[string]string{"configmaps/ns/a": "1"}))
+		close(release)
+		synctest.Wait()
+		if x.has() != "map[configmaps/ns/a:1]" {
+			t.Errorf("the follower has %s", x.has())
+		}
+	})
+}
+
 // TestWanted: a follower that nobody needs yet is given nothing, and nobody waits for it. When somebody needs it, it is loaded.
 func TestWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

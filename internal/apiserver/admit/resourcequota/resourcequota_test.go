@@ -108,6 +108,9 @@ func (b *backend) Update(ctx context.Context, r schema.GroupResource, namespace,
 	if b.broken != nil {
 		return nil, b.broken
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	b.mu.Lock()
 	q := b.quotas[name]
 	if q == nil {

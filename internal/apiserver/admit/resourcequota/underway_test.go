@@ -107,6 +107,35 @@ func TestGivenBackTwice(t *testing.T) {
 	}
 }
 
+// TestGivenBackAfterLeaving: the charge of a client that left is given back also when it has to wait for others that are being checked.
+func TestGivenBackAfterLeaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, b := setup(t, "", newQuota("q", amounts("configmaps", "9"), amounts("configmaps", "0")))
+		ctx, leave := context.WithCancel(t.Context())
+		a := configMap("a")
+		if err := p.Validate(ctx, b, a); err != nil {
+			t.Fatal(err)
+		}
+		release := make(chan struct{})
+		b.meddle = sync.OnceFunc(func() { <-release })
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := p.Validate(t.Context(), b, configMap("b")); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		leave()
+		wg.Go(func() { a.End(ctx.Err()) })
+		synctest.Wait()
+		close(release)
+		wg.Wait()
+		if used := b.used("q", "configmaps"); used != 1 {
+			t.Errorf("used %d, want 1", used)
+		}
+	})
+}
+
 // TestNotGivenBack: a charge that cannot be taken back is logged, and nothing else is.
 func TestNotGivenBack(t *testing.T) {
 	for _, broken := range []error{nil, errors.New("disk full"), apierrors.NewNotFound(quotas, "q")} {
@@ -164,32 +193,37 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// TestEndsWhileChecked: a request that ends while it is being checked waits for its result.
+// TestEndsWhileChecked: a request that ends while it is being checked waits for its result, and one that ends while it checks others
+// goes on for them.
 func TestEndsWhileChecked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, b := setup(t, "", newQuota("q", amounts("configmaps", "2"), amounts("configmaps", "0")))
-		writes, release := make(chan struct{}), make(chan struct{})
-		b.meddle = func() { writes <- struct{}{}; <-release }
-		results := make([]error, 3)
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		for i, ctx := range []context.Context{t.Context(), t.Context(), ctx} {
-			wg.Go(func() { results[i] = p.Validate(ctx, b, configMap(fmt.Sprint(i))) })
-			if i == 0 {
-				<-writes
+	for _, leaves := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			p, b := setup(t, "", newQuota("q", amounts("configmaps", "2"), amounts("configmaps", "0")))
+			writes, release := make(chan struct{}), make(chan struct{})
+			b.meddle = func() { writes <- struct{}{}; <-release }
+			results := make([]error, 3)
+			ctxs := []context.Context{t.Context(), t.Context(), t.Context()}
+			ctx, cancel := context.WithCancel(t.Context())
+			ctxs[leaves] = ctx
+			var wg sync.WaitGroup
+			for i, ctx := range ctxs {
+				wg.Go(func() { results[i] = p.Validate(ctx, b, configMap(fmt.Sprint(i))) })
+				if i == 0 {
+					<-writes
+				}
+				synctest.Wait()
 			}
+			release <- struct{}{}
+			<-writes // the second, who has taken the third with it
+			cancel()
 			synctest.Wait()
-		}
-		release <- struct{}{}
-		<-writes // the second, who has taken the third with it
-		cancel()
-		synctest.Wait()
-		close(release)
-		wg.Wait()
-		if results[0] != nil || results[1] != nil || !apierrors.IsForbidden(results[2]) {
-			t.Errorf("got %v, want two that are let in and one that is forbidden", results)
-		}
-	})
+			close(release)
+			wg.Wait()
+			if results[0] != nil || results[1] != nil || !apierrors.IsForbidden(results[2]) {
+				t.Errorf("%d leaves: got %v, want two that are let in and one that is forbidden", leaves, results)
+			}
+		})
+	}
 }
 
 // TestWithdraw: a request leaves the queue unless it is being checked or is to check.
