@@ -80,6 +80,7 @@ authentication: {oidc: {requiredClaims: {a: "b,c", d: e}}, anonymous: {enabled: 
 controllers: {enabled: ["*", -job-controller], concurrentSyncs: {gc: 1}}
 networking: {masqueradeAll: false}
 flowControl: {maxRequestBytesInflight: 0, maxConnections: 20000, requestTimeout: 30s}
+audit: {webhook: {initialBackoff: 1m}}
 `
 	text = strings.Replace(text, "gc: 1", "garbage-collector-controller: 3", 1)
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
@@ -90,7 +91,7 @@ flowControl: {maxRequestBytesInflight: 0, maxConnections: 20000, requestTimeout:
 		t.Fatal(err)
 	}
 	f, o := newFlags()
-	if err := f.Parse([]string{"--store=local", "--authorization-mode=Node", "--request-timeout=10s"}); err != nil {
+	if err := f.Parse([]string{"--store=local", "--authorization-mode=Node", "--request-timeout=10s", "--audit-webhook-batch-initial-backoff=3s"}); err != nil {
 		t.Fatal(err)
 	}
 	applied, err := file.Apply(f)
@@ -102,6 +103,9 @@ flowControl: {maxRequestBytesInflight: 0, maxConnections: 20000, requestTimeout:
 	}
 	if !slices.Equal(o.Authorization.Modes, []string{"Node"}) || o.FlowControl.RequestTimeout.String() != "10s" {
 		t.Errorf("authorization modes are %v, the request timeout %s: flags must win", o.Authorization.Modes, o.FlowControl.RequestTimeout)
+	}
+	if got := o.Audit.Webhook.InitialBackoff.String(); got != "3s" {
+		t.Errorf("the initial backoff is %s, the flag of the deprecated name says 3s", got)
 	}
 	if want := map[string]string{"a": "b,c", "d": "e"}; !cmp.Equal(o.Authentication.OIDC.RequiredClaims, want) {
 		t.Errorf("required claims are %v, want %v", o.Authentication.OIDC.RequiredClaims, want)

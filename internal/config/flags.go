@@ -30,10 +30,12 @@ type Applied struct {
 // Apply sets the flags that the command line did not set, by the file. A value that is the flag's default sets nothing.
 func (f *File) Apply(flags *pflag.FlagSet) (*Applied, error) {
 	applied := &Applied{file: f.Name, flags: map[string]string{}}
+	given := map[pflag.Value]bool{} // also by a deprecated name
+	flags.Visit(func(flag *pflag.Flag) { given[flag.Value] = true })
 	for _, s := range Settings() {
 		flag := flags.Lookup(s.Flag)
 		texts, ok := s.texts(f.Config)
-		if !ok || flag == nil || flag.Changed {
+		if !ok || flag == nil || given[flag.Value] {
 			continue
 		}
 		if !s.Optional && slices.Equal(texts, values(flag)) {
