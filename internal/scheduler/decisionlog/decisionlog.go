@@ -1,19 +1,18 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package why keeps what the scheduler decided about each pod lately, for those who ask why a pod is where it is, or nowhere.
+// Package decisionlog keeps the scheduler's latest decisions about each pod, so that people can ask why a pod runs where it does, or
+// nowhere.
 //
-// The scheduling loop writes a [Decision] down when it has made it ([Keeper.Add]); whatever comes of it is added under the
-// keeper's lock ([Keeper.Change]). What is written down is what the decision left at hand: nothing is computed for it, and
-// a decision is turned into words when somebody asks ([Keeper.Scheduling]). Where a pod is at the moment is not kept, but asked of
-// the running scheduler ([Keeper.Attach]).
+// The scheduling loop adds a [Decision] when it has made it ([Log.Add]) and changes it when its outcome is known ([Log.Change]). A
+// decision holds what the loop had at hand: the log computes nothing for it, and writes it out in words when somebody asks
+// ([Log.Scheduling]). The log does not keep where a pod is now, but asks the running scheduler ([Log.Attach]).
 //
 // # Bounds
 //
-// Of each pod the last [MostDecisions] are kept; there are so many pods and bytes at most, and the pod goes first that
-// was decided about longest ago. Bytes are counted by an estimate of what the slices and texts of a decision take up. Another pod of the
-// same name begins anew.
-package why
+// The log keeps the last [MostDecisions] of each pod. It keeps a number of pods and of bytes at most, and drops the pod whose last decision
+// is the oldest first. It estimates bytes from the slices and texts of a decision. A new pod of the same name starts afresh.
+package decisionlog
 
 import (
 	"cmp"
@@ -36,13 +35,13 @@ const MostVictims = 20
 // longest is how much of a message is kept.
 const longest = 2048
 
-// Options are a keeper's bounds.
+// Options are a log's bounds.
 type Options struct {
 	Pods  int   // 0: 20,000
 	Bytes int64 // 0: 8 MiB
 }
 
-// Decision is one attempt to schedule a pod. Once it is added, it is the keeper's: it is changed by [Keeper.Change] alone.
+// Decision is one attempt to schedule a pod. Once it is added, it belongs to the log, and only [Log.Change] changes it.
 type Decision struct {
 	Namespace, Name string
 	UID             types.UID
@@ -70,8 +69,8 @@ type Live interface {
 	Place(namespace, name string) (types.UID, *trace.Place)
 }
 
-// Keeper keeps decisions. A nil one keeps none. Its methods may be called concurrently.
-type Keeper struct {
+// Log keeps decisions. A nil Log keeps none. Any number of goroutines may call its methods.
+type Log struct {
 	options Options
 
 	mu    sync.Mutex
@@ -88,14 +87,14 @@ type pod struct {
 	decisions []*Decision // oldest first
 }
 
-// New makes a keeper.
-func New(o Options) *Keeper {
+// New returns an empty log.
+func New(o Options) *Log {
 	o.Pods, o.Bytes = cmp.Or(o.Pods, 20_000), cmp.Or(o.Bytes, 8<<20)
-	return &Keeper{options: o, pods: map[types.NamespacedName]*list.Element{}}
+	return &Log{options: o, pods: map[types.NamespacedName]*list.Element{}}
 }
 
-// Attach has the keeper ask a running scheduler where pods are, until detach is called.
-func (k *Keeper) Attach(l Live) (detach func()) {
+// Attach has the log ask a running scheduler where pods are, until detach is called.
+func (k *Log) Attach(l Live) (detach func()) {
 	if k == nil {
 		return func() {}
 	}
@@ -112,7 +111,7 @@ func (k *Keeper) Attach(l Live) (detach func()) {
 }
 
 // Add writes a decision down.
-func (k *Keeper) Add(d *Decision) {
+func (k *Log) Add(d *Decision) {
 	if k == nil {
 		return
 	}
@@ -142,7 +141,7 @@ func (k *Keeper) Add(d *Decision) {
 }
 
 // Change has change say what came of a decision that was added.
-func (k *Keeper) Change(d *Decision, change func(*Decision)) {
+func (k *Log) Change(d *Decision, change func(*Decision)) {
 	if k == nil || d == nil {
 		return
 	}
@@ -159,7 +158,7 @@ func (k *Keeper) Change(d *Decision, change func(*Decision)) {
 }
 
 // forget forgets the oldest n decisions of a pod. The lock is held.
-func (k *Keeper) forget(p *pod, n int) {
+func (k *Log) forget(p *pod, n int) {
 	for _, d := range p.decisions[:n] {
 		k.bytes -= d.bytes
 		d.gone = true
@@ -170,7 +169,7 @@ func (k *Keeper) forget(p *pod, n int) {
 }
 
 // shrink keeps the bounds. The lock is held.
-func (k *Keeper) shrink() {
+func (k *Log) shrink() {
 	for k.order.Len() > 1 && (k.bytes > k.options.Bytes || k.order.Len() > k.options.Pods) {
 		e := k.order.Back()
 		p := e.Value.(*pod) //nolint:forcetypeassert // nothing else is put in

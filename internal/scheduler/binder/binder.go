@@ -1,11 +1,14 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package post sends what the scheduler writes most, a binding and an event for each pod, with little around it. What client-go does for
-// any request (it makes the URL three times, takes the latencies of nobody's metrics, decodes an answer that nobody reads) costs as much as
-// a third of the server's own work for a binding. So does decoding each pod that is bound once more. [NewForConfig] makes a clientset whose bindings go this way, and [Events] is the way for
-// events. What the server asks to be sent again is client-go's to send, and so is what has options, and everything where requests are to be held back.
-package post
+// Package binder sends what the scheduler writes most, a binding and an event for each pod, at a fraction of the cost of client-go's
+// requests. For each request client-go makes the URL three times, takes latencies for metrics that nobody reads, and decodes an answer that
+// nobody reads; that costs as much as a third of the server's own work for a binding. Decoding each bound pod once more costs as much
+// again.
+//
+// [NewForConfig] returns a clientset whose bindings go this way; [Events] returns its way for events. client-go still sends what the server
+// asks to be sent again, requests with options, and every request of a client that is rate limited.
+package binder
 
 import (
 	"bytes"
@@ -188,7 +191,8 @@ func newSender(config *rest.Config) (*sender, error) {
 	if agent == "" {
 		agent = rest.DefaultKubernetesUserAgent()
 	}
-	return &sender{transport: transport, base: base, agent: []string{agent}, encoder: protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), warned: warned(config)}, nil
+	return &sender{transport: transport, base: base, agent: []string{agent}, encoder: protobuf.NewSerializer(scheme.Scheme, scheme.Scheme),
+		warned: warned(config)}, nil
 }
 
 // warned is who hears of a server's warnings: as with client-go the log, if nobody is named.
@@ -210,7 +214,8 @@ func (w withoutContext) HandleWarningHeaderWithContext(_ context.Context, code i
 }
 
 // watch has objects handed over as they are, if the server can and they may be shared.
-func (s *sender) watch(ctx context.Context, resource, namespace string, o metav1.ListOptions, otherwise func(context.Context, metav1.ListOptions) (watch.Interface, error)) (watch.Interface, error) {
+func (s *sender) watch(ctx context.Context, resource, namespace string, o metav1.ListOptions,
+	otherwise func(context.Context, metav1.ListOptions) (watch.Interface, error)) (watch.Interface, error) {
 	if s.core == nil {
 		return otherwise(ctx, o)
 	}
@@ -269,5 +274,6 @@ func refused(response *http.Response) error {
 			return apierrors.FromObject(status)
 		}
 	}
-	return apierrors.NewGenericServerResponse(response.StatusCode, "post", schema.GroupResource{}, "", strings.TrimSpace(string(body)), 0, true)
+	return apierrors.NewGenericServerResponse(response.StatusCode, "post", schema.GroupResource{}, "", strings.TrimSpace(string(body)),
+		0, true)
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package why_test
+package decisionlog_test
 
 import (
 	"fmt"
@@ -14,11 +14,11 @@ import (
 
 	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
-	"github.com/mortise-dev/mortise/internal/scheduler/why"
+	"github.com/mortise-dev/mortise/internal/scheduler/decisionlog"
 )
 
-func decision(name, uid string, attempt int) *why.Decision {
-	return &why.Decision{
+func decision(name, uid string, attempt int) *decisionlog.Decision {
+	return &decisionlog.Decision{
 		Namespace: "ns", Name: name, UID: types.UID(uid), Time: time.Unix(1000, 0), Attempt: attempt, Outcome: trace.OutcomeUnschedulable,
 	}
 }
@@ -35,7 +35,7 @@ func attempts(s *trace.Scheduling) string {
 }
 
 func TestKeptOfOnePod(t *testing.T) {
-	k := why.New(why.Options{})
+	k := decisionlog.New(decisionlog.Options{})
 	for i := range 6 {
 		k.Add(decision("a", "1", i))
 	}
@@ -47,7 +47,7 @@ func TestKeptOfOnePod(t *testing.T) {
 	if got := attempts(k.Scheduling("ns", "a")); got != "2: 0" {
 		t.Errorf("of another pod of the same name %s is kept", got)
 	}
-	k.Change(last, func(d *why.Decision) { d.Outcome, d.Message = trace.OutcomeBound, "there" })
+	k.Change(last, func(d *decisionlog.Decision) { d.Outcome, d.Message = trace.OutcomeBound, "there" })
 	if d := k.Scheduling("ns", "a").Decisions[0]; d.Outcome != trace.OutcomeBound || d.Message != "there" {
 		t.Errorf("the change is not told: %+v", d)
 	}
@@ -57,8 +57,8 @@ func TestKeptOfOnePod(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
-	k := why.New(why.Options{Pods: 3})
-	var first *why.Decision
+	k := decisionlog.New(decisionlog.Options{Pods: 3})
+	var first *decisionlog.Decision
 	for i, name := range []string{"a", "b", "c", "a", "d"} {
 		d := decision(name, name, i)
 		if i == 1 {
@@ -72,12 +72,12 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	bytes := k.Scheduling("ns", "a").Kept.Bytes
-	k.Change(first, func(d *why.Decision) { d.Message = strings.Repeat("x", 1000) })
+	k.Change(first, func(d *decisionlog.Decision) { d.Message = strings.Repeat("x", 1000) })
 	if got := k.Scheduling("ns", "a").Kept; got.Bytes != bytes || got.Pods != 3 {
 		t.Errorf("%+v is said to be kept after a change of what is not, before it were %d bytes", got, bytes)
 	}
 
-	k = why.New(why.Options{Bytes: 10_000})
+	k = decisionlog.New(decisionlog.Options{Bytes: 10_000})
 	for i := range 1000 {
 		d := decision(fmt.Sprint("pod-", i), "u", i)
 		d.Message = strings.Repeat("m", 900)
@@ -89,7 +89,7 @@ func TestBounds(t *testing.T) {
 	}
 	big := decision("pod-999", "u", 1000)
 	k.Add(big)
-	k.Change(big, func(d *why.Decision) { d.Message = strings.Repeat("m", 100_000) })
+	k.Change(big, func(d *decisionlog.Decision) { d.Message = strings.Repeat("m", 100_000) })
 	if d := k.Scheduling("ns", "pod-999").Decisions[0]; len(d.Message) > 4096 {
 		t.Errorf("a message of %d bytes is kept", len(d.Message))
 	}
@@ -106,7 +106,7 @@ func (x there) Place(_, name string) (types.UID, *trace.Place) {
 }
 
 func TestWhereThePodIs(t *testing.T) {
-	k := why.New(why.Options{})
+	k := decisionlog.New(decisionlog.Options{})
 	k.Add(decision("a", "1", 1))
 	if s := k.Scheduling("ns", "a"); s.Place != nil || s.Note == "" {
 		t.Errorf("without a scheduler: %+v", s)
@@ -131,12 +131,13 @@ func TestWhereThePodIs(t *testing.T) {
 }
 
 func TestScoresAreTold(t *testing.T) {
-	k := why.New(why.Options{})
+	k := decisionlog.New(decisionlog.Options{})
 	d := decision("a", "1", 1)
-	d.Account = core.Account{Columns: []string{"A", "B"}, Scores: []core.Scores{{Node: "n", Total: 25, Raw: []int64{5, 1}, Weighted: []int64{10, 2}}}}
+	d.Account = core.Account{Columns: []string{"A", "B"},
+		Scores: []core.Scores{{Node: "n", Total: 25, Raw: []int64{5, 1}, Weighted: []int64{10, 2}}}}
 	k.Add(d)
 	want := []trace.NodeScore{{Node: "n", Total: 25, Plugins: []trace.PluginScore{
-		{Plugin: "A", Raw: 5, Weighted: 10}, {Plugin: "B", Raw: 1, Weighted: 2}, {Plugin: why.Extenders, Raw: 13, Weighted: 13},
+		{Plugin: "A", Raw: 5, Weighted: 10}, {Plugin: "B", Raw: 1, Weighted: 2}, {Plugin: decisionlog.Extenders, Raw: 13, Weighted: 13},
 	}}}
 	if diff := cmp.Diff(want, k.Scheduling("ns", "a").Decisions[0].Scores); diff != "" {
 		t.Errorf("scores (-want +got):\n%s", diff)
@@ -144,10 +145,10 @@ func TestScoresAreTold(t *testing.T) {
 }
 
 func TestNobodyKeeps(t *testing.T) {
-	var k *why.Keeper
+	var k *decisionlog.Log
 	d := decision("a", "1", 1)
 	k.Add(d)
-	k.Change(d, func(*why.Decision) { t.Error("a decision is changed that nobody keeps") })
+	k.Change(d, func(*decisionlog.Decision) { t.Error("a decision is changed that nobody keeps") })
 	k.Attach(there{})()
 	if s := k.Scheduling("ns", "a"); s != nil {
 		t.Errorf("%+v is kept", s)
@@ -155,7 +156,7 @@ func TestNobodyKeeps(t *testing.T) {
 }
 
 func BenchmarkAdd(b *testing.B) {
-	k := why.New(why.Options{})
+	k := decisionlog.New(decisionlog.Options{})
 	names := make([]string, 10_000)
 	for i := range names {
 		names[i] = fmt.Sprint("pod-", i)

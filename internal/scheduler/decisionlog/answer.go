@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package why
+package decisionlog
 
 import (
 	"slices"
@@ -17,7 +17,7 @@ import (
 const Extenders = "extenders"
 
 // Scheduling is what is known of a pod; nil if nothing is.
-func (k *Keeper) Scheduling(namespace, name string) *trace.Scheduling {
+func (k *Log) Scheduling(namespace, name string) *trace.Scheduling {
 	if k == nil {
 		return nil
 	}
@@ -61,7 +61,7 @@ func Time(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// told is the decision in words. The keeper's lock is held.
+// told is the decision in words. The log's lock is held.
 func (d *Decision) told() trace.Decided {
 	out := trace.Decided{
 		Time: Time(d.Time), Cycle: d.Cycle, Attempt: d.Attempt, Profile: d.Profile, Seconds: d.Took.Seconds(),

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package post_test
+package binder_test
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
-	"github.com/mortise-dev/mortise/internal/scheduler/post"
+	"github.com/mortise-dev/mortise/internal/scheduler/binder"
 )
 
 // asked is what a server was asked, without what is decided by the connection.
@@ -47,7 +47,8 @@ func answering(t *testing.T, answers ...func(w http.ResponseWriter)) (config *re
 		}
 	}))
 	t.Cleanup(s.Close)
-	return &rest.Config{Host: s.URL, QPS: -1, UserAgent: "scheduler/1", ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf}}, requests, bodies
+	return &rest.Config{Host: s.URL, QPS: -1, UserAgent: "scheduler/1",
+		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf}}, requests, bodies
 }
 
 // says is an answer in the form that the server itself gives.
@@ -62,7 +63,8 @@ func says(t *testing.T, code int, obj runtime.Object) func(http.ResponseWriter) 
 }
 
 func binding() *corev1.Binding {
-	return &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n1"}}
+	return &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u"},
+		Target: corev1.ObjectReference{Kind: "Node", Name: "n1"}}
 }
 
 // TestBindSaysWhatClientGoSays: a binding that goes straight is the request that client-go would make.
@@ -70,7 +72,7 @@ func TestBindSaysWhatClientGoSays(t *testing.T) {
 	config, requests, bodies := answering(t, says(t, http.StatusCreated, &metav1.Status{Status: metav1.StatusSuccess}))
 	for _, qps := range []float32{-1, 1000} { // straight, and held back by client-go
 		config.QPS, config.Burst = qps, 10
-		client, err := post.NewForConfig(config, true)
+		client, err := binder.NewForConfig(config, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,11 +96,11 @@ func TestEventSaysWhatClientGoSays(t *testing.T) {
 	e := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web.1"}, Note: "assigned"}
 	for _, qps := range []float32{-1, 1000} {
 		config.QPS, config.Burst = qps, 10
-		client, err := post.NewForConfig(config, true)
+		client, err := binder.NewForConfig(config, true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := post.Events(client).Events("ns").Create(t.Context(), e, metav1.CreateOptions{}); err != nil {
+		if _, err := binder.Events(client).Events("ns").Create(t.Context(), e, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,8 +120,9 @@ func TestEventSaysWhatClientGoSays(t *testing.T) {
 // TestRefusals: what the server says is the error, by which the scheduler decides what to do next.
 func TestRefusals(t *testing.T) {
 	conflict := apierrors.NewConflict(corev1.Resource("pods/binding"), "web", io.EOF)
-	config, _, _ := answering(t, says(t, http.StatusConflict, &conflict.ErrStatus), func(w http.ResponseWriter) { http.Error(w, "no server", http.StatusBadGateway) })
-	client, err := post.NewForConfig(config, true)
+	config, _, _ := answering(t, says(t, http.StatusConflict, &conflict.ErrStatus),
+		func(w http.ResponseWriter) { http.Error(w, "no server", http.StatusBadGateway) })
+	client, err := binder.NewForConfig(config, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +141,7 @@ func TestSentAgain(t *testing.T) {
 		w.Header().Set("Retry-After", "0")
 		w.WriteHeader(http.StatusTooManyRequests)
 	}, says(t, http.StatusCreated, &metav1.Status{Status: metav1.StatusSuccess}))
-	client, err := post.NewForConfig(config, true)
+	client, err := binder.NewForConfig(config, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +168,7 @@ func TestWarningsAreHeard(t *testing.T) {
 	for _, qps := range []float32{-1, 1000} { // straight, and held back by client-go
 		var heard heard
 		config.QPS, config.Burst, config.WarningHandler = qps, 10, &heard
-		client, err := post.NewForConfig(config, true)
+		client, err := binder.NewForConfig(config, true)
 		if err != nil {
 			t.Fatal(err)
 		}
