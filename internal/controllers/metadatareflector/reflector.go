@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package follow follows the metadata of one resource, for controllers that do so for resources which come and go and which no
-// other controller has in full. A [Resource] tells of each object that is there or has changed, and of each that has gone. It
-// keeps no more than their names, UIDs and versions, and needs neither the goroutines nor the buffers of an informer, of which
-// there would be one for each custom resource definition.
-package follow
+// Package metadatareflector watches the metadata of one resource, for controllers that do so for resources which come and go and which
+// no other controller caches in full. A [Reflector] reports each object that exists or has changed, and each that was deleted. It keeps
+// only names, UIDs and resource versions, and needs neither the goroutines nor the buffers of an informer, of which there would be one
+// for each custom resource definition.
+package metadatareflector
 
 import (
 	"context"
@@ -22,17 +22,17 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Resource is one resource that is followed. Its functions are called by one goroutine, in the order of what happened.
-type Resource struct {
+// Reflector watches one resource. One goroutine calls its functions, in the order of the changes.
+type Reflector struct {
 	seen   func(metav1.Object)
-	gone   func(Gone)
+	gone   func(Deleted)
 	synced chan struct{}
 	first  sync.Once
 	known  map[cache.ObjectName]state // the reflector's own goroutine's
 }
 
-// Gone is an object that is there no more.
-type Gone struct {
+// Deleted is an object that does not exist any more.
+type Deleted struct {
 	cache.ObjectName
 	UID types.UID
 }
@@ -42,16 +42,16 @@ type state struct {
 	version string
 }
 
-// New makes a follower that tells seen and gone.
-func New(seen func(metav1.Object), gone func(Gone)) *Resource {
-	return &Resource{seen: seen, gone: gone, synced: make(chan struct{}), known: map[cache.ObjectName]state{}}
+// New returns a reflector that calls seen for each object that exists or has changed, and gone for each that was deleted.
+func New(seen func(metav1.Object), gone func(Deleted)) *Reflector {
+	return &Reflector{seen: seen, gone: gone, synced: make(chan struct{}), known: map[cache.ObjectName]state{}}
 }
 
-// Synced is closed when all has been told of that was there in the beginning.
-func (r *Resource) Synced() <-chan struct{} { return r.synced }
+// Synced is closed when seen has been called for every object of the first list.
+func (r *Reflector) Synced() <-chan struct{} { return r.synced }
 
-// Run follows the resource until ctx ends. A panic of who is told is an error.
-func (r *Resource) Run(ctx context.Context, client metadata.Interface, gvr schema.GroupVersionResource) (err error) {
+// Run watches the resource until ctx ends. It returns a panic of seen or gone as an error.
+func (r *Reflector) Run(ctx context.Context, client metadata.Interface, gvr schema.GroupVersionResource) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("follow %s: panic: %v\n%s", gvr, v, debug.Stack())
@@ -70,7 +70,7 @@ func (r *Resource) Run(ctx context.Context, client metadata.Interface, gvr schem
 	return nil
 }
 
-func (r *Resource) see(obj any) error {
+func (r *Reflector) see(obj any) error {
 	o, ok := obj.(metav1.Object)
 	if !ok {
 		return fmt.Errorf("follow objects: %T has no metadata", obj)
@@ -81,7 +81,7 @@ func (r *Resource) see(obj any) error {
 		return nil
 	}
 	if ok && was.uid != is.uid {
-		r.gone(Gone{at, was.uid})
+		r.gone(Deleted{at, was.uid})
 	}
 	r.known[at] = is
 	r.seen(o)
@@ -89,13 +89,13 @@ func (r *Resource) see(obj any) error {
 }
 
 // Add implements [cache.ReflectorStore].
-func (r *Resource) Add(obj any) error { return r.see(obj) }
+func (r *Reflector) Add(obj any) error { return r.see(obj) }
 
 // Update implements [cache.ReflectorStore].
-func (r *Resource) Update(obj any) error { return r.see(obj) }
+func (r *Reflector) Update(obj any) error { return r.see(obj) }
 
 // Delete implements [cache.ReflectorStore].
-func (r *Resource) Delete(obj any) error {
+func (r *Reflector) Delete(obj any) error {
 	o, ok := obj.(metav1.Object)
 	if !ok {
 		return fmt.Errorf("follow objects: %T has no metadata", obj)
@@ -103,13 +103,13 @@ func (r *Resource) Delete(obj any) error {
 	at := cache.MetaObjectToName(o)
 	if was, ok := r.known[at]; ok {
 		delete(r.known, at)
-		r.gone(Gone{at, was.uid})
+		r.gone(Deleted{at, was.uid})
 	}
 	return nil
 }
 
 // Replace implements [cache.ReflectorStore].
-func (r *Resource) Replace(all []any, _ string) error {
+func (r *Reflector) Replace(all []any, _ string) error {
 	there := make(map[cache.ObjectName]bool, len(all))
 	for _, obj := range all {
 		if o, ok := obj.(metav1.Object); ok {
@@ -119,7 +119,7 @@ func (r *Resource) Replace(all []any, _ string) error {
 	for at, was := range r.known {
 		if !there[at] {
 			delete(r.known, at)
-			r.gone(Gone{at, was.uid})
+			r.gone(Deleted{at, was.uid})
 		}
 	}
 	for _, obj := range all {
@@ -132,4 +132,4 @@ func (r *Resource) Replace(all []any, _ string) error {
 }
 
 // Resync implements [cache.ReflectorStore].
-func (r *Resource) Resync() error { return nil }
+func (r *Reflector) Resync() error { return nil }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package follow
+package metadatareflector
 
 import (
 	"testing"
@@ -19,7 +19,7 @@ func TestTells(t *testing.T) {
 	var heard []string
 	r := New(
 		func(o metav1.Object) { heard = append(heard, "+"+string(o.GetUID())+"@"+o.GetResourceVersion()) },
-		func(g Gone) { heard = append(heard, "-"+g.Name+string(g.UID)) },
+		func(g Deleted) { heard = append(heard, "-"+g.Name+string(g.UID)) },
 	)
 	steps := []struct {
 		what string
