@@ -19,8 +19,8 @@ import (
 	"github.com/mortise-dev/mortise/store/mvcc"
 )
 
-// keeper bounds what the disk holds: it writes checkpoints, and removes the log before them.
-type keeper struct {
+// checkpointer bounds the disk space of the engine: it writes checkpoints and removes the log before them.
+type checkpointer struct {
 	engine       *Engine
 	due          chan struct{}
 	quit         chan struct{}
@@ -32,13 +32,14 @@ type keeper struct {
 	files sync.Mutex // held while old files are removed, and while files are checked
 }
 
-func newKeeper(e *Engine) *keeper {
-	return &keeper{engine: e, due: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}), attempts: make(chan struct{}, 1)}
+func newCheckpointer(e *Engine) *checkpointer {
+	return &checkpointer{engine: e, due: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}),
+		attempts: make(chan struct{}, 1)}
 }
 
-// look finds out whether a checkpoint is due. It is called after each batch, by the committer. Should checkpoints be so
+// checkpointIfDue asks for a checkpoint if one is due. The committer calls it after each batch. Should checkpoints be so
 // slow that the log grows to a multiple of what it may, it waits for one: the disk's bound goes before speed.
-func (k *keeper) look() {
+func (k *checkpointer) checkpointIfDue() {
 	const patience = 4
 	e := k.engine
 	drop := e.wal.droppable(e.db.Compacted())
@@ -62,7 +63,7 @@ func (k *keeper) look() {
 	}
 }
 
-func (k *keeper) run() {
+func (k *checkpointer) run() {
 	defer close(k.ended)
 	for {
 		select {
@@ -86,13 +87,13 @@ func (k *keeper) run() {
 	}
 }
 
-func (k *keeper) stop() {
+func (k *checkpointer) stop() {
 	close(k.quit)
 	<-k.ended
 }
 
 // checkpoint writes one as of the oldest revision that is kept, and removes what came before.
-func (k *keeper) checkpoint() error {
+func (k *checkpointer) checkpoint() error {
 	e := k.engine
 	for {
 		snapshot, revision := e.db.Snapshot(), e.db.Compacted()
@@ -108,7 +109,7 @@ func (k *keeper) checkpoint() error {
 	}
 }
 
-func (k *keeper) write(snapshot mvcc.Snapshot, revision int64) (int64, error) {
+func (k *checkpointer) write(snapshot mvcc.Snapshot, revision int64) (int64, error) {
 	e := k.engine
 	var size int64
 	err := writeFile(e.options.Disk, e.dir, checkNext, checkpointName(revision), func(f disk.File) error {
@@ -143,7 +144,7 @@ func (k *keeper) write(snapshot mvcc.Snapshot, revision int64) (int64, error) {
 }
 
 // remove removes what a checkpoint makes superfluous.
-func (k *keeper) remove(revision int64) error {
+func (k *checkpointer) remove(revision int64) error {
 	k.files.Lock()
 	defer k.files.Unlock()
 	e := k.engine
