@@ -11,10 +11,12 @@
 // # What a simulated container does
 //
 //   - It starts at once, is ready at once (probes pass), and runs until its pod is deleted.
-//   - A pod of a Job with restartPolicy Never or OnFailure is another matter: its containers end well after a second.
+//   - A container whose command is sleep ends when that time is over; true, false and a shell's script of these, with exit, likewise
+//     (life.go).
+//   - Other containers of a Job's pod with restartPolicy Never or OnFailure succeed after a second.
 //   - The annotation simulated.mortise.dev/run-for: 5s on any pod with such a restartPolicy sets the time, and
 //     simulated.mortise.dev/exit-code: "1" how it ends. A container that is to be restarted is, a second later.
-//   - Init containers have ended well by the time they are looked at; activeDeadlineSeconds is kept; changing the image
+//   - Init containers succeed at once, unless their command sleeps or fails; activeDeadlineSeconds is kept; changing the image
 //     restarts the container.
 //   - A deleted pod stops at once, whatever its grace period.
 //   - [Phases] make pods wait before they run, before they are ready, and set how long those of Jobs run.
