@@ -39,6 +39,7 @@ var (
 func Approving() controllers.Controller {
 	return controllers.Controller{
 		Name:    "certificatesigningrequest-approving-controller",
+		Account: "certificate-controller",
 		Inputs:  []schema.GroupVersionResource{requests},
 		Outputs: []schema.GroupVersionResource{requests, reviews},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {

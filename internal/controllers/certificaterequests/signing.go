@@ -34,6 +34,7 @@ const (
 func Signing() controllers.Controller {
 	return controllers.Controller{
 		Name:    "certificatesigningrequest-signing-controller",
+		Account: "certificate-controller",
 		Inputs:  []schema.GroupVersionResource{requests},
 		Outputs: []schema.GroupVersionResource{requests},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {

@@ -42,6 +42,7 @@ func Controller() controllers.Controller {
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:    "daemonset-controller",
+		Account: "daemon-set-controller",
 		Inputs:  []schema.GroupVersionResource{sets, revisions, pods, corev1.SchemeGroupVersion.WithResource("nodes")},
 		Outputs: []schema.GroupVersionResource{sets, revisions, pods},
 		New:     build,

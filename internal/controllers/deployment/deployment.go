@@ -51,6 +51,7 @@ func Controller() controllers.Controller {
 	sets := appsv1.SchemeGroupVersion.WithResource("replicasets")
 	return controllers.Controller{
 		Name:    "deployment-controller",
+		Account: "deployment-controller",
 		Inputs:  []schema.GroupVersionResource{deployments, sets, corev1.SchemeGroupVersion.WithResource("pods")},
 		Outputs: []schema.GroupVersionResource{deployments, sets},
 		New:     build,

@@ -46,6 +46,7 @@ func Controller() controllers.Controller {
 	nodes, pods := corev1.SchemeGroupVersion.WithResource("nodes"), corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:      "node-lifecycle-controller",
+		Account:   "node-controller",
 		Component: "node-controller",
 		Inputs:    []schema.GroupVersionResource{nodes, pods, coordinationv1.SchemeGroupVersion.WithResource("leases")},
 		Outputs:   []schema.GroupVersionResource{nodes, pods},

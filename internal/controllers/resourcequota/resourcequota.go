@@ -55,6 +55,7 @@ const attempts = 8
 func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:    "resourcequota-controller",
+		Account: "resourcequota-controller",
 		Inputs:  []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("resourcequotas")},
 		Outputs: []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("resourcequotas")},
 		New:     build,
