@@ -91,8 +91,8 @@ type Options struct {
 	Nodes *node.Graph
 	// Collectors are shown on /metrics beside the server's own.
 	Collectors []prometheus.Collector
-	// Roles is what roles and bindings come to: the server keeps it true to the store. Kinds may hold it, to refuse those who
-	// would give others more than they have. Nil: one of the server's own.
+	// Roles is the index of roles and bindings, which the server updates. Kinds may hold it, to prevent users from granting
+	// more rights than they have. Nil: the server makes one.
 	Roles *rbac.Index
 	// Ledger makes the calls to webhooks; nil: one of the server's own.
 	Ledger *extension.Ledger
@@ -119,7 +119,7 @@ type Options struct {
 	Aggregation Aggregation
 	// CBOR lets clients speak CBOR, as upstream's feature gate CBORServingAndStorage does. Objects are stored as ever.
 	CBOR bool
-	// FinishWait is how long requests under way may take when the server is told to end; 0: a minute.
+	// FinishWait is the maximum time for requests in flight during a shutdown; 0: a minute.
 	FinishWait time.Duration
 	// ViewBytes bounds what decoded objects and their encodings take; 0: 64 MiB.
 	ViewBytes int64
@@ -152,7 +152,7 @@ type Server struct {
 	started      time.Time
 	leaving      atomic.Bool // the server was told to end
 	initializes  bool        // whether objects may wait for initializers
-	leave        func()      // tells those who wait for them that the server ends; nil: nobody does
+	leave        func()      // called when the server shuts down, for handlers that wait; nil: none do
 	underway     *gate
 	nodes        *kubelet.Way // nil without certificates
 	lifetime     *watchcache.Lifetime
@@ -219,7 +219,7 @@ func New(o Options) (_ *Server, err error) {
 		}
 	}
 	if o.Authorization == nil && !slices.ContainsFunc(o.Kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == rbac.Roles }) {
-		s.authz = append(s.authz, authorize.Open{}) // who has no roles cannot say by them who may ask for health
+		s.authz = append(s.authz, authorize.Open{}) // without RBAC there are no roles that allow anonymous health checks
 	}
 
 	s.impersonator = impersonate.New(s.authz)
@@ -371,7 +371,7 @@ func (s *Server) Config(u user.Info) *rest.Config {
 	return &rest.Config{Host: inProcessHost, Transport: &inProcess{handler: s.handler, user: u}, QPS: -1}
 }
 
-// Leave has /readyz fail from now on, so that nobody sends more: what a server does first that is told to end.
+// Leave lets /readyz fail from now on, so that load balancers stop sending requests. It is the first step of a shutdown.
 func (s *Server) Leave() {
 	s.leaving.Store(true)
 	if s.leave != nil {
@@ -401,7 +401,7 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() { s.compact(ctx) })
 		g.Go(func() {
 			if e := s.runAdmission(ctx); e != nil && ctx.Err() == nil {
-				s.opts.Log.ErrorContext(ctx, "run admission", "error", e)
+				s.opts.Log.ErrorContext(ctx, "Admission stopped", "error", e)
 			}
 		})
 		if s.flow != nil {

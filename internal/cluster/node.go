@@ -102,7 +102,7 @@ func (s *settings) ensureDNS(ctx context.Context, plan *node.Plan, self componen
 		return
 	}
 	if _, _, err := dns.Ensure(ctx, self.ownClient(), s.serviceCIDRs); err != nil {
-		s.Logger.Error("nodes that join have no cluster DNS", "error", err)
+		s.Logger.Error("Could not publish the cluster DNS for joining nodes", "error", err)
 	}
 }
 

@@ -58,7 +58,7 @@ func (c *Configuration) String() string { return c.Resource.Resource + "/" + c.N
 // Session is one use of the cluster.
 type Session struct {
 	Client dynamic.Interface
-	Out    io.Writer // is told what is done
+	Out    io.Writer // receives a line for each change
 }
 
 // record is the annotation's value.
@@ -67,14 +67,14 @@ type record struct {
 	Before  []before `json:"before,omitempty"`
 }
 
-// before is where one webhook was called, and whom it trusted.
+// before is the address of a webhook before the redirect, and the CA that it had.
 type before struct {
 	Webhook string         `json:"webhook,omitempty"` // its name; empty: the conversion webhook
 	Nth     int            `json:"nth,omitempty"`     // of that name
 	Config  map[string]any `json:"clientConfig"`
 }
 
-// place is one clientConfig of an object, with who has it.
+// place is one clientConfig of an object, and the webhook that has it.
 type place struct {
 	webhook string
 	nth     int
@@ -129,7 +129,7 @@ func (s *Session) Run(ctx context.Context, cs []Configuration, t Target) (err er
 		}
 		done++
 	}
-	fmt.Fprintln(s.Out, "Until this ends. If it is killed, `mortise webhook dev --restore` puts things back.")
+	fmt.Fprintln(s.Out, "This lasts until the program ends. If it is killed, `mortise webhook dev --restore` restores the previous settings.")
 	<-ctx.Done()
 	return nil
 }
@@ -155,7 +155,7 @@ func (s *Session) point(ctx context.Context, c *Configuration, t Target) error {
 			_, err = client.Update(ctx, obj, metav1.UpdateOptions{FieldManager: manager})
 		}
 		if err == nil {
-			fmt.Fprint(s.Out, c.String(), map[bool]string{true: " is made:", false: " is pointed elsewhere:"}[created], "\n", strings.Join(lines, ""))
+			fmt.Fprint(s.Out, c.String(), map[bool]string{true: " created:", false: " redirected:"}[created], "\n", strings.Join(lines, ""))
 		}
 		return err
 	})
@@ -252,7 +252,7 @@ func (s *Session) Restore(ctx context.Context, cs []Configuration) error {
 	var errs []error
 	for i := range cs {
 		if err := s.restore(ctx, &cs[i]); err != nil {
-			errs = append(errs, fmt.Errorf("put %s back: %w", &cs[i], err))
+			errs = append(errs, fmt.Errorf("restore %s: %w", &cs[i], err))
 		}
 	}
 	return errors.Join(errs...)
@@ -295,7 +295,7 @@ func (s *Session) restore(ctx context.Context, c *Configuration) error {
 			if err := client.Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil && !apierrors.IsNotFound(err) {
 				return err
 			}
-			fmt.Fprintf(s.Out, "%s is deleted again.\n", c)
+			fmt.Fprintf(s.Out, "%s deleted.\n", c)
 			return nil
 		}
 		places := placesOf(obj)
@@ -310,7 +310,7 @@ func (s *Session) restore(ctx context.Context, c *Configuration) error {
 		if _, err := client.Update(ctx, obj, metav1.UpdateOptions{FieldManager: manager}); err != nil {
 			return err
 		}
-		fmt.Fprintf(s.Out, "%s is as it was.\n", c)
+		fmt.Fprintf(s.Out, "%s restored.\n", c)
 		return nil
 	})
 }

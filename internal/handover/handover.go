@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handover gives a client in the API server's own process the objects of a watch as they are, in place of bytes: what the server has
-// decoded is not encoded, copied and decoded again for whoever could have had it at once. The request is one like any other, through all
-// stages of the server, but for its context, which nobody outside the process can make.
+// Package handover gives a client in the API server's own process the objects of a watch themselves instead of bytes: the
+// server does not encode what it has decoded, and the client neither copies nor decodes it again. The request passes all
+// stages of the server like any other, but for its context, which only this process can make.
 //
 // [Watch] is the client's side. A server that knows the context finds the [Taker] in it ([From]), says that it will hand over ([Taker.Begin])
 // before it answers, tells each event, and ends. One that does not know it answers with bytes, and the client asks again for these.

@@ -84,7 +84,7 @@ func joinSteps() []lifecycle.Step[*joining] {
 			Stop: func(j *joining) error { return j.dir.Close() },
 		},
 		{
-			Name:  "group what talks to the API server",
+			Name:  "group the clients of the API server",
 			Start: func(_ context.Context, j *joining) error { j.parts = j.process.Dependents(); return nil },
 			Stop:  func(j *joining) error { j.parts.Stop(); return nil },
 		},

@@ -134,7 +134,7 @@ func (p *Plan) findRuntime(ctx context.Context) error {
 		}
 	}
 	if p.Mode == CRI {
-		return fmt.Errorf("node cri: %s; `mortise machine prepare` (as root) arranges for one", reason)
+		return fmt.Errorf("node cri: %s; `mortise machine prepare` (as root) installs and starts one", reason)
 	}
 	p.Mode, p.Text = Simulated, fmt.Sprintf("simulated (%s)", reason)
 	return nil
@@ -172,7 +172,7 @@ func (c *Connection) Serve(sign func(hosts ...string) (tls.Certificate, error), 
 	c.ServeBy(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return current.Load(), nil })
 	c.Addresses.Tell(func() {
 		if err := renew(); err != nil {
-			log.Error("the node's certificate has its former addresses", "error", err)
+			log.Error("Could not issue the node's serving certificate for its new addresses, keeping the previous one", "error", err)
 		}
 	})
 	return nil

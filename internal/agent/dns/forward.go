@@ -26,7 +26,7 @@ const (
 )
 
 var (
-	errBusy    = errors.New("too many questions at once")
+	errBusy    = errors.New("too many concurrent queries")
 	errNowhere = errors.New("no resolver to ask")
 )
 

@@ -30,7 +30,7 @@ func (h *handler) answer(ctx context.Context, r *dns.Msg) (m *dns.Msg) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			h.log.Error("answer a DNS question", "panic", p)
+			h.log.Error("Panic while answering a DNS query", "panic", p)
 			m = refusal(r, dns.RcodeServerFailure)
 		}
 	}()
@@ -72,7 +72,7 @@ func (h *handler) resolve(ctx context.Context, r *dns.Msg, secure bool) *dns.Msg
 	}
 	found, err := h.forward.ask(ctx, q, secure, r.CheckingDisabled)
 	if err != nil {
-		h.log.Debug("ask for a name outside of the cluster", "name", q.Name, "error", err)
+		h.log.Debug("Could not resolve a name outside of the cluster", "name", q.Name, "error", err)
 		if err == errBusy {
 			return refusal(r, dns.RcodeRefused)
 		}

@@ -120,7 +120,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		forward: newForwarder(func() []string {
 			servers, err := o.Resolvers()
 			if err != nil {
-				o.Logger.Debug("find resolvers", "error", err)
+				o.Logger.Debug("Could not find the machine's resolvers", "error", err)
 			}
 			return resolvers(servers, mine)
 		}, o.Clock),
@@ -183,7 +183,7 @@ func serve(ctx context.Context, h *handler, listeners []Listener) error {
 			}
 			fit(r, m, stream)
 			if err := w.WriteMsg(m); err != nil {
-				h.log.Debug("write a DNS answer", "error", err)
+				h.log.Debug("Could not write a DNS response", "error", err)
 			}
 		})
 	}

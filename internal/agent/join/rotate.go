@@ -49,7 +49,7 @@ func (i *Identity) use(c *tls.Certificate) { i.current.Store(c) }
 // take them for that one's, which expires.
 func (i *Identity) renew(c *tls.Certificate) {
 	i.use(c)
-	i.log.Info("the node's certificate was replaced", "until", c.Leaf.NotAfter)
+	i.log.Info("Rotated the node's client certificate", "until", c.Leaf.NotAfter)
 	i.Reconnect()
 }
 
@@ -90,7 +90,7 @@ func (i *Identity) manager(ctx context.Context, client kubernetes.Interface, c c
 	c.ClientsetFn = func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil }
 	m, err := certificate.NewManager(&c)
 	if err != nil {
-		return nil, fmt.Errorf("look after the node's certificate: %w", err)
+		return nil, fmt.Errorf("rotate the node's certificate: %w", err)
 	}
 	return m, nil
 }

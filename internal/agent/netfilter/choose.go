@@ -35,9 +35,9 @@ func CheckMode(mode string) error {
 	case "", string(NFTables), string(IPTables):
 		return nil
 	case "ipvs":
-		return errors.New("proxy mode ipvs is not there: Kubernetes has deprecated it, and removes it in 1.43; take nftables, or leave the mode empty")
+		return errors.New("proxy mode ipvs is not supported: Kubernetes deprecated it and removes it in 1.43; use nftables, or leave the mode empty")
 	case "kernelspace":
-		return errors.New("proxy mode kernelspace is for Windows; take nftables or iptables, or leave the mode empty")
+		return errors.New("proxy mode kernelspace is for Windows; use nftables or iptables, or leave the mode empty")
 	}
 	return fmt.Errorf("proxy mode %q is neither nftables nor iptables", mode)
 }
@@ -55,20 +55,20 @@ func choose(ctx context.Context, mode string, log *slog.Logger, try map[Backend]
 	if mode != "" {
 		b := Backend(mode)
 		if err := try[b](ctx); err != nil {
-			return "", fmt.Errorf("use %s, as the proxy mode says: %w", b, err)
+			return "", fmt.Errorf("use proxy mode %s: %w", b, err)
 		}
-		log.Info("rules for Services and pods", "by", b, "because", "the proxy mode says so")
+		log.Info("Selected the packet filter for Services and pods, as the proxy mode demands", "by", b)
 		return b, nil
 	}
 	without := try[NFTables](ctx)
 	if without == nil {
-		log.Info("rules for Services and pods", "by", NFTables)
+		log.Info("Selected the packet filter for Services and pods", "backend", NFTables)
 		return NFTables, nil
 	}
 	if err := try[IPTables](ctx); err != nil {
 		return "", fmt.Errorf("use nftables: %w; use iptables instead: %w", without, err)
 	}
-	log.Warn("rules for Services and pods", "by", IPTables, "because nftables does not work", without)
+	log.Warn("Selected the packet filter for Services and pods, because nftables does not work", "by", IPTables, "error", without)
 	return IPTables, nil
 }
 

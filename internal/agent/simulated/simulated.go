@@ -291,7 +291,7 @@ func (f *fleet) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	f.log.Info("simulated nodes registered", "nodes", f.own)
+	f.log.Info("Registered simulated nodes", "nodes", f.own)
 
 	serving := make(chan error, 1)
 	if f.o.Listener != nil && f.o.Serve != nil {

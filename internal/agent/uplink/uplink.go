@@ -101,7 +101,7 @@ func (a *Addresses) become(next []netip.Addr) {
 	before, told := a.now, slices.Clone(a.told)
 	a.now = next
 	a.mu.Unlock()
-	a.options.Logger.Info("the node's addresses have changed", "before", before, "now", next)
+	a.options.Logger.Info("Addresses of the node changed", "before", before, "now", next)
 	for _, f := range told {
 		f()
 	}

@@ -68,7 +68,7 @@ func (s *Service) Serve(w http.ResponseWriter, r *http.Request, lasting bool, en
 	}
 	host, err := s.host(r.Context())
 	if err != nil {
-		a.o.Log.WarnContext(r.Context(), "find the server of a registration", "name", s.Name, "error", err)
+		a.o.Log.WarnContext(r.Context(), "Could not resolve the server of an APIService", "name", s.Name, "error", err)
 		s.refuse(w, textUnavailable, http.StatusServiceUnavailable)
 		return
 	}

@@ -59,7 +59,7 @@ type Creation struct {
 	Applied   bool // by server-side apply: its managed fields are not given up to make room
 	// Validate is validating admission; nil: none.
 	Validate func(ctx context.Context, obj resource.Object) error
-	// Ended is told what became of an object that Validate was asked about; nil: nobody wants to know.
+	// Ended is called with the outcome of an object that Validate accepted; nil: no call.
 	Ended func(err error)
 }
 

@@ -113,8 +113,8 @@ func (w *Writer) deleteOnce(ctx context.Context, d *Deletion, rec *store.Record)
 	return f, false, err
 }
 
-// deleteNow takes an object away that nothing holds back, and returns what it last was. Of a graceful kind it is told first
-// that its grace is over: watchers see that as a change of its own, and admission is asked about the changed object again.
+// deleteNow removes an object that nothing blocks, and returns its last state. For kinds with graceful deletion it first
+// sets the grace period to zero: watchers see that as a separate change, and admission runs again for the changed object.
 func (w *Writer) deleteNow(ctx context.Context, d *Deletion, rec *store.Record, cur *watchcache.Forms, obj resource.Object,
 	graceful bool,
 ) (*watchcache.Forms, error) {

@@ -17,8 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// SettleHeld lets change edit what an object that is not initialised waits for, and stores it; one that is rejected is taken
-// away then, whoever wrote that.
+// SettleHeld lets change edit the initializers of an uninitialized object, and stores it; it then deletes the object if it
+// is rejected, whoever rejected it.
 func (b *Backend) SettleHeld(
 	ctx context.Context, r schema.GroupResource, namespace, name string, change func(obj resource.Object) error,
 ) error {
@@ -137,7 +137,7 @@ func (f *following) see(key string, rec *store.Record) bool {
 		return false
 	}
 	forms, err := k.Forms(rec)
-	if err != nil || !v1alpha1.Uninitialized(forms.Hub) { // what cannot be read is for those who want to
+	if err != nil || !v1alpha1.Uninitialized(forms.Hub) { // callers that want them see objects that cannot be decoded
 		f.forget(key, false)
 		return false
 	}

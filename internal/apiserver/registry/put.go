@@ -91,7 +91,7 @@ func (w *Writer) remove(ctx context.Context, k *Kind, rec *store.Record, obj res
 		// The object is gone, so what it held is released even when the client has disconnected.
 		done, err := k.Strategy.Allocate(context.WithoutCancel(ctx), w.backend, nil, obj, false)
 		if err != nil {
-			w.log.ErrorContext(ctx, "release what a deleted object held", "key", rec.Key, "error", err)
+			w.log.ErrorContext(ctx, "Could not release the allocations of a deleted object", "key", rec.Key, "error", err)
 		} else if done != nil {
 			done(true)
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// uninitialized knows of the objects that wait for initializers. Nil is a registry in which none does: its methods say so.
+// uninitialized knows the objects that wait for initializers. Nil is valid and knows none.
 type uninitialized struct {
 	kinds sync.Map    // roots of the keys of kinds of which an object has waited
 	known atomic.Bool // whether kinds is complete for what was stored before the server started

@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// consumer owns what flow schemas are told.
+// consumer owns the status of flow schemas.
 const consumer = "api-priority-and-fairness-config-consumer-v1"
 
 // flowSchema says of a flow schema whether its priority level exists.

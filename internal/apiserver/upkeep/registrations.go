@@ -18,8 +18,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Registrations that the server makes are marked so. Those of its own groups it makes when it starts, and leaves them to
-// whoever changes them later; those of definitions follow the definitions.
+// Registrations that the server makes carry this label. It creates those of its own groups at its start and leaves later
+// changes of others alone; those of definitions follow the definitions.
 const (
 	managed = "kube-aggregator.kubernetes.io/automanaged"
 	follows = "true"

@@ -218,7 +218,7 @@ func (k *Keeper) Run(ctx context.Context, b Backend) {
 				break
 			}
 			if err := k.one(ctx, b, w); err != nil && ctx.Err() == nil {
-				k.o.Log.WarnContext(ctx, "keep objects true", "resource", w.what, "name", w.name, "error", err)
+				k.o.Log.WarnContext(ctx, "Could not reconcile an object", "resource", w.what, "name", w.name, "error", err)
 			}
 		}
 	}

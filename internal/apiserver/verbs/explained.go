@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Explained reads what traces keep of objects, for those who ask for it.
+// Explained reads the recorded contents of objects from traces.
 type Explained struct{ api *API }
 
 var _ explain.Objects = Explained{}

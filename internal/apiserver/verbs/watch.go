@@ -55,7 +55,7 @@ func watch(q *req) error {
 	cursor, initial, err := q.reader.Watch(q.ctx, q.kind, q.ns, s)
 	switch {
 	case apierrors.IsResourceExpired(err), apierrors.IsTimeout(err):
-		w.refused = err // the watch begins, and says so
+		w.refused = err // the watch begins, and reports the error
 	case err != nil:
 		return err
 	default:
@@ -217,8 +217,8 @@ func (w *watching) tellInitial(initial *registry.Found) error {
 	return w.flush()
 }
 
-// patiently does what may need an extension, until it has worked: changes are told late rather than not, and in their order, as
-// with kube-apiserver. What was to be told before is told at once.
+// patiently runs tell, which may call an extension, until it succeeds: as in kube-apiserver, changes are delivered late and
+// in order rather than dropped. It first flushes earlier events.
 func (w *watching) patiently(tell func() error) error {
 	for pause := firstPatience; ; pause = min(2*pause, lastPatience) {
 		err := tell()

@@ -105,7 +105,7 @@ func (w *watching) overWebSocket(run func(gone <-chan struct{})) {
 		}()
 		w.ws = ws
 		run(gone)
-		_ = ws.Close() // the client is told, if it is there
+		_ = ws.Close() // the client gets the close frame, if it is still there
 		<-gone
 	}).ServeHTTP(w.w, w.r)
 }
@@ -318,7 +318,7 @@ func (s *eventStream) flush() error {
 	return err
 }
 
-// An idle watch keeps the memory of a small batch of events; that of larger ones is whoever's needs it next.
+// An idle watch keeps the memory of a small batch of events; larger buffers go back to a pool.
 const (
 	smallBatch = 16 << 10
 	largeBatch = 256 << 10

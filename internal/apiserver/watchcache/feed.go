@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	defaultCapacity = 1024     // events that a feed keeps for those who resume
+	defaultCapacity = 1024     // events that a feed keeps for watches that resume
 	maxLag          = 100_000  // events that a cursor may be behind before its watch is ended
 	maxLagBytes     = 64 << 20 // of the objects in them
 	milestoneEvents = 1024     // about so many events lie between the nodes where a list may be cut
@@ -37,8 +37,8 @@ type Event struct {
 	gone atomic.Pointer[Forms]
 }
 
-// Gone is the object before the change, at the change's revision: what a watcher is told when an object is deleted or no
-// longer selected. All callers get the same, also those that ask at the same time.
+// Gone is the object before the change, at the change's revision: watchers get it when an object is deleted or no longer
+// selected. All callers get the same object, concurrent ones too.
 func (e *Event) Gone(k *Kind) (*Forms, error) {
 	if f := e.gone.Load(); f != nil {
 		return f, nil

@@ -37,7 +37,7 @@ func newMeters(d *controllers.Deps) (*meters, error) {
 		syncs:      counter("job_syncs_total", "Syncs of jobs.", "completion_mode", "result", "action"),
 		finished:   counter("jobs_finished_total", "Jobs that ended.", "completion_mode", "result", "reason"),
 		foreigners: counter("jobs_by_external_controller_total", "Jobs that another controller manages.", "controller_name"),
-		pods:       counter("job_pods_finished_total", "Pods whose end was counted.", "completion_mode", "result"),
+		pods:       counter("job_pods_finished_total", "Finished pods that were counted.", "completion_mode", "result"),
 		rulings:    counter("pod_failures_handled_by_failure_policy_total", "Failed pods that a rule of the pod failure policy matched, by its action.", "action"),
 		held:       counter("terminated_pods_tracking_finalizer_total", "Ended pods that got, or lost, the finalizer batch.kubernetes.io/job-tracking.", "event"),
 		indexes:    counter("job_finished_indexes_total", "Indexes that ended.", "status", "backoffLimit"),

@@ -23,7 +23,7 @@ type place struct {
 	namespace, name string
 }
 
-// String is how people are told of it.
+// String formats the place for people.
 func (p place) String() string {
 	if p.namespace == "" {
 		return p.GroupResource.String() + " " + p.name

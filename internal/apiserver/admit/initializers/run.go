@@ -77,7 +77,8 @@ func (p *Plugin) ring(ctx context.Context, k keeper) {
 		due, again := p.held.next(p.clock.Now())
 		if due != nil {
 			if err := p.settle(ctx, k, due); err != nil && ctx.Err() == nil {
-				p.host.Log.ErrorContext(ctx, "settle an object that waits for an initializer", "object", due.String(), "initializer", due.head().Name, "error", err)
+				p.host.Log.ErrorContext(ctx, "Could not initialize or reject an object", "object", due.String(), "initializer", due.head().Name,
+					"error", err)
 			}
 			continue
 		}
@@ -148,7 +149,7 @@ func (p *Plugin) record(ctx context.Context, w *waits, message string) {
 		Source: corev1.EventSource{Component: "initializers"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 	if _, err := p.host.Backend().Create(ctx, schema.GroupResource{Resource: "events"}, e, false); err != nil && ctx.Err() == nil {
-		p.host.Log.ErrorContext(ctx, "record that an object was rejected", "object", w.String(), "error", err)
+		p.host.Log.ErrorContext(ctx, "Could not record the event of a rejected object", "object", w.String(), "error", err)
 	}
 }
 

@@ -49,7 +49,7 @@ func (p *side) call(ctx context.Context, h *hook, q *matching.Request, r *review
 	switch {
 	case wrong != nil:
 		return nil, &failed{h.title, fmt.Errorf("received invalid webhook response: %w", wrong), http.StatusServiceUnavailable} // upstream's words
-	case a == nil && err != nil: // there was none; what is wrong with a patch is told after what else the webhook said
+	case a == nil && err != nil: // there was none; an invalid patch is reported after the rest of the webhook's answer
 		code := int32(http.StatusServiceUnavailable)
 		if errors.Is(err, errSpent) {
 			code = http.StatusGatewayTimeout
@@ -77,7 +77,7 @@ func (p *side) call(ctx context.Context, h *hook, q *matching.Request, r *review
 // annotate adds an audit annotation whose key a webhook had a part in.
 func (p *side) annotate(q *matching.Request, key, value string) {
 	if strings.Count(key, "/") != 1 || len(validation.IsQualifiedName(key)) > 0 {
-		p.host.Log.Warn("audit annotation of a webhook has no valid key", "key", key)
+		p.host.Log.Warn("Dropped an audit annotation of a webhook with an invalid key", "key", key)
 		return
 	}
 	q.Annotate(key, value)

@@ -86,9 +86,10 @@ func (p *side) breaker(h *hook, said string) {
 	h.policy.Failures, h.policy.Pause = cmp.Or(p.care.Failures, DefaultFailures), cmp.Or(p.care.Pause, DefaultPause)
 	h.policy.Turned = func(open bool) {
 		if open {
-			p.host.Log.Warn("webhook keeps failing and is not called for a while", "configuration", h.configuration, "webhook", h.name, "pause", h.policy.Pause)
+			p.host.Log.Warn("Webhook keeps failing, pausing calls to it", "configuration", h.configuration, "webhook", h.name,
+				"pause", h.policy.Pause)
 		} else {
-			p.host.Log.Info("webhook is called again", "configuration", h.configuration, "webhook", h.name)
+			p.host.Log.Info("Calling a webhook again", "configuration", h.configuration, "webhook", h.name)
 		}
 	}
 }

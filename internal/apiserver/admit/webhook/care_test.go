@@ -113,7 +113,7 @@ func TestBreakers(t *testing.T) {
 		if c.pause == 0 {
 			continue
 		}
-		const quiet = "webhook keeps failing and is not called for a while configuration=c webhook=w.example.com pause="
+		const quiet = "Webhook keeps failing, pausing calls to it configuration=c webhook=w.example.com pause="
 		if line := <-b.log.lines; line != quiet+c.pause.String() {
 			t.Errorf("%s: logged %q", c.name, line)
 		}
@@ -128,7 +128,7 @@ func TestBreakers(t *testing.T) {
 				t.Errorf("%s: after the pause: %s", c.name, got)
 			}
 		}
-		if line := <-b.log.lines; line != "webhook is called again configuration=c webhook=w.example.com" {
+		if line := <-b.log.lines; line != "Calling a webhook again configuration=c webhook=w.example.com" {
 			t.Errorf("%s: logged %q", c.name, line)
 		}
 	}

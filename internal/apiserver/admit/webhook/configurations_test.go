@@ -287,7 +287,7 @@ func TestFilesAreFollowed(t *testing.T) {
 		go func() { done <- p.Run(ctx) }()
 		s.write(t, options.Manifests, mutating, "y", webhookOf(server, "y"))
 		for line := range log.lines {
-			if strings.HasPrefix(line, "read admission manifests again dir=") {
+			if strings.HasPrefix(line, "Reloaded admission manifests dir=") {
 				break
 			}
 		}

@@ -43,7 +43,8 @@ func (p *side) letThrough(ctx context.Context, h *hook, q *matching.Request, i i
 	if p.step == "admit" {
 		round = q.Round
 	}
-	p.host.Log.WarnContext(ctx, "webhook failed; an object that brings it back is let through", "configuration", h.configuration, "webhook", h.name, "resource", q.Resource().GroupResource(),
+	p.host.Log.WarnContext(ctx, "Webhook failed, admitting an object that it needs to recover", "configuration", h.configuration,
+		"webhook", h.name, "resource", q.Resource().GroupResource(),
 		"namespace", q.Namespace, "name", q.Name, "because", because, "error", f)
 	q.Annotate(fmt.Sprintf("%s%s_round_%d_index_%d", guardAnnotation, p.step, round, i), h.configuration+"/"+h.name)
 	q.Warn(fmt.Sprintf("webhook %q of %s %q cannot be called; the lock-out guard let this through without it, since it is %s", h.name, p.kind, h.configuration, because))

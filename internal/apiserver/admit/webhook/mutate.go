@@ -145,7 +145,8 @@ func (p *side) settle(ctx context.Context, h *hook, q *matching.Request, i int, 
 		}
 		return apierrors.NewInternalError(f)
 	}
-	p.host.Log.WarnContext(ctx, "webhook failed and is passed over", "configuration", h.configuration, "webhook", h.name, "error", f)
+	p.host.Log.WarnContext(ctx, "Webhook failed, ignoring it by its failurePolicy", "configuration", h.configuration, "webhook", h.name,
+		"error", f)
 	if !errors.Is(f, context.Canceled) {
 		p.passedOver(h, q, i)
 	}
@@ -155,7 +156,7 @@ func (p *side) settle(ctx context.Context, h *hook, q *matching.Request, i int, 
 	return nil
 }
 
-// passedOver counts that the request goes on without a webhook that failed, and has the audit log say so.
+// passedOver counts that the request continues without a failed webhook, and records it in the audit log.
 func (p *side) passedOver(h *hook, q *matching.Request, i int) {
 	p.meter.failOpen.WithLabelValues(h.name, p.step).Inc()
 	begin, round := "failed-open.validating.webhook.admission.k8s.io/", 0

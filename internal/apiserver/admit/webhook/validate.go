@@ -97,7 +97,7 @@ func (p *Validating) ask(ctx context.Context, h *asked, q *matching.Request, r *
 		if x == nil {
 			return
 		}
-		p.host.Log.ErrorContext(ctx, "panic while calling a webhook", "webhook", h.name, "panic", x, "stack", string(debug.Stack()))
+		p.host.Log.ErrorContext(ctx, "Panic while calling a webhook", "webhook", h.name, "panic", x, "stack", string(debug.Stack()))
 		if h.ignore {
 			p.passedOver(h.hook, q, i)
 			err = nil
