@@ -44,7 +44,7 @@ func Signing() controllers.Controller {
 					return nil
 				}), nil
 			}
-			return follow(d, "csrsigning", func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
+			return newController(d, "csrsigning", func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
 				return signApproved(ctx, d, csr)
 			})
 		},

@@ -147,8 +147,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	} else if err != nil {
 		return fmt.Errorf("get deployment: %w", err)
 	}
-	if s := cached.Spec.Selector; s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		c.recorder.Event(cached, corev1.EventTypeWarning, "SelectingAll", "This deployment is selecting all pods. A non-empty selector is required.")
+	if workload.LacksSelector(c.recorder, cached, "deployment", cached.Spec.Selector) {
 		if cached.Status.ObservedGeneration >= cached.Generation {
 			return nil
 		}

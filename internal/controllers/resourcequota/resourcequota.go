@@ -224,9 +224,9 @@ func (c *controller) count(ctx context.Context, q *corev1.ResourceQuota, served 
 	}
 	maps.Copy(used, counted)
 	used = maths.Mask(used, maths.ResourceNames(hard))
-	now := q.DeepCopy()
-	now.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: used}
-	if _, err := api.UpdateStatus(ctx, now, metav1.UpdateOptions{}); err != nil {
+	updated := q.DeepCopy()
+	updated.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: used}
+	if _, err := api.UpdateStatus(ctx, updated, metav1.UpdateOptions{}); err != nil {
 		if apierrors.IsConflict(err) {
 			return err
 		}
