@@ -41,8 +41,8 @@ type Descriptor struct {
 	TTL func(obj Object) int64
 
 	Strategy Strategy
-	// Fields are the object's selectable fields beside metadata.name and metadata.namespace, in a set that is the caller's; nil: none. FieldNames lists
-	// their names, so that a selector on any other is refused before anything is read.
+	// Fields are the object's selectable fields beside metadata.name and metadata.namespace, in a set that is the caller's; nil: none.
+	// FieldNames lists their names, so that a selector on any other is refused before anything is read.
 	Fields     func(obj Object) fields.Set
 	FieldNames []string
 

@@ -80,7 +80,8 @@ type Backend interface {
 	// Replace is Update for a change of which the server is sure: with makes the new object of the newest one, which is shared and
 	// read-only, and what lies below it may be that one's. The new object belongs to the server then, and has to be what would be
 	// read back once stored: no list or map without elements, times in whole seconds.
-	Replace(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, with func(newest Object) (Object, error)) (Object, error)
+	Replace(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool,
+		with func(newest Object) (Object, error)) (Object, error)
 	// Create stores obj as its kind's create would, without admission.
 	Create(ctx context.Context, r schema.GroupResource, obj Object, dryRun bool) (Object, error)
 	// Delete deletes as a client's DELETE would, without admission.
@@ -101,11 +102,12 @@ type Services interface {
 // kube-apiserver has to itself.
 type ServerWriter interface {
 	// UpdateAsServer is Update by way of a subresource ("status"), with the server in the managed fields.
-	UpdateAsServer(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool, change func(obj Object) error) (Object, error)
+	UpdateAsServer(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool,
+		change func(obj Object) error) (Object, error)
 }
 
-// Keeper is what a [Backend] may be besides: it keeps records that are no objects, for what all servers of a store share.
-type Keeper interface {
+// RecordStore is what a [Backend] may implement besides: it stores records that are not objects, which all servers of a store share.
+type RecordStore interface {
 	// Record reads the value under a key below the root of all keys ("ranges/servicenodeports"), and its revision; 0 when
 	// there is none.
 	Record(ctx context.Context, key string) (value []byte, revision int64, err error)

@@ -107,7 +107,8 @@ type Page struct {
 //
 // An engine makes these promises, each proved by the storetest conformance test of its name:
 //
-//   - linearizable: operations take effect at one moment between call and return; Get and Range at revision 0 see every commit acknowledged before they began
+//   - linearizable: operations take effect at one moment between call and return; Get and Range at revision 0 see every commit
+//     acknowledged before they began
 //   - durable: what Commit acknowledged survives a crash of the process and of the machine (engines that declare it)
 //   - ordered: a watcher sees revisions strictly ascending
 //   - unique: a watcher sees each change once

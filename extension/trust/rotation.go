@@ -34,8 +34,8 @@ func Default() Times {
 
 // Turn says what the bundle of a server of these hosts ought to be now, and when to look again. issue makes a pair.
 //
-// Worked example, with the times of [Default]: on day 0 there is nothing: pair A is made and shown, its authority trusted. Day 60: pair B is
-// made and kept aside; both authorities are trusted. Day 61: B is shown. Day 62: A's authority is trusted no more. Day 120: as day 60.
+// Worked example, with the times of [Default]: on day 0 there is nothing: pair A is made and shown, its authority trusted. Day 60: pair B
+// is made and kept aside; both authorities are trusted. Day 61: B is shown. Day 62: A's authority is trusted no more. Day 120: as day 60.
 // What cannot serve any more (ended, other hosts, damaged) is replaced at once.
 func (b Bundle) Turn(hosts []string, now time.Time, t Times, issue func() (*Pair, error)) (Bundle, time.Time, error) {
 	if !b.Current.good(hosts, now) {

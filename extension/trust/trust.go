@@ -98,7 +98,8 @@ func template(name string, now time.Time, life time.Duration) (*x509.Certificate
 	if len(name) > longest {
 		name = name[:longest]
 	}
-	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-skew), NotAfter: now.Add(life)}, nil
+	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-skew),
+		NotAfter: now.Add(life)}, nil
 }
 
 // leaf reads the pair's certificate; an error when pair and key do not belong together, or the certificate is not of the authority.
@@ -113,7 +114,8 @@ func (p *Pair) leaf() (*x509.Certificate, error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(p.Authority)
 	between := c.Leaf.NotBefore.Add(c.Leaf.NotAfter.Sub(c.Leaf.NotBefore) / 2)
-	if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+	if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: between,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 		return nil, fmt.Errorf("check certificate: %w", err)
 	}
 	return c.Leaf, nil

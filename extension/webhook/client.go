@@ -60,9 +60,10 @@ func (c *Caller) Client(t Target) (*Client, error) {
 }
 
 // Post sends JSON and decodes the answer. The target is told how much time it has, when ctx has a deadline. check says what is
-// wrong with the answer: that is booked as a failure as well; nil: nothing ever is. The error is that of the call or of check alone, or wraps
-// [extension.ErrOpen].
-func (c *Client) Post(ctx context.Context, ref extension.Ref, p extension.Policy, body []byte, into runtime.Object, check func() error) error {
+// wrong with the answer: that is booked as a failure as well; nil: nothing ever is. The error is that of the call or of check alone, or
+// wraps [extension.ErrOpen].
+func (c *Client) Post(ctx context.Context, ref extension.Ref, p extension.Policy, body []byte, into runtime.Object,
+	check func() error) error {
 	var own error
 	called := false
 	err := c.caller.ledger.Call(ctx, ref, p, func(ctx context.Context) error {

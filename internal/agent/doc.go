@@ -23,6 +23,7 @@
 //	nodestatus   the Node object, its conditions, its lease, and the pod network
 //	images       pulls, credentials and the collection of images (packages pullmanager, imagegc)
 //	eviction     what runs short, and which pod is evicted for it (package evict)
+//	podadmission which pods the node refuses
 //	shutdown     ending all pods before the node goes, where that is configured
 //	stats        what the node and its pods use
 //	objectcache  the ConfigMaps, Secrets, trust bundles and certificate requests of pods

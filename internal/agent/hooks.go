@@ -7,18 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"runtime"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	resourcehelper "k8s.io/component-helpers/resource"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-
-	"github.com/mortise-dev/mortise/internal/agent/evict"
-	"github.com/mortise-dev/mortise/internal/agent/hardware"
 )
 
 // hook is something that a pod needs before it can have a sandbox, and that is taken
@@ -27,7 +18,7 @@ import (
 // of the pod runs any more, also for pods that a former life of the node set up.
 type hook struct {
 	name string
-	// setUp may return a rejection, which fails the pod for good; all other errors are
+	// setUp may return a *podadmission.Rejection, which fails the pod for good; all other errors are
 	// tried again, and shown as events with the reason.
 	setUp    func(ctx context.Context, w *worker, pod *corev1.Pod) error
 	tearDown func(ctx context.Context, uid types.UID) error
@@ -47,11 +38,6 @@ func hooks(n *node) []hook {
 	}
 }
 
-// rejection is the refusal of a pod.
-type rejection struct{ reason, message string }
-
-func (r *rejection) Error() string { return r.reason + ": " + r.message }
-
 // admit is the last guard against pods that do not fit: two schedulers may have raced.
 // A pod that has containers already was admitted in a former life.
 func (n *node) admit(_ context.Context, w *worker, pod *corev1.Pod) error {
@@ -59,19 +45,7 @@ func (n *node) admit(_ context.Context, w *worker, pod *corev1.Pod) error {
 		return nil
 	}
 	if len(w.state.Sandboxes) == 0 && len(w.state.Containers) == 0 {
-		if err := n.capable(pod); err != nil {
-			return err
-		}
-		if why := n.shutdown.Refusal(); why != "" {
-			return &rejection{"NodeShutdown", why}
-		}
-		if why := n.eviction.Refusal(pod); why != "" {
-			return &rejection{evict.Reason, why}
-		}
-		if err := n.settings.sysctls.Check(pod); err != nil {
-			return &rejection{"SysctlForbidden", err.Error()}
-		}
-		if err := n.fits(w, pod); err != nil {
+		if err := n.admission.Admit(pod); err != nil {
 			return err
 		}
 	}
@@ -80,92 +54,6 @@ func (n *node) admit(_ context.Context, w *worker, pod *corev1.Pod) error {
 	w.counted = true
 	n.mu.Unlock()
 	return nil
-}
-
-// capable refuses pods that ask for what this node or its runtime does not know: they would run, with less than they asked for.
-func (n *node) capable(pod *corev1.Pod) error {
-	if os := pod.Spec.OS; os != nil && string(os.Name) != runtime.GOOS {
-		return &rejection{"PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"}
-	}
-	strict := n.nodeStatus.SupplementalGroupsPolicy()
-	if sc := pod.Spec.SecurityContext; !strict && sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict {
-		return &rejection{"SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node"} // upstream's words
-	}
-	if confined(pod) && !strings.HasPrefix(hardware.Line("/sys/module/apparmor/parameters/enabled"), "Y") {
-		return &rejection{"AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
-	}
-	return nil
-}
-
-// confined says whether a pod asks for a profile of AppArmor.
-func confined(pod *corev1.Pod) bool {
-	asks := func(p *corev1.AppArmorProfile) bool {
-		return p != nil && p.Type != corev1.AppArmorProfileTypeUnconfined
-	}
-	if sc := pod.Spec.SecurityContext; sc != nil && asks(sc.AppArmorProfile) {
-		return true
-	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if c.SecurityContext != nil && asks(c.SecurityContext.AppArmorProfile) {
-			return true
-		}
-	}
-	return false
-}
-
-func (n *node) fits(w *worker, pod *corev1.Pod) error {
-	node := n.nodeStatus.Node()
-	ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
-	if err != nil || !ok {
-		return &rejection{"NodeAffinity", "Predicate NodeAffinity failed"}
-	}
-	allocatable := n.resources.Allocatable()
-	used := map[corev1.ResourceName]int64{}
-	pods := int64(0)
-	n.mu.Lock()
-	for uid, other := range n.workers {
-		if uid == w.uid || !other.counted || other.spec == nil {
-			continue
-		}
-		pods++
-		theirs := resourcehelper.PodRequests(other.spec, resourcehelper.PodResourcesOptions{})
-		for name := range theirs {
-			used[name] += amount(theirs, name)
-		}
-	}
-	n.mu.Unlock()
-	if limit := allocatable[corev1.ResourcePods]; pods+1 > limit.Value() {
-		return &rejection{"OutOfpods", fmt.Sprintf("Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", pods, limit.Value())}
-	}
-	wanted := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
-	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-			names = append(names, name)
-		}
-	}
-	for _, name := range names {
-		capacity := amount(allocatable, name)
-		if want := amount(wanted, name); want > 0 && used[name]+want > capacity {
-			return &rejection{"OutOf" + string(name), fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, want, used[name], capacity)}
-		}
-	}
-	return nil
-}
-
-// request is what a pod asks for: what it says itself, or the sum of its containers, or what its largest init container needs while
-// sidecars run, whichever is more; CPU in thousandths.
-func request(pod *corev1.Pod, name corev1.ResourceName) int64 {
-	all := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	return amount(all, name)
-}
-
-func amount(list corev1.ResourceList, name corev1.ResourceName) int64 {
-	q := list[name]
-	if name == corev1.ResourceCPU {
-		return q.MilliValue()
-	}
-	return q.Value()
 }
 
 func (n *node) follows(ctx context.Context, _ *worker, pod *corev1.Pod) error {

@@ -14,8 +14,10 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
@@ -37,8 +39,8 @@ func (w *worker) bounds(pod *corev1.Pod, id string, spec *corev1.Container) core
 	return spec.Resources
 }
 
-// resize gives the pod as a whole, and its running containers, the resources that it was given since they were started. It returns those that
-// must be started again for it. Where the node cannot do it, the pod's conditions say why.
+// resize gives the pod as a whole, and its running containers, the resources that it was given since they were started. It returns those
+// that must be started again for it. Where the node cannot do it, the pod's conditions say why.
 func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 	n := w.n
 	w.resizing = nil
@@ -59,7 +61,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 			return true
 		}
 		begun = true
-		if why := n.resizable(w, pod); why != nil {
+		if why := n.resizable(pod); why != nil {
 			w.resizing = append(w.resizing, *why)
 			w.resizeTroubled(pod, *why)
 			return false
@@ -134,8 +136,8 @@ func (w *worker) given(pod *corev1.Pod, id string, spec *corev1.Container) {
 	}
 }
 
-// effective is what a pod with resources of its own has as a whole; nil for all others, which have what their containers have. A limit that some
-// containers have and others do not is none of the pod's.
+// effective is what a pod with resources of its own has as a whole; nil for all others, which have what their containers have. A limit that
+// some containers have and others do not is none of the pod's.
 func effective(pod *corev1.Pod) *corev1.ResourceRequirements {
 	if !resourcehelper.IsPodLevelResourcesSet(pod) {
 		return nil
@@ -218,23 +220,24 @@ func restarts(spec *corev1.Container, changed []corev1.ResourceName) bool {
 }
 
 // resizable is why the pod cannot have what it was given: never on this node, or not now.
-func (n *node) resizable(w *worker, pod *corev1.Pod) *corev1.PodCondition {
+func (n *node) resizable(pod *corev1.Pod) *corev1.PodCondition {
 	pending := func(reason, message string) *corev1.PodCondition {
 		return &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
 	}
-	allocatable := n.resources.Allocatable()
+	left := n.resources.Allocatable()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		limit := allocatable[name]
+		limit := left[name]
 		capacity := limit.Value()
 		if name == corev1.ResourceCPU {
 			capacity = limit.MilliValue()
 		}
-		if want := request(pod, name); want > capacity {
-			return pending(corev1.PodReasonInfeasible, fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, want, capacity)) // upstream's words
+		if want := allocatable.Requested(pod, name); want > capacity {
+			return pending(corev1.PodReasonInfeasible, fmt.Sprintf(
+				"Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, want, capacity)) // upstream's words
 		}
 	}
-	if reject := (*rejection)(nil); errors.As(n.fits(w, pod), &reject) {
-		return pending(corev1.PodReasonDeferred, reject.message)
+	if reject := (*podadmission.Rejection)(nil); errors.As(n.admission.Fits(pod), &reject) {
+		return pending(corev1.PodReasonDeferred, reject.Message)
 	}
 	return nil
 }

@@ -150,7 +150,8 @@ func TestListSumsWhatWorkersSee(t *testing.T) {
 	}
 }
 
-// TestContainersGoOnWithoutTheirSources: what is mounted stays when what it came of is gone, and containers are started again; new pods wait.
+// TestContainersGoOnWithoutTheirSources: what is mounted stays when what it came of is gone, and containers are started again; new pods
+// wait.
 func TestContainersGoOnWithoutTheirSources(t *testing.T) {
 	c, r := newFake(t, nil)
 	maps := c.client.CoreV1().ConfigMaps("default")

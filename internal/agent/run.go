@@ -36,6 +36,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 	"github.com/mortise-dev/mortise/internal/agent/objectcache"
+	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/shutdown"
@@ -66,6 +67,7 @@ type node struct {
 	images     *images.Manager
 	nodeStatus *nodestatus.Manager
 	eviction   *eviction.Manager
+	admission  *podadmission.Manager
 	shutdown   *shutdown.Manager
 	static     *static.Manager
 	cgroups    *cgroups.Manager
@@ -198,7 +200,9 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 		Runtime: n.cri, Pods: n, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.RootDir, CgroupFS: n.CgroupFS,
 		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
 	})
-	meter := &eviction.Meter{Runtime: n.cri, Volumes: n.volumes, Resources: n.resources, Config: n.config, RootDir: n.RootDir, Logger: n.Logger}
+	meter := &eviction.Meter{
+		Runtime: n.cri, Volumes: n.volumes, Resources: n.resources, Config: n.config, RootDir: n.RootDir, Logger: n.Logger,
+	}
 	if n.Measure == nil {
 		n.Measure = meter.Observe
 	}
@@ -236,6 +240,9 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 		Pods: n, Killer: n, Images: n.images, Status: n.nodeStatus, Shutdown: n.shutdown, Meter: meter, Measure: n.Measure,
 		Kubelet: n.Kubelet, Thresholds: n.resources.Thresholds, Node: n.reference(), Events: n.recorder, Evictions: n.Metrics.evictions,
 		Clock: n.Clock, Logger: n.Logger,
+	})
+	n.admission = podadmission.New(podadmission.Config{
+		Pods: n, Status: n.nodeStatus, Shutdown: n.shutdown, Eviction: n.eviction, Sysctls: n.settings.sysctls, Resources: n.resources,
 	})
 	return nil
 }
@@ -328,7 +335,8 @@ func (n *node) prepare(ctx context.Context) error {
 		NoQuota: !*n.Kubelet.CPUCFSQuota, QuotaPeriod: n.Kubelet.CPUCFSQuotaPeriod.Duration,
 	}
 	n.config.Swap = runconfig.Swap{
-		Bound: hardware.BoundsSwap(), Unified: hardware.Unified(), Limited: n.Kubelet.MemorySwap.SwapBehavior == "LimitedSwap" && hardware.Unified(), Bytes: machine.Swap,
+		Bound: hardware.BoundsSwap(), Unified: hardware.Unified(), Bytes: machine.Swap,
+		Limited: n.Kubelet.MemorySwap.SwapBehavior == "LimitedSwap" && hardware.Unified(),
 	}
 	// With its gate off, a factor is only kubelet's old default.
 	if on, written := n.Kubelet.FeatureGates["MemoryQoS"]; n.Kubelet.MemoryThrottlingFactor != nil && hardware.Unified() && (on || !written) {
@@ -357,7 +365,9 @@ func (n *node) prepare(ctx context.Context) error {
 }
 
 // follow starts the informers: this node's pods, and all services for the environment.
-func (n *node) follow(ctx context.Context, all informers.SharedInformerFactory) (cache.SharedIndexInformer, []informers.SharedInformerFactory, error) {
+func (n *node) follow(
+	ctx context.Context, all informers.SharedInformerFactory,
+) (cache.SharedIndexInformer, []informers.SharedInformerFactory, error) {
 	mine := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", n.NodeName).String()
 	}))

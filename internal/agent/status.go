@@ -96,8 +96,8 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 	}
 }
 
-// sendStatus writes a status that was made of base. Where the newest version that the node knows of has just that, the pod is updated, which
-// is refused if it is not the newest. That is half of a patch's work, so patches are for what others have written meanwhile.
+// sendStatus writes a status that was made of base. Where the newest version that the node knows of has just that, the pod is updated,
+// which is refused if it is not the newest. That is half of a patch's work, so patches are for what others have written meanwhile.
 func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status corev1.PodStatus) (*corev1.Pod, error) {
 	n := w.n
 	newest := *api

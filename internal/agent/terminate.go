@@ -239,7 +239,8 @@ func initContainer(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// reset stops containers without grace and has the runtime forget them, in their order. Their logs stay: they say how often each was started.
+// reset stops containers without grace and has the runtime forget them, in their order. Their logs stay: they say how often each was
+// started.
 func (w *worker) reset(ctx context.Context, pod *corev1.Pod, list []decide.Reset) error {
 	n := w.n
 	for _, r := range list {
@@ -351,7 +352,8 @@ func (n *node) DeleteDeadContainers(ctx context.Context) error {
 		over[string(uid)] = w.status != nil && !w.counted && (w.status.Phase == corev1.PodSucceeded || w.status.Phase == corev1.PodFailed)
 	}
 	n.mu.Unlock()
-	dead, err := n.cri.Runtime.ListContainers(cri.Quiet(ctx), &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_EXITED}})
+	exited := &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_EXITED}}
+	dead, err := n.cri.Runtime.ListContainers(cri.Quiet(ctx), exited)
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}

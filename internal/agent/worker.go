@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
@@ -57,8 +58,8 @@ type worker struct {
 	resizing   []corev1.PodCondition                  // why some do not have what they should
 	resized    resizing                               // what was said of it
 	adopted    bool
-	inherited  inherited  // if the pod is in the node's network
-	final      *rejection // the node has ended the pod
+	inherited  inherited               // if the pod is in the node's network
+	final      *podadmission.Rejection // the node has ended the pod
 	ending     *ending
 	tornDown   bool
 	mountTries int
@@ -155,7 +156,10 @@ func (n *node) RemovePod(pod *corev1.Pod) {
 func (n *node) workerOf(uid types.UID) *worker {
 	w := n.workers[uid]
 	if w == nil {
-		w = &worker{n: n, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: map[string]string{}, applied: map[string]corev1.ResourceRequirements{}, shares: map[string]corev1.ResourceList{}}
+		w = &worker{
+			n: n, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: map[string]string{},
+			applied: map[string]corev1.ResourceRequirements{}, shares: map[string]corev1.ResourceList{},
+		}
 		n.workers[uid] = w
 		n.running.Go(func() { w.run(n.ctx) })
 	}
@@ -229,7 +233,7 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	pod, gone, evicted := w.spec, w.gone, w.evicted
 	n.mu.Unlock()
 	if evicted != nil && w.final == nil {
-		w.final = &rejection{evicted.Reason, evicted.Message}
+		w.final = &podadmission.Rejection{Reason: evicted.Reason, Message: evicted.Message}
 	}
 
 	state, err := n.cri.Observe(ctx, w.uid)
@@ -259,8 +263,10 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 		}
 		next = w.terminate(ctx, pod, seconds, false)
 	case w.pastDeadline(pod):
-		w.final = &rejection{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}
-		n.recorder.Event(pod, corev1.EventTypeNormal, "DeadlineExceeded", w.final.message)
+		w.final = &podadmission.Rejection{
+			Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline",
+		}
+		n.recorder.Event(pod, corev1.EventTypeNormal, "DeadlineExceeded", w.final.Message)
 		next = again
 	default:
 		next = w.advance(ctx, pod)
@@ -288,7 +294,8 @@ func (w *worker) withStatus(pod *corev1.Pod) *corev1.Pod {
 
 func isOwn(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
+	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
+		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
 		return true
 	}
 	return false
@@ -342,9 +349,9 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 		if err == nil {
 			continue
 		}
-		if reject := (*rejection)(nil); errors.As(err, &reject) {
-			w.final = &rejection{reject.reason, "Pod was rejected: " + reject.message}
-			n.recorder.Event(pod, corev1.EventTypeWarning, reject.reason, reject.message)
+		if reject := (*podadmission.Rejection)(nil); errors.As(err, &reject) {
+			w.final = &podadmission.Rejection{Reason: reject.Reason, Message: "Pod was rejected: " + reject.Message}
+			n.recorder.Event(pod, corev1.EventTypeWarning, reject.Reason, reject.Message)
 			return again, false
 		}
 		if ctx.Err() != nil {
@@ -564,11 +571,13 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 	}
 	n.mu.Lock()
 	if e := w.evicted; e != nil && e.Disrupted {
-		in.Disruption = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message}
+		in.Disruption = &corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message,
+		}
 	}
 	n.mu.Unlock()
 	if w.final != nil {
-		in.Terminal, in.Reason, in.Message = true, w.final.reason, w.final.message
+		in.Terminal, in.Reason, in.Message = true, w.final.Reason, w.final.Message
 	}
 	if pod.DeletionTimestamp != nil && len(w.state.Running()) == 0 {
 		in.Terminal = true

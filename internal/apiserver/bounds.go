@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/utils/ptr"
 )
 
 // Bounds are the outermost: they keep clients, whoever they are, from exhausting the server's memory. What is nil has a
@@ -53,7 +54,7 @@ type bounds struct {
 }
 
 func newBounds(o *Bounds) *bounds {
-	b := &bounds{watchLimit: orDefault(o.Watches, 10_000), watches: map[string]int{}}
+	b := &bounds{watchLimit: ptr.Deref(o.Watches, 10_000), watches: map[string]int{}}
 	if o.BodyBytes != nil {
 		b.bodyLimit = *o.BodyBytes
 	} else {
@@ -147,7 +148,9 @@ type connections struct {
 }
 
 func (o *Bounds) connections() *connections {
-	return &connections{most: orDefault(o.Connections, 20_000), mostOfOne: orDefault(o.ConnectionsPerClient, 2_000), byOne: map[netip.Addr]int{}}
+	return &connections{
+		most: ptr.Deref(o.Connections, 20_000), mostOfOne: ptr.Deref(o.ConnectionsPerClient, 2_000), byOne: map[netip.Addr]int{},
+	}
 }
 
 // listen returns a listener whose connections count.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
@@ -34,15 +35,8 @@ type FlowControl struct {
 	Bounds Bounds
 }
 
-func (o *FlowControl) reads() int64  { return int64(orDefault(o.MaxReads, 400)) }
-func (o *FlowControl) writes() int64 { return int64(orDefault(o.MaxWrites, 200)) }
-
-func orDefault(v *int, otherwise int) int {
-	if v == nil {
-		return otherwise
-	}
-	return *v
-}
+func (o *FlowControl) reads() int64  { return int64(ptr.Deref(o.MaxReads, 400)) }
+func (o *FlowControl) writes() int64 { return int64(ptr.Deref(o.MaxWrites, 200)) }
 
 // newFlow makes what flow control needs.
 func (s *Server) newFlow() error {

@@ -14,7 +14,7 @@ import (
 // TestRecords has many writers raise one record that is no object: each sees what the last one wrote.
 func TestRecords(t *testing.T) {
 	f := start(t)
-	k, ok := f.Backend().(resource.Keeper)
+	k, ok := f.Backend().(resource.RecordStore)
 	if !ok {
 		t.Fatal("the server keeps no records")
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/markup"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
@@ -123,11 +123,8 @@ func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 // internalError is the plain answer of a stage that broke down.
 func internalError(w http.ResponseWriter, r *http.Request, err error) {
 	text := fmt.Sprintf("Internal Server Error: %q: %v", r.RequestURI, err) // upstream's words
-	http.Error(w, markup.Replace(text), http.StatusInternalServerError)
+	http.Error(w, markup.Escape(text), http.StatusInternalServerError)
 }
-
-// markup keeps what a client said in a path from being read as HTML.
-var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
 func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	ctx := r.Context()

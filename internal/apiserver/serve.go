@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
 	"github.com/mortise-dev/mortise/internal/apiserver/cork"
@@ -34,7 +35,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 		return errors.New("serve API: no certificates")
 	}
 	bounds := &s.opts.FlowControl.Bounds
-	srv := serving.HTTPServer(goaway(bounds.GoawayChance, s.handler), maxHeader, orDefault(bounds.Streams, maxStreams))
+	srv := serving.HTTPServer(goaway(bounds.GoawayChance, s.handler), maxHeader, ptr.Deref(bounds.Streams, maxStreams))
 	srv.ErrorLog = log.New(&connectionLog{server: s}, "", 0)
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return cork.Context(authenticate.WithConnection(ctx), c)

@@ -68,12 +68,8 @@ The server keeps the newest traces in memory (--explain-memory of "mortise up").
 
 %s`, f.FlagUsages())
 	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise explain: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "explain", args); done {
+		return code
 	}
 	o.what, o.field = f.Arg(0), f.Arg(1)
 	if err := o.check(f.NArg()); err != nil {

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -39,12 +38,8 @@ server.
 
 %s`, f.FlagUsages())
 	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise extensions: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "extensions", args); done {
+		return code
 	}
 	catalogue := f.NArg() == 1 && f.Arg(0) == "points"
 	if f.NArg() > 0 && !catalogue || *output != "" && *output != "json" && *output != "wide" {

@@ -5,7 +5,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -31,12 +30,8 @@ creates the store of an empty data directory from FILE ("-" is standard input).
 
 %s`, f.FlagUsages())
 	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise store: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "store", args); done {
+		return code
 	}
 	dir := filepath.Join(*dataDir, "store")
 	var err error

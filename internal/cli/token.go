@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -90,12 +89,8 @@ func runToken(ctx context.Context, p Program, args []string) int {
 		return 2
 	}
 	f.Usage = func() { fmt.Fprint(p.Err, tokenUsage+"\nFlags:\n"+f.FlagUsages()) }
-	if err := f.Parse(args[1:]); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise token %s: %v\n", args[0], err)
-		return 2
+	if code, done := parse(p, f, "token "+args[0], args[1:]); done {
+		return code
 	}
 	wrong := func(err error) int {
 		fmt.Fprintf(p.Err, "mortise token %s: %v\n", args[0], err)

@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 
@@ -72,22 +73,18 @@ func (c components) decidedBy(mode string, u *user.DefaultInfo) *user.DefaultInf
 	return u
 }
 
-// asController is how a controller asks. One that third parties bring has a service account's name, and no role is written
-// for it: it is an administrator.
-func (c components) asController(name string) *rest.Config {
-	if name == kubernetesservice.Name {
-		return c.as(apiserverUser()) // upstream's server does this itself
-	}
-	account, known := controllers.Account(name)
+// asController is how a controller asks. No role is written for one that names no account: it is an administrator.
+func (c components) asController(controller controllers.Controller) *rest.Config {
 	switch {
-	case !known:
-		account = name
-	case account == "":
+	case controller.Name == kubernetesservice.Name:
+		return c.as(apiserverUser()) // upstream's server does this itself
+	case controller.Account == controllers.Manager:
 		return c.manager()
 	}
 	const namespace = "kube-system"
+	account := cmp.Or(controller.Account, controller.Name)
 	u := c.component(serviceaccount.MakeUsername(namespace, account), serviceaccount.MakeGroupNames(namespace)...)
-	if !known && !slices.Contains(u.Groups, user.SystemPrivilegedGroup) {
+	if controller.Account == "" && !slices.Contains(u.Groups, user.SystemPrivilegedGroup) {
 		u.Groups = append(u.Groups, user.SystemPrivilegedGroup)
 	}
 	return c.as(u)

@@ -36,7 +36,8 @@ func allowPrivileged(d *resource.Descriptor) {
 }
 
 // runsPods are the kinds that hold a pod or its template.
-var runsPods = []string{"CronJob", "DaemonSet", "Deployment", "Job", "Pod", "PodTemplate", "ReplicaSet", "ReplicationController", "StatefulSet"}
+var runsPods = []string{"CronJob", "DaemonSet", "Deployment", "Job", "Pod", "PodTemplate", "ReplicaSet", "ReplicationController",
+	"StatefulSet"}
 
 func withoutPrivileged(errs field.ErrorList) field.ErrorList {
 	return slices.DeleteFunc(errs, func(e *field.Error) bool {

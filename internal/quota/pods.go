@@ -28,7 +28,8 @@ var podStaticNames = []corev1.ResourceName{
 
 // mustSay are the names that, once limited, every container has to speak of. That is so for these alone.
 var mustSay = []corev1.ResourceName{
-	corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory,
+	corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU,
+	corev1.ResourceLimitsMemory,
 }
 
 const requests = corev1.DefaultResourceRequestsPrefix

@@ -157,7 +157,8 @@ func InScopes(e Evaluator, scopes []corev1.ScopedResourceSelectorRequirement, ob
 }
 
 // Sum is what objects use together of names: those in the scopes.
-func Sum(ctx context.Context, e Evaluator, names []corev1.ResourceName, scopes []corev1.ScopedResourceSelectorRequirement, objs []runtime.Object) (corev1.ResourceList, error) {
+func Sum(ctx context.Context, e Evaluator, names []corev1.ResourceName, scopes []corev1.ScopedResourceSelectorRequirement,
+	objs []runtime.Object) (corev1.ResourceList, error) {
 	sum := Zero(names)
 	if len(scopes) > 0 && !e.Scoped() {
 		return sum, nil

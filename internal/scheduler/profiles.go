@@ -117,7 +117,8 @@ func (s *scheduler) makeProfiles(ctx context.Context, clients profile.Clients) e
 		}
 		switch {
 		case sorter != first.QueueSort().Name():
-			return fmt.Errorf("initializing profiles: different queue sort plugins for profile %q: %q, first: %q", x.Name, sorter, first.QueueSort().Name()) // upstream's words
+			return fmt.Errorf("initializing profiles: different queue sort plugins for profile %q: %q, first: %q", x.Name, sorter,
+				first.QueueSort().Name()) // upstream's words
 		case !equality.Semantic.DeepEqual(firstArgs, x.Args[sorter]):
 			return fmt.Errorf("initializing profiles: different queue sort plugin args for profile %q", x.Name) // upstream's words
 		}

@@ -34,16 +34,16 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/scheduler/binder"
 	"github.com/mortise-dev/mortise/internal/scheduler/cache"
 	"github.com/mortise-dev/mortise/internal/scheduler/config"
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
+	"github.com/mortise-dev/mortise/internal/scheduler/decisionlog"
 	"github.com/mortise-dev/mortise/internal/scheduler/devices"
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
-	"github.com/mortise-dev/mortise/internal/scheduler/post"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
 	"github.com/mortise-dev/mortise/internal/scheduler/recorder"
-	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
 // Options are the scheduler's settings.
@@ -69,8 +69,8 @@ type Options struct {
 	Logger *slog.Logger
 	Clock  clock.WithDelayedExecution // nil: the real one
 	Core   core.Options
-	// Why keeps what is decided about each pod; nil: nobody does.
-	Why *why.Keeper
+	// Decisions records what the scheduler decides about each pod. Nil records nothing.
+	Decisions *decisionlog.Log
 	// Metrics measure; nil: nothing is measured.
 	Metrics *metrics.Metrics
 	// Bindings is how many may be under way at once; 0: 64.
@@ -102,7 +102,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	own := rest.CopyConfig(client)
 	own.ContentType = cmp.Or(own.ContentType, runtime.ContentTypeProtobuf) // bindings too; plug-ins that speak of custom resources choose for themselves
-	clientset, err := post.NewForConfig(own, !o.Foreign)
+	clientset, err := binder.NewForConfig(own, !o.Foreign)
 	if err != nil {
 		return fmt.Errorf("make scheduler client: %w", err)
 	}
@@ -156,7 +156,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 		cache: cache.New(), snapshot: cache.NewSnapshot(), core: core.New(o.Core),
 		queue:    queue.New(queued, o.queueOptions()),
 		profiles: map[string]*profile.Profile{},
-		recorder: recorder.New(post.Events(client), recorder.Options{Clock: o.Clock, Logger: o.Logger}), reporters: map[string]*recorder.Reporter{},
+		recorder: recorder.New(binder.Events(client), recorder.Options{Clock: o.Clock, Logger: o.Logger}), reporters: map[string]*recorder.Reporter{},
 		binding: make(chan struct{}, o.Bindings), ahead: make(chan struct{}, 4*o.Bindings), cycles: newWorkers(),
 	}
 	defer s.queue.Close()
@@ -201,7 +201,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	if err != nil {
 		return err
 	}
-	defer o.Why.Attach(s)()
+	defer o.Decisions.Attach(s)()
 	defer o.Metrics.Attach(measured{s.queue, s.cache})()
 	factory.StartWithContext(ctx)
 	defer func() {
@@ -232,7 +232,7 @@ func livePods(client kubernetes.Interface, resync time.Duration) toolscache.Shar
 	})
 }
 
-// withoutManagers drops what nobody here reads and is much of an object, unless it is shared with the server (see [post.NewForConfig]).
+// withoutManagers drops what nobody here reads and is much of an object, unless it is shared with the server (see [binder.NewForConfig]).
 func (o *Options) withoutManagers(obj any) (any, error) {
 	switch obj := obj.(type) {
 	case *corev1.Pod, *corev1.Node:
@@ -257,15 +257,15 @@ func (s *scheduler) loop(ctx context.Context) {
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return
 		}
-		s.recorder.GiveWay()
+		s.recorder.Throttle()
 		if !s.schedule(ctx, item) {
-			s.goOn()
+			s.attemptDone()
 		}
 	}
 }
 
-// goOn ends what the loop is ahead by with one attempt.
-func (s *scheduler) goOn() {
-	s.recorder.Proceed()
+// attemptDone ends what the loop is ahead by with one attempt.
+func (s *scheduler) attemptDone() {
+	s.recorder.Unthrottle()
 	<-s.ahead
 }

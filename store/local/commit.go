@@ -215,7 +215,7 @@ func (e *Engine) commitPending() bool {
 	if e.armed.CompareAndSwap(false, true) {
 		e.bookmark.Set(now.Add(e.options.BookmarkEvery))
 	}
-	e.keeper.look()
+	e.checkpointer.checkpointIfDue()
 	if closed {
 		e.wake()
 	}

@@ -134,7 +134,8 @@ func (w *Watcher) read() (store.Batch, bool, error) {
 	for ; w.position < stop; w.position++ {
 		e, ok := w.cursor.at(w.position)
 		if !ok {
-			return store.Batch{}, false, fmt.Errorf("watch after revision %d, history begins at %d: %w", w.seen, w.db.Compacted(), store.ErrCompacted)
+			return store.Batch{}, false, fmt.Errorf("watch after revision %d, history begins at %d: %w", w.seen, w.db.Compacted(),
+				store.ErrCompacted)
 		}
 		if e.Revision > batch.Revision {
 			break

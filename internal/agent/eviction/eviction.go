@@ -133,7 +133,8 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 		return // what it leaves is not measured yet, or all pods are being ended
 	}
 	if *m.Kubelet.LocalStorageCapacityIsolation {
-		if over := core.OverLimit(m.Meter.usage(ctx, slices.DeleteFunc(m.Pods.ActivePods(), func(p *corev1.Pod) bool { return !evict.Limited(p) }))); len(over) > 0 {
+		limited := slices.DeleteFunc(m.Pods.ActivePods(), func(p *corev1.Pod) bool { return !evict.Limited(p) })
+		if over := core.OverLimit(m.Meter.usage(ctx, limited)); len(over) > 0 {
 			for _, e := range over {
 				m.evict(e)
 			}
@@ -176,9 +177,8 @@ func (m *Manager) evict(e evict.Eviction) {
 	m.Killer.KillPod(e.Pod.UID, podspec.End{Reason: evict.Reason, Message: e.Message, Grace: e.Grace, Disrupted: e.Disrupted})
 }
 
-// Refusal is why a pod that would make what runs short shorter may not come; empty: it may. Critical pods may come, and those that asked for
-// memory where
-// only memory is short.
+// Refusal is why a pod that would make what runs short shorter may not come; empty: it may. Critical pods may come, and those that asked
+// for memory where only memory is short.
 func (m *Manager) Refusal(pod *corev1.Pod) string {
 	m.mu.Lock()
 	conditions := m.conditions
@@ -188,7 +188,8 @@ func (m *Manager) Refusal(pod *corev1.Pod) string {
 	}
 	if slices.Equal(conditions, []corev1.NodeConditionType{corev1.NodeMemoryPressure}) {
 		taint := &corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
-		if podstatus.QOS(pod) != corev1.PodQOSBestEffort || corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, taint, false) {
+		if podstatus.QOS(pod) != corev1.PodQOSBestEffort ||
+			corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, taint, false) {
 			return ""
 		}
 	}

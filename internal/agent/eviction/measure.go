@@ -112,7 +112,8 @@ func (m *Meter) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 		for name, s := range stats[pod.UID] {
 			c := evict.Container{
 				Name: name, Memory: int64(s.GetMemory().GetWorkingSetBytes().GetValue()),
-				LayerBytes: int64(s.GetWritableLayer().GetUsedBytes().GetValue()), LayerInodes: int64(s.GetWritableLayer().GetInodesUsed().GetValue()),
+				LayerBytes:  int64(s.GetWritableLayer().GetUsedBytes().GetValue()),
+				LayerInodes: int64(s.GetWritableLayer().GetInodesUsed().GetValue()),
 			}
 			c.LogBytes, c.LogsInodes = under(filepath.Join(m.Config.PodLogDir(pod), name))
 			p.Memory += c.Memory

@@ -48,7 +48,10 @@ func (m *Manager) trimImages(ctx context.Context) error {
 		return err
 	}
 	k, now := m.Kubelet, m.Clock.Now()
-	s := imagegc.Settings{High: int(*k.ImageGCHighThresholdPercent), Low: int(*k.ImageGCLowThresholdPercent), MinAge: k.ImageMinimumGCAge.Duration, MaxAge: k.ImageMaximumGCAge.Duration}
+	s := imagegc.Settings{
+		High: int(*k.ImageGCHighThresholdPercent), Low: int(*k.ImageGCLowThresholdPercent),
+		MinAge: k.ImageMinimumGCAge.Duration, MaxAge: k.ImageMaximumGCAge.Duration,
+	}
 	m.removeImages(ctx, m.table.Old(now, s))
 	disk, ok := m.Measure(ctx)[evict.ImageFSAvailable]
 	if !ok || s.High >= 100 {
@@ -61,7 +64,8 @@ func (m *Manager) trimImages(ctx context.Context) error {
 	images, bytes := m.table.Free(now, need, s.MinAge)
 	m.removeImages(ctx, images)
 	if bytes < need {
-		m.Events.Eventf(m.Node, corev1.EventTypeWarning, "FreeDiskSpaceFailed", "Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.", need, bytes)
+		m.Events.Eventf(m.Node, corev1.EventTypeWarning, "FreeDiskSpaceFailed", "Failed to garbage collect required amount of images. "+
+			"Attempted to free %d bytes, but only found %d bytes eligible to free.", need, bytes)
 	}
 	return nil
 }

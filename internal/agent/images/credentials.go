@@ -35,7 +35,9 @@ func (m *Manager) openPulls(ctx context.Context) error {
 }
 
 // mustPull says whether the pod must pull an image that is on the node as ref, and the event's text where it need not.
-func (m *Manager) mustPull(c *corev1.Container, ref string, lookup func() ([]credentialprovider.Credential, error)) (must bool, message string, err error) {
+func (m *Manager) mustPull(
+	c *corev1.Container, ref string, lookup func() ([]credentialprovider.Credential, error),
+) (must bool, message string, err error) {
 	message = fmt.Sprintf("Container image %q already present on machine", c.Image)
 	if m.pulls == nil {
 		return false, message, nil
@@ -73,7 +75,9 @@ func (m *Manager) pullCredentials(ctx context.Context, pod *corev1.Pod, image st
 
 // pullRecorded pulls the image with each of the credentials until one is good for it, and records which. The image is as
 // the container names it.
-func (m *Manager) pullRecorded(ctx context.Context, image string, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential) (ref string, err error) {
+func (m *Manager) pullRecorded(
+	ctx context.Context, image string, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential,
+) (ref string, err error) {
 	if m.pulls != nil {
 		if err := m.pulls.Intend(image); err != nil {
 			return "", err
@@ -95,7 +99,9 @@ func (m *Manager) pullRecorded(ctx context.Context, image string, spec *runtimea
 }
 
 // pullWith returns the image's reference and the secret that it was pulled with; nil: without one.
-func (m *Manager) pullWith(ctx context.Context, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential) (string, *configv1beta1.ImagePullSecret, error) {
+func (m *Manager) pullWith(
+	ctx context.Context, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential,
+) (string, *configv1beta1.ImagePullSecret, error) {
 	if len(credentials) == 0 {
 		ref, err := m.Runtime.Images.PullImage(cri.Quiet(ctx), spec, nil, nil)
 		return ref, nil, err

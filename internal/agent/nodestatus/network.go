@@ -40,8 +40,8 @@ func (m *Manager) installCNI(again bool, cidrs ...string) error {
 	return nil
 }
 
-// wantsRange says whether the node waits for the range of its pods' addresses. Until then a configuration that is there, if it is ours, is of
-// another node or of an earlier one: pods that got addresses of it would lose their gateway when the right one comes.
+// wantsRange says whether the node waits for the range of its pods' addresses. Until then a configuration that is there, if it is ours, is
+// of another node or of an earlier one: pods that got addresses of it would lose their gateway when the right one comes.
 func (m *Manager) wantsRange() bool {
 	return m.PodCIDR == "" && m.Network.Dir != "-" && m.installed == nil && cni.Other(m.Network.Dir) == ""
 }

@@ -212,7 +212,9 @@ func (m *Manager) object(old *corev1.Node) *corev1.Node {
 func (m *Manager) setConditions(s *corev1.NodeStatus) {
 	now := metav1.NewTime(m.Clock.Now()).Rfc3339Copy()
 	set := func(t corev1.NodeConditionType, status bool, yesReason, yesMessage, noReason, noMessage string) {
-		c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: noReason, Message: noMessage, LastHeartbeatTime: now, LastTransitionTime: now}
+		c := corev1.NodeCondition{
+			Type: t, Status: corev1.ConditionFalse, Reason: noReason, Message: noMessage, LastHeartbeatTime: now, LastTransitionTime: now,
+		}
 		if status {
 			c.Status, c.Reason, c.Message = corev1.ConditionTrue, yesReason, yesMessage
 		}
@@ -230,9 +232,13 @@ func (m *Manager) setConditions(s *corev1.NodeStatus) {
 	m.mu.Lock()
 	short := m.pressure
 	m.mu.Unlock()
-	set(corev1.NodeMemoryPressure, slices.Contains(short, corev1.NodeMemoryPressure), "KubeletHasInsufficientMemory", "kubelet has insufficient memory available", "KubeletHasSufficientMemory", "kubelet has sufficient memory available")
-	set(corev1.NodeDiskPressure, slices.Contains(short, corev1.NodeDiskPressure), "KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
-	set(corev1.NodePIDPressure, slices.Contains(short, corev1.NodePIDPressure), "KubeletHasInsufficientPID", "kubelet has insufficient PID available", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
+	set(corev1.NodeMemoryPressure, slices.Contains(short, corev1.NodeMemoryPressure),
+		"KubeletHasInsufficientMemory", "kubelet has insufficient memory available",
+		"KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+	set(corev1.NodeDiskPressure, slices.Contains(short, corev1.NodeDiskPressure),
+		"KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+	set(corev1.NodePIDPressure, slices.Contains(short, corev1.NodePIDPressure),
+		"KubeletHasInsufficientPID", "kubelet has insufficient PID available", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
 	m.mu.Lock()
 	why := m.ready.reason
 	if m.leaving {
@@ -259,7 +265,9 @@ func (m *Manager) CheckRuntime(ctx context.Context) bool {
 		for _, c := range resp.GetStatus().GetConditions() {
 			seen[c.Type] = c
 		}
-		for _, want := range []struct{ kind, text string }{{runtimeapi.RuntimeReady, "container runtime not ready"}, {runtimeapi.NetworkReady, "container runtime network not ready"}} {
+		for _, want := range []struct{ kind, text string }{
+			{runtimeapi.RuntimeReady, "container runtime not ready"}, {runtimeapi.NetworkReady, "container runtime network not ready"},
+		} {
 			switch c := seen[want.kind]; {
 			case c == nil:
 				problems = append(problems, fmt.Sprintf("%s: %s not reported", want.text, want.kind))
@@ -283,7 +291,9 @@ func (m *Manager) CheckRuntime(ctx context.Context) bool {
 		m.handlers, m.able, m.strictGroups = nil, resp.GetRuntimeHandlers(), resp.GetFeatures().GetSupplementalGroupsPolicy()
 		for _, h := range m.able {
 			// Recursive read-only mounts are not the node's, whatever the runtime can.
-			m.handlers = append(m.handlers, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: new(false), UserNamespaces: new(h.GetFeatures().GetUserNamespaces())}})
+			m.handlers = append(m.handlers, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{
+				RecursiveReadOnlyMounts: new(false), UserNamespaces: new(h.GetFeatures().GetUserNamespaces()),
+			}})
 		}
 	}
 	changed := m.ready.reason != why

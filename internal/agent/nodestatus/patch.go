@@ -31,7 +31,8 @@ func (m *Manager) writeNode(ctx context.Context, have *corev1.Node, heartbeat bo
 		if err != nil {
 			return fmt.Errorf("encode node's labels: %w", err)
 		}
-		if _, err := m.Client.CoreV1().Nodes().Patch(ctx, m.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		_, err = m.Client.CoreV1().Nodes().Patch(ctx, m.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		if err != nil {
 			return fmt.Errorf("label node %s: %w", m.NodeName, err)
 		}
 	}
@@ -56,7 +57,8 @@ func (m *Manager) writeNode(ctx context.Context, have *corev1.Node, heartbeat bo
 	if string(patch) == "{}" {
 		return nil
 	}
-	if _, err := m.Client.CoreV1().Nodes().Patch(ctx, m.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	_, err = m.Client.CoreV1().Nodes().Patch(ctx, m.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
 		return fmt.Errorf("write status of node %s: %w", m.NodeName, err)
 	}
 	return nil

@@ -18,7 +18,10 @@ import (
 
 // passing says whether an error may be gone in a moment: the API server did not answer, or not for itself.
 func passing(err error) bool {
-	if slices.ContainsFunc([]func(error) bool{apierrors.IsServiceUnavailable, apierrors.IsTooManyRequests, apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsInternalError}, func(is func(error) bool) bool { return is(err) }) {
+	busy := []func(error) bool{
+		apierrors.IsServiceUnavailable, apierrors.IsTooManyRequests, apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsInternalError,
+	}
+	if slices.ContainsFunc(busy, func(is func(error) bool) bool { return is(err) }) {
 		return true
 	}
 	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown
@@ -77,8 +80,8 @@ func (m *Manager) register(ctx context.Context) error {
 	return m.renewLease(ctx)
 }
 
-// Run is the heartbeat, until ctx is done: it renews the lease (every ten seconds if nothing else was said), and writes the status when it has changed
-// or has not been written for long (five minutes). What fails is said and tried again with the next beat.
+// Run is the heartbeat, until ctx is done: it renews the lease (every ten seconds if nothing else was said), and writes the status when it
+// has changed or has not been written for long (five minutes). What fails is said and tried again with the next beat.
 func (m *Manager) Run(ctx context.Context) error {
 	ticker, renew := m.Clock.NewTicker(m.Kubelet.NodeStatusUpdateFrequency.Duration), m.Clock.NewTicker(m.renewal())
 	defer ticker.Stop()

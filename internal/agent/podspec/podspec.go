@@ -63,7 +63,9 @@ func Container(pod *corev1.Pod, name string) *corev1.Container {
 
 // ContainerReference is the object of an event on one container of the pod; on the pod where the container is nil or has no name.
 func ContainerReference(pod *corev1.Pod, c *corev1.Container) *corev1.ObjectReference {
-	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}
+	ref := &corev1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+	}
 	if c != nil && c.Name != "" {
 		ref.FieldPath = fieldPath(pod, c.Name)
 	}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package shutdown ends all pods before the node goes, where the kubelet configuration wants that: group by group of priorities, each with a
-// time of its own.
+// Package shutdown ends all pods before the node goes, where the kubelet configuration wants that: group by group of priorities, each with
+// a time of its own.
 package shutdown
 
 import (

@@ -48,7 +48,8 @@ func NewCollector(node string, provider *Provider) prometheus.Collector {
 		{"inodes_free", "Files that the volume can still have", func(v *Volume) uint64 { return v.FS.FilesFree }},
 		{"inodes_used", "Files that the volume has", func(v *Volume) uint64 { return v.Files }},
 	} {
-		c.volumes = append(c.volumes, volumeFigure{prometheus.NewDesc(name("volume_stats_"+f.name), f.help, []string{"namespace", "persistentvolumeclaim"}, nil), f.of})
+		desc := prometheus.NewDesc(name("volume_stats_"+f.name), f.help, []string{"namespace", "persistentvolumeclaim"}, nil)
+		c.volumes = append(c.volumes, volumeFigure{desc, f.of})
 	}
 	return c
 }

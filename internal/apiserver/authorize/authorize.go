@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/markup"
 	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
@@ -158,12 +159,9 @@ func (Open) Authorize(_ context.Context, a *Attributes) (Decision, string, error
 	return NoOpinion, "", nil
 }
 
-// markup keeps what a client said from being read as HTML.
-var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
-
 // Forbidden is the 403 that says what was not allowed.
 func Forbidden(a *Attributes, reason string) error {
-	msg := markup.Replace(describe(a))
+	msg := markup.Escape(describe(a))
 	if reason != "" {
 		msg += ": " + reason
 	}

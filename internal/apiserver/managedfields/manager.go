@@ -102,25 +102,32 @@ func (m *Manager) update(d *resource.Descriptor, version, subresource string, li
 	return err
 }
 
-// Apply merges a configuration into live, nil when it is to be created, and returns a new object: of the hub, or of the version if that is deferred. A conflict is an API status error,
-// 409 with a cause for each field. A configuration or an object with too many fields is refused.
-func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error) {
-	if crowded(patch) || live != nil && crowded(live) {
+// Configuration is what a field manager applies. Force takes fields that other managers own.
+type Configuration struct {
+	Object  *unstructured.Unstructured
+	Manager string
+	Force   bool
+}
+
+// Apply merges a configuration into live, nil when it is to be created, and returns a new object: of the hub, or of the version if that is
+// deferred. A conflict is an API status error, 409 with a cause for each field. A configuration or an object with too many fields is refused.
+func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, live resource.Object, c Configuration) (resource.Object, error) {
+	if crowded(c.Object) || live != nil && crowded(live) {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum members of a map or list in an object that is applied is %d", maxMembers))
 	}
-	f, c, err := m.of(d, version, subresource)
+	f, convert, err := m.of(d, version, subresource)
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.live(live)
+	before, err := convert.live(live)
 	if err != nil {
 		return nil, err
 	}
-	merged, err := f.Apply(before, patch, manager, force)
+	merged, err := f.Apply(before, c.Object, c.Manager, c.Force)
 	if err != nil {
 		return nil, err
 	}
-	return c.hub(merged)
+	return convert.hub(merged)
 }
 
 // of returns the field manager of a path and the converter that it uses.

@@ -26,8 +26,8 @@ type Backend struct {
 }
 
 var (
-	_ resource.Backend = (*Backend)(nil)
-	_ resource.Keeper  = (*Backend)(nil)
+	_ resource.Backend     = (*Backend)(nil)
+	_ resource.RecordStore = (*Backend)(nil)
 )
 
 func (b *Backend) kind(r schema.GroupResource) (*Kind, error) {
@@ -211,7 +211,7 @@ func (b *Backend) Delete(ctx context.Context, r schema.GroupResource, namespace,
 // root is the root of all keys.
 const root = "/registry/"
 
-// Record implements [resource.Keeper].
+// Record implements [resource.RecordStore].
 func (b *Backend) Record(ctx context.Context, key string) ([]byte, int64, error) {
 	rec, _, err := b.store.Get(ctx, root+key)
 	if err != nil || rec == nil {
@@ -220,7 +220,7 @@ func (b *Backend) Record(ctx context.Context, key string) ([]byte, int64, error)
 	return rec.Value, rec.Revision, nil
 }
 
-// SetRecord implements [resource.Keeper].
+// SetRecord implements [resource.RecordStore].
 func (b *Backend) SetRecord(ctx context.Context, key string, value []byte, revision int64) (bool, error) {
 	var err error
 	if revision == 0 {

@@ -24,9 +24,9 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -41,9 +41,7 @@ type FieldManager interface {
 	// Update records which fields of obj its writer changed from live (nil on create).
 	Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object, error)
 	// Apply merges a configuration into live (nil on create), and returns a new object.
-	Apply(
-		d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool,
-	) (resource.Object, error)
+	Apply(d *resource.Descriptor, version, subresource string, live resource.Object, c managedfields.Configuration) (resource.Object, error)
 }
 
 // Options of [New].

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -34,7 +35,8 @@ func (b *Backend) ApplyStatus(ctx context.Context, r schema.GroupResource, names
 	return b.writeStatus(ctx, r, namespace, name, func(k *Kind, old *watchcache.Forms) (resource.Object, error) {
 		patch := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": name}, "status": status}}
 		patch.SetGroupVersionKind(k.GroupVersionKind(k.Storage))
-		return b.fields.Apply(k.Descriptor, k.Storage, "status", old.Hub, patch, manager, true)
+		c := managedfields.Configuration{Object: patch, Manager: manager, Force: true}
+		return b.fields.Apply(k.Descriptor, k.Storage, "status", old.Hub, c)
 	})
 }
 

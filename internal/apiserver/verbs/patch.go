@@ -29,6 +29,7 @@ import (
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/merge"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -140,7 +141,8 @@ func (p *patching) apply(old *watchcache.Forms) (resource.Object, error) {
 				return nil, unsupportedMedia(p.patchTypes()[:2])
 			}
 			explain.From(p.ctx).Managed(p.opts.FieldManager, string(metav1.ManagedFieldsOperationApply))
-			obj, err := p.Fields.Apply(p.req.kind.Descriptor, p.ver().Name, p.subName(), hubOf(old), u, p.opts.FieldManager, force)
+			c := managedfields.Configuration{Object: u, Manager: p.opts.FieldManager, Force: force}
+			obj, err := p.Fields.Apply(p.req.kind.Descriptor, p.ver().Name, p.subName(), hubOf(old), c)
 			if err == nil && p.dec.coerce != nil {
 				err = p.dec.coerce(obj)
 			}

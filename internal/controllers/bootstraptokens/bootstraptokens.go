@@ -51,6 +51,7 @@ var (
 func Signer() controllers.Controller {
 	return controllers.Controller{
 		Name:    "bootstrap-signer-controller",
+		Account: "bootstrap-signer",
 		Outputs: []schema.GroupVersionResource{configMaps},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
 			tokens := only(d, metav1.NamespaceSystem, fields.OneTermEqualSelector("type", tokenType))
@@ -180,6 +181,7 @@ func sign(content, id, secret string) (string, error) {
 func Cleaner() controllers.Controller {
 	return controllers.Controller{
 		Name:    "token-cleaner-controller",
+		Account: "token-cleaner",
 		Outputs: []schema.GroupVersionResource{secrets},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
 			tokens := only(d, metav1.NamespaceSystem, fields.OneTermEqualSelector("type", tokenType))

@@ -30,6 +30,7 @@ const (
 func Cleaner() controllers.Controller {
 	return controllers.Controller{
 		Name:    "certificatesigningrequest-cleaner-controller",
+		Account: "certificate-controller",
 		Inputs:  []schema.GroupVersionResource{requests},
 		Outputs: []schema.GroupVersionResource{requests},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
@@ -115,6 +116,7 @@ func PodCleaner() controllers.Controller {
 	pods := certificatesv1.SchemeGroupVersion.WithResource("podcertificaterequests")
 	return controllers.Controller{
 		Name:    "podcertificaterequest-cleaner-controller",
+		Account: "podcertificaterequestcleaner",
 		Inputs:  []schema.GroupVersionResource{pods},
 		Outputs: []schema.GroupVersionResource{pods},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {

@@ -33,6 +33,7 @@ func Controller() controllers.Controller {
 	claims := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
 	return controllers.Controller{
 		Name:    "persistentvolumeclaim-protection-controller",
+		Account: "pvc-protection-controller",
 		Inputs:  []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("pods"), claims},
 		Outputs: []schema.GroupVersionResource{claims},
 		New:     build,

@@ -30,7 +30,8 @@ const manager = "clusterrole-aggregation-controller"
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	roles := []schema.GroupVersionResource{rbacv1.SchemeGroupVersion.WithResource("clusterroles")}
-	return controllers.Controller{Name: "clusterrole-aggregation-controller", Inputs: roles, Outputs: roles, New: build}
+	const name = "clusterrole-aggregation-controller"
+	return controllers.Controller{Name: name, Account: name, Inputs: roles, Outputs: roles, New: build}
 }
 
 type controller struct {

@@ -38,6 +38,7 @@ func Controller() controllers.Controller {
 	crons, jobs := batchv1.SchemeGroupVersion.WithResource("cronjobs"), batchv1.SchemeGroupVersion.WithResource("jobs")
 	return controllers.Controller{
 		Name:    "cronjob-controller",
+		Account: "cronjob-controller",
 		Inputs:  []schema.GroupVersionResource{crons, jobs},
 		Outputs: []schema.GroupVersionResource{crons, jobs},
 		New:     build,

@@ -42,6 +42,7 @@ func Controller() controllers.Controller {
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:    "daemonset-controller",
+		Account: "daemon-set-controller",
 		Inputs:  []schema.GroupVersionResource{sets, revisions, pods, corev1.SchemeGroupVersion.WithResource("nodes")},
 		Outputs: []schema.GroupVersionResource{sets, revisions, pods},
 		New:     build,
@@ -123,8 +124,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	} else if err != nil {
 		return fmt.Errorf("get daemon set: %w", err)
 	}
-	if s := set.Spec.Selector; s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		c.recorder.Event(set, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
+	if workload.LacksSelector(c.recorder, set, "daemon set", set.Spec.Selector) {
 		return nil
 	}
 	if set.DeletionTimestamp != nil {

@@ -51,6 +51,7 @@ func Controller() controllers.Controller {
 	sets := appsv1.SchemeGroupVersion.WithResource("replicasets")
 	return controllers.Controller{
 		Name:    "deployment-controller",
+		Account: "deployment-controller",
 		Inputs:  []schema.GroupVersionResource{deployments, sets, corev1.SchemeGroupVersion.WithResource("pods")},
 		Outputs: []schema.GroupVersionResource{deployments, sets},
 		New:     build,
@@ -146,8 +147,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	} else if err != nil {
 		return fmt.Errorf("get deployment: %w", err)
 	}
-	if s := cached.Spec.Selector; s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		c.recorder.Event(cached, corev1.EventTypeWarning, "SelectingAll", "This deployment is selecting all pods. A non-empty selector is required.")
+	if workload.LacksSelector(c.recorder, cached, "deployment", cached.Spec.Selector) {
 		if cached.Status.ObservedGeneration >= cached.Generation {
 			return nil
 		}

@@ -43,6 +43,7 @@ func Controller() controllers.Controller {
 	v1 := resourcev1.SchemeGroupVersion
 	return controllers.Controller{
 		Name:    name,
+		Account: "device-taint-eviction-controller",
 		Inputs:  []schema.GroupVersionResource{pods, v1.WithResource("resourceclaims"), v1.WithResource("resourceslices"), v1.WithResource("devicetaintrules")},
 		Outputs: []schema.GroupVersionResource{pods, v1.WithResource("devicetaintrules")},
 		New:     build,

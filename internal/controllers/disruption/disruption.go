@@ -45,6 +45,7 @@ func Controller() controllers.Controller {
 	budgets := policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
 	return controllers.Controller{
 		Name:      "disruption-controller",
+		Account:   "disruption-controller",
 		Component: "controllermanager",
 		Inputs: []schema.GroupVersionResource{
 			budgets, core.WithResource("pods"), core.WithResource("replicationcontrollers"),

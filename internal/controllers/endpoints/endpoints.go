@@ -37,6 +37,7 @@ const (
 func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:      "endpoints-controller",
+		Account:   "endpoint-controller",
 		Component: "endpoint-controller",
 		Inputs: []schema.GroupVersionResource{
 			corev1.SchemeGroupVersion.WithResource("services"), corev1.SchemeGroupVersion.WithResource("pods"), resource,

@@ -42,6 +42,7 @@ const manager = "endpointslice-controller.k8s.io"
 func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:      "endpointslice-controller",
+		Account:   "endpointslice-controller",
 		Component: "endpoint-slice-controller",
 		Inputs: []schema.GroupVersionResource{
 			corev1.SchemeGroupVersion.WithResource("services"), corev1.SchemeGroupVersion.WithResource("pods"),

@@ -40,6 +40,7 @@ func Controller() controllers.Controller {
 	slices := discoveryv1.SchemeGroupVersion.WithResource("endpointslices")
 	return controllers.Controller{
 		Name:      "endpointslice-mirroring-controller",
+		Account:   "endpointslicemirroring-controller",
 		Component: "endpoint-slice-mirroring-controller",
 		Inputs: []schema.GroupVersionResource{
 			corev1.SchemeGroupVersion.WithResource("services"), corev1.SchemeGroupVersion.WithResource("endpoints"), slices,

@@ -74,10 +74,10 @@ func (g *graph) observe(o *object) (wake []types.UID, lost []astray) {
 		had = before.owners
 	}
 	for _, ref := range had {
-		if now := reference(o, ref.UID); now == nil {
+		if current := reference(o, ref.UID); current == nil {
 			g.unlink(ref.UID, o.uid)
 			wake = append(wake, ref.UID) // it may have waited for this one
-		} else if blocks(ref) && !blocks(*now) {
+		} else if blocks(ref) && !blocks(*current) {
 			wake = append(wake, ref.UID)
 		}
 	}

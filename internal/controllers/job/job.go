@@ -52,6 +52,7 @@ func Controller() controllers.Controller {
 	jobs, pods := batchv1.SchemeGroupVersion.WithResource("jobs"), corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:    "job-controller",
+		Account: "job-controller",
 		Inputs:  []schema.GroupVersionResource{jobs, pods},
 		Outputs: []schema.GroupVersionResource{jobs, pods},
 		New:     build,

@@ -32,6 +32,7 @@ func Controller() controllers.Controller {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	return controllers.Controller{
 		Name:    "ttl-controller",
+		Account: "ttl-controller",
 		Inputs:  []schema.GroupVersionResource{nodes},
 		Outputs: []schema.GroupVersionResource{nodes},
 		New:     build,

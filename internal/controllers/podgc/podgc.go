@@ -37,6 +37,7 @@ func Controller() controllers.Controller {
 	nodes, pods := corev1.SchemeGroupVersion.WithResource("nodes"), corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:    "pod-garbage-collector-controller",
+		Account: "pod-garbage-collector",
 		Inputs:  []schema.GroupVersionResource{nodes, pods},
 		Outputs: []schema.GroupVersionResource{pods},
 		New:     build,

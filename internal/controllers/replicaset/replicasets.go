@@ -23,6 +23,7 @@ func Controller() controllers.Controller {
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:      "replicaset-controller",
+		Account:   "replicaset-controller",
 		Component: "replicaset-controller",
 		Inputs:    []schema.GroupVersionResource{sets, pods},
 		Outputs:   []schema.GroupVersionResource{sets, pods},

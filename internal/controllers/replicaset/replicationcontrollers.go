@@ -21,6 +21,7 @@ func ReplicationControllers() controllers.Controller {
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:      "replicationcontroller-controller",
+		Account:   "replication-controller",
 		Component: "replication-controller",
 		Inputs:    []schema.GroupVersionResource{rcs, pods},
 		Outputs:   []schema.GroupVersionResource{rcs, pods},

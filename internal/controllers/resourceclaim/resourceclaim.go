@@ -38,6 +38,7 @@ func Controller() controllers.Controller {
 	pods, claims := corev1.SchemeGroupVersion.WithResource("pods"), resourcev1.SchemeGroupVersion.WithResource("resourceclaims")
 	return controllers.Controller{
 		Name:      "resourceclaim-controller",
+		Account:   "resource-claim-controller",
 		Component: "resource_claim",
 		Inputs:    []schema.GroupVersionResource{pods, claims, resourcev1.SchemeGroupVersion.WithResource("resourceclaimtemplates")},
 		Outputs:   []schema.GroupVersionResource{pods, claims},

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
-	"github.com/mortise-dev/mortise/internal/controllers/follow"
+	"github.com/mortise-dev/mortise/internal/controllers/metadatareflector"
 	"github.com/mortise-dev/mortise/internal/quota"
 )
 
@@ -92,7 +92,7 @@ func (f *follower) start(r schema.GroupResource) (*followed, error) {
 		return nil, err
 	}
 	if one.synced = informer; informer == nil || f.d.Cluster.Initializers { // informers do not see what waits for initializers
-		meta := follow.New(func(metav1.Object) {}, func(g follow.Gone) { f.released(r, g.Namespace) })
+		meta := metadatareflector.New(func(metav1.Object) {}, func(g metadatareflector.Deleted) { f.released(r, g.Namespace) })
 		ctx, stop := context.WithCancel(f.ctx)
 		one.stop, one.synced = stop, meta.Synced()
 		f.group.Go(func() error { return meta.Run(ctx, f.d.Metadata, gvr) })

@@ -55,6 +55,7 @@ const attempts = 8
 func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:    "resourcequota-controller",
+		Account: "resourcequota-controller",
 		Inputs:  []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("resourcequotas")},
 		Outputs: []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("resourcequotas")},
 		New:     build,
@@ -223,9 +224,9 @@ func (c *controller) count(ctx context.Context, q *corev1.ResourceQuota, served 
 	}
 	maps.Copy(used, counted)
 	used = maths.Mask(used, maths.ResourceNames(hard))
-	now := q.DeepCopy()
-	now.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: used}
-	if _, err := api.UpdateStatus(ctx, now, metav1.UpdateOptions{}); err != nil {
+	updated := q.DeepCopy()
+	updated.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: used}
+	if _, err := api.UpdateStatus(ctx, updated, metav1.UpdateOptions{}); err != nil {
 		if apierrors.IsConflict(err) {
 			return err
 		}

@@ -35,6 +35,7 @@ func Controller() controllers.Controller {
 	maps := corev1.SchemeGroupVersion.WithResource("configmaps")
 	return controllers.Controller{
 		Name:    "root-ca-certificate-publisher-controller",
+		Account: "root-ca-cert-publisher",
 		Inputs:  []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("namespaces")},
 		Outputs: []schema.GroupVersionResource{maps},
 		New:     build,

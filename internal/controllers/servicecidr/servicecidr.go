@@ -42,6 +42,7 @@ func Controller() controllers.Controller {
 	ranges := networkingv1.SchemeGroupVersion.WithResource("servicecidrs")
 	return controllers.Controller{
 		Name:    "service-cidr-controller",
+		Account: "service-cidrs-controller",
 		Inputs:  []schema.GroupVersionResource{ranges, networkingv1.SchemeGroupVersion.WithResource("ipaddresses")},
 		Outputs: []schema.GroupVersionResource{ranges},
 		New:     build,

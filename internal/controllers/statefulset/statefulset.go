@@ -39,6 +39,7 @@ func Controller() controllers.Controller {
 	pods, claims := corev1.SchemeGroupVersion.WithResource("pods"), corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
 	return controllers.Controller{
 		Name:    "statefulset-controller",
+		Account: "statefulset-controller",
 		Inputs:  []schema.GroupVersionResource{sets, revisions, pods, claims},
 		Outputs: []schema.GroupVersionResource{sets, revisions, pods, claims},
 		New:     build,

@@ -49,6 +49,7 @@ func Controller() controllers.Controller {
 	migrations := storagemigrationv1.SchemeGroupVersion.WithResource("storageversionmigrations")
 	return controllers.Controller{
 		Name:    name,
+		Account: "storage-version-migrator-controller",
 		Inputs:  []schema.GroupVersionResource{migrations},
 		Outputs: []schema.GroupVersionResource{migrations, definitions},
 		New:     build,

@@ -39,6 +39,7 @@ func Controller() controllers.Controller {
 	nodes, pods := corev1.SchemeGroupVersion.WithResource("nodes"), corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:    "taint-eviction-controller",
+		Account: "node-controller",
 		Inputs:  []schema.GroupVersionResource{nodes, pods},
 		Outputs: []schema.GroupVersionResource{pods},
 		New:     build,

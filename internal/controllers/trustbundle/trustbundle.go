@@ -30,6 +30,7 @@ func Controller() controllers.Controller {
 	bundles := certificatesv1.SchemeGroupVersion.WithResource("clustertrustbundles")
 	return controllers.Controller{
 		Name:    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+		Account: "kube-apiserver-serving-clustertrustbundle-publisher",
 		Inputs:  []schema.GroupVersionResource{bundles},
 		Outputs: []schema.GroupVersionResource{bundles},
 		New:     build,

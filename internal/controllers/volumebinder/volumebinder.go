@@ -36,7 +36,8 @@ import (
 func Controller() controllers.Controller {
 	volumes, claims := corev1.SchemeGroupVersion.WithResource("persistentvolumes"), corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
 	return controllers.Controller{
-		Name: "persistentvolume-binder-controller", Component: "persistentvolume-controller",
+		Name:    "persistentvolume-binder-controller",
+		Account: "persistent-volume-binder", Component: "persistentvolume-controller",
 		Inputs:  []schema.GroupVersionResource{volumes, claims, storagev1.SchemeGroupVersion.WithResource("storageclasses")},
 		Outputs: []schema.GroupVersionResource{volumes, claims},
 		New:     build,

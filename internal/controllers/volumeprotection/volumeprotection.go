@@ -34,6 +34,7 @@ var (
 func Volumes() controllers.Controller {
 	return controllers.Controller{
 		Name:    "persistentvolume-protection-controller",
+		Account: "pv-protection-controller",
 		Inputs:  []schema.GroupVersionResource{volumes},
 		Outputs: []schema.GroupVersionResource{volumes},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
@@ -55,6 +56,7 @@ const byClass = "class"
 func AttributesClasses() controllers.Controller {
 	return controllers.Controller{
 		Name:    "volumeattributesclass-protection-controller",
+		Account: "volumeattributesclass-protection-controller",
 		Inputs:  []schema.GroupVersionResource{volumes, claims, classes},
 		Outputs: []schema.GroupVersionResource{classes},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {

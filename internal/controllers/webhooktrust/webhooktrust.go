@@ -62,6 +62,7 @@ func Controller() controllers.Controller {
 	secrets := corev1.SchemeGroupVersion.WithResource("secrets")
 	return controllers.Controller{
 		Name:    Name,
+		Account: "webhook-trust-controller",
 		Inputs:  []schema.GroupVersionResource{secrets},
 		Outputs: append(kinds(), secrets),
 		New:     build,

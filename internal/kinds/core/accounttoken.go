@@ -42,7 +42,8 @@ func accountToken() resource.Subresource {
 }
 
 // issueToken signs a token for an account, bound to a pod, node or secret if the request says so.
-func issueToken(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object, _ *metav1.CreateOptions) (runtime.Object, error) {
+func issueToken(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object,
+	_ *metav1.CreateOptions) (runtime.Object, error) {
 	in, ok := obj.(*authenticationv1.TokenRequest)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest: %T", obj))
@@ -111,7 +112,8 @@ func bindToken(ctx context.Context, b resource.Backend, ref *authenticationv1.Bo
 		}
 		pod, ok := obj.(*corev1.Pod)
 		if !ok || pod.Spec.ServiceAccountName != claims.ServiceAccount {
-			return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", claims.ServiceAccount))
+			return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.",
+				claims.ServiceAccount))
 		}
 		uid = pod.UID
 		claims.PodName, claims.PodUID, claims.NodeName = pod.Name, string(pod.UID), pod.Spec.NodeName

@@ -49,12 +49,13 @@ var errNotAllowed = apierrors.NewBadRequest("address not allowed")
 // host's own services is refused at the moment of the connection too, when a node's name may mean something else than before.
 func ordinary(dial egress.Dial) *http.Transport {
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
-			if host, _, err := net.SplitHostPort(address); err != nil || !allowed(net.ParseIP(host)) {
-				return errNotAllowed
-			}
-			return nil
-		}}).DialContext
+		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second,
+			ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+				if host, _, err := net.SplitHostPort(address); err != nil || !allowed(net.ParseIP(host)) {
+					return errNotAllowed
+				}
+				return nil
+			}}).DialContext
 	}
 	return &http.Transport{DialContext: egress.Bounded(dial), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 }
@@ -135,7 +136,8 @@ func locateService(preferred corev1.IPFamily) locate {
 	}
 }
 
-func locateEndpoint(ctx context.Context, b resource.Backend, namespace, id string, preferred corev1.IPFamily) (*url.URL, http.RoundTripper, error) {
+func locateEndpoint(ctx context.Context, b resource.Backend, namespace, id string, preferred corev1.IPFamily) (*url.URL, http.RoundTripper,
+	error) {
 	scheme, name, port, valid := utilnet.SplitSchemeNamePort(id)
 	if !valid {
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", id))
@@ -184,7 +186,8 @@ func isPodAddress(ctx context.Context, b resource.Backend, namespace string, e *
 	if err != nil {
 		return false
 	}
-	return len(e.Addresses) > 0 && allowed(net.ParseIP(e.Addresses[0])) && slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == e.Addresses[0] })
+	return len(e.Addresses) > 0 && allowed(net.ParseIP(e.Addresses[0])) &&
+		slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == e.Addresses[0] })
 }
 
 func locateNode(ctx context.Context, b resource.Backend, _, id string) (*url.URL, http.RoundTripper, error) {

@@ -52,7 +52,8 @@ func podEviction() resource.Subresource {
 }
 
 // evictPod deletes a pod unless a budget says no.
-func evictPod(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object, opts *metav1.CreateOptions) (runtime.Object, error) {
+func evictPod(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object,
+	opts *metav1.CreateOptions) (runtime.Object, error) {
 	request, ok := obj.(*policyv1.Eviction)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Eviction object: %T", obj))
@@ -187,7 +188,8 @@ func spend(budget *policyv1.PodDisruptionBudget, pod string) error {
 		return cause(apierrors.NewForbidden(one, budget.Name, errors.New("pdb disruptions allowed is negative")),
 			"does not allow evicting pods currently: pdb disruptions allowed is negative")
 	case len(status.DisruptedPods) > maxDisruptedPods:
-		return cause(apierrors.NewForbidden(one, budget.Name, errors.New("DisruptedPods map too big - too many evictions not confirmed by PDB controller")),
+		return cause(apierrors.NewForbidden(one, budget.Name,
+			errors.New("DisruptedPods map too big - too many evictions not confirmed by PDB controller")),
 			"does not allow evicting pods currently: too many pending evictions not confirmed by PDB controller")
 	case status.DisruptionsAllowed == 0:
 		err := apierrors.NewTooManyRequests(refused, 0)
@@ -289,11 +291,13 @@ func holds(p *metav1.Preconditions, pod *corev1.Pod) error {
 	pods := schema.GroupResource{Resource: "Pod"}
 	if p.UID != nil && *p.UID != "" && *p.UID != pod.UID {
 		return apierrors.NewConflict(pods, pod.Name, fmt.Errorf(
-			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, pod.UID))
+			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID,
+			pod.UID))
 	}
 	if p.ResourceVersion != nil && *p.ResourceVersion != "" && *p.ResourceVersion != pod.ResourceVersion {
 		return apierrors.NewConflict(pods, pod.Name, fmt.Errorf(
-			"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, pod.ResourceVersion))
+			"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified",
+			*p.ResourceVersion, pod.ResourceVersion))
 	}
 	return nil
 }

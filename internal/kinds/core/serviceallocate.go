@@ -372,10 +372,12 @@ func (r *reservation) families(old *corev1.Service) error {
 		}
 	}
 	if single && len(spec.ClusterIPs) == 2 {
-		errs = append(errs, field.Invalid(path, spec.IPFamilyPolicy, "must be 'RequireDualStack' or 'PreferDualStack' when multiple cluster IPs are specified"))
+		errs = append(errs, field.Invalid(path, spec.IPFamilyPolicy,
+			"must be 'RequireDualStack' or 'PreferDualStack' when multiple cluster IPs are specified"))
 	}
 	if single && len(spec.IPFamilies) == 2 {
-		errs = append(errs, field.Invalid(path, spec.IPFamilyPolicy, "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified"))
+		errs = append(errs, field.Invalid(path, spec.IPFamilyPolicy,
+			"must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified"))
 	}
 	configured := r.a.families()
 	for i, text := range spec.ClusterIPs {
@@ -387,7 +389,8 @@ func (r *reservation) families(old *corev1.Service) error {
 		}
 		family := familyOf(text)
 		if !slices.Contains(configured, family) {
-			errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), spec.ClusterIPs, fmt.Sprintf("%s is not configured on this cluster", family)))
+			errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), spec.ClusterIPs,
+				fmt.Sprintf("%s is not configured on this cluster", family)))
 			continue
 		}
 		spec.IPFamilies = append(spec.IPFamilies, family)

@@ -27,7 +27,8 @@ import (
 type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
 // parts adds the questions for the parts of a claim's status to its validation.
-func (ask Authorize) parts(check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+func (ask Authorize) parts(check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj,
+	old resource.Object) field.ErrorList {
 	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
 		var errs field.ErrorList
 		claim, before := obj.(*resourcev1.ResourceClaim), old.(*resourcev1.ResourceClaim)
@@ -45,7 +46,8 @@ func (ask Authorize) binding(ctx context.Context, u user.Info, claim, old *resou
 	verb := verbOf(ctx)
 	if err := ask.may(ctx, u, verb, resourcev1.SubresourceBinding, "", ""); err != nil {
 		return field.ErrorList{field.Forbidden(field.NewPath("status", "allocation"),
-			fmt.Sprintf(`changing status.allocation or status.reservedFor requires resource="resourceclaims/binding", verb="%s" permission: %s`, verb, err))}
+			fmt.Sprintf(`changing status.allocation or status.reservedFor requires resource="resourceclaims/binding", verb="%s" permission: %s`,
+				verb, err))}
 	}
 	return nil
 }

@@ -41,7 +41,8 @@ func (a Authority) unbound(ctx context.Context) (user.Info, bool) {
 
 func (a Authority) may(ctx context.Context, u user.Info, verb, plural, namespace, name string) bool {
 	d, _, err := a.Authorize(ctx, authorizer.AttributesRecord{
-		User: u, Verb: verb, APIGroup: rbacv1.GroupName, APIVersion: "*", Resource: plural, Namespace: namespace, Name: name, ResourceRequest: true,
+		User: u, Verb: verb, APIGroup: rbacv1.GroupName, APIVersion: "*", Resource: plural, Namespace: namespace, Name: name,
+		ResourceRequest: true,
 	})
 	return d == authorizer.DecisionAllow && err == nil
 }
@@ -106,7 +107,8 @@ func (a Authority) covers(u user.Info, namespace string, rules []rbacv1.PolicyRu
 	if ok {
 		return nil
 	}
-	msg := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(), u.GetGroups(), strings.Join(describe(missing), "\n"))
+	msg := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(), u.GetGroups(),
+		strings.Join(describe(missing), "\n"))
 	if err != nil {
 		msg += fmt.Sprintf("; resolution errors: %v", []error{err})
 	}

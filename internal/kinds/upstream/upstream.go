@@ -47,7 +47,8 @@ import (
 var scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := legacyscheme.Scheme
 	for _, add := range []func(*runtime.Scheme) error{
-		admissionregistration.AddToScheme, admissionregistrationv1.AddToScheme, admissionregistrationv1beta1.AddToScheme, admissionregistrationv1alpha1.AddToScheme,
+		admissionregistration.AddToScheme, admissionregistrationv1.AddToScheme, admissionregistrationv1beta1.AddToScheme,
+		admissionregistrationv1alpha1.AddToScheme,
 		apiserverinternal.AddToScheme, apiserverinternalv1alpha1.AddToScheme,
 		certificatesv1beta1.AddToScheme, coordinationv1beta1.AddToScheme, coordinationv1alpha2.AddToScheme,
 		resourcev1beta2.AddToScheme, resourcev1beta1.AddToScheme, resourcev1alpha3.AddToScheme,

@@ -122,12 +122,12 @@ func (c *Cache) countImages(e *entry) {
 		return
 	}
 	e.imagesAt = c.imageMoves
-	now := make(map[string]*fwk.ImageStateSummary, len(states))
+	images := make(map[string]*fwk.ImageStateSummary, len(states))
 	for name := range states {
 		of := c.images[name]
-		now[name] = &fwk.ImageStateSummary{Size: of.size, NumNodes: of.nodes.Len()}
+		images[name] = &fwk.ImageStateSummary{Size: of.size, NumNodes: of.nodes.Len()}
 	}
-	e.info.SetImages(now)
+	e.info.SetImages(images)
 }
 
 func (c *Cache) dropImages(e *entry) {

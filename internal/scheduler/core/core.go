@@ -70,7 +70,8 @@ type Decision struct {
 }
 
 // Schedule decides. The error is [ErrNoNodes], a [*FitError], or what a plug-in failed with. The pod's signature may be nil.
-func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapshot, state fwk.CycleState, pod *corev1.Pod, signature fwk.PodSignature) (Decision, error) {
+func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapshot, state fwk.CycleState, pod *corev1.Pod,
+	signature fwk.PodSignature) (Decision, error) {
 	nodes := s.Nodes()
 	if len(nodes) == 0 {
 		return Decision{}, ErrNoNodes

@@ -214,7 +214,8 @@ func (x *extender) question(pod *corev1.Pod, nodes []fwk.NodeInfo) *extenderv1.E
 }
 
 // Filter asks which of the nodes remain, and why others do not.
-func (x *extender) Filter(pod *corev1.Pod, nodes []fwk.NodeInfo) (left []fwk.NodeInfo, failed, unresolvable extenderv1.FailedNodesMap, err error) {
+func (x *extender) Filter(pod *corev1.Pod, nodes []fwk.NodeInfo) (left []fwk.NodeInfo, failed, unresolvable extenderv1.FailedNodesMap,
+	err error) {
 	if x.FilterVerb == "" {
 		return nodes, extenderv1.FailedNodesMap{}, extenderv1.FailedNodesMap{}, nil
 	}
@@ -250,7 +251,8 @@ func (x *extender) remaining(answer *extenderv1.ExtenderFilterResult, nodes []fw
 	for _, name := range names {
 		n := asked[name]
 		if n == nil {
-			return nil, fmt.Errorf("extender %q claims a filtered node %q which is not found in the input node list", x.URLPrefix, name) // upstream's words
+			return nil, fmt.Errorf("extender %q claims a filtered node %q which is not found in the input node list", x.URLPrefix,
+				name) // upstream's words
 		}
 		if !seen.Has(name) {
 			seen.Insert(name)

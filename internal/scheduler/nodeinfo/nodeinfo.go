@@ -144,7 +144,8 @@ func (n *NodeInfo) AddPodInfo(p fwk.PodInfo) {
 	}
 	n.pods = append(n.pods, p)
 	if info, ok := p.(*PodInfo); !ok || info.affinity {
-		if len(p.GetRequiredAffinityTerms())+len(p.GetRequiredAntiAffinityTerms())+len(p.GetPreferredAffinityTerms())+len(p.GetPreferredAntiAffinityTerms()) > 0 {
+		if len(p.GetRequiredAffinityTerms())+len(p.GetRequiredAntiAffinityTerms())+len(p.GetPreferredAffinityTerms())+
+			len(p.GetPreferredAntiAffinityTerms()) > 0 {
 			n.withAffinity = append(n.withAffinity, p)
 		}
 		if terms := p.GetRequiredAntiAffinityTerms(); len(terms) > 0 {

@@ -3,7 +3,7 @@
 
 // Package queue is the pods that wait to be scheduled.
 //
-// A pod is in one of these places: active (to be tried, highest first), backoff (rejected lately, and something happened
+// A pod is in one of these subqueues: active (to be tried, highest first), backoff (rejected lately, and something happened
 // since that may help it), error backoff (its attempt failed for no fault of its own), waiting (nothing has happened that
 // could help), or in flight (the scheduling loop has it). A pod that a PreEnqueue plug-in holds back waits too, gated.
 //
@@ -126,25 +126,25 @@ func (q *Queue) Add(ctx context.Context, pod *corev1.Pod) {
 }
 
 // enter puts an item where it is tried from, now or after its backoff, or lets it wait where it is gated.
-func (q *Queue) enter(ctx context.Context, item *Item, where place) {
+func (q *Queue) enter(ctx context.Context, item *Item, to subqueue) {
 	q.take(item)
 	item.gate = ""
 	if p := q.profiles[item.Pod.Spec.SchedulerName]; p != nil {
 		if st := p.RunPreEnqueue(ctx, item.Pod); !st.IsSuccess() {
 			item.gate = st.Plugin()
 			item.UnschedulablePlugins = item.UnschedulablePlugins.Union(sets.New(st.Plugin()))
-			where = waiting
+			to = waiting
 		}
 	}
-	q.put(item, where)
+	q.put(item, to)
 }
 
-func (q *Queue) put(item *Item, p place) {
+func (q *Queue) put(item *Item, to subqueue) {
 	q.take(item)
 	q.items[uidOf(item.Pod)] = item
-	item.place = p
+	item.subqueue = to
 	q.came(item)
-	switch p {
+	switch to {
 	case active:
 		for _, p := range q.profiles {
 			if q.sort == nil {
@@ -185,7 +185,7 @@ func rejectors(item *Item) sets.Set[string] {
 
 // take takes an item out of where it is.
 func (q *Queue) take(item *Item) {
-	switch item.place {
+	switch item.subqueue {
 	case active:
 		heap.Remove(&q.active, item.index)
 	case backoff:
@@ -199,9 +199,9 @@ func (q *Queue) take(item *Item) {
 		for plugin := range rejectors(item) {
 			delete(q.waiting[plugin], uidOf(item.Pod))
 		}
-	case nowhere:
+	case none:
 	}
-	item.place = nowhere
+	item.subqueue = none
 	delete(q.items, uidOf(item.Pod))
 }
 
@@ -223,7 +223,7 @@ func (q *Queue) Pop(ctx context.Context) (*Item, error) {
 			item = q.backoff.items[0]
 		}
 		if item != nil {
-			if item.place == backoff && q.options.Incoming != nil {
+			if item.subqueue == backoff && q.options.Incoming != nil {
 				q.options.Incoming(partActive, popFromBackoff)
 			}
 			q.take(item)
@@ -335,7 +335,8 @@ func (q *Queue) worth(item *Item, e Event) int {
 	if pod, ok := e.New.(*corev1.Pod); ok && e.Resource == fwk.TargetPod && pod.UID != item.Pod.UID {
 		return worthNothing // of another pod in flight
 	}
-	if item.gate != "" && !slices.ContainsFunc(p.Events()[item.gate], func(r fwk.ClusterEventWithHint) bool { return covers(r.Event, e.ClusterEvent) }) {
+	if item.gate != "" && !slices.ContainsFunc(p.Events()[item.gate],
+		func(r fwk.ClusterEventWithHint) bool { return covers(r.Event, e.ClusterEvent) }) {
 		return worthNothing // whatever it is to others that rejected the pod
 	}
 	best := worthNothing
@@ -382,7 +383,7 @@ func (q *Queue) move(ctx context.Context, item *Item, worth int) {
 }
 
 // Happened moves the waiting pods that an event may help.
-func (q *Queue) Happened(ctx context.Context, e Event) {
+func (q *Queue) MoveOnEvent(ctx context.Context, e Event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.happened(ctx, e, "")
@@ -402,7 +403,7 @@ func (q *Queue) happened(ctx context.Context, e Event, but string) {
 		}
 	}
 	for _, item := range concerned {
-		if item.place != waiting || uidOf(item.Pod) == but {
+		if item.subqueue != waiting || uidOf(item.Pod) == but {
 			continue
 		}
 		if w := q.worth(item, e); w != worthNothing {
@@ -414,8 +415,8 @@ func (q *Queue) happened(ctx context.Context, e Event, but string) {
 	}
 }
 
-// HappenedBut is Happened for all pods but one, which the event comes of.
-func (q *Queue) HappenedBut(ctx context.Context, e Event, pod *corev1.Pod) {
+// MoveOnEventExcept is Happened for all pods but one, which the event comes of.
+func (q *Queue) MoveOnEventExcept(ctx context.Context, e Event, pod *corev1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	from, flying := q.inFlight[uidOf(pod)]

@@ -74,7 +74,7 @@ func (s *server) describeV2(ctx context.Context, remotes []Remote, now *describe
 	if !slices.Equal(of, now.of) {
 		tag = "" // what it said of others was thrown away
 	}
-	a, err := ask(ctx, remotes[0].OpenAPI, &remotes[0], "/openapi/v2", "application/json", tag, openapiTime, openapiSize)
+	a, err := question{remotes[0].OpenAPI, &remotes[0], "/openapi/v2", "application/json", tag, openapiTime, openapiSize}.ask(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -109,7 +109,7 @@ func (s *server) describeV2(ctx context.Context, remotes []Remote, now *describe
 
 // describeV3 reads the v3 index. Where there is none, documents are made from the v2 document.
 func (s *server) describeV3(ctx context.Context, remotes []Remote, now *described, whole *spec.Swagger) error {
-	a, err := ask(ctx, remotes[0].OpenAPI, &remotes[0], "/openapi/v3", "application/json", "", openapiTime, openapiSize)
+	a, err := question{remotes[0].OpenAPI, &remotes[0], "/openapi/v3", "application/json", "", openapiTime, openapiSize}.ask(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -203,7 +203,7 @@ func (d *document) get(ctx context.Context, contentType string) ([]byte, bool, e
 	if i < 0 {
 		return nil, false, errors.New("it is not registered any more")
 	}
-	a, err := ask(ctx, remotes[i].OpenAPI, &remotes[i], d.path, contentType, "", openapiTime, openapiSize)
+	a, err := question{remotes[i].OpenAPI, &remotes[i], d.path, contentType, "", openapiTime, openapiSize}.ask(ctx)
 	switch {
 	case err != nil:
 		return nil, false, err

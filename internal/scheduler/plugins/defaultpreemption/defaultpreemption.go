@@ -109,7 +109,8 @@ type candidate struct {
 }
 
 // PostFilter makes room, or says why there is none to make.
-func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod,
+	statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	defer p.metrics.Preempted()
 	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
@@ -135,7 +136,8 @@ func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	state.Write(profile.VictimsKey, profile.Victims(best.victims))
 	name := best.node.Node().Name
 	return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: name}},
-		fwk.NewStatus(fwk.Success, fmt.Sprintf("preemption: found a potential placement for pod on node %v, preempting %d victims", name, len(best.victims)))
+		fwk.NewStatus(fwk.Success, fmt.Sprintf("preemption: found a potential placement for pod on node %v, preempting %d victims", name,
+			len(best.victims)))
 }
 
 // ineligible says why the pod may not preempt now: it must never, or victims of its last preemption are still going.
@@ -170,9 +172,11 @@ func beingPreempted(pod *corev1.Pod) bool {
 }
 
 // search returns the best candidate, or how many nodes there were of each reason.
-func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, statuses fwk.NodeToStatusReader) (*candidate, map[string]int, error) {
+func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo,
+	statuses fwk.NodeToStatusReader) (*candidate, map[string]int, error) {
 	priority := profile.Priority(pod)
-	lower := p.lower.Count(podcount.NewList(nodes, p.handle.SnapshotSharedLister()), fmt.Sprint(priority), func(o *corev1.Pod) bool { return profile.Priority(o) < priority })
+	lower := p.lower.Count(podcount.NewList(nodes, p.handle.SnapshotSharedLister()), fmt.Sprint(priority),
+		func(o *corev1.Pod) bool { return profile.Priority(o) < priority })
 	var budgets []*policyv1.PodDisruptionBudget
 	if p.budgets != nil {
 		var err error
@@ -234,7 +238,8 @@ func summary(nodes int, reasons map[string]int) string {
 }
 
 // victims finds who has to go from a node, which is the caller's to change; nil and a refusal if it does not help.
-func (p *plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) (*candidate, *fwk.Status, error) {
+func (p *plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo,
+	budgets []*policyv1.PodDisruptionBudget) (*candidate, *fwk.Status, error) {
 	var lower []fwk.PodInfo
 	for _, o := range node.GetPods() {
 		if profile.Priority(o.GetPod()) < profile.Priority(pod) {

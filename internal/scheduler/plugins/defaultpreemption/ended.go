@@ -96,8 +96,8 @@ func (p *plugin) over(pod types.UID, failed bool) {
 	}
 }
 
-// held says whether the pod has to wait until its victims are being deleted. That the last of them is may be heard of before the request returns;
-// nothing else would come that lets the pod be tried.
+// held says whether the pod has to wait until its victims are being deleted. That the last of them is may be heard of before the request
+// returns; nothing else would come that lets the pod be tried.
 func (p *plugin) held(pod types.UID) bool {
 	p.mu.Lock()
 	last, ok := p.ending[pod]

@@ -71,7 +71,8 @@ func check(pod *corev1.Pod, left map[string]*extenderv1.Victims, ignorable bool)
 		}
 		for _, victim := range v.Pods {
 			if profile.Priority(victim) >= profile.Priority(pod) {
-				return fmt.Errorf("extender names pod %s/%s on node %q as a victim, which is not of lower priority", victim.Namespace, victim.Name, name)
+				return fmt.Errorf("extender names pod %s/%s on node %q as a victim, which is not of lower priority", victim.Namespace,
+					victim.Name, name)
 			}
 		}
 	}

@@ -193,7 +193,8 @@ func (p *plugin) claimsOf(pod *corev1.Pod) (claims []*resourcev1.ResourceClaim, 
 }
 
 // PreFilter sees what the pod's claims have and need, and leaves pods without any out.
-func (p *plugin) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (p *plugin) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult,
+	*fwk.Status) {
 	if p.devices == nil || len(pod.Spec.ResourceClaims) == 0 && !asksForExtended(pod) {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}

@@ -128,7 +128,7 @@ func (s *stock) supply(ctx context.Context, name corev1.ResourceName) (*supply, 
 	if old != nil && old.of(all) {
 		return old, nil
 	}
-	now := &supply{class: class, slices: make(map[*resourcev1.ResourceSlice][]lot, len(all)), byNode: map[string][]lot{}}
+	current := &supply{class: class, slices: make(map[*resourcev1.ResourceSlice][]lot, len(all)), byNode: map[string][]lot{}}
 	var selectors []cel.CompilationResult
 	for _, c := range class.Spec.Selectors {
 		if c.CEL != nil {
@@ -143,13 +143,13 @@ func (s *stock) supply(ctx context.Context, name corev1.ResourceName) (*supply, 
 		if !ok {
 			lots = lotsOf(ctx, slice, selectors)
 		}
-		now.add(slice, lots)
+		current.add(slice, lots)
 	}
 	if ctx.Err() != nil { // it may be why an expression failed
 		return nil, fmt.Errorf("find devices of class %s: %w", class.Name, context.Cause(ctx))
 	}
-	s.supplies[name] = now
-	return now, nil
+	s.supplies[name] = current
+	return current, nil
 }
 
 // supply is the devices of one class, as of one set of slices, by which nodes reach them. It does not change.

@@ -47,8 +47,9 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 	}
 	p := &plugin{
 		handle: h, owners: newOwners(h), defaults: a.DefaultConstraints,
-		unlabelled: fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't match pod topology spread constraints (missing required label)").WithPlugin(Name),
-		skewed:     fwk.NewStatus(fwk.Unschedulable, "node(s) didn't match pod topology spread constraints").WithPlugin(Name),
+		unlabelled: fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
+			"node(s) didn't match pod topology spread constraints (missing required label)").WithPlugin(Name),
+		skewed: fwk.NewStatus(fwk.Unschedulable, "node(s) didn't match pod topology spread constraints").WithPlugin(Name),
 	}
 	if p.systems = a.DefaultingType == configv1.SystemDefaulting; p.systems {
 		p.defaults = []corev1.TopologySpreadConstraint{
@@ -89,7 +90,8 @@ func (p *plugin) afterPod(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (f
 	}
 	for _, obj := range []any{oldObj, newObj} {
 		other, ok := obj.(*corev1.Pod)
-		if ok && other != nil && other.Namespace == pod.Namespace && slices.ContainsFunc(all, func(c constraint) bool { return c.selector.Matches(labels.Set(other.Labels)) }) {
+		if ok && other != nil && other.Namespace == pod.Namespace &&
+			slices.ContainsFunc(all, func(c constraint) bool { return c.selector.Matches(labels.Set(other.Labels)) }) {
 			return fwk.Queue, nil
 		}
 	}
@@ -105,7 +107,8 @@ type constraint struct {
 	mindTaints          bool // nodes with taints that the pod does not tolerate do not count
 }
 
-func constraints(pod *corev1.Pod, given []corev1.TopologySpreadConstraint, when corev1.UnsatisfiableConstraintAction) ([]constraint, error) {
+func constraints(pod *corev1.Pod, given []corev1.TopologySpreadConstraint, when corev1.UnsatisfiableConstraintAction) ([]constraint,
+	error) {
 	var out []constraint
 	for _, g := range given {
 		if g.WhenUnsatisfiable != when {
@@ -169,7 +172,8 @@ func (p *plugin) matching(nodes podcount.List, namespace string, c *constraint) 
 }
 
 // tally counts those pods in the constraint's domains, on nodes that count and, where that is wanted, have the labels of all.
-func (p *plugin) tally(nodes podcount.List, pod *corev1.Pod, c *constraint, all []constraint, affinity nodeaffinity.RequiredNodeAffinity) *podcount.Tally {
+func (p *plugin) tally(nodes podcount.List, pod *corev1.Pod, c *constraint, all []constraint,
+	affinity nodeaffinity.RequiredNodeAffinity) *podcount.Tally {
 	criterion := struct {
 		Namespace, Selector, Key string
 		Nothing                  bool

@@ -81,7 +81,8 @@ func (p *plugin) restore(as *placement) {
 }
 
 // PreBindPreFlight tells whether anything is to be bound.
-func (p *plugin) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, node string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+func (p *plugin) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, node string) (*fwk.PreBindPreFlightResult,
+	*fwk.Status) {
 	result := &fwk.PreBindPreFlightResult{AllowParallel: true}
 	s, err := read(cycle)
 	switch {

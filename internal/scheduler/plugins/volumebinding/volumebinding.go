@@ -52,7 +52,8 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 		return nil, fmt.Errorf("want args to be of type VolumeBindingArgs, got %T", args) // upstream's words
 	}
 	f := h.SharedInformerFactory()
-	volumes, claims, nodes := f.Core().V1().PersistentVolumes().Informer(), f.Core().V1().PersistentVolumeClaims().Informer(), f.Core().V1().Nodes()
+	volumes, claims, nodes := f.Core().V1().PersistentVolumes().Informer(), f.Core().V1().PersistentVolumeClaims().Informer(),
+		f.Core().V1().Nodes()
 	err := volumes.AddIndexers(cache.Indexers{byClass: func(obj any) ([]string, error) {
 		if pv, ok := obj.(*corev1.PersistentVolume); ok {
 			return []string{volume.GetPersistentVolumeClass(pv)}, nil
@@ -77,7 +78,8 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 			p.shape = a.Shape
 		}
 	}
-	return p, errors.Join(p.follow(volumes, p.volumes.changed), p.follow(claims, p.claims.changed), p.follow(nodes.Informer(), nil))
+	return p, errors.Join(p.addHandler(volumes, p.volumes.changed), p.addHandler(claims, p.claims.changed),
+		p.addHandler(nodes.Informer(), nil))
 }
 
 type plugin struct {
@@ -200,15 +202,16 @@ func (b *bell) ring() {
 	}
 }
 
-// follow rings for each change of an informer's objects, after changed, if any, has heard of it.
-func (p *plugin) follow(informer cache.SharedIndexInformer, changed func(any)) error {
+// addHandler rings for each change of an informer's objects, after changed, if any, has heard of it.
+func (p *plugin) addHandler(informer cache.SharedIndexInformer, changed func(any)) error {
 	heard := func(obj any) {
 		if changed != nil {
 			changed(obj)
 		}
 		p.changed.ring()
 	}
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) }, DeleteFunc: heard})
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) },
+		DeleteFunc: heard})
 	if err != nil {
 		return fmt.Errorf("follow changes: %w", err)
 	}

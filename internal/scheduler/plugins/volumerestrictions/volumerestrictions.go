@@ -201,7 +201,8 @@ func sameDisk(a, b *corev1.Volume) bool {
 		return a.ISCSI.IQN == b.ISCSI.IQN && !(a.ISCSI.ReadOnly && b.ISCSI.ReadOnly)
 	case a.RBD != nil && b.RBD != nil:
 		x, y := a.RBD, b.RBD
-		return x.RBDPool == y.RBDPool && x.RBDImage == y.RBDImage && !(x.ReadOnly && y.ReadOnly) && sets.New(x.CephMonitors...).HasAny(y.CephMonitors...)
+		return x.RBDPool == y.RBDPool && x.RBDImage == y.RBDImage && !(x.ReadOnly && y.ReadOnly) &&
+			sets.New(x.CephMonitors...).HasAny(y.CephMonitors...)
 	}
 	return false
 }

@@ -88,7 +88,8 @@ func afterClaim(_ klog.Logger, pod *corev1.Pod, _, newObj any) (fwk.QueueingHint
 func afterVolume(_ klog.Logger, _ *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 	old, ok := oldObj.(*corev1.PersistentVolume)
 	pv, ok2 := newObj.(*corev1.PersistentVolume)
-	if ok && ok2 && slices.EqualFunc(tied(old), tied(pv), func(a, b tie) bool { return a.label == b.label && slices.Equal(a.values, b.values) }) {
+	if ok && ok2 && slices.EqualFunc(tied(old), tied(pv),
+		func(a, b tie) bool { return a.label == b.label && slices.Equal(a.values, b.values) }) {
 		return fwk.QueueSkip, nil
 	}
 	return fwk.Queue, nil
