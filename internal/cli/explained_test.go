@@ -133,7 +133,7 @@ func TestExplainAsks(t *testing.T) {
 		"po/web --scheduling -o json -n x": {"/debug/explain?group=&name=web&namespace=x&resource=pods&scheduling=true", 0, `"decisions": null`},
 		"--scheduling":                     {"", 2, "--scheduling is about a pod"},
 		"pod/web spec --scheduling":        {"", 2, "--scheduling is about a pod"},
-		"gone":                             {"", 1, "mortise: ask for traces: no such trace"},
+		"gone":                             {"", 1, "mortise: get traces: no such trace"},
 		"--limit 0":                        {"", 2, "--limit 0"},
 		"--last -1s":                       {"", 2, "--last"},
 		"-o yaml":                          {"", 2, "want json"},

@@ -251,7 +251,7 @@ func (m *Manager) RemoveOrphans(ctx context.Context) error {
 				continue
 			}
 			if err := m.Deleter.DeletePod(ctx, mirror); err != nil && ctx.Err() == nil {
-				m.Logger.Warn("remove mirror of a static pod", "pod", podspec.Describe(mirror), "err", err)
+				m.Logger.Warn("Could not remove the mirror of a static pod", "pod", podspec.Describe(mirror), "err", err)
 				again = m.Clock.After(retryLate)
 			}
 		}

@@ -79,7 +79,7 @@ func (m *Manager) Update(d *resource.Descriptor, version, subresource string, li
 	}
 	if err := m.update(d, version, subresource, live, obj, manager); err != nil {
 		// Most often the object is not valid either, and the client will hear of it.
-		m.log.Debug("keep managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
+		m.log.Debug("Could not update managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
 		obj.SetManagedFields(was)
 		return obj, nil
 	}
