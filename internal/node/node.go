@@ -26,10 +26,10 @@ import (
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/proxyconfig"
 	"github.com/mortise-dev/mortise/internal/agent/server"
 	"github.com/mortise-dev/mortise/internal/agent/simulated"
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 	"github.com/mortise-dev/mortise/internal/machine"
@@ -143,9 +143,9 @@ func (p *Plan) findRuntime(ctx context.Context) error {
 // Connection says how a node and the API server reach each other.
 type Connection struct {
 	Name      string
-	Addresses *uplink.Addresses // at which others reach the node: the first, and of pods with two IP families the other's
-	ClientCAs *x509.CertPool    // of clients of the node's API
-	Serving   *tls.Config       // of the node's API
+	Addresses *nodeaddress.Addresses // at which others reach the node: the first, and of pods with two IP families the other's
+	ClientCAs *x509.CertPool         // of clients of the node's API
+	Serving   *tls.Config            // of the node's API
 
 	Config  *rest.Config // as the node
 	Network *rest.Config // for what the proxy and the DNS follow
