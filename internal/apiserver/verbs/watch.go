@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
-	"github.com/mortise-dev/mortise/internal/handover"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 	"github.com/mortise-dev/mortise/store"
 )
 
@@ -75,10 +75,10 @@ func watch(q *req) error {
 		return nil
 	}
 	defer w.close()
-	if taker := handover.From(q.ctx); taker != nil && q.accept.target == nil {
-		w.taker = taker
-		taker.Begin()
-		defer taker.End()
+	if receiver := sharedobjects.FromContext(q.ctx); receiver != nil && q.accept.target == nil {
+		w.receiver = receiver
+		receiver.Begin()
+		defer receiver.End()
 	}
 	if w.overHTTP() == nil {
 		w.run(cursor, initial, nil)

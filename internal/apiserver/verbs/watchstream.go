@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
-	"github.com/mortise-dev/mortise/internal/handover"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -50,8 +50,8 @@ type eventStream struct {
 	// ws takes the events as messages, which end at ends; nil: they go out over HTTP, one after the other.
 	ws   *websocket.Conn
 	ends []int
-	// taker takes the events as they are, when the client is in this process and can.
-	taker *handover.Taker
+	// receiver takes the events as they are, when the client is in this process and can.
+	receiver *sharedobjects.Receiver
 	// sent counts what was appended, until a flush tells traffic.
 	sent    watchcache.Sent
 	traffic *watchcache.Traffic
@@ -113,12 +113,12 @@ func (w *watching) overWebSocket(run func(gone <-chan struct{})) {
 // hand hands an event over. Objects lack their kind and version, as what typed clients decode does.
 func (w *watching) hand(what string, obj runtime.Object, size int) error {
 	w.sent.Note(size)
-	return w.taker.Tell(w.ctx, apiwatch.Event{Type: apiwatch.EventType(what), Object: obj})
+	return w.receiver.Send(w.ctx, apiwatch.Event{Type: apiwatch.EventType(what), Object: obj})
 }
 
 // tell appends an event with an object's kept bytes.
 func (w *watching) tell(what string, f *watchcache.Forms) error {
-	if w.taker != nil {
+	if w.receiver != nil {
 		obj, err := f.Share(w.version)
 		if err != nil {
 			return err
@@ -202,7 +202,7 @@ func (w *watching) form(f *watchcache.Forms) (runtime.Object, error) {
 
 // frame appends an event with an object that has no kept bytes.
 func (w *watching) frame(what string, obj runtime.Object) error {
-	if w.taker != nil {
+	if w.receiver != nil {
 		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 		return w.hand(what, obj, 0)
 	}

@@ -1,15 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handover gives a client in the API server's own process the objects of a watch themselves instead of bytes: the
+// Package sharedobjects gives a client in the API server's own process the objects of a watch themselves instead of bytes: the
 // server does not encode what it has decoded, and the client neither copies nor decodes it again. The request passes all
 // stages of the server like any other, but for its context, which only this process can make.
 //
-// [Watch] is the client's side. A server that knows the context finds the [Taker] in it ([From]), says that it will hand over ([Taker.Begin])
-// before it answers, tells each event, and ends. One that does not know it answers with bytes, and the client asks again for these.
+// [Watch] is the client's side. A server that supports this finds the [Receiver] in the request's context ([FromContext]), calls
+// [Receiver.Begin] before the response's header, sends each event, and calls [Receiver.End]. A server that does not responds with bytes, and
+// the client requests the watch again, to decode them.
 //
-// What is handed over is shared with the server and with all other clients that it was handed to: nobody may change it.
-package handover
+// The server and all clients in the process share the objects: no one may change them.
+package sharedobjects
 
 import (
 	"context"
@@ -24,40 +25,40 @@ import (
 // ahead is how many events the server may be ahead of the client.
 const ahead = 128
 
-// Taker takes the events of one watch. The server's methods are for one goroutine.
-type Taker struct {
+// Receiver receives the events of one watch. The server calls its methods from one goroutine.
+type Receiver struct {
 	begun  atomic.Bool
 	events chan watch.Event
 }
 
 type key struct{}
 
-// From is the taker in a request's context; nil: the answer is to be bytes.
-func From(ctx context.Context) *Taker {
-	t, _ := ctx.Value(key{}).(*Taker)
-	return t
+// FromContext returns the receiver in a request's context; nil: the client expects bytes.
+func FromContext(ctx context.Context) *Receiver {
+	r, _ := ctx.Value(key{}).(*Receiver)
+	return r
 }
 
-// Begin says that the events will be told. It comes before the answer's header; [Taker.End] has to follow.
-func (t *Taker) Begin() { t.begun.Store(true) }
+// Begin announces that the events come as objects. The server calls it before the response's header, and [Receiver.End] afterwards.
+func (r *Receiver) Begin() { r.begun.Store(true) }
 
-// Tell hands an event over. It waits for the client where that is behind, until ctx is done.
-func (t *Taker) Tell(ctx context.Context, e watch.Event) error {
+// Send hands an event over. It waits for a client that is behind, until ctx is done.
+func (r *Receiver) Send(ctx context.Context, e watch.Event) error {
 	select {
-	case t.events <- e:
+	case r.events <- e:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// End says that there will be no more events.
-func (t *Taker) End() { close(t.events) }
+// End ends the events.
+func (r *Receiver) End() { close(r.events) }
 
-// Watch makes the request for a watch, and asks by otherwise where the server does not hand over. The watch ends with ctx.
+// Watch requests a watch; it calls otherwise if the server does not hand objects over. The watch ends with ctx.
 func Watch(ctx context.Context, request *rest.Request, otherwise func() (watch.Interface, error)) (watch.Interface, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	t := &Taker{events: make(chan watch.Event, ahead)}
+	t := &Receiver{events: make(chan watch.Event, ahead)}
 	answer, err := request.Stream(context.WithValue(ctx, key{}, t))
 	if err != nil {
 		cancel()
