@@ -55,9 +55,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/kubelet"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
+	"github.com/mortise-dev/mortise/internal/apiserver/reconciler"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
-	"github.com/mortise-dev/mortise/internal/apiserver/upkeep"
 	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
@@ -145,7 +145,7 @@ type Server struct {
 	aggregator   *aggregate.Aggregator
 	learner      *learn.Learner
 	documents    *discovery.Handler
-	keeper       *upkeep.Keeper
+	reconciler   *reconciler.Reconciler
 	feed         *feed.Feed
 	metrics      *meter.Meter
 	health       *health.Handler
@@ -194,7 +194,7 @@ func New(o Options) (_ *Server, err error) {
 	}
 	s := &Server{opts: o, ready: make(chan struct{}), started: o.Now(), underway: newGate()}
 	s.newExplain()
-	s.keeper = upkeep.New(upkeep.Options{Log: o.Log})
+	s.reconciler = reconciler.New(reconciler.Options{Log: o.Log})
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
@@ -352,12 +352,12 @@ func (s *Server) CreateMissing(ctx context.Context, objects []registry.Bootstrap
 }
 
 // Repair tells how objects of the start are put right some time after they were changed or deleted.
-func (s *Server) Repair(f func(context.Context) error) { s.keeper.Repair(f) }
+func (s *Server) Repair(f func(context.Context) error) { s.reconciler.Repair(f) }
 
-// Keep has sync see to a config map of kube-system; see [upkeep.Keeper.Keep]. The function that it returns asks for it.
+// Keep has sync see to a config map of kube-system; see [reconciler.Reconciler.Keep]. The function that it returns asks for it.
 func (s *Server) Keep(name string, after time.Duration, sync func(context.Context) (again time.Duration, err error)) (look func()) {
-	s.keeper.Keep(name, after, sync)
-	return func() { s.keeper.Look(name) }
+	s.reconciler.Keep(name, after, sync)
+	return func() { s.reconciler.Look(name) }
 }
 
 // Authorizer decides as the pipeline does.
@@ -395,7 +395,7 @@ func (s *Server) Run(ctx context.Context) error {
 		var g sync.WaitGroup
 		g.Go(func() { s.bookmarks(ctx) })
 		g.Go(func() { s.authn.Run(ctx) })
-		g.Go(func() { s.keeper.Run(ctx, s.registry.Backend()) })
+		g.Go(func() { s.reconciler.Run(ctx, s.registry.Backend()) })
 		g.Go(func() { s.aggregator.Run(ctx) })
 		g.Go(func() { s.learner.Run(ctx) })
 		g.Go(func() { s.compact(ctx) })

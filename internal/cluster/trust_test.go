@@ -124,7 +124,7 @@ func TestTrustsAreKept(t *testing.T) {
 	if err := c.Delete(t.Context(), bootstrap.TrackingName, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	k := &tracking{mapKeeper: &mapKeeper{server: made.server, self: made.self()}, made: time.Now().Add(-time.Minute)}
+	k := &tracking{configMapPublisher: &configMapPublisher{server: made.server, self: made.self()}, made: time.Now().Add(-time.Minute)}
 	if again, err := k.keep(t.Context()); err != nil || again < 28*time.Minute || again > 29*time.Minute {
 		t.Errorf("made a minute ago: again after %v, %v", again, err)
 	}

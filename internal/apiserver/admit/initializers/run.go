@@ -22,8 +22,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// keeper is what a backend can do that keeps objects that wait.
-type keeper interface {
+// waitingBackend is a backend that hides and stores objects that wait for initializers.
+type waitingBackend interface {
 	// FollowHeld tells of each object that waits, of each change of it, and, with nil, that it waits no more or, if gone, is
 	// no more; until ctx ends.
 	FollowHeld(ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)) error
@@ -36,7 +36,7 @@ var errSettled = errors.New("the object waits for something else")
 
 // Run implements [admit.Runner]: it follows what waits, and acts on what has waited too long.
 func (p *Plugin) Run(ctx context.Context) error {
-	k, ok := p.host.Backend().(keeper)
+	k, ok := p.host.Backend().(waitingBackend)
 	if !ok {
 		return fmt.Errorf("follow uninitialized objects: %T keeps none", p.host.Backend())
 	}
@@ -72,7 +72,7 @@ func (p *Plugin) see(ctx context.Context) func(schema.GroupResource, string, str
 }
 
 // ring acts on each object whose time has come.
-func (p *Plugin) ring(ctx context.Context, k keeper) {
+func (p *Plugin) ring(ctx context.Context, k waitingBackend) {
 	for {
 		due, again := p.held.next(p.clock.Now())
 		if due != nil {
@@ -103,7 +103,7 @@ func (p *Plugin) ring(ctx context.Context, k keeper) {
 }
 
 // settle rejects or lets go on what has waited too long, and takes away what was rejected and is still there.
-func (p *Plugin) settle(ctx context.Context, k keeper, w *waits) error {
+func (p *Plugin) settle(ctx context.Context, k waitingBackend, w *waits) error {
 	err := k.SettleHeld(ctx, w.GroupResource, w.namespace, w.name, func(obj resource.Object) error {
 		is, err := v1alpha1.InitializersOf(obj)
 		if err != nil || is == nil || obj.GetUID() != w.uid {
