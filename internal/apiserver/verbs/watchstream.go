@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/cork"
+	"github.com/mortise-dev/mortise/internal/apiserver/bufferedconn"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -38,15 +38,15 @@ const (
 
 // eventStream is the way to one watcher: events are appended to it, and sent when it is flushed.
 type eventStream struct {
-	buf     []byte
-	pending bool
-	out     http.ResponseWriter
-	conn    *http.ResponseController
-	own     bool         // the connection is this watch's alone, as with HTTP/1.1
-	cork    *cork.Conn   // set when it is, and can be held
-	until   time.Time    // when the write deadline passes that was set last
-	endless bool         // there are no deadlines, as in-process
-	zips    *acceptCache // set when the client takes it compressed
+	buf      []byte
+	pending  bool
+	out      http.ResponseWriter
+	conn     *http.ResponseController
+	own      bool               // the connection is this watch's alone, as with HTTP/1.1
+	buffered *bufferedconn.Conn // set when it is, and can be held
+	until    time.Time          // when the write deadline passes that was set last
+	endless  bool               // there are no deadlines, as in-process
+	zips     *acceptCache       // set when the client takes it compressed
 	// ws takes the events as messages, which end at ends; nil: they go out over HTTP, one after the other.
 	ws   *websocket.Conn
 	ends []int
@@ -77,7 +77,7 @@ func (w *watching) overHTTP() error {
 	w.w.WriteHeader(http.StatusOK)
 	w.out, w.conn = w.w, http.NewResponseController(w.w)
 	if w.own = w.r.ProtoMajor == 1; w.own {
-		w.cork = cork.From(w.r.Context())
+		w.buffered = bufferedconn.FromContext(w.r.Context())
 	}
 	w.pending = true
 	return w.flush()
@@ -344,7 +344,7 @@ func giveBatch(b []byte) {
 
 func (s *eventStream) chunk() error {
 	s.begin()
-	s.cork.Hold()
+	s.buffered.Hold()
 	var err error
 	if len(s.buf) > 0 {
 		err = s.write(s.buf)
@@ -352,7 +352,7 @@ func (s *eventStream) chunk() error {
 	if err == nil {
 		err = s.conn.Flush()
 	}
-	if e := s.cork.Release(); err == nil {
+	if e := s.buffered.Release(); err == nil {
 		err = e
 	}
 	if !s.own {
