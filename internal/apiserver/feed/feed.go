@@ -269,11 +269,11 @@ func (f *Feed) hand(e *store.Event) {
 	c := changeAt(k, e.Key, e.Revision)
 	var undecoded error
 	if e.Record != nil {
-		forms, err := k.Forms(e.Record)
+		cached, err := k.Cached(e.Record)
 		if err != nil {
 			undecoded = err
 		} else {
-			c.Object = forms.Hub
+			c.Object = cached.Hub
 		}
 	}
 	for _, each := range f.by[r] {

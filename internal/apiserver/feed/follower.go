@@ -211,9 +211,9 @@ func (f *follower) apply(ctx context.Context, q queued) {
 	err := q.undecoded
 	if err != nil {
 		if k := f.feed.opts.Kind(q.Resource); k != nil { // keys for encrypted objects may have come back
-			if forms, again := k.Forms(q.record); again == nil {
+			if cached, again := k.Cached(q.record); again == nil {
 				change := *q.Change
-				change.Object = forms.Hub
+				change.Object = cached.Hub
 				q, err = queued{Change: &change}, nil
 			}
 		}

@@ -26,9 +26,9 @@ type writeOptions struct {
 }
 
 // replace stores obj in the place of rec, unless it says the same, and returns the record that is stored afterwards.
-func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object,
+func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.CachedObject, obj resource.Object,
 	how writeOptions,
-) (*store.Record, *watchcache.Forms, error) {
+) (*store.Record, *watchcache.CachedObject, error) {
 	rv := obj.GetResourceVersion()
 	obj.SetResourceVersion("")
 	if !how.dryRun {
@@ -46,7 +46,7 @@ func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *w
 			return nil, nil, err
 		}
 		obj.SetResourceVersion(rv)
-		return rec, k.NewForms(obj), nil
+		return rec, k.NewCachedObject(obj), nil
 	}
 	if checkSize(rec.Key, data, rec.Revision) != nil {
 		if data, err = encode(k, rec.Key, obj, rec.Revision, !how.applied); err != nil {
@@ -71,7 +71,7 @@ func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *w
 	}
 	tr.Committed(k.Descriptor, cur.Hub, obj, rec.Value, data, now.Revision)
 	w.settle(ctx, k, now.Revision)
-	f, err := k.Forms(now)
+	f, err := k.Cached(now)
 	return now, f, err
 }
 

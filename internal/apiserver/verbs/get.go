@@ -29,7 +29,7 @@ func get(q *req) error {
 }
 
 // read is the forms of the object that the path names. The newest revision serves every resourceVersion that a client may ask for.
-func (q *req) read() (*watchcache.Forms, error) {
+func (q *req) read() (*watchcache.CachedObject, error) {
 	rec, now, err := q.record()
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (q *req) read() (*watchcache.Forms, error) {
 	if rec == nil {
 		return nil, apierrors.NewNotFound(q.gr(), q.name)
 	}
-	return q.kind.Forms(rec)
+	return q.kind.Cached(rec)
 }
 
 func (q *req) record() (*store.Record, int64, error) {

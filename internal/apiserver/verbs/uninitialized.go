@@ -38,7 +38,7 @@ func (q *req) includesUninitialized() bool {
 
 // initialized waits for an object that was just created to be initialised, if it has to be, and returns it as it is then. It
 // holds no seat meanwhile, so that initializers find one.
-func (q *req) initialized(ctx context.Context, f *watchcache.Forms, dryRun bool) (*watchcache.Forms, error) {
+func (q *req) initialized(ctx context.Context, f *watchcache.CachedObject, dryRun bool) (*watchcache.CachedObject, error) {
 	if q.Initialization == nil || dryRun || !v1alpha1.Uninitialized(f.Hub) || q.includesUninitialized() {
 		return f, nil
 	}

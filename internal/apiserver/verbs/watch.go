@@ -191,7 +191,7 @@ func (w *watching) drain(c *watchcache.Cursor) bool {
 
 func (w *watching) tellInitial(initial *registry.Found) error {
 	for _, rec := range initial.Records {
-		f, err := w.kind.Forms(rec)
+		f, err := w.kind.Cached(rec)
 		if err == nil {
 			err = w.tell("ADDED", f)
 		}
@@ -273,7 +273,7 @@ func (w *watching) event(e *watchcache.Event) error {
 			}
 		}
 	}
-	var f *watchcache.Forms
+	var f *watchcache.CachedObject
 	what := ""
 	switch {
 	case is:
@@ -281,7 +281,7 @@ func (w *watching) event(e *watchcache.Event) error {
 		if !was {
 			what = "ADDED"
 		}
-		f, err = w.kind.Forms(e.Record)
+		f, err = w.kind.Cached(e.Record)
 	case was:
 		what = "DELETED"
 		f, err = e.Gone(w.kind)

@@ -117,7 +117,7 @@ func (w *watching) hand(what string, obj runtime.Object, size int) error {
 }
 
 // tell appends an event with an object's kept bytes.
-func (w *watching) tell(what string, f *watchcache.Forms) error {
+func (w *watching) tell(what string, f *watchcache.CachedObject) error {
 	if w.receiver != nil {
 		obj, err := f.Share(w.version)
 		if err != nil {
@@ -190,7 +190,7 @@ func (s *eventStream) took(b []byte) {
 // errNoForm ends a watch, without a word as in kube-apiserver, whose objects do not have the form that was asked for.
 var errNoForm = errors.New("an object has no form as a list")
 
-func (w *watching) form(f *watchcache.Forms) (runtime.Object, error) {
+func (w *watching) form(f *watchcache.CachedObject) (runtime.Object, error) {
 	switch w.accept.target.Kind {
 	case "Table":
 		return w.table.Event(f.Hub)
@@ -268,7 +268,7 @@ func (w *watching) bookmark(at int64, initialEnd bool) error {
 	obj.GetObjectKind().SetGroupVersionKind(gvk)
 	var tell runtime.Object = obj
 	if w.accept.target != nil {
-		v, err := w.form(w.kind.NewForms(obj))
+		v, err := w.form(w.kind.NewCachedObject(obj))
 		if err != nil {
 			return err
 		}
