@@ -37,7 +37,7 @@ var largeTypes = map[string]struct {
 	"internal/agent/proxy Options":                       {0, 24, "settings, one field each"},
 	"internal/apiserver Options":                         {0, 31, "settings, one field each"},
 	"internal/apiserver Server":                          {75, 33, "the pipeline and assembly still meet in it"},
-	"internal/apiserver/admit/webhook side":              {29, 0, "both halves of admission by webhooks in one"},
+	"internal/apiserver/admit/webhook generic":           {29, 0, "both halves of admission by webhooks in one"},
 	"internal/apiserver/aggregate Aggregator":            {30, 0, "discovery of aggregated servers belongs into learn"},
 	"internal/apiserver/explain Trace":                   {26, 35, "one lock guards what the stages of a request record, a method each"},
 	"internal/apiserver/flowcontrol Controller":          {30, 0, "its metrics belong into a room of their own"},

@@ -21,7 +21,7 @@ import (
 )
 
 // Validating is the plug-in ValidatingAdmissionWebhook.
-type Validating struct{ side }
+type Validating struct{ generic }
 
 var (
 	_ admit.Validator = (*Validating)(nil)
@@ -31,7 +31,7 @@ var (
 
 // NewValidating returns the plug-in.
 func NewValidating(o Options) *Validating {
-	return &Validating{side{name: "ValidatingAdmissionWebhook", kind: "ValidatingWebhookConfiguration", step: "validating", point: extension.ValidatingWebhook, options: o,
+	return &Validating{generic{name: "ValidatingAdmissionWebhook", kind: "ValidatingWebhookConfiguration", step: "validating", point: extension.ValidatingWebhook, options: o,
 		resource: schema.GroupResource{Group: group, Resource: "validatingwebhookconfigurations"}}}
 }
 
