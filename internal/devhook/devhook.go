@@ -74,30 +74,30 @@ type before struct {
 	Config  map[string]any `json:"clientConfig"`
 }
 
-// place is one clientConfig of an object, and the webhook that has it.
-type place struct {
+// clientConfig is one clientConfig of an object, and the webhook that has it.
+type clientConfig struct {
 	webhook string
 	nth     int
-	owner   map[string]any // its key "clientConfig" is the place's
+	owner   map[string]any // has it under the key "clientConfig"
 }
 
-func (p *place) config() map[string]any {
+func (p *clientConfig) config() map[string]any {
 	m, _ := p.owner["clientConfig"].(map[string]any)
 	return m
 }
 
-// placesOf are the places of an object.
-func placesOf(obj *unstructured.Unstructured) []place {
+// clientConfigsOf returns the clientConfigs of an object.
+func clientConfigsOf(obj *unstructured.Unstructured) []clientConfig {
 	if obj.GetKind() == "CustomResourceDefinition" {
 		w, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "spec", "conversion", "webhook")
 		if m, ok := w.(map[string]any); ok {
-			return []place{{owner: m}}
+			return []clientConfig{{owner: m}}
 		}
 		return nil
 	}
 	webhooks, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "webhooks")
 	list, _ := webhooks.([]any)
-	var out []place
+	var out []clientConfig
 	seen := map[string]int{}
 	for _, w := range list {
 		m, ok := w.(map[string]any)
@@ -105,7 +105,7 @@ func placesOf(obj *unstructured.Unstructured) []place {
 			continue
 		}
 		name, _ := m["name"].(string)
-		out = append(out, place{name, seen[name], m})
+		out = append(out, clientConfig{name, seen[name], m})
 		seen[name]++
 	}
 	return out
@@ -171,16 +171,16 @@ func aim(obj *unstructured.Unstructured, t Target, created bool) (lines []string
 	if err != nil {
 		return nil, err
 	}
-	places := placesOf(obj)
-	if len(places) == 0 {
+	clientConfigs := clientConfigsOf(obj)
+	if len(clientConfigs) == 0 {
 		return nil, errors.New("it has no webhook")
 	}
 	r := record{Created: created}
 	if noted != nil {
 		r.Created = noted.Created
 	}
-	for i := range places {
-		p := &places[i]
+	for i := range clientConfigs {
+		p := &clientConfigs[i]
 		was := p.config()
 		if noted != nil {
 			if b := noted.find(p); b != nil {
@@ -217,7 +217,7 @@ func noted(obj *unstructured.Unstructured) (*record, error) {
 	return r, nil
 }
 
-func (r *record) find(p *place) *before {
+func (r *record) find(p *clientConfig) *before {
 	i := slices.IndexFunc(r.Before, func(b before) bool { return b.Webhook == p.webhook && b.Nth == p.nth })
 	if i < 0 {
 		return nil
@@ -298,10 +298,10 @@ func (s *Session) restore(ctx context.Context, c *Configuration) error {
 			fmt.Fprintf(s.Out, "%s deleted.\n", c)
 			return nil
 		}
-		places := placesOf(obj)
-		for i := range places {
-			if b := r.find(&places[i]); b != nil {
-				places[i].owner["clientConfig"] = b.Config
+		clientConfigs := clientConfigsOf(obj)
+		for i := range clientConfigs {
+			if b := r.find(&clientConfigs[i]); b != nil {
+				clientConfigs[i].owner["clientConfig"] = b.Config
 			}
 		}
 		a := obj.GetAnnotations()

@@ -97,7 +97,7 @@ func (r rule) nft(f family) []string {
 	}
 	does := func(v verdict) string {
 		if v.do == translate {
-			return "meta l4proto " + r.protocol + " dnat to " + v.place.String()
+			return "meta l4proto " + r.protocol + " dnat to " + v.chainKey.String()
 		}
 		if v.do == mark {
 			return f.setMark()
@@ -107,7 +107,7 @@ func (r rule) nft(f family) []string {
 	if len(r.to) > longest && r.protocol != "" {
 		places := make([]string, len(r.to))
 		for i, v := range r.to {
-			places[i] = fmt.Sprintf("%d : %s . %d", i, v.place.Addr(), v.place.Port())
+			places[i] = fmt.Sprintf("%d : %s . %d", i, v.chainKey.Addr(), v.chainKey.Port())
 		}
 		return []string{fmt.Sprintf("%smeta l4proto %s dnat %s addr . port to numgen random mod %d map { %s }",
 			head, r.protocol, f.match(), len(r.to), strings.Join(places, ", "))}

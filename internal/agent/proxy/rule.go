@@ -54,9 +54,9 @@ const (
 
 // verdict is an action and what it needs. The one of an element may be a place alone.
 type verdict struct {
-	do    action
-	chain chain          // to jump to; of refusal and drop: the port that they are about
-	place netip.AddrPort // to translate to
+	do       action
+	chain    chain          // to jump to; of refusal and drop: the port that they are about
+	chainKey netip.AddrPort // to translate to
 }
 
 // rule is a match, and what happens to what it matches. A match that is empty is true.

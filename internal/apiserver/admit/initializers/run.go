@@ -49,7 +49,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 // see takes in what happens to objects that wait.
 func (p *Plugin) see(ctx context.Context) func(schema.GroupResource, string, string, resource.Object, bool) {
 	return func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool) {
-		t := p.held.see(place{r, namespace, name}, obj, gone)
+		t := p.held.see(objectRef{r, namespace, name}, obj, gone)
 		if t == nil {
 			return
 		}
@@ -61,11 +61,11 @@ func (p *Plugin) see(ctx context.Context) func(schema.GroupResource, string, str
 			if took < t.waits.until().Sub(t.waits.on.Since.Time) {
 				p.host.Ledger.Book(ref, took, nil)
 			} else { // it was passed over
-				p.host.Ledger.Book(ref, took, fmt.Errorf("%s waited for %v", t.waits.place, took.Round(time.Second)))
+				p.host.Ledger.Book(ref, took, fmt.Errorf("%s waited for %v", t.waits.objectRef, took.Round(time.Second)))
 			}
 		case rejected:
 			said := t.waits.on.Result.Message
-			p.host.Ledger.Book(ref, took, fmt.Errorf("%s was rejected: %s", t.waits.place, said))
+			p.host.Ledger.Book(ref, took, fmt.Errorf("%s was rejected: %s", t.waits.objectRef, said))
 			p.record(ctx, t.waits, said)
 		}
 	}
@@ -121,7 +121,7 @@ func (p *Plugin) settle(ctx context.Context, k waitingBackend, w *waits) error {
 		}
 		is.Result = &metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: v1alpha1.ReasonDeadlineExceeded,
-			Message: fmt.Sprintf("initializer %s did not finish with %s within %v", w.head().Name, w.place, w.until().Sub(w.on.Since.Time)),
+			Message: fmt.Sprintf("initializer %s did not finish with %s within %v", w.head().Name, w.objectRef, w.until().Sub(w.on.Since.Time)),
 		}
 		return v1alpha1.SetInitializers(obj, is)
 	})

@@ -437,7 +437,7 @@ func TestRejectionsThatCannotBeRecorded(t *testing.T) {
 
 // TestHeld: what waits no more is not looked at again, and people are told of objects by where they are.
 func TestHeld(t *testing.T) {
-	h, at := newHeld(), place{schema.GroupResource{Group: "example.com", Resource: "widgets"}, "", "w"}
+	h, at := newHeld(), objectRef{schema.GroupResource{Group: "example.com", Resource: "widgets"}, "", "w"}
 	if at.String() != "widgets.example.com w" {
 		t.Errorf("told of as %s", at)
 	}
