@@ -102,7 +102,7 @@ func TestTrustsAreKept(t *testing.T) {
 	if err := c.Delete(t.Context(), bootstrap.AuthenticationName, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	m = awaitMap(t, s, bootstrap.AuthenticationName, func(now *corev1.ConfigMap) bool { return now.UID != m.UID })
+	m = awaitMap(t, s, bootstrap.AuthenticationName, func(updated *corev1.ConfigMap) bool { return updated.UID != m.UID })
 	if want["client-ca-file"] = string(made.material.CA.CertPEM) + bare(t, second); !maps.Equal(want, m.Data) {
 		t.Errorf("after its deletion: %s", cmp.Diff(want, m.Data))
 	}

@@ -213,9 +213,9 @@ func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 				if err := booked(rules.choose); err != nil {
 					return err
 				}
-				if now := rules.ref(); now != before {
+				if chosen := rules.ref(); chosen != before {
 					ledger.Unregister(before)
-					ledger.Register(now, by)
+					ledger.Register(chosen, by)
 				}
 			}
 			options.Backend = rules.backend

@@ -49,7 +49,7 @@ func (w *Writer) Delete(ctx context.Context, d *Deletion) (f *watchcache.CachedO
 			return nil, false, apierrors.NewNotFound(d.Kind.GroupResource(), d.Name)
 		}
 		if d.marked != nil {
-			if now, err := d.Kind.Cached(rec); err == nil && now.Hub.GetUID() != d.marked.Hub.GetUID() {
+			if current, err := d.Kind.Cached(rec); err == nil && current.Hub.GetUID() != d.marked.Hub.GetUID() {
 				return d.marked, true, nil // and there is another of its name
 			}
 		}

@@ -64,15 +64,15 @@ func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *w
 			k.Attach(r, obj)
 		}
 	}
-	now, err := w.store.Put(ctx, op)
+	record, err := w.store.Put(ctx, op)
 	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {
 		return nil, nil, err
 	}
-	tr.Committed(k.Descriptor, cur.Hub, obj, rec.Value, data, now.Revision)
-	w.settle(ctx, k, now.Revision)
-	f, err := k.Cached(now)
-	return now, f, err
+	tr.Committed(k.Descriptor, cur.Hub, obj, rec.Value, data, record.Revision)
+	w.settle(ctx, k, record.Revision)
+	f, err := k.Cached(record)
+	return record, f, err
 }
 
 // remove deletes a record, and releases what the object held.

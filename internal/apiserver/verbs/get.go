@@ -30,7 +30,7 @@ func get(q *req) error {
 
 // read is the forms of the object that the path names. The newest revision serves every resourceVersion that a client may ask for.
 func (q *req) read() (*watchcache.CachedObject, error) {
-	rec, now, err := q.record()
+	rec, head, err := q.record()
 	if err != nil {
 		return nil, err
 	}
@@ -42,8 +42,8 @@ func (q *req) read() (*watchcache.CachedObject, error) {
 		if err != nil {
 			return nil, err
 		}
-		if want > now {
-			return nil, status.TooLarge(want, now)
+		if want > head {
+			return nil, status.TooLarge(want, head)
 		}
 	}
 	if rec == nil {

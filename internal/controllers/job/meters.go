@@ -81,19 +81,19 @@ func (m *meters) synced(j *batchv1.Job, action string, err error, took time.Dura
 func (m *meters) foreign(controller string) { m.foreigners.WithLabelValues(controller).Inc() }
 
 // counted tells of what a status says and the one before did not.
-func (m *meters) counted(before, now *batchv1.Job, over *batchv1.JobCondition) {
-	add(m.pods, int(now.Status.Failed-before.Status.Failed), mode(now), "failed")
-	add(m.pods, int(now.Status.Succeeded-before.Status.Succeeded), mode(now), "succeeded")
-	if mode(now) == string(batchv1.IndexedCompletion) {
+func (m *meters) counted(before, updated *batchv1.Job, over *batchv1.JobCondition) {
+	add(m.pods, int(updated.Status.Failed-before.Status.Failed), mode(updated), "failed")
+	add(m.pods, int(updated.Status.Succeeded-before.Status.Succeeded), mode(updated), "succeeded")
+	if mode(updated) == string(batchv1.IndexedCompletion) {
 		limit := "global"
-		if now.Spec.BackoffLimitPerIndex != nil {
+		if updated.Spec.BackoffLimitPerIndex != nil {
 			limit = "perIndex"
 		}
-		add(m.indexes, int(now.Status.Succeeded-before.Status.Succeeded), "succeeded", limit)
-		if now.Status.FailedIndexes != nil && now.Spec.Completions != nil {
-			lost := parseIndexes(*now.Status.FailedIndexes, int(*now.Spec.Completions)).total()
+		add(m.indexes, int(updated.Status.Succeeded-before.Status.Succeeded), "succeeded", limit)
+		if updated.Status.FailedIndexes != nil && updated.Spec.Completions != nil {
+			lost := parseIndexes(*updated.Status.FailedIndexes, int(*updated.Spec.Completions)).total()
 			if before.Status.FailedIndexes != nil {
-				lost -= parseIndexes(*before.Status.FailedIndexes, int(*now.Spec.Completions)).total()
+				lost -= parseIndexes(*before.Status.FailedIndexes, int(*updated.Spec.Completions)).total()
 			}
 			add(m.indexes, lost, "failed", limit)
 		}
@@ -103,7 +103,7 @@ func (m *meters) counted(before, now *batchv1.Job, over *batchv1.JobCondition) {
 		if over.Type == batchv1.JobFailed {
 			result = "failed"
 		}
-		m.finished.WithLabelValues(mode(now), result, over.Reason).Inc()
+		m.finished.WithLabelValues(mode(updated), result, over.Reason).Inc()
 	}
 }
 
@@ -121,9 +121,9 @@ func (m *meters) ruled(by map[batchv1.PodFailurePolicyAction]int) {
 }
 
 // tracked tells of ended pods that got or lost the finalizer.
-func (m *meters) tracked(before, now *corev1.Pod) {
+func (m *meters) tracked(before, updated *corev1.Pod) {
 	was := before != nil && workload.Finished(before) && tracked(before)
-	is := now != nil && workload.Finished(now) && tracked(now)
+	is := updated != nil && workload.Finished(updated) && tracked(updated)
 	switch {
 	case is && !was:
 		m.held.WithLabelValues("add").Inc()

@@ -87,7 +87,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		controllers.Subscribe(d, volumes.Informer(), controllers.OnAny(c.volumeHeard)),
 		controllers.Subscribe(d, claims.Informer(), controllers.OnAny(c.claimHeard)),
 		controllers.Subscribe(d, classes.Informer(), controllers.Handler[*storagev1.StorageClass]{
-			Add: c.classHeard, Update: func(_, now *storagev1.StorageClass) { c.classHeard(now) },
+			Add: c.classHeard, Update: func(_, updated *storagev1.StorageClass) { c.classHeard(updated) },
 		}),
 	)
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err
