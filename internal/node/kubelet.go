@@ -104,11 +104,11 @@ func (k *kubelet) secured(usual *tls.Config) *tls.Config {
 
 // settings are the node's API's, beside the usual ones.
 func (k *kubelet) settings(usual server.Options) server.Options {
-	usual.Effective = agent.Effective(k.configuration())
-	if k == nil {
-		return usual
+	effective := agent.Effective(k.configuration())
+	usual.Effective, usual.Kubelet = effective, effective
+	if k != nil {
+		usual.MoreClientCAs = k.clientCAs
 	}
-	usual.MoreClientCAs, usual.Kubelet = k.clientCAs, k.KubeletConfiguration
 	return usual
 }
 

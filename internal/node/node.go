@@ -203,20 +203,26 @@ func (p *Plan) Run(ctx context.Context, c *Connection, n Network, parts *lifecyc
 	case CRI:
 		return p.runAgent(ctx, c, n, parts, log)
 	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(c.Addresses.Texts()[0], "0"))
+	alone, l, err := "", net.Listener(nil), error(nil)
+	if c.Joined {
+		var lc net.ListenConfig
+		alone = c.Name
+		l, err = lc.Listen(ctx, "tcp", net.JoinHostPort(c.Addresses.Texts()[0], "0"))
+	} else {
+		l, err = simulated.Listen(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("listen for the node's API: %w", err)
 	}
-	alone := ""
-	if c.Joined {
-		alone = c.Name
+	reviews, err := kubernetes.NewForConfig(c.Config)
+	if err != nil {
+		return fmt.Errorf("make client of the node's API: %w", err)
 	}
+	api := server.ServeNodes(server.Options{ClientCAs: c.ClientCAs, Kubelet: agent.Effective(nil), Reviews: reviews, Logger: log})
 	parts.Run(ctx, "simulated nodes", func(ctx context.Context) error {
 		return simulated.Run(ctx, simulated.Options{
 			Config: c.Config, Alone: alone, Groups: p.groups, Nodes: p.Count, Phases: p.phases, PodCIDR: p.simulatedRange(),
-			Version: version.Get().GitVersion, Listener: tls.NewListener(l, c.Serving), TLS: c.Serving,
-			Serve: server.Serve(server.Options{ClientCAs: c.ClientCAs, Logger: log}), Logger: log,
+			Version: version.Get().GitVersion, Listener: tls.NewListener(l, c.Serving), TLS: c.Serving, Serve: api, Logger: log,
 		})
 	})
 	return nil

@@ -6,6 +6,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"time"
@@ -69,6 +70,11 @@ func phases(own, all v1alpha1.PodPhases) (out simulated.Phases) {
 		out.Ready = *d
 	}
 	out.Completes = first(own.Completes, all.Completes)
+	out.Usage = maps.Clone(all.Usage)
+	if out.Usage == nil {
+		out.Usage = own.Usage
+	}
+	maps.Copy(out.Usage, own.Usage)
 	return out
 }
 

@@ -52,12 +52,15 @@ type NodeGroup struct {
 	Pods PodPhases `json:"pods,omitempty"`
 }
 
-// PodPhases is how long pods take in each phase, to the second. What is not set takes no time, but for Completes.
+// PodPhases is how long pods take in each phase, to the second, and what they use. What is not set takes no time, but for Completes.
 type PodPhases struct {
 	// Starts is from when the node has the pod until its containers run.
 	Starts *metav1.Duration `json:"starts,omitempty"`
 	// Ready is from then until they are ready.
 	Ready *metav1.Duration `json:"ready,omitempty"`
-	// Completes is how long containers run of pods that end by themselves, those of Jobs: 1s if it is not set.
+	// Completes is how long containers of Jobs run whose command does not say it: 1s if it is not set.
 	Completes *metav1.Duration `json:"completes,omitempty"`
+	// Usage is the CPU and the memory that each container uses all the time, unless annotations of its pod say otherwise: 1m and 1Mi if it
+	// is not set.
+	Usage corev1.ResourceList `json:"usage,omitempty"`
 }

@@ -20,11 +20,16 @@ import (
 func (s *Server) processMetrics() http.Handler {
 	g := s.o.Metrics
 	if g == nil {
-		r := prometheus.NewRegistry()
-		r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-		g = r
+		g = ownProcess()
 	}
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{})
+}
+
+// ownProcess gathers the metrics that Go and the kernel keep of this process.
+func ownProcess() prometheus.Gatherer {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
 }
 
 // resourceMetrics are those that the cluster's metrics server reads: CPU and memory of node, pods and containers.
@@ -72,15 +77,14 @@ func (c *resourceCollector) Collect(ch chan<- prometheus.Metric) {
 	put := func(at time.Time, d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.NewMetricWithTimestamp(at, prometheus.MustNewConstMetric(d, t, v, labels...))
 	}
-	if c.s.o.Host != nil {
-		if u, err := c.s.o.Host(); err != nil {
-			failed = 1
-		} else {
-			now := c.s.o.Clock()
-			put(now, c.nodeCPU, prometheus.CounterValue, float64(u.CPUNanoseconds)/1e9)
-			put(now, c.nodeMemory, prometheus.GaugeValue, float64(u.MemoryWorkingSetBytes))
-			put(now, c.nodeSwap, prometheus.GaugeValue, float64(u.SwapBytes))
-		}
+	switch u, err := c.s.host(); {
+	case err != nil:
+		failed = 1
+	case u != nil:
+		now := c.s.o.Clock()
+		put(now, c.nodeCPU, prometheus.CounterValue, float64(u.CPUNanoseconds)/1e9)
+		put(now, c.nodeMemory, prometheus.GaugeValue, float64(u.MemoryWorkingSetBytes))
+		put(now, c.nodeSwap, prometheus.GaugeValue, float64(u.SwapBytes))
 	}
 	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -25,11 +25,13 @@ type Group struct {
 	Phases Phases
 }
 
-// Phases is how long pods take in each phase, to the second.
+// Phases is how long pods take in each phase, to the second, and what they use.
 type Phases struct {
 	Starts    time.Duration  // until their containers run
 	Ready     time.Duration  // from then until they are ready
 	Completes *time.Duration // how long containers of Jobs run; nil: a second
+	// Usage is what each container uses whose pod does not declare it: CPU and memory.
+	Usage corev1.ResourceList
 }
 
 // describe writes what a group says into a node, the turn-th of it. A guest has no group, and is described by its object.

@@ -27,14 +27,16 @@ const leaseNamespace = "kube-node-lease"
 // reportEvery is how often a node's conditions are written though nothing has changed.
 const reportEvery = 5 * time.Minute
 
-// node is one simulated node. Only the worker that has its name from the queue touches what follows pool.
+// node is one simulated node. Only the worker that has its name from the queue touches what follows size.
 type node struct {
 	name     string
 	index    int    // among all
 	turn     int    // among its group
 	group    *Group // nil of guests
+	address  netip.Addr
 	pool     *pool
 	room     room
+	meters   meters
 	capacity corev1.ResourceList
 	size     corev1.ResourceList // what of it pods may take up
 
@@ -261,7 +263,7 @@ func (f *fleet) nodeObject(n *node) *corev1.Node {
 				condition(corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
 				condition(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady", "simulated node: pods have no containers"),
 			},
-			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: f.address}, {Type: corev1.NodeHostName, Address: n.name}},
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.address.String()}, {Type: corev1.NodeHostName, Address: n.name}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: f.port}},
 			NodeInfo: corev1.NodeSystemInfo{
 				MachineID: n.name, SystemUUID: n.name, BootID: n.name, KernelVersion: "simulated", OSImage: "simulated",

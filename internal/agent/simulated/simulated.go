@@ -11,13 +11,16 @@
 // # What a simulated container does
 //
 //   - It starts at once, is ready at once (probes pass), and runs until its pod is deleted.
-//   - A pod of a Job with restartPolicy Never or OnFailure is another matter: its containers end well after a second.
+//   - A container whose command is sleep ends when that time is over; true, false and a shell's script of these, with exit, likewise
+//     (life.go).
+//   - Other containers of a Job's pod with restartPolicy Never or OnFailure succeed after a second.
 //   - The annotation simulated.mortise.dev/run-for: 5s on any pod with such a restartPolicy sets the time, and
 //     simulated.mortise.dev/exit-code: "1" how it ends. A container that is to be restarted is, a second later.
-//   - Init containers have ended well by the time they are looked at; activeDeadlineSeconds is kept; changing the image
+//   - Init containers succeed at once, unless their command sleeps or fails; activeDeadlineSeconds is kept; changing the image
 //     restarts the container.
 //   - A deleted pod stops at once, whatever its grace period.
 //   - [Phases] make pods wait before they run, before they are ready, and set how long those of Jobs run.
+//   - It uses the processor and the memory that annotations of its pod declare, or its node's Phases (usage.go).
 //
 // # Which nodes there are
 //
@@ -41,8 +44,8 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -65,6 +68,9 @@ const Label = "mortise.dev/simulated"
 const (
 	AnnotationRunFor   = "simulated.mortise.dev/run-for"
 	AnnotationExitCode = "simulated.mortise.dev/exit-code"
+	// What each container of the pod uses, as quantities.
+	AnnotationCPUUsage    = "simulated.mortise.dev/cpu-usage"
+	AnnotationMemoryUsage = "simulated.mortise.dev/memory-usage"
 )
 
 // Options describe the nodes. Config or Client is required.
@@ -90,9 +96,10 @@ type Options struct {
 	Version string
 	// Heartbeat is the time between renewals of a lease; 0: 10 s, and 20 s for more than 500 nodes.
 	Heartbeat time.Duration
-	// Listener and Serve are the node's HTTP API, one for all; Listener gives TLS connections. Nil: none is served.
+	// Listener and Serve are the nodes' HTTP APIs; Listener gives TLS connections (see [Listen]). Nil: none is served. A node that is alone
+	// has the listener's address, and others each their own.
 	Listener net.Listener
-	Serve    agent.ServeFunc
+	Serve    agent.ServeNodesFunc
 	// TLS is how Listener does it; of a certificate that the cluster has not signed the nodes publish the key.
 	TLS *tls.Config
 	// Clock; nil: the real one.
@@ -103,24 +110,27 @@ type Options struct {
 
 // fleet is all the nodes.
 type fleet struct {
-	o        Options
-	client   kubernetes.Interface
-	clock    clock.WithTicker
-	log      *slog.Logger
-	address  string
-	port     int32
-	nodes    nodes
-	own      int // nodes of the groups
-	pods     listers.PodLister
-	podQueue workqueue.TypedRateLimitingInterface[cache.ObjectName]
-	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
+	o         Options
+	client    kubernetes.Interface
+	clock     clock.WithTicker
+	log       *slog.Logger
+	started   time.Time
+	port      int32
+	nodes     nodes
+	own       int           // nodes of the groups
+	addresses nodeAddresses // of guests
+	pods      listers.PodLister
+	podIndex  cache.Indexer
+	podQueue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	due       workqueue.TypedRateLimitingInterface[string] // names of nodes
 	followers
 }
 
 // nodes are those that there are, by name. Guests come and go.
 type nodes struct {
-	mu sync.RWMutex
-	by map[string]*node
+	mu      sync.RWMutex
+	by      map[string]*node
+	address map[netip.Addr]*node
 }
 
 func (n *nodes) get(name string) *node {
@@ -135,11 +145,21 @@ func (n *nodes) get(name string) *node {
 func (n *nodes) set(name string, to *node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if was := n.by[name]; was != nil {
+		delete(n.address, was.address)
+	}
 	if to == nil {
 		delete(n.by, name)
 		return
 	}
-	n.by[name] = to
+	n.by[name], n.address[to.address] = to, to
+}
+
+// having returns the node that has an address, nil if none has.
+func (n *nodes) having(address netip.Addr) *node {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.address[address]
 }
 
 func (n *nodes) all() []*node {
@@ -193,10 +213,12 @@ func (o *Options) complete() {
 
 func newFleet(o Options) (*fleet, error) {
 	o.complete()
-	f := &fleet{o: o, client: o.Client, clock: o.Clock, log: o.Logger, address: "127.0.0.1", nodes: nodes{by: map[string]*node{}}, own: o.Nodes}
+	f := &fleet{o: o, client: o.Client, clock: o.Clock, log: o.Logger, own: o.Nodes}
+	f.nodes.by, f.nodes.address, f.addresses.own = map[string]*node{}, map[netip.Addr]*node{}, o.Nodes
 	if f.clock == nil {
 		f.clock = clock.RealClock{}
 	}
+	f.started = f.clock.Now()
 	if f.log == nil {
 		f.log = slog.New(slog.DiscardHandler)
 	}
@@ -212,18 +234,15 @@ func newFleet(o Options) (*fleet, error) {
 		}
 		f.client = client
 	}
+	alone := netip.MustParseAddr("127.0.0.1")
 	if o.Listener != nil {
-		host, port, err := net.SplitHostPort(o.Listener.Addr().String())
+		at, err := netip.ParseAddrPort(o.Listener.Addr().String())
 		if err != nil {
 			return nil, fmt.Errorf("read listener's address: %w", err)
 		}
-		n, err := strconv.ParseInt(port, 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("read listener's port: %w", err)
-		}
-		f.port = int32(n)
-		if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() {
-			f.address = host
+		f.port = int32(at.Port())
+		if !at.Addr().IsUnspecified() {
+			alone = at.Addr().Unmap()
 		}
 	}
 	subnets, err := cut(o.PodCIDR, o.Nodes)
@@ -234,7 +253,10 @@ func newFleet(o Options) (*fleet, error) {
 	for k := range o.Groups {
 		g := &f.o.Groups[k]
 		for i := range g.Count {
-			n := &node{name: cmp.Or(o.Alone, fmt.Sprintf("%s-%d", g.NamePrefix, i)), index: index, turn: i, group: g, pool: newPool(subnets[index])}
+			n := &node{name: cmp.Or(o.Alone, fmt.Sprintf("%s-%d", g.NamePrefix, i)), index: index, turn: i, group: g, pool: newPool(subnets[index]), address: addressOf(index)}
+			if o.Alone != "" {
+				n.address = alone
+			}
 			n.capacity, n.size = f.capacity(n)
 			f.nodes.set(n.name, n)
 			index++
@@ -246,7 +268,10 @@ func newFleet(o Options) (*fleet, error) {
 // run registers the nodes, then serves their pods.
 func (f *fleet) run(ctx context.Context) error {
 	informer := f.podsFollowed().Core().V1().Pods()
-	f.pods = informer.Lister()
+	if err := informer.Informer().AddIndexers(cache.Indexers{byNode: indexByNode}); err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	f.pods, f.podIndex = informer.Lister(), informer.Informer().GetIndexer()
 	f.podQueue = workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, 10*time.Second),
 		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Clock: f.clock})
@@ -295,7 +320,7 @@ func (f *fleet) run(ctx context.Context) error {
 
 	serving := make(chan error, 1)
 	if f.o.Listener != nil && f.o.Serve != nil {
-		wg.Go(func() { serving <- f.o.Serve(ctx, &view{f}, f.o.Listener) })
+		wg.Go(func() { serving <- f.o.Serve(ctx, f.at, f.o.Listener) })
 	}
 	if !cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
 		return nil
