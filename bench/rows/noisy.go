@@ -28,7 +28,7 @@ import (
 // is not measured as if it were the quiet one's.
 const noisyChild = "noisy-client"
 
-// noise is what a noisy client is told, on its standard input.
+// noise configures a noisy client, on its standard input.
 type noise struct {
 	Host, Token, Shape string
 	Clients            int
@@ -178,7 +178,7 @@ func pacing(ctx context.Context, length time.Duration, client *http.Client, do l
 	return all, nil
 }
 
-// tokenClient is an HTTP/1.1 client of whoever a token is of. It measures, and so trusts the server.
+// tokenClient is an HTTP/1.1 client with a bearer token. It only measures, and does not verify the server.
 func tokenClient(token string, n int) *http.Client {
 	transport := &http.Transport{
 		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
@@ -271,7 +271,8 @@ func makeNoise(ctx context.Context, n noise) (stop func(did *int64) error, err e
 	}, nil
 }
 
-// beNoisy does what standard input says until that ends, and prints how often. A client that is told to come later does.
+// beNoisy sends the requests that standard input configures until the input ends, and prints their number. It honours
+// Retry-After.
 func beNoisy(ctx context.Context, in io.Reader, out io.Writer) error {
 	var n noise
 	d := json.NewDecoder(in)

@@ -79,8 +79,8 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 // streamWait is for connections whose streams have been ended.
 const streamWait = 5 * time.Second
 
-// drain ends service as kube-apiserver does: /readyz fails and nobody new is let in; requests that are under way are
-// finished; only then watches and streams end, and with them the connections.
+// drain shuts the server down as kube-apiserver does: /readyz fails and the server accepts no new requests; it finishes
+// requests in flight; only then it ends watches and streams, and with them the connections.
 func (s *Server) drain(srv *http.Server, end func()) {
 	s.Leave()
 	closing := make(chan struct{})

@@ -26,7 +26,7 @@ type handler struct {
 // answer makes the answer to a message; nil where there is none to be made.
 func (h *handler) answer(ctx context.Context, r *dns.Msg) (m *dns.Msg) {
 	if r.Response {
-		return nil // whoever answers answers would never end
+		return nil // answering responses could loop for ever
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -125,7 +125,7 @@ func refusal(r *dns.Msg, rcode int) *dns.Msg {
 	return m
 }
 
-// fit cuts an answer to what whoever asked can take.
+// fit truncates a response to the size that the client accepts.
 func fit(r, m *dns.Msg, stream bool) {
 	size := dns.MaxMsgSize
 	if !stream {

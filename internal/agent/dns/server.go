@@ -107,7 +107,7 @@ func Run(ctx context.Context, options Options) (err error) {
 			return err
 		}
 	}
-	// Nobody is told that there is no such Service while the Services are not known: who asks now is answered then.
+	// While the Services are not known, the server denies no name: clients wait until the informers have synced.
 	if !cache.WaitForCacheSync(ctx.Done(), state.synced...) {
 		return closeAll(listeners)
 	}
@@ -174,7 +174,7 @@ func serve(ctx context.Context, h *handler, listeners []Listener) error {
 			select {
 			case slots <- struct{}{}:
 			default:
-				return // whoever asks will ask again
+				return // the client repeats the query
 			}
 			defer func() { <-slots }()
 			m := h.answer(ctx, r)

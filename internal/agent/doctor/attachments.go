@@ -229,7 +229,7 @@ func (n *network) del(ctx context.Context, a *attachment) error {
 			return err
 		}
 	}
-	// The plug-ins' own are gone by now; what the library kept is for whoever called them.
+	// The plug-ins have removed their own state; the cached results belong to the library that called them.
 	for _, file := range a.files {
 		if err := gone(os.Remove(file)); err != nil {
 			return fmt.Errorf("remove kept result: %w", err)
@@ -238,7 +238,7 @@ func (n *network) del(ctx context.Context, a *attachment) error {
 	return nil
 }
 
-// collect is CNI's GC: each plug-in is told which attachments there are.
+// collect calls CNI's GC: each plug-in gets the list of valid attachments.
 func (n *network) collect(ctx context.Context, valid map[[2]string]bool) error {
 	list := []map[string]string{}
 	for a := range valid {

@@ -41,7 +41,7 @@ const (
 	retry = 30 * time.Second
 )
 
-// Options say for whom. Pods is required.
+// Options configure the gateway. Pods is required.
 type Options struct {
 	Pods    []netip.Prefix    // the ranges of all pods of the cluster
 	Backend netfilter.Backend // empty: nftables

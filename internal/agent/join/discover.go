@@ -43,7 +43,7 @@ func (o *Options) discover(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whoever answers here is not believed yet: what it says is signed.
+	// The server is not verified yet: the token verifies the signature of its response.
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: o.Server, Timeout: patience, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}) //nolint:gosec // see above
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)

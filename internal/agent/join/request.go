@@ -96,7 +96,7 @@ func free(ctx context.Context, client kubernetes.Interface, name string) error {
 	defer cancel()
 	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err): // the request says so in better words
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err): // the CSR reports it
 		return nil
 	case err != nil:
 		return fmt.Errorf("get node %s: %w", name, err)

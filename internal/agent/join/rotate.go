@@ -32,7 +32,7 @@ import (
 type Identity struct {
 	Name        string
 	Server      string
-	Authorities []byte // of the server's certificate, and of those who call the node; PEM
+	Authorities []byte // of the server's certificate, and of the node's clients; PEM
 
 	dir     string
 	log     *slog.Logger
@@ -53,7 +53,8 @@ func (i *Identity) renew(c *tls.Certificate) {
 	i.Reconnect()
 }
 
-// Reconnect ends all connections to the server: the address that they were made from is not the node's any more, and nobody would say so.
+// Reconnect closes all connections to the server: their source address does not belong to the node any more, which no
+// packet would reveal.
 func (i *Identity) Reconnect() {
 	if d := i.dialer.Load(); d != nil {
 		d.CloseAll()

@@ -3,9 +3,9 @@
 
 // Package netfilter says which of the kernel's two languages of rules a node speaks, and speaks the older one.
 //
-// [Choose] tries what the machine has: nftables, or iptables where the kernel or the program nft is missing. Rules of nftables are written
-// with sigs.k8s.io/knftables by those who want them; those of iptables by [XTables], which hands a text to iptables-restore, and finds and
-// removes chains by their names. Nothing is kept here between calls.
+// [Choose] tries what the machine has: nftables, or iptables if the kernel or the program nft lacks support. Packages write
+// nftables rules with sigs.k8s.io/knftables, and iptables rules with [XTables], which runs iptables-restore, and finds and
+// removes chains by their names. The package keeps no state between calls.
 package netfilter
 
 import (
@@ -28,8 +28,8 @@ const (
 	IPTables Backend = "iptables"
 )
 
-// CheckMode says what is wrong with a mode: empty is the best that the machine has, else it is a backend's name. What else kube-proxy
-// knows is told apart from what nobody does.
+// CheckMode validates a mode: empty selects the best that the machine supports, else it is a backend's name. Its errors
+// distinguish kube-proxy's other modes from unknown ones.
 func CheckMode(mode string) error {
 	switch mode {
 	case "", string(NFTables), string(IPTables):

@@ -26,7 +26,7 @@ func isIPTablesChain(name string) bool {
 	return strings.HasPrefix(name, ipTablesPrefix) && name != gatewayChain
 }
 
-// table is where a chain of a Service is: who is let in is looked at before the address is replaced.
+// table is the table of a Service's chain: source ranges are checked before the address is translated.
 func (c chain) table() string {
 	if c.kind == firewall {
 		return "mangle"

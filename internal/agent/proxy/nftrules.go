@@ -174,7 +174,7 @@ func (k keep) compare(o keep) int {
 	return cmp.Or(strings.Compare(k.of, o.of), cmp.Compare(k.time, o.time))
 }
 
-// named makes a name that is told apart at a glance, and short enough: a hash stands before it. No name has a colon.
+// named makes a name that is recognizable, and short enough: a hash precedes it. No name has a colon.
 func named(text string) string {
 	const prefix = 24 // the longest one, with room
 	text = strings.ReplaceAll(harmless(text), ":", ".")

@@ -139,7 +139,7 @@ func (o *plan) port(p *servicePort, c choice, v view) {
 	if p.externalLocal {
 		outside, hasOutside = local, len(c.local) > 0
 	}
-	// Without any endpoint callers are told; with none here alone, others may be asked who have one.
+	// Without any endpoint traffic is rejected; without a local one it is dropped, since other nodes may have one.
 	without := verdict{do: drop, chain: chain{of: of}}
 	if !c.any {
 		without.do = refuse

@@ -70,7 +70,7 @@ type Options struct {
 	Bridged bool
 
 	Metrics *Metrics
-	Health  *Health // is told how it goes; nil: nobody is
+	Health  *Health // reports the proxy's health; nil: none
 	Logger  *slog.Logger
 	Clock   clock.WithTicker
 

@@ -49,7 +49,7 @@ const (
 	mark                        // for masquerading, and on
 	back                        // to the chain before
 	drop
-	refuse // and say so
+	refuse // and send a reset or ICMP error
 )
 
 // verdict is an action and what it needs. The one of an element may be a place alone.

@@ -67,7 +67,7 @@ func wanted(self string, nodes []*corev1.Node, fits func(netip.Addr, netip.Prefi
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int {
 		switch {
-		case a.Name == self: // its own range is its own, whoever else claims it
+		case a.Name == self: // its own range is its own, even if another node claims it
 			return -1
 		case b.Name == self:
 			return 1

@@ -99,7 +99,7 @@ func Wanted(h http.Header) bool {
 }
 
 // As returns the user that the headers name and, if constrained impersonation allowed it, the verb that did. A nil user:
-// the headers name none. request is the request as the server got it, whoever sent it.
+// the headers name none. request is the original request.
 func (i *Impersonator) As(ctx context.Context, h http.Header, request authorize.Attributes) (as user.Info, constraint string, err error) {
 	who, err := Requested(h)
 	if who == nil || err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // SettleHeld lets change edit the initializers of an uninitialized object, and stores it; it then deletes the object if it
-// is rejected, whoever rejected it.
+// is rejected, by this change or an earlier one.
 func (b *Backend) SettleHeld(
 	ctx context.Context, r schema.GroupResource, namespace, name string, change func(obj resource.Object) error,
 ) error {

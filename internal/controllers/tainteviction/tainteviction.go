@@ -136,7 +136,7 @@ func (c *controller) renew(key types.NamespacedName) {
 	}
 }
 
-// cancel forgets that a pod has to go, and says so if its time was running.
+// cancel cancels the deletion of a pod, and records an event if its time was running.
 func (c *controller) cancel(key types.NamespacedName) {
 	c.mu.Lock()
 	was, ok := c.due[key]
