@@ -40,7 +40,7 @@ type Node struct {
 	// Kubelet and Network are the node's settings, as in [Server.APIServer].
 	Kubelet options.Node
 	Network options.Network
-	// Logger is told what goes on; nil: nobody is.
+	// Logger receives the node's logs; nil discards them.
 	Logger *slog.Logger
 
 	node *node.Node // nil: it is not started

@@ -70,7 +70,7 @@ type Server struct {
 	APIServer options.APIServer
 	// Extensions are what third parties plug in as Go code.
 	Extensions Extensions
-	// Logger is told what goes on; nil: nobody is.
+	// Logger receives the server's logs; nil discards them.
 	Logger *slog.Logger
 	// Started is when the process began, for the time that /metrics reports; zero: when Start was called.
 	Started time.Time

@@ -4,11 +4,11 @@
 // Package extension knows what can be plugged into Mortise, and every call that goes out to what is.
 //
 // [Points] is the catalogue: one row for each extension point of Kubernetes. A [Ledger] makes the calls: it gives each a
-// deadline, repeats it where the policy says so, counts and times it, keeps the newest error and the end of the certificate
-// that the extension showed, and stops calling one that keeps failing until a trial call succeeds ([Ledger.Call]). Whoever
-// reads a configuration lists the extensions in it ([Ledger.Register], [Ledger.RegisterAll]), so that those are known too that
-// were never called, and strikes off those that are configured no more ([Ledger.Unregister]). What the ledger knows is read
-// with [Ledger.Snapshot]; `mortise extensions` prints it.
+// deadline, retries it if the policy allows, counts and times it, keeps the last error and the expiry of the extension's
+// certificate, and stops calling one that keeps failing until a trial call succeeds ([Ledger.Call]). The reader of a
+// configuration registers the extensions in it ([Ledger.Register], [Ledger.RegisterAll]), so that the ledger also lists
+// those that were never called, and removes them with the configuration ([Ledger.Unregister]). [Ledger.Snapshot] returns
+// the ledger's contents; `mortise extensions` prints them.
 //
 // A Ledger may be used by many goroutines at once; it starts none.
 package extension

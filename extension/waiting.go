@@ -18,7 +18,7 @@ type Waiting struct {
 // WaitedFor is the state of an extension that something waits for, and that has done nothing wrong yet.
 const WaitedFor State = "waited for"
 
-// MostWaiting bounds what is told of one extension.
+// MostWaiting is the maximum number of waiting objects that the ledger lists for one extension.
 const MostWaiting = 100
 
 // Waits tells the ledger who knows what waits for extensions. Snapshot calls f.

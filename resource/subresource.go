@@ -61,8 +61,8 @@ type Connect struct {
 	Options func(q url.Values) (runtime.Object, error)
 	// Handler answers for the one request. path is what follows the subresource in the URL (proxy).
 	Handler func(ctx context.Context, b Backend, namespace, name string, opts runtime.Object, path string) (http.Handler, error)
-	// AsCreate says that whoever connects must be allowed the verb create, by whatever method the request comes: a
-	// WebSocket is opened with GET, and running a command is no reading.
+	// AsCreate requires the verb create of every client that connects, whatever the method of the request: a WebSocket is
+	// opened with GET, and running a command is not reading.
 	AsCreate bool
 	// TakesPath says that the URL may go on after the subresource, as that of a proxy does. Without it no such path exists.
 	TakesPath bool

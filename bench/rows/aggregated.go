@@ -37,8 +37,8 @@ const (
 	aggregatedPath  = "/apis/bulk.example.com/v1/things"
 )
 
-// beAggregated serves bulk.example.com/v1 until its input ends: answers of a mebibyte, and watches which all are told when
-// somebody POSTs.
+// beAggregated serves bulk.example.com/v1 until its input ends: answers of a mebibyte, and watches that all get an event
+// for each POST.
 func beAggregated(in io.Reader, out io.Writer) error {
 	part := bytes.Repeat([]byte("0123456789abcde\n"), aggregatedPart/16)
 	var mu sync.Mutex

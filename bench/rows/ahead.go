@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ahead puts this process before all others (SCHED_FIFO; see sched(7)) until it is told to go back. A client that measures
-// how long a server takes has a machine of its own in life; here it shares the server's cores, and without this what is
-// measured is mostly how long the kernel lets the client itself wait. Threads that begin meanwhile are ahead too. Who may not
-// (it takes CAP_SYS_NICE) measures where he is, and is told so.
+// ahead gives this process realtime priority (SCHED_FIFO; see sched(7)) until back is called. A client that measures a
+// server usually has a machine of its own; here it shares the server's cores, and without the priority it would mostly
+// measure how long the kernel lets the client itself wait. Threads that start meanwhile get the priority too. Without
+// CAP_SYS_NICE, ahead returns an error, and the client measures with its normal priority.
 func ahead() (back func() error, err error) {
 	switch err := placed(unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 10}); {
 	case errors.Is(err, unix.EPERM):

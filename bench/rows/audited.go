@@ -20,8 +20,8 @@ import (
 	"github.com/mortise-dev/mortise/bench/report"
 )
 
-// What a server is told for the row: everybody's requests at level Metadata, both stages of each, and a user who has what he may
-// do from a role.
+// The server's settings for the row: level Metadata for all users' requests, both stages of each, and a user with rights
+// from a role.
 const (
 	metadataPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}`
 	benchToken     = "bench-token"

@@ -17,8 +17,8 @@ import (
 const (
 	few       = 1000 // objects at the beginning of growth
 	flat      = 1.3  // what may be called no growth, with the noise of a loaded machine
-	idleTold  = 40   // writes that idle watchers are told of
-	fewWrites = 300  // writes that one watcher is told of
+	idleTold  = 40   // writes of which idle watchers get events
+	fewWrites = 300  // writes of which one watcher gets events
 )
 
 // costs is what requests cost with so many objects stored.

@@ -21,7 +21,7 @@ import (
 // plainChild is the argument that makes the program a client that posts the same again and again.
 const plainChild = "plain-client"
 
-// plain is what it is told, on its standard input.
+// plain configures the client, on its standard input.
 type plain struct {
 	URL    string
 	Body   []byte

@@ -31,8 +31,8 @@ import (
 	"github.com/mortise-dev/mortise/bench/report"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/machine"
-	"github.com/mortise-dev/mortise/internal/machine/apart"
 	"github.com/mortise-dev/mortise/internal/machine/images"
+	"github.com/mortise-dev/mortise/internal/machine/unshare"
 )
 
 // The arguments that make the program the first process of a node's namespaces, and the one that measures in them.
@@ -68,7 +68,7 @@ func realPods(ctx context.Context, b *bench, add adder) error {
 	if os.Geteuid() != 0 {
 		return errors.New("real containers need root")
 	}
-	remove, err := apart.Make()
+	remove, err := unshare.Make()
 	if err != nil {
 		return err
 	}
@@ -126,12 +126,12 @@ func realPods(ctx context.Context, b *bench, add adder) error {
 
 // bePodsInit is the first process of the namespaces.
 func bePodsInit() error {
-	if err := apart.Arrange(); err != nil {
+	if err := unshare.Arrange(); err != nil {
 		return err
 	}
 	c := exec.Command("/proc/self/exe", podsMeasurer)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if code := apart.Init(c); code != 0 {
+	if code := unshare.Init(c); code != 0 {
 		return fmt.Errorf("process that measures ended with code %d", code)
 	}
 	return nil

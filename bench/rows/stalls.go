@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A virtual machine's processors stand still now and then, for milliseconds, when its host has other things for them to do. A
-// hundredth of all requests meets that on a busy host, and then it is all that their slowest hundredth says. So a process of its own
-// looks, with a thread on each processor that goes before all others, how punctually that is woken, and what a request met of
-// processors that stood still is told apart from what the server made it wait.
+// A virtual machine's processors pause now and then, for milliseconds, when its host runs something else. On a busy host
+// this hits a hundredth of all requests, and then it alone determines their 99th percentile. So a separate process, with a
+// realtime thread on each processor, measures how punctually it is woken, and the report separates the time that a request
+// lost to paused processors from the time that the server took.
 
 // stallsChild is the argument that makes the program look after the processors until its standard input ends.
 const stallsChild = "stalls"

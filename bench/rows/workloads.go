@@ -43,7 +43,8 @@ type rollout struct {
 	}
 }
 
-// How a watch shows objects: whole, or no more of them than is needed to count them, so that whoever counts is not what is measured.
+// How a watch decodes objects: completely, or only as much as is needed to count them, so that the measurement does not
+// measure the decoder.
 const (
 	wholeObjects = "application/json"
 	namesAlone   = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"

@@ -167,7 +167,7 @@ func open(path string) bool {
 func identify(who authenticator.Request, r *http.Request) (user.Info, error) {
 	resp, ok, err := who.AuthenticateRequest(r)
 	if err == nil && !ok {
-		err = errors.New("nobody knows the credentials")
+		err = errors.New("unknown credentials")
 	}
 	if err != nil {
 		return nil, err

@@ -47,8 +47,8 @@ type Resource struct {
 	List func(ctx context.Context, r *Request) (List, error)
 	// Get returns the object r.Name; nil: the one of this name that List has.
 	Get func(ctx context.Context, r *Request) (Object, error)
-	// Watch sends the events after r.Options.ResourceVersion until ctx ends; what the selectors do not want is left out by the server. An object
-	// that ceases to match must be sent by Watch itself as Deleted to those who select by more than names.
+	// Watch sends the events after r.Options.ResourceVersion until ctx ends; the server filters them by the selectors. For
+	// selectors other than names, Watch itself must send an object that no longer matches as Deleted.
 	Watch func(ctx context.Context, r *Request) (watch.Interface, error)
 	// Create stores a new object, and returns it as stored. Where obj has no name but a generateName, naming it is Create's.
 	Create func(ctx context.Context, r *Request, obj Object) (Object, error)

@@ -64,7 +64,7 @@ type Server struct {
 	CertFile, KeyFile string
 	// Namespace and Service name the Service that the cluster reaches this server by; empty: default and aggregated.
 	Namespace, Service string
-	// Logger is told what goes on; nil: nobody is.
+	// Logger receives the server's logs; nil discards them.
 	Logger *slog.Logger
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
@@ -126,7 +126,7 @@ func (s *Server) Start(ctx context.Context) (err error) {
 		ErrorLog:          slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return life },
 	}
-	s.Logger.InfoContext(ctx, "serving", "address", s.address.String())
+	s.Logger.InfoContext(ctx, "Serving", "address", s.address.String())
 	s.done.Go(func() {
 		if err := s.http.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			s.failed <- err

@@ -91,7 +91,8 @@ func (t *trust) take(o any) {
 	}
 	b, err := parseTrust(m.Data)
 	if err != nil {
-		t.log.Error("read whom to believe; what was known before holds", "configmap", trustNamespace+"/"+trustName, "error", err)
+		t.log.Error("Could not read the authentication ConfigMap, keeping the previous content", "configmap", trustNamespace+"/"+trustName,
+			"error", err)
 		return
 	}
 	t.now.Store(b)

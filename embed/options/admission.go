@@ -15,10 +15,10 @@ type Admission struct {
 	ConfigFile string
 	// Enable and Disable are names of plug-ins, beside those that are on by themselves. Their order does not matter.
 	Enable, Disable []string
-	// Initializers serves InitializerConfiguration, and lets new objects wait for those whom it names.
+	// Initializers serves InitializerConfiguration; new objects wait for the initializers that it names.
 	Initializers bool
-	// NotReadySeconds and UnreachableSeconds are how long a pod that does not say so itself stays on a node that is not ready,
-	// or cannot be reached; nil: five minutes.
+	// NotReadySeconds and UnreachableSeconds are the default time for which a pod tolerates a node that is not ready, or is
+	// unreachable; nil: five minutes.
 	NotReadySeconds, UnreachableSeconds *int64
 }
 

@@ -14,7 +14,7 @@ import (
 type Authentication struct {
 	// ConfigFile is an AuthenticationConfiguration: JWT issuers, and who may be anonymous where. It is read again when it changes.
 	ConfigFile string
-	// Anonymous lets those in who show no credential; nil: it does.
+	// Anonymous authenticates requests without credentials as system:anonymous; nil: true.
 	Anonymous *bool
 	// APIAudiences are what tokens must be meant for; empty: the issuers of service-account tokens.
 	APIAudiences []string

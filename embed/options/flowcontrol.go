@@ -22,7 +22,8 @@ type FlowControl struct {
 	MaxRequestsInflight, MaxMutatingRequestsInflight *int
 	// RequestTimeout is the most time that a request has which ends; nil: a minute.
 	RequestTimeout *time.Duration
-	// GoawayChance is how often a connection of HTTP/2 is told to end, so that clients spread over servers: 0 to 0.02.
+	// GoawayChance is the probability, from 0 to 0.02, that a request closes its HTTP/2 connection by GOAWAY, so that
+	// clients rebalance over servers.
 	GoawayChance float64
 	// MaxStreams is how many requests one connection of HTTP/2 may have under way; nil: 1000.
 	MaxStreams *int

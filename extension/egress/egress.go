@@ -40,7 +40,7 @@ type Selector struct {
 	controlPlane, cluster Dial
 }
 
-// ControlPlane is the way to what the control plane is told of by URL; nil: the ordinary one.
+// ControlPlane dials addresses that the control plane gets as URLs, such as webhooks; nil: directly.
 func (s *Selector) ControlPlane() Dial {
 	if s == nil {
 		return nil
@@ -94,7 +94,7 @@ func Load(file string, l *extension.Ledger) (*Selector, error) {
 	return s, nil
 }
 
-// patience is the most that a connection may take to be made, whoever makes it.
+// patience is the maximum time to establish a connection.
 const patience = 30 * time.Second
 
 // straight is the way without a proxy.
@@ -142,7 +142,8 @@ func dialer(c apiserver.Connection) (*proxy, error) {
 	return p, nil
 }
 
-// clientTLS reads who we are to the proxy, and whom it must be. The errors are upstream's words.
+// clientTLS reads the client's credentials for the proxy and the CA that the proxy's certificate must have. The errors are
+// upstream's words.
 func clientTLS(c *apiserver.TLSConfig, host string) (*tls.Config, error) {
 	own, err := tls.LoadX509KeyPair(c.ClientCert, c.ClientKey)
 	if err != nil {

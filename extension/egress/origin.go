@@ -54,5 +54,5 @@ func (s sameOrigin) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(r)
 }
 
-// WrappedRoundTripper is the transport inside, for those who look for it.
+// WrappedRoundTripper returns the wrapped transport, for callers that unwrap transports.
 func (s sameOrigin) WrappedRoundTripper() http.RoundTripper { return s.next }

@@ -16,11 +16,11 @@ const (
 	ParamSince       = "since"       // a duration: not what is older
 	ParamGroup       = "group"       // of the object; with resource
 	ParamResource    = "resource"    // its plural
-	ParamNamespace   = "namespace"   // of the object, or of all that are told of
+	ParamNamespace   = "namespace"   // of the object, or of all listed objects
 	ParamName        = "name"        // of the object
 	ParamSubresource = "subresource" // of the request
 	ParamField       = "field"       // answers with a Field
-	ParamLimit       = "limit"       // how many are told of
+	ParamLimit       = "limit"       // maximum number of traces
 )
 
 // View is an answer: traces, the newest first.

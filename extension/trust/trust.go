@@ -3,9 +3,10 @@
 
 // Package trust makes the serving certificates by which an extension is known, and says when they are to be replaced.
 //
-// [Issue] makes a certificate under an authority of its own, whose key is thrown away: whoever reads the certificate's secret
-// can be that one server, and nobody else. [Bundle.Turn] is the pure core of a rotation that no call falls into: the authority
-// of the next certificate is trusted before the certificate is shown, and the old one for as long as it may still be shown.
+// [Issue] makes a certificate under a CA of its own, whose key it discards: a reader of the certificate's secret can
+// impersonate that one server only. [Bundle.Turn] is the pure core of a rotation without interruption: clients trust the CA
+// of the next certificate before the server presents it, and the old CA for as long as the server may still present its
+// certificate.
 package trust
 
 import (

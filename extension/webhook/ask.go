@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/json"
 )
 
-// A webhook's answer is nearly always a 200 with the JSON that was asked for, which needs little of what client-go's requests do
-// around it. So the request is made here, with client-go's transport, and what is answered otherwise is given to a request of
-// client-go as what it got for its first try: what comes of it, and how it is told, is client-go's.
+// A webhook's answer is nearly always a 200 with JSON, which needs little of the work that client-go's requests do around
+// it. So this file makes the request with client-go's transport, and passes any other answer to a client-go request as the
+// result of its first attempt: client-go handles and reports it.
 
 // address is where requests go that say how much time there is.
 type address struct {
@@ -177,7 +177,7 @@ func (t replay) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// WrappedRoundTripper is the transport inside, for those who look for it.
+// WrappedRoundTripper returns the wrapped transport, for callers that unwrap transports.
 func (t replay) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
 // wrapping has clients' transports wrapped.

@@ -43,7 +43,7 @@ func NewAdmission(l *extension.Ledger, r Resolver, kubeconfig string) (*Caller, 
 	return &Caller{ledger: l, clients: clients}, nil
 }
 
-// Client is the way to one target, for whoever calls it often.
+// Client is a client of one target, for repeated calls.
 type Client struct {
 	caller *Caller
 	rest   *rest.RESTClient
@@ -59,9 +59,9 @@ func (c *Caller) Client(t Target) (*Client, error) {
 	return &Client{caller: c, rest: client}, nil
 }
 
-// Post sends JSON and decodes the answer. The target is told how much time it has, when ctx has a deadline. check says what is
-// wrong with the answer: that is booked as a failure as well; nil: nothing ever is. The error is that of the call or of check alone, or
-// wraps [extension.ErrOpen].
+// Post sends JSON and decodes the answer. If ctx has a deadline, the target gets the remaining time. check validates the
+// answer: its error counts as a failure too; nil: no check. The error is that of the call or of check alone, or wraps
+// [extension.ErrOpen].
 func (c *Client) Post(ctx context.Context, ref extension.Ref, p extension.Policy, body []byte, into runtime.Object,
 	check func() error) error {
 	var own error

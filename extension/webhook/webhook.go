@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/extension/egress"
 )
 
-// Target is where a webhook listens and whom it trusts.
+// Target is the address of a webhook and the CA that it must have.
 type Target = webhook.ClientConfig
 
 // Service is a target inside the cluster.

@@ -171,7 +171,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 			}
 			n.containerEvent(pod, c, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
 			if err := n.stopContainer(ctx, pod, c, id, grace(pod)); err != nil && ctx.Err() == nil {
-				n.Logger.Warn("stop container after its postStart hook failed", "pod", podspec.Describe(pod), "container", c.Name, "err", err)
+				n.Logger.Warn("Could not stop a container whose postStart hook failed", "pod", podspec.Describe(pod), "container", c.Name, "err", err)
 			}
 			return retrySoon, &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: err.Error()}
 		}
@@ -181,8 +181,8 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 
 var logName = regexp.MustCompile(`^(\d+)\.log(\..*)?$`)
 
-// restartCount is how often the container was started before: the newest instance says so,
-// or its log directory where the runtime has forgotten it.
+// restartCount is how often the container was started before: by its newest instance, or by its log directory if the
+// runtime has forgotten the instances.
 func (w *worker) restartCount(pod *corev1.Pod, c *corev1.Container) int32 {
 	if newest := w.state.Newest(c.Name); newest != nil {
 		return newest.Note.RestartCount + 1

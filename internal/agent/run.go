@@ -34,6 +34,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/eviction"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/images"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 	"github.com/mortise-dev/mortise/internal/agent/objectcache"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
@@ -42,7 +43,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/shutdown"
 	"github.com/mortise-dev/mortise/internal/agent/static"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
 	"github.com/mortise-dev/mortise/internal/agent/userns"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
@@ -61,7 +61,7 @@ type node struct {
 	recorder  record.EventRecorder
 	hooks     []hook
 	settings  settings
-	finds     *uplink.Addresses // which are the node's own to follow; nil: none
+	finds     *nodeaddress.Addresses // which are the node's own to follow; nil: none
 
 	stats      *stats.Provider
 	images     *images.Manager

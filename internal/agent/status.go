@@ -82,7 +82,7 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 		made, err := w.sendStatus(ctx, api, base, status)
 		if err != nil {
 			if ctx.Err() == nil && !apierrors.IsNotFound(err) {
-				n.Logger.Warn("write pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
+				n.Logger.Warn("Could not write the pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
 			}
 			w.wakeLater(ctx)
 			return
@@ -241,7 +241,7 @@ func (w *worker) shown(ctx context.Context, api *corev1.Pod) *corev1.Pod {
 		// The pod runs on in any case; what is wrong is said once.
 		if text := err.Error(); text != w.complaint && ctx.Err() == nil {
 			w.complaint = text
-			w.n.Logger.Warn("static pod is not shown", "err", err)
+			w.n.Logger.Warn("Could not create the mirror of a static pod", "err", err)
 		}
 		w.wakeLater(ctx)
 		return nil

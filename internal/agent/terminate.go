@@ -75,7 +75,7 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, de
 	}
 	if err := n.DeletePod(ctx, pod); err != nil {
 		if ctx.Err() == nil {
-			n.Logger.Warn("delete pod", "pod", podspec.Describe(pod), "err", err)
+			n.Logger.Warn("Could not delete a pod", "pod", podspec.Describe(pod), "err", err)
 		}
 		return retrySoon
 	}
@@ -137,7 +137,7 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 	}
 	if err := errors.Join(n.tearDown(ctx, w.uid), w.remove(ctx, pod)); err != nil {
 		if ctx.Err() == nil {
-			n.Logger.Warn("remove what is left of a pod", "pod", podspec.Describe(pod), "err", err)
+			n.Logger.Warn("Could not remove the rest of a pod", "pod", podspec.Describe(pod), "err", err)
 		}
 		return retryLate, false
 	}
@@ -380,7 +380,7 @@ func (n *node) collectGarbage(ctx context.Context) error {
 		case <-ticker.C():
 		}
 		if err := n.sweep(ctx); err != nil && ctx.Err() == nil {
-			n.Logger.Warn("collect garbage", "err", err)
+			n.Logger.Warn("Could not collect garbage", "err", err)
 		}
 	}
 }

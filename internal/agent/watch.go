@@ -95,7 +95,7 @@ func (n *node) watchRuntime(ctx context.Context) error {
 		timer.Reset(period)
 		if err != nil {
 			if ctx.Err() == nil && !failing {
-				n.Logger.Warn("runtime does not answer", "err", err)
+				n.Logger.Warn("Container runtime does not answer", "err", err)
 				n.nodeStatus.Resync()
 			}
 			failing = true

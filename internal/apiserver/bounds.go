@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Bounds are the outermost: they keep clients, whoever they are, from exhausting the server's memory. What is nil has a
+// Bounds are the outermost stage: they keep clients of all users from exhausting the server's memory. A nil bound has a
 // default, 0 is no bound.
 type Bounds struct {
 	// Connections are those open at once, ConnectionsPerClient those of one address that is not the machine's own; nil: 20000
@@ -31,7 +31,7 @@ type Bounds struct {
 	BodyBytes *int64
 	// Watches are the watches and streams of one user, administrators aside; nil: 10000.
 	Watches *int
-	// GoawayChance is how often a connection of HTTP/2 is told to end.
+	// GoawayChance is the probability that a request closes its HTTP/2 connection by GOAWAY.
 	GoawayChance float64
 }
 
@@ -137,8 +137,8 @@ func goaway(chance float64, next http.Handler) http.Handler {
 	})
 }
 
-// connections bounds the connections that are open at once, of all listeners together. One too many is closed as it comes; those from
-// the machine itself are let in, so that it can always be looked after.
+// connections bounds the number of open connections of all listeners together. It closes further ones immediately, except
+// those from the machine itself, so that administrators can always connect.
 type connections struct {
 	most, mostOfOne int // 0: no limit
 

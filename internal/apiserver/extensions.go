@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// extensionsPath is where the ledger is shown, to those who may get it.
+// extensionsPath serves the ledger to users who may get this path.
 const extensionsPath = "/debug/extensions"
 
 // extensions tells what is plugged in and how it does, and the catalogue of what can be.

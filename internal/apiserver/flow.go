@@ -52,7 +52,7 @@ func (s *Server) newFlow() error {
 	s.turns = newTurns()
 	seats := int(o.reads() + o.writes())
 	if seats <= 0 {
-		return fmt.Errorf("flow control: %d requests at once leave no seats for priority levels", seats)
+		return fmt.Errorf("flow control: %d concurrent requests leave no seats for priority levels", seats)
 	}
 	s.flow = flowcontrol.New(flowcontrol.Options{Seats: seats, Wait: o.RequestTimeout / 4, Stored: s.stored})
 	return s.metrics.Registry().Register(s.flow)

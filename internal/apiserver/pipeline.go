@@ -98,7 +98,8 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(p)
 	}
-	s.opts.Log.ErrorContext(r.Context(), "panic while answering", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+	s.opts.Log.ErrorContext(r.Context(), "Panic while serving a request", "method", r.Method, "path", r.URL.Path, "panic", p,
+		"stack", string(debug.Stack()))
 	if w.code == 0 {
 		status.Write(w, r, apierrors.NewInternalError(errors.New("the server had an error and could not complete the request")))
 		return

@@ -22,7 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
-	"github.com/mortise-dev/mortise/internal/apiserver/cork"
+	"github.com/mortise-dev/mortise/internal/apiserver/bufferedconn"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
@@ -38,7 +38,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	srv := serving.HTTPServer(goaway(bounds.GoawayChance, s.handler), maxHeader, ptr.Deref(bounds.Streams, maxStreams))
 	srv.ErrorLog = log.New(&connectionLog{server: s}, "", 0)
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		return cork.Context(authenticate.WithConnection(ctx), c)
+		return bufferedconn.NewContext(authenticate.WithConnection(ctx), c)
 	}
 	srv.TLSConfig = &tls.Config{
 		Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,
@@ -53,7 +53,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, l := range listeners {
 		s.nodes.Listens(l.Addr())
 		accepting.Go(func() error {
-			err := srv.ServeTLS(cork.Listen(admitted.listen(l)), "", "")
+			err := srv.ServeTLS(bufferedconn.Listen(admitted.listen(l)), "", "")
 			if errors.Is(err, http.ErrServerClosed) {
 				return nil
 			}
@@ -79,8 +79,8 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 // streamWait is for connections whose streams have been ended.
 const streamWait = 5 * time.Second
 
-// drain ends service as kube-apiserver does: /readyz fails and nobody new is let in; requests that are under way are
-// finished; only then watches and streams end, and with them the connections.
+// drain shuts the server down as kube-apiserver does: /readyz fails and the server accepts no new requests; it finishes
+// requests in flight; only then it ends watches and streams, and with them the connections.
 func (s *Server) drain(srv *http.Server, end func()) {
 	s.Leave()
 	closing := make(chan struct{})

@@ -49,7 +49,7 @@ func IDOf(text string) (string, error) {
 	return t.ID, err
 }
 
-// Generate makes a token that nobody knows.
+// Generate makes a random token.
 func Generate() (Token, error) {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	out := make([]byte, 0, 22)
@@ -70,7 +70,7 @@ func (t Token) String() string { return t.ID + "." + t.Secret }
 
 // Verify says whether a signature is the token's of that content: a JSON web signature by HS256 without its content.
 func (t Token) Verify(content, signature string) error {
-	wrong := errors.New("the signature is not of this token: its secret is another")
+	wrong := errors.New("the signature is not by this token: its secret differs")
 	head, rest, _ := strings.Cut(signature, ".")
 	payload, mac, ok := strings.Cut(rest, ".")
 	if !ok || payload != "" {

@@ -200,7 +200,7 @@ func (o *explainOptions) find(config *rest.Config, space string, query url.Value
 	}
 	groups, err := restmapper.GetAPIGroupResources(client)
 	if err != nil {
-		return fmt.Errorf("ask for resources: %w", err)
+		return fmt.Errorf("discover resources: %w", err)
 	}
 	cached := discovered{client}
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDiscoveryRESTMapper(groups), cached, nil)
@@ -263,7 +263,7 @@ func ask(ctx context.Context, config *rest.Config, path string, query url.Values
 	}
 	answer := r.Do(ctx)
 	if err := answer.Error(); err != nil { // as the server words it
-		return nil, fmt.Errorf("ask for traces: %w", err)
+		return nil, fmt.Errorf("get traces: %w", err)
 	}
 	return answer.Raw()
 }

@@ -94,7 +94,7 @@ func printExtensions(ctx context.Context, w io.Writer, kubeconfig, output string
 	}
 	body, err := client.Get().AbsPath("/debug/extensions").Do(ctx).Raw()
 	if err != nil {
-		return fmt.Errorf("ask for extensions: %w", err)
+		return fmt.Errorf("get extensions: %w", err)
 	}
 	var view extension.View
 	if err := json.Unmarshal(body, &view); err != nil {

@@ -57,9 +57,9 @@ func checkStore(ctx context.Context, p Program, dir string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Out, "%s is sound: %d keys, %d bytes, revision %d, history from %d\n", dir, r.Keys, r.Bytes, r.Revision, r.Compacted)
+	fmt.Fprintf(p.Out, "%s is intact: %d keys, %d bytes, revision %d, history from %d\n", dir, r.Keys, r.Bytes, r.Revision, r.Compacted)
 	if r.Torn > 0 {
-		fmt.Fprintf(p.Out, "%d bytes that a crash left at the log's end will be cut off when the store is opened; none of them was acknowledged\n", r.Torn)
+		fmt.Fprintf(p.Out, "The next start removes %d bytes that a crash left at the end of the log; none of them was acknowledged\n", r.Torn)
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func backupStore(ctx context.Context, p Program, dir, file string) error {
 	if err != nil {
 		return fmt.Errorf("write backup: %w", err)
 	}
-	fmt.Fprintf(p.Out, "%s holds the store as of revision %d\n", file, revision)
+	fmt.Fprintf(p.Out, "%s contains the store at revision %d\n", file, revision)
 	return nil
 }
 

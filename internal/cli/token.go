@@ -177,7 +177,8 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 		signed, cancel := context.WithTimeout(ctx, signedWithin)
 		defer cancel()
 		if err := bootstraptoken.AwaitSignature(signed, t.client, t.entry.ID); err != nil {
-			fmt.Fprintf(t.Err, "mortise: the token exists, but no controller has signed %s with it: nodes need --ca-file\n", bootstraptoken.InfoName)
+			fmt.Fprintf(t.Err,
+				"mortise: the token exists, but the controller has not signed %s with it: nodes need --ca-file\n", bootstraptoken.InfoName)
 		}
 	}
 	if !t.join {

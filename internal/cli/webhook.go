@@ -67,7 +67,7 @@ func runWebhook(ctx context.Context, p Program, args []string) int {
 	var target *url.URL
 	switch {
 	case o.restore && (o.url != "" || o.certDir != "" || o.calls):
-		fmt.Fprintln(p.Err, "mortise webhook: --restore goes without --url, --cert-dir and --calls")
+		fmt.Fprintln(p.Err, "mortise webhook: --restore excludes --url, --cert-dir and --calls")
 		return 2
 	case !o.restore:
 		var err error

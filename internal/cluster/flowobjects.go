@@ -76,7 +76,7 @@ func (b *bootstrapper) repairPriorityLevel(ctx context.Context, want, is *flowco
 	return later(err)
 }
 
-// later takes a conflict for nothing: whoever was faster has made another repair due.
+// later ignores a conflict: the other writer has caused another repair.
 func later(err error) error {
 	if apierrors.IsConflict(err) {
 		return nil

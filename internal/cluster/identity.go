@@ -25,8 +25,8 @@ import (
 // So roles bind them, the Node authorizer and NodeRestriction narrow nodes, and audit and flow control tell them apart.
 // The server itself is system:apiserver, an administrator.
 //
-// Roles bind where RBAC decides. A server that is told to decide in other ways knows nothing of components: there they
-// are administrators too, under their names, since a cluster that comes as one has to work as one.
+// RBAC binds the roles. With other authorizers, which do not know the components, they are administrators under their
+// names, since a cluster that is started as one must work as one.
 
 // components makes the client configurations of the components of this process.
 type components struct {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/node"
 )
@@ -68,11 +68,11 @@ func (s *settings) connectNodes(
 			return nil, err
 		}
 	}
-	var addresses *uplink.Addresses
+	var addresses *nodeaddress.Addresses
 	if texts := forPods.texts(); len(texts) > 0 {
-		addresses = uplink.Fixed(texts...)
+		addresses = nodeaddress.Fixed(texts...)
 	} else if address := l.Addr().(*net.TCPAddr).IP; !address.IsUnspecified() {
-		addresses = uplink.Fixed(node.Reachable(address.String(), plan.PodCIDRs)...)
+		addresses = nodeaddress.Fixed(node.Reachable(address.String(), plan.PodCIDRs)...)
 	} else {
 		var err error
 		if addresses, err = plan.FindAddresses(ctx, ""); err != nil {
@@ -135,7 +135,7 @@ func (s *settings) ensureDNS(ctx context.Context, plan *node.Plan, self componen
 		return
 	}
 	if _, _, err := dns.Ensure(ctx, self.ownClient(), s.serviceCIDRs); err != nil {
-		s.Logger.Error("nodes that join have no cluster DNS", "error", err)
+		s.Logger.Error("Could not publish the cluster DNS for joining nodes", "error", err)
 	}
 }
 

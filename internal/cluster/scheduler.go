@@ -58,7 +58,7 @@ func readScheduling(ctx context.Context, c *settings) (s scheduling, err error) 
 		return slices.ContainsFunc(s.plugins, func(r profile.Registration) bool { return r.Name == name })
 	})
 	for _, w := range append(warnings, s.configuration.Unheeded()...) {
-		c.Logger.Warn("scheduler configuration", "file", file, "warning", w)
+		c.Logger.Warn("Warning in the KubeSchedulerConfiguration", "file", file, "warning", w)
 	}
 	if err := scheduler.Check(ctx, s.configuration, s.plugins, own); err != nil {
 		return s, fmt.Errorf("check scheduler configuration %s: %w", file, err)

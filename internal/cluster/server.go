@@ -127,7 +127,7 @@ func makeObjects(ctx context.Context, a *assembly) error {
 		return err
 	}
 	b.keep(objects)
-	maps := &mapKeeper{server: a.server, self: a.self(), trusts: trusts}
+	maps := &configMapPublisher{server: a.server, self: a.self(), trusts: trusts}
 	look := maps.keepAll(ctx, found, &a.authentication.settings, a.encryption, a.background)
 	a.background.Go(ctx, func(ctx context.Context) { b.stay(ctx, identity(hostname), look) })
 	close(a.bootstrapped)

@@ -120,7 +120,7 @@ func unite(a, b []byte, now time.Time) ([]byte, error) {
 }
 
 // publishTrusts writes them where they are not there.
-func (k *mapKeeper) publishTrusts(ctx context.Context) (time.Duration, error) {
+func (k *configMapPublisher) publishTrusts(ctx context.Context) (time.Duration, error) {
 	return 0, k.writeMap(ctx, bootstrap.AuthenticationName, func(has map[string]string) (map[string]string, error) {
 		return k.trusts().combine(has, time.Now())
 	})

@@ -40,7 +40,7 @@ type Options struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 
 	Logger *slog.Logger
-	// Leader is told whether this process holds the Lease: whenever that changes, and once when another turns out to.
+	// Leader is called with whether this process holds the Lease: at each change, and once when another process holds it.
 	Leader func(bool)
 }
 

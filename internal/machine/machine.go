@@ -52,7 +52,7 @@ type Options struct {
 	NoImages bool
 	// CNIConfDir is where the started containerd reads network configurations; default /etc/cni/net.d.
 	CNIConfDir string
-	// Progress is told, a line at a time, of each step that takes more than a second; nil: nobody is.
+	// Progress receives a line for each step that takes more than a second; nil discards them.
 	Progress io.Writer
 }
 
@@ -101,7 +101,7 @@ func arrange(ctx context.Context, o Options) (string, error) {
 		if !o.Private && Answers(ctx, HostSocket) == nil {
 			return HostSocket, nil
 		}
-		return "", fmt.Errorf("prepare machine: real containers need root (or a CRI socket that answers; --node simulated needs neither)")
+		return "", fmt.Errorf("prepare machine: real containers need root, or a CRI socket that answers; --node simulated needs neither")
 	}
 	if err := install(ctx, o); err != nil {
 		return "", err
@@ -139,7 +139,7 @@ func loadImages(ctx context.Context, socket string) error {
 	return r.Alias(ctx, images.Pause, sandbox)
 }
 
-// step runs f and says so when it takes more than a second.
+// step runs f and reports it when it takes more than a second.
 func step(w io.Writer, what string, f func() error) error {
 	if w == nil {
 		return f()

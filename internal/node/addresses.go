@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 )
 
 // nodeAddresses reads where others reach a node: one address, or one of each IP family behind a comma; none of the empty text.
@@ -32,8 +32,8 @@ func nodeAddresses(text string) (out []netip.Addr, err error) {
 }
 
 // FindAddresses finds where others reach the node: at the address by which it sends to a server, or to the world. It may change.
-func (p *Plan) FindAddresses(ctx context.Context, server string) (*uplink.Addresses, error) {
-	addresses, err := uplink.Find(ctx, uplink.Options{
+func (p *Plan) FindAddresses(ctx context.Context, server string) (*nodeaddress.Addresses, error) {
+	addresses, err := nodeaddress.Find(ctx, nodeaddress.Options{
 		Server: server, Both: len(p.PodCIDRs) == 2, Pods: p.PodCIDRs, Services: p.ServiceCIDRs, Logger: p.Logger.With("part", "node"),
 	})
 	if err != nil {

@@ -60,15 +60,15 @@ func checkKubelet(o *Options) (*kubelet, error) {
 	}
 	if config.ContainerRuntimeEndpoint != "" {
 		if o.CRISocket != "" && o.CRISocket != config.ContainerRuntimeEndpoint {
-			return nil, errors.New("--cri-socket and containerRuntimeEndpoint of the kubelet configuration say different things")
+			return nil, errors.New("--cri-socket and containerRuntimeEndpoint of the KubeletConfiguration differ")
 		}
 		o.CRISocket = config.ContainerRuntimeEndpoint
 	}
 	for _, path := range skipped {
-		o.Logger.Info("kubelet configuration", "file", path, "skipped", "its name does not end in .conf")
+		o.Logger.Info("Skipped a file of the KubeletConfiguration directory, because its name does not end in .conf", "file", path)
 	}
 	for _, text := range kubeletconfig.Unheeded(config) {
-		o.Logger.Warn("kubelet configuration", "file", file, "warning", text)
+		o.Logger.Warn("Warning in the KubeletConfiguration", "file", file, "warning", text)
 	}
 	return k, nil
 }

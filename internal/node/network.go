@@ -116,7 +116,7 @@ func (w *networking) runDNS(ctx context.Context) (clusterDNS []string, err error
 	}
 	addresses, ours, err := dns.Ensure(ctx, client, w.plan.ServiceCIDRs)
 	if err != nil {
-		w.log.Error("pods ask the DNS of the machine alone", "error", err)
+		w.log.Error("Pods use the DNS servers of the machine, not the cluster DNS", "error", err)
 	}
 	for _, a := range addresses {
 		clusterDNS = append(clusterDNS, a.String())
@@ -126,7 +126,7 @@ func (w *networking) runDNS(ctx context.Context) (clusterDNS []string, err error
 			return again(ctx, func() error {
 				return dns.Run(ctx, dns.Options{Informers: w.caches, Addresses: addresses, Logger: w.log})
 			}, func(err error) {
-				w.log.Error("cluster DNS does not answer on this node", "error", err, "again", networkRetry)
+				w.log.Error("Could not serve the cluster DNS on this node, retrying", "error", err, "again", networkRetry)
 			})
 		})
 	}
@@ -143,7 +143,7 @@ func (w *networking) runRoutes(ctx context.Context) (mtu int) {
 			mtu, err = routes.TunnelMTU(at.Unmap())
 		}
 		if err != nil {
-			w.log.Error("pods' packets may be too large for the tunnel to other nodes", "error", err)
+			w.log.Error("Could not limit the MTU of pods, so that their packets may be too large for the tunnel to other nodes", "error", err)
 		}
 	}
 	w.parts.Run(ctx, "routes to other nodes", func(ctx context.Context) error {
@@ -169,7 +169,7 @@ func (r *ruler) choose(ctx context.Context) error {
 	return r.without
 }
 
-// ref is the backend as an extension: that which is, or would be.
+// ref is the backend in use, or the one to be used, as an extension.
 func (r *ruler) ref() extension.Ref {
 	return extension.Ref{Point: extension.NetworkPlugin, Name: cmp.Or(string(r.backend), r.mode, string(netfilter.NFTables))}
 }
@@ -204,7 +204,7 @@ func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 			return x, err
 		}
 		if err := proxy.Bridge(ctx); err != nil {
-			rules.log.Warn("pods of this node are masqueraded to each other when they call Services", "error", err)
+			rules.log.Warn("Could not turn on bridge-nf-call, so that pods that call pods of this node by Services are masqueraded", "error", err)
 		} else {
 			options.Bridged = true
 		}
@@ -213,15 +213,15 @@ func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 				if err := booked(rules.choose); err != nil {
 					return err
 				}
-				if now := rules.ref(); now != before {
+				if chosen := rules.ref(); chosen != before {
 					ledger.Unregister(before)
-					ledger.Register(now, by)
+					ledger.Register(chosen, by)
 				}
 			}
 			options.Backend = rules.backend
 			return proxy.Run(ctx, options)
 		}, func(err error) {
-			rules.log.Error("Services do not work on this node", "error", err, "again", networkRetry)
+			rules.log.Error("Could not run the service proxy on this node, retrying", "error", err, "again", networkRetry)
 		})
 	})
 	return nil
@@ -232,14 +232,14 @@ func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 func (w *networking) runGateway(ctx context.Context, rules ruler) (masqueraded bool) {
 	log, pods := rules.log, w.plan.PodCIDRs
 	if err := gateway.Forward(pods); err != nil {
-		log.Error("this node sends nothing on to its pods", "error", err)
+		log.Error("Could not turn on IP forwarding, so that pods of this node are out of reach", "error", err)
 	}
 	err := rules.without
 	if err == nil {
 		err = gateway.Write(ctx, rules.backend, pods)
 	}
 	if err != nil {
-		log.Warn("pods of other nodes see this node where its pods call", "error", err)
+		log.Warn("Could not write the pod gateway's rules, so that pods of other nodes see this node as client, not its pods", "error", err)
 		return false
 	}
 	w.parts.Run(ctx, "pods' gateway", func(ctx context.Context) error {

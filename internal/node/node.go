@@ -26,10 +26,10 @@ import (
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/proxyconfig"
 	"github.com/mortise-dev/mortise/internal/agent/server"
 	"github.com/mortise-dev/mortise/internal/agent/simulated"
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 	"github.com/mortise-dev/mortise/internal/machine"
@@ -134,7 +134,7 @@ func (p *Plan) findRuntime(ctx context.Context) error {
 		}
 	}
 	if p.Mode == CRI {
-		return fmt.Errorf("node cri: %s; `mortise machine prepare` (as root) arranges for one", reason)
+		return fmt.Errorf("node cri: %s; `mortise machine prepare` (as root) installs and starts one", reason)
 	}
 	p.Mode, p.Text = Simulated, fmt.Sprintf("simulated (%s)", reason)
 	return nil
@@ -143,9 +143,9 @@ func (p *Plan) findRuntime(ctx context.Context) error {
 // Connection says how a node and the API server reach each other.
 type Connection struct {
 	Name      string
-	Addresses *uplink.Addresses // at which others reach the node: the first, and of pods with two IP families the other's
-	ClientCAs *x509.CertPool    // of clients of the node's API
-	Serving   *tls.Config       // of the node's API
+	Addresses *nodeaddress.Addresses // at which others reach the node: the first, and of pods with two IP families the other's
+	ClientCAs *x509.CertPool         // of clients of the node's API
+	Serving   *tls.Config            // of the node's API
 
 	Config  *rest.Config // as the node
 	Network *rest.Config // for what the proxy and the DNS follow
@@ -172,7 +172,7 @@ func (c *Connection) Serve(sign func(hosts ...string) (tls.Certificate, error), 
 	c.ServeBy(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return current.Load(), nil })
 	c.Addresses.Tell(func() {
 		if err := renew(); err != nil {
-			log.Error("the node's certificate has its former addresses", "error", err)
+			log.Error("Could not issue the node's serving certificate for its new addresses, keeping the previous one", "error", err)
 		}
 	})
 	return nil

@@ -26,7 +26,7 @@ func (p *Plan) checkSimulated() error {
 	case p.Mode != Simulated:
 		return fmt.Errorf("--simulated-nodes: the node is %s, not simulated", p.Mode)
 	case p.Count > 1:
-		return errors.New("--simulated-nodes says how many nodes there are, and --nodes does so too")
+		return errors.New("--simulated-nodes and --nodes exclude each other")
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {

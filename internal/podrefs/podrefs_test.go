@@ -64,8 +64,8 @@ func tables() map[string]Kind {
 	return out
 }
 
-func paths[T any](into map[string]Kind, prefix string, places []place[T]) {
-	for _, p := range places {
+func paths[T any](into map[string]Kind, prefix string, references []reference[T]) {
+	for _, p := range references {
 		into[prefix+p.path] = p.kind
 	}
 }

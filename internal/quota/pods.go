@@ -256,10 +256,10 @@ func Overdue(pod *corev1.Pod) (time.Time, bool) {
 }
 
 // PodReleases says whether an update of a pod may have given back what only the controller counts down.
-func PodReleases(before, now *corev1.Pod, at time.Time) bool {
-	return terminating(before) != terminating(now) || active(before, at) && !active(now, at) ||
-		resized(before.Status.ContainerStatuses, now.Status.ContainerStatuses) ||
-		resized(before.Status.InitContainerStatuses, now.Status.InitContainerStatuses)
+func PodReleases(before, updated *corev1.Pod, at time.Time) bool {
+	return terminating(before) != terminating(updated) || active(before, at) && !active(updated, at) ||
+		resized(before.Status.ContainerStatuses, updated.Status.ContainerStatuses) ||
+		resized(before.Status.InitContainerStatuses, updated.Status.InitContainerStatuses)
 }
 
 func resized(before, now []corev1.ContainerStatus) bool {

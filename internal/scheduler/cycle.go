@@ -238,7 +238,7 @@ func (a *attempt) tryToBind(ctx context.Context) error {
 	return st.AsError()
 }
 
-// preBind lets the PreBind plug-ins work. Whoever preempts the pod meanwhile calls them off.
+// preBind runs the PreBind plug-ins. Preempting the pod meanwhile cancels them.
 func (a *attempt) preBind(ctx context.Context, flight *fwk.Status) *fwk.Status {
 	if !flight.IsSuccess() {
 		return nil // there is nothing to do

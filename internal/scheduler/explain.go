@@ -27,7 +27,7 @@ func (a *attempt) noted(began time.Time, took time.Duration, node string) {
 		Time: began, Took: took, Cycle: a.cycle, Attempt: a.item.GetAttempts(), Profile: a.profile.Name(),
 		Account: a.core.Account(), Outcome: trace.OutcomeBinding, Node: node,
 	}
-	if node != "" { // of the others it is told how they fail
+	if node != "" { // for the others it is recorded how they fail
 		a.options.Decisions.Add(a.note)
 	}
 }

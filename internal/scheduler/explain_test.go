@@ -96,7 +96,7 @@ func TestDecisionsAreExplained(t *testing.T) {
 		t.Errorf("place of a gated pod is %+v", got.Place)
 	}
 	addPod(t, c, "foreign", "1", func(s *corev1.PodSpec) { s.SchedulerName = "somebody-else" })
-	if _, err := ask(t, c, "foreign"); err == nil || !strings.Contains(err.Error(), "its scheduler is to be somebody-else") {
+	if _, err := ask(t, c, "foreign"); err == nil || !strings.Contains(err.Error(), "the pod names the scheduler somebody-else") {
 		t.Errorf("of another scheduler's pod: %v", err)
 	}
 	if _, err := ask(t, c, "nosuch"); err == nil || !strings.Contains(err.Error(), `pods \"nosuch\" not found`) {
@@ -163,7 +163,7 @@ func TestWhoMayAskForDecisions(t *testing.T) {
 	}
 	for query, want := range map[string]string{
 		"scheduling=perhaps":                                      "neither true nor false",
-		"scheduling=true&namespace=default":                       "its namespace and name are wanted",
+		"scheduling=true&namespace=default":                       "need the namespace and name of a pod",
 		"scheduling=true&namespace=a&name=b&resource=deployments": "pods alone are scheduled",
 		"scheduling=true&namespace=a&name=b&field=spec":           "about a pod, not about a write or a field",
 	} {

@@ -109,8 +109,8 @@ func Run(ctx context.Context, o Options) error {
 	return run(ctx, o, client, clientset)
 }
 
-// connect heeds what the configuration itself says of its connection. The scheduler is part of the server, so that what
-// kube-scheduler does unless told otherwise, to hold itself back, would be of no use.
+// connect applies the configuration's clientConnection. The scheduler is part of the server, so that kube-scheduler's
+// default rate limits would be of no use.
 func (o *Options) connect(client *rest.Config) {
 	w := o.Configuration.Written.ClientConnection
 	if w.QPS != 0 {

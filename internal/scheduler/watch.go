@@ -17,7 +17,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// everything is what a plug-in is told of that does not say what may help the pods that it rejects.
+// everything is the list of events for a plug-in that does not name those that may make its rejected pods schedulable.
 var everything = [...]fwk.EventResource{
 	fwk.PersistentVolume, fwk.PersistentVolumeClaim, fwk.CSINode, fwk.CSIDriver, fwk.CSIStorageCapacity, fwk.StorageClass,
 	fwk.ResourceClaim, fwk.DeviceClass,

@@ -22,8 +22,8 @@ func Of(c *x509.Certificate) string {
 	return "sha256/" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// Published is what a node publishes that serves as config says. It is empty while it has no certificate, and when the authority of its
-// clients, which is the cluster's, has signed the one that it has: whoever calls it knows it without.
+// Published is the key that a node with this config publishes. It is empty while the node has no certificate, and when its
+// clients' CA, the cluster's, has signed the certificate: clients then verify it without.
 func Published(config *tls.Config) string {
 	leaf, more := served(config)
 	if leaf == nil {

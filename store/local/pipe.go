@@ -9,8 +9,8 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// pipe is a [replayer] that passes on what it is told to another, in a goroutine of its own: one core reads and decodes
-// while the other builds the index.
+// pipe is a [replayer] that passes the replay on to another in a goroutine of its own: one core reads and decodes while the
+// other builds the index.
 type pipe struct {
 	filling *stretch
 	full    chan *stretch

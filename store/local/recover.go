@@ -52,7 +52,7 @@ func corrupt(dir, name string, offset int64, cause error) error {
 	return fmt.Errorf("read %s at offset %d: %w: %w", filepath.Join(dir, name), offset, store.ErrCorrupt, cause)
 }
 
-// replayer is told what a directory holds, oldest first.
+// replayer receives the contents of a directory, oldest first.
 type replayer interface {
 	begin(revision int64)
 	load(r *store.Record)

@@ -118,8 +118,8 @@ func Turn(obj metav1.Object, name string) bool {
 	return err == nil && i != nil && i.Result == nil && len(i.Pending) > 0 && i.Pending[0].Name == name
 }
 
-// Finish takes the initializer of that name off an object that waits for it next. Whoever updates the object then has
-// initialised it.
+// Finish removes the initializer name, the next of the object's list, from it. The caller then updates the object, which
+// has passed that initializer.
 func Finish(obj metav1.Object, name string) error {
 	i, err := InitializersOf(obj)
 	if err != nil {
@@ -134,8 +134,8 @@ func Finish(obj metav1.Object, name string) error {
 	return SetInitializers(obj, i)
 }
 
-// Reject writes into an object that waits for the initializer of that name next why it must not be. Whoever updates the object
-// then has it deleted, and who wanted to create it is answered with the code, reason and message.
+// Reject records in an object, whose next initializer is name, why it is rejected. When the caller updates the object, the
+// server deletes it and responds to the waiting create with the code, reason and message.
 func Reject(obj metav1.Object, name string, code int32, reason metav1.StatusReason, message string) error {
 	i, err := InitializersOf(obj)
 	if err != nil {
@@ -172,5 +172,5 @@ func (s seeing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(r)
 }
 
-// WrappedRoundTripper is what is wrapped, for those who look for it.
+// WrappedRoundTripper returns the wrapped transport, for callers that unwrap transports.
 func (s seeing) WrappedRoundTripper() http.RoundTripper { return s.next }

@@ -28,7 +28,7 @@ import (
 // exists only alone.
 const FileName = "10-mortise.conflist"
 
-// DefaultDir is where runtimes look for configurations unless they are told otherwise.
+// DefaultDir is the default configuration directory of runtimes.
 const DefaultDir = "/etc/cni/net.d"
 
 // DefaultBridge is the network device that pods are plugged into.

@@ -52,7 +52,7 @@ func Up(link netlink.Link, addresses []netip.Addr) error {
 			address.Flags = unix.IFA_F_NODAD // nobody else is there who could have it
 		}
 		if err := netlink.AddrReplace(link, address); err != nil {
-			return fmt.Errorf("give address %s to %s: %w", a, name, err)
+			return fmt.Errorf("add address %s to %s: %w", a, name, err)
 		}
 	}
 	return nil

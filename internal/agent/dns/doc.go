@@ -13,8 +13,8 @@
 //	device.go    the network device that has the cluster DNS address on this node
 //	service.go   the Service kube-dns, which keeps that address
 //
-// Pods ask the address of the Service kube-dns. Each node has that address itself, on a device of its own, as node-local
-// DNS caches do: a question never leaves the node, and needs no rule of the service proxy. The Service says so by the label
-// service.kubernetes.io/service-proxy-name. Whoever wants another DNS there replaces the Service by one without the label:
-// then the proxy sends the address to its endpoints.
+// Pods query the address of the Service kube-dns. Each node has that address itself, on a device of its own, as node-local
+// DNS caches do: a query never leaves the node, and needs no rule of the service proxy, which the Service's label
+// service.kubernetes.io/service-proxy-name excludes. To use another DNS, replace the Service by one without the label: then
+// the proxy forwards the address to its endpoints.
 package dns

@@ -26,7 +26,7 @@ const (
 )
 
 var (
-	errBusy    = errors.New("too many questions at once")
+	errBusy    = errors.New("too many concurrent queries")
 	errNowhere = errors.New("no resolver to ask")
 )
 
@@ -38,8 +38,8 @@ type question struct {
 	cd     bool
 }
 
-// forwarder asks the machine's resolvers. Whoever asks what is being asked already waits for that answer: so a resolver that
-// asks us back what we asked it is not asked again, and a loop ends by its timeout.
+// forwarder queries the machine's resolvers. A query that is already in flight is not sent again, but waits for its answer:
+// so a resolver that forwards our query back to us does not cause another, and a loop ends by its timeout.
 type forwarder struct {
 	servers func() []string // host:port, none of which is us
 	clock   clock.PassiveClock

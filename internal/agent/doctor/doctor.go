@@ -134,7 +134,7 @@ func mend(ctx context.Context, found []Finding) {
 			continue
 		}
 		if err := f.fix(ctx); err != nil {
-			f.What += "; it stays: " + err.Error()
+			f.What += "; could not fix it: " + err.Error()
 			continue
 		}
 		f.State, f.Do = Fixed, ""
@@ -152,11 +152,11 @@ func (e *examination) oldFile(path string) bool {
 
 // unread is the finding of what could not be looked at.
 func unread(what string, err error) Finding {
-	return Finding{State: Note, What: fmt.Sprintf("%s not looked at: %v", what, err)}
+	return Finding{State: Note, What: fmt.Sprintf("could not check %s: %v", what, err)}
 }
 
 // errNoRuntime keeps checks from taking everything for left over.
-var errNoRuntime = errors.New("the runtime does not tell which pods there are")
+var errNoRuntime = errors.New("the runtime does not list its pods")
 
 // locked says whether a process holds the lock of a data directory.
 func locked(path string) bool {

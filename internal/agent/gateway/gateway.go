@@ -41,7 +41,7 @@ const (
 	retry = 30 * time.Second
 )
 
-// Options say for whom. Pods is required.
+// Options configure the gateway. Pods is required.
 type Options struct {
 	Pods    []netip.Prefix    // the ranges of all pods of the cluster
 	Backend netfilter.Backend // empty: nftables
@@ -76,7 +76,7 @@ func Forward(pods []netip.Prefix) error {
 			path = "/proc/sys/net/ipv6/conf/all/forwarding"
 		}
 		if err := os.WriteFile(path, []byte("1"), 0o644); err != nil {
-			errs = append(errs, fmt.Errorf("let the kernel forward %s: %w", f.match, err))
+			errs = append(errs, fmt.Errorf("turn on IP forwarding of %s: %w", f.match, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -194,7 +194,7 @@ func Run(ctx context.Context, o Options) error {
 		o.clearOther = func(ctx context.Context) error { return clearOther(ctx, o.Backend) }
 	}
 	if err := o.clearOther(ctx); err != nil && ctx.Err() == nil {
-		o.Logger.Warn("pods' gateway: rules of another backend may be left", "error", err)
+		o.Logger.Warn("Could not remove the pod gateway's rules of another backend", "error", err)
 	}
 	again := o.Clock.NewTimer(wholeAfter)
 	defer again.Stop()
@@ -206,7 +206,7 @@ func Run(ctx context.Context, o Options) error {
 		}
 		next := wholeAfter
 		if err := o.write(ctx, o.Pods); err != nil && ctx.Err() == nil {
-			o.Logger.Error("what pods send out of the cluster may not come back", "error", err, "again", retry)
+			o.Logger.Error("Could not write the pod gateway's rules, retrying", "error", err, "again", retry)
 			next = retry
 		}
 		again.Reset(next)

@@ -84,7 +84,7 @@ func (t *Table) unused() []*record {
 func (t *Table) Old(now time.Time, s Settings) []Image {
 	var out []Image
 	if s.MaxAge <= 0 || now.Sub(t.since) < s.MaxAge {
-		return nil // nobody knows what was before
+		return nil // the previous state is unknown
 	}
 	for _, r := range t.unused() {
 		if now.Sub(later(r.used, r.first)) > s.MaxAge {

@@ -98,7 +98,7 @@ func (m *Manager) Collector() prometheus.Collector {
 	return &recordCollector{
 		manager: m,
 		checks: prometheus.NewDesc(name("image_mustpull_checks_total"),
-			"How often it was checked whether a pod has to pull an image that is there", []string{"result"}, nil),
+			"Number of checks whether a pod must pull an image that is on the node", []string{"result"}, nil),
 		intents: prometheus.NewDesc(name("ondisk_pullintents"), "Pulls that are under way, or were cut off, by the node's records", nil, nil),
 		pulled:  prometheus.NewDesc(name("ondisk_pulledrecords"), "Pulled images, by the node's records", nil, nil),
 	}

@@ -74,7 +74,7 @@ func (o *Options) check() error {
 	}
 	for _, h := range o.Hashes {
 		if err := bootstraptoken.CheckHash(h); err != nil {
-			return fmt.Errorf("hash of the authority: %w", err)
+			return fmt.Errorf("parse --ca-cert-hash: %w", err)
 		}
 	}
 	return nil
@@ -84,9 +84,9 @@ func (o *Options) check() error {
 func (o *Options) first(ctx context.Context) (*Identity, error) {
 	switch {
 	case o.Server == "":
-		return nil, fmt.Errorf("this machine is no node yet (nothing in %s): a server to join is needed, and a token", o.Dir)
+		return nil, fmt.Errorf("this machine is not a node yet (%s is empty): set --join and --token", o.Dir)
 	case o.Token == "":
-		return nil, fmt.Errorf("this machine is no node yet (nothing in %s): joining takes a token; `mortise token create` makes one", o.Dir)
+		return nil, fmt.Errorf("this machine is not a node yet (%s is empty): set --token; `mortise token create` creates one", o.Dir)
 	}
 	authorities, err := o.discover(ctx)
 	if err != nil {
@@ -112,14 +112,14 @@ func (o *Options) again(ctx context.Context, i *Identity) (*Identity, error) {
 	default:
 		name, ok := strings.CutPrefix(certificate.Leaf.Subject.CommonName, userPrefix)
 		if !ok {
-			return nil, fmt.Errorf("the certificate in %s is of %q, which is no node", o.Dir, certificate.Leaf.Subject.CommonName)
+			return nil, fmt.Errorf("the certificate in %s is for %q, not for a node", o.Dir, certificate.Leaf.Subject.CommonName)
 		}
 		if o.Name != "" && o.Name != name {
 			return nil, fmt.Errorf("this machine is the node %s already; to join as %s, remove %s first", name, o.Name, o.Dir)
 		}
 		i.Name = name
 		if end := certificate.Leaf.NotAfter; time.Now().After(end) {
-			ended = fmt.Errorf("the node's certificate ended at %s", end.Format(time.RFC3339))
+			ended = fmt.Errorf("the node's certificate expired at %s", end.Format(time.RFC3339))
 		}
 	}
 	if ended == nil {
@@ -127,9 +127,9 @@ func (o *Options) again(ctx context.Context, i *Identity) (*Identity, error) {
 		return i, nil
 	}
 	if o.Token == "" {
-		return nil, fmt.Errorf("%w: a token is needed to join again", ended)
+		return nil, fmt.Errorf("%w: set --token to join again", ended)
 	}
-	o.Logger.Warn("joining again", "reason", ended)
+	o.Logger.Warn("Joining the cluster again", "reason", ended)
 	i.Name = cmp.Or(i.Name, o.Name, o.Hostname)
 	return i, o.obtain(ctx, i)
 }

@@ -32,7 +32,7 @@ import (
 type Identity struct {
 	Name        string
 	Server      string
-	Authorities []byte // of the server's certificate, and of those who call the node; PEM
+	Authorities []byte // of the server's certificate, and of the node's clients; PEM
 
 	dir     string
 	log     *slog.Logger
@@ -49,11 +49,12 @@ func (i *Identity) use(c *tls.Certificate) { i.current.Store(c) }
 // take them for that one's, which expires.
 func (i *Identity) renew(c *tls.Certificate) {
 	i.use(c)
-	i.log.Info("the node's certificate was replaced", "until", c.Leaf.NotAfter)
+	i.log.Info("Rotated the node's client certificate", "until", c.Leaf.NotAfter)
 	i.Reconnect()
 }
 
-// Reconnect ends all connections to the server: the address that they were made from is not the node's any more, and nobody would say so.
+// Reconnect closes all connections to the server: their source address does not belong to the node any more, which no
+// packet would reveal.
 func (i *Identity) Reconnect() {
 	if d := i.dialer.Load(); d != nil {
 		d.CloseAll()
@@ -90,7 +91,7 @@ func (i *Identity) manager(ctx context.Context, client kubernetes.Interface, c c
 	c.ClientsetFn = func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil }
 	m, err := certificate.NewManager(&c)
 	if err != nil {
-		return nil, fmt.Errorf("look after the node's certificate: %w", err)
+		return nil, fmt.Errorf("rotate the node's certificate: %w", err)
 	}
 	return m, nil
 }

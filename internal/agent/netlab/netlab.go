@@ -234,7 +234,8 @@ func (h *Host) accept(at string, answer func(net.Conn)) error {
 	return nil
 }
 
-// Call asks such a server, and returns what it said: who it is, and whom it sees.
+// Call connects to such a server, and returns its answer: the server's name, and the client's address as the server sees
+// it.
 func (h *Host) Call(ctx context.Context, network, to string) (server, seen string, err error) {
 	err = h.Try(func() error {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, to)

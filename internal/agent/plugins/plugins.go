@@ -85,10 +85,10 @@ func Run(ctx context.Context, o Options) error {
 			return nil
 		case <-watcher.Events:
 		case err := <-watcher.Errors:
-			o.Logger.Warn("events of the plug-in directory were lost; it is read again", "dir", o.Dir, "err", err)
+			o.Logger.Warn("Lost events of the plug-in directory, reading it again", "dir", o.Dir, "err", err)
 		}
 		if err := m.look(ctx, watcher); err != nil {
-			o.Logger.Warn("read plug-in directory; the next change is waited for", "dir", o.Dir, "err", err)
+			o.Logger.Warn("Could not read the plug-in directory, waiting for its next change", "dir", o.Dir, "err", err)
 		}
 	}
 }

@@ -55,7 +55,8 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		failures: counter("sync_proxy_rules_nftables_sync_failures_total", "Transactions that failed."),
 		restores: counter("sync_proxy_rules_iptables_restore_failures_total", "Runs of iptables-restore that failed."),
 		sweeps:   counter("sync_proxy_rules_nftables_cleanup_failures_total", "Attempts to delete unused chains that failed."),
-		flows:    counter("conntrack_reconciler_deleted_entries_total", "Flows of UDP that were forgotten because their endpoint is gone."),
+		flows: counter("conntrack_reconciler_deleted_entries_total",
+			"UDP conntrack entries that were deleted because their endpoint was removed."),
 		serviceChanges: prometheus.NewCounter(prometheus.CounterOpts{
 			Subsystem: "kubeproxy", Name: "sync_proxy_rules_service_changes_total", Help: "Changes of Services.",
 		}),

@@ -70,7 +70,7 @@ type Options struct {
 	Bridged bool
 
 	Metrics *Metrics
-	Health  *Health // is told how it goes; nil: nobody is
+	Health  *Health // reports the proxy's health; nil: none
 	Logger  *slog.Logger
 	Clock   clock.WithTicker
 
@@ -366,7 +366,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 		case <-sweep:
 			sweep = nil
 			if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
-				o.Logger.Warn("services: some unused rules are left for now", "error", err)
+				o.Logger.Warn("Could not remove some unused rules of Services, retrying with the next write", "error", err)
 				sweep = o.Clock.After(retryMost)
 			}
 			continue
@@ -410,13 +410,13 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 			rested = pause
 		}
 		if err != nil {
-			o.Logger.Error("services: rules are not up to date", "error", err, "again", retry)
+			o.Logger.Error("Could not write the rules of Services, retrying", "error", err, "again", retry)
 			again, retry = o.Clock.After(retry), min(2*retry, o.SyncPeriod)
 			continue
 		}
 		retry = first
 		if all {
-			o.Logger.Debug("services: all rules written", "took", took)
+			o.Logger.Debug("Wrote all rules of Services", "took", took)
 		}
 		if sweep == nil && s.unswept() {
 			sweep = o.Clock.After(sweepAfter)
@@ -431,7 +431,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 					continue
 				}
 				if err := o.clear(ctx, other); err != nil && ctx.Err() == nil {
-					o.Logger.Warn("services: rules of another backend may be left", "backend", other, "error", err)
+					o.Logger.Warn("Could not remove the service proxy's rules of another backend", "backend", other, "error", err)
 				}
 			}
 		}

@@ -21,7 +21,8 @@ type rulebook interface {
 	plain() int
 	// replace writes everything, whatever the kernel has: what surrounds all Services, and what a delta from nothing says.
 	replace(context.Context, surroundings, *delta) error
-	// change writes a delta from what was written last. After an error nobody knows what the kernel has, and replace is next.
+	// change writes a delta from what was written last. After an error the state of the kernel is unknown, and the next
+	// call is replace.
 	change(context.Context, *delta) error
 	// unswept says whether something unused is still there, which sweep deletes a while later.
 	unswept() bool

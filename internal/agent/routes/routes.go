@@ -67,7 +67,7 @@ func wanted(self string, nodes []*corev1.Node, fits func(netip.Addr, netip.Prefi
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int {
 		switch {
-		case a.Name == self: // its own range is its own, whoever else claims it
+		case a.Name == self: // its own range is its own, even if another node claims it
 			return -1
 		case b.Name == self:
 			return 1
@@ -148,7 +148,7 @@ func Run(ctx context.Context, o Options) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("follow nodes: %w", err)
+		return fmt.Errorf("watch nodes: %w", err)
 	}
 	defer func() { _ = nodes.Informer().RemoveEventHandler(r) }() // of an informer that has stopped itself
 	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
@@ -160,7 +160,7 @@ func Run(ctx context.Context, o Options) error {
 	if err = device.Listen(ctx, loop); err == nil || ctx.Err() != nil {
 		return nil
 	}
-	o.Logger.Error("routes that the kernel drops are not made again", "error", err)
+	o.Logger.Error("Could not watch the routes of the kernel, so that removed routes are not restored at once", "error", err)
 	return loop(ctx, nil)
 }
 
@@ -196,7 +196,7 @@ func (o Options) follow(ctx context.Context, nodes corev1listers.NodeLister, cha
 		said := map[string]bool{}
 		for _, err := range errs {
 			if said[err.Error()] = true; !failed[err.Error()] {
-				o.Logger.Error("pods of another node are out of reach", "error", err, "again", retry)
+				o.Logger.Error("Could not write a route to the pods of another node, retrying", "error", err, "again", retry)
 			}
 		}
 		failed = said

@@ -107,12 +107,13 @@ func (t tunnel) apply() []error {
 	want := map[netip.Prefix]netip.Addr{}
 	for p, via := range t.remotes {
 		at := hardware(via)
-		set("lead to node "+via.String(), &netlink.Neigh{Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, IP: via.AsSlice(), HardwareAddr: at})
+		set("add forwarding entry of node "+via.String(),
+			&netlink.Neigh{Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, IP: via.AsSlice(), HardwareAddr: at})
 		family := unix.AF_INET6
 		if p.Addr().Is4() {
 			family = unix.AF_INET
 		}
-		set("name the gateway to "+p.String(), &netlink.Neigh{Family: family, IP: gateway(p).AsSlice(), HardwareAddr: at})
+		set("add neighbour entry of the gateway to "+p.String(), &netlink.Neigh{Family: family, IP: gateway(p).AsSlice(), HardwareAddr: at})
 		want[p] = gateway(p)
 	}
 	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
@@ -128,7 +129,7 @@ func (t tunnel) apply() []error {
 				n.Family, n.Flags = unix.AF_BRIDGE, netlink.NTF_SELF
 			}
 			if err := netlink.NeighDel(&n); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("forget neighbour %s: %w", n.IP, err))
+				errs = append(errs, fmt.Errorf("remove neighbour %s: %w", n.IP, err))
 			}
 		}
 	}

@@ -142,13 +142,15 @@ var cadvisorFigures = []figure{
 
 	counted("container_memory_usage_bytes", "Memory in use, with files that are cached", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Used) }),
 	counted("container_memory_max_usage_bytes", "The most memory that was in use", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Peak) }),
-	counted("container_memory_working_set_bytes", "Memory in use without files that nobody has touched lately", gauge, func(g *stats.Group) float64 { return float64(g.Memory.WorkingSet) }),
+	counted("container_memory_working_set_bytes",
+		"Memory in use without inactive files", gauge, func(g *stats.Group) float64 { return float64(g.Memory.WorkingSet) }),
 	counted("container_memory_cache", "Files that are cached, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Cache) }),
 	counted("container_memory_rss", "Memory that is no file's, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Resident) }),
 	counted("container_memory_mapped_file", "Files that are mapped, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Mapped) }),
 	counted("container_memory_kernel_usage", "Memory that the kernel uses for it, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Kernel) }),
 	counted("container_memory_total_active_file_bytes", "Cached files that were touched lately", gauge, func(g *stats.Group) float64 { return float64(g.Memory.ActiveFile) }),
-	counted("container_memory_total_inactive_file_bytes", "Cached files that nobody has touched lately", gauge, func(g *stats.Group) float64 { return float64(g.Memory.InactiveFile) }),
+	counted("container_memory_total_inactive_file_bytes",
+		"Inactive cached files", gauge, func(g *stats.Group) float64 { return float64(g.Memory.InactiveFile) }),
 	counted("container_memory_swap", "Memory that is swapped out, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Swap) }),
 	counted("container_memory_failcnt", "How often the bound of memory was met", counter, func(g *stats.Group) float64 { return float64(g.Memory.Failures) }),
 	{"container_memory_failures_total", "Pages that were not there when they were touched", counter, []string{"failure_type", "scope"}, func(e *entity) []point {
@@ -212,9 +214,12 @@ var cadvisorFigures = []figure{
 		return []point{{float64(e.group.CPU.Quota), nil}}
 	}},
 	counted("container_spec_cpu_shares", "Its share of processors where there are too few", gauge, func(g *stats.Group) float64 { return float64(g.CPU.Shares) }),
-	counted("container_spec_memory_limit_bytes", "Its bound of memory; 0 is none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Limit) }),
-	counted("container_spec_memory_reservation_limit_bytes", "Memory that it is to keep; 0 is none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SoftLimit) }),
-	counted("container_spec_memory_swap_limit_bytes", "Its bound of what may be swapped out; 0 is none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SwapLimit) }),
+	counted("container_spec_memory_limit_bytes",
+		"Memory limit; 0 means none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Limit) }),
+	counted("container_spec_memory_reservation_limit_bytes",
+		"Memory soft limit; 0 means none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SoftLimit) }),
+	counted("container_spec_memory_swap_limit_bytes",
+		"Swap limit; 0 means none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SwapLimit) }),
 }
 
 // cadvisorMetrics are what the kernel counts of the node's cgroups, and what the machine has, under cAdvisor's names.

@@ -180,7 +180,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	user, groups, err := s.authenticate(r)
 	if err != nil {
-		s.o.Logger.Debug("client refused", "remote", r.RemoteAddr, "error", err)
+		s.o.Logger.Debug("Refused a client", "remote", r.RemoteAddr, "error", err)
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 		return
 	}

@@ -65,7 +65,7 @@ func (f *fleet) beatAll(ctx context.Context) {
 		f.due.Done(name)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			f.log.Warn("simulated node has no heartbeat; it is tried again", "node", name, "error", err)
+			f.log.Warn("Could not renew the Lease of a simulated node, retrying", "node", name, "error", err)
 			f.due.AddRateLimited(name)
 		case first:
 			f.due.Forget(name)

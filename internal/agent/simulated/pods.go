@@ -110,7 +110,7 @@ func (f *fleet) podsAll(ctx context.Context) {
 		f.podQueue.Done(key)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			f.log.Warn("simulated pod not taken on; it is tried again", "pod", key, "error", err)
+			f.log.Warn("Could not start a simulated pod, retrying", "pod", key, "error", err)
 			f.podQueue.AddRateLimited(key)
 		default:
 			f.podQueue.Forget(key)

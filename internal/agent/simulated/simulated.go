@@ -5,8 +5,8 @@
 // them through their phases, but nothing runs. It needs neither root nor a container runtime, and one process holds
 // thousands of them.
 //
-// A simulated node says so: its label mortise.dev/simulated is "true", its runtime's version begins with simulated://,
-// and so do its containers' IDs; a container's log is one line that says it.
+// A simulated node is marked as such: its label mortise.dev/simulated is "true", its runtime's version and its containers'
+// IDs begin with simulated://, and a container's log is one line that tells it is simulated.
 //
 // # What a simulated container does
 //
@@ -287,7 +287,7 @@ func (f *fleet) run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer f.podQueue.ShutDown() // ends the workers, for whom the wait above is
+	defer f.podQueue.ShutDown() // ends the workers, which the wait above waits for
 	defer f.due.ShutDown()
 	wg.Go(func() { informer.Informer().RunWithContext(ctx) })
 
@@ -316,7 +316,7 @@ func (f *fleet) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	f.log.Info("simulated nodes registered", "nodes", f.own)
+	f.log.Info("Registered simulated nodes", "nodes", f.own)
 
 	serving := make(chan error, 1)
 	if f.o.Listener != nil && f.o.Serve != nil {

@@ -101,7 +101,7 @@ func (v view) line(o *corev1.PodLogOptions, w io.Writer, at time.Time, line stri
 	return err
 }
 
-// nothing is the answer to whoever wants to reach into a container.
+// nothing is the error of requests that need a container's process.
 func nothing(t podspec.Target, what string) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("pod %q is on a simulated node: there is no %s", t.Pod, what))
 }
@@ -134,7 +134,7 @@ func (v view) Stats(context.Context, stats.Options) (*stats.Usage, error) {
 // Host is what the node uses; package server asks for it where no machine is measured.
 func (v view) Host() stats.Host { return v.f.host(v.n) }
 
-// followers are those who wait for a pod's containers to end.
+// followers wait for a pod's containers to end.
 type followers struct {
 	mu    sync.Mutex
 	ended map[types.UID]chan struct{}

@@ -207,7 +207,7 @@ func (m *Manager) Mirror(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, err
 	return made, nil
 }
 
-// SourcesRead reports whether all sources have spoken: only then is a pod that nobody knows an orphan.
+// SourcesRead reports whether all sources of pods have been read: only then is an unknown pod an orphan.
 func (m *Manager) SourcesRead() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -251,7 +251,7 @@ func (m *Manager) RemoveOrphans(ctx context.Context) error {
 				continue
 			}
 			if err := m.Deleter.DeletePod(ctx, mirror); err != nil && ctx.Err() == nil {
-				m.Logger.Warn("remove mirror of a static pod", "pod", podspec.Describe(mirror), "err", err)
+				m.Logger.Warn("Could not remove the mirror of a static pod", "pod", podspec.Describe(mirror), "err", err)
 				again = m.Clock.After(retryLate)
 			}
 		}

@@ -39,7 +39,7 @@ type Options struct {
 
 	// Decode reads a manifest of a source (its path or URL).
 	Decode func(data []byte, source string, file bool) ([]*corev1.Pod, error)
-	// Set is told all pods of a source.
+	// Set is called with all pods of a source.
 	Set func(source string, pods []*corev1.Pod)
 
 	Logger *slog.Logger

@@ -35,10 +35,10 @@ func (p *page) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil && p.failed != "":
-			p.o.Logger.Info("static pods can be read again", "url", p.o.URL)
+			p.o.Logger.Info("Read static pods again after a failure", "url", p.o.URL)
 			p.failed = ""
 		case err != nil && err.Error() != p.failed:
-			p.o.Logger.Warn("read static pods", "url", p.o.URL, "err", err)
+			p.o.Logger.Warn("Could not read static pods", "url", p.o.URL, "err", err)
 			p.failed = err.Error()
 		}
 		select {

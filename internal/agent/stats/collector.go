@@ -87,7 +87,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			put(c.containers, count, state)
 		}
 	}
-	// A claim is told of once, whoever uses it.
+	// A claim is reported once, even if several pods use it.
 	told := map[[2]string]bool{}
 	for _, s := range sandboxes {
 		pod := c.provider.Pods.Spec(types.UID(s.GetMetadata().GetUid()))

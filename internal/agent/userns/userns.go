@@ -75,18 +75,18 @@ func decode(text []byte) (Range, error) {
 	return Range{First: f.UIDs[0].Host, Length: f.UIDs[0].Length}, nil
 }
 
-// Option is the range as runtimes are told of it.
+// Option is the range as a CRI option.
 func (r Range) Option() *runtimeapi.UserNamespace {
 	m := func() []*runtimeapi.IDMapping { return []*runtimeapi.IDMapping{{HostId: r.First, Length: r.Length}} }
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: m(), Gids: m()}
 }
 
-// Host is what runtimes are told of pods with the machine's users.
+// Host is the CRI option of pods in the host's user namespace.
 func Host() *runtimeapi.UserNamespace {
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
 }
 
-// Subordinate reads what getsubids says of a user who has one range of subordinate IDs.
+// Subordinate parses getsubids' output for a user with one range of subordinate IDs.
 func Subordinate(text string) (first, count uint32, err error) {
 	if strings.Count(strings.TrimSpace(text), "\n") > 0 {
 		return 0, 0, fmt.Errorf("error parsing line %q: it must contain only one line", text) // upstream's words

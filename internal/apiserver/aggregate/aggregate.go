@@ -81,7 +81,7 @@ type Options struct {
 	ForwardRedirects bool
 	// RequestTimeout is the most time that a request has which ends; 0: a minute.
 	RequestTimeout time.Duration
-	// Most is how many requests that end may be under way at one server; 0: 400. Who comes then is told to try again.
+	// Most is the maximum number of concurrent short requests to one server; 0: 400. Further requests get a 429.
 	Most  int
 	Log   *slog.Logger
 	Clock clock.WithTicker

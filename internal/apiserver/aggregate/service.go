@@ -101,7 +101,7 @@ func (s *Service) URL(path string) *url.URL {
 
 func (r reference) serverName() string { return r.name + "." + r.namespace + ".svc" }
 
-// way is how the server is reached: whom it must be, and who we are.
+// way is how the server is reached: the certificate that it must have, and ours.
 type way struct {
 	name      string
 	insecure  bool

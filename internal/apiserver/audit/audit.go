@@ -4,11 +4,11 @@
 // Package audit writes down who asked what of the API, and how it was answered, as kube-apiserver does: by a policy of
 // audit.k8s.io/v1, into a log or to a webhook.
 //
-// Every request has an identity, the Audit-ID header ([With]), taken from the client when it sends one, drawn otherwise, and
-// sent with the answer. Where there is a policy, an [Auditor] judges each request by it and makes an event of each stage that the
-// policy does not omit ([Auditor.Serve], [Auditor.Refused]). Those who answer the request add what they know to its event:
-// [Annotate], [Request], [Patch], [Status]; all of them do nothing when nobody audits. An event is encoded once (encode.go) and
-// given to each [Backend]: a log ([NewLog], [File]) or a webhook ([NewWebhook]), whose [Mode] says whether the request waits.
+// Every request has an identity, the Audit-ID header ([With]), which the client sends or the server draws, and which the
+// response returns. If there is a policy, an [Auditor] evaluates it for each request and creates an event for each stage
+// that the policy does not omit ([Auditor.Serve], [Auditor.Refused]). Handlers add what they know to the event: [Annotate],
+// [Request], [Patch], [Status]; all of them do nothing without auditing. An event is encoded once (encode.go) and given to
+// each [Backend]: a log ([NewLog], [File]) or a webhook ([NewWebhook]), whose [Mode] decides whether the request waits.
 //
 // # Concurrency and bounds
 //

@@ -168,7 +168,7 @@ func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.At
 func (a *Auditor) complete(t *tap) {
 	if t.copies {
 		if body, err := answered(t.Header(), t.body); err != nil {
-			a.log.ErrorContext(t.ctx, "read an answer for its audit event", "error", err)
+			a.log.ErrorContext(t.ctx, "Could not decode a response for its audit event", "error", err)
 		} else if body != nil {
 			if t.bare {
 				body = withoutManagedFields(body)

@@ -108,7 +108,7 @@ func (e encoder) SupportedMediaTypes() []runtime.SerializerInfo {
 func (e encoder) EncoderForVersion(runtime.Encoder, runtime.GroupVersioner) runtime.Encoder { return e }
 
 func (e encoder) DecoderToVersion(runtime.Decoder, runtime.GroupVersioner) runtime.Decoder {
-	panic("nothing is decoded for audit")
+	panic("audit decodes nothing")
 }
 
 func (e encoder) Identifier() runtime.Identifier { return "" }

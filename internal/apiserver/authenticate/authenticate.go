@@ -11,12 +11,13 @@
 //
 //	file → service account (legacy, then bound) → bootstrap → issuers of JWTs → webhook
 //
-// A request whose certificate is good and whose token nobody knows is refused, though: kube-apiserver takes no notice of that token.
+// A request with a valid certificate and an unknown token is rejected, though: kube-apiserver ignores that token.
 //
-// The first that knows the credential decides ([Authenticators.Authenticate]). One that is present and that nobody knows is an
-// error, never anonymous. Issuers and webhook are asked once in ten seconds for the same token, and once for all who come
-// with it at a time; what is decided from the store alone (service accounts, bootstrap tokens) is looked at each time, so that
-// a token ends with the commit that deletes what it is bound to. Only signatures are remembered ([Accounts]).
+// The first authenticator that knows the credential decides ([Authenticators.Authenticate]). A credential that no
+// authenticator knows is an error, never anonymous. Answers of issuers and of the webhook are cached for ten seconds by
+// token, with one call for concurrent requests; decisions from the store alone (service accounts, bootstrap tokens) are
+// made each time, so that a token ends with the commit that deletes the object it is bound to. Only signatures are cached
+// ([Accounts]).
 //
 // [Accounts] also signs the tokens of service accounts, by a key of ours or by another process ([External]), and publishes
 // the keys ([Accounts.Discovery]). [Authenticators.Run] keeps up with files that change.
@@ -46,7 +47,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// ErrUnauthorized is returned for a token that nobody knows.
+// ErrUnauthorized is the error of an unknown token.
 var ErrUnauthorized = errors.New("invalid bearer token") // upstream's words
 
 // Groups and users that authentication gives.
@@ -59,8 +60,8 @@ const (
 // Authenticator knows one kind of credential. It answers false when the request carries none that it knows.
 type Authenticator = authenticator.Request
 
-// Settings are what a server is told of authentication, read and checked. The zero value lets client certificates and
-// service-account tokens in, and everybody else as anonymous.
+// Settings are a server's authentication options, read and validated. The zero value accepts client certificates and
+// service account tokens, and authenticates all other requests as anonymous.
 type Settings struct {
 	// ServerID is the server's identity, for metrics.
 	ServerID string
@@ -204,7 +205,7 @@ func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...A
 	return a, nil
 }
 
-// forServer says to those who ask others for whom a token must be meant, where nobody has.
+// forServer gives t the server's audiences if the context has none.
 func (a *Authenticators) forServer(t authenticator.Token) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		if _, ok := authenticator.AudiencesFrom(ctx); !ok && len(a.audiences) > 0 {

@@ -46,12 +46,13 @@ type Certificate struct {
 	// Further are authorities from a file; nil: there are none.
 	Further *Bundle
 	Now     func() time.Time
-	// Own is the certificate that the server made for its administrator: it alone is not told among what is told of the user, so that
-	// objects that keep that (CertificateSigningRequests) are the same in every cluster. Nil: there is none.
+	// Own is the certificate that the server created for its administrator. Its serial number is left out of the user's
+	// extra data, so that objects that store that (CertificateSigningRequests) are the same in every cluster. Nil: there is
+	// none.
 	Own *x509.Certificate
-	// Tokens, when set, refuses a request that shows a token too that nobody knows. The certificate decides who it is all the same.
+	// Tokens, when set, rejects a request that also has an unknown token. The certificate still determines the user.
 	Tokens func(r *http.Request) error
-	// Seen, when set, is told how long each certificate lives yet.
+	// Seen, when set, is called with the remaining validity of each certificate.
 	Seen func(left time.Duration)
 }
 

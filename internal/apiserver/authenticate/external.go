@@ -157,7 +157,7 @@ func (x *External) Run(ctx context.Context, log *slog.Logger) {
 		case <-t.C:
 		}
 		if err := x.fetch(ctx); err != nil {
-			log.ErrorContext(ctx, "fetch keys of the external signer; the old ones stay", "socket", x.path, "error", err)
+			log.ErrorContext(ctx, "Could not fetch the keys of the external signer, keeping the previous ones", "socket", x.path, "error", err)
 			t.Reset(externalRetry)
 			continue
 		}

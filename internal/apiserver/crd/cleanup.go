@@ -35,7 +35,7 @@ func (r *Registry) Run(ctx context.Context, b resource.Backend) error {
 		failed := false
 		for _, name := range r.takePending() {
 			if err := r.cleanUp(ctx, b, name); err != nil && ctx.Err() == nil {
-				r.opts.Logger.Error("clean up definition", "name", name, "error", err)
+				r.opts.Logger.Error("Could not delete the objects of a CustomResourceDefinition", "name", name, "error", err)
 				r.retry(name)
 				failed = true
 			}
@@ -132,7 +132,7 @@ func (r *Registry) cleanUp(ctx context.Context, b resource.Backend, name string)
 	}
 	err = b.Delete(ctx, Resource, "", name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &d.def.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("let definition go: %w", err)
+		return fmt.Errorf("remove finalizer of definition: %w", err)
 	}
 	return nil
 }

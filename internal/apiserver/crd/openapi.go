@@ -53,7 +53,7 @@ func SchemaV2(d *resource.Descriptor, version string) *spec.Schema {
 		return nil
 	}
 	s := &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
-	// Beside unknown fields no others are told, or clients would refuse the unknown ones.
+	// If there are unknown fields, the document lists no others, or clients would reject the unknown ones.
 	if !v.shape.none && !v.shape.unknown && !v.keep {
 		s = openapiv2.ToStructuralOpenAPIV2(v.fresh().Unfold()).ToKubeOpenAPI()
 		stripDefaults(s)

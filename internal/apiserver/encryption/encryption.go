@@ -10,11 +10,11 @@
 // object's key in the store as authenticated data where a provider has such data: aesgcm and kms. What secretbox sealed opens
 // under another key as well, and aescbc notices changes by its padding alone.
 //
-// A KMS v2 plug-in ([plugin]) wraps a seed that the server draws; each object's key comes from the seed and a nonce. Reads ask
-// the plug-in once for each seed, writes never: while it is down, they go on for three minutes after its last good status. One
-// that is down when the server starts is waited for only if it seals what the server cannot come up without
-// ([Transformers.Await]): else what it seals cannot be read or written until it is there, and the health check kms-providers
-// says so.
+// A KMS v2 plug-in ([plugin]) wraps a seed that the server draws; each object's key is derived from the seed and a nonce.
+// Reads call the plug-in once for each seed, writes never: while it is down, writes continue for three minutes after its
+// last good status. When a plug-in is down at the start, the server waits for it only if it encrypts resources that the
+// start needs ([Transformers.Await]): otherwise the resources that it encrypts cannot be read or written until it responds,
+// and the health check kms-providers fails.
 //
 // # Concurrency
 //
@@ -51,7 +51,7 @@ type Options struct {
 	Reload bool
 	Ledger *extension.Ledger
 	Log    *slog.Logger
-	// ServerID is told, hashed, in metrics.
+	// ServerID appears, hashed, in metrics.
 	ServerID string
 	// Dial makes the client of a KMS plug-in, until ctx ends; nil: gRPC over its socket.
 	Dial func(ctx context.Context, endpoint string) (kmsservice.Service, error)
@@ -121,7 +121,7 @@ func (t *Transformers) Await(ctx context.Context, dispensable func(schema.GroupR
 			if p.isMet() {
 				continue
 			}
-			t.opts.Log.WarnContext(ctx, "wait for a KMS plug-in", "plugin", p.name, "resource", written(gr))
+			t.opts.Log.WarnContext(ctx, "Waiting for a KMS plug-in", "plugin", p.name, "resource", written(gr))
 			select {
 			case <-p.met:
 			case <-ctx.Done():
@@ -154,7 +154,8 @@ func (t *Transformers) Know(ds []*resource.Descriptor) {
 
 const root = "/registry/"
 
-// resource is whose a key is; whole is true if the prefix that says so is complete: all longer keys are of the same resource.
+// resource returns the resource of a key; whole is true if the key contains its whole prefix: all longer keys belong to the
+// same resource.
 func (t *Transformers) resource(key string) (gr schema.GroupResource, whole bool) {
 	rest, ok := strings.CutPrefix(key, root)
 	if !ok {

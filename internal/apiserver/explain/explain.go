@@ -359,7 +359,7 @@ func (t *Trace) contents(s Step) step {
 	return kept
 }
 
-// maxSteps is how many steps of a request are told of: of a collection that is deleted there may be any number.
+// maxSteps is the maximum number of recorded steps of a request: deleting a collection may have any number.
 const maxSteps = 1000
 
 func (t *Trace) add(s step) {

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// maxSettings is how many writes that set a field are told of.
+// maxSettings is the maximum number of reported writes that set a field.
 const maxSettings = 20
 
 // settings are the writes that changed a field of an object, the newest first.

@@ -204,7 +204,7 @@ func (f *Feed) run(ctx context.Context, w store.Watcher, seen int64) {
 func (f *Feed) reopen(ctx context.Context, err error, seen *int64) store.Watcher {
 	missed := false
 	for wait := time.Duration(0); ctx.Err() == nil && !errors.Is(err, store.ErrClosed); {
-		f.opts.Log.ErrorContext(ctx, "follow the store; it is tried again", "revision", *seen, "error", err)
+		f.opts.Log.ErrorContext(ctx, "Could not watch the store, retrying", "revision", *seen, "error", err)
 		if errors.Is(err, store.ErrCompacted) {
 			*seen, missed = f.opts.Source.Revision(), true
 		}
@@ -252,7 +252,7 @@ func (f *Feed) read(ctx context.Context, w store.Watcher, seen *int64) error {
 	}
 }
 
-// hand gives a change to those who follow its resource.
+// hand gives a change to the followers of its resource.
 func (f *Feed) hand(e *store.Event) {
 	i, exact := slices.BinarySearchFunc(f.roots, e.Key, func(r root, key string) int { return strings.Compare(r.prefix, key) })
 	if !exact {
@@ -269,11 +269,11 @@ func (f *Feed) hand(e *store.Event) {
 	c := changeAt(k, e.Key, e.Revision)
 	var undecoded error
 	if e.Record != nil {
-		forms, err := k.Forms(e.Record)
+		cached, err := k.Cached(e.Record)
 		if err != nil {
 			undecoded = err
 		} else {
-			c.Object = forms.Hub
+			c.Object = cached.Hub
 		}
 	}
 	for _, each := range f.by[r] {

@@ -56,7 +56,7 @@ type Options struct {
 	Wait time.Duration
 	// Now is the clock; nil: the real one.
 	Now func() time.Time
-	// Stored tells how many objects of a resource there are and how big they are on average; false: nobody knows.
+	// Stored returns the number of objects of a resource and their average size; false: unknown.
 	Stored func(r schema.GroupResource) (count, size int64, ok bool)
 }
 

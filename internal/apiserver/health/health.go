@@ -54,7 +54,7 @@ type Handler struct {
 	tally  tally
 }
 
-// New returns a handler of checks, which are told in their order.
+// New returns a handler of checks, which it reports in their order.
 func New(log *slog.Logger, checks ...Check) *Handler {
 	return &Handler{checks: checks, log: log, tally: newTally(checks)}
 }
@@ -136,7 +136,7 @@ func (h *Handler) ask(ctx context.Context, root Root, exclude []string) (out *by
 		if err != nil {
 			failed = true
 			fmt.Fprintf(out, "[-]%s failed: reason withheld\n", c.Name)
-			h.log.WarnContext(ctx, "health check failed", "root", root, "check", c.Name, "error", err)
+			h.log.WarnContext(ctx, "Health check failed", "root", root, "check", c.Name, "error", err)
 			continue
 		}
 		fmt.Fprintf(out, "[+]%s ok\n", c.Name)

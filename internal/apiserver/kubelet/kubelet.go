@@ -4,9 +4,9 @@
 // Package kubelet is the API server's way to nodes' agents, over which logs, exec and nodes/NAME/proxy go with the server's own
 // client certificate.
 //
-// A node says itself where it answers, so its word must not lead the certificate back to the server. A [Way] is told where the
-// server listens ([Way.Listens]). It makes no connection there, and ends one on which an API server of the cluster shows its
-// certificate, by whatever address it was reached.
+// A node reports its own address, so it must not be able to direct the server's certificate back to the server. A [Way]
+// knows the addresses on which the server listens ([Way.Listens]). It makes no connection to them, and closes one on which
+// an API server of the cluster presents its certificate, whatever its address.
 //
 // A node shows who it is by a certificate that the cluster's authority has signed, or by a key that it has published on its Node
 // ([servingkey.Annotation]). It is looked at for each node by itself, so that one with the address of another does not pass for it.
@@ -182,8 +182,8 @@ func local(ip netip.Addr) bool {
 	return false
 }
 
-// verify ends a connection to whoever is not the node: an API server of the cluster, which an address translation may have led to,
-// another node, which may have got the address, and who shows a certificate that nobody vouches for.
+// verify closes a connection to any peer that is not the node: an API server of the cluster, which an address translation
+// may have led to, another node, which may have got the address, and a peer whose certificate is not trusted.
 func (w *Way) verify(to peer, shown []*x509.Certificate) error {
 	if len(shown) == 0 {
 		return errors.New("no certificate")
@@ -209,6 +209,6 @@ func (w *Way) verify(to peer, shown []*x509.Certificate) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("node %s shows a serving certificate that is not known to be its own: set serverTLSBootstrap: true in its kubelet's configuration "+
-		"and approve what it asks for, or say by --kubelet-certificate-authority who has signed it: %w", to.node, err)
+	return fmt.Errorf("the serving certificate of node %s cannot be verified: set serverTLSBootstrap: true in its kubelet's configuration "+
+		"and approve its request, or set --kubelet-certificate-authority to the CA that signed it: %w", to.node, err)
 }

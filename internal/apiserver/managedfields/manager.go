@@ -45,11 +45,11 @@ type kind struct {
 	descriptor weak.Pointer[resource.Descriptor]
 	mu         sync.RWMutex
 	converters map[string]managedfields.TypeConverter // by version
-	managers   map[place]*managedfields.FieldManager
+	managers   map[managerKey]*managedfields.FieldManager
 	creations  map[string]*creation // by version; nil: they have to be looked at each time
 }
 
-type place struct{ version, subresource string }
+type managerKey struct{ version, subresource string }
 
 // New returns a manager. The logger takes failures to keep track of an update, which never fail the update.
 func New(log *slog.Logger) *Manager {
@@ -79,7 +79,7 @@ func (m *Manager) Update(d *resource.Descriptor, version, subresource string, li
 	}
 	if err := m.update(d, version, subresource, live, obj, manager); err != nil {
 		// Most often the object is not valid either, and the client will hear of it.
-		m.log.Debug("keep managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
+		m.log.Debug("Could not update managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
 		obj.SetManagedFields(was)
 		return obj, nil
 	}
@@ -138,7 +138,7 @@ func (m *Manager) of(d *resource.Descriptor, version, subresource string) (*mana
 	}
 	c := &converter{d: d, v: v}
 	k := m.kind(d)
-	at := place{version, subresource}
+	at := managerKey{version, subresource}
 	k.mu.RLock()
 	f := k.managers[at]
 	k.mu.RUnlock()
@@ -204,7 +204,7 @@ func (m *Manager) newKind(p weak.Pointer[resource.Descriptor], d *resource.Descr
 		pool = m.custom
 	}
 	v := ondemand.New(pool, customTimes*crd.SchemaBytes(d)+4<<10, func() (*kind, error) {
-		return &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[place]*managedfields.FieldManager{}, creations: map[string]*creation{}}, nil
+		return &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[managerKey]*managedfields.FieldManager{}, creations: map[string]*creation{}}, nil
 	})
 	m.kinds[p] = v
 	return v

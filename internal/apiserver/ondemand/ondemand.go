@@ -3,9 +3,9 @@
 
 // Package ondemand keeps what can be made again, as much of it as there is room for.
 //
-// A [Value] is made when it is first asked for. A [Pool] bounds what its values take together: when a new one does not fit,
-// those go that nobody has asked for since the pool last came by, as the hand of a clock does. Whoever still holds what a
-// value returned may go on using it; the next one who asks has it made again.
+// A [Value] is computed when it is first requested. A [Pool] bounds the memory of its values: when a new one does not fit,
+// it drops those that were not requested since its last pass, by the clock algorithm. Callers that hold the result of a
+// dropped value may go on using it; the next request computes it again.
 //
 // Worked example: the pool has room for three, and a, b and c are in it. All were asked for lately, so d makes the hand go
 // round once, which takes the marks off, and drops a. When b is asked for it gets its mark back, and e drops c.

@@ -102,7 +102,9 @@ func (r *Registry) Writer() *Writer { return r.writer }
 func (r *Registry) Backend() *Backend { return r.backend }
 
 // Copy is an object's own copy of its hub object.
-func Copy(f *watchcache.Forms) resource.Object { return f.Hub.DeepCopyObject().(resource.Object) }
+func Copy(f *watchcache.CachedObject) resource.Object {
+	return f.Hub.DeepCopyObject().(resource.Object)
+}
 
 // WipeSystemFields removes what only the server may say of an object.
 func WipeSystemFields(obj resource.Object) {

@@ -121,7 +121,7 @@ func patch(q *req) error {
 	c := q.alteration(toCreate(update), update, len(p.opts.DryRun) > 0)
 	c.Applied = p.kind == types.ApplyYAMLPatchType
 	c.AllowCreate = c.Applied && q.sub == nil
-	return q.alterWith(ctx, c, func(_ context.Context, old *watchcache.Forms) (resource.Object, error) {
+	return q.alterWith(ctx, c, func(_ context.Context, old *watchcache.CachedObject) (resource.Object, error) {
 		obj, err := p.apply(old)
 		if err != nil {
 			return nil, err
@@ -134,7 +134,7 @@ func patch(q *req) error {
 }
 
 // apply makes the patched object from the current one; nil is that there is none.
-func (p *patching) apply(old *watchcache.Forms) (resource.Object, error) {
+func (p *patching) apply(old *watchcache.CachedObject) (resource.Object, error) {
 	if p.kind == types.ApplyYAMLPatchType {
 		return p.configured(func(u *unstructured.Unstructured, force bool) (resource.Object, error) {
 			if p.Fields == nil {

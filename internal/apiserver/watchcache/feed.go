@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	defaultCapacity = 1024     // events that a feed keeps for those who resume
+	defaultCapacity = 1024     // events that a feed keeps for watches that resume
 	maxLag          = 100_000  // events that a cursor may be behind before its watch is ended
 	maxLagBytes     = 64 << 20 // of the objects in them
 	milestoneEvents = 1024     // about so many events lie between the nodes where a list may be cut
@@ -31,25 +31,25 @@ type Lifetime struct {
 	Group   sync.WaitGroup
 }
 
-// Event is one change, with the forms that watchers need beyond those on its records.
+// Event is one change, with the cached objects that watchers need beyond those on its records.
 type Event struct {
 	store.Event
-	gone atomic.Pointer[Forms]
+	gone atomic.Pointer[CachedObject]
 }
 
-// Gone is the object before the change, at the change's revision: what a watcher is told when an object is deleted or no
-// longer selected. All callers get the same, also those that ask at the same time.
-func (e *Event) Gone(k *Kind) (*Forms, error) {
+// Gone is the object before the change, at the change's revision: watchers get it when an object is deleted or no longer
+// selected. All callers get the same object, concurrent ones too.
+func (e *Event) Gone(k *Kind) (*CachedObject, error) {
 	if f := e.gone.Load(); f != nil {
 		return f, nil
 	}
-	before, err := k.Forms(e.Previous)
+	before, err := k.Cached(e.Previous)
 	if err != nil {
 		return nil, err
 	}
 	hub := before.Hub.DeepCopyObject().(resource.Object)
 	hub.SetResourceVersion(strconv.FormatInt(e.Revision, 10))
-	if f := k.NewForms(hub); e.gone.CompareAndSwap(nil, f) {
+	if f := k.NewCachedObject(hub); e.gone.CompareAndSwap(nil, f) {
 		return f, nil
 	}
 	return e.gone.Load(), nil

@@ -67,8 +67,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			}
 		})),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
-			Update: func(before, now *corev1.Pod) {
-				if before.UID != now.UID || !over(before) && over(now) {
+			Update: func(before, updated *corev1.Pod) {
+				if before.UID != updated.UID || !over(before) && over(updated) {
 					free(before)
 				}
 			},

@@ -173,11 +173,11 @@ func (c *controller) execute(ctx context.Context, cj *batchv1.CronJob, out decis
 	if !equality.Semantic.DeepEqual(cj.Status, out.status) {
 		update := cj.DeepCopy()
 		update.Status = out.status
-		now, err := c.client.BatchV1().CronJobs(cj.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
+		updated, err := c.client.BatchV1().CronJobs(cj.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
 		if err != nil {
 			return errors.Join(append(errs, fmt.Errorf("update status: %w", err))...)
 		}
-		c.writes.Note(now)
+		c.writes.Note(updated)
 	}
 	return errors.Join(errs...)
 }

@@ -78,8 +78,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Expectations: c.expectations}.Subscribe(d, core.Pods().Informer()),
 		controllers.Subscribe(d, core.Nodes().Informer(), controllers.Handler[*corev1.Node]{
 			Add: func(*corev1.Node) { c.wakeAll() },
-			Update: func(before, now *corev1.Node) {
-				if !equality.Semantic.DeepEqual(before.Labels, now.Labels) || !equality.Semantic.DeepEqual(before.Spec, now.Spec) {
+			Update: func(before, updated *corev1.Node) {
+				if !equality.Semantic.DeepEqual(before.Labels, updated.Labels) || !equality.Semantic.DeepEqual(before.Spec, updated.Spec) {
 					c.wakeAll()
 				}
 			},

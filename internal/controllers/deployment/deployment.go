@@ -83,12 +83,12 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		controllers.Subscribe(d, deployments.Informer(), controllers.OnAny(func(o *appsv1.Deployment) { c.queue.Add(controllers.Key(o)) })),
 		controllers.Subscribe(d, sets.Informer(), controllers.Handler[*appsv1.ReplicaSet]{
 			Add: func(rs *appsv1.ReplicaSet) { c.wake(rs) },
-			Update: func(before, now *appsv1.ReplicaSet) {
-				was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(now)
+			Update: func(before, updated *appsv1.ReplicaSet) {
+				was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(updated)
 				if was != nil && (is == nil || is.UID != was.UID) {
 					c.wake(before)
 				}
-				c.wake(now)
+				c.wake(updated)
 			},
 			Delete: func(rs *appsv1.ReplicaSet) {
 				if metav1.GetControllerOfNoCopy(rs) != nil {
@@ -221,12 +221,12 @@ func (c *controller) execute(ctx context.Context, cached *appsv1.Deployment, out
 	api := c.client.AppsV1()
 	key := controllers.Key(cached)
 	for _, w := range out.writes {
-		var now *appsv1.ReplicaSet
+		var written *appsv1.ReplicaSet
 		var err error
 		if w.create {
-			now, err = api.ReplicaSets(w.set.Namespace).Create(ctx, w.set, metav1.CreateOptions{})
+			written, err = api.ReplicaSets(w.set.Namespace).Create(ctx, w.set, metav1.CreateOptions{})
 		} else {
-			now, err = api.ReplicaSets(w.set.Namespace).Update(ctx, w.set, metav1.UpdateOptions{})
+			written, err = api.ReplicaSets(w.set.Namespace).Update(ctx, w.set, metav1.UpdateOptions{})
 		}
 		if err != nil {
 			c.written.note(key, w.set.Name, nil)
@@ -235,7 +235,7 @@ func (c *controller) execute(ctx context.Context, cached *appsv1.Deployment, out
 			}
 			return fmt.Errorf("update replica set: %w", err)
 		}
-		c.written.note(key, w.set.Name, now)
+		c.written.note(key, w.set.Name, written)
 		for _, said := range w.events {
 			c.recorder.Event(cached, corev1.EventTypeNormal, "ScalingReplicaSet", said)
 		}

@@ -112,17 +112,17 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		}),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
 			Add: bound,
-			Update: func(before, now *corev1.Pod) {
-				if before.Spec.NodeName != now.Spec.NodeName {
-					bound(now)
+			Update: func(before, updated *corev1.Pod) {
+				if before.Spec.NodeName != updated.Spec.NodeName {
+					bound(updated)
 				}
 			},
 		}),
 		controllers.Subscribe(d, leases.Informer(), controllers.Handler[*coordinationv1.Lease]{
 			Add: beat,
-			Update: func(before, now *coordinationv1.Lease) {
-				if before.Spec.RenewTime == nil || !before.Spec.RenewTime.Equal(now.Spec.RenewTime) {
-					beat(now)
+			Update: func(before, updated *coordinationv1.Lease) {
+				if before.Spec.RenewTime == nil || !before.Spec.RenewTime.Equal(updated.Spec.RenewTime) {
+					beat(updated)
 				}
 			},
 		}),
@@ -137,13 +137,13 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 				c.observe(node)
 				c.queue.Add(node.Name)
 			},
-			Update: func(before, now *corev1.Node) {
-				was, is := condition(before.Status.Conditions, corev1.NodeReady), condition(now.Status.Conditions, corev1.NodeReady)
+			Update: func(before, updated *corev1.Node) {
+				was, is := condition(before.Status.Conditions, corev1.NodeReady), condition(updated.Status.Conditions, corev1.NodeReady)
 				if (was == nil) != (is == nil) || is != nil && !was.LastHeartbeatTime.Equal(&is.LastHeartbeatTime) {
-					c.hear(now.Name, c.clock.Now())
+					c.hear(updated.Name, c.clock.Now())
 				}
-				c.observe(now)
-				c.queue.Add(now.Name)
+				c.observe(updated)
+				c.queue.Add(updated.Name)
 			},
 			Delete: func(node *corev1.Node) {
 				c.mu.Lock()

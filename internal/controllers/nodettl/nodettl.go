@@ -73,9 +73,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			c.counted(1)
 			c.queue.Add(node.Name)
 		},
-		Update: func(before, now *corev1.Node) {
-			if before.Annotations[corev1.ObjectTTLAnnotationKey] != now.Annotations[corev1.ObjectTTLAnnotationKey] {
-				c.queue.Add(now.Name)
+		Update: func(before, updated *corev1.Node) {
+			if before.Annotations[corev1.ObjectTTLAnnotationKey] != updated.Annotations[corev1.ObjectTTLAnnotationKey] {
+				c.queue.Add(updated.Name)
 			}
 		},
 		Delete: func(*corev1.Node) { c.counted(-1) },

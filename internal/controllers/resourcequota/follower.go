@@ -112,8 +112,8 @@ func (f *follower) informer(gvr schema.GroupVersionResource) (<-chan struct{}, e
 	core := f.d.Informers.Core().V1()
 	switch {
 	case gvr == corev1.SchemeGroupVersion.WithResource("pods"):
-		registration, err = subscribe(f, r, core.Pods().Informer(), func(before, now *corev1.Pod) bool {
-			return quota.PodReleases(before, now, f.d.Clock.Now())
+		registration, err = subscribe(f, r, core.Pods().Informer(), func(before, updated *corev1.Pod) bool {
+			return quota.PodReleases(before, updated, f.d.Clock.Now())
 		})
 	case gvr == corev1.SchemeGroupVersion.WithResource("services"):
 		registration, err = subscribe(f, r, core.Services().Informer(), quota.ServiceReleases)

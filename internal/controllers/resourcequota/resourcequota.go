@@ -89,12 +89,12 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	err := errors.Join(
 		controllers.Subscribe(d, informer.Informer(), controllers.Handler[*corev1.ResourceQuota]{
 			Add: func(q *corev1.ResourceQuota) { c.queue.Add(controllers.Key(q)) },
-			Update: func(before, now *corev1.ResourceQuota) {
+			Update: func(before, updated *corev1.ResourceQuota) {
 				switch {
-				case !maths.Equals(before.Spec.Hard, now.Spec.Hard), !equality.Semantic.DeepEqual(now.Spec.Hard, now.Status.Hard):
-					c.queue.Add(controllers.Key(now))
-				case !maths.Equals(before.Status.Used, now.Status.Used):
-					c.queue.AddAfter(controllers.Key(now), cmp.Or(d.Cluster.QuotaPeriod, 5*time.Minute))
+				case !maths.Equals(before.Spec.Hard, updated.Spec.Hard), !equality.Semantic.DeepEqual(updated.Spec.Hard, updated.Status.Hard):
+					c.queue.Add(controllers.Key(updated))
+				case !maths.Equals(before.Status.Used, updated.Status.Used):
+					c.queue.AddAfter(controllers.Key(updated), cmp.Or(d.Cluster.QuotaPeriod, 5*time.Minute))
 				}
 			},
 		}),

@@ -170,11 +170,11 @@ func (c *controller) execute(ctx context.Context, in *observed, out decision) er
 	}
 	update := in.set.DeepCopy()
 	update.Status = *status
-	now, err := c.client.AppsV1().StatefulSets(in.set.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
+	updated, err := c.client.AppsV1().StatefulSets(in.set.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
 	if err != nil {
 		return errors.Join(failure, fmt.Errorf("update status: %w", err))
 	}
-	c.writes.Note(now)
+	c.writes.Note(updated)
 	return failure
 }
 

@@ -92,9 +92,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		}),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
 			Add: wake,
-			Update: func(before, now *corev1.Pod) {
-				if before.Spec.NodeName != now.Spec.NodeName || !equality.Semantic.DeepEqual(before.Spec.Tolerations, now.Spec.Tolerations) {
-					wake(now)
+			Update: func(before, updated *corev1.Pod) {
+				if before.Spec.NodeName != updated.Spec.NodeName || !equality.Semantic.DeepEqual(before.Spec.Tolerations, updated.Spec.Tolerations) {
+					wake(updated)
 				}
 			},
 			Delete: func(pod *corev1.Pod) {
@@ -109,9 +109,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 					c.wakePods(node)
 				}
 			},
-			Update: func(before, now *corev1.Node) {
-				if !equality.Semantic.DeepEqual(noExecute(before), noExecute(now)) {
-					c.wakePods(now)
+			Update: func(before, updated *corev1.Node) {
+				if !equality.Semantic.DeepEqual(noExecute(before), noExecute(updated)) {
+					c.wakePods(updated)
 				}
 			},
 		}),
@@ -136,7 +136,7 @@ func (c *controller) renew(key types.NamespacedName) {
 	}
 }
 
-// cancel forgets that a pod has to go, and says so if its time was running.
+// cancel cancels the deletion of a pod, and records an event if its time was running.
 func (c *controller) cancel(key types.NamespacedName) {
 	c.mu.Lock()
 	was, ok := c.due[key]

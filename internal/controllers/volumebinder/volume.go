@@ -110,11 +110,11 @@ func (c *controller) unbind(ctx context.Context, pv *corev1.PersistentVolume) er
 	} else {
 		update.Spec.ClaimRef.UID = ""
 	}
-	now, err := c.client.CoreV1().PersistentVolumes().Update(ctx, update, metav1.UpdateOptions{})
+	updated, err := c.client.CoreV1().PersistentVolumes().Update(ctx, update, metav1.UpdateOptions{})
 	if err != nil {
 		return fmt.Errorf("update volume: %w", err)
 	}
-	_, err = c.volumePhase(ctx, now, corev1.VolumeAvailable)
+	_, err = c.volumePhase(ctx, updated, corev1.VolumeAvailable)
 	return err
 }
 
@@ -125,9 +125,9 @@ func (c *controller) volumePhase(ctx context.Context, pv *corev1.PersistentVolum
 	}
 	update := pv.DeepCopy()
 	update.Status.Phase, update.Status.Message = phase, ""
-	now, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, update, metav1.UpdateOptions{})
+	updated, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, update, metav1.UpdateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("update volume status: %w", err)
 	}
-	return now, nil
+	return updated, nil
 }

@@ -63,19 +63,19 @@ func (e PodEvents) added(pod *corev1.Pod) {
 	}
 }
 
-func (e PodEvents) updated(before, now *corev1.Pod) {
-	was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(now)
+func (e PodEvents) updated(before, current *corev1.Pod) {
+	was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(current)
 	moved := was != nil && (is == nil || is.UID != was.UID)
 	if moved {
 		e.wake(before, was, nil)
 	}
 	switch {
-	case now.DeletionTimestamp != nil:
-		e.gone(now) // a replacement is due at once, not only when the node has finished with the pod
+	case current.DeletionTimestamp != nil:
+		e.gone(current) // a replacement is due at once, not only when the node has finished with the pod
 	case is != nil:
-		e.wake(now, is, nil)
-	case moved || !maps.Equal(before.Labels, now.Labels):
-		e.Orphan(now)
+		e.wake(current, is, nil)
+	case moved || !maps.Equal(before.Labels, current.Labels):
+		e.Orphan(current)
 	}
 }
 

@@ -41,7 +41,7 @@ func accountToken() resource.Subresource {
 	}
 }
 
-// issueToken signs a token for an account, bound to a pod, node or secret if the request says so.
+// issueToken signs a token for an account, bound to a pod, node or secret if the request names one.
 func issueToken(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object,
 	_ *metav1.CreateOptions) (runtime.Object, error) {
 	in, ok := obj.(*authenticationv1.TokenRequest)
@@ -66,7 +66,7 @@ func issueToken(ctx context.Context, b resource.Backend, namespace, name string,
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, account.GetUID()))
 	}
 	unset := len(req.Spec.Audiences) == 0
-	if unset { // the server's own, which whoever signs knows
+	if unset { // the server's own, which the signer knows
 		req.Spec.Audiences = []string{apiAudience}
 	}
 	req.Name, req.Namespace, req.UID = name, namespace, account.GetUID()

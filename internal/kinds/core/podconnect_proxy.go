@@ -176,8 +176,8 @@ func locateEndpoint(ctx context.Context, b resource.Backend, namespace, id strin
 	return &url.URL{Scheme: scheme, Host: host}, nil, nil
 }
 
-// isPodAddress reports whether an endpoint is a pod of the namespace, at an address that is really its own. Others are
-// not proxied to: whoever can write an EndpointSlice could reach anything.
+// isPodAddress reports whether an endpoint is a pod of the namespace, at the pod's own address. Others are not proxied to:
+// users who can write an EndpointSlice could reach anything.
 func isPodAddress(ctx context.Context, b resource.Backend, namespace string, e *discoveryv1.Endpoint) bool {
 	if e.TargetRef == nil || e.TargetRef.Namespace != namespace {
 		return false

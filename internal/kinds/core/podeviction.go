@@ -129,8 +129,8 @@ func beyondBudgets(pod *corev1.Pod) bool {
 		pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
 }
 
-// spendBudget takes one disruption from the pod's budget, if it has one. A pod that is not ready may be spared that: then
-// the budget's name is told.
+// spendBudget takes one disruption from the pod's budget, if it has one. For a pod that is not ready this may be
+// unnecessary: then spared is the budget's name.
 func spendBudget(ctx context.Context, b resource.Backend, pod *corev1.Pod, dry bool) (spared string, err error) {
 	budget, err := budgetOf(ctx, b, pod)
 	if err != nil || budget == nil {

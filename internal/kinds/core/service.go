@@ -24,7 +24,7 @@ import (
 func Service(ranges []netip.Prefix, dial egress.Dial) *resource.Descriptor {
 	check := upstream.Service()
 	status := kind.Status(func(svc, old *corev1.Service) { svc.Spec = old.Spec }, check.Status)
-	status.Strategy.CreateOnUpdate = true // as upstream, which says so for both paths
+	status.Strategy.CreateOnUpdate = true // as upstream, which returns true for both paths
 	status.Strategy.Warn = kind.Warn(func(svc, _ *corev1.Service) []string {
 		var warnings []string
 		for i, in := range svc.Status.LoadBalancer.Ingress {

@@ -16,8 +16,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Namespaces finds a namespace. Claims for administrators' access to devices are allowed in those that say so. Nil: there
-// are none.
+// Namespaces finds a namespace. Claims with admin access are allowed in namespaces with the label for it. Nil: there are
+// none.
 type Namespaces func(ctx context.Context, name string) (*corev1.Namespace, error)
 
 // allow is the error at path if the namespace does not say that administrators may claim devices in it.

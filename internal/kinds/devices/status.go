@@ -22,8 +22,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Authorize decides as the request chain does. Whoever writes a claim's status must be allowed more than that: binding to
-// allocate it, and the driver of each device whose state it tells. Nil: nobody is asked.
+// Authorize decides as the request chain does. Writing a claim's status needs further permissions: binding to allocate it,
+// and the driver of each device whose status is written. Nil: these are not checked.
 type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
 // parts adds the questions for the parts of a claim's status to its validation.

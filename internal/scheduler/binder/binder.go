@@ -35,7 +35,7 @@ import (
 	typedeventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/mortise-dev/mortise/internal/handover"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 )
 
 // NewForConfig is a clientset. Its bindings go straight where nothing holds requests back and bodies are protobuf. Pods and nodes that
@@ -224,7 +224,7 @@ func (s *sender) watch(ctx context.Context, resource, namespace string, o metav1
 	if o.TimeoutSeconds != nil {
 		request.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
 	}
-	return handover.Watch(ctx, request, func() (watch.Interface, error) { return otherwise(ctx, o) })
+	return sharedobjects.Watch(ctx, request, func() (watch.Interface, error) { return otherwise(ctx, o) })
 }
 
 var protobufType = []string{runtime.ContentTypeProtobuf}

@@ -44,7 +44,7 @@ type entry struct {
 	imagesAt uint64 // the count of moves that its images' numbers are of
 }
 
-// image is who has it; its size is what the first of them told.
+// image is the set of nodes with an image; its size is the one that the first of them reported.
 type image struct {
 	size  int64
 	nodes sets.Set[string]
@@ -141,7 +141,7 @@ func (c *Cache) dropImages(e *entry) {
 	}
 }
 
-// RemoveNode forgets a node. Its pods stay known until their own end is told.
+// RemoveNode removes a node. Its pods stay until they are removed.
 func (c *Cache) RemoveNode(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

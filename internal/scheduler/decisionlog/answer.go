@@ -53,7 +53,7 @@ func (k *Log) Scheduling(namespace, name string) *trace.Scheduling {
 	return out
 }
 
-// Time is how moments are told.
+// Time formats times.
 func Time(t time.Time) string {
 	if t.IsZero() {
 		return ""

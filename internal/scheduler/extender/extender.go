@@ -4,9 +4,9 @@
 // Package extender asks scheduler extenders: HTTP servers that a KubeSchedulerConfiguration names, and that filter and rank
 // nodes, look preemptions through, or bind, for all profiles. [All] makes them, in the order in which they are asked.
 //
-// A question is a POST of JSON to <urlPrefix>/<verb>, of the types of k8s.io/kube-scheduler/extender/v1; their keys are
-// capitalised, since the types name none. An extender that keeps nodes itself (nodeCacheCapable) is told names, others are
-// sent the objects. Every question goes through the extension ledger.
+// A request is a POST of JSON to <urlPrefix>/<verb>, with the types of k8s.io/kube-scheduler/extender/v1; their keys are
+// capitalised, since the types name none. An extender that caches nodes itself (nodeCacheCapable) gets names, others get
+// the objects. Every request goes through the extension ledger.
 //
 // An extender is believed no more than kube-scheduler does, and a little less: nodes that it was not asked about, and victims
 // that are not where it says, are errors; an answer has to end; one node is one node however often it is named.

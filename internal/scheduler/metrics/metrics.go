@@ -288,7 +288,7 @@ func (p *Profile) Samples(state fwk.CycleState) bool {
 	return p != nil && state.ShouldRecordPluginMetrics()
 }
 
-// SamplesNode says so of one node of many.
+// SamplesNode reports whether the metrics of a node are sampled; they are for one node in many.
 func (p *Profile) SamplesNode(state fwk.CycleState) bool {
 	return p.Samples(state) && p.nodes.Add(1)%16 == 1
 }

@@ -46,9 +46,9 @@ type Options struct {
 	MaxWait                    time.Duration              // 0: five minutes
 	Clock                      clock.WithDelayedExecution // nil: the real one
 	Logger                     *slog.Logger
-	// Incoming is told of each pod that comes into a part of the queue, and of what brought it there. Nil: nobody is.
+	// Incoming is called for each pod that enters a part of the queue, with the event that caused it. Nil: no call.
 	Incoming func(part, event string)
-	// Hinted is told of each hint that a plug-in gave, and how long that took. Nil: nobody is.
+	// Hinted is called for each queueing hint, with its duration. Nil: no call.
 	Hinted func(plugin, event string, hint fwk.QueueingHint, took time.Duration)
 }
 
@@ -324,7 +324,7 @@ func (q *Queue) wait(n int) time.Duration {
 const (
 	worthNothing = iota
 	worthBackoff
-	worthNow // a plug-in that the pod waited for says so: no backoff
+	worthNow // by the hint of a plug-in that the pod waited for: no backoff
 )
 
 func (q *Queue) worth(item *Item, e Event) int {
@@ -342,7 +342,7 @@ func (q *Queue) worth(item *Item, e Event) int {
 	best := worthNothing
 	for plugin := range rejectors(item) {
 		if plugin == "" {
-			return worthBackoff // nobody knows what it failed for
+			return worthBackoff // the reason of the failure is unknown
 		}
 		for _, r := range p.Events()[plugin] {
 			if !covers(r.Event, e.ClusterEvent) {

@@ -40,8 +40,8 @@ const most = 16
 
 // Options are a recorder's settings.
 type Options struct {
-	// Pending is the bound: where so many events are not written yet, all writers go whoever asks them to give way, and at twice as many
-	// Eventf waits. 0: 65,536.
+	// Pending is the number of pending events from which on all writers write, even while bindings have priority; at twice
+	// as many Eventf waits. 0: 65,536.
 	Pending int
 	Clock   clock.WithDelayedExecution // nil: the real one
 	Logger  *slog.Logger               // nil: nothing is logged

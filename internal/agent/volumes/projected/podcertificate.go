@@ -33,7 +33,7 @@ import (
 const (
 	// givenUp is how long after it was made a request that is not seen must have been deleted.
 	givenUp = 10 * time.Minute
-	// overdue is how long a renewal may take before somebody is told.
+	// overdue is the time after which a pending renewal causes an event.
 	overdue = 10 * time.Minute
 	// askAgain is how long a renewal waits that could not be asked for.
 	askAgain = time.Minute

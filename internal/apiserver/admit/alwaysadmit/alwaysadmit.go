@@ -20,7 +20,7 @@ func (plugin) Name() string { return "AlwaysAdmit" }
 
 // Join says that there is no use in it.
 func (plugin) Join(h *admit.Host) error {
-	h.Log.Warn("admission plug-in is deprecated upstream", "plugin", "AlwaysAdmit")
+	h.Log.Warn("Admission plug-in is deprecated", "plugin", "AlwaysAdmit")
 	return nil
 }
 

@@ -21,7 +21,7 @@ func (plugin) Name() string { return "AlwaysDeny" }
 
 // Join says that there is no use in it.
 func (plugin) Join(h *admit.Host) error {
-	h.Log.Warn("admission plug-in is deprecated upstream", "plugin", "AlwaysDeny")
+	h.Log.Warn("Admission plug-in is deprecated", "plugin", "AlwaysDeny")
 	return nil
 }
 

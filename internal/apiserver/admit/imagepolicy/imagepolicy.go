@@ -37,7 +37,7 @@ const (
 	further    = 4    // calls after one that may go better the next time
 	factor     = 1.5  // between two waits
 	audited    = "imagepolicywebhook.image-policy.k8s.io/"
-	sent       = ".image-policy.k8s.io/" // in the keys of the pod's annotations that the backend is told of
+	sent       = ".image-policy.k8s.io/" // in the keys of the pod's annotations that the plug-in sends to the backend
 )
 
 // New makes the plug-in from its configuration, which is of no kind.
@@ -155,7 +155,7 @@ func (p *plugin) unanswered(ctx context.Context, a *admit.Attributes, err error)
 	if !p.config.DefaultAllow {
 		return admit.Forbidden(a, err)
 	}
-	p.log.WarnContext(ctx, "image policy backend does not answer: allowed", "namespace", a.Namespace, "pod", a.Name, "err", err)
+	p.log.WarnContext(ctx, "Image policy backend does not answer, admitting the pod", "namespace", a.Namespace, "pod", a.Name, "err", err)
 	a.Annotate(audited+"failed-open", "true")
 	return nil
 }

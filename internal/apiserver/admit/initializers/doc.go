@@ -11,11 +11,11 @@
 //
 // # One object's way
 //
-// A pod is created that two initializers match. It is stored with pending [a, b], since 12:00:00. Who lists pods does not see
-// it; who asks for uninitialised ones does. The controller of a adds a container and takes a off: pending [b], since 12:00:02.
-// That of b is dead: its deadline of 30 s is at 12:00:32. Then, by b's failure policy, either b is taken off too, the pod is
-// initialised, and those who watch see it come; or a result is written, the pod is deleted, and who created it and still waits
-// is told why.
+// A pod is created that two initializers match. The server stores it with pending [a, b], since 12:00:00. Lists of pods do
+// not show it; lists that ask for uninitialized objects do. The controller of a adds a container and removes a: pending
+// [b], since 12:00:02. The controller of b does not respond: its deadline of 30 s is at 12:00:32. Then, by b's failure
+// policy, either the server removes b too, the pod is initialized, and watches show it; or the server writes a result,
+// deletes the pod, and responds with the reason to the create that still waits.
 //
 // # Concurrency
 //

@@ -118,9 +118,9 @@ func Follow(ctx context.Context, log *slog.Logger, dir string, load func() (bool
 	reload.Watch(ctx, every, log, func() {
 		switch changed, err := load(); {
 		case err != nil:
-			log.ErrorContext(ctx, "read admission manifests again; what was read before stays", "dir", dir, "error", err)
+			log.ErrorContext(ctx, "Could not reload admission manifests, keeping the previous ones", "dir", dir, "error", err)
 		case changed:
-			log.InfoContext(ctx, "read admission manifests again", "dir", dir)
+			log.InfoContext(ctx, "Reloaded admission manifests", "dir", dir)
 		}
 	}, filepath.Join(dir, "manifest"))
 }

@@ -68,8 +68,8 @@ func (w *work) paid(uid types.UID) bool {
 
 func (w *work) settle(err error) { w.settled, w.result = true, err }
 
-// run has w checked: by whoever is checking the namespace's requests now, or by this goroutine, which then takes all that wait
-// with it. When it is done it hands over to the first who came meanwhile.
+// run lets w be checked: by the goroutine that currently checks the namespace's requests, or by this one, which then takes
+// all waiting work with it. When it is done it hands over to the first work that arrived meanwhile.
 func (p *plugin) run(ctx context.Context, b resource.Backend, s *space, w *work) error {
 	w.done, w.lead = make(chan struct{}), make(chan struct{})
 	s.mu.Lock()
@@ -259,7 +259,7 @@ func (s *space) giveBack(ctx context.Context, b resource.Backend, namespace stri
 		switch {
 		case errors.Is(err, errStale), apierrors.IsNotFound(err):
 		case err != nil:
-			errs = append(errs, fmt.Errorf("give back to quota %s: %w", c.name, err))
+			errs = append(errs, fmt.Errorf("release usage of quota %s: %w", c.name, err))
 		default:
 			account.used = stored.Status.Used
 		}

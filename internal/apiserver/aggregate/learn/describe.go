@@ -185,7 +185,7 @@ type document struct {
 	name, path, hash string
 
 	turn chan struct{}     // holds one while one fetches
-	kept map[string][]byte // by content type; whoever has the turn may use it
+	kept map[string][]byte // by content type; the holder of the turn may use it
 }
 
 func (d *document) get(ctx context.Context, contentType string) ([]byte, bool, error) {

@@ -61,7 +61,8 @@ type Remote struct {
 	State string
 	// Unavailable is true while requests are not sent on: the server is not asked then, nor is it believed.
 	Unavailable bool
-	// Base is the server's address; paths are below it. Discovery and OpenAPI are the ways to it, as those who may ask.
+	// Base is the URL of the server. Discovery and OpenAPI are the transports for both, with the identities that may read
+	// them.
 	Base               *url.URL
 	Discovery, OpenAPI http.RoundTripper
 }
@@ -198,7 +199,7 @@ func (s *server) poke() {
 }
 
 // errUnavailable is of a server that is not asked.
-var errUnavailable = errors.New("no registration of it is available")
+var errUnavailable = errors.New("none of its APIServices is available")
 
 // askable are the server's group versions that are available, by name.
 func (s *server) askable() ([]Remote, error) {
@@ -225,17 +226,17 @@ func (s *server) work(ctx context.Context, wake <-chan struct{}, do func(context
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errUnavailable): // its registration says so; when that changes, it is asked at once
+		case errors.Is(err, errUnavailable): // its registration shows this; when that changes, the server is asked immediately
 			pause = 0
 		case err == nil:
 			if said != "" {
-				s.learner.o.Log.InfoContext(ctx, "an aggregated API server tells again what it serves", "server", s.name, "apiservices", names(s.asked()))
+				s.learner.o.Log.InfoContext(ctx, "Discovery of an aggregated API server works again", "server", s.name, "apiservices", names(s.asked()))
 			}
 			pause, said = 0, ""
 		default:
 			pause = min(max(2*pause, first), longest)
 			if said != err.Error() {
-				s.learner.o.Log.WarnContext(ctx, "an aggregated API server does not tell what it serves; what it said last is kept",
+				s.learner.o.Log.WarnContext(ctx, "Could not discover the resources of an aggregated API server, keeping the previous ones",
 					"server", s.name, "apiservices", names(s.asked()), "error", err)
 			}
 			said = err.Error()

@@ -47,7 +47,7 @@ type Index struct {
 	roles  sync.Map // roleKey → []rbacv1.PolicyRule
 	grants sync.Map // subjectKey → []*grant, replaced as a whole
 
-	mu       sync.Mutex              // held by those who change
+	mu       sync.Mutex              // held by writers
 	bindings map[bindingKey]*binding // those that are in grants
 }
 

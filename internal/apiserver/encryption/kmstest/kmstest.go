@@ -20,7 +20,7 @@ import (
 	"k8s.io/kms/pkg/service"
 )
 
-// Plugin is a plug-in. It implements [service.Service], for those who need no socket.
+// Plugin is a fake plug-in. It implements [service.Service], for tests without a socket.
 type Plugin struct {
 	// Socket is where it listens once it is started.
 	Socket string

@@ -58,7 +58,7 @@ type Decision uint8
 // The decisions.
 const (
 	Run  Decision = iota // now
-	Wait                 // until Admitted says so
+	Wait                 // until Admitted is set
 	Full                 // refused: its queue has no room
 	Busy                 // refused: no seat is free, and there are no queues
 )

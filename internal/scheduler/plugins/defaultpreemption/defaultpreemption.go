@@ -237,7 +237,7 @@ func summary(nodes int, reasons map[string]int) string {
 	return fmt.Sprintf("0/%v nodes are available: %v.", nodes, strings.Join(parts, ", "))
 }
 
-// victims finds who has to go from a node, which is the caller's to change; nil and a refusal if it does not help.
+// victims finds the pods to evict from a node, which it may change; nil and a status if preemption does not help.
 func (p *plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo,
 	budgets []*policyv1.PodDisruptionBudget) (*candidate, *fwk.Status, error) {
 	var lower []fwk.PodInfo

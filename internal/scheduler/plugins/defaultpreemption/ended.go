@@ -105,8 +105,8 @@ func (p *plugin) held(pod types.UID) bool {
 	if !ok || last == nil || p.pods == nil {
 		return ok
 	}
-	now, err := p.pods.Pods(last.Namespace).Get(last.Name)
-	return err == nil && now.UID == last.UID && now.DeletionTimestamp == nil
+	current, err := p.pods.Pods(last.Namespace).Get(last.Name)
+	return err == nil && current.UID == last.UID && current.DeletionTimestamp == nil
 }
 
 func (p *plugin) anyLeft(e ended) bool {

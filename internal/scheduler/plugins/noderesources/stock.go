@@ -71,7 +71,7 @@ func (s *stock) on(ctx context.Context, r *request, name corev1.ResourceName, no
 	return v.on(node), nil
 }
 
-// sight is what a cycle has seen of devices. It is empty until the first node is scored by them.
+// sight caches what a cycle has seen of devices. It is empty until the first node is scored by them.
 type sight struct {
 	mu    sync.Mutex
 	taken *taken

@@ -221,11 +221,11 @@ func (p *plugin) of(claim *corev1.PersistentVolumeClaim, csi *storagev1.CSINode)
 		if driver, err := p.migrated.GetInTreePluginNameFromSpec(pv, nil); err != nil || csi == nil || !migrated.On(driver) {
 			return attached{}
 		}
-		now, err := p.migrated.TranslateInTreePVToCSI(klog.Logger{}, pv)
-		if err != nil || now.Spec.CSI == nil {
+		translated, err := p.migrated.TranslateInTreePVToCSI(klog.Logger{}, pv)
+		if err != nil || translated.Spec.CSI == nil {
 			return attached{}
 		}
-		source = now.Spec.CSI
+		source = translated.Spec.CSI
 	}
 	return attached{source.Driver, source.VolumeHandle}
 }

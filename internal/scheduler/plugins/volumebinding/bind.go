@@ -215,7 +215,7 @@ func (p *plugin) provisionFollowed(asked *corev1.PersistentVolumeClaim, node *co
 	case claim.Annotations == nil:
 		return fmt.Errorf("selectedNode annotation reset for PVC %q", claim.Name)
 	case claim.Annotations[volume.AnnSelectedNode] != node.Name:
-		return fmt.Errorf("provisioning failed for PVC %q", claim.Name) // who makes volumes says so by taking the annotation away
+		return fmt.Errorf("provisioning failed for PVC %q", claim.Name) // provisioners report this by removing the annotation
 	}
 	if claim.Spec.VolumeName != "" {
 		pv, err := p.volumes.told(claim.Spec.VolumeName)

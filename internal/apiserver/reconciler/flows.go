@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package upkeep
+package reconciler
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// consumer owns what flow schemas are told.
+// consumer owns the status of flow schemas.
 const consumer = "api-priority-and-fairness-config-consumer-v1"
 
-// flowSchema says of a flow schema whether its priority level exists.
-func (k *Keeper) flowSchema(ctx context.Context, b Backend, name string) error {
+// flowSchema sets the condition Dangling of a flow schema, by whether its priority level exists.
+func (k *Reconciler) flowSchema(ctx context.Context, b Backend, name string) error {
 	obj, err := b.Get(ctx, flowSchemas, "", name)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -52,8 +52,8 @@ func (k *Keeper) flowSchema(ctx context.Context, b Backend, name string) error {
 	return err
 }
 
-// priorityLevel looks again at the flow schemas that name a priority level.
-func (k *Keeper) priorityLevel(ctx context.Context, b Backend, name string) error {
+// priorityLevel enqueues the flow schemas that name a priority level.
+func (k *Reconciler) priorityLevel(ctx context.Context, b Backend, name string) error {
 	all, err := b.List(ctx, flowSchemas, "")
 	if err != nil {
 		return err

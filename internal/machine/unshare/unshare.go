@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apart lets a node live on a machine as if nothing else did: in a process whose network, mounts and process numbers are its
-// own (CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID). Tests and benchmarks count there what a node leaves, and whatever it leaves ends
-// with them.
+// Package unshare runs a node as if it were alone on a machine: in a process with its own network, mount and PID namespaces (CLONE_NEWNET,
+// CLONE_NEWNS, CLONE_NEWPID; see unshare(1)). Tests and benchmarks count there what a node leaves behind, which ends with the namespaces.
 //
-// [Dirs] have to be there before; in the process itself [Arrange] gives it its mounts, and [Init] makes it the one that starts the
-// others and takes in orphans.
-package apart
+// [Dirs] must exist before; in the process, [Arrange] sets up its mounts, and [Init] makes it the init process, which starts the others and
+// reaps orphans.
+package unshare
 
 import (
 	"errors"
@@ -21,10 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dirs are the places where a node, its runtime and its network keep what is the machine's.
+// Dirs are the directories in which a node, its runtime and its network keep state of the machine.
 func Dirs() []string { return []string{"/run", "/etc/cni", "/var/lib/cni", "/var/log/pods"} }
 
-// Make makes those that are missing. What it returns takes them away again, but for what others have put there since.
+// Make creates the missing ones. remove deletes them, unless they are no longer empty.
 func Make() (remove func(), err error) {
 	var made []string
 	remove = func() {
@@ -44,8 +43,8 @@ func Make() (remove func(), err error) {
 	return remove, nil
 }
 
-// Init starts a program, and takes in orphans until it ends; all other processes of the namespace end with the caller. It returns
-// what the caller is to exit with.
+// Init starts a program, and reaps orphans until it exits; all other processes of the namespace end with the caller. It returns the exit
+// code for the caller.
 func Init(c *exec.Cmd) int {
 	if err := c.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

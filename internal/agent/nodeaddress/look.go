@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package uplink
+package nodeaddress
 
 import (
 	"context"
@@ -51,15 +51,15 @@ func look(ctx context.Context, o Options) (v View, err error) {
 		v.Addresses = append(v.Addresses, out)
 	}
 	if o.Server != "" {
-		v.Ways = append(v.Ways, way(ctx, "udp", o.Server, true)...)
+		v.Routes = append(v.Routes, route(ctx, "udp", o.Server, true)...)
 	}
-	v.Ways = append(v.Ways, way(ctx, "udp4", world4, o.Server == "")...)
-	v.Ways = append(v.Ways, way(ctx, "udp6", world6, o.Server == "")...)
+	v.Routes = append(v.Routes, route(ctx, "udp4", world4, o.Server == "")...)
+	v.Routes = append(v.Routes, route(ctx, "udp6", world6, o.Server == "")...)
 	return v, nil
 }
 
-// way asks the kernel which source address it would choose. No packet is sent.
-func way(ctx context.Context, network, to string, wanted bool) []Way {
+// route asks the kernel which source address it would choose. No packet is sent.
+func route(ctx context.Context, network, to string, wanted bool) []Route {
 	d := net.Dialer{Timeout: resolving}
 	c, err := d.DialContext(ctx, network, to)
 	if err != nil {
@@ -70,5 +70,5 @@ func way(ctx context.Context, network, to string, wanted bool) []Way {
 	if !ok {
 		return nil
 	}
-	return []Way{{Source: at.AddrPort().Addr().Unmap(), Wanted: wanted}}
+	return []Route{{Source: at.AddrPort().Addr().Unmap(), Wanted: wanted}}
 }

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upkeep does what an API server does, beside answering, to objects that are its own or that it has something to say
-// of: flow schemas learn whether their priority level exists (flows.go), definitions are registered (registrations.go), objects
-// of the start that are changed or deleted come back.
+// Package reconciler reconciles objects that the API server itself owns or whose status it sets: it sets the condition Dangling of flow
+// schemas (flows.go), registers the versions of CustomResourceDefinitions as APIServices (registrations.go), publishes config maps, and
+// restores bootstrap objects that were changed or deleted.
 //
-// A [Keeper] follows the store, and works by itself in [Keeper.Run]: nobody waits for it, and a commit costs no more
-// than a look into a map. What it finds out follows from the store alone, so that a restart loses nothing.
-package upkeep
+// A [Reconciler] is a follower of the store and works in [Reconciler.Run]: no request waits for it, and a commit costs one lookup in a map.
+// Its state is derived from the store alone, so that a restart loses nothing.
+package reconciler
 
 import (
 	"context"
@@ -33,15 +33,15 @@ var (
 	configMaps     = schema.GroupResource{Resource: "configmaps"}
 )
 
-// Kinds are those that a keeper follows.
+// Kinds are the resources that a Reconciler follows.
 func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{flowSchemas, priorityLevels, registrations, definitions, ranges, configMaps}
 }
 
-// repairAfter is how long an object of the start stays as somebody made it, as with upstream.
+// repairAfter is the time after which a changed bootstrap object is restored, as upstream's.
 const repairAfter = time.Minute
 
-// Backend is what a keeper needs of the API.
+// Backend is the part of the API that a Reconciler uses.
 type Backend interface {
 	resource.Backend
 	UpdateStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, change func(obj resource.Object)) error
@@ -54,8 +54,8 @@ type Options struct {
 	Clock clock.WithDelayedExecution
 }
 
-// Keeper is one server's.
-type Keeper struct {
+// Reconciler reconciles the objects of one server.
+type Reconciler struct {
 	o Options
 
 	mu     sync.Mutex
@@ -64,14 +64,14 @@ type Keeper struct {
 	wake   chan struct{}                             // holds one when there is something to do
 	known  map[string]map[string]schema.GroupVersion // definition → the registrations that its served versions want
 	wants  map[string]int                            // by how many definitions a registration is wanted
-	repair func(context.Context) error               // nil: nothing is repaired
-	due    bool                                      // a repair is waited for
+	repair func(context.Context) error               // nil: bootstrap objects are not restored
+	due    bool                                      // a repair is scheduled
 	kept   map[string]kept                           // config maps of kube-system, by name
 }
 
-// kept is a config map that the server sees to.
+// kept is a config map that the server publishes.
 type kept struct {
-	after time.Duration // how long somebody's change is left alone
+	after time.Duration // the delay after a change by others
 	sync  func(context.Context) (time.Duration, error)
 }
 
@@ -82,43 +82,43 @@ type key struct {
 	name string
 }
 
-// New makes a keeper.
-func New(o Options) *Keeper {
+// New makes a Reconciler.
+func New(o Options) *Reconciler {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Keeper{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), known: map[string]map[string]schema.GroupVersion{}, wants: map[string]int{}, kept: map[string]kept{}}
+	return &Reconciler{o: o, todo: map[key]bool{}, wake: make(chan struct{}, 1), known: map[string]map[string]schema.GroupVersion{}, wants: map[string]int{}, kept: map[string]kept{}}
 }
 
-// Keep has sync see to a config map of kube-system: when it was deleted, some time after it was changed, and when sync says
-// that it is to be called again (0: not). It is called before Run.
-func (k *Keeper) Keep(name string, after time.Duration, sync func(context.Context) (again time.Duration, err error)) {
+// Keep calls sync for a config map of kube-system: when it was deleted, some time after it was changed, and after the time that sync
+// returns (0: not). It is called before Run.
+func (k *Reconciler) Keep(name string, after time.Duration, sync func(context.Context) (again time.Duration, err error)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.kept[name] = kept{after, sync}
 	k.add(key{configMaps, name})
 }
 
-// Look has a config map seen to that [Keeper.Keep] named.
-func (k *Keeper) Look(name string) {
+// Look calls the sync of a config map that [Reconciler.Keep] named.
+func (k *Reconciler) Look(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.add(key{configMaps, name})
 }
 
-func (k *Keeper) lookAfter(name string, d time.Duration) {
+func (k *Reconciler) lookAfter(name string, d time.Duration) {
 	k.o.Clock.AfterFunc(d, func() { k.Look(name) })
 }
 
-// Repair tells how objects of the start are put right. It is called before Run.
-func (k *Keeper) Repair(f func(context.Context) error) {
+// Repair sets the function that restores bootstrap objects. It is called before Run.
+func (k *Reconciler) Repair(f func(context.Context) error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.repair = f
 }
 
 // Apply applies a change of an object of one of [Kinds].
-func (k *Keeper) Apply(_ context.Context, c *feed.Change) error {
+func (k *Reconciler) Apply(_ context.Context, c *feed.Change) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch c.Resource {
@@ -150,8 +150,8 @@ func (k *Keeper) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
-// Load learns which registrations the stored definitions want, and has everything else looked at when the keeper gets to it.
-func (k *Keeper) Load(ctx context.Context, stored feed.Lister) error {
+// Load computes the registrations of the stored definitions, and enqueues everything else.
+func (k *Reconciler) Load(ctx context.Context, stored feed.Lister) error {
 	all, err := stored.List(ctx, definitions, "")
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (k *Keeper) Load(ctx context.Context, stored feed.Lister) error {
 	return nil
 }
 
-func (k *Keeper) repairLater() {
+func (k *Reconciler) repairLater() {
 	if k.repair == nil || k.due {
 		return
 	}
@@ -188,8 +188,8 @@ func (k *Keeper) repairLater() {
 	})
 }
 
-// add wants the lock.
-func (k *Keeper) add(w key) {
+// add enqueues a key. The caller holds the lock.
+func (k *Reconciler) add(w key) {
 	if k.todo[w] {
 		return
 	}
@@ -202,7 +202,7 @@ func (k *Keeper) add(w key) {
 }
 
 // Run works until ctx ends.
-func (k *Keeper) Run(ctx context.Context, b Backend) {
+func (k *Reconciler) Run(ctx context.Context, b Backend) {
 	k.mu.Lock()
 	k.add(key{what: definitions})
 	k.mu.Unlock()
@@ -218,13 +218,13 @@ func (k *Keeper) Run(ctx context.Context, b Backend) {
 				break
 			}
 			if err := k.one(ctx, b, w); err != nil && ctx.Err() == nil {
-				k.o.Log.WarnContext(ctx, "keep objects true", "resource", w.what, "name", w.name, "error", err)
+				k.o.Log.WarnContext(ctx, "Could not reconcile an object", "resource", w.what, "name", w.name, "error", err)
 			}
 		}
 	}
 }
 
-func (k *Keeper) next() (key, bool) {
+func (k *Reconciler) next() (key, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.order) == 0 {
@@ -236,7 +236,7 @@ func (k *Keeper) next() (key, bool) {
 	return w, true
 }
 
-func (k *Keeper) one(ctx context.Context, b Backend, w key) error {
+func (k *Reconciler) one(ctx context.Context, b Backend, w key) error {
 	switch w.what {
 	case flowSchemas:
 		return k.flowSchema(ctx, b, w.name)
@@ -259,7 +259,7 @@ func (k *Keeper) one(ctx context.Context, b Backend, w key) error {
 	return repair(ctx)
 }
 
-func (k *Keeper) configMap(ctx context.Context, name string) error {
+func (k *Reconciler) configMap(ctx context.Context, name string) error {
 	k.mu.Lock()
 	c, ok := k.kept[name]
 	k.mu.Unlock()
@@ -276,4 +276,4 @@ func (k *Keeper) configMap(ctx context.Context, name string) error {
 	return err
 }
 
-func (k *Keeper) now() metav1.Time { return metav1.NewTime(k.o.Clock.Now()).Rfc3339Copy() }
+func (k *Reconciler) now() metav1.Time { return metav1.NewTime(k.o.Clock.Now()).Rfc3339Copy() }

@@ -1,19 +1,19 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package uplink finds the addresses by which others reach this machine, and follows them: a machine's address may be leased, and its
-// network may get another IP family while the node runs.
+// Package nodeaddress finds the addresses at which others reach this machine, and follows their changes: a machine's address may be
+// leased, and its network may get another IP family while the node runs.
 //
-//	pick.go    [Pick]: which of a machine's addresses are the node's; pure
-//	look.go    what the kernel says of links, addresses and the ways that it would send
-//	follow.go  [Addresses.Run]: the kernel's events, settled, and what becomes of the node's addresses
+//	pick.go   [Pick]: selects the node's addresses from the machine's; pure
+//	look.go   reads links, addresses and routes from the kernel
+//	watch.go  [Addresses.Run]: watches the kernel's events and updates the node's addresses
 //
-// [Find] looks once. The [Addresses] that it returns are safe for concurrent use, and change while Run runs; who depends on them is told
-// (Tell) after they have. [Fixed] are those that somebody has given: they never change.
+// [Find] looks once. The [Addresses] that it returns are safe for concurrent use, and change while Run runs; afterwards Run calls the
+// functions that [Addresses.Tell] registered. [Fixed] addresses are configured and never change.
 //
-// Addresses that are lost are not forgotten at once. A link that flaps, or a lease that is late, leaves the node its addresses as long as
-// nothing else has taken their place; the address of one IP family goes a while after it was lost. A node is never without any.
-package uplink
+// Lost addresses stay for a while. If a link flaps, or a lease is renewed late, the node keeps its addresses as long as no others replace
+// them; it drops the address of one of two IP families some time after the loss. A node always has an address.
+package nodeaddress
 
 import (
 	"context"
@@ -23,18 +23,18 @@ import (
 	"sync"
 )
 
-// Options say which addresses are wanted. The zero value: the one by which the machine sends to the world.
+// Options select the addresses. The zero value selects the source address of the default route.
 type Options struct {
-	// Server is host:port of whom the node must reach: its address is the one from which it does. Empty: the world.
+	// Server is the host:port that the node must reach: its address is the source address of these connections. Empty: the default route.
 	Server string
-	// Both adds the address of the other IP family that is on the same link.
+	// Both adds the address of the other IP family on the same link.
 	Both bool
-	// Pods and Services are the cluster's ranges: no node is reached there.
+	// Pods and Services are the cluster's ranges, which have no nodes' addresses.
 	Pods, Services []netip.Prefix
-	Logger         *slog.Logger // nil: nothing is logged
+	Logger         *slog.Logger // nil discards logs
 }
 
-// Addresses are a node's: the one by which others reach it, and then, maybe, that of the other IP family.
+// Addresses are a node's addresses: the primary one and, if there is one, that of the other IP family.
 type Addresses struct {
 	options Options
 	fixed   bool
@@ -45,7 +45,7 @@ type Addresses struct {
 	told []func()
 }
 
-// Find looks for the machine's addresses. One that has none is reached at 127.0.0.1, by itself.
+// Find finds the machine's addresses. The address of a machine without any is 127.0.0.1.
 func Find(ctx context.Context, o Options) (*Addresses, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -101,7 +101,7 @@ func (a *Addresses) become(next []netip.Addr) {
 	before, told := a.now, slices.Clone(a.told)
 	a.now = next
 	a.mu.Unlock()
-	a.options.Logger.Info("the node's addresses have changed", "before", before, "now", next)
+	a.options.Logger.Info("Addresses of the node changed", "before", before, "now", next)
 	for _, f := range told {
 		f()
 	}

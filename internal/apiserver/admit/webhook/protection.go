@@ -22,41 +22,41 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// Care is what keeps a webhook that fails from hurting the rest. The zero value is kube-apiserver's way: none.
-type Care struct {
-	// Deadline bounds the time that all webhooks of one request take together; 0: no bound but each one's own. A webhook
-	// for which nothing is left counts as failed.
+// Protection limits the effects of a failing webhook. The zero value has no limits, as kube-apiserver.
+type Protection struct {
+	// Deadline is the maximum total time of the webhooks of one request; 0: only each one's timeout. A webhook that is not called by then
+	// counts as failed.
 	Deadline time.Duration
-	// Failures in a row after which a webhook is not called for Pause (0: [DefaultPause]); its failure policy decides at once. 0: only
-	// for configurations with [BreakerAnnotation], after [DefaultFailures].
+	// Failures is the number of consecutive failures after which a webhook is not called for Pause (0: [DefaultPause]); its failure policy
+	// then decides without a call. 0: only for configurations with [BreakerAnnotation], after [DefaultFailures].
 	Failures int
 	Pause    time.Duration
-	// Guard lets objects through that bring a failing webhook back.
+	// Guard admits objects that a failing webhook needs to recover.
 	Guard bool
-	// Configurations has errors and warnings name the webhook's configuration, where kube-apiserver names the webhook alone.
+	// Configurations adds the webhook's configuration to errors and warnings; kube-apiserver names only the webhook.
 	Configurations bool
 }
 
-// What a breaker does where nobody said.
+// Defaults of breakers.
 const (
 	DefaultFailures = 5
 	DefaultPause    = 10 * time.Second
 )
 
-// BreakerAnnotation on a configuration says "on" or "off" of the breakers of its webhooks.
+// BreakerAnnotation on a configuration turns the breakers of its webhooks "on" or "off".
 const BreakerAnnotation = "extension.mortise.dev/breaker"
 
-// Care sets how carefully the webhooks of the plug-in are called. It is called before Join.
-func (p *side) Care(c Care) { p.care = c }
+// Protect sets the protection against the plug-in's webhooks. It is called before Join.
+func (p *generic) Protect(protection Protection) { p.protection = protection }
 
-// Careful are the two plug-ins.
-type Careful interface{ Care(c Care) }
+// Protected is implemented by both plug-ins.
+type Protected interface{ Protect(protection Protection) }
 
 var endpointSlices = schema.GroupResource{Group: discoveryv1.GroupName, Resource: "endpointslices"}
 
 // titleOf is how errors call a webhook: its name as kube-apiserver has it, and its configuration where that was asked for.
-func (p *side) titleOf(h *hook) string {
-	if p.care.Configurations {
+func (p *generic) titleOf(h *hook) string {
+	if p.protection.Configurations {
 		return fmt.Sprintf("%q of %s %q", h.name, p.kind, h.configuration)
 	}
 	return fmt.Sprintf("%q", h.name)
@@ -79,22 +79,23 @@ func serviceOf(t *webhook.Target) types.NamespacedName {
 }
 
 // breaker gives a webhook its breaker.
-func (p *side) breaker(h *hook, said string) {
-	if said == "off" || said != "on" && p.care.Failures == 0 {
+func (p *generic) breaker(h *hook, said string) {
+	if said == "off" || said != "on" && p.protection.Failures == 0 {
 		return
 	}
-	h.policy.Failures, h.policy.Pause = cmp.Or(p.care.Failures, DefaultFailures), cmp.Or(p.care.Pause, DefaultPause)
+	h.policy.Failures, h.policy.Pause = cmp.Or(p.protection.Failures, DefaultFailures), cmp.Or(p.protection.Pause, DefaultPause)
 	h.policy.Turned = func(open bool) {
 		if open {
-			p.host.Log.Warn("webhook keeps failing and is not called for a while", "configuration", h.configuration, "webhook", h.name, "pause", h.policy.Pause)
+			p.host.Log.Warn("Webhook keeps failing, pausing calls to it", "configuration", h.configuration, "webhook", h.name,
+				"pause", h.policy.Pause)
 		} else {
-			p.host.Log.Info("webhook is called again", "configuration", h.configuration, "webhook", h.name)
+			p.host.Log.Info("Calling a webhook again", "configuration", h.configuration, "webhook", h.name)
 		}
 	}
 }
 
 // forgive closes the breakers of webhooks that are called in another way than before: who mends a configuration need not wait.
-func (p *side) forgive(before, now []*hook) {
+func (p *generic) forgive(before, now []*hook) {
 	old := make(map[string][sha256.Size]byte, len(before))
 	for _, h := range before {
 		old[h.uid] = h.target
@@ -107,7 +108,7 @@ func (p *side) forgive(before, now []*hook) {
 }
 
 // moved closes the breakers of the webhooks behind a service that has other endpoints.
-func (p *side) moved(namespace, service string) {
+func (p *generic) moved(namespace, service string) {
 	all := p.hooks.Load()
 	if all == nil {
 		return
@@ -123,16 +124,16 @@ func (p *side) moved(namespace, service string) {
 var errSpent = errors.New("the deadline of admission is used up")
 
 // post calls a webhook, in the time that the request has left for it. An answer that check has something against counts as a failure.
-func (p *side) post(ctx context.Context, h *hook, c *webhook.Client, body []byte, into runtime.Object, check func() error) error {
+func (p *generic) post(ctx context.Context, h *hook, c *webhook.Client, body []byte, into runtime.Object, check func() error) error {
 	policy := h.policy
-	if p.care.Deadline == 0 {
+	if p.protection.Deadline == 0 {
 		if policy.Failures > 0 {
 			policy.Excused = func(error) bool { return errors.Is(ctx.Err(), context.Canceled) }
 		}
 		return c.Post(ctx, h.ref, policy, body, into, check)
 	}
 	s, begun := admit.SpendingOf(ctx), time.Now()
-	left := p.care.Deadline - s.Begin(begun)
+	left := p.protection.Deadline - s.Begin(begun)
 	if left <= 0 {
 		s.End(h.ref.Name, begun, begun)
 		return p.spent(s)
@@ -141,7 +142,7 @@ func (p *side) post(ctx context.Context, h *hook, c *webhook.Client, body []byte
 	defer cancel()
 	if policy.Failures > 0 { // who was left too little is not to blame, unless it took the most of all
 		policy.Excused = func(error) bool {
-			return errors.Is(ctx.Err(), context.Canceled) || within.Err() != nil && time.Since(begun) < p.care.Deadline/2
+			return errors.Is(ctx.Err(), context.Canceled) || within.Err() != nil && time.Since(begun) < p.protection.Deadline/2
 		}
 	}
 	err := c.Post(within, h.ref, policy, body, into, check)
@@ -153,7 +154,7 @@ func (p *side) post(ctx context.Context, h *hook, c *webhook.Client, body []byte
 }
 
 // spent says who used the time up: each webhook with what it took, the one that took most first.
-func (p *side) spent(s *admit.Spending) error {
+func (p *generic) spent(s *admit.Spending) error {
 	took := s.Took()
 	parts := make([]string, len(took))
 	most := 0
@@ -163,5 +164,5 @@ func (p *side) spent(s *admit.Spending) error {
 			most = i
 		}
 	}
-	return fmt.Errorf("%w (%s), most of it by %s: %s", errSpent, p.care.Deadline, took[most].Name, strings.Join(parts, ", "))
+	return fmt.Errorf("%w (%s), most of it by %s: %s", errSpent, p.protection.Deadline, took[most].Name, strings.Join(parts, ", "))
 }

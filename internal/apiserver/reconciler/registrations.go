@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package upkeep
+package reconciler
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Registrations that the server makes are marked so. Those of its own groups it makes when it starts, and leaves them to
-// whoever changes them later; those of definitions follow the definitions.
+// Registrations that the server makes carry this label. It creates those of its own groups at its start and leaves later
+// changes of others alone; those of definitions follow the definitions.
 const (
 	managed = "kube-aggregator.kubernetes.io/automanaged"
 	follows = "true"
@@ -31,9 +31,9 @@ const (
 	customVersion = 100
 )
 
-// registered looks again at a registration that somebody changed or deleted, if definitions want it or it says that they do.
-// It wants the lock.
-func (k *Keeper) registered(name string, obj resource.Object) {
+// registered enqueues a registration that was changed or deleted, if definitions need it or its label claims so. The caller holds the
+// lock.
+func (k *Reconciler) registered(name string, obj resource.Object) {
 	switch {
 	case k.wants[name] > 0:
 		k.add(key{definitions, name})
@@ -42,8 +42,8 @@ func (k *Keeper) registered(name string, obj resource.Object) {
 	}
 }
 
-// defined notes which registrations a definition wants, and has those made that are new. It wants the lock.
-func (k *Keeper) defined(name string, obj resource.Object) {
+// defined records the registrations that a definition needs, and enqueues new ones. The caller holds the lock.
+func (k *Reconciler) defined(name string, obj resource.Object) {
 	old, now := k.known[name], registrationsOf(obj)
 	delete(k.known, name)
 	if now != nil {
@@ -63,7 +63,7 @@ func (k *Keeper) defined(name string, obj resource.Object) {
 	}
 }
 
-// registrationsOf are those of a definition's served versions, by name.
+// registrationsOf returns the registrations of a definition's served versions, by name.
 func registrationsOf(obj resource.Object) map[string]schema.GroupVersion {
 	d, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok || d == nil {
@@ -78,8 +78,8 @@ func registrationsOf(obj resource.Object) map[string]schema.GroupVersion {
 	return want
 }
 
-// wanted are the registrations that the known definitions want.
-func (k *Keeper) wanted() map[string]schema.GroupVersion {
+// wanted returns the registrations that the known definitions need.
+func (k *Reconciler) wanted() map[string]schema.GroupVersion {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := map[string]schema.GroupVersion{}
@@ -89,8 +89,8 @@ func (k *Keeper) wanted() map[string]schema.GroupVersion {
 	return all
 }
 
-// register makes the registration of a version that a definition serves, unless it is there or not wanted any more.
-func (k *Keeper) register(ctx context.Context, b Backend, name string) error {
+// register creates the registration of a version that a definition serves, unless it exists or is no longer needed.
+func (k *Reconciler) register(ctx context.Context, b Backend, name string) error {
 	k.mu.Lock()
 	stale := k.wants[name] == 0
 	k.mu.Unlock()
@@ -112,8 +112,8 @@ func (k *Keeper) register(ctx context.Context, b Backend, name string) error {
 	return err
 }
 
-// correct gives a registration that follows definitions what it must say. Without the label it is somebody else's.
-func (k *Keeper) correct(ctx context.Context, b Backend, obj resource.Object, gv schema.GroupVersion) error {
+// correct restores the spec of a registration that follows definitions. One without the label belongs to others.
+func (k *Reconciler) correct(ctx context.Context, b Backend, obj resource.Object, gv schema.GroupVersion) error {
 	want := specOf(gv)
 	a, ok := obj.(*apiregistrationv1.APIService)
 	if !ok || a.Labels[managed] != follows || apiequality.Semantic.DeepEqual(a.Spec, want) {
@@ -135,7 +135,7 @@ func specOf(gv schema.GroupVersion) apiregistrationv1.APIServiceSpec {
 	return apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: customGroup, VersionPriority: customVersion}
 }
 
-func (k *Keeper) create(ctx context.Context, b Backend, name string, gv schema.GroupVersion) error {
+func (k *Reconciler) create(ctx context.Context, b Backend, name string, gv schema.GroupVersion) error {
 	_, err := b.Create(ctx, registrations, &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{managed: follows}},
 		Spec:       specOf(gv),
@@ -146,9 +146,9 @@ func (k *Keeper) create(ctx context.Context, b Backend, name string, gv schema.G
 	return nil
 }
 
-// definitions registers the served versions of all definitions, and takes back what none serves any more. Definitions are
-// only read when there is something to take back: another server may have stored some that this one has not been told of.
-func (k *Keeper) definitions(ctx context.Context, b Backend) error {
+// definitions registers the served versions of all definitions, and deletes registrations that none needs. It reads the definitions only if
+// there is one to delete: another server may have stored some that this one has not seen yet.
+func (k *Reconciler) definitions(ctx context.Context, b Backend) error {
 	have, err := b.List(ctx, registrations, "")
 	if apierrors.IsNotFound(err) {
 		return nil // a server without registrations

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package handover_test
+package sharedobjects_test
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/mortise-dev/mortise/internal/handover"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 )
 
 type server func(*http.Request) (*http.Response, error)
@@ -35,7 +35,7 @@ func ask(t *testing.T, s server, otherwise func() (watch.Interface, error)) (wat
 	if err != nil {
 		t.Fatal(err)
 	}
-	return handover.Watch(t.Context(), client.CoreV1().RESTClient().Get().Resource("pods"), otherwise)
+	return sharedobjects.Watch(t.Context(), client.CoreV1().RESTClient().Get().Resource("pods"), otherwise)
 }
 
 var errBytes = errors.New("asked for bytes")
@@ -52,18 +52,18 @@ func TestWatch(t *testing.T) {
 		body, _ := io.Pipe()
 		var last error
 		w, err := ask(t, func(r *http.Request) (*http.Response, error) {
-			taker := handover.From(r.Context())
-			taker.Begin()
+			receiver := sharedobjects.FromContext(r.Context())
+			receiver.Begin()
 			go func() {
-				defer taker.End()
+				defer receiver.End()
 				for _, p := range pods {
-					if err := taker.Tell(r.Context(), watch.Event{Type: watch.Added, Object: p}); err != nil {
+					if err := receiver.Send(r.Context(), watch.Event{Type: watch.Added, Object: p}); err != nil {
 						t.Errorf("tell: %v", err)
 					}
 				}
 				<-r.Context().Done()
 				for last == nil { // nobody takes any more
-					last = taker.Tell(r.Context(), watch.Event{Type: watch.Deleted, Object: pods[0]})
+					last = receiver.Send(r.Context(), watch.Event{Type: watch.Deleted, Object: pods[0]})
 				}
 			}()
 			return answer(r, http.StatusOK, body), nil

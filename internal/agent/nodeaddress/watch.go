@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package uplink
+package nodeaddress
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func (a *Addresses) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		a.options.Logger.Error("follow the machine's addresses", "error", err, "again", reopened)
+		a.options.Logger.Error("Could not watch the machine's addresses, retrying", "error", err, "again", reopened)
 		wait := time.NewTimer(reopened)
 		select {
 		case <-ctx.Done():
@@ -103,7 +103,7 @@ func (a *Addresses) see(ctx context.Context, over bool) bool {
 	v, err := a.look(ctx, a.options)
 	if err != nil {
 		if ctx.Err() == nil {
-			a.options.Logger.Error("look for the machine's addresses", "error", err, "again", holding)
+			a.options.Logger.Error("Could not find the machine's addresses, retrying", "error", err, "again", holding)
 		}
 		return true
 	}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package uplink
+package nodeaddress
 
 import (
 	"context"
@@ -199,11 +199,11 @@ func TestFollow(t *testing.T) {
 	if got := strings.Join(a.Texts(), " "); got != "192.168.50.2" {
 		t.Fatalf("at first the addresses are %q", got)
 	}
-	way := func() error {
+	route := func() error {
 		return netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Gw: net.ParseIP("192.168.50.1")})
 	}
 	run(func(eth netlink.Link) error { // as a DHCP client does it: all goes, then all comes
-		return errors.Join(netlink.AddrDel(eth, address("192.168.50.2/24", 0)), netlink.AddrAdd(eth, address("192.168.50.7/24", 0)), way())
+		return errors.Join(netlink.AddrDel(eth, address("192.168.50.2/24", 0)), netlink.AddrAdd(eth, address("192.168.50.7/24", 0)), route())
 	})
 	next("another lease", "192.168.50.7")
 	// Tentative for as long as others could object; temporary and deprecated ones never become the node's.
@@ -218,11 +218,11 @@ func TestFollow(t *testing.T) {
 		if err := netlink.LinkSetDown(eth); err != nil {
 			return err
 		}
-		return errors.Join(netlink.LinkSetUp(eth), way(), netlink.AddrAdd(eth, address("fd00:50::7/64", unix.IFA_F_NODAD)))
+		return errors.Join(netlink.LinkSetUp(eth), route(), netlink.AddrAdd(eth, address("fd00:50::7/64", unix.IFA_F_NODAD)))
 	})
 	// The flap changed nothing: what comes next is what comes after it.
 	run(func(eth netlink.Link) error {
-		return errors.Join(netlink.AddrDel(eth, address("192.168.50.7/24", 0)), netlink.AddrAdd(eth, address("192.168.50.9/24", 0)), way())
+		return errors.Join(netlink.AddrDel(eth, address("192.168.50.7/24", 0)), netlink.AddrAdd(eth, address("192.168.50.9/24", 0)), route())
 	})
 	next("a link has flapped, then another lease", "192.168.50.9 fd00:50::7")
 }

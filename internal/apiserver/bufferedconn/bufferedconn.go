@@ -1,19 +1,17 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cork gathers what a handler writes to its connection. Between the handler and the socket stand a chunk encoder, a
-// buffer and TLS, and each may make pieces of its own: a batch of events of 10 KB leaves as four writes, of which the
-// socket's are by far the most expensive. A handler that holds the connection while it writes, and then releases it, has
-// them leave as one.
+// Package bufferedconn buffers the writes of a handler to its connection. Between the handler and the socket are a chunk encoder, a buffer
+// and TLS, each of which may split a write: a batch of events of 10 KB leaves as four writes, of which those of the socket are by far the
+// most expensive. A handler that holds the connection while it writes, and then releases it, sends them as one, as with TCP_CORK.
 //
-//	conn := cork.From(ctx)
+//	conn := bufferedconn.FromContext(ctx)
 //	conn.Hold()
 //	…write, flush…
 //	err := conn.Release()
 //
-// It is for HTTP/1.x, where a connection belongs to one request at a time. A [Conn] may be used by many goroutines; nil is
-// one that holds nothing.
-package cork
+// It is for HTTP/1.x, where a connection serves one request at a time. A [Conn] is safe for concurrent use; a nil Conn buffers nothing.
+package bufferedconn
 
 import (
 	"context"
@@ -22,16 +20,16 @@ import (
 	"sync"
 )
 
-// most is how much is gathered before it is sent although the connection is held.
+// most is the maximum size of the buffer of a held connection.
 const most = 64 << 10
 
-// gathers keeps buffers for the time that a connection is held.
-type gathers struct{ sync.Pool }
+// bufferPool holds the buffers of connections that are not held.
+type bufferPool struct{ sync.Pool }
 
 // Listener accepts connections that can be held.
 type Listener struct {
 	net.Listener
-	buffers gathers
+	buffers bufferPool
 }
 
 // Listen wraps a listener.
@@ -49,15 +47,14 @@ func (l *Listener) Accept() (net.Conn, error) {
 // Conn is a connection that can be held.
 type Conn struct {
 	net.Conn
-	buffers *gathers
+	buffers *bufferPool
 
 	mu   sync.Mutex
 	held bool
 	buf  *[]byte
 }
 
-// Write sends p, or keeps it while the connection is held. An error of what was kept is returned by the next Write or by
-// Release.
+// Write sends p, or buffers it while the connection is held. The next Write or Release returns an error of sending the buffer.
 func (c *Conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +79,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// send writes what is kept.
+// send writes the buffer.
 func (c *Conn) send() error {
 	if c.buf == nil || len(*c.buf) == 0 {
 		return nil
@@ -92,7 +89,7 @@ func (c *Conn) send() error {
 	return err
 }
 
-// Hold keeps what is written from now on.
+// Hold buffers writes from now on.
 func (c *Conn) Hold() {
 	if c == nil {
 		return
@@ -102,7 +99,7 @@ func (c *Conn) Hold() {
 	c.held = true
 }
 
-// Release sends what was kept, and holds no more.
+// Release sends the buffer, and ends buffering.
 func (c *Conn) Release() error {
 	if c == nil {
 		return nil
@@ -120,8 +117,8 @@ func (c *Conn) Release() error {
 
 type key struct{}
 
-// Context remembers a connection that [Listener] accepted, also beneath TLS.
-func Context(ctx context.Context, c net.Conn) context.Context {
+// NewContext returns a context with the connection, if a [Listener] accepted it, also below TLS.
+func NewContext(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}
@@ -131,8 +128,8 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// From is the connection that a request came over; nil if it cannot be held.
-func From(ctx context.Context) *Conn {
+// FromContext returns the connection of a request; nil if it cannot be held.
+func FromContext(ctx context.Context) *Conn {
 	c, _ := ctx.Value(key{}).(*Conn)
 	return c
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package uplink
+package nodeaddress
 
 import (
 	"net/netip"
@@ -13,7 +13,7 @@ import (
 type View struct {
 	Links     []Link    // in the kernel's order
 	Addresses []Address // in the kernel's order
-	Ways      []Way     // the most wanted first
+	Routes    []Route   // the most wanted first
 }
 
 // Link is a network device.
@@ -30,8 +30,8 @@ type Address struct {
 	Passing bool // it may not be used yet, or not much longer: tentative, a duplicate, deprecated, or temporary
 }
 
-// Way is how the kernel would send a packet.
-type Way struct {
+// Route is the route that the kernel would choose for a packet.
+type Route struct {
 	Source netip.Addr
 	Wanted bool // to where the node must get; others are as good as any
 }
@@ -75,20 +75,20 @@ func Pick(now []netip.Addr, v View, o Options) (next []netip.Addr, held bool) {
 // first is the address by which others reach the machine, with its link; zero is none of consequence. It is sure if it is that by which
 // the node must send, or one that it has.
 func (v View) first(now []netip.Addr, o Options) (ip netip.Addr, link int, sure bool) {
-	for _, way := range v.Ways {
-		if way.Source.IsLoopback() && !way.Wanted {
+	for _, route := range v.Routes {
+		if route.Source.IsLoopback() && !route.Wanted {
 			continue
 		}
-		i := slices.IndexFunc(v.Addresses, func(a Address) bool { return a.IP == way.Source })
-		if way.Source.IsLoopback() || i >= 0 && v.link(v.Addresses[i].Link).Loopback {
-			return way.Source, 0, true // the server is on this machine
+		i := slices.IndexFunc(v.Addresses, func(a Address) bool { return a.IP == route.Source })
+		if route.Source.IsLoopback() || i >= 0 && v.link(v.Addresses[i].Link).Loopback {
+			return route.Source, 0, true // the server is on this machine
 		}
 		if i < 0 {
 			continue
 		}
 		link := v.Addresses[i].Link
-		if ip := v.on(link, way.Source.Is4(), now, o); ip.IsValid() {
-			return ip, link, way.Wanted || len(now) == 0
+		if ip := v.on(link, route.Source.Is4(), now, o); ip.IsValid() {
+			return ip, link, route.Wanted || len(now) == 0
 		}
 	}
 	if len(now) > 0 { // what it does not send by, of containers perhaps, is no better than what it had
@@ -120,7 +120,9 @@ func (v View) on(link int, four bool, now []netip.Addr, o Options) netip.Addr {
 			there = append(there, a.IP)
 		}
 	}
-	sends := func(a netip.Addr) bool { return slices.ContainsFunc(v.Ways, func(w Way) bool { return w.Source == a }) }
+	sends := func(a netip.Addr) bool {
+		return slices.ContainsFunc(v.Routes, func(w Route) bool { return w.Source == a })
+	}
 	kept := func(a netip.Addr) bool { return slices.Contains(now, a) }
 	others := func(a netip.Addr) bool { return !within(a, o.Pods) }
 	order := []func(netip.Addr) bool{kept, sends, others}

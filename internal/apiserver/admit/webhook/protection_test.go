@@ -35,7 +35,7 @@ func TestConfigurationsInErrors(t *testing.T) {
 		for _, told := range []bool{false, true} {
 			server := newHookServer(t)
 			server.say = say
-			s := newSetting(t, Care{Configurations: told})
+			s := newSetting(t, Protection{Configurations: told})
 			s.register(t, false, webhookOf(server, "w"))
 			if got := s.outcome(t, server, creation()); got != want[told] {
 				t.Errorf("configurations %v: got %s, want %s", told, got, want[told])
@@ -54,11 +54,11 @@ type breaking struct {
 	hook   admissionregistrationv1.MutatingWebhook
 }
 
-func newBreaking(t *testing.T, care Care) *breaking {
+func newBreaking(t *testing.T, protection Protection) *breaking {
 	t.Helper()
 	b := &breaking{t: t, server: newHookServer(t), clock: clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0)), log: newTold()}
 	b.server.status, b.server.say = http.StatusInternalServerError, "{}"
-	b.setting = newSetting(t, care, func(s *setting) {
+	b.setting = newSetting(t, protection, func(s *setting) {
 		s.host.Ledger, s.host.Log = extension.NewLedger(b.clock), slog.New(b.log)
 	})
 	b.hook = webhookOf(b.server, "w")
@@ -91,21 +91,21 @@ func (b *breaking) asked(requests int) int {
 // annotation says so; and what is logged then.
 func TestBreakers(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		care  Care
-		said  string
-		calls int // of seven requests
-		pause time.Duration
+		name       string
+		protection Protection
+		said       string
+		calls      int // of seven requests
+		pause      time.Duration
 	}{
-		{"nobody wants it", Care{}, "", 7, 0},
-		{"the configuration wants it", Care{}, "on", 5, 10 * time.Second},
-		{"the configuration wants it not", Care{Failures: 2}, "off", 7, 0},
-		{"it wants what there is not", Care{}, "maybe", 7, 0},
-		{"everybody has it", Care{Failures: 2}, "", 2, 10 * time.Second},
-		{"everybody has it, and this one wants it", Care{Failures: 2}, "on", 2, 10 * time.Second},
-		{"for another while", Care{Failures: 2, Pause: time.Hour}, "", 2, time.Hour},
+		{"nobody wants it", Protection{}, "", 7, 0},
+		{"the configuration wants it", Protection{}, "on", 5, 10 * time.Second},
+		{"the configuration wants it not", Protection{Failures: 2}, "off", 7, 0},
+		{"it wants what there is not", Protection{}, "maybe", 7, 0},
+		{"everybody has it", Protection{Failures: 2}, "", 2, 10 * time.Second},
+		{"everybody has it, and this one wants it", Protection{Failures: 2}, "on", 2, 10 * time.Second},
+		{"for another while", Protection{Failures: 2, Pause: time.Hour}, "", 2, time.Hour},
 	} {
-		b := newBreaking(t, c.care)
+		b := newBreaking(t, c.protection)
 		b.annotated(c.said)
 		if n := b.asked(7); n != c.calls {
 			t.Errorf("%s: called %d times", c.name, n)
@@ -113,7 +113,7 @@ func TestBreakers(t *testing.T) {
 		if c.pause == 0 {
 			continue
 		}
-		const quiet = "webhook keeps failing and is not called for a while configuration=c webhook=w.example.com pause="
+		const quiet = "Webhook keeps failing, pausing calls to it configuration=c webhook=w.example.com pause="
 		if line := <-b.log.lines; line != quiet+c.pause.String() {
 			t.Errorf("%s: logged %q", c.name, line)
 		}
@@ -128,7 +128,7 @@ func TestBreakers(t *testing.T) {
 				t.Errorf("%s: after the pause: %s", c.name, got)
 			}
 		}
-		if line := <-b.log.lines; line != "webhook is called again configuration=c webhook=w.example.com" {
+		if line := <-b.log.lines; line != "Calling a webhook again configuration=c webhook=w.example.com" {
 			t.Errorf("%s: logged %q", c.name, line)
 		}
 	}
@@ -150,7 +150,7 @@ func TestBreakersAreClosed(t *testing.T) {
 			h.ClientConfig.CABundle = append([]byte("\n"), h.ClientConfig.CABundle...)
 		}, 1},
 	} {
-		b := newBreaking(t, Care{Failures: 1})
+		b := newBreaking(t, Protection{Failures: 1})
 		b.annotated("")
 		if n := b.asked(2); n != 1 {
 			t.Fatalf("called %d times at first", n)
@@ -179,7 +179,7 @@ func TestBreakersAndEndpoints(t *testing.T) {
 		"where there is no pause": {"hooks", sliceOf("hook"), 0, true},
 	} {
 		server := newHookServer(t)
-		s := newSetting(t, Care{Failures: c.failures}, withoutEndpoints)
+		s := newSetting(t, Protection{Failures: c.failures}, withoutEndpoints)
 		commit := func() {
 			t.Helper()
 			if err := s.validating.Apply(t.Context(), s.change(endpointSlices, c.namespace, "s")); err != nil {
@@ -205,7 +205,7 @@ func TestBreakersAndEndpoints(t *testing.T) {
 // TestSecondServiceOfSlices: of several webhooks in a namespace, those behind the slice's service are tried again.
 func TestSecondServiceOfSlices(t *testing.T) {
 	server := newHookServer(t)
-	s := newSetting(t, Care{Failures: 1}, withoutEndpoints)
+	s := newSetting(t, Protection{Failures: 1}, withoutEndpoints)
 	first, second := behind(server), behind(server)
 	second.Name, second.ClientConfig.Service = "second.example.com", &admissionregistrationv1.ServiceReference{Namespace: "hooks", Name: "second"}
 	s.register(t, false, first, second)
@@ -227,8 +227,8 @@ func TestSecondServiceOfSlices(t *testing.T) {
 
 // TestLeavingIsNotItsFault: a client that went away does not count against the webhook.
 func TestLeavingIsNotItsFault(t *testing.T) {
-	for _, care := range []Care{{Failures: 1}, {Failures: 1, Deadline: time.Hour}} {
-		b := newBreaking(t, care)
+	for _, protection := range []Protection{{Failures: 1}, {Failures: 1, Deadline: time.Hour}} {
+		b := newBreaking(t, protection)
 		b.register(t, true, b.hook)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -236,14 +236,14 @@ func TestLeavingIsNotItsFault(t *testing.T) {
 			got := b.outcomeIn(ctx, b.server, creation())
 			if !strings.HasPrefix(got, `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: `) ||
 				!strings.Contains(got, "context canceled") {
-				t.Errorf("deadline %v: %s", care.Deadline, got)
+				t.Errorf("deadline %v: %s", protection.Deadline, got)
 			}
 		}
 		if got := b.counted(t); strings.Contains(got, "rejection_count") {
-			t.Errorf("deadline %v: counted %s", care.Deadline, got)
+			t.Errorf("deadline %v: counted %s", protection.Deadline, got)
 		}
 		if n := b.asked(2); n != 1 { // it failed by itself then
-			t.Errorf("deadline %v: called %d times", care.Deadline, n)
+			t.Errorf("deadline %v: called %d times", protection.Deadline, n)
 		}
 	}
 }
@@ -264,7 +264,7 @@ func TestDeadline(t *testing.T) {
 	for _, mutating := range []bool{true, false} {
 		server := newHookServer(t)
 		server.say = answerOf(`"allowed":true`)
-		s := newSetting(t, Care{Deadline: 3 * time.Hour})
+		s := newSetting(t, Protection{Deadline: 3 * time.Hour})
 		h := webhookOf(server, "w")
 		s.register(t, mutating, h)
 		if got := s.outcomeIn(spent(t, 3*time.Hour-time.Minute), server, creation()); !strings.HasPrefix(got, "allowed") {
@@ -312,7 +312,7 @@ func TestDeadlinePasses(t *testing.T) {
 		{"it took all", little, 0, 1, "most of it by c/w.example.com: "},
 		{"it was left little", 3 * time.Hour, 3*time.Hour - little, 2, "most of it by m/b.example.com: m/a.example.com took 59m59"},
 	} {
-		b := newBreaking(t, Care{Deadline: c.deadline, Failures: 1, Pause: time.Hour})
+		b := newBreaking(t, Protection{Deadline: c.deadline, Failures: 1, Pause: time.Hour})
 		b.server.meet = func(q *http.Request) { <-q.Context().Done() }
 		b.register(t, false, b.hook)
 		var first string
@@ -339,7 +339,7 @@ func TestDeadlinePasses(t *testing.T) {
 func TestDeadlineOfTheRequest(t *testing.T) {
 	server := newHookServer(t)
 	server.meet = func(q *http.Request) { <-q.Context().Done() }
-	s := newSetting(t, Care{Deadline: time.Hour})
+	s := newSetting(t, Protection{Deadline: time.Hour})
 	s.register(t, false, webhookOf(server, "w"))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -353,7 +353,7 @@ func TestTimeout(t *testing.T) {
 	server := newHookServer(t)
 	queries := make(chan string, 10)
 	server.say, server.meet = answerOf(`"allowed":true`), func(q *http.Request) { queries <- q.URL.RawQuery }
-	s := newSetting(t, Care{})
+	s := newSetting(t, Protection{})
 	h := webhookOf(server, "w")
 	for _, c := range []struct {
 		seconds *int32
@@ -384,7 +384,7 @@ func TestRequestsWithoutTime(t *testing.T) {
 		{true, true, late}, {false, true, late}, {false, false, late},
 		{true, false, `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: `},
 	} {
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		h := webhookOf(server, "w")
 		if c.ignore {
 			h.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
@@ -408,7 +408,7 @@ func TestLeavingWhileItIsAsked(t *testing.T) {
 	server := newHookServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	server.meet = func(q *http.Request) { cancel(); <-q.Context().Done() }
-	s := newSetting(t, Care{})
+	s := newSetting(t, Protection{})
 	h := webhookOf(server, "w")
 	h.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
 	s.register(t, false, h)

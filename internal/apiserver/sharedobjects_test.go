@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
-	"github.com/mortise-dev/mortise/internal/handover"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 )
 
 // handed watches config maps, without their bytes where the server can. plain counts the watches that had to be of bytes.
@@ -28,7 +28,7 @@ func handed(t *testing.T, config *rest.Config, o metav1.ListOptions, plain *int)
 	c := kubernetes.NewForConfigOrDie(config).CoreV1()
 	asked := o
 	asked.Watch = true
-	w, err := handover.Watch(t.Context(), c.RESTClient().Get().Resource("configmaps").VersionedParams(&asked, scheme.ParameterCodec), func() (watch.Interface, error) {
+	w, err := sharedobjects.Watch(t.Context(), c.RESTClient().Get().Resource("configmaps").VersionedParams(&asked, scheme.ParameterCodec), func() (watch.Interface, error) {
 		*plain++
 		return c.ConfigMaps("").Watch(t.Context(), o)
 	})
@@ -116,7 +116,7 @@ func TestHandedOverEnds(t *testing.T) {
 	drained(handed(t, f.inProcess, metav1.ListOptions{TimeoutSeconds: &second}, &plain))
 	ctx, cancel := context.WithCancel(t.Context())
 	c := kubernetes.NewForConfigOrDie(f.inProcess).CoreV1()
-	w, err := handover.Watch(ctx, c.RESTClient().Get().Resource("configmaps").Param("watch", "true"), func() (watch.Interface, error) {
+	w, err := sharedobjects.Watch(ctx, c.RESTClient().Get().Resource("configmaps").Param("watch", "true"), func() (watch.Interface, error) {
 		t.Error("the server did not hand over")
 		return nil, nil
 	})
