@@ -128,6 +128,9 @@ type Version struct {
 	// Prune drops what the schema does not know from a decoded object, and reports (sorted) paths of dropped fields for
 	// fieldValidation; nil for typed objects, whose decoder does it.
 	Prune func(obj Object) []string
+	// PruneApplied is Prune for what server-side apply made: nulls that the schema does not allow stay, and validation refuses
+	// them; nil for typed objects.
+	PruneApplied func(obj Object)
 	// Columns are the columns of kubectl get; nil: name and age.
 	Columns Columns
 	// FieldLabel maps a field selector's label and value in this version to a selectable field of the hub, or refuses the

@@ -59,6 +59,24 @@ func ReadRegular(path string, limit int64) ([]byte, error) {
 	return text, nil
 }
 
+// ReadRegularEnd reads the end of a regular file, at most limit bytes of it.
+func ReadRegularEnd(path string, limit int64) ([]byte, error) {
+	f, err := OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	text, err := io.ReadAll(io.NewSectionReader(f, max(info.Size()-limit, 0), limit))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return text, nil
+}
+
 // Find finds a file of any type below a directory without opening its contents (O_PATH): the result serves for Stat and as
 // /proc/self/fd/N, the source of a bind mount. Links below the root are followed as long as they stay below it.
 func Find(root, sub string) (*os.File, error) {

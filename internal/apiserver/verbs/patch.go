@@ -146,8 +146,8 @@ func (p *patching) apply(old *watchcache.CachedObject) (resource.Object, error) 
 			if err == nil && p.dec.coerce != nil {
 				err = p.dec.coerce(obj)
 			}
-			if err == nil && p.dec.prune != nil {
-				p.dec.prune(obj)
+			if prune := p.ver().PruneApplied; err == nil && prune != nil {
+				prune(obj)
 			}
 			return obj, err
 		})

@@ -92,6 +92,9 @@ func (echo) PortForward(_ context.Context, id string, port int32, stream io.Read
 	return err
 }
 
+// left says that an agent's reader of a log has left.
+var left = make(chan bool, 1)
+
 // newAgent is a node's agent: SPDY only, as an old one.
 func newAgent(t *testing.T) *httptest.Server {
 	var s streaming.Server
@@ -128,6 +131,11 @@ func newAgent(t *testing.T) *httptest.Server {
 			return
 		}
 		fmt.Fprintf(w, "%s %s\n", r.PathValue("container"), r.URL.RawQuery)
+		if r.URL.Query().Has("follow") && r.URL.Query().Has("timestamps") { // until the reader has left
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			left <- true
+		}
 	})
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "up 1\n") })
 	srv := httptest.NewTLSServer(mux)
@@ -231,7 +239,7 @@ func TestPodConnectRefusals(t *testing.T) {
 		"pods/two/log":                   "400 BadRequest: a container name must be specified for pod two, choose one of: [c waiting]",
 		"pods/two/log?container=waiting": `400 BadRequest: container "waiting" in pod "two" is waiting to start: ContainerCreating`,
 		"pods/two/log?container=nosuch":  "400 BadRequest: container nosuch is not valid for pod two",
-		"pods/homeless/log":              "200 ",
+		"pods/homeless/log":              "204 ",
 		"pods/lost/log":                  `404 NotFound: pods "gone" not found`,
 		"pods/one/log?tailLines=x":       `400 BadRequest: strconv.ParseInt: parsing "x": invalid syntax`,
 		"pods/one/log?tailLines=-1":      `422 Invalid: PodLogOptions "one" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0`,
