@@ -41,7 +41,7 @@ func accept(t *testing.T, s *sink) *Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := From(Context(t.Context(), c))
+	own := FromContext(NewContext(t.Context(), c))
 	if own == nil {
 		t.Fatal("the connection is not in its context")
 	}
@@ -103,7 +103,7 @@ func TestErrorsAreToldOnRelease(t *testing.T) {
 }
 
 func TestOtherConnectionsHoldNothing(t *testing.T) {
-	c := From(Context(context.Background(), &sink{}))
+	c := FromContext(NewContext(context.Background(), &sink{}))
 	c.Hold()
 	if err := c.Release(); err != nil || c != nil {
 		t.Errorf("%v, %v", c, err)
