@@ -9,9 +9,9 @@
 //	defer s.Stop()
 //	clientset, err := kubernetes.NewForConfig(s.Config())
 //
-// The zero value works. Fields are read by Start and must not be changed after it. What third parties plug in as Go code
-// (admission plug-ins, controllers, scheduler plug-ins, kinds) goes into [Extensions]; a ten-line main with its own Server
-// is a Mortise with extensions of its own. Package embedtest has the form for Go tests.
+// The zero value works. Start reads the fields; do not change them afterwards. Extensions in Go (admission plug-ins,
+// controllers, scheduler plug-ins, kinds) go into [Extensions]; a ten-line main with its own Server is a Mortise with these
+// extensions. For Go tests see package embedtest.
 package embed
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package extension knows what can be plugged into Mortise, and every call that goes out to what is.
+// Package extension is the catalogue of Mortise's extension points, and the ledger of all calls to extensions.
 //
 // [Points] is the catalogue: one row for each extension point of Kubernetes. A [Ledger] makes the calls: it gives each a
 // deadline, retries it if the policy allows, counts and times it, keeps the last error and the expiry of the extension's
@@ -10,7 +10,7 @@
 // those that were never called, and removes them with the configuration ([Ledger.Unregister]). [Ledger.Snapshot] returns
 // the ledger's contents; `mortise extensions` prints them.
 //
-// A Ledger may be used by many goroutines at once; it starts none.
+// A Ledger is safe for concurrent use; it starts no goroutines.
 package extension
 
 // Point is a place where Mortise calls out, or lets itself be driven.

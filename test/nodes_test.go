@@ -103,10 +103,10 @@ func TestJoin(t *testing.T) {
 		"another secret":             {[]string{"--join", url, "--token", wrong, "--ca-cert-hash", hash}, "its secret differs"},
 		"another secret, by CA file": {[]string{"--join", url, "--token", wrong, "--ca-file", authority}, "the token is unknown to"},
 		"a token that was deleted":   {[]string{"--join", url, "--token", expired, "--ca-cert-hash", hash}, "is unknown to the cluster"},
-		"another authority":          {[]string{"--join", url, "--token", token, "--ca-cert-hash", "sha256:" + strings.Repeat("0", 64)}, "which is not the hash that was given"},
+		"another authority":          {[]string{"--join", url, "--token", token, "--ca-cert-hash", "sha256:" + strings.Repeat("0", 64)}, "not the one of --ca-cert-hash"},
 		"a server that is not there": {[]string{"--join", "https://127.0.0.1:1", "--token", token, "--ca-cert-hash", hash}, "connection refused"},
 		"no token":                   {[]string{"--join", url}, "set --token; `mortise token create`"},
-		"nothing at all":             {nil, "this machine is no node yet"},
+		"nothing at all":             {nil, "this machine is not a node yet"},
 	} {
 		out, err := server.mortise(append([]string{"node", "--data-dir", filepath.Join(t.TempDir(), "d"), "--node", "simulated", "--name", "stranger"}, r.args...)...)
 		if err == nil || !strings.Contains(out, r.want) || strings.Contains(out, token[7:]) {

@@ -58,11 +58,11 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	if err := fill(ctx, t, base+"/configmaps", 0, thousand); err != nil {
 		return err
 	}
-	noisyToken, err := account(ctx, t, ns, "noisy")
+	noisyToken, err := createAccount(ctx, t, ns, "noisy")
 	if err != nil {
 		return err
 	}
-	quietToken, err := account(ctx, t, ns, "quiet")
+	quietToken, err := createAccount(ctx, t, ns, "quiet")
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	for _, shape := range shapes {
 		idle := map[string]paced{}
 		for _, d := range does {
-			if idle[d.what], err = measurePaced(ctx, b.length(), quietToken, d.do); err != nil {
+			if idle[d.what], err = runPaced(ctx, t, b.length(), quietToken, d.do); err != nil {
 				return err
 			}
 		}
@@ -92,7 +92,7 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 			return err
 		}
 		for _, d := range does {
-			is, err := measurePaced(ctx, b.length(), quietToken, d.do)
+			is, err := runPaced(ctx, t, b.length(), quietToken, d.do)
 			if err != nil {
 				return errors.Join(err, stop(nil))
 			}
@@ -118,8 +118,8 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 // and all of it.
 type paced struct{ p50, p99, allP99, stood float64 }
 
-// measurePaced does one thing after the other, not more often than the pace.
-func measurePaced(ctx context.Context, length time.Duration, token string, do load.Does) (p paced, err error) {
+// runPaced sends one request after the other, at most at the pace.
+func runPaced(ctx context.Context, t *load.Target, length time.Duration, token string, do load.Does) (p paced, err error) {
 	client := tokenClient(token, 1)
 	defer client.CloseIdleConnections()
 	for range 20 { // warm
@@ -199,8 +199,8 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.Transport.RoundTrip(r)
 }
 
-// account makes a service account that may do everything and yet is no administrator, and returns a token of it.
-func account(ctx context.Context, t *load.Target, ns, name string) (string, error) {
+// createAccount creates a service account with all permissions by a role, and returns a token of it.
+func createAccount(ctx context.Context, t *load.Target, ns, name string) (string, error) {
 	client, err := t.Client(1)
 	if err != nil {
 		return "", err

@@ -14,24 +14,25 @@
 //	if err := s.Start(ctx); err != nil { … }
 //	err := s.Register(ctx, "127.0.0.1") // a Service of type ExternalName, and an APIService for each group version
 //
-// A [Resource] says what it can by which of its functions are set: List alone makes get and list, with selectors, columns
-// and metadata-only forms; Watch, Create, Update and Delete make the verbs of these names, patch comes with Update,
-// deletecollection with Delete. Discovery (old and aggregated) and OpenAPI (v2 and v3) follow from the resources.
+// The functions that a [Resource] sets determine its verbs: List alone serves get and list, with selectors, columns and
+// metadata-only responses; Watch, Create, Update and Delete serve the verbs of these names, Update also patch, and Delete
+// also deletecollection. Discovery (old and aggregated) and OpenAPI (v2 and v3) are derived from the resources.
 //
-// It is for servers that answer from elsewhere, not for those that keep objects: server-side apply, strategic merge patches (both are
-// refused with 415), subresources such as status, protobuf, admission and field selectors but for names are not in it. Who needs these
-// makes a CustomResourceDefinition, or uses k8s.io/apiserver, whose servers work behind Mortise unmodified.
+// It is for servers that compute or fetch their objects, not for those that store them: it does not support server-side
+// apply and strategic merge patches (both get 415), subresources such as status, protobuf, admission, and field selectors
+// other than names. For these, use a CustomResourceDefinition, or k8s.io/apiserver, whose servers work behind Mortise
+// unmodified.
 //
-// Who asks is found out as kube-apiserver's own libraries do it: by the front proxy's headers if its certificate is of the
-// authority that ConfigMap kube-system/extension-apiserver-authentication names, by a client certificate of the cluster's
-// authority, or by a TokenReview; else it is system:anonymous. Whether they may is asked of the cluster by a SubjectAccessReview, unless they
-// are of system:masters. The answers are kept for ten seconds. The ConfigMap is watched, so a new authority
-// needs no restart. Config's user needs the Role extension-apiserver-authentication-reader in kube-system and the ClusterRole
+// It authenticates as kube-apiserver's own libraries do: by the front proxy's headers if its certificate is signed by the
+// CA that ConfigMap kube-system/extension-apiserver-authentication names, by a client certificate of the cluster's CA, or
+// by a TokenReview; otherwise the user is system:anonymous. It authorizes by a SubjectAccessReview of the cluster, except
+// for the group system:masters. It caches the answers for ten seconds. It watches the ConfigMap, so that a new CA needs no
+// restart. Config's user needs the Role extension-apiserver-authentication-reader in kube-system and the ClusterRole
 // system:auth-delegator.
 //
 // # Concurrency
 //
-// Functions of resources are called by many goroutines at once. Their context ends with the request.
+// The server calls the functions of resources concurrently. Their context ends with the request.
 package aggregated
 
 import (

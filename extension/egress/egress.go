@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package egress is the way by which the server's own connections leave: straight, or through a proxy that stands between the
-// control plane's network and that of nodes and pods (konnectivity is one).
+// Package egress dials the server's outgoing connections: directly, or through a proxy between the control plane's network
+// and that of nodes and pods, such as konnectivity.
 //
-// An EgressSelectorConfiguration says which: kube-apiserver's own file, read by kube-apiserver's own rules ([Load]). What is
-// called by the name of a Service, and what runs on nodes, is the cluster's; webhooks that are called by a URL are the control
-// plane's. The third name, etcd, is checked and not used. A proxy is spoken to by HTTP CONNECT over TCP, with or without TLS, or
-// over a unix socket, or by konnectivity's gRPC over a unix socket. Each connection is one call in the extension ledger, under
-// "cluster" or "controlplane", and counted in upstream's metrics.
+// An EgressSelectorConfiguration, kube-apiserver's own file, read by kube-apiserver's own rules ([Load]), selects the
+// proxies. Services and nodes belong to the selection "cluster"; webhooks called by URL belong to "controlplane". The third
+// name, etcd, is validated and not used. The protocols are HTTP CONNECT over TCP, with or without TLS, or over a unix
+// socket, and konnectivity's gRPC over a unix socket. The extension ledger records each connection as one call, under
+// "cluster" or "controlplane", and upstream's metrics count it.
 //
-// A [Selector] does not change; it and its dialers may be used by many goroutines at once.
+// A [Selector] is immutable; it and its dialers are safe for concurrent use.
 package egress
 
 import (

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trace is what a server tells of a write that it was asked for: who asked, what each stage and each mutating step made
-// of it, who had something against it, and what came of it. Servers answer with a [View] or a [Field] at [Route]; `mortise
-// explain` prints them. [Diff] and [Path] are their words for changes and fields. Of the scheduler's decisions it tells as [Scheduling].
+// Package trace is the API of write traces: who sent a write, what each stage and each mutating step changed, what rejected
+// it, and the result. Servers respond with a [View] or a [Field] at [Route]; `mortise explain` prints them. [Diff] and
+// [Path] describe changes and fields. [Scheduling] has the scheduler's decisions.
 package trace
 
 // Route is where a server answers questions about writes: below it by audit identity, at it by the query's parameters.

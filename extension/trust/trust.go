@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trust makes the serving certificates by which an extension is known, and says when they are to be replaced.
+// Package trust makes the serving certificates of extensions, and determines when to rotate them.
 //
 // [Issue] makes a certificate under a CA of its own, whose key it discards: a reader of the certificate's secret can
 // impersonate that one server only. [Bundle.Turn] is the pure core of a rotation without interruption: clients trust the CA

@@ -3,10 +3,10 @@
 
 // Package webhook calls extensions that are HTTPS servers: one POST, one JSON object in, another out.
 //
-// A [Caller] keeps a client for each [Target] (its address, authority and credentials), as kube-apiserver does: a service is
-// reached at one of its ready endpoints under the name NAME.NAMESPACE.svc, a URL as it stands; the certificate is checked
-// against the target's CA bundle, or the machine's roots where there is none. Redirects to another server are not followed. Every
-// call goes through the extension ledger.
+// A [Caller] keeps a client for each [Target] (its address, CA and credentials), as kube-apiserver does: it calls a service
+// at one of its ready endpoints under the name NAME.NAMESPACE.svc, and a URL as it is; it verifies the certificate by the
+// target's CA bundle, or the machine's roots if there is none. It does not follow redirects to another server. Every call
+// goes through the extension ledger.
 package webhook
 
 import (

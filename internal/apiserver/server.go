@@ -154,7 +154,7 @@ type Server struct {
 	initializes  bool        // whether objects may wait for initializers
 	leave        func()      // called when the server shuts down, for handlers that wait; nil: none do
 	underway     *gate
-	nodes        *kubelet.Way // nil without certificates
+	nodes        *kubelet.Transports // nil without certificates
 	lifetime     *watchcache.Lifetime
 	end          context.CancelFunc
 	ready        chan struct{}
@@ -234,7 +234,7 @@ func New(o Options) (_ *Server, err error) {
 		vo.Initialization.Serving, s.leave = context.WithCancel(ctx)
 	}
 	if m := o.Material; m != nil {
-		s.nodes = &kubelet.Way{
+		s.nodes = &kubelet.Transports{
 			Client: m.KubeletClient.TLS(), Roots: cmp.Or(o.NodeCAs, m.CA.Pool()), Keys: o.NodeCAs == nil,
 			Server: m.Server.Certificate, CA: m.CA.Certificate, Dial: o.Egress.Cluster(),
 		}

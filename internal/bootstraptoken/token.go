@@ -4,9 +4,10 @@
 // Package bootstraptoken is tokens with which nodes join, seen from outside the API server: made, listed and deleted as
 // secrets of kube-system, and checked against what the cluster publishes of itself.
 //
-// A [Token] is ID.SECRET. The ID is public, and names the secret; who knows the SECRET may ask for a node's certificate, and can
-// tell by a signature ([Token.Verify]) that the ConfigMap kube-public/cluster-info was written by a cluster that knows it too.
-// [Prepare] gives a cluster the roles, and that ConfigMap, that joining takes. Nothing here is kept between calls.
+// A [Token] is ID.SECRET. The ID is public, and names the secret; a client that knows the SECRET may request a node's
+// certificate, and can verify by a signature ([Token.Verify]) that the ConfigMap kube-public/cluster-info was written by a
+// cluster that knows it too. [Prepare] creates the roles and that ConfigMap in a cluster. The package keeps no state
+// between calls.
 package bootstraptoken
 
 import (

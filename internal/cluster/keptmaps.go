@@ -105,7 +105,9 @@ func (t *tracking) keep(ctx context.Context) (again time.Duration, err error) {
 }
 
 // writeMap makes the data of a config map in kube-system what change makes of it.
-func (k *configMapPublisher) writeMap(ctx context.Context, name string, change func(has map[string]string) (map[string]string, error)) error {
+func (k *configMapPublisher) writeMap(
+	ctx context.Context, name string, change func(has map[string]string) (map[string]string, error),
+) error {
 	obj, err := k.server.Backend().Get(ctx, configMaps, metav1.NamespaceSystem, name)
 	missing := apierrors.IsNotFound(err)
 	if err != nil && !missing {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package credential gets tokens for kubectl and other clients, as an exec credential plug-in: from a service account
-// ([ServiceAccount]), from a file that somebody else keeps fresh ([File]), or from an OpenID Connect issuer by a refresh token
-// ([OIDC]).
+// ([ServiceAccount]), from a file that another program updates ([File]), or from an OpenID Connect issuer by a refresh
+// token ([OIDC]).
 //
 // [Answer] writes a token in the version that the client asks for in KUBERNETES_EXEC_INFO. A [Cache] on disk keeps tokens between
 // processes, so that a loop of commands asks for one only when the last nears its end.

@@ -3,11 +3,11 @@
 
 // Package devhook points registered webhooks at a process on a developer's machine, and back.
 //
-// [Session.Run] points the webhooks of configurations at a URL, each keeping its path, has the API server trust what answers there,
-// and puts everything back when its context ends. What was before is remembered in an annotation of the object itself, so that
-// nothing is lost with the process: [Session.Restore] puts it back at any time, from anywhere. A configuration that was not there
-// before is made, and deleted at the end. Only where webhooks are called and whom they trust is changed and put back: what others
-// change meanwhile stays.
+// [Session.Run] redirects the webhooks of configurations to a URL, each with its path, makes the API server trust its
+// certificate, and restores everything when its context ends. An annotation of the object itself holds the previous
+// settings, so that they survive the process: [Session.Restore] restores them at any time, from anywhere. Run creates a
+// configuration that does not exist, and deletes it at the end. It changes and restores only the addresses and CAs of
+// webhooks: other changes made meanwhile stay.
 //
 // Trust comes in one of three ways (trust.go): the certificate that the process shows is trusted as it is; or one is made and
 // written for the process to use; or calls go through this process, which prints them (calls.go).

@@ -3,8 +3,8 @@
 
 // Package election lets one of several processes work that share a cluster: the one that holds a Lease.
 //
-// [Run] waits for the Lease, works while it is held, and waits again when it was lost. The Lease is given up when the work
-// has ended, and not before: others need not wait until it runs out, and nobody works beside them. The leases are those of
+// [Run] waits for the Lease, works while it is held, and waits again when it was lost. It releases the Lease after the work
+// has ended: so others need not wait until it expires, and never work at the same time. The leases are those of
 // kube-controller-manager and kube-scheduler, so that these can be candidates too.
 package election
 

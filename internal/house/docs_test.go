@@ -18,9 +18,11 @@ import (
 )
 
 // riddles are phrases that hide who does something. What stands in quotes as code is left alone.
-var riddles = regexp.MustCompile(`(?i)\b(who has|who have|that which|(is|are) told of|says? so|those in who|those who|for whom|whom it|nobody knows|by itself it|of its own accord|unless told)\b`)
+var riddles = regexp.MustCompile(
+	`(?i)\b(who has|who have|that which|(is|are) told of|says? so|those in who|those who|for whom|whom it|nobody knows|by itself it|` +
+		`of its own accord|unless told)\b`)
 
-// commentRiddles are those that comments may not hold either.
+// commentRiddles are the phrases that comments may not hold.
 var commentRiddles = regexp.MustCompile(
 	`(?i)\b(who has|who have|that which|(is|are) told( of)?|says? so|those in who|those who|for whom|whom it|nobody knows|of its own accord|` +
 		`unless told|whoever|let in)\b`)

@@ -5,7 +5,7 @@
 // ResourceClaims and its ServiceAccount. The node authorizer, admission plug-ins and controllers decide by it which pods use an
 // object, so a reference that it misses is a hole: its tests compare the tables below with the fields of the API's types.
 //
-// [Visit] is pure and keeps no reference to the pod. Any number of goroutines may call it at once.
+// [Visit] is pure, keeps no reference to the pod, and is safe for concurrent use.
 package podrefs
 
 import corev1 "k8s.io/api/core/v1"

@@ -5,7 +5,7 @@
 // it parses them, because the parsers take hundreds of bytes for each term: a selector of a megabyte would cost a quarter of a
 // gigabyte. Requests with the same long selector share one parsed selector for as long as one of them is under way.
 //
-// All functions may be called by several goroutines at once. Parsed selectors are immutable.
+// All functions are safe for concurrent use. Parsed selectors are immutable.
 package selectors
 
 import (

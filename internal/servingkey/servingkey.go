@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package servingkey is how a node whose serving certificate the cluster has not signed tells the API server which key is its own: it
-// publishes the key's digest on its Node, which the NodeRestriction admission lets no other node write. The API server takes a
-// connection to that node for the node's only if it shows that key.
+// Package servingkey identifies the serving key of a node whose certificate the cluster has not signed: the node publishes
+// the key's digest on its Node, which the NodeRestriction admission prevents other nodes from writing. The API server
+// accepts a connection to that node only if its certificate has that key.
 package servingkey
 
 import (

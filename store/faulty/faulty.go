@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faulty decorates a store engine so that its operations fail on demand: for tests of what is built on a store.
+// Package faulty decorates a store engine so that its operations fail on demand, for tests of code that uses a store.
 //
 //	plan := func(c faulty.Call) faulty.Fault {
 //		if c.Op == faulty.Commit && c.Count == 3 {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sealed keeps values encrypted in any engine: what is under it (memory, log, snapshots, backups, another machine's
-// etcd) sees only sealed bytes, what is above it only plain ones.
+// Package sealed encrypts values in any engine: the layers below it (memory, log, snapshots, backups, another machine's
+// etcd) see only sealed bytes, the layers above it only plain ones.
 //
 //	e := sealed.New(engine, ciphers)
 //
@@ -10,7 +10,7 @@
 // ([store.Record.View]), so that it is as shared as the engine's own records are, and lives as long. A value that was stored
 // plain is passed on as it is, without a copy.
 //
-// An [Engine] may be used by many goroutines at once; it starts none, and reads take no lock.
+// An [Engine] is safe for concurrent use; it starts no goroutines, and reads take no lock.
 package sealed
 
 import (

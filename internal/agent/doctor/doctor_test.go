@@ -106,9 +106,9 @@ func TestCgroupsAreJudged(t *testing.T) {
 	}{
 		"v2":          {cgroupFacts{true, all, true, "systemd", "systemd"}, []string{"ok cgroups v2", "ok runtime and node"}},
 		"v1":          {cgroupFacts{false, all, false, "cgroupfs", "cgroupfs"}, []string{"note cgroups v1", "ok runtime and node"}},
-		"not said":    {cgroupFacts{true, all, false, "", "cgroupfs"}, []string{"ok cgroups v2", "note the runtime does not say"}},
+		"not said":    {cgroupFacts{true, all, false, "", "cgroupfs"}, []string{"ok cgroups v2", "note the runtime does not report"}},
 		"disagree":    {cgroupFacts{true, all, true, "systemd", "cgroupfs"}, []string{"ok cgroups v2", "wrong the runtime's cgroup driver is systemd, the node's cgroupfs"}},
-		"no systemd":  {cgroupFacts{true, all, false, "systemd", "systemd"}, []string{"ok cgroups v2", "ok runtime", "wrong the driver is systemd"}},
+		"no systemd":  {cgroupFacts{true, all, false, "systemd", "systemd"}, []string{"ok cgroups v2", "ok runtime", "wrong the cgroup driver is systemd"}},
 		"no memory":   {cgroupFacts{true, []string{"cpu", "pids"}, false, "cgroupfs", "cgroupfs"}, []string{"ok cgroups v2", "wrong no cgroup controller memory", "ok runtime"}},
 		"nothing yet": {cgroupFacts{}, []string{"note cgroups v1", "wrong no cgroup controller cpu", "wrong no cgroup controller memory", "wrong no cgroup controller pids", "note the runtime"}},
 	} {
@@ -228,7 +228,7 @@ func TestFixing(t *testing.T) {
 	if !slices.Equal(done, []string{"b", "c"}) {
 		t.Errorf("mended %q", done)
 	}
-	says(t, found, "ok a", "fixed b", "wrong c; it stays: busy", "wrong d")
+	says(t, found, "ok a", "fixed b", "wrong c; could not fix it: busy", "wrong d")
 	// A whole examination where there is nothing at all names every check, in the table's order.
 	var names []string
 	for _, f := range Examine(t.Context(), Options{DataDir: dir, Socket: filepath.Join(dir, "none.sock")}) {

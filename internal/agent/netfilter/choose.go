@@ -62,7 +62,7 @@ func choose(ctx context.Context, mode string, log *slog.Logger, try map[Backend]
 	}
 	without := try[NFTables](ctx)
 	if without == nil {
-		log.Info("Selected the packet filter for Services and pods", "backend", NFTables)
+		log.Info("Selected the packet filter for Services and pods", "by", NFTables)
 		return NFTables, nil
 	}
 	if err := try[IPTables](ctx); err != nil {

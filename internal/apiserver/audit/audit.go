@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit writes down who asked what of the API, and how it was answered, as kube-apiserver does: by a policy of
-// audit.k8s.io/v1, into a log or to a webhook.
+// Package audit records the requests to the API and their responses, as kube-apiserver does: by a policy of
+// audit.k8s.io/v1, to a log or a webhook.
 //
 // Every request has an identity, the Audit-ID header ([With]), which the client sends or the server draws, and which the
 // response returns. If there is a policy, an [Auditor] evaluates it for each request and creates an event for each stage
@@ -12,9 +12,9 @@
 //
 // # Concurrency and bounds
 //
-// An Auditor is used by many goroutines; [Auditor.Run] owns those of its backends and returns when all events that were taken
-// are gone. In batch mode no request ever waits: what waits to be written is bounded in number and in bytes, and what does not
-// fit is dropped and counted ([Counters]).
+// An Auditor is safe for concurrent use; [Auditor.Run] owns the goroutines of its backends and returns when all accepted
+// events are sent. In batch mode no request ever waits: the number and bytes of buffered events are bounded, and further
+// events are dropped and counted ([Counters]).
 package audit
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authenticate finds out who makes a request.
+// Package authenticate authenticates requests.
 //
 // [New] builds, from [Settings], the [Authenticators] of a server, in kube-apiserver's order:
 //

@@ -3,10 +3,10 @@
 
 // Package authorize decides whether a user may do what a request asks for.
 //
-// An [Authorizer] allows, denies, or has no opinion; [Chain] asks in order, and what nobody allows is forbidden.
-// [Administrators] is the one that every server has: system:masters may all. What follows is configured as it is for
-// kube-apiserver (package modes): nodes (package node), roles (rbac), policies from a file (abac), webhooks (review), in the
-// order that the administrator gives them. Servers without roles have [Open], by which everybody may ask for health and version.
+// An [Authorizer] allows, denies, or has no opinion; a [Chain] calls authorizers in order, and denies what none allows.
+// Every server has [Administrators]: system:masters may do everything. The others are configured as for kube-apiserver
+// (package modes): nodes (package node), roles (rbac), policies from a file (abac), webhooks (review), in the
+// administrator's order. Servers without roles have [Open], which lets all users read health and version.
 package authorize
 
 import (

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package encryption is encryption at rest as an EncryptionConfiguration file says it: which resources are sealed before they
-// reach the store, by which providers and keys.
+// Package encryption implements encryption at rest by an EncryptionConfiguration file: it selects the resources that are
+// encrypted before they reach the store, and their providers and keys.
 //
-// [Parse] reads and checks a file, and touches nothing else. [Start] puts it to work: what it returns, [Transformers], is the
-// [sealed.Ciphers] of a store. The first provider of a resource seals; all of them open, so that keys are changed by adding
-// the new one in front and writing everything once more. What is stored is byte for byte what kube-apiserver stores, with an
-// object's key in the store as authenticated data where a provider has such data: aesgcm and kms. What secretbox sealed opens
-// under another key as well, and aescbc notices changes by its padding alone.
+// [Parse] reads and validates a file, without side effects. [Start] returns [Transformers], the [sealed.Ciphers] of a
+// store. The first provider of a resource encrypts; all of them decrypt, so that keys are rotated by adding the new one in
+// front and writing all objects once. The stored bytes equal kube-apiserver's, with an object's key in the store as
+// authenticated data for providers that have such data: aesgcm and kms. Data of secretbox can be decrypted under another
+// key of the store as well, and aescbc detects changes by its padding only.
 //
 // A KMS v2 plug-in ([plugin]) wraps a seed that the server draws; each object's key is derived from the seed and a nonce.
 // Reads call the plug-in once for each seed, writes never: while it is down, writes continue for three minutes after its
@@ -18,7 +18,7 @@
 //
 // # Concurrency
 //
-// Transformers may be used by many goroutines at once, without locks. [Transformers.Run] owns those that follow the plug-ins
+// Transformers are safe for concurrent use, without locks. [Transformers.Run] owns the goroutines that follow the plug-ins
 // and the file.
 package encryption
 

@@ -5,15 +5,15 @@
 // resource definitions, the configurations of webhooks and policies, and all else that a [Follower] holds.
 //
 // A [Feed] reads one watch of the whole store and hands each follower the changes of its resources in the order of their
-// revisions, decoded once. Each follower has a goroutine and a queue of its own, so that a slow one delays nobody else.
-// A request that has written an object of a followed resource calls [Feed.Wait] before it is answered, and so the next
-// request finds the change in force. The feed learns of a change from the store alone: it makes no difference who wrote it,
-// whether the client still waits, or whether another process shares the store.
+// revisions, decoded once. Each follower has a goroutine and a queue of its own, so that a slow one delays no other. A
+// request that has written an object of a followed resource calls [Feed.Wait] before it is answered, so that the change is
+// in force for the next request. The feed learns of a change from the store alone: it does not matter which client or
+// process wrote it, or whether the client still waits.
 //
 // Worked example: the store is at revision 40 when the server starts. Load gives every follower a snapshot of revision 40,
-// and the watch begins after it. A client creates a ClusterRole at revision 41. The watch tells of it, the follower rbac
+// and the watch begins after it. A client creates a ClusterRole at revision 41. The feed gets the event, the follower rbac
 // applies it and is at 41; the client's request, which has waited for that, is answered. Meanwhile a Lease was written at
-// revision 42: nobody follows leases, so nobody is woken, and its request did not wait.
+// revision 42: there is no follower of leases, so its request did not wait.
 //
 // A change that a follower cannot apply is tried again, with back-off, until it succeeds or a newer change of the same object
 // takes its place; the changes of other objects go on. Meanwhile [Feed.Check] names the object. A follower that has fallen

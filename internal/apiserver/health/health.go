@@ -3,9 +3,9 @@
 
 // Package health answers /healthz, /livez and /readyz, and each check by its name below them.
 //
-// A [Check] is one part of a server's health: it has a name and says what is wrong. The roots ask all their checks and tell
-// only names, since everybody may ask them; a check's own path tells its error. The query can leave checks out (exclude) and
-// ask for all names (verbose). [Handler.Results] counts what the roots saw, for /metrics/slis.
+// A [Check] is one part of a server's health: it has a name and returns an error. The roots run all their checks and print
+// only names, since all users may read them; a check's own path prints its error. The query can exclude checks (exclude)
+// and request all names (verbose). [Handler.Results] counts the roots' results, for /metrics/slis.
 package health
 
 import (

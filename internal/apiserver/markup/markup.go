@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package markup escapes what clients sent before it goes into a plain answer, so that no browser reads it as HTML.
+// Package markup escapes clients' input in plain-text responses, so that no browser interprets it as HTML.
 package markup
 
 import "strings"

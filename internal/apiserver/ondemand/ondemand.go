@@ -12,8 +12,8 @@
 //
 // # Concurrency
 //
-// Values and pools are used by many goroutines. Asking for a value that is there takes no lock and writes nothing that it
-// has written before. Two who ask for the same missing value wait for one maker; makers of different values do not wait for
+// Values and pools are safe for concurrent use. Reading a cached value takes no lock and writes no shared memory again.
+// Concurrent requests for the same missing value wait for one computation; computations of different values do not wait for
 // each other.
 package ondemand
 

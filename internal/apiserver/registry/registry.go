@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registry reads and writes stored objects, for whatever kinds it is given. It is the one place of the API server that
-// does: package verbs, which speaks HTTP, and the server's own components stand on it.
+// Package registry reads and writes stored objects of any kind. It is the only package of the API server that does: package
+// verbs, which implements HTTP, and the server's own components use it.
 //
 //   - [Kinds] is the table of the kinds that are served.
 //   - [Reader] gets, lists and watches.

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reload tells when a file may have changed: when something happened in its directory, so that files that are replaced
-// by renaming or through a symbolic link are seen, and once in a while besides, for file systems that do not tell.
+// Package reload notifies of changed files: of events in their directories, so that it notices files that are replaced by
+// renaming or through a symbolic link, and periodically, for file systems without events.
 package reload
 
 import (

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serving keeps the keys and certificates that a server stands on: the cluster's certificate authority, the
-// server's own certificate, the administrator's and the kubelet client's, the key that signs service-account tokens, and
-// the front-proxy authority of aggregated APIs.
+// Package serving maintains a server's keys and certificates: the cluster's CA, the server's own certificate, the
+// administrator's and the kubelet client's, the key that signs service account tokens, and the front-proxy CA of aggregated
+// APIs.
 //
-// [LoadOrCreate] reads them from a directory, makes what is missing, and renews what nears its end or no longer names the
-// server's hosts. Every file is written whole, under a new name and renamed, readable by its owner alone.
+// [LoadOrCreate] reads them from a directory, creates missing ones, and renews those that are about to expire or no longer
+// name the server's hosts. It writes every file completely, under a new name, and renames it; only its owner may read it.
 package serving
 
 import (

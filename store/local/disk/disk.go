@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disk is what the local engine asks of a file system, so that tests can put another one under it.
+// Package disk is the interface of the local engine to a file system, so that tests can substitute another one.
 //
 // [OS] is the machine's. [Mem] is one in memory that knows which bytes have been synced: [Mem.Crash] makes the file
 // system that could be found after the machine lost power, for a given seed, and [Mem.Hook] lets any operation fail.

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package alwaysadmit is the AlwaysAdmit plug-in: it does nothing. It is upstream's, who calls it deprecated, and is off by itself.
+// Package alwaysadmit is the AlwaysAdmit plug-in: it admits every request. It is upstream's, deprecated, and off by
+// default.
 package alwaysadmit
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package alwaysdeny is the AlwaysDeny plug-in: nothing is written any more. It is upstream's, who calls it deprecated, and is off by itself.
+// Package alwaysdeny is the AlwaysDeny plug-in: it rejects every write. It is upstream's, deprecated, and off by default.
 package alwaysdeny
 
 import (

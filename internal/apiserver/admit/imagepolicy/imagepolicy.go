@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package imagepolicy is the ImagePolicyWebhook plug-in: a backend of the user's is asked whether the images of a pod may be run
-// (imagepolicy.k8s.io/v1alpha1 ImageReview). Its answers are remembered for a while. It is off by itself, and needs a
-// configuration.
+// Package imagepolicy is the ImagePolicyWebhook plug-in: it asks a backend whether the images of a pod may run
+// (imagepolicy.k8s.io/v1alpha1 ImageReview), and caches its answers. It is off by default, and needs a configuration.
 package imagepolicy
 
 import (

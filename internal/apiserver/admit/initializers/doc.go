@@ -4,10 +4,10 @@
 // Package initializers has new objects wait, unseen, until the controllers that an InitializerConfiguration names are through
 // with them: the alpha that Kubernetes had until 1.13, as an API of our own.
 //
-// [Kind] describes the configuration. [Plugin] is the admission plug-in that comes after all others that change objects: it
-// writes into a new object what it waits for, and lets only those change an object that waits who may initialise it, one
-// initializer at a time. What waits is hidden, waited for and validated by package verbs, which knows such an object by its
-// annotation. [Plugin.Run] follows all that wait and acts when a deadline passes.
+// [Kind] describes the configuration. [Plugin] is the last mutating admission plug-in: it writes the matching initializers
+// into a new object, and lets only users with the verb initialize change an object that waits, one initializer at a time.
+// Package verbs hides, awaits and validates waiting objects, which it recognizes by their annotation. [Plugin.Run] follows
+// all waiting objects and acts when a deadline expires.
 //
 // # One object's way
 //

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package manifests reads webhooks and policies from files instead of the API: a directory of YAML or JSON documents whose
-// names end in .static.k8s.io. What is in such a file counts from the first request on, and nobody can take it away through the API.
+// names end in .static.k8s.io. They are in force from the first request on, and no user can remove them through the API.
 //
 // [Webhooks] and [Policies] read a directory once. [Follow] reads it again when something happens in it; a bad new state
 // keeps the old one.

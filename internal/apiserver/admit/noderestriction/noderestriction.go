@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package noderestriction is the NodeRestriction plug-in: a kubelet writes only what is its own. It is the half of the Node
-// authorizer that sees objects: mirror pods and their node, labels and taints of nodes, the pod that a token or a certificate
-// is for.
+// Package noderestriction is the NodeRestriction plug-in: a kubelet may only write its own objects. It is the part of the
+// Node authorizer that sees objects: mirror pods and their node, labels and taints of nodes, the pod of a token or a
+// certificate.
 package noderestriction
 
 import (

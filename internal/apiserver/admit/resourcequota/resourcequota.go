@@ -4,12 +4,12 @@
 // Package resourcequota is the ResourceQuota plug-in: a write that would use more than its namespace's quotas leave is refused,
 // one that is allowed is charged to them.
 //
-// What a write uses is measured by internal/quota. An index that follows the store keeps the quotas of each namespace;
-// in a namespace without any, a request pays one look-up. Elsewhere the requests of a namespace are checked by one of them
-// at a time (batch.go), who takes all that wait, holds them against the quotas one after the other (check.go), and writes each
-// quota that changed once, on condition that it still is the version that was looked at.
+// Package internal/quota measures the usage of a write. An index that follows the store has the quotas of each namespace;
+// in a namespace without any, a request costs one lookup. Elsewhere one request at a time checks those of its namespace
+// (batch.go): it takes all waiting requests, checks them against the quotas one after the other (check.go), and writes each
+// changed quota once, on condition that it did not change since it was read.
 //
-// # What is charged, and when it is given back
+// # Charges and releases
 //
 // The plug-in charges a write before it is committed, so status.used is never less than the real usage. When the write
 // fails afterwards (the name was taken, a later plug-in rejected it), the plug-in releases the charge before the client

@@ -1,17 +1,18 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package learn asks aggregated API servers what they serve, in the background, and keeps what they said last.
+// Package learn runs discovery of aggregated API servers in the background, and keeps the last results.
 //
-// A [Learner] has two workers for each server: one for discovery, one for OpenAPI. Each asks one thing at a time, with a deadline and a bound on
-// the size of the answer, by the tag of the answer before: at once when an APIService of the server is new or becomes available, then every
-// minute, and after failures with growing pauses. What came of it is published as one immutable state
-// ([Learner.Discovery], [Learner.OpenAPI]), and is another pointer only when its content is another; so a request for documents waits for no
-// server, and makes nothing that was made before.
+// A [Learner] has two workers for each server: one for discovery, one for OpenAPI. Each sends one request at a time, with a
+// deadline, a bound on the size of the response, and the previous response's ETag: immediately when an APIService of the
+// server is new or becomes available, then every minute, and after failures with growing pauses. It publishes the result as
+// one immutable state ([Learner.Discovery], [Learner.OpenAPI]), whose pointer changes only with its content; so a request
+// for documents waits for no server, and computes nothing again.
 //
-// Worked example: v1.a and v2.a are at one server, v1.b at another. The first is asked for /apis once, and both versions are taken from its
-// answer. The other one has become garbage: v1.b stays as it was said last, now marked Stale, one line in the log names it, and nothing else
-// changes. When it answers again, it is Current with the next question, without a restart.
+// Worked example: v1.a and v2.a are on one server, v1.b on another. The learner requests /apis of the first server once,
+// for both versions. The other server responds with garbage: v1.b keeps its last result, now marked Stale, one log message
+// names it, and nothing else changes. When the server works again, v1.b is Current after the next request, without a
+// restart.
 //
 // # Concurrency
 //

@@ -3,9 +3,9 @@
 
 // Package rbac authorizes by roles and their bindings, as the group rbac.authorization.k8s.io means them.
 //
-// An [Index] follows the four kinds: the server's feed has it apply each change before the write is answered, so that a binding
-// counts for the very next request. It keeps each subject's grants ready to be looked up; a request costs one look-up for
-// its user and one for each group, in the cluster and in the namespace, and takes no lock.
+// An [Index] follows the four kinds: the server's feed applies each change before the write is answered, so that a binding
+// is in force for the next request. It keeps each subject's grants by subject; a request costs one lookup for its user and
+// one for each group, in the cluster and in the namespace, and takes no lock.
 package rbac
 
 import (

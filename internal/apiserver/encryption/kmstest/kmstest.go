@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kmstest is a KMS v2 plug-in for tests: it wraps with AES-GCM under keys that it keeps over its own restarts, and can
-// be stopped, started and told to use another key at any time.
+// Package kmstest is a KMS v2 plug-in for tests: it encrypts with AES-GCM under keys that survive its restarts, and tests
+// can stop it, start it and rotate its key at any time.
 package kmstest
 
 import (
