@@ -58,11 +58,11 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	if err := fill(ctx, t, base+"/configmaps", 0, thousand); err != nil {
 		return err
 	}
-	noisyToken, err := t.account(ctx, ns, "noisy")
+	noisyToken, err := account(ctx, t, ns, "noisy")
 	if err != nil {
 		return err
 	}
-	quietToken, err := t.account(ctx, ns, "quiet")
+	quietToken, err := account(ctx, t, ns, "quiet")
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 	for _, shape := range shapes {
 		idle := map[string]paced{}
 		for _, d := range does {
-			if idle[d.what], err = t.paced(ctx, b.length(), quietToken, d.do); err != nil {
+			if idle[d.what], err = doPaced(ctx, b.length(), quietToken, d.do); err != nil {
 				return err
 			}
 		}
@@ -92,7 +92,7 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 			return err
 		}
 		for _, d := range does {
-			is, err := t.paced(ctx, b.length(), quietToken, d.do)
+			is, err := doPaced(ctx, b.length(), quietToken, d.do)
 			if err != nil {
 				return errors.Join(err, stop(nil))
 			}
@@ -118,8 +118,8 @@ func quiet(ctx context.Context, b *bench, t *load.Target, add adder) error {
 // and all of it.
 type paced struct{ p50, p99, allP99, stood float64 }
 
-// paced does one thing after the other, not more often than the pace.
-func (t *load.Target) paced(ctx context.Context, length time.Duration, token string, do load.Does) (p paced, err error) {
+// doPaced does one thing after the other, not more often than the pace.
+func doPaced(ctx context.Context, length time.Duration, token string, do load.Does) (p paced, err error) {
 	client := tokenClient(token, 1)
 	defer client.CloseIdleConnections()
 	for range 20 { // warm
@@ -200,7 +200,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // account makes a service account that may do everything and yet is no administrator, and returns a token of it.
-func (t *load.Target) account(ctx context.Context, ns, name string) (string, error) {
+func account(ctx context.Context, t *load.Target, ns, name string) (string, error) {
 	client, err := t.Client(1)
 	if err != nil {
 		return "", err
