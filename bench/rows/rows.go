@@ -6,11 +6,11 @@
 package rows
 
 import (
+	"context"
+
 	"github.com/mortise-dev/mortise/bench/load"
 	"github.com/mortise-dev/mortise/bench/report"
 )
-
-import "context"
 
 // adder books a measured line.
 type adder func(what string, values ...report.Value)
