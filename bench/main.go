@@ -1,16 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures a mortise binary against the budgets of its design, and prints, as rows of Markdown, what was
-// measured beside the budget. It starts the binary on empty data directories, on loopback, and stops it by its own process
-// id. With -peer, every row that only needs an API server is also put to that one in the same run, and budgets that are
-// shares of upstream's figures are then shares of what was measured there. With -kubeconfig nothing is started: the same
-// work is put to that server alone.
+// Command bench measures a mortise binary against the budgets of its design, and prints the measurements beside the budgets
+// as rows of Markdown. It starts the binary on empty data directories, on loopback, and stops it by its process ID. With
+// -peer, it also measures that server in the same run, in every row that only needs an API server, and budgets that are
+// shares of upstream's numbers then refer to these measurements. With -kubeconfig it starts nothing, and measures that
+// server alone.
 //
 // Each row is one measurement: a start, a closed loop of N clients for a while, a fan-out with a bounded window. CPU is the
 // server's own (user and system, from /proc), divided by operations, since on a small machine the clients share its cores.
-// A server that was not started here is found by the port that it listens on; what else belongs to it (an etcd) is added
-// with -pids.
+// bench finds a server that it did not start by its port; -pids adds further processes of it, such as an etcd.
 //
 //	go run -tags grpcnotrace ./bench -binary bin/mortise [-rows create,get] [-seconds 5] [-peer KUBECONFIG]
 //	go run -tags grpcnotrace ./bench -kubeconfig KUBECONFIG
@@ -18,8 +17,8 @@
 //
 // A row that needs a client, a server or a node in a process of its own starts this program with a subcommand ([rows.Subcommands]).
 //
-// The tour: main.go has the flags; bench/rows the table of rows and the rows; bench/load servers, clients and closed loops; bench/report
-// what is printed.
+// Reading order: main.go has the flags; bench/rows the table of rows and the rows; bench/load servers, clients and closed
+// loops; bench/report the output.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package load drives the server that is measured: it starts and stops one ([Server]), or finds one that runs ([Target]), reads what it
+// Package load drives the measured server: it starts and stops one ([Server]), or finds a running one ([Target]), reads its
 // costs from /proc, runs closed loops of clients against it, and observes watches at little cost of its own.
 package load
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report holds what was measured beside the budgets of the design, and prints it as rows of Markdown. It is pure but for
-// [Report.Add], which also shows progress on standard error.
+// Package report holds measurements beside the budgets of the design, and prints them as rows of Markdown. It is pure but
+// for [Report.Add], which also shows progress on standard error.
 package report
 
 import (

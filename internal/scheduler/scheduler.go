@@ -5,10 +5,11 @@
 // one loop takes a pod, brings its snapshot up to date, lets the core decide, assumes the decision, and binds in the
 // background while it decides on the next.
 //
-// Reading order: config (what a KubeSchedulerConfiguration says), nodeinfo (what is known of a node), profile (plug-ins by
-// extension point), extender (those that are HTTP servers), cache, devices (what claims have of them), core (the decision), queue, recorder (events, which
-// are written behind the bindings), plugins/<name>, and here
-// profiles.go (from configuration to profiles), cycle.go (a pod's way), explain.go (what is kept of it), handlers.go and watch.go (what informers tell).
+// Reading order: config (KubeSchedulerConfiguration), nodeinfo (the state of a node), profile (plug-ins by extension
+// point), extender (extenders over HTTP), cache, devices (the state of claims' devices), core (the decision), queue,
+// recorder (events, which are written after the bindings), plugins/<name>, and here profiles.go (from configuration to
+// profiles), cycle.go (the scheduling and binding cycle), explain.go (the decision log), handlers.go and watch.go
+// (informers' events).
 package scheduler
 
 import (

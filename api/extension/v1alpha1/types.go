@@ -3,11 +3,11 @@
 
 // Package v1alpha1 is version v1alpha1 of extension.mortise.dev, Mortise's own API group.
 //
-// Its one kind is [InitializerConfiguration]: which controllers have a say in objects of which resources before anybody else
-// sees them. What of an object is not initialised yet stands in an annotation, [InitializersAnnotation], that every client
-// keeps; [Initializers] is what it says. A controller that initialises objects needs three functions: [SeeUninitialized] shows
-// it what others do not see, [Finish] takes it off an object that it is through with, [Reject] refuses one. They change the
-// object that they are given and nothing else; storing it is an ordinary update.
+// Its one kind is [InitializerConfiguration]: the controllers that initialize objects of given resources before other
+// clients see them. The annotation [InitializersAnnotation], which every client preserves, lists an object's pending
+// initializers; [Initializers] decodes it. A controller that initializes objects needs three functions: [SeeUninitialized]
+// shows it uninitialized objects, [Finish] removes it from an object's list, [Reject] rejects an object. They change the
+// given object and nothing else; storing it is an ordinary update.
 package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"

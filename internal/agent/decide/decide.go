@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decide says what is to be done next to make a pod what its definition
-// asks for. It is pure: definition, what the runtime has, probes' verdicts and the
-// time go in, an Action comes out. It is asked again after every action, so it
-// needs no plan of more than one step.
+// Package decide computes the next action that brings a pod closer to its definition. It is pure: the definition, the
+// runtime's state, the probes' results and the time go in, an Action comes out. The caller asks again after every action,
+// so an Action needs no plan of several steps.
 //
 // A worked example, a pod with an init container i and a container c:
 //

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device looks after network devices that are the node's own: that of the cluster DNS's addresses, that of the tunnel to other
-// nodes. Who makes one says what sort it is; which addresses it has, and that it goes, is the same for all. Beside that are [Whole] and [Listen]: what the kernel says of the machine's devices,
-// addresses and routes, and when it changes.
+// Package device maintains the node's own network devices: that of the cluster DNS's addresses, that of the tunnel to other
+// nodes. Callers choose the type of a device; setting its addresses and removing it is common to all. It also has [Whole]
+// and [Listen], which read the machine's devices, addresses and routes from the kernel, and watch their changes.
 package device
 
 import (

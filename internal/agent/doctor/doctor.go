@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor examines a node from outside: what pods stand on, and what pods that are no more have left.
+// Package doctor diagnoses a node from outside: the prerequisites of pods, and leftovers of deleted pods.
 //
-// [Examine] goes through the table of checks, each of which returns findings:
+// [Examine] runs the table of checks, each of which returns findings:
 //
 //	runtime.go      the container runtime answers, its conditions, the driver of its cgroups
 //	network.go      the CNI configuration and its plug-ins, which are asked by CNI's own verbs
@@ -12,8 +12,8 @@
 //	rules.go        rules of CNI plug-ins whose sandbox is no more
 //	left.go         network namespaces, mounts and cgroups of pods that the runtime does not know
 //
-// What is left of a pod may be another's beginning: the network is there before the runtime tells of its sandbox. So
-// nothing is said to be left that is younger than Options.Older, or in which a process is.
+// Apparent leftovers may belong to a pod that is being created: its network exists before the runtime lists its sandbox. So
+// the doctor ignores everything that is younger than Options.Older, or that a process uses.
 //
 // An examination changes nothing, but with Options.Fix: then each finding that knows how to be mended is, in the order
 // of the table, which is that of taking a pod apart.

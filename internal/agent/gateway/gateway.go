@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gateway makes a node the gateway of its pods to all that is not on their bridge: the node sends on what is not for
-// itself, and what leaves the pods' ranges of the whole cluster has the node's address as source, since nobody outside knows
-// a way back to a pod. What goes to a pod of another node keeps its source: network policies, logs and servers there see the
-// pod that calls.
+// Package gateway makes a node the gateway of its pods to everything outside their bridge: the node forwards packets, and
+// masquerades what leaves the pod ranges of the whole cluster, since networks outside have no route to pods. Traffic to a
+// pod of another node keeps its source address: network policies, logs and servers there see the calling pod.
 //
 // [Forward] is the first, [Run] the second, in tables of nftables of its own (ip and ip6 mortise-pods), or by iptables in a chain of its
 // own (MORTISE-PODS in nat). Rules stay when Run ends, as pods do; [Remove] deletes them. The plug-in that makes the bridge could masquerade as well, but it knows its own node's range

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package join makes a machine a node of a cluster that runs elsewhere: it finds out which authority the cluster has, asks
-// for a client certificate with a bootstrap token, keeps it, and replaces it before it expires. What runs pods is not here.
+// Package join makes a machine a node of a cluster that runs elsewhere: it finds the cluster's CA, requests a client
+// certificate with a bootstrap token, stores it, and rotates it before it expires. It does not run pods.
 //
-//	discover.go  which authority is the cluster's, by a file, a hash or the token's signature
+//	discover.go  the cluster's CA, by a file, a hash or the token's signature
 //	request.go   a certificate for a token
-//	keep.go      what lies on disk: DIR/kubelet.conf (a kubeconfig) and DIR/pki
-//	rotate.go    a client whose certificate is always the newest; serving certificates
+//	keep.go      the files: DIR/kubelet.conf (a kubeconfig) and DIR/pki
+//	rotate.go    a client with the newest certificate; serving certificates
 //
-// [Open] does all of the first three, or only reads what a former call left on disk. The [Identity] that it returns is used
-// for as long as the node runs; [Identity.Rotate] has to run beside it.
+// [Open] does all of the first three, or only reads what an earlier call stored. Use the [Identity] that it returns for as
+// long as the node runs, and run [Identity.Rotate] beside it.
 package join
 
 import (

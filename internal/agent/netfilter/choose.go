@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netfilter says which of the kernel's two languages of rules a node speaks, and speaks the older one.
+// Package netfilter selects the kernel's packet filter for a node, nftables or iptables, and writes iptables rules.
 //
 // [Choose] tries what the machine has: nftables, or iptables if the kernel or the program nft lacks support. Packages write
 // nftables rules with sigs.k8s.io/knftables, and iptables rules with [XTables], which runs iptables-restore, and finds and

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlab makes small networks for tests: a node with pods on a bridge, another node's pod, and a client outside,
-// each a network namespace of its own with real interfaces and routes. Nothing of it has a name on the machine, and it is
-// gone with its last socket.
+// Package netlab creates small networks for tests: a node with pods on a bridge, another node's pod, and a client outside,
+// each a network namespace of its own with real interfaces and routes. They have no names on the machine, and end with
+// their last socket.
 //
 //	client 192.168.50.2 -- 192.168.50.1 node 192.168.60.1 -- 192.168.60.2 other (10.244.1.2)
 //	                                     |

@@ -9,8 +9,8 @@
 //	scan.go      which sockets there are
 //	socket.go    the life of one socket: dial, GetInfo, Validate, Register, NotifyRegistrationStatus, Deregister
 //
-// A socket has a goroutine of its own: a plug-in that hangs hinders no other. The directory is the only memory: a new process
-// registers what it finds there.
+// Each socket has its own goroutine: a plug-in that hangs delays no other. The directory is the only state: a new process
+// registers the sockets in it.
 package plugins
 
 import (

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routes lets pods reach the pods of other nodes: each node has a route to each other node's range of pod addresses,
-// by that node's own address (host-gateway routes). It takes that nodes are on one network: what is behind a router does
-// not get there, and is logged. With VXLAN the routes lead through a tunnel instead, which any network carries that lets
-// nodes send each other UDP.
+// Package routes lets pods reach the pods of other nodes: each node has a route to each other node's pod range, by that
+// node's own address (host-gateway routes). It requires nodes on one network: traffic does not pass a router, which the
+// node logs. With VXLAN the routes lead through a tunnel instead, which works on any network in which nodes can send each
+// other UDP.
 //
-// [Wanted] says which routes those are: a pure function of the nodes. [Run] follows the nodes and makes the kernel's routes
-// those: what is missing is added, what is of no node any more is removed. It listens to the kernel, too, which drops routes when a link
-// or an address goes. Its routes have a protocol number of their own
-// ([Protocol]) and nothing else is touched. Routes stay when Run ends, as pods do.
+// [Wanted] computes the routes: a pure function of the nodes. [Run] follows the nodes and updates the kernel's routes: it
+// adds missing ones and removes those that belong to no node any more. It also listens to the kernel, which drops routes
+// when a link or an address is removed. Its routes have a protocol number of their own ([Protocol]) and it changes no
+// others. Routes stay when Run ends, as pods do.
 package routes
 
 import (

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package safepath opens files that a container may have made or replaced. The agent runs as root outside of the container, so a
-// symbolic link may lead it to files of the host, and a FIFO or a device may block it for good. The functions here look at a file
-// before they open it, never wait, and never leave the directory that they are given.
+// Package safepath opens files that a container may have created or replaced. The agent runs as root outside of the
+// container, so a symbolic link could lead it to files of the host, and a FIFO or a device could block it for ever. The
+// functions check a file before they open it, never block, and never leave the given directory.
 package safepath
 
 import (

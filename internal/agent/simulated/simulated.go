@@ -24,15 +24,15 @@
 //
 // # Which nodes there are
 //
-// Groups of nodes that are alike ([Group]), made here; and those that a client makes itself, with the label [Guest]: they keep
-// what their object says of them, and are served as long as they have the label (guests.go).
+// Groups of equal nodes ([Group]), which the package creates; and nodes that a client creates with the label [Guest]: they
+// keep their object's contents, and are served as long as they have the label (guests.go).
 //
 // # How it works
 //
-// There is no runtime, so what it would hold is a pure function of the pod's own last status and the time
-// (runtime.go); the status then comes from package podstatus, as on a real node. One informer, one queue and a few
-// workers serve all pods of all nodes; another queue, with its heap of due times, serves all heartbeats. Nothing is kept
-// in memory but addresses, so a restart goes on where it was.
+// There is no runtime, so its state is a pure function of the pod's own last status and the time (runtime.go); package
+// podstatus then computes the status, as on a real node. One informer, one queue and a few workers serve all pods of all
+// nodes; another queue, with its heap of due times, serves all heartbeats. Memory holds addresses only, so a restart
+// continues from the API server's state.
 package simulated
 
 import (

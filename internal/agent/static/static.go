@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package static has the pods that come from files and pages (package staticpods), and their mirrors in the API server: a mirror is made
-// for each of them, made anew when somebody deletes it or the manifest changes, and removed when the pod is no more.
+// Package static has the pods from files and URLs (package staticpods), and their mirrors in the API server: it creates a
+// mirror for each of them, again when it is deleted or the manifest changes, and removes it with the pod.
 package static
 
 import (

@@ -10,7 +10,7 @@
 //
 //	{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[…the same…]}
 //
-// A Table is pure: what it decides is written by its user, a Manager. Both may be used concurrently.
+// A Table is pure: its user, a Manager, stores its decisions. Both are safe for concurrent use.
 package userns
 
 import (

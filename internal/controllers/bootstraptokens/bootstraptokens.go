@@ -3,8 +3,8 @@
 
 // Package bootstraptokens serves machines that know no more of a cluster than a bootstrap token.
 //
-// [Signer] signs the ConfigMap kube-public/cluster-info with each token that is meant for it, so that who knows the token can
-// tell that what the ConfigMap says of the cluster is true. [Cleaner] deletes tokens when they expire.
+// [Signer] signs the ConfigMap kube-public/cluster-info with each token that is meant for it, so that a client that knows
+// the token can verify the ConfigMap. [Cleaner] deletes tokens when they expire.
 package bootstraptokens
 
 import (

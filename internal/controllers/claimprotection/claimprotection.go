@@ -4,8 +4,8 @@
 // Package claimprotection lets a PersistentVolumeClaim that was deleted go once no pod uses it any more. Until then the
 // finalizer kubernetes.io/pvc-protection keeps it, which claims have from their creation, or get here.
 //
-// A pod uses a claim from when it has a node until it is gone: a kubelet does not start a pod whose claim is going. A pod's
-// own claim, made from a template, is free as soon as the pod has shut down.
+// A pod uses a claim from when it is bound to a node until it is deleted: a kubelet does not start a pod whose claim is
+// being deleted. A pod's own claim, made from a template, is free as soon as the pod has terminated.
 package claimprotection
 
 import (

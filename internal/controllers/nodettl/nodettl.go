@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodettl tells nodes by an annotation for how many seconds they may keep secrets and config maps before they ask
-// for them again: the more nodes there are, the longer.
+// Package nodettl sets an annotation on nodes with the number of seconds for which they may cache secrets and config maps:
+// the more nodes there are, the longer.
 //
 // The sizes at which that changes overlap, so that a cluster at a bound does not go to and fro: with 101 nodes it is 15 s,
 // and becomes 0 again when fewer than 90 are left.

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumebinder binds claims to volumes, and says what has become of either.
+// Package volumebinder binds claims to volumes, and sets the phase of both.
 //
 // A claim that names no volume is bound to the smallest one that satisfies it (claim.go), unless its class waits for the
 // first consumer: then the scheduler chooses. If there is none, and the class has an external provisioner, the controller

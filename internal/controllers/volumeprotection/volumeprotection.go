@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumeprotection keeps what claims are made of while they need it: a PersistentVolume that was deleted stays while
-// it is bound, and a VolumeAttributesClass while any volume or claim names it. Both have a finalizer for that from their
-// creation, or get it here.
+// Package volumeprotection protects volumes and classes in use: a PersistentVolume that was deleted stays while it is
+// bound, and a VolumeAttributesClass while any volume or claim names it. Both get a finalizer for this at their creation,
+// or from this controller.
 //
 // [Volumes] and [AttributesClasses] are the two loops; package claimprotection is the third of the kind.
 package volumeprotection

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package binder sends what the scheduler writes most, a binding and an event for each pod, at a fraction of the cost of client-go's
-// requests. For each request client-go makes the URL three times, takes latencies for metrics that nobody reads, and decodes an answer that
-// nobody reads; that costs as much as a third of the server's own work for a binding. Decoding each bound pod once more costs as much
-// again.
+// Package binder sends the scheduler's most frequent writes, a binding and an event for each pod, at a fraction of the cost
+// of client-go's requests. For each request client-go makes the URL three times, measures latencies for metrics that are
+// not exposed, and decodes a response that is not used; that costs as much as a third of the server's own work for a
+// binding. Decoding each bound pod once more costs as much again.
 //
-// [NewForConfig] returns a clientset whose bindings go this way; [Events] returns its way for events. client-go still sends what the server
-// asks to be sent again, requests with options, and every request of a client that is rate limited.
+// [NewForConfig] returns a clientset whose bindings are sent this way; [Events] returns a sender of events. client-go still
+// sends retries that the server demands, requests with options, and every request of a rate-limited client.
 package binder
 
 import (

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cache is what the scheduler knows of the cluster: nodes and the pods on them, those included that it has decided
-// on and whose binding is not seen yet (assumed pods).
+// Package cache is the scheduler's cache of the cluster: nodes and the pods on them, including pods that it has assigned
+// and whose binding it has not seen yet (assumed pods).
 //
 // Informers' handlers and the scheduling loop write to a [Cache], each call under its lock. The loop reads from a
-// [Snapshot], which nobody else touches: [Cache.Update] brings it up to date by copying the nodes that changed since, so a
-// cycle costs what the last decision changed, not what the cluster holds.
+// [Snapshot], which it owns: [Cache.Update] updates it by copying the nodes that changed since, so the cost of a cycle
+// depends on the changes since the last one, not on the size of the cluster.
 package cache
 
 import (

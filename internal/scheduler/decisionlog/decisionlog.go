@@ -4,9 +4,9 @@
 // Package decisionlog keeps the scheduler's latest decisions about each pod, so that people can ask why a pod runs where it does, or
 // nowhere.
 //
-// The scheduling loop adds a [Decision] when it has made it ([Log.Add]) and changes it when its outcome is known ([Log.Change]). A
-// decision holds what the loop had at hand: the log computes nothing for it, and writes it out in words when somebody asks
-// ([Log.Scheduling]). The log does not keep where a pod is now, but asks the running scheduler ([Log.Attach]).
+// The scheduling loop adds a [Decision] when it has made it ([Log.Add]) and changes it when its outcome is known
+// ([Log.Change]). A decision holds data that the loop has anyway: the log computes nothing for it, and formats it on
+// request ([Log.Scheduling]). The log does not store where a pod is now, but asks the running scheduler ([Log.Attach]).
 //
 // # Bounds
 //

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devices is what the scheduler knows of devices (KEP-4381): [Manager] is the framework's SharedDRAManager, one for all
-// profiles. It has the DeviceClasses, the ResourceSlices with the taints of DeviceTaintRules in them, and the ResourceClaims as
-// decisions have made them ([Claims], claims.go).
+// Package devices is the scheduler's state of devices (KEP-4381): [Manager] is the framework's SharedDRAManager, one for
+// all profiles. It has the DeviceClasses, the ResourceSlices with the taints of DeviceTaintRules in them, and the
+// ResourceClaims with the scheduler's own allocations ([Claims], claims.go).
 //
 // The states of a claim: the API has it without an allocation; a decision reserves devices for it, and the claim with its
 // allocation is in flight; before its pod is bound the allocation is written, and the API's response is assumed until an

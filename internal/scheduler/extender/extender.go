@@ -8,8 +8,9 @@
 // capitalised, since the types name none. An extender that caches nodes itself (nodeCacheCapable) gets names, others get
 // the objects. Every request goes through the extension ledger.
 //
-// An extender is believed no more than kube-scheduler does, and a little less: nodes that it was not asked about, and victims
-// that are not where it says, are errors; an answer has to end; one node is one node however often it is named.
+// The scheduler validates an extender's answer as kube-scheduler does, and a little more strictly: nodes that were not in
+// the request, and victims that are not on their node, are errors; the size of an answer is bounded; a node that is named
+// several times counts once.
 package extender
 
 import (

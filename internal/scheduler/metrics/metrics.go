@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics is what the scheduler measures of itself, under kube-scheduler's names and with its labels and buckets.
+// Package metrics has the scheduler's metrics, with kube-scheduler's names, labels and buckets.
 //
-// [Metrics] are the whole scheduler's, [Profile] those of one scheduler name; both may be nil, and measure nothing then. What comes
-// often has its counters found beforehand. How full the queue and the cache are is counted when somebody asks for the metrics
-// ([Metrics.Attach]), not as it changes.
+// [Metrics] are those of the whole scheduler, [Profile] those of one scheduler name; both may be nil, and then measure
+// nothing. Frequent counters are looked up beforehand. The sizes of the queue and the cache are computed when the metrics
+// are collected ([Metrics.Attach]), not at each change.
 package metrics
 
 import (

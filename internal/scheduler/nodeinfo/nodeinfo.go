@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeinfo is what the scheduler knows of a node and of the pods on it: [NodeInfo], [PodInfo] and [Resource], the
-// forms behind the interfaces of k8s.io/kube-scheduler/framework.
+// Package nodeinfo is the scheduler's state of a node and of the pods on it: [NodeInfo], [PodInfo] and [Resource] implement
+// the interfaces of k8s.io/kube-scheduler/framework.
 //
 // A NodeInfo bears a generation, drawn from one counter for all nodes; whatever changes the node draws the next. Two
 // NodeInfos of equal generation are equal, so everything worked out for one holds for the other: the snapshot copies only

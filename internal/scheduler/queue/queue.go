@@ -3,16 +3,17 @@
 
 // Package queue is the pods that wait to be scheduled.
 //
-// A pod is in one of these subqueues: active (to be tried, highest first), backoff (rejected lately, and something happened
-// since that may help it), error backoff (its attempt failed for no fault of its own), waiting (nothing has happened that
-// could help), or in flight (the scheduling loop has it). A pod that a PreEnqueue plug-in holds back waits too, gated.
+// A pod is in one of these subqueues: active (ready to be scheduled, highest priority first), backoff (rejected recently,
+// and an event since may have made it schedulable), error backoff (its attempt failed for no fault of its own), waiting (no
+// event has made it schedulable), or in flight (the scheduling loop has it). A pod that a PreEnqueue plug-in gates waits
+// too.
 //
-// A waiting pod is moved only by an event that a plug-in which rejected it has registered for, and whose hint says that it
-// may help. Events that happen while a pod is in flight are kept and held against its rejection then, so that none is
-// missed: node-added, seen between a pod's snapshot and its rejection, moves it just as if it had come after. Backoff is
-// 1 s, doubled by each rejection, at most 10 s. What has waited five minutes is tried again whatever happened.
+// A waiting pod moves only by an event for which a plug-in that rejected it has registered, and whose hint returns that it
+// may help. Events that happen while a pod is in flight are kept and applied to its rejection, so that none is missed:
+// node-added, between a pod's snapshot and its rejection, moves it as if it had come after. Backoff is 1 s, doubled by each
+// rejection, at most 10 s. A pod that has waited five minutes is retried in any case.
 //
-// Nothing here polls: one timer is set for the next moment at which a pod becomes due.
+// The queue does not poll: one timer is set for the next moment at which a pod becomes due.
 package queue
 
 import (

@@ -3,22 +3,22 @@
 
 // Package recorder writes the scheduler's events, behind its bindings.
 //
-// A [Reporter] (by [Recorder.For], one for each name that events come from) is what client-go's tools/events calls an EventRecorder. It
-// notes what happened and returns; writers, which [Recorder.Run] owns, make the Event and send it. On the wire it is what client-go's
-// broadcaster would have written: names, fields, series and the patches of those, when something is tried again, and what is given up.
+// A [Reporter] (by [Recorder.For], one for each reporting controller) implements EventRecorder of client-go's tools/events.
+// It enqueues the event and returns; writers, which [Recorder.Run] owns, make the Event and send it. On the wire it equals
+// the output of client-go's broadcaster: names, fields, series and their patches, retries, and when it gives up.
 //
-// Who schedules says by [Recorder.Throttle] and [Recorder.Unthrottle] when pods are on their way to be bound. One writer always goes on
-// while there is something to write, so that events come however long pods keep coming; sixteen go when nobody asks them to give way, or
-// when as many events wait as the bound says ([Options.Pending]). Nothing is dropped for their number: at twice the bound Eventf itself
-// waits.
+// The scheduler reports by [Recorder.Throttle] and [Recorder.Unthrottle] when pods are being bound. One writer always runs
+// while there are events, so that events are written however many pods are scheduled; sixteen run when no pods are being
+// bound, or when the number of pending events reaches the bound ([Options.Pending]). Events are not dropped because of
+// their number: at twice the bound Eventf itself waits.
 //
 // An event like an earlier one (same type, action, reason, reporter and objects, resource version included) of the last six minutes is not
 // written: the two are a series. Its second event patches the first with the count of 2, further ones only count. Every half hour the
 // counts are written, and the last one when nothing was added for six minutes. For an event that stays single all that is kept is a hash
 // and its time, which together give its name back: 100,000 of them hold no pointer.
 //
-// Reading order: reporter.go (what is noted), series.go (what becomes of it), recorder.go (who writes when), write.go (one write),
-// event.go (the wire).
+// Reading order: reporter.go (recording), series.go (aggregation), recorder.go (scheduling of writers), write.go (one
+// write), event.go (the wire).
 //
 // All methods may be called concurrently; Run once. The clock is never asked under the lock: a fake one calls back under its own.
 package recorder

@@ -9,9 +9,9 @@
 // Of the nodes the one is taken with the fewest budgets hurt, the least important victims, the fewest of them, and then the
 // youngest. Nodes whose refusal no preemption resolves are not looked at.
 //
-// A pod that has made room waits for it: as long as one of its victims is on the node that it is nominated to, it ends no
-// others. Victims are remembered (ended.go), since it takes a moment until the API says of them that they are going. They are ended
-// beside the scheduling of others (evict.go).
+// A pod that has preempted others waits for them: as long as one of its victims is on its nominated node, it preempts no
+// others. The plug-in remembers victims (ended.go), since it takes a moment until the API shows their deletion. It deletes
+// them concurrently with the scheduling of other pods (evict.go).
 package defaultpreemption
 
 import (

@@ -5,8 +5,8 @@
 // domain with certain pods, or away from them. Required terms say where a pod fits (the terms of pods that are there
 // already against newcomers, too), preferred ones where better.
 //
-// How many pods the newcomer's terms match, and what the terms of those that are there say about pods like it, is added up by
-// domain and kept (podcount).
+// The number of pods that the incoming pod's terms match, and the results of existing pods' terms for pods like it, are
+// added up by domain and cached (podcount).
 package interpodaffinity
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodevolumelimits is the NodeVolumeLimits plug-in: a node has no more volumes of a CSI driver than its CSINode says can be
-// attached (KEP-554), and none of a driver that is not there, where the CSIDriver wants that prevented (KEP-5030).
+// Package nodevolumelimits is the NodeVolumeLimits plug-in: it limits the volumes of a CSI driver on a node to the number
+// in its CSINode (KEP-554), and rejects nodes without the driver if the CSIDriver demands this (KEP-5030).
 //
 // A volume counts once however many pods of the node use it, and also while a VolumeAttachment of no pod is left. A claim that is not
 // bound yet counts as a volume of its class's driver.

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podtopologyspread is the PodTopologySpread plug-in: pods alike are spread over zones, hosts or what else nodes'
-// labels tell apart. A DoNotSchedule constraint refuses nodes where the spread would exceed its skew; ScheduleAnyway ones
-// rank nodes. Pods without constraints of their own, but of a service or a controller, are ranked by the system's: hosts
+// Package podtopologyspread is the PodTopologySpread plug-in: it spreads pods over zones, hosts or other topologies of
+// nodes' labels. A DoNotSchedule constraint rejects nodes where the skew would be exceeded; ScheduleAnyway ones score
+// nodes. Pods without constraints of their own, but of a service or a controller, are scored by the system defaults: hosts
 // with a skew of 3, zones with one of 5.
 //
 // Worked example: zones x and y hold 3 and 1 matching pods, maxSkew is 1. In x the skew would be 3+1-1 = 3, refused; in y

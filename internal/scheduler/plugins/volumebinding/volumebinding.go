@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumebinding is the VolumeBinding plug-in: pods go where their volumes are or can be, and claims of classes that wait for
-// their first pod are bound for the node that the pod goes to.
+// Package volumebinding is the VolumeBinding plug-in: it selects nodes on which a pod's volumes are or can be available,
+// and binds claims of classes that wait for their first consumer for the selected node.
 //
 // A pod's way: PreFilter sorts its claims. For each node, Filter (volumes.go) finds which volumes would be bound to the claims that
 // wait, smallest claim first, and which a driver would have to make there; Score (capacity.go) prefers nodes where more is left over.
 // Reserve takes that to be done (assume.go); PreBind (bind.go) writes it and waits until controllers and drivers have followed.
 //
-// Worked example: claim a (1Gi) and b (3Gi) of class "local" wait; node n has volumes of 2Gi and 5Gi, node m one of 4Gi. On n the 2Gi
-// volume is a's and the other b's; on m only b's could be had, and n is where the pod goes. The volumes' claimRefs are written, and
-// once the claims say that they are bound, the pod is.
+// Worked example: claims a (1Gi) and b (3Gi) of class "local" wait; node n has volumes of 2Gi and 5Gi, node m one of 4Gi.
+// On n the plug-in matches the 2Gi volume with a and the other with b; on m only b has a match, so the pod goes to n. The
+// plug-in writes the volumes' claimRefs, and once the claims are bound, the pod is bound.
 package volumebinding
 
 import (

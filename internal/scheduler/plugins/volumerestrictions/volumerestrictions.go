@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumerestrictions is the VolumeRestrictions plug-in: what may be mounted once is mounted once. A disk that a pod on
-// the node writes to is not given to another there, and a claim with ReadWriteOncePod (KEP-2485) to one pod only in the cluster.
+// Package volumerestrictions is the VolumeRestrictions plug-in: it enforces exclusive volumes. It rejects a node where
+// another pod uses the same disk and one of them writes to it, and allows a claim with ReadWriteOncePod (KEP-2485) to one
+// pod in the cluster only.
 package volumerestrictions
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumezone is the VolumeZone plug-in: a pod goes where the zone and region of its volumes, as their labels tell, are the
-// node's. Nodes that tell neither take any.
+// Package volumezone is the VolumeZone plug-in: a node must be in the zone and region of the pod's volumes, by their
+// labels. Nodes without such labels fit all volumes.
 package volumezone
 
 import (
