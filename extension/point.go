@@ -61,7 +61,7 @@ const (
 // Ways in which a point works.
 const (
 	Called = "called" // by this server, through the ledger
-	Drives = "drives" // the extension is a client of the API, and is called by nobody
+	Drives = "drives" // the extension is a client of the API, and is not called
 	Linked = "linked" // Go code in the same process
 	Client = "client" // the client calls it: kubectl, client-go
 	Absent = "absent" // this release does not call it yet

@@ -21,7 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
-// handler is the whole server: who asks, whether they may, and the answer.
+// handler is the whole server: authentication, authorization, and the response.
 func (s *Server) handler(t *trust) http.Handler {
 	who := authenticators(t, s.client)
 	may := &permissions{client: s.client, known: lru.NewLRUExpireCache(kept)}
@@ -75,7 +75,7 @@ func forbidden(u user.Info, i *requestinfo.Info, why error) error {
 		fmt.Errorf("User %q cannot %s resource %q in API group %q %s%s", u.GetName(), i.Verb, i.Resource, i.APIGroup, where, reason))
 }
 
-// api is what resources come to.
+// api is the compiled form of the resources.
 type api struct {
 	resources map[schema.GroupVersionResource]*Resource
 	documents *documents

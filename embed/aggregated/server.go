@@ -56,7 +56,7 @@ import (
 type Server struct {
 	// Config is how the cluster is reached: for the ConfigMap, for reviews, and for Register.
 	Config *rest.Config
-	// Resources are what is served.
+	// Resources are the served resources.
 	Resources []Resource
 
 	// Listen is HOST:PORT; empty: a free port of 127.0.0.1.
@@ -81,7 +81,8 @@ type Server struct {
 	failed  chan error
 }
 
-// Start serves, and returns once it does and knows whom to trust. Ending ctx before that abandons the start; afterwards it has no effect.
+// Start serves, and returns once it does and knows the CAs for clients. Ending ctx before that abandons the start;
+// afterwards it has no effect.
 func (s *Server) Start(ctx context.Context) (err error) {
 	s.Namespace, s.Service = cmp.Or(s.Namespace, "default"), cmp.Or(s.Service, "aggregated")
 	if s.Logger == nil {
@@ -106,7 +107,7 @@ func (s *Server) Start(ctx context.Context) (err error) {
 	s.cancel, s.failed = cancel, make(chan error, 1)
 	defer func() {
 		if err != nil {
-			_ = s.Stop() // the error of the start says more
+			_ = s.Stop() // the error of the start is more informative
 		}
 	}()
 	trust := newTrust(s.client, s.Logger)

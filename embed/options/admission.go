@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Admission says what changes and checks every write.
+// Admission configures the admission plug-ins and webhooks.
 type Admission struct {
 	// ConfigFile is an AdmissionConfiguration: what plug-ins are configured by. Empty: nothing.
 	ConfigFile string
@@ -31,7 +31,7 @@ func (o *Admission) addFlags(f *pflag.FlagSet) {
 	f.Var(&seconds{&o.UnreachableSeconds}, "default-unreachable-toleration-seconds", "Seconds for which a pod without such a toleration tolerates the taint unreachable:NoExecute.")
 }
 
-// seconds is a flag of whole seconds that is nil, five minutes, until somebody sets it.
+// seconds is a flag of whole seconds that is nil, five minutes, until it is set.
 type seconds struct{ to **int64 }
 
 func (v *seconds) Set(s string) error {

@@ -11,8 +11,8 @@ package options
 
 import "github.com/spf13/pflag"
 
-// APIServer are the settings by concept. The zero value is what kube-apiserver does without flags, as far as a cluster of
-// ours does not bring its own (certificates, service-account keys).
+// APIServer has the settings by concept. The zero value has kube-apiserver's defaults, except for what a Mortise cluster
+// has of its own (certificates, service account keys).
 type APIServer struct {
 	Authentication Authentication
 	Authorization  Authorization

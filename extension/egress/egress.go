@@ -35,7 +35,7 @@ import (
 // Dial makes a connection. Where it is nil the ordinary way is meant.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Selector says which way is taken. Nil: the ordinary one, always.
+// Selector selects the dialer of a connection. Nil: it always dials directly.
 type Selector struct {
 	controlPlane, cluster Dial
 }
@@ -56,7 +56,8 @@ func (s *Selector) Cluster() Dial {
 	return s.cluster
 }
 
-// Load reads a file and makes what it says; an empty name: nil. The proxies are booked in l. The errors are upstream's words.
+// Load reads a file and makes its Selector; an empty name: nil. The ledger l records the calls. The errors are upstream's
+// words.
 func Load(file string, l *extension.Ledger) (*Selector, error) {
 	if file == "" {
 		return nil, nil

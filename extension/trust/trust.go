@@ -122,7 +122,7 @@ func (p *Pair) leaf() (*x509.Certificate, error) {
 	return c.Leaf, nil
 }
 
-// good says whether the pair can serve the hosts at a time.
+// good reports whether the pair is valid for the hosts at a time.
 func (p *Pair) good(hosts []string, now time.Time) bool {
 	c, err := p.leaf()
 	if err != nil || !now.Before(c.NotAfter) || now.Before(c.NotBefore) {

@@ -21,8 +21,8 @@ import (
 	"github.com/mortise-dev/mortise/extension/egress"
 )
 
-// NewAdmission returns a caller of admission webhooks. kubeconfig is a file that says with which credentials hosts and
-// services are called; empty: with none.
+// NewAdmission returns a caller of admission webhooks. kubeconfig is a file of the credentials for hosts and services;
+// empty: none.
 func NewAdmission(l *extension.Ledger, r Resolver, kubeconfig string) (*Caller, error) {
 	clients, err := webhook.NewClientManager(
 		[]schema.GroupVersion{admissionv1beta1.SchemeGroupVersion, admissionv1.SchemeGroupVersion},

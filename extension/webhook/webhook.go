@@ -36,7 +36,7 @@ type Resolver interface {
 	ResolveEndpoint(namespace, name string, port int32) (*url.URL, error)
 }
 
-// Caller calls webhooks. It may be used by many goroutines at once.
+// Caller calls webhooks. It is safe for concurrent use.
 type Caller struct {
 	ledger  *extension.Ledger
 	clients webhook.ClientManager

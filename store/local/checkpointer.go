@@ -37,8 +37,8 @@ func newCheckpointer(e *Engine) *checkpointer {
 		attempts: make(chan struct{}, 1)}
 }
 
-// checkpointIfDue asks for a checkpoint if one is due. The committer calls it after each batch. Should checkpoints be so
-// slow that the log grows to a multiple of what it may, it waits for one: the disk's bound goes before speed.
+// checkpointIfDue requests a checkpoint if one is due. The committer calls it after each batch. If checkpoints are so slow
+// that the log grows to a multiple of its limit, it waits for one: the limit of the disk precedes speed.
 func (k *checkpointer) checkpointIfDue() {
 	const patience = 4
 	e := k.engine

@@ -64,7 +64,7 @@ type Engine struct {
 
 	mu       sync.Mutex // the writer's turn; also guards what follows
 	pending  *batch     // what the next frame will hold
-	inflight *batch     // what is being written
+	inflight *batch     // being written
 	spare    []byte     // a frame's buffer that is free
 	failed   error      // why nothing can be written any more
 	closed   bool

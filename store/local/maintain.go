@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/store/local/disk"
 )
 
-// Report is what [Check] found in a directory.
+// Report is the result of [Check].
 type Report struct {
 	Revision  int64 // newest
 	Compacted int64 // oldest that can be read

@@ -18,13 +18,13 @@ type pipe struct {
 	ended   chan struct{}
 }
 
-// stretch is a piece of what a pipe was told, in order.
+// stretch is a piece of a pipe's replay, in order.
 type stretch struct {
 	steps  []step
 	events []store.Event // of all transactions, one after the other
 }
 
-// step is one call: a transaction unless another field says otherwise.
+// step is one call: a transaction unless another field is set.
 type step struct {
 	revision int64
 	at       time.Time
@@ -65,7 +65,7 @@ func newPipe(to replayer) *pipe {
 	return p
 }
 
-// pass tells a replayer.
+// pass calls a replayer.
 func (s *stretch) pass(to replayer) {
 	events := s.events
 	for _, step := range s.steps {

@@ -67,8 +67,8 @@ type Watcher struct {
 	prefix   string
 	cursor   cursor
 	position int64 // of the next event to look at
-	seen     int64 // revision that the last batch told, or where the watch began
-	bookmark int64 // what db.bookmark was when the last batch was told; -1 before the first
+	seen     int64 // revision of the last batch, or where the watch began
+	bookmark int64 // value of db.bookmark at the last batch; -1 before the first
 	stop     chan struct{}
 	stopping sync.Once
 }
