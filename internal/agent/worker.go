@@ -239,7 +239,7 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	state, err := n.cri.Observe(ctx, w.uid)
 	if err != nil {
 		if ctx.Err() == nil {
-			n.Logger.Warn("runtime does not answer", "pod", w.uid, "err", err)
+			n.Logger.Warn("Container runtime does not answer", "pod", w.uid, "err", err)
 			n.nodeStatus.Resync()
 		}
 		return retrySoon, false
@@ -447,7 +447,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 		next = min(next, max(renewal.Sub(n.Clock.Now()), retrySoon))
 	}
 	if err := w.prune(ctx); err != nil && ctx.Err() == nil {
-		n.Logger.Warn("remove dead containers", "pod", pod.Name, "err", err)
+		n.Logger.Warn("Could not remove dead containers", "pod", pod.Name, "err", err)
 	}
 	return next
 }

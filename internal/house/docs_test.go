@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -77,18 +76,12 @@ func TestCommentsArePlain(t *testing.T) {
 	}
 }
 
-// lowerCaseLogs are the files whose logs are not rewritten yet.
-var lowerCaseLogs = []string{
-	"internal/agent/eviction/eviction.go", "internal/agent/nodestatus/network.go", "internal/agent/nodestatus/register.go",
-	"internal/agent/shutdown/shutdown.go", "internal/agent/worker.go",
-}
-
 // TestLogsAreSentences checks that the message of a log begins with a capital letter and has no full stop, as those of Kubernetes: it says
 // what happened, or what could not be done and what follows. Errors, which others wrap, begin with the verb in lower case.
 func TestLogsAreSentences(t *testing.T) {
 	levels := regexp.MustCompile(`^(Debug|Info|Warn|Error)(Context)?$`)
 	for _, s := range tree(t) {
-		if s.isTest() || s.generated() || slices.Contains(lowerCaseLogs, s.path) {
+		if s.isTest() || s.generated() {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {

@@ -36,7 +36,7 @@ func (m *Manager) Register(ctx context.Context) error {
 			return err
 		}
 		if !said {
-			m.Logger.Warn("the API server does not answer; static pods run without it", "err", err)
+			m.Logger.Warn("API server does not answer, running static pods without it", "err", err)
 			said = true
 		}
 		timer := m.Clock.NewTimer(wait)
@@ -64,7 +64,7 @@ func (m *Manager) register(ctx context.Context) error {
 		return fmt.Errorf("register node %s: %w", m.NodeName, err)
 	}
 	if err == nil {
-		m.Logger.Info("node registered", "node", m.NodeName)
+		m.Logger.Info("Registered the node", "node", m.NodeName)
 	} else {
 		made, err = nodes.Get(ctx, m.NodeName, metav1.GetOptions{})
 		if err != nil {
@@ -93,7 +93,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		case <-renew.C():
 			if err := m.renewLease(ctx); err != nil && ctx.Err() == nil {
-				m.Logger.Error("heartbeat", "err", err)
+				m.Logger.Error("Could not renew the node's Lease", "err", err)
 			}
 			continue
 		case <-ticker.C():
@@ -111,7 +111,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		}
 		if err != nil {
 			if ctx.Err() == nil {
-				m.Logger.Error("node status", "err", err)
+				m.Logger.Error("Could not write the node status", "err", err)
 			}
 			continue
 		}

@@ -132,7 +132,7 @@ func (m *Manager) Run(outer, inner context.Context, cancel context.CancelFunc) e
 	defer cancel()
 	m.shuttingDown.Store(true)
 	m.Status.SetShuttingDown()
-	m.Logger.Info("the node shuts down: its pods are ended")
+	m.Logger.Info("Node is shutting down, ending its pods")
 	for i, g := range all {
 		var uids []types.UID
 		for _, pod := range m.Pods.ActivePods() {
