@@ -63,7 +63,7 @@ func newBounds(o *Bounds) *bounds {
 	return b
 }
 
-// machineMemory is in bytes; 0 where nobody can tell.
+// machineMemory is in bytes; 0 if unknown.
 func machineMemory() int64 {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -174,9 +174,10 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	next.ServeHTTP(w, r.WithContext(flowcontrol.WithBeginning(ctx, leave)))
 }
 
-// turns share the processors: those of reads leave one of them free for others, among whom are those that write, which mostly
-// wait for the disk. The parts of this process write by turns of their own: they are few and bound what they have under way themselves, and
-// with as few turns as users have, a scheduler that binds thousands of pods a second would wait for the disk once for every eight.
+// turns share the processors: those of reads leave one of them free for other requests, including writes, which mostly wait
+// for the disk. The server's own components have turns of their own for writes: they are few and bound their requests
+// themselves, and with as few turns as users have, a scheduler that binds thousands of pods a second would wait for the
+// disk once for every eight.
 type turns struct{ narrow, wide, writes, own *flowcontrol.Turns }
 
 func newTurns() turns {

@@ -108,7 +108,7 @@ func (s *Server) drain(srv *http.Server, end func()) {
 	_ = srv.Close()
 }
 
-// gate counts the requests that are under way, watches and streams aside, and lets nobody in once it is closed.
+// gate counts the requests in flight, except watches and streams, and accepts none once it is closed.
 type gate struct {
 	n       atomic.Int64
 	closed  atomic.Bool

@@ -87,7 +87,7 @@ type Options struct {
 	Authorizers    []authorize.Authorizer
 	// Authorization is what is asked after the administrators and Authorizers; nil: Roles.
 	Authorization authorize.Authorizer
-	// Nodes is what is bound to which node: the server keeps it true to the store. Nil: nobody wants to know.
+	// Nodes is the graph of objects bound to nodes, which the server updates. Nil: it is not needed.
 	Nodes *node.Graph
 	// Collectors are shown on /metrics beside the server's own.
 	Collectors []prometheus.Collector
@@ -100,7 +100,7 @@ type Options struct {
 	Egress *egress.Selector
 	// Explain keeps traces of writes.
 	Explain Explain
-	// Audit writes down what is asked and answered; nil: nobody does.
+	// Audit records requests and responses; nil: there is no auditing.
 	Audit *audit.Auditor
 	// Paths are further handlers, by path; one that ends in a slash takes all below it.
 	Paths map[string]http.Handler
@@ -317,7 +317,7 @@ func (s *Server) Kinds() []*resource.Descriptor {
 	return s.discovered.kinds
 }
 
-// relist has the list made anew when somebody asks for it: a definition that is one of thousands costs no more.
+// relist marks the list for the next reader to rebuild: with thousands of definitions, one more costs no more.
 func (s *Server) relist() {
 	s.discovered.Lock()
 	defer s.discovered.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// Who we are when nobody asks us to call.
+// The server's identity for its own requests.
 const (
 	prober  = "system:kube-aggregator"
 	reader  = "system:aggregator"

@@ -50,7 +50,7 @@ func (r *reading) finding(of *apiregistrationv1.APIService, availability finding
 	return finding{Readable, apiregistrationv1.ConditionTrue, "Read", "the server's discovery and OpenAPI documents are readable"}, true
 }
 
-// unread is the text of a warning to who asks what a server serves that nobody understands; empty: there is none to give.
+// unread is the text of a warning for discovery of a server that cannot be understood; empty: there is none.
 func (s *Service) unread() string {
 	if s.Unreadable == "" {
 		return ""

@@ -30,7 +30,7 @@ type Service struct {
 	// Available, Reason and Message are the condition's.
 	Available       bool
 	Reason, Message string
-	// Unreadable is why nobody understands what an available server tells of itself; empty: it is understood, or not known yet.
+	// Unreadable is why discovery or OpenAPI of an available server failed; empty: it succeeded, or is not known yet.
 	Unreadable string
 
 	at         address

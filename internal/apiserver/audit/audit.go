@@ -48,8 +48,8 @@ func ID(ctx context.Context) string {
 	return id
 }
 
-// Annotate adds an annotation to the audit event of the request that ctx belongs to; nothing when nobody audits it. The first
-// value of a key stays. It is what upstream's audit.AddAuditAnnotation does, so that libraries that call that annotate too.
+// Annotate adds an annotation to the audit event of ctx's request; it does nothing without auditing. The first value of a
+// key stays. It has the effect of upstream's audit.AddAuditAnnotation, so that libraries that call that annotate too.
 func Annotate(ctx context.Context, key, value string) {
 	audit.AddAuditAnnotation(ctx, key, value)
 }

@@ -67,7 +67,7 @@ type Settings struct {
 	ServerID string
 	// Audiences are what tokens must be meant for; nil: the issuers of service-account tokens.
 	Audiences []string
-	// ClientCAs are whose client certificates name users, beside the server's own authority; nil: nobody's.
+	// ClientCAs verify client certificates, besides the server's own CA; nil: none.
 	ClientCAs *Bundle
 	// FrontProxy trusts a proxy's headers; nil: there is none.
 	FrontProxy *FrontProxy
@@ -81,7 +81,7 @@ type Settings struct {
 	JWT *JWTSettings
 	// Webhook is asked last; nil: none.
 	Webhook *WebhookSettings
-	// Anonymous says who may show no credential; nil: everybody.
+	// Anonymous configures anonymous access; nil: allowed everywhere.
 	Anonymous *apiserverconfig.AnonymousAuthConfig
 }
 
@@ -218,7 +218,7 @@ func (a *Authenticators) forServer(t authenticator.Token) authenticator.Token {
 // Accounts signs and verifies service-account tokens; nil without a signer.
 func (a *Authenticators) Accounts() *Accounts { return a.accounts }
 
-// Audiences are what tokens must be meant for when nobody says otherwise.
+// Audiences are the default audiences of tokens.
 func (a *Authenticators) Audiences() []string { return a.audiences }
 
 // Metrics counts what was asked and answered.
@@ -341,7 +341,7 @@ type bare struct{ context.Context }
 // Value knows nothing.
 func (bare) Value(any) any { return nil }
 
-// ErrAudiences is returned when what verified a token gave it audiences that nobody had asked for.
+// ErrAudiences is returned when an authenticator returns audiences that were not requested.
 var ErrAudiences error = audiencesError{}
 
 type audiencesError struct{}
@@ -349,10 +349,10 @@ type audiencesError struct{}
 func (audiencesError) Error() string     { return "error validating audiences" } // upstream's words
 func (audiencesError) InvalidAudiences() {}
 
-// nobody is who shows no credential.
+// nobody is the user of requests without credentials.
 var nobody = &user.DefaultInfo{Name: AnonymousUser, Groups: []string{Unauthenticated}}
 
-// anonymity says at which paths nobody must show a credential.
+// anonymity reports at which paths anonymous requests are allowed.
 func anonymity(c *apiserverconfig.AnonymousAuthConfig) func(path string) bool {
 	if c == nil {
 		return func(string) bool { return true }

@@ -36,8 +36,9 @@ func WithConnection(ctx context.Context) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &Connection{})
 }
 
-// KubeletClientName is the common name of the certificate that API servers show to nodes. It is nobody at the API, of whatever groups it
-// is: a node that led the server to an API server would be answered what the server may see.
+// KubeletClientName is the common name of the certificate that API servers present to nodes. The API rejects it as a user,
+// whatever its groups: a node that redirected the server to an API server would otherwise get responses with the server's
+// rights.
 const KubeletClientName = "kube-apiserver-kubelet-client"
 
 // Certificate takes the subject of a verified client certificate: common name is the user, organizations the groups.

@@ -148,7 +148,7 @@ func (j *jwt) AuthenticateToken(ctx context.Context, token string) (*authenticat
 	return j.now.Load().AuthenticateToken(ctx, token)
 }
 
-// build makes the issuers of a configuration. They are discovered in the background: one that is down keeps nobody waiting.
+// build makes the issuers of a configuration. They are discovered in the background: one that is down delays no request.
 func (j *jwt) build(c *apiserverconfig.AuthenticationConfiguration) (_ *issuers, err error) {
 	ctx, cancel := context.WithCancel(j.context)
 	defer func() {

@@ -82,7 +82,7 @@ func (a *Attributes) Select(fieldSelector, labelSelector string) {
 	}
 }
 
-// Authorizer decides. The reason is shown to the user when nobody allows.
+// Authorizer decides. The user sees the reason if no authorizer allows the request.
 type Authorizer interface {
 	Authorize(ctx context.Context, a *Attributes) (Decision, string, error)
 }
@@ -144,7 +144,7 @@ func (Administrators) Authorize(_ context.Context, a *Attributes) (Decision, str
 	return NoOpinion, "", nil
 }
 
-// Open allows everybody to ask for health and version, as the role system:public-info-viewer does where there are roles.
+// Open lets all users read health and version, as the role system:public-info-viewer does with RBAC.
 type Open struct{}
 
 // Authorize allows or has no opinion.

@@ -137,7 +137,8 @@ func (r *Registry) cleanUp(ctx context.Context, b resource.Backend, name string)
 	return nil
 }
 
-// terminate writes how far the deletion of a definition is, and lets go of it when done. It says whether nobody else holds it.
+// terminate writes the progress of a definition's deletion, and removes the finalizer when done. It reports whether there
+// is no other finalizer.
 func (r *Registry) terminate(ctx context.Context, b resource.Backend, name string, condition v1.CustomResourceDefinitionCondition, done bool) (free bool, err error) {
 	_, err = b.Update(ctx, Resource, "", name, false, func(obj resource.Object) error {
 		def := obj.(*v1.CustomResourceDefinition)

@@ -151,7 +151,7 @@ func ReplicasPath(d *resource.Descriptor, version string) []string {
 	return splitPath(v.scale().SpecReplicasPath)
 }
 
-// fresh is the version's schema, made anew for somebody who asks seldom and changes it; nil if there is none.
+// fresh returns a new copy of the version's schema, for rare callers that change it; nil if there is none.
 func (v *version) fresh() *structuralschema.Structural {
 	s, err := v.shape.fresh()
 	if err != nil { // as in structural

@@ -71,8 +71,8 @@ type Follower struct {
 	// Apply takes note of one change. It may write to the store with the context that it is given: such writes wait for no
 	// follower.
 	Apply func(ctx context.Context, c *Change) error
-	// Wanted is closed when somebody first needs what the follower holds. The feed loads the follower then; until then the follower
-	// is given no changes, and nobody waits for it. Nil: it is needed from the start.
+	// Wanted is closed when the follower's state is first needed. The feed loads the follower then; until then it gives the
+	// follower no changes, and no request waits for it. Nil: it is needed from the start.
 	Wanted <-chan struct{}
 	// Background says that no request depends on what the follower holds: writes of its resources are answered without waiting for it.
 	Background bool

@@ -21,7 +21,7 @@ type follower struct {
 	feed *Feed
 
 	mu      sync.Mutex
-	idle    bool          // nobody has wanted it yet
+	idle    bool          // it is not needed yet
 	waiting []queued      // changes that were not applied yet
 	missed  bool          // a snapshot must be loaded: changes were lost
 	woken   chan struct{} // holds one when there is something to do

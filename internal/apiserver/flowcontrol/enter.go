@@ -28,8 +28,8 @@ type Ticket struct {
 	writes bool
 }
 
-// The headers that tell a client how its request was classed, by the identities of schema and level and not by their names,
-// which are not for everybody.
+// The headers that tell a client how its request was classified, by the UIDs of schema and level and not by their names,
+// which not all users may know.
 var (
 	schemaHeader = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID)
 	levelHeader  = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedPriorityLevelConfigurationUID)

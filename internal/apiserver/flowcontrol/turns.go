@@ -26,7 +26,7 @@ type Turns struct {
 	holders []*Turn
 	users   map[string][]*Turn // those that wait, in the order of their coming
 	ring    []string           // users who wait, the next first
-	watched bool               // somebody looks after holders who take too long
+	watched bool               // a goroutine watches the holders
 }
 
 // tooLong is how long one may compute, or a client take to read a part of an answer, before it is thought to be slow.
@@ -211,7 +211,7 @@ func (s *Turns) leave(t *Turn) {
 	}
 }
 
-// watch looks after holders as long as somebody waits.
+// watch takes turns from slow holders as long as requests wait.
 func (s *Turns) watch() {
 	if s.watched {
 		return

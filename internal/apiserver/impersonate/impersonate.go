@@ -34,8 +34,8 @@ const (
 	extraPrefix = "Impersonate-Extra-"
 )
 
-// Requested is the user that the headers name; nil if they name none. It takes the headers off when they name one, so that
-// nobody after it behaves differently for them.
+// Requested returns the user that the headers name; nil if they name none. It then removes the headers, so that no later
+// stage depends on them.
 func Requested(h http.Header) (*user.DefaultInfo, error) {
 	who := &user.DefaultInfo{Name: h.Get(userHeader), UID: h.Get(uidHeader)}
 	who.Groups = append(who.Groups, h[groupHeader]...)
@@ -71,7 +71,7 @@ func Requested(h http.Header) (*user.DefaultInfo, error) {
 	return who, nil
 }
 
-// Impersonator says who may act as whom. It may be used by many goroutines.
+// Impersonator decides which users may impersonate which others. It is safe for concurrent use.
 type Impersonator struct {
 	may  authorize.Authorizer
 	last *lru.Cache // by the asker's name: the mode that allowed, which is tried first

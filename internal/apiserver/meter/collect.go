@@ -11,7 +11,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 )
 
-// Sources tell what is only counted when somebody asks. A nil function tells nothing.
+// Sources are read when metrics are collected. A nil function has no metrics.
 type Sources struct {
 	Version version.Info
 	// Inflight are the most requests that were under way at once in the last second.

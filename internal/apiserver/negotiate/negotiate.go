@@ -62,7 +62,7 @@ func Streams(cbor bool) []string {
 
 type cborKey struct{}
 
-// WithCBOR says in a request's context whether who answers it speaks CBOR; unsaid, nobody does.
+// WithCBOR sets in a request's context whether its handler supports CBOR; the default is not.
 func WithCBOR(ctx context.Context, speaks bool) context.Context {
 	return context.WithValue(ctx, cborKey{}, speaks)
 }

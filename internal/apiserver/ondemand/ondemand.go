@@ -33,8 +33,7 @@ type Pool struct {
 	hand  int
 }
 
-// entry is a value that is made. The pool does not keep it alive: a value that nobody has any more is gone from memory
-// before its entry is.
+// entry is a computed value. The pool does not keep it alive: a value that is no longer used is freed before its entry.
 type entry struct {
 	slot weak.Pointer[slot]
 	cost int64
@@ -49,7 +48,7 @@ type slot struct {
 // NewPool bounds values at about max bytes.
 func NewPool(max int64) *Pool { return &Pool{max: max} }
 
-// Used is about what the values that are made take, some of which nobody has any more.
+// Used is the approximate memory of the values, some of which are no longer used.
 func (p *Pool) Used() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -106,7 +106,7 @@ func (f *following) run(ctx context.Context) error {
 			break
 		}
 	}
-	for key := range f.told { // what ended while nobody looked
+	for key := range f.told { // ended while the watch was interrupted
 		if !seen[key] {
 			f.forget(key, true)
 		}

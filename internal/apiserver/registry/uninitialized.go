@@ -126,8 +126,7 @@ func beforeInitialize(ctx context.Context, k *Kind, st *resource.Strategy, obj, 
 	return nil
 }
 
-// reject takes an object away into which it was written why it must not be. Nobody has seen it, so that its finalizers hold
-// nothing back.
+// reject deletes a rejected object. No client has seen it, so its finalizers do not block the deletion.
 func (w *Writer) reject(ctx context.Context, k *Kind, rec *store.Record, f *watchcache.CachedObject) error {
 	_, err := w.remove(context.WithoutCancel(ctx), k, rec, f.Hub)
 	var conflict *store.ConflictError

@@ -19,8 +19,9 @@ import (
 
 // Initialization is what [Options] say of objects that wait for initializers. Nil: no object does.
 type Initialization struct {
-	// Fill are the plug-ins that complete a new object, and Check those that judge one. An object that waits is changed as if
-	// it were created anew: what nobody has seen yet may still become anything, and must in the end be what may be created.
+	// Fill are the plug-ins that complete a new object, and Check those that validate one. A change of a waiting object is
+	// treated as a create: no client has seen the object, so that it may still change in any way, and must in the end be
+	// valid for a create.
 	Fill, Check admit.Chain
 	// Serving ends when the server shuts down: waiting creates then get their response instead of delaying the shutdown.
 	Serving context.Context

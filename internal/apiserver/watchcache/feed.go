@@ -73,8 +73,8 @@ type node struct {
 // resumes after 7 is not reached by the list: it reads an engine watcher until that has passed the list's beginning, and
 // goes on there.
 //
-// A cursor keeps the list alive from its place on. The list is cut behind it when it lags too far, also when its client
-// takes nothing and nobody calls it: what slow clients may hold is bounded for the feed, whatever their number.
+// A cursor keeps the list alive from its position on. The feed cuts the list behind a cursor that lags too far, also when
+// its client reads nothing: the memory of slow clients is bounded for the feed, whatever their number.
 type Feed struct {
 	kind     *Kind
 	storage  Storage
@@ -103,7 +103,7 @@ type milestone struct {
 // cut is what follows a node that is too old.
 var cut = &node{}
 
-// mark makes a node a milestone if the last one is far enough, and cuts the list at those that nobody may lag behind.
+// mark makes a node a milestone if the last one is far enough, and cuts the list at those that are too old.
 func (f *Feed) mark(n *node) {
 	if k := len(f.milestones); k == 0 || n.count-f.milestones[k-1].count >= f.space {
 		f.milestones = append(f.milestones, milestone{node: weak.Make(n), count: n.count, bytes: n.bytes})

@@ -85,7 +85,7 @@ func (h *held) see(at objectRef, obj resource.Object, gone bool) *turn {
 		if i, err := v1alpha1.InitializersOf(obj); err == nil && i != nil && !i.Done() {
 			is = &waits{objectRef: at, uid: obj.GetUID(), on: *i, rejected: i.Result != nil}
 			if len(is.on.Pending) == 0 {
-				is.on.Pending = []v1alpha1.Pending{{}} // rejected by nobody in particular
+				is.on.Pending = []v1alpha1.Pending{{}} // rejected without a name
 			}
 			is.due = is.until()
 			if is.rejected {

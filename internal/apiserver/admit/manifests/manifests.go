@@ -32,7 +32,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// every is how often a directory is read when nobody tells that something happened in it.
+// every is how often a directory is read without an event.
 const every = time.Minute
 
 // decoder reads the kinds that files may hold, and lists of them, strictly.

@@ -42,7 +42,7 @@ type plugin struct{ host *admit.Host }
 
 func (*plugin) Name() string { return "NodeRestriction" }
 
-// Join tells the plug-in whom to ask what a node may have beyond what its pods mount.
+// Join gives the plug-in the node's references beyond those that its pods mount.
 func (p *plugin) Join(h *admit.Host) error {
 	p.host = h
 	return nil

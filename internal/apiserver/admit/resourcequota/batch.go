@@ -113,7 +113,7 @@ func (p *plugin) run(ctx context.Context, b resource.Backend, s *space, w *work)
 	return w.result
 }
 
-// withdraw takes a request out that nobody has begun to check; false if somebody has.
+// withdraw removes a request that is not being checked yet; false if it is.
 func (s *space) withdraw(w *work) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +241,7 @@ func (s *space) charge(ctx context.Context, b resource.Backend, rs []*running, b
 	return stale, nil
 }
 
-// giveBack takes charges back, but for those to quotas that somebody else has counted anew.
+// giveBack releases charges, except those to quotas that the controller has recalculated.
 func (s *space) giveBack(ctx context.Context, b resource.Backend, namespace string, charges []charge) error {
 	var errs []error
 	for _, c := range charges {
@@ -267,8 +267,8 @@ func (s *space) giveBack(ctx context.Context, b resource.Backend, namespace stri
 	return errors.Join(errs...)
 }
 
-// read begins to charge quotas as they are now. A quota whose used is not what was last written here has been counted by
-// somebody else: what was charged before is in that count or is not, and cannot be given back.
+// read begins to charge the current quotas. A quota whose used differs from the last value written here was recalculated by
+// the controller: earlier charges may or may not be in that count, and cannot be released.
 func (s *space) read(all []*corev1.ResourceQuota) []*running {
 	rs := make([]*running, len(all))
 	for i, q := range all {

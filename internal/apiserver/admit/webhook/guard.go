@@ -30,9 +30,10 @@ import (
 // guardAnnotation begins the keys of audit annotations.
 const guardAnnotation = "passed.lockout-guard.extension.mortise.dev/"
 
-// letThrough says whether the request goes on without a webhook that failed, and tells everybody why.
+// letThrough reports whether the request continues without a failed webhook, and reports why in a warning, the log and the
+// audit event.
 func (p *generic) letThrough(ctx context.Context, h *hook, q *matching.Request, i int, f *failed) bool {
-	if f.code == http.StatusBadRequest || ctx.Err() != nil { // it was not even asked; nobody waits any more
+	if f.code == http.StatusBadRequest || ctx.Err() != nil { // it was not called, or the client has left
 		return false
 	}
 	because := p.mends(ctx, h, q)

@@ -286,7 +286,7 @@ func (p *generic) Load(ctx context.Context, stored feed.Lister) error {
 // Apply applies a change of a configuration, or of what tells where a service answers.
 func (p *generic) Apply(_ context.Context, c *feed.Change) error {
 	if c.Resource == endpointSlices {
-		if c.Object != nil { // a server that is gone helps nobody
+		if c.Object != nil { // a deleted service helps no webhook
 			p.moved(c.Namespace, c.Object.GetLabels()[discoveryv1.LabelServiceName])
 		}
 		return nil

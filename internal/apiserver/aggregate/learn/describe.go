@@ -45,8 +45,8 @@ func (d *described) add(to *openapi.Remote, r *Remote) {
 	}
 }
 
-// describe asks for the server's OpenAPI: the index of v3, whose documents are fetched when somebody asks for them, and the document of v2. A server may have
-// neither.
+// describe requests the server's OpenAPI: the index of v3, whose documents are fetched on demand, and the document of v2. A
+// server may have neither.
 func (s *server) describe(ctx context.Context) error {
 	remotes, err := s.askable()
 	if err != nil {

@@ -78,13 +78,13 @@ type Options struct {
 	Remotes func() []Remote
 	// Changed is closed when Remotes has something else to say.
 	Changed func() <-chan struct{}
-	// Told is called after each question for discovery, with why nothing was learned (a [Trouble], mostly); nil: it is known what is
-	// served. It must not block for long. Nil: nobody wants to know.
+	// Told is called after each discovery, with its error (mostly a [Trouble]); nil: it succeeded. It must not block for
+	// long. Nil: no call.
 	Told  func(r *Remote, err error)
 	Log   *slog.Logger
 	Clock clock.Clock
 
-	published func() // after each state; nil: nobody wants to know
+	published func() // called after each state; nil: no call
 }
 
 // Learner keeps what servers say of themselves.

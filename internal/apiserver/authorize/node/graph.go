@@ -64,7 +64,7 @@ type Graph struct {
 	seed maphash.Seed
 
 	want   sync.Once
-	wanted chan struct{} // closed when somebody first asks
+	wanted chan struct{} // closed at the first request for it
 	try    sync.Once
 	tried  chan struct{} // closed when the graph was loaded, or could not be
 
@@ -116,7 +116,7 @@ func NewGraph() *Graph {
 	return &Graph{seed: maphash.MakeSeed(), wanted: make(chan struct{}), tried: make(chan struct{})}
 }
 
-// Wanted is closed when somebody first asks.
+// Wanted is closed at the first use of the graph.
 func (g *Graph) Wanted() <-chan struct{} { return g.wanted }
 
 // Related says whether an object is bound to a node, or referred to by what is. The first call waits until the graph is loaded.

@@ -185,7 +185,7 @@ func (x *Index) change(at subjectKey, f func([]*grant) []*grant) {
 	}
 }
 
-// subject is where a binding's subject is looked up; false when nobody can be it.
+// subject returns the key of a binding's subject; false if no user can be it.
 func subject(s rbacv1.Subject, namespace string) (subjectKey, bool) {
 	switch s.Kind {
 	case rbacv1.UserKind:

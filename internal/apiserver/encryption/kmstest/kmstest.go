@@ -96,7 +96,7 @@ func (p *Plugin) Start() error {
 	return nil
 }
 
-// Stop ends listening; who calls then finds nobody.
+// Stop ends listening; callers then get a connection error.
 func (p *Plugin) Stop() {
 	if p.server != nil {
 		p.server.Close()

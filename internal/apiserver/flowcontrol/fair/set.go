@@ -183,7 +183,7 @@ func (s *Set) Start(now time.Time, hash uint64, r *Request) Decision {
 	}
 	r.queue = q
 	r.Flow.EverQueued = true
-	if s.waiting == 0 && s.held < s.limit && s.fits(seats) { // nobody is before it
+	if s.waiting == 0 && s.held < s.limit && s.fits(seats) { // no request is before it
 		r.Flow.Lengths.Observe(1)
 		q.nextR = max(q.nextR, s.r)
 		s.robin = q.index
