@@ -166,8 +166,8 @@ func (s *seldom) Read(p []byte) (int, error) {
 	}
 }
 
-// tell has the kernel not say that there is something to read while that is little: else the runtime is woken for each packet, though
-// nobody waits for one.
+// tell keeps the kernel from reporting small amounts of data to read: else the runtime is woken for each packet, though no
+// goroutine waits for one.
 func (s *seldom) tell() error {
 	if s.told {
 		return nil

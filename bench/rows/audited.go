@@ -32,8 +32,8 @@ const (
 // auditRounds is how often the two servers take turns: what else the machine does meanwhile falls upon both.
 const auditRounds = 5
 
-// audited is what roles and an audit log cost of creates: two servers take turns, one that lets everybody do all and writes down
-// nothing, one that asks its roles and writes down every request.
+// audited measures the cost of roles and an audit log for creates: two servers take turns, one that allows everything and
+// records nothing, one that evaluates roles and records every request.
 func audited(ctx context.Context, b *bench, add adder) (err error) {
 	dir, err := os.MkdirTemp("", "mortise-bench-audit-")
 	if err != nil {

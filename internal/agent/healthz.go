@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// listenHealthz opens the port at which anybody may ask whether the node lives; nil where none is configured.
+// listenHealthz opens the port of the node's health check; nil if none is configured.
 func (n *node) listenHealthz(ctx context.Context) (net.Listener, error) {
 	if *n.Kubelet.HealthzPort == 0 {
 		return nil, nil

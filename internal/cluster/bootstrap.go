@@ -67,7 +67,7 @@ func bootstrapObjects(objects []bootstrap.Object) []registry.BootstrapObject {
 	return out
 }
 
-// keep repairs some of the objects whenever somebody changes them. Roles, registrations and the rest are looked at when a server
+// keep restores some of the objects whenever they change. Roles, registrations and the rest are reconciled when a server
 // starts.
 func (b *bootstrapper) keep(objects []bootstrap.Object) {
 	var kept []bootstrap.Object

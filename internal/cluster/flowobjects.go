@@ -29,7 +29,7 @@ func revise(m *metav1.ObjectMeta) (follow, annotated bool) {
 		follow = true
 	default:
 		follow = says
-		if err != nil { // it does not say: nobody has changed what is of the first generation
+		if err != nil { // it is not set: the first generation is unchanged
 			follow = m.Generation == 1
 		}
 	}

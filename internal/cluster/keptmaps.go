@@ -23,7 +23,7 @@ import (
 
 var configMaps = schema.GroupResource{Resource: "configmaps"}
 
-// leaveFor is for how long the ConfigMap of trusts stays as somebody made it, as with upstream.
+// leaveFor is how long a changed ConfigMap of trusts stays, as upstream's.
 const leaveFor = time.Minute
 
 // configMapPublisher writes and restores the config maps that the API server publishes.
@@ -73,8 +73,8 @@ type tracking struct {
 	made time.Time // when this process last made it
 }
 
-// remakeAfter is how long after it was made the ConfigMap is made again, when somebody deletes it: a server of a version that
-// does not note uses would delete it, and the two would go on for ever.
+// remakeAfter is the minimum time after its creation before a deleted ConfigMap is created again: a server of a version
+// that does not record uses would delete it, and both would go on for ever.
 const remakeAfter = 30 * time.Minute
 
 // keep makes the ConfigMap where it is missing, and corrects one that says no day.

@@ -144,7 +144,7 @@ func readToken(path string) (string, error) {
 	return t, nil
 }
 
-// File is a token that somebody else keeps fresh, such as a projected one of a pod.
+// File is a token that another program rotates, such as a projected one of a pod.
 type File struct{ Path string }
 
 // Get implements [Source].

@@ -35,8 +35,8 @@ type Options struct {
 	Component       string // what events come from, and the Lease's name unless Name says another
 	Namespace, Name string
 	Identity        string // of this process, unlike that of any other
-	// LeaseDuration is how long others wait for a holder that is silent, RenewDeadline after how long without success the
-	// holder gives up, RetryPeriod how often everybody tries.
+	// LeaseDuration is how long other candidates wait for a silent holder, RenewDeadline after how long without success the
+	// holder stops leading, RetryPeriod the time between attempts.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 
 	Logger *slog.Logger
@@ -146,8 +146,8 @@ func (e *election) term(ctx context.Context, work func(context.Context) error) e
 	return failure
 }
 
-// release gives the Lease up if it is still held. The server may still be at work on a last renewal whose answer nobody waits for: it
-// changes the Lease between the read and the write, and then both are made again.
+// release releases the Lease if it is still held. The server may still process a last, abandoned renewal: it changes the
+// Lease between the read and the write, and then both are repeated.
 func (e *election) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(e.RenewDeadline, 5*time.Second))
 	defer cancel()

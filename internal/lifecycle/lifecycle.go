@@ -87,7 +87,7 @@ func (p *Process) Wait() error {
 	return p.Stop()
 }
 
-// end notes that the process ends, and why if nobody stopped it.
+// end records that the process ends, and why if it was not stopped.
 func (p *Process) end(cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -54,8 +54,8 @@ func Reachable(first string, pods []netip.Prefix) []string {
 	return out
 }
 
-// beside is the first address of the other family on the link that has the one, but for those that nobody else can call; invalid if
-// there is none.
+// beside is the first address of the other family on the link that has the one, except addresses that other hosts cannot
+// reach; invalid if there is none.
 func beside(one netip.Addr, links [][]netip.Addr) (found netip.Addr) {
 	for _, link := range links {
 		var other netip.Addr

@@ -41,7 +41,7 @@ type attempt struct {
 	apart   bool        // the attempt is none of those that the loop is ahead by
 	cycle   uint64
 	began   time.Time
-	note    *decisionlog.Decision // of what is decided; nil: nobody keeps it
+	note    *decisionlog.Decision // the decision's record; nil: not recorded
 }
 
 // schedule decides on a pod and begins its binding; false: there is nothing to bind.
@@ -317,7 +317,7 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 	} else {
 		if a.queue.AnyNominated() || nominate.Mode() == fwk.ModeOverride && nominate.NominatedNodeName != "" {
 			info, _ := nodeinfo.NewPodInfo(pod)
-			a.queue.AddNominatedPod(klog.Logger{}, info, a.remaining(nominate)) // before anybody tries the pod again
+			a.queue.AddNominatedPod(klog.Logger{}, info, a.remaining(nominate)) // before the pod is tried again
 		}
 		a.queue.Failed(ctx, a.item, pod) // the item is the queue's from here on
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 )
 
-// noted begins the note of what is decided about the pod. Nothing is noted where nobody keeps it.
+// noted begins the record of a decision about the pod. Without a log it does nothing.
 func (a *attempt) noted(began time.Time, took time.Duration, node string) {
 	if a.options.Decisions == nil {
 		return

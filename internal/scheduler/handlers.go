@@ -112,7 +112,7 @@ func (s *scheduler) podHandler(ctx context.Context) toolscache.ResourceEventHand
 			pod, ok2 := obj.(*corev1.Pod)
 			switch {
 			case !ok || !ok2:
-			case old.UID != pod.UID: // deleted and made again while nobody looked
+			case old.UID != pod.UID: // deleted and created again while the watch was interrupted
 				s.podDeleted(ctx, old)
 				s.podAdded(ctx, pod)
 			default:
@@ -178,7 +178,7 @@ func (s *scheduler) podUpdated(ctx context.Context, old, pod *corev1.Pod) {
 	case is:
 		changes := podChanges(old, pod)
 		if len(changes) > 0 || old.Generation != pod.Generation || (old.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil) {
-			s.cache.SetPod(pod) // what the node reports of it concerns nobody here
+			s.cache.SetPod(pod) // the status from the node does not matter here
 		}
 		for _, c := range changes {
 			s.queue.MoveOnEvent(ctx, happened(fwk.AssignedPod, c, old, pod))

@@ -70,7 +70,7 @@ func settings(c *config.Configuration, ignored []string) (out []profile.Settings
 	return out
 }
 
-// ignored are the resources that an extender sees to, and nobody else.
+// ignored are the resources that extenders manage alone.
 func ignored(extenders []configv1.Extender) (out []string) {
 	for _, e := range extenders {
 		for _, r := range e.ManagedResources {

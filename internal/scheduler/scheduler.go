@@ -51,8 +51,8 @@ import (
 type Options struct {
 	Config  *rest.Config     // how to reach the API server; required
 	Plugins profile.Registry // in their order; required
-	// Foreign says that some of the plug-ins are others' own. Pods and nodes are then copies, so that nothing that they do to these
-	// is seen by anybody else.
+	// Foreign is set if there are plug-ins of third parties. Pods and nodes are then copies, so that the plug-ins cannot
+	// affect others by changing them.
 	Foreign bool
 	// Name is the schedulerName of the pods that it schedules; empty: default-scheduler.
 	Name string
@@ -233,7 +233,8 @@ func livePods(client kubernetes.Interface, resync time.Duration) toolscache.Shar
 	})
 }
 
-// withoutManagers drops what nobody here reads and is much of an object, unless it is shared with the server (see [binder.NewForConfig]).
+// withoutManagers drops the managed fields, which are large and unused here, unless the object is shared with the server
+// (see [binder.NewForConfig]).
 func (o *Options) withoutManagers(obj any) (any, error) {
 	switch obj := obj.(type) {
 	case *corev1.Pod, *corev1.Node:

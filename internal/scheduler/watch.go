@@ -107,7 +107,7 @@ func informerOf(resource fwk.EventResource, f informers.SharedInformerFactory,
 	return others.ForResource(*gvr).Informer(), nil
 }
 
-// otherHandler tells the queue of those actions that anybody has registered for.
+// otherHandler notifies the queue of the actions for which a plug-in has registered.
 func (s *scheduler) otherHandler(ctx context.Context, resource fwk.EventResource, actions fwk.ActionType) toolscache.ResourceEventHandler {
 	var h toolscache.ResourceEventHandlerFuncs
 	if actions&fwk.Add != 0 {

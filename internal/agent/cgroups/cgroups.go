@@ -182,7 +182,7 @@ func (g tree) unified() bool {
 	return err == nil
 }
 
-// make makes the cgroup with those above it; the runtime makes it for the controllers that nobody needs here.
+// make creates the cgroup with its parents; the runtime creates it for the controllers that the node does not use.
 func (g tree) make(cgroup string) error {
 	if !g.unified() {
 		for _, c := range controllers {

@@ -22,7 +22,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// maxFile bounds a file; nobody writes such a one by hand.
+// maxFile is the maximum size of a file, far above that of any real one.
 const maxFile = 4 << 20
 
 // Read is the contents of a component's file.

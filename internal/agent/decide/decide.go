@@ -258,7 +258,7 @@ func regular(in Input, c *corev1.Container, act *Action) bool {
 	}
 	switch has.State {
 	case podstate.Created:
-		// Made, but not started: somebody died in between. Another instance is made.
+		// Created, but not started: the node was interrupted in between. Another instance is created.
 		start(in, act, c)
 		return false
 	case podstate.Unknown:
@@ -300,8 +300,8 @@ func unknown(c *podstate.Container) Kill {
 // start puts the container on the list of those to start, or of those that wait.
 func start(in Input, act *Action, c *corev1.Container) {
 	if last := in.State.NewestExited(c.Name); last != nil && in.Backoff != nil {
-		// A wait that would be longer than it is began at a time that is yet to come: the clock was set back since, and who
-		// can tell when. Nobody waits for the clock to catch up.
+		// A wait longer than the backoff began at a time in the future: the clock was set back since. The pod does not wait
+		// for the clock to catch up.
 		if until, wait := in.Backoff(c, last); until.After(in.Now) && until.Sub(in.Now) <= wait {
 			act.Waiting = append(act.Waiting, Waiting{Name: c.Name, Until: until, For: wait})
 			return

@@ -49,7 +49,7 @@ func Up(link netlink.Link, addresses []netip.Addr) error {
 		}
 		address := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
 		if a.Is6() {
-			address.Flags = unix.IFA_F_NODAD // nobody else is there who could have it
+			address.Flags = unix.IFA_F_NODAD // no other host can have the address
 		}
 		if err := netlink.AddrReplace(link, address); err != nil {
 			return fmt.Errorf("add address %s to %s: %w", a, name, err)

@@ -67,7 +67,7 @@ func newForwarder(servers func() []string, c clock.PassiveClock) *forwarder {
 	return &forwarder{servers: servers, clock: c, slots: make(chan struct{}, concurrent), flights: map[question]*flight{}, cache: map[question]kept{}}
 }
 
-// ask finds somebody's answer to a question. The answer may be changed by who gets it.
+// ask finds an answer to a query. The caller may change it.
 func (f *forwarder) ask(ctx context.Context, q dns.Question, secure, cd bool) (*dns.Msg, error) {
 	key := question{strings.ToLower(q.Name), q.Qtype, secure, cd}
 	f.mu.Lock()

@@ -23,14 +23,14 @@ const (
 	number      = 10 // of its address among those of the range
 )
 
-// Ensure makes the Service kube-dns, the tenth address of each range its own, where there is none. It returns the addresses
-// that pods are to ask, and whether this DNS is who answers there: a Service of somebody else is left alone.
+// Ensure creates the Service kube-dns with the tenth address of each range, if there is none. It returns the addresses for
+// pods, and whether this DNS serves them: it does not change a Service of others.
 func Ensure(ctx context.Context, client kubernetes.Interface, ranges []netip.Prefix) (addresses []netip.Addr, ours bool, err error) {
 	services := client.CoreV1().Services(metav1.NamespaceSystem)
 	svc, err := services.Get(ctx, serviceName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		svc, err = services.Create(ctx, wanted(ranges), metav1.CreateOptions{})
-		if apierrors.IsInvalid(err) { // somebody has the address: any other will do
+		if apierrors.IsInvalid(err) { // the address is in use: any other will do
 			without := wanted(ranges)
 			without.Spec.ClusterIP, without.Spec.ClusterIPs = "", nil
 			svc, err = services.Create(ctx, without, metav1.CreateOptions{})

@@ -297,7 +297,7 @@ func (z *zone) nameserver(q dns.Question) answer {
 	return out
 }
 
-// pointer finds the names of an address; none is for somebody else to know.
+// pointer finds the names of an address; it forwards no such query.
 func (z *zone) pointer(q dns.Question, address netip.Addr) []dns.RR {
 	point := func(name string) dns.RR { return &dns.PTR{Hdr: header(q.Name, dns.TypePTR, ttl), Ptr: name} }
 	if svc := z.state.ServiceAt(address); svc != nil {

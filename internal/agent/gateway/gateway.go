@@ -34,7 +34,8 @@ const (
 )
 
 const (
-	// wholeAfter is when everything is written though nothing is known to be amiss: somebody may have flushed the tables.
+	// wholeAfter is the interval at which all rules are written even without a known difference: another program may have
+	// flushed the tables.
 	wholeAfter = time.Hour
 	// retry is how long a failed transaction waits.
 	retry = 30 * time.Second

@@ -70,7 +70,7 @@ func (m *Manager) trimImages(ctx context.Context) error {
 	return nil
 }
 
-// DeleteUnused removes all images that nobody uses.
+// DeleteUnused removes all unused images.
 func (m *Manager) DeleteUnused(ctx context.Context) error {
 	m.collecting.Lock()
 	defer m.collecting.Unlock()

@@ -120,8 +120,8 @@ func (m *Manager) pullWith(
 	return "", nil, utilerrors.NewAggregate(errs)
 }
 
-// answered says whether the runtime itself ended the pull. One that was left may still bring the image: its intent stays,
-// so that the image does not pass for one that somebody else brought.
+// answered reports whether the runtime itself ended the pull. An abandoned pull may still bring the image: its intent
+// stays, so that the image does not count as found on the node.
 func answered(ctx context.Context, err error) bool {
 	code := status.Code(err)
 	return ctx.Err() == nil && code != codes.Canceled && code != codes.DeadlineExceeded

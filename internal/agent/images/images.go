@@ -69,7 +69,7 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Manager has the images that containers need, and removes those that nobody uses. It may be used concurrently.
+// Manager pulls the images of containers, and removes unused ones. It is safe for concurrent use.
 type Manager struct {
 	Config
 	limits  limits

@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/bootstraptoken"
 )
 
-// Options say which cluster to join, and as whom. Dir is required, and one of the names.
+// Options select the cluster to join, and the node's name. Dir is required, and one of the names.
 type Options struct {
 	Dir      string // where the identity is kept
 	Name     string // of the node; empty: the one that it has already, else Hostname

@@ -30,7 +30,7 @@ const (
 	userPrefix = "system:node:"
 	nodesGroup = "system:nodes"
 
-	// approval is how long somebody may take to approve a request, kubelet's time.
+	// approval is the maximum time until a request is approved, as kubelet's.
 	approval = 15 * time.Minute
 )
 

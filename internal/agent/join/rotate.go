@@ -111,8 +111,9 @@ func (i *Identity) Rotate(ctx context.Context, client kubernetes.Interface) erro
 	return nil
 }
 
-// Serving asks the cluster for the node's serving certificate, and replaces it before it expires, and when the node's hosts are others,
-// until ctx ends. Until somebody has approved the first one, nobody can connect; until he has approved another, the one before is served.
+// Serving requests the node's serving certificate from the cluster, and rotates it before it expires, and when the node's
+// hosts change, until ctx ends. Until the first one is approved, no client can connect; until another is approved, the
+// previous one is served.
 func (i *Identity) Serving(ctx context.Context, client kubernetes.Interface, hosts func() []string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	template := func() *x509.CertificateRequest {
 		t := &x509.CertificateRequest{Subject: subject(i.Name)}
@@ -146,11 +147,11 @@ func split(hosts []string) (names []string, addresses []net.IP) {
 	return names, addresses
 }
 
-// selfSigned is how long a certificate is good that nobody but the node has signed. A node makes one each time it starts.
+// selfSigned is the validity of a self-signed certificate. A node makes one at each start.
 const selfSigned = 10 * 365 * 24 * time.Hour
 
-// SelfSigned makes a serving certificate that nobody vouches for, which is what a kubelet does that is not told otherwise. One for other
-// hosts has the same key, so what the node has published of it stays true.
+// SelfSigned makes a self-signed serving certificate, as a kubelet does by default. One for other hosts has the same key,
+// so that the published key stays valid.
 func (i *Identity) SelfSigned(now time.Time, hosts ...string) (tls.Certificate, error) {
 	i.selfSigning.Lock()
 	defer i.selfSigning.Unlock()

@@ -142,7 +142,7 @@ func host(t testing.TB, name string) *Host {
 		h := &Host{Name: name, fd: fd, t: t}
 		t.Cleanup(func() { _ = unix.Close(fd) })
 		h.Do(func() error {
-			// An address of IPv6 is used at once: there is nobody else who could have it.
+			// An IPv6 address is usable immediately: no other host can have it.
 			err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
 			return errors.Join(err, up("lo"))
 		})

@@ -116,7 +116,7 @@ func (s *healthServer) close() {
 	}
 }
 
-// end closes all ports, and waits until nobody is being answered.
+// end closes all ports, and waits until all requests are answered.
 func (h *health) end() {
 	for _, s := range h.servers {
 		s.close()

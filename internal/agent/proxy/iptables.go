@@ -89,7 +89,7 @@ func (t *ipTables) change(ctx context.Context, d *delta) error {
 	}
 	t.own(text, d)
 	for table, present := range map[string]string{"filter": refuseChain, "mangle": firewalls.chain, "nat": markChain} {
-		if text.touches(table) { // it fails where somebody has deleted our chains
+		if text.touches(table) { // it fails if another program has deleted the chains
 			text.write(chainKey{table, canaryChain}, []string{"-j " + present})
 		}
 	}

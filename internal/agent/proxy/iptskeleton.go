@@ -14,7 +14,7 @@ const (
 	foreignChain = ipTablesPrefix + "MARK-FOREIGN" // marks what no pod sends
 	refuseChain  = ipTablesPrefix + "REFUSE"
 	masqChain    = ipTablesPrefix + "MASQ"
-	canaryChain  = ipTablesPrefix + "CANARY" // nobody leads there; it leads to a chain that has to be there
+	canaryChain  = ipTablesPrefix + "CANARY" // no rule jumps there; it jumps to a chain that must exist
 	masquerade   = "MASQUERADE --random-fully"
 )
 

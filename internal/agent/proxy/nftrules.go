@@ -186,7 +186,7 @@ func named(text string) string {
 	return name
 }
 
-// harmless has nothing but what names of objects and addresses are made of, whatever somebody calls his Service.
+// harmless keeps only the characters of objects' names and addresses, whatever the name of a Service.
 func harmless(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/_.:-", r) {

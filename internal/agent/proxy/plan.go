@@ -19,11 +19,11 @@ const (
 	serviceNodePorts = "service-nodeports"     // map: where a node port goes to
 	noEndpointIPs    = "no-endpoint-services"  // map: what happens to those that have no endpoint
 	noEndpointPorts  = "no-endpoint-nodeports" // map: the same for node ports
-	firewallIPs      = "firewall-ips"          // map: addresses that not everybody may reach
+	firewallIPs      = "firewall-ips"          // map: addresses with source ranges
 	hairpins         = "hairpin-connections"   // set: endpoints on this node that may reach themselves
 )
 
-// masqueradeMark is kube-proxy's where nobody asks for another bit, so that both mean the same.
+// masqueradeMark is kube-proxy's default, so that both have the same meaning.
 const masqueradeMark = "0x4000"
 
 // Most ports have no chains of their own. Their address leads to the chain that draws one of as many endpoints as

@@ -38,9 +38,10 @@ const (
 	gather = 5 * time.Millisecond
 	// sweepAfter is when unused chains are deleted.
 	sweepAfter = 2 * time.Second
-	// wholeAfter is when everything is written though nothing is known to be amiss: somebody may have flushed the tables.
+	// wholeAfter is the interval at which all rules are written even without a known difference: another program may have
+	// flushed the tables.
 	wholeAfter = time.Hour
-	// retryFirst and retryMost are how long a failed transaction waits, unless somebody says how long it may.
+	// retryFirst and retryMost are the pauses after a failed transaction, unless the configuration sets the maximum.
 	retryFirst, retryMost = time.Second, 30 * time.Second
 )
 
@@ -52,7 +53,7 @@ type Options struct {
 	// Prepare, and may share them with others.
 	Informers informers.SharedInformerFactory
 
-	PodCIDRs []netip.Prefix // of the cluster: who is not in them is masqueraded on the way to a Service; none: nobody is
+	PodCIDRs []netip.Prefix // of the cluster: traffic to Services from other addresses is masqueraded; none: no traffic is
 	// NodePods takes the node's own ranges for them, and PodInterface who comes by this interface, or by one whose name begins so.
 	NodePods           bool
 	PodInterface       string

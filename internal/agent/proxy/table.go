@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// rulebook is a family's rules in the kernel, in one of its languages. A table says what is to change in it; nobody else writes there.
+// rulebook is a family's rules in the kernel, in one of its packet filters. A table decides what changes in it; it is the
+// only writer.
 type rulebook interface {
 	// mapped says whether elements are looked up in maps. If not, they are rules.
 	mapped() bool

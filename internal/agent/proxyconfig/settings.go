@@ -24,7 +24,7 @@ const (
 	modeIPVS     = proxyv1alpha1.ProxyMode("ipvs")
 )
 
-// The ways to tell that somebody is a pod.
+// The ways to detect pods.
 const (
 	clusterCIDR         = proxyv1alpha1.LocalMode("ClusterCIDR")
 	nodeCIDR            = proxyv1alpha1.LocalMode("NodeCIDR")

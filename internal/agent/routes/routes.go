@@ -48,7 +48,7 @@ const simulated = "mortise.dev/simulated"
 // Options say whose routes to make. NodeName and Informers are required.
 type Options struct {
 	NodeName  string
-	Informers informers.SharedInformerFactory // prepared by Prepare, started by somebody else
+	Informers informers.SharedInformerFactory // prepared by Prepare, started by the caller
 	VXLAN     bool                            // by a tunnel, for nodes that are behind routers
 	Logger    *slog.Logger                    // nil: nothing is logged
 }

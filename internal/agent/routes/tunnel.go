@@ -25,7 +25,8 @@ const (
 	port    = 4789
 )
 
-// tunnel is what a node's VXLAN is to be: all of it follows from the Node objects, so that nobody has to publish anything.
+// tunnel is the configuration of a node's VXLAN: it is derived from the Node objects, so that nodes need not publish
+// anything.
 type tunnel struct {
 	address netip.Addr                  // of this node
 	ranges  []netip.Prefix              // of its pods

@@ -19,7 +19,7 @@ import (
 // ErrNotRegular says that a file is a link, a FIFO, a device, a socket or a directory.
 var ErrNotRegular = errors.New("not a regular file")
 
-// retries bounds how often Find begins anew while somebody renames directories below the root.
+// retries bounds how often Find starts again while directories below the root are renamed.
 const retries = 100
 
 // OpenRegular opens a regular file to read it. It follows no link in the path's last element and does not open anything else than a

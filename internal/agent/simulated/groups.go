@@ -19,7 +19,7 @@ type Group struct {
 	Capacity, Allocatable corev1.ResourceList
 	Labels, Annotations   map[string]string
 	Taints                []corev1.Taint
-	// Zones are given out one after the other; Region is everybody's.
+	// Zones are assigned round-robin; all nodes have the Region.
 	Zones  []string
 	Region string
 	Phases Phases

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Guest is the label, with the value "true", of nodes that somebody else made and that are to be simulated here.
+// Guest is the label, with the value "true", of nodes that a client created and that this process simulates.
 const Guest = "mortise.dev/simulate"
 
 // guestRange is where pods of guests get their addresses from whose node had no range of its own when it came: a network for tests.

@@ -19,8 +19,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent"
 )
 
-// addressRange is where nodes have their addresses, one each. All of 127.0.0.0/8 is this machine, without any set-up, and nobody else can
-// reach it; the half of it that begins here is not in use otherwise.
+// addressRange is the range of nodes' addresses, one each. All of 127.0.0.0/8 is this machine, without any set-up, and no
+// other machine can reach it; the half that begins here is otherwise unused.
 var addressRange = netip.MustParsePrefix("127.128.0.0/9")
 
 // nodeAddresses hands out the addresses of nodes: the first ones in the order of the nodes of groups, the others to guests.

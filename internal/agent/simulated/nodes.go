@@ -104,7 +104,7 @@ func (f *fleet) beat(ctx context.Context, n *node) error {
 		return nil
 	}
 	fresh, err := f.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) { // somebody does not want it any more: it comes back only with the process, as a kubelet
+	if apierrors.IsNotFound(err) { // it was deleted: it comes back only with the process, as with a kubelet
 		return nil
 	}
 	if err != nil {
@@ -163,7 +163,7 @@ func (f *fleet) report(ctx context.Context, n *node, current *corev1.Node) error
 	was := next.Status
 	next.Status = f.nodeObject(n).Status
 	next.Status.VolumesAttached, next.Status.VolumesInUse = was.VolumesAttached, was.VolumesInUse
-	for name, q := range was.Capacity { // extended resources that somebody gave the node
+	for name, q := range was.Capacity { // extended resources that clients added to the node
 		if _, ours := next.Status.Capacity[name]; !ours {
 			next.Status.Capacity[name], next.Status.Allocatable[name] = q, was.Allocatable[name]
 		}

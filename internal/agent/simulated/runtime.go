@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// pause is how long a container that ended waits before it runs again, and how long a Job's container runs unless somebody says.
+// pause is how long an ended container waits before it restarts, and how long a Job's container runs by default.
 const pause = time.Second
 
 // runtimeState is what a runtime would have of a started pod now, given what it had when the pod's status was written,

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// What is used where nobody declares it. It is not nothing, since metrics-server leaves out what uses nothing.
+// The default usage. It is not zero, since metrics-server omits containers without usage.
 const (
 	defaultMilliCPU = 1
 	defaultMemory   = 1 << 20
@@ -52,9 +52,9 @@ func usageOf(pod *corev1.Pod, takes Phases) usage {
 	return u
 }
 
-// meters count the processor time of a node's containers. A container gets a meter when somebody first asks: its time until then is
-// reckoned by what its pod declares at that moment. From then on every change of the declaration is metered, since counters that jump
-// look like load.
+// meters count the processor time of a node's containers. A container gets a meter when its time is first read: its time
+// until then is computed from the declaration of its pod at that moment. From then on every change of the declaration is
+// metered, since counters that jump look like load.
 type meters struct {
 	mu    sync.Mutex
 	pods  map[types.UID]map[string]*meter // by pod, and ID of the container

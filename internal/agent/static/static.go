@@ -162,8 +162,8 @@ func (m *Manager) LookForOrphans() {
 	}
 }
 
-// Mirror sees to it that the API server shows the static pod, and returns what it shows; nil while it shows nothing, or
-// something else. What it shows is made anew when somebody deletes it, and when it is of another manifest.
+// Mirror ensures that the API server has a mirror of the static pod, and returns it; nil while there is none, or another.
+// It creates the mirror again when it is deleted, or when the manifest changes.
 func (m *Manager) Mirror(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	if !m.Definitions.Synced() {
 		return nil, nil // the pods that the API server has are still to come

@@ -25,7 +25,7 @@ func newPage(o Options) *page {
 	return &page{o: o, client: &http.Client{Timeout: 10 * time.Second}}
 }
 
-// run asks from time to time: nobody tells when a page changes.
+// run polls: there is no notification of changed URLs.
 func (p *page) run(ctx context.Context) error {
 	ticker := p.o.Clock.NewTicker(p.o.URLPeriod)
 	defer ticker.Stop()

@@ -169,7 +169,7 @@ func (t *Table) Take(pod types.UID) (r Range, fresh bool, err error) {
 	if uint32(len(t.used)) == t.most-t.from {
 		return Range{}, false, errors.New("create user namespace: could not find an empty slot to allocate a user namespace") // upstream's words
 	}
-	// A range that was given back is not given again at once: what its pod has left belongs to nobody for a while.
+	// A released range is not reused immediately: files that its pod left belong to no pod for a while.
 	for {
 		if t.next >= t.most {
 			t.next = t.from

@@ -89,7 +89,7 @@ var rules = []rule{
 	{"nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.", false},
 }
 
-// approve approves a kubelet's client certificate if the user who asks may have it approved by nobody.
+// approve approves a kubelet's client certificate if the requesting user may have it approved automatically.
 func approve(ctx context.Context, client kubernetes.Interface, csr *certificatesv1.CertificateSigningRequest) error {
 	if has(csr, certificatesv1.CertificateApproved) || has(csr, certificatesv1.CertificateDenied) {
 		return nil

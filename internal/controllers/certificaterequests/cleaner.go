@@ -22,7 +22,7 @@ import (
 // Upstream's times.
 const (
 	keepDone    = time.Hour      // what has a certificate, or never will
-	keepPending = 24 * time.Hour // what waits for somebody
+	keepPending = 24 * time.Hour // requests that wait for an approver
 	keepPod     = 15 * time.Minute
 )
 
@@ -62,7 +62,7 @@ func only(uid types.UID) metav1.DeleteOptions {
 	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
 }
 
-// gone takes an object that somebody else deleted for one that is deleted.
+// gone treats an object that was already deleted as deleted.
 func gone(err error) error {
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil

@@ -127,7 +127,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return nil
 }
 
-// used asks the cache first, and the server when that knows of nobody: a pod may just have got its node.
+// used asks the cache first, and the server if the cache has no user: a pod may just have been bound.
 func (c *controller) used(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	cached, err := c.pods.Pods(claim.Namespace).List(labels.Everything())
 	if err != nil {

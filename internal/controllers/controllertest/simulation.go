@@ -456,7 +456,7 @@ func (w *World) allLocked(gvr schema.GroupVersionResource, gvk schema.GroupVersi
 	return objects
 }
 
-// Locked calls f while nobody writes.
+// Locked calls f without concurrent writes.
 func (w *World) Locked(f func() string) string {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()

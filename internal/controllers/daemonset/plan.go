@@ -205,7 +205,7 @@ func (d *decision) manage(in observed, p *nodePods) {
 	case p.gone:
 		for _, pod := range p.pods {
 			if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil {
-				d.delete = append(d.delete, pod) // never bound, so nobody else deletes it
+				d.delete = append(d.delete, pod) // never bound, so no kubelet deletes it
 			}
 		}
 	case p.run && len(p.pods) == 0:
@@ -311,7 +311,7 @@ func (d *decision) roll(in observed, nodes []*nodePods) {
 			if !in.available(current) {
 				missing++
 			}
-		case !in.available(former): // it serves nobody; its going makes nothing worse
+		case !in.available(former): // it is not available; deleting it makes nothing worse
 			d.delete = append(d.delete, former)
 			missing++
 		default:

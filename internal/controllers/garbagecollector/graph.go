@@ -44,8 +44,8 @@ func keyOf(ref metav1.OwnerReference, namespace string) ownerKey {
 	return ownerKey{uid: ref.UID, group: gv.Group, kind: ref.Kind, namespace: namespace, name: ref.Name}
 }
 
-// graph is who owns whom, as far as it was observed. It does no I/O; the methods that take observations return the UIDs
-// of the objects that must be judged anew.
+// graph has the observed owner references. It does no I/O; the methods that take observations return the UIDs of the
+// objects to check again.
 type graph struct {
 	objects    map[types.UID]*object
 	dependents map[types.UID]map[types.UID]bool // owner → those that name it, whether or not it was ever observed

@@ -55,7 +55,7 @@ func newFollower(d *controllers.Deps, released func(schema.GroupResource, string
 // begin gives the follower the life of its controller.
 func (f *follower) begin(ctx context.Context, group *errgroup.Group) { f.ctx, f.group = ctx, group }
 
-// follow returns once deletions of a resource will be heard of; false if nobody serves it, or not so that it could be counted.
+// follow returns once deletions of a resource will be observed; false if it is not served, or cannot be counted.
 func (f *follower) follow(ctx context.Context, r schema.GroupResource) (schema.GroupVersionResource, bool, error) {
 	timer := f.d.Clock.NewTimer(patience)
 	defer timer.Stop()

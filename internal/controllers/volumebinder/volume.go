@@ -65,7 +65,8 @@ func (c *controller) claimOf(ctx context.Context, ref *corev1.ObjectReference) (
 	return claim, nil
 }
 
-// reclaim releases a volume whose claim is gone. It is deleted by who made it, and kept if nobody did or that is the policy.
+// reclaim releases a volume whose claim is deleted. Its provisioner deletes it; it is kept if it has none or if the policy
+// is Retain.
 func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
 		var err error

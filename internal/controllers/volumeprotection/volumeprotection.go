@@ -131,7 +131,7 @@ type object[T any] interface {
 	DeepCopy() T
 }
 
-// protection keeps a finalizer on objects of one kind, until they are deleted and nobody uses them.
+// protection keeps a finalizer on objects of one kind, until they are deleted and unused.
 type protection[T object[T]] struct {
 	finalizer string
 	get       func(name string) (T, error)

@@ -153,7 +153,7 @@ func IndexByController(children cache.SharedIndexInformer) error {
 	})
 }
 
-// ByController returns the pods that owner controls, and with orphans also those in its namespace that nobody does.
+// ByController returns the pods that owner controls, and with orphans also those in its namespace without a controller.
 func ByController(pods cache.Indexer, owner metav1.Object, orphans bool) ([]*corev1.Pod, error) {
 	return Children[*corev1.Pod](pods, owner, orphans)
 }

@@ -193,7 +193,7 @@ func fieldRequirements(s *authorizationv1.FieldSelectorAttributes) (fields.Requi
 	return out, errors.Join(errs...)
 }
 
-// subject is whom a review asks about.
+// subject is the user that a review asks about.
 func subject(s *authorizationv1.SubjectAccessReviewSpec) user.Info {
 	u := &user.DefaultInfo{Name: s.User, UID: s.UID, Groups: s.Groups}
 	if s.Extra != nil {

@@ -24,8 +24,8 @@ import (
 // Authorize decides whether a user may do something.
 type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
-// PodCertificateRequest describes pods' requests for certificates, with the subresource status, which only those may change whom
-// authorize lets sign for the signer.
+// PodCertificateRequest describes pods' requests for certificates, with the subresource status, which only users that
+// authorize allows to sign for the signer may change.
 func PodCertificateRequest(authorize Authorize) *resource.Descriptor {
 	check := upstream.PodCertificateRequest()
 	return kind.Describe[certificatesv1.PodCertificateRequest](resource.Descriptor{

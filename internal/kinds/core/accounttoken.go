@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// apiAudience is whom a token is for when the request names nobody.
+// apiAudience is the default audience of a token.
 const apiAudience = "https://kubernetes.default.svc.cluster.local"
 
 var tokenRequest = authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")

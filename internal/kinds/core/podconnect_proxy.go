@@ -45,8 +45,9 @@ func nodeProxy(dial egress.Dial) resource.Subresource {
 
 var errNotAllowed = apierrors.NewBadRequest("address not allowed")
 
-// ordinary is the way to what is addressed by IP and shows its own certificate, which nobody here could check. What leads to this
-// host's own services is refused at the moment of the connection too, when a node's name may mean something else than before.
+// ordinary is the transport for targets addressed by IP with certificates of their own, which cannot be verified here.
+// Connections to this host's own services are also rejected when they are made, since a node's name may resolve differently
+// by then.
 func ordinary(dial egress.Dial) *http.Transport {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second,

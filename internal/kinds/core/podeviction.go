@@ -114,8 +114,8 @@ func evictOnce(ctx context.Context, b resource.Backend, namespace, name string, 
 	if errs := metav1validation.ValidateDeleteOptions(del); len(errs) > 0 {
 		return false, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
-	// The disruption is counted: a client that goes now must not leave it spent on a pod that stays. Nobody would get one
-	// from this budget until its controller gives up on the pod, minutes later.
+	// The disruption is counted: if the client leaves now, it must not stay counted for a pod that is not evicted.
+	// Otherwise the budget would allow none until its controller gives up on the pod, minutes later.
 	err = markAndDelete(context.WithoutCancel(ctx), b, namespace, name, del)
 	if free && spared != "" && apierrors.IsConflict(err) {
 		return false, beingProcessed(spared)

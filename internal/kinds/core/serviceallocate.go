@@ -25,9 +25,8 @@ import (
 // IPAddress object, whose name one alone can have, and the ports are one record (see [portSet]), written only over the
 // revision that was read. What is kept in memory saves asking for what is known to be taken.
 //
-// On first use it repairs what went wrong before: addresses and ports that a service has but nobody noted are noted,
-// those that are noted but nobody has are given back after [leakAge], since another server may be about to store their
-// service.
+// On first use it repairs inconsistencies: it records unrecorded addresses and ports of services, and releases recorded
+// ones without a service after [leakAge], since another server may be about to store their service.
 type allocator struct {
 	ranges []netip.Prefix
 	now    func() time.Time

@@ -22,8 +22,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Authority is who knows what users may do: nobody may give others more than they have, save with the verbs escalate (of
-// roles) and bind (of bindings). The zero value bounds nobody.
+// Authority knows the users' rights: no user may grant rights that they do not have, except with the verbs escalate (of
+// roles) and bind (of bindings). The zero value restricts no user.
 type Authority struct {
 	// Authorize decides as the request chain does.
 	Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
@@ -33,7 +33,7 @@ type Authority struct {
 	RulesOf func(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error)
 }
 
-// unbound is true of whom nothing is refused: administrators, and parts of this server, which are no user.
+// unbound reports requests without restrictions: those of administrators, and of the server itself, which have no user.
 func (a Authority) unbound(ctx context.Context) (user.Info, bool) {
 	u, ok := request.UserFrom(ctx)
 	return u, !ok || a.RulesFor == nil || slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)

@@ -38,9 +38,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/sharedobjects"
 )
 
-// NewForConfig is a clientset. Its bindings go straight where nothing holds requests back and bodies are protobuf. Pods and nodes that
-// it watches are then those of the server itself, if that is in this process and they may be shared: nobody may change them, and they
-// have all that is stored.
+// NewForConfig returns a clientset. It sends bindings directly if there is no rate limit and bodies are protobuf. If the
+// server is in this process and its objects may be shared, watched pods and nodes are the server's own: they must not be
+// changed, and have all stored fields.
 func NewForConfig(config *rest.Config, share bool) (kubernetes.Interface, error) {
 	clientset, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -195,7 +195,7 @@ func newSender(config *rest.Config) (*sender, error) {
 		warned: warned(config)}, nil
 }
 
-// warned is who hears of a server's warnings: as with client-go the log, if nobody is named.
+// warned is the handler of a server's warnings: by default the log, as in client-go.
 func warned(config *rest.Config) rest.WarningHandlerWithContext {
 	switch {
 	case config.WarningHandlerWithContext != nil:

@@ -167,7 +167,7 @@ func (c *Claims) Get(namespace, name string) (*resourcev1.ResourceClaim, error) 
 	return nil, absent(namespace + "/" + name)
 }
 
-// ErrNotFound is of claims that nobody has told of.
+// ErrNotFound is the error of unknown claims.
 var ErrNotFound = errors.New("claim not found")
 
 type absent string

@@ -121,7 +121,7 @@ func (n *NodeInfo) Copy() *NodeInfo {
 func (n *NodeInfo) SetNode(node *corev1.Node) {
 	n.node = node
 	n.allocatable = *NewResource(node.Status.Allocatable)
-	n.features = ndf.DefaultFramework.TryMap(node.Status.DeclaredFeatures) // what nobody here knows nobody asks for
+	n.features = ndf.DefaultFramework.TryMap(node.Status.DeclaredFeatures) // unknown features are never required
 	n.touch()
 }
 

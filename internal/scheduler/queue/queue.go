@@ -254,7 +254,7 @@ func (q *Queue) Done(pod *corev1.Pod) {
 	q.land(uidOf(pod))
 }
 
-// land ends a flight and drops the events that nobody in flight still needs.
+// land ends a flight and drops the events that no pod in flight needs any more.
 func (q *Queue) land(uid string) {
 	from, ok := q.inFlight[uid]
 	if !ok {

@@ -79,7 +79,7 @@ func (r *Reporter) record(regarding, related runtime.Object, h happening) {
 	r.recorder.record(h, now)
 }
 
-// refer makes a reference, which is nobody else's.
+// refer makes a new reference, which the caller owns.
 func refer(to runtime.Object) (*corev1.ObjectReference, error) {
 	ref, err := reference.GetReference(scheme.Scheme, to)
 	if ref != nil && ref == to {

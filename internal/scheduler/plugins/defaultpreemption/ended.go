@@ -15,10 +15,10 @@ type ended struct {
 	victims sets.Set[types.UID]
 }
 
-// manyEnded is from how many on those are looked for that nobody waits for any more.
+// manyEnded is the number of remembered victims from which on abandoned ones are removed.
 const manyEnded = 256
 
-// remember notes whom the pod ends.
+// remember records the pod's victims.
 func (p *plugin) remember(pod types.UID, node string, victims []*corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +61,7 @@ func (p *plugin) forget(pod types.UID) {
 	delete(p.ended, pod)
 }
 
-// spared notes that a victim goes back to the queue, and that nobody has to wait for it.
+// spared records that a victim returns to the queue, so that no pod waits for it.
 func (p *plugin) spared(pod, victim types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

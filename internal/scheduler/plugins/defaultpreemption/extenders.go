@@ -44,7 +44,7 @@ func (p *plugin) askExtenders(pod *corev1.Pod, found []*candidate) ([]*candidate
 		}
 	}
 	if victims == nil {
-		return found, nil // nobody had a say
+		return found, nil // no extender was consulted
 	}
 	out := make([]*candidate, 0, len(victims))
 	for _, name := range slices.Sorted(maps.Keys(victims)) {

@@ -151,9 +151,9 @@ func (p *plugin) bindClaim(ctx context.Context, s *state, i int, pod *corev1.Pod
 	return nil
 }
 
-// write tells the API of an allocation, if there is one, and that the claim is reserved for the pod. Somebody may be at the claim at
-// the same time; whether it can still be had is seen anew each time. Who calls the pod off does not call off a write under way: nobody
-// would know then whether the devices are taken. The words are upstream's.
+// write writes an allocation, if there is one, and the pod in reservedFor to the claim. Other clients may change the claim
+// concurrently; so each attempt checks again whether it can be had. Cancelling the pod does not cancel a write in flight:
+// otherwise it would be unknown whether the devices are taken. The messages are upstream's.
 func (p *plugin) write(ctx context.Context, claim *resourcev1.ResourceClaim, allocation *resourcev1.AllocationResult,
 	pod *corev1.Pod) (*resourcev1.ResourceClaim, error) {
 	if ctx.Err() != nil {

@@ -118,7 +118,8 @@ func (p *plugin) allocate(ctx context.Context, s *state, node *corev1.Node, foun
 	return nil
 }
 
-// PostFilter takes the devices from a claim that nobody else uses and that some node could not reach: on another the pod may fit.
+// PostFilter deallocates a claim that no other pod uses and that some node could not reach: with another allocation the pod
+// may fit.
 func (p *plugin) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult,
 	*fwk.Status) {
 	s := read(cycle)

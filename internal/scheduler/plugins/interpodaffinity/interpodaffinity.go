@@ -60,7 +60,7 @@ type plugin struct {
 	namespaces corelisters.NamespaceLister // nil: namespaces have no labels
 	counts     podcount.Counter
 
-	far, crowded, unwelcome *fwk.Status // shared by all who are refused; nobody changes them
+	far, crowded, unwelcome *fwk.Status // shared by all rejected pods, immutable
 
 	hardWeight   int64 // of a required term of a pod that is there, in the score of newcomers that it is about
 	ignoreOthers bool  // pods without preferences of their own are not ranked by those of others

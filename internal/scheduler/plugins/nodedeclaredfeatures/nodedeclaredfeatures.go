@@ -87,7 +87,7 @@ func (p *plugin) afterPod(_ klog.Logger, _ *corev1.Pod, oldObj, newObj any) (fwk
 
 type state struct{ needs ndf.FeatureSet }
 
-// Clone returns the state itself: nobody changes it.
+// Clone returns the state itself, which is immutable.
 func (s *state) Clone() fwk.StateData { return s }
 
 // PreFilter leaves pods out that ask for nothing that nodes declare.

@@ -21,9 +21,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
-// stock tells how many devices a node has, and how many of them are taken, of the classes behind extended resources that are scored
-// (KEP-5004). All devices of a class count alike: one that is tainted, one that shares what it is made of with others, one of a pool that
-// is not complete; and one that may be shared is taken once anybody has a share. Devices that are given for administration are not taken.
+// stock counts the devices of a node, and how many of them are taken, of the classes behind extended resources that are
+// scored (KEP-5004). All devices of a class count alike: tainted ones, overlapping partitions, those of incomplete pools; a
+// shareable device is taken once any claim has a share. Devices allocated for admin access are not taken.
 //
 // Three things are worked out, each for as long as it holds: which devices of a slice are the class's, for as long as the two are the same
 // objects; which nodes reach them, for as long as the slices are the same; and what is taken, for one cycle.

@@ -69,7 +69,7 @@ type plugin struct {
 	systems  bool
 	counts   podcount.Counter
 
-	unlabelled, skewed *fwk.Status // shared by all who are refused; nobody changes them
+	unlabelled, skewed *fwk.Status // shared by all rejected pods, immutable
 }
 
 func (*plugin) Name() string { return Name }

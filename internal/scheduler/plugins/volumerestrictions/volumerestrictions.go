@@ -91,7 +91,7 @@ func (a *alone) count(p fwk.PodInfo, sign int) {
 	}
 }
 
-// PreFilter leaves out pods whose volumes nobody can be in the way of.
+// PreFilter skips pods whose volumes cannot conflict.
 func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	a := &alone{names: sets.New[string]()}
 	for _, v := range pod.Spec.Volumes {

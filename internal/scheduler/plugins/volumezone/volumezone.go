@@ -126,7 +126,7 @@ func tied(pv *corev1.PersistentVolume) (ties []tie) {
 
 type state struct{ ties []tie }
 
-// Clone returns the state itself: nobody changes it.
+// Clone returns the state itself, which is immutable.
 func (s *state) Clone() fwk.StateData { return s }
 
 // PreFilter finds the places that the pod's volumes are tied to.
