@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 // Pod is a pod that may be ended, with what it uses.
@@ -56,18 +58,6 @@ const Reason = "Evicted"
 // atOnce is the grace of pods that have to go now, in seconds.
 const atOnce = 1
 
-// Critical says whether a pod is never evicted: static pods and those that the cluster needs.
-func Critical(pod *corev1.Pod) bool {
-	const systemCritical = 2_000_000_000
-	if source := pod.Annotations["kubernetes.io/config.source"]; source != "" && source != "api" {
-		return true
-	}
-	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
-		return true
-	}
-	return priority(pod) >= systemCritical
-}
-
 func priority(pod *corev1.Pod) int32 {
 	if pod.Spec.Priority != nil {
 		return *pod.Spec.Priority
@@ -81,7 +71,7 @@ func (m *Manager) Victims(s *Starvation, pods []Pod) []Eviction {
 	slices.SortStableFunc(ranked, m.compare(s))
 	var out []Eviction
 	for _, p := range ranked {
-		if Critical(p.Pod) {
+		if podspec.IsCritical(p.Pod) {
 			continue
 		}
 		e := Eviction{Pod: p.Pod, Signal: s.Signal, Grace: atOnce, Disrupted: true}

@@ -135,13 +135,6 @@ func (m *Manager) RuntimeHandlers() []*runtimeapi.RuntimeHandler {
 	return m.able
 }
 
-// SupplementalGroupsPolicy reports whether the runtime knows the policy of that name.
-func (m *Manager) SupplementalGroupsPolicy() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.strictGroups
-}
-
 // readiness is why the node is not ready; empty when it is.
 type readiness struct {
 	reason    string
