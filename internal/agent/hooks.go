@@ -40,19 +40,16 @@ func hooks(n *node) []hook {
 
 // admit is the last guard against pods that do not fit: two schedulers may have raced.
 // A pod that has containers already was admitted in a former life.
-func (n *node) admit(_ context.Context, w *worker, pod *corev1.Pod) error {
+func (n *node) admit(ctx context.Context, w *worker, pod *corev1.Pod) error {
 	if w.admitted {
 		return nil
 	}
-	if len(w.state.Sandboxes) == 0 && len(w.state.Containers) == 0 {
-		if err := n.admission.Admit(pod); err != nil {
-			return err
-		}
+	if len(w.state.Sandboxes) > 0 || len(w.state.Containers) > 0 {
+		n.CountPod(w.uid)
+	} else if err := n.admission.Admit(ctx, pod); err != nil {
+		return err
 	}
 	w.admitted = true
-	n.mu.Lock()
-	w.counted = true
-	n.mu.Unlock()
 	return nil
 }
 

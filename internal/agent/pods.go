@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -61,6 +62,15 @@ func (n *node) StaticPods() []*corev1.Pod {
 		}
 	}
 	return out
+}
+
+// CountPod takes the pod's requests from the node, until the pod has ended.
+func (n *node) CountPod(uid types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if w := n.workers[uid]; w != nil {
+		w.counted = true
+	}
 }
 
 // CountedPods are the pods whose requests are taken from the node.
@@ -150,6 +160,30 @@ func (n *node) Alive(uid types.UID) bool {
 	defer n.mu.Unlock()
 	w := n.workers[uid]
 	return w != nil && w.counted
+}
+
+// AwaitEnd waits until the pods have ended, for no longer than the longest grace of them and half of it again, or ten seconds.
+func (n *node) AwaitEnd(ctx context.Context, pods []*corev1.Pod) error {
+	most := 10 * time.Second
+	for _, pod := range pods {
+		most = max(most, time.Duration(grace(pod))*time.Second*3/2)
+	}
+	timer := n.Clock.NewTimer(most)
+	defer timer.Stop()
+	for {
+		eased := n.Killed()
+		if !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return n.Alive(pod.UID) }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C():
+			n.Logger.Warn("preempted pods have not ended in time", "pods", len(pods))
+			return nil
+		case <-eased:
+		}
+	}
 }
 
 // ease says that a pod that the node ends has ended.

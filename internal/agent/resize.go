@@ -61,7 +61,7 @@ func (w *worker) resize(ctx context.Context, pod *corev1.Pod) []decide.Kill {
 			return true
 		}
 		begun = true
-		if why := n.resizable(pod); why != nil {
+		if why := n.resizable(ctx, pod); why != nil {
 			w.resizing = append(w.resizing, *why)
 			w.resizeTroubled(pod, *why)
 			return false
@@ -220,11 +220,11 @@ func restarts(spec *corev1.Container, changed []corev1.ResourceName) bool {
 }
 
 // resizable is why the pod cannot have what it was given: never on this node, or not now.
-func (n *node) resizable(pod *corev1.Pod) *corev1.PodCondition {
+func (n *node) resizable(ctx context.Context, pod *corev1.Pod) *corev1.PodCondition {
 	pending := func(reason, message string) *corev1.PodCondition {
 		return &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
 	}
-	left := n.resources.Allocatable()
+	left := n.nodeStatus.Node().Status.Allocatable
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		limit := left[name]
 		capacity := limit.Value()
@@ -236,7 +236,7 @@ func (n *node) resizable(pod *corev1.Pod) *corev1.PodCondition {
 				"Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, want, capacity)) // upstream's words
 		}
 	}
-	if reject := (*podadmission.Rejection)(nil); errors.As(n.admission.Fits(pod), &reject) {
+	if reject := (*podadmission.Rejection)(nil); errors.As(n.admission.Resize(ctx, pod), &reject) {
 		return pending(corev1.PodReasonDeferred, reject.Message)
 	}
 	return nil

@@ -34,6 +34,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/eviction"
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/images"
+	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 	"github.com/mortise-dev/mortise/internal/agent/objectcache"
@@ -242,7 +243,8 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 		Clock: n.Clock, Logger: n.Logger,
 	})
 	n.admission = podadmission.New(podadmission.Config{
-		Pods: n, Status: n.nodeStatus, Shutdown: n.shutdown, Eviction: n.eviction, Sysctls: n.settings.sysctls, Resources: n.resources,
+		Pods: n, Node: n.nodeStatus, Killer: n, Shutdown: n.shutdown, Eviction: n.eviction, Sysctls: n.settings.sysctls,
+		AppArmor: hardware.AppArmor(), Features: kubeletconfig.Features(n.Kubelet), Events: n.recorder, Metrics: n.Metrics.admission,
 	})
 	return nil
 }
@@ -393,10 +395,8 @@ func (n *node) follow(
 	if err != nil {
 		return nil, nil, err
 	}
-	if own != nil {
-		factories = append(factories, own)
-		own.Start(ctx.Done())
-	}
+	factories = append(factories, own)
+	own.Start(ctx.Done())
 	all.Start(ctx.Done())
 	// A pod's environment has the services that were there before it: they come first.
 	if !cache.WaitForCacheSync(ctx.Done(), serviceInformer.HasSynced) {

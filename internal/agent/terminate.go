@@ -150,7 +150,11 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 		return again, false // it came back
 	}
 	delete(n.workers, w.uid)
+	evicted := w.evicted != nil && w.counted
 	n.mu.Unlock()
+	if evicted {
+		n.ease()
+	}
 	if w.spec != nil && podspec.IsStatic(w.spec) {
 		n.WakeNamed(podspec.Name(w.spec))
 		n.static.LookForOrphans()

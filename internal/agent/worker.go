@@ -103,6 +103,9 @@ func (n *node) SetPod(pod *corev1.Pod) {
 	n.mu.Lock()
 	w := n.workerOf(pod.UID)
 	old := w.spec
+	if old == nil && begunBefore(pod) {
+		w.counted = true
+	}
 	known := !w.gone && echo(old, pod, w.status)
 	if w.spec, w.gone = pod, false; w.made != nil && !later(w.made.ResourceVersion, pod.ResourceVersion) {
 		w.made = nil
@@ -119,6 +122,12 @@ func (n *node) SetPod(pod *corev1.Pod) {
 	if !known {
 		w.wake()
 	}
+}
+
+// begunBefore says whether a former life of the node has admitted the pod, and the pod has not ended.
+func begunBefore(pod *corev1.Pod) bool {
+	over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return pod.Status.StartTime != nil && !over
 }
 
 // graceOf is how long a pod that is being deleted has; minus one for one that is not.
@@ -570,9 +579,9 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)
 	}
 	n.mu.Lock()
-	if e := w.evicted; e != nil && e.Disrupted {
+	if e := w.evicted; e != nil && e.Disruption != "" {
 		in.Disruption = &corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message,
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.Disruption,
 		}
 	}
 	n.mu.Unlock()

@@ -91,8 +91,8 @@ func TestBannedCalls(t *testing.T) {
 	}
 	pureRooms := []string{
 		"store/mvcc", "internal/scheduler/core", "internal/scheduler/queue", "internal/controllers", "resource",
-		"internal/agent/allocatable", "internal/agent/decide", "internal/agent/evict", "internal/agent/podspec", "internal/agent/podstatus",
-		"internal/apiserver/flowcontrol/fair", "internal/podrefs",
+		"internal/agent/allocatable", "internal/agent/decide", "internal/agent/evict", "internal/agent/podadmission",
+		"internal/agent/podspec", "internal/agent/podstatus", "internal/apiserver/flowcontrol/fair", "internal/podrefs",
 	}
 	for _, s := range tree(t) {
 		room := ""

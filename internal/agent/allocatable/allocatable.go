@@ -7,9 +7,11 @@ package allocatable
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/cpuset"
@@ -109,10 +111,20 @@ func Requested(pod *corev1.Pod, name corev1.ResourceName) int64 {
 	return Amount(all, name)
 }
 
+// Amount is how much of a resource a list has; CPU in thousandths.
 func Amount(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	q := list[name]
 	if name == corev1.ResourceCPU {
 		return q.MilliValue()
 	}
 	return q.Value()
+}
+
+// IsExtended reports whether a resource is not one of Kubernetes' own: a device plug-in has it, or somebody has put it into the Node.
+func IsExtended(name corev1.ResourceName) bool {
+	if !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix) {
+		return false
+	}
+	return !strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix) &&
+		len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0
 }

@@ -174,7 +174,11 @@ func (m *Manager) evict(e evict.Eviction) {
 	m.Logger.Warn("Evicting a pod", "pod", podspec.Describe(e.Pod), "why", e.Message)
 	m.Events.AnnotatedEventf(e.Pod, e.Annotations, corev1.EventTypeWarning, evict.Reason, "%s", e.Message)
 	m.Evictions.WithLabelValues(string(e.Signal)).Inc()
-	m.Killer.KillPod(e.Pod.UID, podspec.End{Reason: evict.Reason, Message: e.Message, Grace: e.Grace, Disrupted: e.Disrupted})
+	end := podspec.End{Reason: evict.Reason, Message: e.Message, Grace: e.Grace}
+	if e.Disrupted {
+		end.Disruption = e.Message
+	}
+	m.Killer.KillPod(e.Pod.UID, end)
 }
 
 // Refusal is why a pod that would make what runs short shorter may not come; empty: it may. Critical pods may come, and those that asked
@@ -183,7 +187,7 @@ func (m *Manager) Refusal(pod *corev1.Pod) string {
 	m.mu.Lock()
 	conditions := m.conditions
 	m.mu.Unlock()
-	if len(conditions) == 0 || evict.Critical(pod) {
+	if len(conditions) == 0 || podspec.IsCritical(pod) {
 		return ""
 	}
 	if slices.Equal(conditions, []corev1.NodeConditionType{corev1.NodeMemoryPressure}) {

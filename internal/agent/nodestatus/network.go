@@ -85,17 +85,18 @@ func (m *Manager) remind() {
 	}
 }
 
-// Informer makes the informer of the node itself, by which the manager hears when the node is given its range of addresses; nil where
-// the node does not wait for any.
+// Informer makes the informer of the Node. By it the manager knows the Node as the API server has it, and hears when the Node is given
+// its range of addresses.
 func (m *Manager) Informer() (informers.SharedInformerFactory, error) {
-	if m.PodCIDR != "" || m.Network.Dir == "-" {
-		return nil, nil
-	}
 	own := informers.NewSharedInformerFactoryWithOptions(m.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", m.NodeName).String()
 	}))
 	given := func(before, after *corev1.Node) {
-		if after.Name == m.NodeName && !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
+		if after.Name != m.NodeName {
+			return
+		}
+		m.saw(after)
+		if m.PodCIDR == "" && m.Network.Dir != "-" && !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
 			m.Resync() // the heartbeat looks
 		}
 	}

@@ -4,7 +4,8 @@
 // Package nodestatus keeps the Node object as it should be: its registration, conditions, addresses and lease, and the configuration of the
 // pod network for the ranges that the Node is given.
 //
-//	nodestatus.go  the Manager, the Node object and its conditions
+//	nodestatus.go  the Manager and the conditions of the Node
+//	object.go      the Node: what the API server has, and what the node makes of it
 //	register.go    registration, the heartbeat and the lease
 //	patch.go       writing what has changed of the Node
 //	network.go     the pod network
@@ -17,8 +18,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -34,9 +33,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
-	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
-	"github.com/mortise-dev/mortise/internal/servingkey"
-	"github.com/mortise-dev/mortise/internal/version"
 )
 
 // leaseNamespace is where the node's heartbeat is.
@@ -92,6 +88,7 @@ type Manager struct {
 	changed   chan struct{} // the node's condition may have changed
 
 	mu           sync.Mutex
+	newest       *corev1.Node // that the API server has shown
 	ready        readiness
 	pressure     []corev1.NodeConditionType
 	leaving      bool                         // the node shuts down
@@ -131,9 +128,6 @@ func (m *Manager) SetShuttingDown() {
 	m.Resync()
 }
 
-// Node is the Node as it would be registered now.
-func (m *Manager) Node() *corev1.Node { return m.object(nil) }
-
 // RuntimeHandlers are the handlers of the runtime, as it last said. They must not be changed.
 func (m *Manager) RuntimeHandlers() []*runtimeapi.RuntimeHandler {
 	m.mu.Lock()
@@ -141,71 +135,10 @@ func (m *Manager) RuntimeHandlers() []*runtimeapi.RuntimeHandler {
 	return m.able
 }
 
-// SupplementalGroupsPolicy reports whether the runtime knows the policy of that name.
-func (m *Manager) SupplementalGroupsPolicy() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.strictGroups
-}
-
 // readiness is why the node is not ready; empty when it is.
 type readiness struct {
 	reason    string
 	unplugged bool // the runtime says that it has no network
-}
-
-// object is the Node as it should be; conditions of before keep their times.
-func (m *Manager) object(old *corev1.Node) *corev1.Node {
-	node := &corev1.Node{}
-	if old != nil {
-		node = old.DeepCopy()
-	}
-	node.Name = m.NodeName
-	if node.Labels == nil {
-		node.Labels = map[string]string{}
-	}
-	maps.Copy(node.Labels, map[string]string{
-		corev1.LabelHostname: m.NodeName, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
-		"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
-	})
-	maps.Copy(node.Labels, m.Labels)
-	if node.Annotations == nil {
-		node.Annotations = map[string]string{}
-	}
-	if *m.Kubelet.EnableControllerAttachDetach {
-		node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
-	}
-	delete(node.Annotations, servingkey.Annotation)
-	if key := servingkey.Published(m.TLS); key != "" {
-		node.Annotations[servingkey.Annotation] = key
-	}
-	if old == nil {
-		node.Spec.ProviderID, node.Spec.Taints = m.Kubelet.ProviderID, m.Kubelet.RegisterWithTaints
-	}
-
-	s := &node.Status
-	s.Capacity, s.Allocatable, s.DeclaredFeatures = m.Resources.Capacity(), m.Resources.Allocatable(), kubeletconfig.Features(m.Kubelet)
-	s.Addresses = nil
-	for _, ip := range m.Addresses.Texts() {
-		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
-	}
-	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: m.NodeName})
-	s.DaemonEndpoints.KubeletEndpoint.Port = m.Port
-	s.NodeInfo = corev1.NodeSystemInfo{
-		MachineID: m.Resources.Machine.MachineID, SystemUUID: m.Resources.Machine.SystemUUID, BootID: m.Resources.Machine.BootID,
-		KernelVersion: m.Resources.Machine.Kernel, OSImage: m.Resources.Machine.OSImage,
-		ContainerRuntimeVersion: m.Runtime.Name + "://" + strings.TrimPrefix(m.Runtime.Version, "v"),
-		KubeletVersion:          version.Get().GitVersion, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
-	}
-	if m.Resources.Machine.Swap > 0 { // a capacity of nothing is refused
-		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &m.Resources.Machine.Swap}
-	}
-	m.setConditions(s)
-	m.mu.Lock()
-	s.Images = slices.Clone(m.listed)
-	s.RuntimeHandlers, s.Features = slices.Clone(m.handlers), &corev1.NodeFeatures{SupplementalGroupsPolicy: new(m.strictGroups)}
-	m.mu.Unlock()
-	return node
 }
 
 // setConditions looks at the machine and the runtime.

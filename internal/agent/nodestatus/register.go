@@ -56,7 +56,7 @@ func (m *Manager) register(ctx context.Context) error {
 	nodes := m.Client.CoreV1().Nodes()
 	made, err := (*corev1.Node)(nil), error(nil)
 	if *m.Kubelet.RegisterNode {
-		made, err = nodes.Create(ctx, m.object(nil), metav1.CreateOptions{})
+		made, err = nodes.Create(ctx, m.initial(), metav1.CreateOptions{})
 	} else if made, err = nodes.Get(ctx, m.NodeName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 		return nil // somebody else is to make it; heartbeats look for it
 	}
@@ -71,10 +71,11 @@ func (m *Manager) register(ctx context.Context) error {
 			return fmt.Errorf("find node %s: %w", m.NodeName, err)
 		}
 	}
+	m.saw(made)
 	if err := m.network(ctx, made); err != nil {
 		return err
 	}
-	if err := m.writeNode(ctx, made, true); err != nil {
+	if err := m.writeNode(ctx, made, m.adopted(made), true); err != nil {
 		return err
 	}
 	return m.renewLease(ctx)
@@ -103,13 +104,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			m.CheckRuntime(ctx)
 		}
 		due := m.Clock.Since(written) >= m.Kubelet.NodeStatusReportFrequency.Duration
-		have, err := m.Client.CoreV1().Nodes().Get(ctx, m.NodeName, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			err = m.register(ctx)
-		} else if err == nil {
-			err = errors.Join(m.network(ctx, have), m.writeNode(ctx, have, due))
-		}
-		if err != nil {
+		if err := m.sync(ctx, due); err != nil {
 			if ctx.Err() == nil {
 				m.Logger.Error("Could not write the node status", "err", err)
 			}
@@ -119,6 +114,18 @@ func (m *Manager) Run(ctx context.Context) error {
 			written = m.Clock.Now()
 		}
 	}
+}
+
+// sync brings the Node up to date.
+func (m *Manager) sync(ctx context.Context, heartbeat bool) error {
+	have, err := m.FetchNode(ctx)
+	if apierrors.IsNotFound(err) {
+		return m.register(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(m.network(ctx, have), m.writeNode(ctx, have, m.updated(have), heartbeat))
 }
 
 // renewLease says that the node is alive.

@@ -31,6 +31,12 @@ func IsMirror(pod *corev1.Pod) bool {
 	return ok
 }
 
+// IsCritical reports whether the node keeps the pod whatever it is short of, and ends others for it.
+func IsCritical(pod *corev1.Pod) bool {
+	const systemCritical = 2_000_000_000
+	return IsStatic(pod) || IsMirror(pod) || pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical
+}
+
 // Name is the pod's namespace and name.
 func Name(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
@@ -98,5 +104,5 @@ type Target struct {
 type End struct {
 	Reason, Message string // of its status
 	Grace           int64  // seconds
-	Disrupted       bool   // the pod's condition DisruptionTarget says so
+	Disruption      string // the message of the pod's condition DisruptionTarget; empty: the pod has none
 }

@@ -147,7 +147,7 @@ func (m *Manager) Run(outer, inner context.Context, cancel context.CancelFunc) e
 			if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
 				seconds = min(seconds, *own)
 			}
-			m.Killer.KillPod(pod.UID, podspec.End{Reason: "Terminated", Message: message, Grace: seconds, Disrupted: true})
+			m.Killer.KillPod(pod.UID, podspec.End{Reason: "Terminated", Message: message, Grace: seconds, Disruption: message})
 			uids = append(uids, pod.UID)
 		}
 		m.awaitEnd(inner, uids, time.Duration(g.ShutdownGracePeriodSeconds)*time.Second)
