@@ -56,7 +56,7 @@ const (
 // Entry is what the ledger knows of one extension.
 type Entry struct {
 	Ref
-	Where                    string // the object, file or flag that names it; empty: nobody said
+	Where                    string // the object, file or flag that names it; empty: unknown
 	State                    State
 	Calls, Failures, Refused int64
 	Total, Longest           time.Duration

@@ -54,12 +54,12 @@ func apiserverUser() *user.DefaultInfo {
 	return &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
 }
 
-// component is one whom roles bind.
+// component is a user with rights by roles.
 func (c components) component(name string, groups ...string) *user.DefaultInfo {
 	return c.decidedBy(modes.RBAC, &user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)})
 }
 
-// nodeUser is one whom the Node authorizer knows.
+// nodeUser is a user with rights by the Node authorizer.
 func (c components) nodeUser(name string) *user.DefaultInfo {
 	u := &user.DefaultInfo{Name: "system:node:" + name, Groups: []string{user.NodesGroup, user.AllAuthenticated}}
 	return c.decidedBy(modes.Node, u)

@@ -37,7 +37,7 @@ func openStore(ctx context.Context, s *settings, e encrypting) (*store.Store, er
 	return store.New(e.seal(engine)), nil
 }
 
-// builtInKinds are the kinds of the server's own, which nobody can ask.
+// builtInKinds are the built-in kinds as descriptions, without access to the cluster.
 func builtInKinds(s *settings) []*resource.Descriptor {
 	return builtin.Kinds(s.serviceCIDRs, false, s.runtimeConfig, builtin.Access{})
 }

@@ -230,7 +230,7 @@ func clients() []step {
 				return nil
 			},
 			Stop: func(a *assembly) error {
-				a.server.Leave() // nobody sends more, and nobody waits any longer for what the clients would do
+				a.server.Leave() // load balancers send no more requests, and handlers stop waiting for the clients
 				a.clients.Stop()
 				return nil
 			},

@@ -114,7 +114,7 @@ func clientConfigsOf(obj *unstructured.Unstructured) []clientConfig {
 // Target is where webhooks are pointed.
 type Target struct {
 	URL    *url.URL // whose path comes before the webhook's own
-	Bundle []byte   // whom to trust, in PEM
+	Bundle []byte   // the CA to trust, in PEM
 }
 
 // Run points the configurations at the target until ctx ends. It is an error if one cannot be pointed there, or back.

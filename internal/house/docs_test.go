@@ -23,8 +23,8 @@ var riddles = regexp.MustCompile(
 
 // commentRiddles are the phrases that comments may not hold.
 var commentRiddles = regexp.MustCompile(
-	`(?i)\b(who has|who have|that which|(is|are) told( of)?|says? so|those in who|those who|for whom|whom it|nobody knows|of its own accord|` +
-		`unless told|whoever|let in)\b`)
+	`(?i)\b(who has|who have|that which|(is|are) told( of)?|says? so|those in who|those who|whom|nobody|somebody|anybody|everybody|` +
+		`of its own accord|unless told|whoever|let in)\b`)
 
 // TestDocsArePlain reads README and the guides, as an operator does. Records of decisions and changelog fragments stay as they were written.
 func TestDocsArePlain(t *testing.T) {
@@ -52,7 +52,7 @@ func TestDocsArePlain(t *testing.T) {
 }
 
 // riddlesLeft are how many comments still hold such phrases, by folder as in longLines. The numbers may only fall.
-var riddlesLeft = map[string]int{"internal/agent": 6, "internal/controllers": 11}
+var riddlesLeft = map[string]int{"internal/agent": 25, "internal/controllers": 35}
 
 // TestCommentsArePlain reads the comments of the code beside tests, as TestDocsArePlain reads the guides.
 func TestCommentsArePlain(t *testing.T) {

@@ -9,7 +9,7 @@
 // A change has three steps, so that many changes can share one write to a disk:
 //
 //	Stage    checks the conditions against everything staged before it, takes the next revision, changes the staged
-//	         index. Nobody can see it yet.
+//	         index. No reader sees it yet.
 //	Seal     draws a line: all that was staged since the last Seal is one [Group]. Staging goes on meanwhile.
 //	Publish  makes a group visible: events to the history, then the index as of the seal as the new head, then waiters
 //	         are woken. Groups are published in the order of their seals.

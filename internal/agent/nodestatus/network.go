@@ -25,7 +25,7 @@ func (m *Manager) InstallNetwork() error {
 	return m.installCNI(false, m.PodCIDR)
 }
 
-// installCNI configures the pod network where nobody else has. Again: also if it is as it should be already.
+// installCNI configures the pod network if no other configuration exists. Again: also if it is configured already.
 func (m *Manager) installCNI(again bool, cidrs ...string) error {
 	if m.Network.Dir == "-" {
 		return nil

@@ -58,7 +58,7 @@ func (m *Manager) register(ctx context.Context) error {
 	if *m.Kubelet.RegisterNode {
 		made, err = nodes.Create(ctx, m.initial(), metav1.CreateOptions{})
 	} else if made, err = nodes.Get(ctx, m.NodeName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		return nil // somebody else is to make it; heartbeats look for it
+		return nil // another component creates it; heartbeats look for it
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("register node %s: %w", m.NodeName, err)
@@ -143,7 +143,7 @@ func (m *Manager) renewLease(ctx context.Context) error {
 		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &m.NodeName, LeaseDurationSeconds: &seconds, RenewTime: &now}
 		_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
 		if apierrors.IsNotFound(err) {
-			// The namespace is not there yet; whoever makes namespaces makes it.
+			// The namespace does not exist yet; the API server creates it.
 			return nil
 		}
 	} else if err == nil {

@@ -6,8 +6,8 @@
 //
 // The Manager keeps kubelet's records, in kubelet's form and in kubelet's places below the node's directory:
 //
-//   - image_manager/pulling: an ImagePullIntent for each image that is being pulled. The node writes it before it asks the
-//     runtime, so that a crash does not make a pulled image look like one that somebody else brought.
+//   - image_manager/pulling: an ImagePullIntent for each image that is being pulled. The node writes it before it calls the
+//     runtime, so that a crash does not make a pulled image look like one that the node found.
 //   - image_manager/pulled: an ImagePulledRecord for each pulled image, with the secrets that gave access to it. A pull
 //     without a secret opens the image to all pods.
 //

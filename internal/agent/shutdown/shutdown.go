@@ -60,7 +60,7 @@ func groupOf(groups []configv1beta1.ShutdownGracePeriodByPodPriority, priority i
 
 // Pods are the pods of the node.
 type Pods interface {
-	// ActivePods are the pods that run, or are about to, and that nobody ends yet. They must not be changed.
+	// ActivePods are the pods that run, or are about to, and that are not being ended. They must not be changed.
 	ActivePods() []*corev1.Pod
 }
 

@@ -293,7 +293,7 @@ func (a *Authenticators) ask(r *http.Request) (*authenticator.Response, error) {
 	}
 	if a.anonymous(path) {
 		audiences, _ := authenticator.AudiencesFrom(r.Context())
-		return &authenticator.Response{User: nobody, Audiences: audiences}, nil
+		return &authenticator.Response{User: anonymousUser, Audiences: audiences}, nil
 	}
 	return nil, nil
 }
@@ -349,8 +349,8 @@ type audiencesError struct{}
 func (audiencesError) Error() string     { return "error validating audiences" } // upstream's words
 func (audiencesError) InvalidAudiences() {}
 
-// nobody is the user of requests without credentials.
-var nobody = &user.DefaultInfo{Name: AnonymousUser, Groups: []string{Unauthenticated}}
+// anonymousUser is the user of requests without credentials.
+var anonymousUser = &user.DefaultInfo{Name: AnonymousUser, Groups: []string{Unauthenticated}}
 
 // anonymity reports at which paths anonymous requests are allowed.
 func anonymity(c *apiserverconfig.AnonymousAuthConfig) func(path string) bool {

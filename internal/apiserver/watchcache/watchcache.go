@@ -276,7 +276,7 @@ func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
 	}
 	if measured, ok := hub.(interface{ Size() int }); ok {
-		measured.Size() // a quantity keeps its text when it is asked for that first: now, while nobody shares it
+		measured.Size() // a quantity caches its text at the first call: now, while the object is not shared
 	}
 	return hub, nil
 }

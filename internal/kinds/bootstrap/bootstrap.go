@@ -6,7 +6,7 @@
 // default range of cluster IPs. [Objects] lists them all; fields.go says who owns which of their fields. Nothing here
 // writes: that is for the server that has them.
 //
-// The list is made once for a process, and its objects are shared: nobody changes them.
+// The list is made once for a process, and its objects are shared and immutable.
 package bootstrap
 
 import (
