@@ -18,7 +18,7 @@ func (e *Engine) Collector() prometheus.Collector {
 		errors:    describe("operation_errors_total", "Failed operations of the store, conflicts excluded.", "operation"),
 		conflicts: describe("operation_conflicts_total", "Operations of the store that failed by a conflict.", "operation"),
 		revision:  describe("revision", "Newest revision."),
-		compacted: describe("compacted_revision", "Oldest revision that can be read."),
+		compacted: describe("compacted_revision", "Oldest readable revision."),
 		watchers:  describe("watchers", "Open watchers."),
 		events:    describe("watch_events_total", "Events delivered to watchers."),
 		bookmarks: describe("watch_bookmarks_total", "Bookmarks delivered to watchers."),
@@ -26,7 +26,7 @@ func (e *Engine) Collector() prometheus.Collector {
 		written:   describe("written_bytes_total", "Bytes of committed keys and values."),
 		keys:      describe("keys", "Live keys."),
 		bytes:     describe("bytes", "Bytes of live keys and values."),
-		history:   describe("history_events", "Events that can still be watched."),
+		history:   describe("history_events", "Events in the history."),
 		disk:      describe("disk_bytes", "Bytes on disk."),
 	}
 }

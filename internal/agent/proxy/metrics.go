@@ -52,9 +52,9 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		synced:   gauge("sync_proxy_rules_last_timestamp_seconds", "When the rules were last brought up to date."),
 		queued:   gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a change was last heard of."),
 		without:  gauge("sync_proxy_rules_no_local_endpoints_total", "Ports with the traffic policy Local that have no endpoint here.", "traffic_policy"),
-		failures: counter("sync_proxy_rules_nftables_sync_failures_total", "Transactions that failed."),
-		restores: counter("sync_proxy_rules_iptables_restore_failures_total", "Runs of iptables-restore that failed."),
-		sweeps:   counter("sync_proxy_rules_nftables_cleanup_failures_total", "Attempts to delete unused chains that failed."),
+		failures: counter("sync_proxy_rules_nftables_sync_failures_total", "Failed transactions."),
+		restores: counter("sync_proxy_rules_iptables_restore_failures_total", "Failed runs of iptables-restore."),
+		sweeps:   counter("sync_proxy_rules_nftables_cleanup_failures_total", "Failed attempts to delete unused chains."),
 		flows: counter("conntrack_reconciler_deleted_entries_total",
 			"UDP conntrack entries that were deleted because their endpoint was removed."),
 		serviceChanges: prometheus.NewCounter(prometheus.CounterOpts{

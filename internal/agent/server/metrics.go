@@ -38,16 +38,16 @@ func (s *Server) resourceMetrics() http.Handler {
 	c := &resourceCollector{s: s}
 	container := []string{"container", "namespace", "pod"}
 	pod := []string{"namespace", "pod"}
-	c.nodeCPU = prometheus.NewDesc("node_cpu_usage_seconds_total", "Processor time that the node has used, in core seconds", nil, nil)
+	c.nodeCPU = prometheus.NewDesc("node_cpu_usage_seconds_total", "CPU time used by the node, in core seconds", nil, nil)
 	c.nodeMemory = prometheus.NewDesc("node_memory_working_set_bytes", "Working set of the node, in bytes", nil, nil)
-	c.cpu = prometheus.NewDesc("container_cpu_usage_seconds_total", "Processor time that the container has used, in core seconds", container, nil)
+	c.cpu = prometheus.NewDesc("container_cpu_usage_seconds_total", "CPU time used by the container, in core seconds", container, nil)
 	c.memory = prometheus.NewDesc("container_memory_working_set_bytes", "Working set of the container, in bytes", container, nil)
 	c.started = prometheus.NewDesc("container_start_time_seconds", "When the container started, in seconds since 1970", container, nil)
-	c.podCPU = prometheus.NewDesc("pod_cpu_usage_seconds_total", "Processor time that the pod has used, in core seconds", pod, nil)
+	c.podCPU = prometheus.NewDesc("pod_cpu_usage_seconds_total", "CPU time used by the pod, in core seconds", pod, nil)
 	c.podMemory = prometheus.NewDesc("pod_memory_working_set_bytes", "Working set of the pod, in bytes", pod, nil)
-	c.nodeSwap = prometheus.NewDesc("node_swap_usage_bytes", "Memory of the node that is swapped out, in bytes", nil, nil)
-	c.swap = prometheus.NewDesc("container_swap_usage_bytes", "Memory of the container that is swapped out, in bytes", container, nil)
-	c.podSwap = prometheus.NewDesc("pod_swap_usage_bytes", "Memory of the pod that is swapped out, in bytes", pod, nil)
+	c.nodeSwap = prometheus.NewDesc("node_swap_usage_bytes", "Swapped-out memory of the node in bytes", nil, nil)
+	c.swap = prometheus.NewDesc("container_swap_usage_bytes", "Swapped-out memory of the container in bytes", container, nil)
+	c.podSwap = prometheus.NewDesc("pod_swap_usage_bytes", "Swapped-out memory of the pod in bytes", pod, nil)
 	c.failed = prometheus.NewDesc("resource_scrape_error", "1 if the figures could not be read, otherwise 0", nil, nil)
 	r.MustRegister(c)
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})

@@ -31,17 +31,19 @@ type meters struct {
 func newMeters(d *controllers.Deps) (*meters, error) {
 	m := &meters{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Subsystem: "job_controller", Name: "job_sync_duration_seconds", Help: "How long a sync of a job takes.",
+			Subsystem: "job_controller", Name: "job_sync_duration_seconds", Help: "Duration of a sync of a job.",
 			Buckets: prometheus.ExponentialBuckets(0.004, 2, 15),
 		}, []string{"completion_mode", "result", "action"}),
 		syncs:      counter("job_syncs_total", "Syncs of jobs.", "completion_mode", "result", "action"),
-		finished:   counter("jobs_finished_total", "Jobs that ended.", "completion_mode", "result", "reason"),
-		foreigners: counter("jobs_by_external_controller_total", "Jobs that another controller manages.", "controller_name"),
+		finished:   counter("jobs_finished_total", "Finished jobs.", "completion_mode", "result", "reason"),
+		foreigners: counter("jobs_by_external_controller_total", "Jobs managed by another controller.", "controller_name"),
 		pods:       counter("job_pods_finished_total", "Finished pods that were counted.", "completion_mode", "result"),
-		rulings:    counter("pod_failures_handled_by_failure_policy_total", "Failed pods that a rule of the pod failure policy matched, by its action.", "action"),
-		held:       counter("terminated_pods_tracking_finalizer_total", "Ended pods that got, or lost, the finalizer batch.kubernetes.io/job-tracking.", "event"),
-		indexes:    counter("job_finished_indexes_total", "Indexes that ended.", "status", "backoffLimit"),
-		creations:  counter("job_pods_creation_total", "Pods that were created, by why.", "reason", "status"),
+		rulings: counter("pod_failures_handled_by_failure_policy_total",
+			"Failed pods matched by a rule of the pod failure policy, by its action.", "action"),
+		held: counter("terminated_pods_tracking_finalizer_total",
+			"Terminated pods that got, or lost, the finalizer batch.kubernetes.io/job-tracking.", "event"),
+		indexes:   counter("job_finished_indexes_total", "Finished indexes.", "status", "backoffLimit"),
+		creations: counter("job_pods_creation_total", "Created pods, by reason.", "reason", "status"),
 	}
 	all := []prometheus.Collector{m.duration}
 	for _, c := range []**prometheus.CounterVec{&m.syncs, &m.finished, &m.foreigners, &m.pods, &m.rulings, &m.held, &m.indexes, &m.creations} {

@@ -299,7 +299,7 @@ func (c *controller) evict(ctx context.Context, key types.NamespacedName, pod *c
 func newMeters(d *controllers.Deps) (deleted prometheus.Counter, delay prometheus.Histogram, err error) {
 	const subsystem = "taint_eviction_controller"
 	deleted = controllers.Keep(d.Metrics, &err, prometheus.NewCounter(prometheus.CounterOpts{
-		Subsystem: subsystem, Name: "pod_deletions_total", Help: "Pods that were deleted from nodes with taints.",
+		Subsystem: subsystem, Name: "pod_deletions_total", Help: "Pods deleted from tainted nodes.",
 	}))
 	delay = controllers.Keep(d.Metrics, &err, prometheus.NewHistogram(prometheus.HistogramOpts{
 		Subsystem: subsystem, Name: "pod_deletion_duration_seconds", Help: "From when a pod has to go to its deletion.",

@@ -26,11 +26,11 @@ func newDeviceMetrics() deviceMetrics {
 		}, labels),
 		allocations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "scheduler_dra_bindingconditions_allocations_total",
-			Help: "Devices that had to become ready, by their driver and by how that went, counted in each attempt.",
+			Help: "Devices with binding conditions, by driver and result, counted in each attempt.",
 		}, labels),
 		claims: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "dynamic_resource_allocation_resourceclaim_creates_total",
-			Help: "ResourceClaims that were to be created, by how that went and for whom.",
+			Help: "Creations of ResourceClaims, by result and by owner.",
 		}, []string{"status", "admin_access", "owner_api_group", "owner_api_kind"}),
 	}
 }
