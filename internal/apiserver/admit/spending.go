@@ -20,7 +20,7 @@ type Spending struct {
 	took  []Spent
 }
 
-// Spent is what calls of one extension took.
+// Spent is the time of the calls of one extension.
 type Spent struct {
 	Name string
 	Took time.Duration
@@ -41,7 +41,7 @@ func SpendingOf(ctx context.Context) *Spending {
 	return &Spending{}
 }
 
-// Begin begins a call, and says how much was spent before it.
+// Begin begins a call, and returns the time spent before it.
 func (s *Spending) Begin(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *Spending) settle(now time.Time) {
 	s.since = now
 }
 
-// Took is what each extension took, in the order in which their calls first ended.
+// Took returns the time of each extension, in the order in which their calls first ended.
 func (s *Spending) Took() []Spent {
 	s.mu.Lock()
 	defer s.mu.Unlock()

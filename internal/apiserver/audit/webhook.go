@@ -34,7 +34,7 @@ var (
 type WebhookOptions struct {
 	Mode     Mode
 	Truncate Truncate
-	// Backoff is how long after a failed call the next is made; each wait is half as long again as the one before.
+	// Backoff is the pause after a failed call; each further pause is half as long again.
 	Backoff time.Duration
 	// In batch mode: how many events wait, are sent at once, and how long they wait at most for more of them.
 	Buffer, BatchSize int

@@ -129,7 +129,7 @@ func (t *Turn) take(ctx context.Context, wait time.Duration, first bool) bool {
 	return false
 }
 
-// Writing says that the client is waited for, from now on.
+// Writing marks the turn as waiting for the client from now on.
 func (t *Turn) Writing() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()

@@ -110,7 +110,7 @@ func New(started time.Time, sources Sources) *Meter {
 	return m
 }
 
-// Request is what one kind of request has in common: the labels it is counted by.
+// Request has the metrics of one kind of request, by its labels.
 type Request struct {
 	Verb, DryRun, Group, Version, Resource, Subresource, Scope, Component string
 	Code                                                                  int
