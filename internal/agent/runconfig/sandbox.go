@@ -53,6 +53,16 @@ func (n *Node) PodLogDir(pod *corev1.Pod) string {
 	return filepath.Join(n.LogDir, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
 }
 
+// OwnLog says whether the path that the runtime gives for a container's log is below the directory that the node made for it. The node
+// reads it as root, and every user who may read the pod's logs gets it.
+func (n *Node) OwnLog(pod *corev1.Pod, container, path string) bool {
+	if !filepath.IsLocal(container) {
+		return false
+	}
+	rest, err := filepath.Rel(filepath.Join(n.PodLogDir(pod), container), path)
+	return err == nil && rest != "." && filepath.IsLocal(rest)
+}
+
 // ContainerLog is the path of a container's log below its pod's.
 func ContainerLog(container string, restartCount int32) string {
 	return filepath.Join(container, fmt.Sprintf("%d.log", restartCount))

@@ -107,12 +107,12 @@ func nothing(t podspec.Target, what string) error {
 }
 
 // Exec implements agent.Node.
-func (v view) Exec(_ context.Context, t podspec.Target, _ []string, _ agent.Streams) (*url.URL, error) {
+func (v view) Exec(_ context.Context, t podspec.Target, _ []string, _ podspec.Streams) (*url.URL, error) {
 	return nil, nothing(t, "container to run a command in")
 }
 
 // Attach implements agent.Node.
-func (v view) Attach(_ context.Context, t podspec.Target, _ agent.Streams) (*url.URL, error) {
+func (v view) Attach(_ context.Context, t podspec.Target, _ podspec.Streams) (*url.URL, error) {
 	return nil, nothing(t, "process to attach to")
 }
 
