@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
 
+	"github.com/mortise-dev/mortise/internal/agent/dns"
 	"github.com/mortise-dev/mortise/internal/bootstraptoken"
 )
 
@@ -49,6 +51,7 @@ type tokens struct {
 	entry      bootstraptoken.Entry
 	ttl        time.Duration
 	join       bool
+	dns        bool
 	output     string
 	kubeconfig string
 	server     string
@@ -78,6 +81,7 @@ func runToken(ctx context.Context, p Program, args []string) int {
 		f.StringSliceVar(&t.entry.Groups, "groups", []string{bootstraptoken.DefaultGroup}, "Extra groups of the token's user, in addition to system:bootstrappers.")
 		f.StringVar(&t.entry.Description, "description", "", "Description for people.")
 		f.BoolVar(&t.join, "print-join-command", false, "Print the command that joins a node instead of the token.")
+		f.BoolVar(&t.dns, "cluster-dns", true, "Create the Service kube-system/kube-dns for the DNS of Mortise's nodes, if it does not exist.")
 		f.StringVar(&t.server, "server", "", "URL of the API server for nodes. Default: the kubeconfig's; if that is a loopback address, the advertised one.")
 	case "list":
 		f.StringVarP(&t.output, "output", "o", "", "Output format: json. Default: a table.")
@@ -170,6 +174,11 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 	if err := bootstraptoken.Prepare(ctx, t.client, at, t.config.CAData); err != nil {
 		return err
 	}
+	if t.dns {
+		if err := t.ensureDNS(ctx); err != nil {
+			return err
+		}
+	}
 	if err := bootstraptoken.Create(ctx, t.client, t.entry); err != nil {
 		return err
 	}
@@ -190,6 +199,34 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 		line = append(line, "--ca-cert-hash", bootstraptoken.Hash(c))
 	}
 	fmt.Fprintln(t.Out, strings.Join(line, " "))
+	return nil
+}
+
+// ensureDNS makes the Service of the cluster DNS, which nodes may not make themselves, in the cluster's own range of addresses.
+func (t *tokens) ensureDNS(ctx context.Context) error {
+	all, err := t.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list ranges of Services: %w", err)
+	}
+	var ranges []netip.Prefix
+	for _, r := range all.Items {
+		if r.Name != "kubernetes" { // the one that the API server was started with
+			continue
+		}
+		for _, text := range r.Spec.CIDRs {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				ranges = append(ranges, p)
+			}
+		}
+	}
+	found, made, err := dns.Ensure(ctx, t.client, ranges)
+	if err != nil {
+		return err
+	}
+	if made {
+		fmt.Fprintf(t.Err, "mortise: created the Service kube-system/kube-dns at %s: nodes of Mortise serve the cluster DNS there\n",
+			found.Addresses[0])
+	}
 	return nil
 }
 
