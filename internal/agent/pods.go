@@ -179,7 +179,7 @@ func (n *node) AwaitEnd(ctx context.Context, pods []*corev1.Pod) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-timer.C():
-			n.Logger.Warn("preempted pods have not ended in time", "pods", len(pods))
+			n.Logger.Warn("Preempted pods have not ended in time", "pods", len(pods))
 			return nil
 		case <-eased:
 		}

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -27,7 +26,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
 
-	"github.com/mortise-dev/mortise/internal/agent/dns"
 	"github.com/mortise-dev/mortise/internal/bootstraptoken"
 )
 
@@ -202,32 +200,13 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 	return nil
 }
 
-// ensureDNS makes the Service of the cluster DNS, which nodes may not make themselves, in the cluster's own range of addresses.
+// ensureDNS makes the Service of the cluster DNS, which nodes may not make themselves.
 func (t *tokens) ensureDNS(ctx context.Context) error {
-	all, err := t.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list ranges of Services: %w", err)
+	address, made, err := t.EnsureDNS(ctx, t.client)
+	if made && err == nil {
+		fmt.Fprintf(t.Err, "mortise: created the Service kube-system/kube-dns at %s: nodes of Mortise serve the cluster DNS there\n", address)
 	}
-	var ranges []netip.Prefix
-	for _, r := range all.Items {
-		if r.Name != "kubernetes" { // the one that the API server was started with
-			continue
-		}
-		for _, text := range r.Spec.CIDRs {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				ranges = append(ranges, p)
-			}
-		}
-	}
-	found, made, err := dns.Ensure(ctx, t.client, ranges)
-	if err != nil {
-		return err
-	}
-	if made {
-		fmt.Fprintf(t.Err, "mortise: created the Service kube-system/kube-dns at %s: nodes of Mortise serve the cluster DNS there\n",
-			found.Addresses[0])
-	}
-	return nil
+	return err
 }
 
 // reachable is the URL for nodes. That of a kubeconfig of this machine is of no use to others: the server says in the

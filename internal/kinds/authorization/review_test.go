@@ -37,7 +37,9 @@ func TestSelectorTermsAreBounded(t *testing.T) {
 			strings.Join(values, ",") + ")"}}, "labelSelector ignored"},
 		"labels": {authorizationv1.ResourceAttributes{LabelSelector: &authorizationv1.LabelSelectorAttributes{Requirements: labelTerms}},
 			"labelSelector ignored"},
-		"fields as text": {authorizationv1.ResourceAttributes{FieldSelector: &authorizationv1.FieldSelectorAttributes{RawSelector: strings.Repeat("metadata.name=a,", many)}}, "fieldSelector ignored"},
+		"fields as text": {authorizationv1.ResourceAttributes{
+			FieldSelector: &authorizationv1.FieldSelectorAttributes{RawSelector: strings.Repeat("metadata.name=a,", many)},
+		}, "fieldSelector ignored"},
 		"fields": {authorizationv1.ResourceAttributes{FieldSelector: &authorizationv1.FieldSelectorAttributes{Requirements: fieldTerms}},
 			"fieldSelector ignored"},
 	} {
