@@ -65,6 +65,12 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 	if _, err := n.cri.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
 		return failed(err.Error())
 	}
+	if n.config.LacksClusterDNS(pod) {
+		const text = `kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. ` +
+			`Falling back to "Default" policy.`
+		n.recorder.Event(n.reference(), corev1.EventTypeWarning, "MissingClusterDNS", text)
+		n.recorder.Event(pod, corev1.EventTypeWarning, "MissingClusterDNS", fmt.Sprintf("pod: %q. %s", podspec.Describe(pod), text))
+	}
 	w.together = effective(pod)
 	return again
 }

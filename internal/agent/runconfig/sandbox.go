@@ -27,7 +27,7 @@ import (
 // Node is what a configuration depends on beside the pod.
 type Node struct {
 	LogDir        string
-	ClusterDNS    []string
+	ClusterDNS    func() []string // nil: none
 	ClusterDomain string
 	// Host's own resolver, for pods that use it.
 	HostServers, HostSearches, HostOptions []string
