@@ -23,6 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/environ"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
@@ -63,6 +64,12 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 	}
 	if _, err := n.cri.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
 		return failed(err.Error())
+	}
+	if n.config.LacksClusterDNS(pod) {
+		const text = `kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. ` +
+			`Falling back to "Default" policy.`
+		n.recorder.Event(n.reference(), corev1.EventTypeWarning, "MissingClusterDNS", text)
+		n.recorder.Event(pod, corev1.EventTypeWarning, "MissingClusterDNS", fmt.Sprintf("pod: %q. %s", podspec.Describe(pod), text))
 	}
 	w.together = effective(pod)
 	return again
@@ -165,12 +172,12 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 	}
 	n.containerEvent(pod, c, corev1.EventTypeNormal, "Started", "Container started")
 	if c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
-		if err := n.runHook(ctx, pod, c, id, n.podIPs(pod, w.state), c.Lifecycle.PostStart); err != nil {
+		if err := n.lifecycle.Run(ctx, c, id, podstatus.PodIPs(pod, w.state, n.ips()), c.Lifecycle.PostStart); err != nil {
 			if ctx.Err() == nil {
 				n.containerEvent(pod, c, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
 			}
 			n.containerEvent(pod, c, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
-			if err := n.stopContainer(ctx, pod, c, id, grace(pod)); err != nil && ctx.Err() == nil {
+			if err := n.killer.StopContainer(ctx, pod, c, id, podspec.Grace(pod)); err != nil && ctx.Err() == nil {
 				n.Logger.Warn("Could not stop a container whose postStart hook failed", "pod", podspec.Describe(pod), "container", c.Name, "err", err)
 			}
 			return retrySoon, &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: err.Error()}
@@ -217,7 +224,7 @@ type starting struct {
 // the runtime is asked for.
 func (n *node) containerConfig(ctx context.Context, s starting) (*runtimeapi.ContainerConfig, error) {
 	pod, c := s.pod, s.container
-	ips := n.podIPs(pod, s.state)
+	ips := podstatus.PodIPs(pod, s.state, n.ips())
 	services, err := n.services.List(labels.Everything())
 	if err != nil {
 		return nil, fmt.Errorf("list services: %w", err)

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
@@ -56,14 +54,6 @@ func (n *node) addressesChanged() {
 	for _, w := range n.workers {
 		w.wake()
 	}
-}
-
-// podIPs are the pod's addresses, in the order of the node's.
-func (n *node) podIPs(pod *corev1.Pod, state *podstate.Pod) []string {
-	if pod.Spec.HostNetwork {
-		return n.ips()
-	}
-	return podstatus.SortIPs(state.IPs(), n.ips())
 }
 
 // inherited are the addresses that a pod has from the node whose network it is in, and what it had of containers when it got them.

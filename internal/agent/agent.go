@@ -49,8 +49,8 @@ type Options struct {
 	Masqueraded bool
 	PodMTU      int // of pods' packets; 0: as the machine has it
 
-	ClusterDNS    []string
-	ClusterDomain string // cluster.local
+	ClusterDNS    func() []string // what pods ask for names, read for each pod; nil: what Kubelet says
+	ClusterDomain string          // cluster.local
 
 	// Kubelet is how the node is to be, with nothing left open (package kubeletconfig). What the options above say goes
 	// before it. Nil: kubelet's defaults, as far as the node brings no choices of its own.

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
 // hook is something that a pod needs before it can have a sandbox, and that is taken
@@ -64,15 +66,15 @@ func (n *node) unfollow(_ context.Context, uid types.UID) error {
 }
 
 func (n *node) mountVolumes(ctx context.Context, w *worker, pod *corev1.Pod) error {
-	return n.volumes.SetUp(ctx, pod, n.podIPs(pod, w.state))
+	return n.volumes.SetUp(ctx, pod, podstatus.PodIPs(pod, w.state, n.ips()))
 }
 
 func (n *node) unmountVolumes(ctx context.Context, uid types.UID) error {
 	return n.volumes.TearDown(ctx, uid)
 }
 
-// tearDown runs the hooks backwards; one that fails does not keep the others from running.
-func (n *node) tearDown(ctx context.Context, uid types.UID) error {
+// TearDown runs the hooks backwards; one that fails does not keep the others from running.
+func (n *node) TearDown(ctx context.Context, uid types.UID) error {
 	var failed []error
 	for i := len(n.hooks) - 1; i >= 0; i-- {
 		h := n.hooks[i]

@@ -27,7 +27,7 @@ func logged(t *testing.T) (n *node, pod *corev1.Pod, log string) {
 	c, _ := newFake(t, nil)
 	c.create(onePod("p"))
 	pod = c.await("p", "ready", isReady)
-	n = c.node.(*node)
+	n = c.node.(*api).node
 	return n, pod, filepath.Join(n.config.PodLogDir(pod), runconfig.ContainerLog("c", 0))
 }
 
@@ -53,7 +53,7 @@ func TestContainerLogsAreRegularFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		err := n.ContainerLogs(t.Context(), target, &corev1.PodLogOptions{}, &out, &out)
+		err := n.streams.ContainerLogs(t.Context(), target, &corev1.PodLogOptions{}, &out, &out)
 		if out.String() != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, safepath.ErrNotRegular) {
 			t.Errorf("%s: %q, %v", name, out.String(), err)
 		}
@@ -64,7 +64,7 @@ func TestContainerLogsAreRegularFiles(t *testing.T) {
 func TestRotationStaysBelow(t *testing.T) {
 	n, _, log := logged(t)
 	rotation := containerlog.New(containerlog.Options{
-		Runtime: n.cri, Pods: n, Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: 5, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Pods: n.api(), Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: 5, Clock: n.Clock, Logger: n.Logger,
 	})
 	large := filepath.Join(t.TempDir(), "large")
 	if err := errors.Join(os.WriteFile(large, nil, 0o600), os.Truncate(large, n.settings.logBytes+1)); err != nil {

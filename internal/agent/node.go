@@ -39,10 +39,10 @@ type Node interface {
 
 	// Exec prepares a command and returns the URL of the runtime's streaming server,
 	// to which the caller's upgraded connection is to be proxied.
-	Exec(ctx context.Context, target podspec.Target, command []string, streams Streams) (*url.URL, error)
+	Exec(ctx context.Context, target podspec.Target, command []string, streams podspec.Streams) (*url.URL, error)
 
 	// Attach is Exec for the container's main process.
-	Attach(ctx context.Context, target podspec.Target, streams Streams) (*url.URL, error)
+	Attach(ctx context.Context, target podspec.Target, streams podspec.Streams) (*url.URL, error)
 
 	// PortForward prepares forwarding to ports of the pod's network namespace.
 	PortForward(ctx context.Context, target podspec.Target, ports []int32) (*url.URL, error)
@@ -53,11 +53,6 @@ type Node interface {
 
 	// Stats is what the node, and what runs on it, uses now.
 	Stats(ctx context.Context, o stats.Options) (*stats.Usage, error)
-}
-
-// Streams says which streams of a process a client wants.
-type Streams struct {
-	Stdin, Stdout, Stderr, TTY bool
 }
 
 // ServeFunc serves the node's HTTP API on a listener until ctx is done. The

@@ -86,6 +86,47 @@ func (n *node) CountedPods() []*corev1.Pod {
 	return out
 }
 
+// Known are the pods that have a worker, and whether they are all that there are.
+func (n *node) Known() (pods map[types.UID]bool, all bool) {
+	all = n.sourcesRead()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	pods = map[types.UID]bool{}
+	for uid := range n.workers {
+		pods[uid] = true
+	}
+	return pods, all
+}
+
+// Over says of each pod with a worker whether it has ended for good.
+func (n *node) Over() map[types.UID]bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	over := map[types.UID]bool{}
+	for uid, w := range n.workers {
+		over[uid] = w.status != nil && !w.counted && (w.status.Phase == corev1.PodSucceeded || w.status.Phase == corev1.PodFailed)
+	}
+	return over
+}
+
+// Relisted makes the pod's worker look, unless its last round has seen just the sum; a pod that has none gets one, if the pods of the API
+// server are known.
+func (n *node) Relisted(pod types.UID, sum uint64) bool {
+	n.mu.Lock()
+	w := n.workers[pod]
+	if w == nil && n.synced {
+		w = n.workerOf(pod)
+	}
+	n.mu.Unlock()
+	if w == nil {
+		return false
+	}
+	if w.seen.Load() != sum {
+		w.wake()
+	}
+	return true
+}
+
 // Synced reports whether the pods that the API server has for the node are known.
 func (n *node) Synced() bool {
 	n.mu.Lock()
@@ -166,7 +207,7 @@ func (n *node) Alive(uid types.UID) bool {
 func (n *node) AwaitEnd(ctx context.Context, pods []*corev1.Pod) error {
 	most := 10 * time.Second
 	for _, pod := range pods {
-		most = max(most, time.Duration(grace(pod))*time.Second*3/2)
+		most = max(most, time.Duration(podspec.Grace(pod))*time.Second*3/2)
 	}
 	timer := n.Clock.NewTimer(most)
 	defer timer.Stop()

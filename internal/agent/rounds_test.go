@@ -17,6 +17,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/pleg"
 )
 
 // TestPodStartsWhileItsStatusIsWritten: the runtime is asked for a sandbox while the API server still writes that there is none.
@@ -125,10 +126,10 @@ func TestListSumsWhatWorkersSee(t *testing.T) {
 	}
 	defer client.Close(t.Context())
 	c.stop() // nobody starts anything again
-	n := &node{cri: client}
+	g := pleg.New(pleg.Config{Runtime: client})
 	look := func() uint64 {
 		t.Helper()
-		list, err := n.list(t.Context())
+		list, err := g.List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,10 +137,10 @@ func TestListSumsWhatWorkersSee(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if list[made.UID] != sumOf(seen) {
-			t.Errorf("the list sums to %d, what a worker sees to %d", list[made.UID], sumOf(seen))
+		if list[made.UID] != pleg.Sum(seen) {
+			t.Errorf("the list sums to %d, what a worker sees to %d", list[made.UID], pleg.Sum(seen))
 		}
-		return sumOf(seen)
+		return pleg.Sum(seen)
 	}
 	before := look()
 	if !r.Exit("p", "c", 1) {

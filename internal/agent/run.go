@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -29,6 +30,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/backoff"
 	"github.com/mortise-dev/mortise/internal/agent/cgroups"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
+	"github.com/mortise-dev/mortise/internal/agent/containerhooks"
 	"github.com/mortise-dev/mortise/internal/agent/containerlog"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/eviction"
@@ -38,7 +40,12 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 	"github.com/mortise-dev/mortise/internal/agent/objectcache"
+	"github.com/mortise-dev/mortise/internal/agent/pleg"
+	"github.com/mortise-dev/mortise/internal/agent/plugins"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
+	"github.com/mortise-dev/mortise/internal/agent/podgc"
+	"github.com/mortise-dev/mortise/internal/agent/podkiller"
+	"github.com/mortise-dev/mortise/internal/agent/podstreams"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/shutdown"
@@ -61,6 +68,10 @@ type node struct {
 	services  corev1listers.ServiceLister
 	recorder  record.EventRecorder
 	hooks     []hook
+	lifecycle *containerhooks.Runner
+	killer    *podkiller.Killer
+	garbage   *podgc.Manager
+	streams   *podstreams.Server
 	settings  settings
 	finds     *nodeaddress.Addresses // which are the node's own to follow; nil: none
 
@@ -101,14 +112,14 @@ func Run(ctx context.Context, options Options) error {
 		return err
 	}
 	ctx = klog.NewContext(ctx, klog.Logger{})
-	runtime, err := cri.Dial(ctx, o.RuntimeEndpoint)
+	dialed, err := cri.Dial(ctx, o.RuntimeEndpoint)
 	if err != nil {
 		return err
 	}
-	defer runtime.Close(context.WithoutCancel(ctx))
+	defer dialed.Close(context.WithoutCancel(ctx))
 
 	n := &node{
-		Options: o, client: o.Client, cri: runtime,
+		Options: o, client: o.Client, cri: dialed,
 		containerBackoff: backoff.New(o.restartPeriod()),
 		workers:          map[types.UID]*worker{}, eased: make(chan struct{}),
 	}
@@ -153,16 +164,21 @@ func Run(ctx context.Context, options Options) error {
 	n.services = all.Core().V1().Services().Lister()
 
 	logs := containerlog.New(containerlog.Options{
-		Runtime: n.cri, Pods: n, Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: int(*n.Kubelet.ContainerLogMaxFiles),
+		Runtime: n.cri, Pods: n.api(), Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: int(*n.Kubelet.ContainerLogMaxFiles),
 		Period: n.Kubelet.ContainerLogMonitorInterval.Duration, Clock: n.Clock, Logger: n.Logger,
+	})
+	registration := plugins.Options{Dir: filepath.Join(n.RootDir, "plugins_registry"), Logger: n.Logger}
+	events := pleg.New(pleg.Config{
+		Runtime: n.cri, Workers: n, Status: n.nodeStatus, Period: n.Relist, Clock: n.Clock, Logger: n.Logger,
 	})
 	following := &following{services: all}
 	parts := []part{
 		{name: "static pods", run: n.static.Run},
-		{name: "runtime watch", run: n.watchRuntime},
+		{name: "pod lifecycle events", run: events.Run},
 		{name: "node addresses", run: n.followAddresses},
-		{name: "pod directories", run: n.collectGarbage},
+		{name: "pod directories", run: n.garbage.Run},
 		{name: "log rotation", run: logs.Run},
+		{name: "plug-ins", run: func(ctx context.Context) error { return plugins.Run(ctx, registration) }},
 		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
 		{name: "eviction", run: n.eviction.Run},
 		{name: "shutdown", run: func(ctx context.Context) error { return n.shutdown.Run(outer, ctx, leave) }},
@@ -231,6 +247,12 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 		return err
 	}
 	n.cgroups = cgroups.New(cgroups.Options{Pods: n, Config: n.config, Resources: n.resources, Kubelet: n.Kubelet, Root: n.CgroupFS})
+	n.lifecycle = containerhooks.New(containerhooks.Config{Runtime: n.cri, Addresses: n.Addresses, Events: n.recorder, Clock: n.Clock})
+	n.killer = podkiller.New(podkiller.Config{Runtime: n.cri, Hooks: n.lifecycle, Events: n.recorder, Clock: n.Clock})
+	n.garbage = podgc.New(podgc.Config{
+		Runtime: n.cri, Pods: n, PodsDir: filepath.Join(n.volumes.Root, "pods"), LogDir: n.LogDir, Clock: n.Clock, Logger: n.Logger,
+	})
+	n.streams = podstreams.New(podstreams.Config{Runtime: n.cri, Pods: n, Logs: n.config, Clock: n.Clock})
 	n.hooks = hooks(n)
 	n.static = static.New(static.Config{
 		Client: n.client, Definitions: n, Workers: n, Deleter: n, Decode: n.DecodePods,
@@ -238,7 +260,7 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 	})
 	n.shutdown = shutdown.New(shutdown.Config{Pods: n, Killer: n, Status: n.nodeStatus, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger})
 	n.eviction = eviction.New(eviction.Config{
-		Pods: n, Killer: n, Images: n.images, Status: n.nodeStatus, Shutdown: n.shutdown, Meter: meter, Measure: n.Measure,
+		Pods: n, Containers: n.garbage, Killer: n, Images: n.images, Status: n.nodeStatus, Shutdown: n.shutdown, Meter: meter, Measure: n.Measure,
 		Kubelet: n.Kubelet, Thresholds: n.resources.Thresholds, Node: n.reference(), Events: n.recorder, Evictions: n.Metrics.evictions,
 		Clock: n.Clock, Logger: n.Logger,
 	})
@@ -247,6 +269,14 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 		AppArmor: hardware.AppArmor(), Features: kubeletconfig.Features(n.Kubelet), Events: n.recorder, Metrics: n.Metrics.admission,
 	})
 	return nil
+}
+
+func eventScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	if err := corev1.AddToScheme(s); err != nil {
+		panic("the core types do not fit a scheme: " + err.Error())
+	}
+	return s
 }
 
 // recordEvents makes the recorder of events, unless there is one. Stop ends it.
@@ -269,8 +299,11 @@ func (n *node) serve(ctx context.Context, listener net.Listener) error {
 	if listener == nil {
 		return nil
 	}
-	return n.API(ctx, n, listener)
+	return n.API(ctx, n.api(), listener)
 }
+
+// api is the node as others see it.
+func (n *node) api() *api { return &api{n.streams, n.stats, n} }
 
 // following are the informers that a node that has joined follows its pods by.
 type following struct {
@@ -306,7 +339,7 @@ func (n *node) join(ctx context.Context, f *following, start func(func() error))
 	n.mu.Unlock()
 	n.static.LookForOrphans()
 	if n.Started != nil {
-		n.Started(n)
+		n.Started(n.api())
 	}
 	return nil
 }
@@ -355,8 +388,8 @@ func (n *node) prepare(ctx context.Context) error {
 		Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.resources.Allocatable(),
 	}, n.Options.Volumes)
 	n.probes = &probe.Manager{
-		Prober: &probe.Prober{Exec: n.execForProbe}, Clock: n.Clock,
-		Changed: n.wake, Report: n.reportProbe,
+		Prober: &probe.Prober{Exec: n.cri.ExecSync}, Clock: n.Clock,
+		Changed: n.Wake, Report: n.reportProbe,
 	}
 	for _, dir := range []string{filepath.Join(n.RootDir, "pods"), n.LogDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -213,24 +213,6 @@ func (n *node) DeletePod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// Pods implements Node.
-func (n *node) Pods() []*corev1.Pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var out []*corev1.Pod
-	for _, w := range n.workers {
-		if w.spec == nil || w.gone {
-			continue
-		}
-		pod := w.spec.DeepCopy()
-		if w.status != nil {
-			w.status.DeepCopyInto(&pod.Status)
-		}
-		out = append(out, pod)
-	}
-	return out
-}
-
 // shown is the pod in the API server that the worker's pod is: itself, or its mirror.
 func (w *worker) shown(ctx context.Context, api *corev1.Pod) *corev1.Pod {
 	if !podspec.IsStatic(api) {

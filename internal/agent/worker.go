@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/pleg"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
@@ -175,8 +176,8 @@ func (n *node) workerOf(uid types.UID) *worker {
 	return w
 }
 
-// wake makes the pod's worker look.
-func (n *node) wake(uid types.UID) {
+// Wake makes the pod's worker look.
+func (n *node) Wake(uid types.UID) {
 	n.mu.Lock()
 	w := n.workers[uid]
 	n.mu.Unlock()
@@ -187,7 +188,7 @@ func (n *node) wake(uid types.UID) {
 
 func (n *node) wakeUsers(uids []types.UID) {
 	for _, uid := range uids {
-		n.wake(uid)
+		n.Wake(uid)
 	}
 }
 
@@ -254,7 +255,7 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 		return retrySoon, false
 	}
 	w.state = state
-	w.seen.Store(sumOf(state))
+	w.seen.Store(pleg.Sum(state))
 	w.readMessages(state)
 
 	if pod == nil || gone {
@@ -266,7 +267,7 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	case pod.DeletionTimestamp != nil:
 		next = w.terminate(ctx, pod, graceOf(pod), true)
 	case w.final != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
-		seconds := grace(pod)
+		seconds := podspec.Grace(pod)
 		if evicted != nil {
 			seconds = evicted.Grace
 		}
@@ -412,7 +413,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 			if act.SandboxChanged {
 				n.recorder.Event(pod, corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 			}
-			if err := w.stopAll(ctx, pod, grace(pod)); err != nil {
+			if err := w.stopAll(ctx, pod, podspec.Grace(pod)); err != nil {
 				return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
 			}
 		}
@@ -471,7 +472,7 @@ func startsSomething(act decide.Action) bool {
 // status says how it went.
 func (w *worker) complete(ctx context.Context, pod *corev1.Pod, act decide.Action) time.Duration {
 	if act.KillPod && (len(w.state.Running()) > 0 || w.state.ReadySandbox() != nil) {
-		if err := w.stopAll(ctx, pod, grace(pod)); err != nil {
+		if err := w.stopAll(ctx, pod, podspec.Grace(pod)); err != nil {
 			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
 		}
 		return again
@@ -519,7 +520,7 @@ func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod
 	keep := map[string]bool{}
 	first := !w.adopted
 	w.adopted = true
-	ips := n.podIPs(pod, state)
+	ips := podstatus.PodIPs(pod, state, n.ips())
 	for _, c := range state.Running() {
 		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {

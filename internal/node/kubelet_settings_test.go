@@ -15,7 +15,8 @@ import (
 func TestTokensAreReviewedByDefault(t *testing.T) {
 	var none *kubelet
 	got := none.settings(server.Options{}).Kubelet
-	if got == nil || !*got.Authentication.Webhook.Enabled || *got.Authentication.Anonymous.Enabled || got.Authorization.Mode != configv1beta1.KubeletAuthorizationModeWebhook {
+	if got == nil || !*got.Authentication.Webhook.Enabled || *got.Authentication.Anonymous.Enabled ||
+		got.Authorization.Mode != configv1beta1.KubeletAuthorizationModeWebhook {
 		t.Errorf("the node's API authenticates and authorizes by %+v", got)
 	}
 }

@@ -41,9 +41,9 @@ func (p *Plan) checkNetwork() error {
 
 // Network is the node's configuration of its network.
 type Network struct {
-	podMTU      int      // of pods' packets; 0: as the machine has it
-	masqueraded bool     // the node masquerades what pods send out of the cluster
-	clusterDNS  []string // the addresses at which pods ask for names; none: the machine's
+	podMTU      int             // of pods' packets; 0: as the machine has it
+	masqueraded bool            // the node masquerades what pods send out of the cluster
+	clusterDNS  func() []string // the addresses at which pods ask for names; nil, or none: the machine's
 }
 
 // networking is the network of a real node while it is started.
@@ -105,8 +105,8 @@ func (p *Plan) RunNetwork(ctx context.Context, node *Connection, metrics *proxy.
 	return n, nil
 }
 
-// runDNS answers for the names of Services, if the cluster's DNS is ours. It returns the addresses at which pods ask.
-func (w *networking) runDNS(ctx context.Context) (clusterDNS []string, err error) {
+// runDNS answers for the names of Services while the cluster's DNS is ours. It returns what tells the addresses at which pods ask.
+func (w *networking) runDNS(ctx context.Context) (clusterDNS func() []string, err error) {
 	if err := dns.Prepare(w.caches); err != nil {
 		return nil, err
 	}
@@ -114,23 +114,31 @@ func (w *networking) runDNS(ctx context.Context) (clusterDNS []string, err error
 	if err != nil {
 		return nil, fmt.Errorf("make client of the cluster DNS: %w", err)
 	}
-	addresses, ours, err := dns.Ensure(ctx, client, w.plan.ServiceCIDRs)
+	if !w.node.Joined { // a node that joins has no right to
+		if _, _, err := dns.Ensure(ctx, client, w.plan.ServiceCIDRs); err != nil {
+			w.log.Error("Could not create the Service of the cluster DNS", "error", err)
+		}
+	}
+	service, err := dns.FollowService(ctx, client, w.caches, w.log)
 	if err != nil {
-		w.log.Error("Pods use the DNS servers of the machine, not the cluster DNS", "error", err)
+		return nil, err
 	}
-	for _, a := range addresses {
-		clusterDNS = append(clusterDNS, a.String())
-	}
-	if ours {
-		w.parts.Run(ctx, "cluster DNS", func(ctx context.Context) error {
-			return again(ctx, func() error {
-				return dns.Run(ctx, dns.Options{Informers: w.caches, Addresses: addresses, Logger: w.log})
-			}, func(err error) {
-				w.log.Error("Could not serve the cluster DNS on this node, retrying", "error", err, "again", networkRetry)
-			})
+	w.parts.Run(ctx, "cluster DNS", func(ctx context.Context) error {
+		return service.Run(ctx, w.answerDNS, func() {
+			w.log.Warn("The Service kube-system/kube-dns does not exist: pods use the DNS servers of the machine until somebody creates it, " +
+				"as `mortise token create` does")
 		})
-	}
-	return clusterDNS, nil
+	})
+	return service.Addresses, nil
+}
+
+// answerDNS answers at the addresses of the cluster's DNS, until ctx ends.
+func (w *networking) answerDNS(ctx context.Context, addresses []netip.Addr) error {
+	return again(ctx, func() error {
+		return dns.Run(ctx, dns.Options{Informers: w.caches, Addresses: addresses, Logger: w.log})
+	}, func(err error) {
+		w.log.Error("Could not serve the cluster DNS on this node, retrying", "error", err, "again", networkRetry)
+	})
 }
 
 // runRoutes keeps routes to the pods of other nodes. It returns the largest size of pods' packets; 0: as the machine has it.

@@ -16,6 +16,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	criclient "k8s.io/cri-client/pkg"
 	"k8s.io/klog/v2"
+	utilexec "k8s.io/utils/exec"
 )
 
 // CallTimeout is the deadline of an ordinary call.
@@ -111,4 +113,23 @@ func (c *Client) CgroupDriver(ctx context.Context, fallback runtimeapi.CgroupDri
 		return fallback, nil
 	}
 	return resp.GetLinux().GetCgroupDriver(), nil
+}
+
+// ErrTimeout is returned by ExecSync for a command that did not end in time.
+var ErrTimeout = errors.New("command timed out")
+
+// ExecSync runs a command in a container and returns what it wrote, and its exit code.
+func (c *Client) ExecSync(ctx context.Context, id string, command []string, timeout time.Duration) ([]byte, int32, error) {
+	stdout, stderr, err := c.Runtime.ExecSync(Quiet(ctx), id, command, timeout)
+	output := append(stdout, stderr...)
+	var exit utilexec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return output, int32(exit.ExitStatus()), nil
+	case errors.Is(err, criclient.ErrCommandTimedOut):
+		return output, 0, ErrTimeout
+	case err != nil:
+		return output, 0, err
+	}
+	return output, 0, nil
 }

@@ -6,6 +6,7 @@
 // [Examine] runs the table of checks, each of which returns findings:
 //
 //	runtime.go      the container runtime answers, its conditions, the driver of its cgroups
+//	dns.go          the cluster DNS of a node that runs
 //	network.go      the CNI configuration and its plug-ins, which are asked by CNI's own verbs
 //	kernel.go       cgroups, namespaces, file systems, settings, programs
 //	attachments.go  leases and results of CNI whose sandbox is no more
@@ -91,6 +92,7 @@ func checks() []struct {
 	}{
 		{"runtime", checkRuntime},
 		{"network", checkNetwork},
+		{"cluster DNS", checkDNS},
 		{"cgroups", checkCgroups},
 		{"kernel", checkKernel},
 		{"settings", checkSettings},

@@ -38,6 +38,10 @@ const (
 type Pods interface {
 	// ActivePods are the pods that run, or are about to, and that nobody ends yet, the oldest first. They must not be changed.
 	ActivePods() []*corev1.Pod
+}
+
+// Containers are the containers of the node.
+type Containers interface {
 	// DeleteDeadContainers removes the containers of pods that are over.
 	DeleteDeadContainers(ctx context.Context) error
 }
@@ -69,12 +73,13 @@ type Shutdown interface {
 
 // Config is what a Manager is made from. All of it is required.
 type Config struct {
-	Pods     Pods
-	Killer   Killer
-	Images   Images
-	Status   Status
-	Shutdown Shutdown
-	Meter    *Meter
+	Pods       Pods
+	Containers Containers
+	Killer     Killer
+	Images     Images
+	Status     Status
+	Shutdown   Shutdown
+	Meter      *Meter
 	// Measure says what there is of everything that can run short.
 	Measure func(ctx context.Context) evict.Observations
 
@@ -161,7 +166,7 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 
 // freeDisk removes everything that nobody uses: dead containers of pods that are over, and images.
 func (m *Manager) freeDisk(ctx context.Context) {
-	if err := m.Pods.DeleteDeadContainers(ctx); err != nil && ctx.Err() == nil {
+	if err := m.Containers.DeleteDeadContainers(ctx); err != nil && ctx.Err() == nil {
 		m.Logger.Warn("Could not remove dead containers", "err", err)
 	}
 	if err := m.Images.DeleteUnused(ctx); err != nil && ctx.Err() == nil {

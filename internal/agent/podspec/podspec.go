@@ -106,3 +106,16 @@ type End struct {
 	Grace           int64  // seconds
 	Disruption      string // the message of the pod's condition DisruptionTarget; empty: the pod has none
 }
+
+// Streams says which streams of a process a client wants.
+type Streams struct {
+	Stdin, Stdout, Stderr, TTY bool
+}
+
+// Grace is how long the pod's containers have when nobody has said otherwise.
+func Grace(pod *corev1.Pod) int64 {
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		return *s
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds
+}

@@ -62,7 +62,7 @@ func (f *fleet) comes(obj any, shared *pool) {
 	f.nodes.set(n.name, n)
 	f.claim(n.name)
 	f.due.Add(n.name)
-	for _, pod := range f.podsOf(n) {
+	for _, pod := range f.pods.on(n.name) {
 		f.podQueue.Add(cache.MetaObjectToName(pod))
 	}
 }

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
@@ -53,7 +55,7 @@ func (f *fleet) handler() cache.ResourceEventHandler {
 
 // claim notes the addresses and the room that pods have from before a restart: on one node, or, if none is named, on all.
 func (f *fleet) claim(node string) {
-	for _, pod := range f.allPods() {
+	for _, pod := range f.pods.all() {
 		n := f.nodes.get(pod.Spec.NodeName)
 		if n == nil || node != "" && n.name != node || over(pod) || pod.Status.StartTime == nil {
 			continue
@@ -65,28 +67,42 @@ func (f *fleet) claim(node string) {
 	}
 }
 
-// allPods returns all pods of the cluster, which are shared and read-only.
-func (f *fleet) allPods() []*corev1.Pod {
-	all, err := f.pods.List(labels.Everything())
+// podCache is what the informer knows of the cluster's pods, which are shared and read-only.
+type podCache struct {
+	listers.PodLister
+	index cache.Indexer
+}
+
+// byNode is the index of pods by the name of their node.
+const byNode = "node"
+
+// newPodCache returns the cache of an informer that is not started yet.
+func newPodCache(informer coreinformers.PodInformer) (podCache, error) {
+	c := podCache{informer.Lister(), informer.Informer().GetIndexer()}
+	err := informer.Informer().AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) {
+		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+			return []string{pod.Spec.NodeName}, nil
+		}
+		return nil, nil
+	}})
+	if err != nil {
+		return c, fmt.Errorf("index pods: %w", err)
+	}
+	return c, nil
+}
+
+// all returns all pods of the cluster.
+func (c podCache) all() []*corev1.Pod {
+	all, err := c.List(labels.Everything())
 	if err != nil { // a lister over a cache has no way to fail
 		panic("list pods from memory: " + err.Error())
 	}
 	return all
 }
 
-// byNode is the index of pods by the name of their node.
-const byNode = "node"
-
-func indexByNode(obj any) ([]string, error) {
-	if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
-		return []string{pod.Spec.NodeName}, nil
-	}
-	return nil, nil
-}
-
-// podsOf returns the pods that are bound to a node, which are shared and read-only.
-func (f *fleet) podsOf(n *node) []*corev1.Pod {
-	all, err := f.podIndex.ByIndex(byNode, n.name)
+// on returns the pods that are bound to a node.
+func (c podCache) on(node string) []*corev1.Pod {
+	all, err := c.index.ByIndex(byNode, node)
 	if err != nil { // only an index that is not there fails
 		panic("list pods of a node from memory: " + err.Error())
 	}

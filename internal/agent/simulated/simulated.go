@@ -52,7 +52,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/kubernetes"
-	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -119,8 +118,7 @@ type fleet struct {
 	nodes     nodes
 	own       int           // nodes of the groups
 	addresses nodeAddresses // of guests
-	pods      listers.PodLister
-	podIndex  cache.Indexer
+	pods      podCache
 	podQueue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	due       workqueue.TypedRateLimitingInterface[string] // names of nodes
 	followers
@@ -268,10 +266,10 @@ func newFleet(o Options) (*fleet, error) {
 // run registers the nodes, then serves their pods.
 func (f *fleet) run(ctx context.Context) error {
 	informer := f.podsFollowed().Core().V1().Pods()
-	if err := informer.Informer().AddIndexers(cache.Indexers{byNode: indexByNode}); err != nil {
-		return fmt.Errorf("watch pods: %w", err)
+	var err error
+	if f.pods, err = newPodCache(informer); err != nil {
+		return err
 	}
-	f.pods, f.podIndex = informer.Lister(), informer.Informer().GetIndexer()
 	f.podQueue = workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, 10*time.Second),
 		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Clock: f.clock})

@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
@@ -326,7 +325,7 @@ func TestLogs(t *testing.T) {
 		if err := v.ContainerLogs(t.Context(), target, &corev1.PodLogOptions{Previous: true}, &b, nil); err == nil || err.Error() != `previous terminated container "c" in pod "p" not found` {
 			t.Errorf("previous: %v", err)
 		}
-		if _, err := v.Exec(t.Context(), target, nil, agent.Streams{}); err == nil {
+		if _, err := v.Exec(t.Context(), target, nil, podspec.Streams{}); err == nil {
 			t.Error("exec in a simulated pod")
 		}
 	})

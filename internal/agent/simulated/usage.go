@@ -136,11 +136,12 @@ func (m *meters) usedBefore() uint64 {
 	return m.ended
 }
 
-// containers returns what a node's running containers use, in the order of their names.
-func (f *fleet) containers(n *node) []stats.Container {
+// containers returns what the node's running containers use, in the order of their names.
+func (v view) containers() []stats.Container {
+	f, n := v.f, v.n
 	now := f.clock.Now()
 	var out []stats.Container
-	for _, pod := range f.podsOf(n) {
+	for _, pod := range f.pods.on(n.name) {
 		u := usageOf(pod, f.phases(n))
 		for name, s := range statuses(pod) {
 			if s.State.Running == nil {
@@ -161,13 +162,15 @@ func (f *fleet) containers(n *node) []stats.Container {
 	return out
 }
 
-// host returns what a node uses: what its containers use and have used, and a little itself.
-func (f *fleet) host(n *node) stats.Host {
+// Host returns what the node uses: what its containers use and have used, and a little itself. Package server asks for it where no
+// machine is measured.
+func (v view) Host() stats.Host {
+	f, n := v.f, v.n
 	now := f.clock.Now()
 	out := stats.Host{
 		Booted: f.started, CPUNanoseconds: uint64(max(now.Sub(f.started), 0)) / 1000 * nodeMilliCPU, MemoryBytes: nodeMemory,
 	}
-	for _, c := range f.containers(n) {
+	for _, c := range v.containers() {
 		out.CPUNanoseconds += c.CPUNanoseconds
 		out.MemoryBytes += c.MemoryBytes
 	}

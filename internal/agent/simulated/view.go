@@ -34,7 +34,7 @@ func (v view) Name() string { return v.n.name }
 // Pods implements agent.Node.
 func (v view) Pods() []*corev1.Pod {
 	var out []*corev1.Pod
-	for _, pod := range v.f.podsOf(v.n) {
+	for _, pod := range v.f.pods.on(v.n.name) {
 		out = append(out, pod.DeepCopy())
 	}
 	return out
@@ -107,12 +107,12 @@ func nothing(t podspec.Target, what string) error {
 }
 
 // Exec implements agent.Node.
-func (v view) Exec(_ context.Context, t podspec.Target, _ []string, _ agent.Streams) (*url.URL, error) {
+func (v view) Exec(_ context.Context, t podspec.Target, _ []string, _ podspec.Streams) (*url.URL, error) {
 	return nil, nothing(t, "container to run a command in")
 }
 
 // Attach implements agent.Node.
-func (v view) Attach(_ context.Context, t podspec.Target, _ agent.Streams) (*url.URL, error) {
+func (v view) Attach(_ context.Context, t podspec.Target, _ podspec.Streams) (*url.URL, error) {
 	return nil, nothing(t, "process to attach to")
 }
 
@@ -128,11 +128,8 @@ func (v view) Run(_ context.Context, t podspec.Target, _ []string, _ time.Durati
 
 // Stats implements agent.Node: containers use what is declared of them, and what does not run uses nothing.
 func (v view) Stats(context.Context, stats.Options) (*stats.Usage, error) {
-	return &stats.Usage{Time: v.f.clock.Now(), Containers: v.f.containers(v.n)}, nil
+	return &stats.Usage{Time: v.f.clock.Now(), Containers: v.containers()}, nil
 }
-
-// Host is what the node uses; package server asks for it where no machine is measured.
-func (v view) Host() stats.Host { return v.f.host(v.n) }
 
 // followers wait for a pod's containers to end.
 type followers struct {

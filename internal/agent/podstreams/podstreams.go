@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+// Package podstreams serves what clients ask of containers: their logs, exec, attach and port-forward. Streams are the runtime's own: the
+// package prepares them, and says where the runtime serves them.
+package podstreams
 
 import (
 	"context"
@@ -10,42 +12,48 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-client/pkg/logs"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
-	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-var _ Node = (*node)(nil)
-
-// Name implements Node.
-func (n *node) Name() string { return n.NodeName }
-
-// find returns the pod that a target names.
-func (n *node) find(t podspec.Target) (*corev1.Pod, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, w := range n.workers {
-		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod && (t.UID == "" || t.UID == p.UID || n.static.IsMirror(p, t.UID)) {
-			return p, nil
-		}
-	}
-	return nil, apierrors.NewNotFound(corev1.Resource("pods"), t.Pod)
+// Pods are the pods of the node.
+type Pods interface {
+	// FindPod is the pod that a target names. The error is an API status error.
+	FindPod(target podspec.Target) (*corev1.Pod, error)
+	// Status is the newest status that the node has made of the pod; nil: none. It must not be changed.
+	Status(pod types.UID) *corev1.PodStatus
 }
 
+// Config is what a Server is made from. All of it is required.
+type Config struct {
+	Runtime *cri.Client
+	Pods    Pods
+	Logs    runconfig.Node // where they are
+	Clock   clock.PassiveClock
+}
+
+// Server serves clients of containers. It keeps nothing but its configuration.
+type Server struct{ Config }
+
+// New makes the server.
+func New(c Config) *Server { return &Server{c} }
+
 // instance returns the newest instance of the target's container, or the one before it.
-func (n *node) instance(ctx context.Context, t podspec.Target, previous bool) (*corev1.Pod, *podstate.Container, error) {
-	pod, err := n.find(t)
+func (s *Server) instance(ctx context.Context, t podspec.Target, previous bool) (*corev1.Pod, *podstate.Container, error) {
+	pod, err := s.Pods.FindPod(t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -55,7 +63,7 @@ func (n *node) instance(ctx context.Context, t podspec.Target, previous bool) (*
 	if podspec.Container(pod, t.Container) == nil {
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", t.Container, t.Pod))
 	}
-	state, err := n.cri.Observe(ctx, pod.UID)
+	state, err := s.Runtime.Observe(ctx, pod.UID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -67,7 +75,7 @@ func (n *node) instance(ctx context.Context, t podspec.Target, previous bool) (*
 	}
 	if previous {
 		// A container that waits to be started again: its last instance is the previous one.
-		if len(found) == 1 && found[0].State == podstate.Exited && n.waits(pod, t.Container) {
+		if len(found) == 1 && found[0].State == podstate.Exited && s.waits(pod, t.Container) {
 			return pod, found[0], nil
 		}
 		if len(found) < 2 {
@@ -77,15 +85,13 @@ func (n *node) instance(ctx context.Context, t podspec.Target, previous bool) (*
 	}
 	if len(found) == 0 {
 		reason := "ContainerCreating"
-		n.mu.Lock()
-		if w := n.workers[pod.UID]; w != nil && w.status != nil {
-			for _, s := range slices.Concat(w.status.InitContainerStatuses, w.status.ContainerStatuses, w.status.EphemeralContainerStatuses) {
-				if s.Name == t.Container && s.State.Waiting != nil && s.State.Waiting.Reason != "" {
-					reason = s.State.Waiting.Reason
+		if status := s.Pods.Status(pod.UID); status != nil {
+			for _, c := range slices.Concat(status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses) {
+				if c.Name == t.Container && c.State.Waiting != nil && c.State.Waiting.Reason != "" {
+					reason = c.State.Waiting.Reason
 				}
 			}
 		}
-		n.mu.Unlock()
 		text := "waiting to start: " + reason
 		if reason == "ErrImagePull" || reason == "ImagePullBackOff" {
 			text = "waiting to start: trying and failing to pull image"
@@ -95,22 +101,19 @@ func (n *node) instance(ctx context.Context, t podspec.Target, previous bool) (*
 	return pod, found[0], nil
 }
 
-func (n *node) waits(pod *corev1.Pod, name string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	w := n.workers[pod.UID]
-	if w == nil || w.status == nil {
-		return false
-	}
-	return slices.ContainsFunc(w.status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == name && s.State.Waiting != nil })
+func (s *Server) waits(pod *corev1.Pod, name string) bool {
+	status := s.Pods.Status(pod.UID)
+	return status != nil && slices.ContainsFunc(status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.Name == name && c.State.Waiting != nil
+	})
 }
 
-// ContainerLogs implements Node.
-func (n *node) ContainerLogs(ctx context.Context, t podspec.Target, options *corev1.PodLogOptions, stdout, stderr io.Writer) error {
+// ContainerLogs writes the log of a container to the writers.
+func (s *Server) ContainerLogs(ctx context.Context, t podspec.Target, options *corev1.PodLogOptions, stdout, stderr io.Writer) error {
 	if t.Container == "" {
 		t.Container = options.Container
 	}
-	pod, c, err := n.instance(ctx, t, options.Previous)
+	pod, c, err := s.instance(ctx, t, options.Previous)
 	if err != nil {
 		return err
 	}
@@ -121,7 +124,7 @@ func (n *node) ContainerLogs(ctx context.Context, t podspec.Target, options *cor
 	}
 	switch {
 	case options.SinceSeconds != nil:
-		o.Since = n.Clock.Now().Add(-time.Duration(*options.SinceSeconds) * time.Second)
+		o.Since = s.Clock.Now().Add(-time.Duration(*options.SinceSeconds) * time.Second)
 	case options.SinceTime != nil:
 		o.Since = options.SinceTime.Time
 	}
@@ -131,20 +134,20 @@ func (n *node) ContainerLogs(ctx context.Context, t podspec.Target, options *cor
 	if stderr == nil {
 		stderr = io.Discard
 	}
-	if !n.ownLog(pod, c) {
+	if !s.Logs.OwnLog(pod, c.Name, c.LogPath) {
 		return fmt.Errorf("read log of container %s: the runtime has it outside of the container's log directory", c.Name)
 	}
 	if info, err := os.Lstat(c.LogPath); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("read log of container %s: %w", c.Name, safepath.ErrNotRegular)
 	}
-	if err := logs.ReadLogs(cri.Quiet(ctx), c.LogPath, c.ID, o, n.cri.Runtime, stdout, stderr); err != nil {
+	if err := logs.ReadLogs(cri.Quiet(ctx), c.LogPath, c.ID, o, s.Runtime.Runtime, stdout, stderr); err != nil {
 		return fmt.Errorf("read log of container %s: %w", c.Name, err)
 	}
 	return nil
 }
 
-func (n *node) runningID(ctx context.Context, t podspec.Target) (string, error) {
-	_, c, err := n.instance(ctx, t, false)
+func (s *Server) runningID(ctx context.Context, t podspec.Target) (string, error) {
+	_, c, err := s.instance(ctx, t, false)
 	if err != nil {
 		return "", err
 	}
@@ -152,16 +155,6 @@ func (n *node) runningID(ctx context.Context, t podspec.Target) (string, error) 
 		return "", apierrors.NewBadRequest(fmt.Sprintf("cannot exec into a container in a completed pod; current phase is %s", c.State))
 	}
 	return c.ID, nil
-}
-
-// ownLog says whether the path that the runtime gives for a container's log is below the directory that the node made for it. The node
-// reads it as root, and every user who may read the pod's logs gets it.
-func (n *node) ownLog(pod *corev1.Pod, c *podstate.Container) bool {
-	if !filepath.IsLocal(c.Name) {
-		return false
-	}
-	rest, err := filepath.Rel(filepath.Join(n.config.PodLogDir(pod), c.Name), c.LogPath)
-	return err == nil && rest != "." && filepath.IsLocal(rest)
 }
 
 // ownStream is the address at which the runtime serves a stream. It is one of this machine: the node sends what its client sends to no
@@ -192,14 +185,14 @@ func ownHost(host string) bool {
 	})
 }
 
-// Exec implements Node.
-func (n *node) Exec(ctx context.Context, t podspec.Target, command []string, s Streams) (*url.URL, error) {
-	id, err := n.runningID(ctx, t)
+// Exec prepares a command in a container, and returns where the runtime serves its streams.
+func (s *Server) Exec(ctx context.Context, t podspec.Target, command []string, o podspec.Streams) (*url.URL, error) {
+	id, err := s.runningID(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := n.cri.Runtime.Exec(cri.Quiet(ctx), &runtimeapi.ExecRequest{
-		ContainerId: id, Cmd: command, Tty: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr && !s.TTY,
+	resp, err := s.Runtime.Runtime.Exec(cri.Quiet(ctx), &runtimeapi.ExecRequest{
+		ContainerId: id, Cmd: command, Tty: o.TTY, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr && !o.TTY,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("prepare exec: %w", err)
@@ -207,14 +200,14 @@ func (n *node) Exec(ctx context.Context, t podspec.Target, command []string, s S
 	return ownStream(resp.Url)
 }
 
-// Attach implements Node.
-func (n *node) Attach(ctx context.Context, t podspec.Target, s Streams) (*url.URL, error) {
-	id, err := n.runningID(ctx, t)
+// Attach is Exec for the container's main process.
+func (s *Server) Attach(ctx context.Context, t podspec.Target, o podspec.Streams) (*url.URL, error) {
+	id, err := s.runningID(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := n.cri.Runtime.Attach(cri.Quiet(ctx), &runtimeapi.AttachRequest{
-		ContainerId: id, Tty: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr && !s.TTY,
+	resp, err := s.Runtime.Runtime.Attach(cri.Quiet(ctx), &runtimeapi.AttachRequest{
+		ContainerId: id, Tty: o.TTY, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr && !o.TTY,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("prepare attach: %w", err)
@@ -222,13 +215,13 @@ func (n *node) Attach(ctx context.Context, t podspec.Target, s Streams) (*url.UR
 	return ownStream(resp.Url)
 }
 
-// PortForward implements Node.
-func (n *node) PortForward(ctx context.Context, t podspec.Target, ports []int32) (*url.URL, error) {
-	pod, err := n.find(t)
+// PortForward prepares forwarding to ports of a pod.
+func (s *Server) PortForward(ctx context.Context, t podspec.Target, ports []int32) (*url.URL, error) {
+	pod, err := s.Pods.FindPod(t)
 	if err != nil {
 		return nil, err
 	}
-	state, err := n.cri.Observe(ctx, pod.UID)
+	state, err := s.Runtime.Observe(ctx, pod.UID)
 	if err != nil {
 		return nil, err
 	}
@@ -236,23 +229,18 @@ func (n *node) PortForward(ctx context.Context, t podspec.Target, ports []int32)
 	if sandbox == nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s is not running", t.Pod))
 	}
-	resp, err := n.cri.Runtime.PortForward(cri.Quiet(ctx), &runtimeapi.PortForwardRequest{PodSandboxId: sandbox.ID, Port: ports})
+	resp, err := s.Runtime.Runtime.PortForward(cri.Quiet(ctx), &runtimeapi.PortForwardRequest{PodSandboxId: sandbox.ID, Port: ports})
 	if err != nil {
 		return nil, fmt.Errorf("prepare port-forward: %w", err)
 	}
 	return ownStream(resp.Url)
 }
 
-// Run implements Node.
-func (n *node) Run(ctx context.Context, t podspec.Target, command []string, timeout time.Duration) ([]byte, int32, error) {
-	id, err := n.runningID(ctx, t)
+// Run runs a command in a container to its end.
+func (s *Server) Run(ctx context.Context, t podspec.Target, command []string, timeout time.Duration) ([]byte, int32, error) {
+	id, err := s.runningID(ctx, t)
 	if err != nil {
 		return nil, 0, err
 	}
-	return n.execSync(ctx, id, command, timeout)
-}
-
-// Stats implements Node.
-func (n *node) Stats(ctx context.Context, o stats.Options) (*stats.Usage, error) {
-	return n.stats.Stats(ctx, o)
+	return s.Runtime.ExecSync(ctx, id, command, timeout)
 }
