@@ -87,7 +87,7 @@ type Options struct {
 	Clock clock.WithTicker
 }
 
-// Aggregator is one server's. It may be used by many goroutines at once.
+// Aggregator has the registrations of one server. It is safe for concurrent use.
 type Aggregator struct {
 	o       Options
 	paths   atomic.Pointer[map[string]*Service] // by GROUP/VERSION; "" is the legacy group. Nil: none

@@ -103,7 +103,7 @@ type Objects interface {
 	Get(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error)
 }
 
-// Authenticators are a server's. The methods may be called by many goroutines.
+// Authenticators are the authenticators of a server. They are safe for concurrent use.
 type Authenticators struct {
 	audiences []string
 	accounts  *Accounts // nil: there is no key

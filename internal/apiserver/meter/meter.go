@@ -23,7 +23,7 @@ import (
 // Component is the value of the label component for resources.
 const Component = "apiserver"
 
-// Meter is all metrics of a server. Its methods may be called by many goroutines.
+// Meter has all metrics of a server. It is safe for concurrent use.
 type Meter struct {
 	libraries prometheus.Gatherer // nil: there are none
 

@@ -15,7 +15,7 @@
 //
 // # Concurrency
 //
-// All of it may be used by many goroutines. Objects that it returns are shared and read-only.
+// Everything is safe for concurrent use. Returned objects are shared and read-only.
 package registry
 
 import (

@@ -16,7 +16,7 @@
 //
 // # Concurrency
 //
-// All methods may be called by many goroutines. [Learner.Run] owns the workers and ends them.
+// All methods are safe for concurrent use. [Learner.Run] owns the workers and ends them.
 package learn
 
 import (
