@@ -229,7 +229,7 @@ func administrator(who user.Info) bool {
 	return false
 }
 
-// inflight are the most requests that were under way at once in the last second.
+// inflight returns the maximum number of concurrent requests in the last second.
 func (s *Server) inflight() (reads, writes int64) {
 	if s.flow != nil {
 		return s.flow.Peaks(time.Now())

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Spending is the time that one request has spent on calls out to extensions. What several calls took at once counts once.
-// Worked example: a mutating webhook takes 300 ms, then two validating ones at once 100 ms and 500 ms: 800 ms are spent.
+// Spending is the time that one request has spent on calls out to extensions. Concurrent calls count once. Worked example:
+// a mutating webhook takes 300 ms, then two concurrent validating ones take 100 ms and 500 ms: 800 ms are spent.
 type Spending struct {
 	mu    sync.Mutex
 	spent time.Duration // total time with a call in flight, up to the last change of their number

@@ -50,7 +50,7 @@ const (
 	tries     = 5                // of each batch
 	factor    = 1.5              // from one wait to the next
 	jitter    = 0.2              // of the first wait
-	inFlight  = 32               // batches that are on their way at once
+	inFlight  = 32               // maximum of concurrent batches
 	flushWait = 30 * time.Second // what is still on its way when the server ends may take so long
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// snapshotPage is how many objects are read at once.
+// snapshotPage is the number of objects in one read.
 const snapshotPage = 1000
 
 // Snapshot is the store at one revision.

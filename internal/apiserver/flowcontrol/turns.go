@@ -19,7 +19,7 @@ import (
 // because its client is slow to read, Turns takes the turn away, so that slow clients do not delay others; a slow client is
 // exempt from then on.
 type Turns struct {
-	n    int  // turns at once
+	n    int  // maximum of concurrent turns
 	long bool // its requests compute for milliseconds
 
 	mu      sync.Mutex

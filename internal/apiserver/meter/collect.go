@@ -14,7 +14,7 @@ import (
 // Sources are read when metrics are collected. A nil function has no metrics.
 type Sources struct {
 	Version version.Info
-	// Inflight are the most requests that were under way at once in the last second.
+	// Inflight returns the maximum number of concurrent requests in the last second.
 	Inflight func() (reads, writes int64)
 	// Objects counts what is stored of each resource.
 	Objects func(tell func(r schema.GroupResource, n int64))

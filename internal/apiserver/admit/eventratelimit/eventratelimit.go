@@ -32,7 +32,7 @@ type Configuration struct {
 	Limits []Limit `json:"limits"`
 }
 
-// Limit bounds the events of one Type. QPS are let through for good, Burst at once.
+// Limit bounds the events of one Type: QPS on average, and Burst in one moment.
 type Limit struct {
 	Type  Type  `json:"type"`
 	QPS   int32 `json:"qps"`
