@@ -65,7 +65,7 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 	if _, err := n.cri.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
 		return failed(err.Error())
 	}
-	w.together = effective(pod)
+	w.resizer.Started(pod)
 	return again
 }
 
@@ -159,7 +159,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 	if err != nil {
 		return fail(retryLate, "CreateContainerError", cri.Message(err))
 	}
-	w.given(pod, id, c)
+	w.resizer.Given(pod, id, c)
 	n.containerEvent(pod, c, corev1.EventTypeNormal, "Created", "Container created")
 	if err := n.cri.Runtime.StartContainer(cri.Quiet(ctx), id); err != nil {
 		return fail(retryLate, "RunContainerError", cri.Message(err))

@@ -29,11 +29,11 @@ func (a *api) Name() string { return a.node.NodeName }
 func (a *api) Pods() []*corev1.Pod { return a.node.shownPods() }
 
 // shownPods are the pods with the newest status that the node has made of each. They belong to the caller.
-func (n *node) shownPods() []*corev1.Pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (t *podTable) shownPods() []*corev1.Pod {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var out []*corev1.Pod
-	for _, w := range n.workers {
+	for _, w := range t.workers {
 		if w.spec == nil || w.gone {
 			continue
 		}
@@ -59,10 +59,10 @@ func (n *node) FindPod(t podspec.Target) (*corev1.Pod, error) {
 }
 
 // Status is the newest status that the node has made of the pod; nil: none. It must not be changed.
-func (n *node) Status(pod types.UID) *corev1.PodStatus {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if w := n.workers[pod]; w != nil {
+func (t *podTable) Status(pod types.UID) *corev1.PodStatus {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.workers[pod]; w != nil {
 		return w.status
 	}
 	return nil

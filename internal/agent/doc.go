@@ -25,6 +25,7 @@
 //	images       pulls, credentials and the collection of images (packages pullmanager, imagegc)
 //	eviction     what runs short, and which pod is evicted for it (package evict)
 //	podadmission which pods the node refuses
+//	podresize    giving running pods other resources
 //	podkiller    stopping pods and containers (package containerhooks: postStart and preStop)
 //	podgc        what pods that are no more have left behind
 //	podstreams   logs, exec and the like, for the node's API

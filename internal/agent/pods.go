@@ -5,21 +5,39 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
+// podTable is the node's pods, each with its worker.
+type podTable struct {
+	clock  clock.WithTicker
+	logger *slog.Logger
+
+	mu      sync.Mutex // guards also what the workers say that it does
+	workers map[types.UID]*worker
+	synced  bool          // the pods that the API server has for the node are known
+	killed  chan struct{} // closed when a pod that the node ends has ended, and made anew
+}
+
+func newPodTable(c clock.WithTicker, logger *slog.Logger) *podTable {
+	return &podTable{clock: c, logger: logger, workers: map[types.UID]*worker{}, killed: make(chan struct{})}
+}
+
 // AdmittedPods are the pods that run or are about to.
-func (n *node) AdmittedPods() []*corev1.Pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (t *podTable) AdmittedPods() []*corev1.Pod {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var out []*corev1.Pod
-	for _, w := range n.workers {
+	for _, w := range t.workers {
 		if w.counted && w.spec != nil && !w.gone {
 			out = append(out, w.spec)
 		}
@@ -28,11 +46,11 @@ func (n *node) AdmittedPods() []*corev1.Pod {
 }
 
 // ActivePods are the pods that run, or are about to, and that nobody ends yet, the oldest first.
-func (n *node) ActivePods() []*corev1.Pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (t *podTable) ActivePods() []*corev1.Pod {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var out []*corev1.Pod
-	for _, w := range n.workers {
+	for _, w := range t.workers {
 		if w.counted && w.spec != nil && !w.gone && w.evicted == nil && w.spec.DeletionTimestamp == nil {
 			out = append(out, w.spec)
 		}
@@ -42,21 +60,21 @@ func (n *node) ActivePods() []*corev1.Pod {
 }
 
 // Spec is a pod's newest definition; nil: the node has no such pod.
-func (n *node) Spec(uid types.UID) *corev1.Pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if w := n.workers[uid]; w != nil {
+func (t *podTable) Spec(uid types.UID) *corev1.Pod {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.workers[uid]; w != nil {
 		return w.spec
 	}
 	return nil
 }
 
 // StaticPods are the static pods that have a worker.
-func (n *node) StaticPods() []*corev1.Pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (t *podTable) StaticPods() []*corev1.Pod {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var out []*corev1.Pod
-	for _, w := range n.workers {
+	for _, w := range t.workers {
 		if w.spec != nil && podspec.IsStatic(w.spec) {
 			out = append(out, w.spec)
 		}
@@ -65,20 +83,20 @@ func (n *node) StaticPods() []*corev1.Pod {
 }
 
 // CountPod takes the pod's requests from the node, until the pod has ended.
-func (n *node) CountPod(uid types.UID) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if w := n.workers[uid]; w != nil {
+func (t *podTable) CountPod(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.workers[uid]; w != nil {
 		w.counted = true
 	}
 }
 
 // CountedPods are the pods whose requests are taken from the node.
-func (n *node) CountedPods() []*corev1.Pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (t *podTable) CountedPods() []*corev1.Pod {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var out []*corev1.Pod
-	for _, w := range n.workers {
+	for _, w := range t.workers {
 		if w.counted && w.spec != nil {
 			out = append(out, w.spec)
 		}
@@ -99,11 +117,11 @@ func (n *node) Known() (pods map[types.UID]bool, all bool) {
 }
 
 // Over says of each pod with a worker whether it has ended for good.
-func (n *node) Over() map[types.UID]bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (t *podTable) Over() map[types.UID]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	over := map[types.UID]bool{}
-	for uid, w := range n.workers {
+	for uid, w := range t.workers {
 		over[uid] = w.status != nil && !w.counted && (w.status.Phase == corev1.PodSucceeded || w.status.Phase == corev1.PodFailed)
 	}
 	return over
@@ -128,20 +146,20 @@ func (n *node) Relisted(pod types.UID, sum uint64) bool {
 }
 
 // Synced reports whether the pods that the API server has for the node are known.
-func (n *node) Synced() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.synced
+func (t *podTable) Synced() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.synced
 }
 
 // sourcesRead reports whether all sources of pods have spoken: only then is a pod that nobody knows an orphan.
 func (n *node) sourcesRead() bool { return n.Synced() && n.static.SourcesRead() }
 
 // WakeNamed wakes the workers of the name.
-func (n *node) WakeNamed(name types.NamespacedName) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, w := range n.workers {
+func (t *podTable) WakeNamed(name types.NamespacedName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range t.workers {
 		if w.spec != nil && podspec.Name(w.spec) == name {
 			w.wake()
 		}
@@ -149,10 +167,10 @@ func (n *node) WakeNamed(name types.NamespacedName) {
 }
 
 // nameTaken says whether another pod of the name has not ended yet: the one before a static pod's manifest was changed.
-func (n *node) nameTaken(w *worker, pod *corev1.Pod) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, other := range n.workers {
+func (t *podTable) nameTaken(w *worker, pod *corev1.Pod) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, other := range t.workers {
 		if other != w && other.spec != nil && other.gone && podspec.Name(other.spec) == podspec.Name(pod) {
 			return true
 		}
@@ -167,16 +185,16 @@ type verdict struct {
 }
 
 // KillPod makes the pod's worker end it, unless it is ended already.
-func (n *node) KillPod(uid types.UID, end podspec.End) {
-	n.mu.Lock()
-	w := n.workers[uid]
+func (t *podTable) KillPod(uid types.UID, end podspec.End) {
+	t.mu.Lock()
+	w := t.workers[uid]
 	if w == nil || w.evicted != nil {
-		n.mu.Unlock()
+		t.mu.Unlock()
 		return
 	}
-	w.evicted = &verdict{end, n.Clock.Now()}
+	w.evicted = &verdict{end, t.clock.Now()}
 	cancel := w.cancel
-	n.mu.Unlock()
+	t.mu.Unlock()
 	if cancel != nil {
 		cancel() // what is being done for it is moot
 	}
@@ -184,11 +202,11 @@ func (n *node) KillPod(uid types.UID, end podspec.End) {
 }
 
 // Killing reports whether a pod that was killed within the time is still there.
-func (n *node) Killing(within time.Duration) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, w := range n.workers {
-		if w.evicted != nil && w.counted && !w.gone && n.Clock.Since(w.evicted.at) < within {
+func (t *podTable) Killing(within time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range t.workers {
+		if w.evicted != nil && w.counted && !w.gone && t.clock.Since(w.evicted.at) < within {
 			return true
 		}
 	}
@@ -196,50 +214,50 @@ func (n *node) Killing(within time.Duration) bool {
 }
 
 // Alive reports whether the pod has not ended yet.
-func (n *node) Alive(uid types.UID) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	w := n.workers[uid]
+func (t *podTable) Alive(uid types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := t.workers[uid]
 	return w != nil && w.counted
 }
 
 // AwaitEnd waits until the pods have ended, for no longer than the longest grace of them and half of it again, or ten seconds.
-func (n *node) AwaitEnd(ctx context.Context, pods []*corev1.Pod) error {
+func (t *podTable) AwaitEnd(ctx context.Context, pods []*corev1.Pod) error {
 	most := 10 * time.Second
 	for _, pod := range pods {
 		most = max(most, time.Duration(podspec.Grace(pod))*time.Second*3/2)
 	}
-	timer := n.Clock.NewTimer(most)
+	timer := t.clock.NewTimer(most)
 	defer timer.Stop()
 	for {
-		eased := n.Killed()
-		if !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return n.Alive(pod.UID) }) {
+		next := t.Killed()
+		if !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return t.Alive(pod.UID) }) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-timer.C():
-			n.Logger.Warn("preempted pods have not ended in time", "pods", len(pods))
+			t.logger.Warn("preempted pods have not ended in time", "pods", len(pods))
 			return nil
-		case <-eased:
+		case <-next:
 		}
 	}
 }
 
 // ease says that a pod that the node ends has ended.
-func (n *node) ease() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	close(n.eased)
-	n.eased = make(chan struct{})
+func (t *podTable) ease() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	close(t.killed)
+	t.killed = make(chan struct{})
 }
 
 // Killed is closed with the next such end.
-func (n *node) Killed() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.eased
+func (t *podTable) Killed() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.killed
 }
 
 // reference is the node, for events.

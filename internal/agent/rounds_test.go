@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
@@ -97,7 +96,8 @@ func TestOwnStatusWakesNobody(t *testing.T) {
 		old.UID, old.ResourceVersion = "uid", "5"
 		old.Status.Conditions = []corev1.PodCondition{theirs}
 		w := &worker{uid: old.UID, wakes: make(chan struct{}, 1), spec: old, status: &made}
-		n := &node{workers: map[types.UID]*worker{old.UID: w}}
+		n := &node{podTable: newPodTable(nil, nil)}
+		n.workers[old.UID] = w
 		w.n = n
 		pod := old.DeepCopy()
 		pod.ResourceVersion = "6"

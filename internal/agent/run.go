@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -44,6 +43,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 	"github.com/mortise-dev/mortise/internal/agent/podgc"
 	"github.com/mortise-dev/mortise/internal/agent/podkiller"
+	"github.com/mortise-dev/mortise/internal/agent/podresize"
 	"github.com/mortise-dev/mortise/internal/agent/podstreams"
 	"github.com/mortise-dev/mortise/internal/agent/probe"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
@@ -80,6 +80,7 @@ type node struct {
 	nodeStatus *nodestatus.Manager
 	eviction   *eviction.Manager
 	admission  *podadmission.Manager
+	resizes    *podresize.Manager
 	shutdown   *shutdown.Manager
 	static     *static.Manager
 	cgroups    *cgroups.Manager
@@ -89,12 +90,9 @@ type node struct {
 
 	port int32 // of the node's API
 
-	mu      sync.Mutex
-	workers map[types.UID]*worker
+	*podTable
 	running sync.WaitGroup  // of workers
 	ctx     context.Context // of workers
-	synced  bool            // the pods of this node are all known
-	eased   chan struct{}   // closed when a pod that the node ends has ended, and made anew
 }
 
 // part is one of the things that a node does at the same time.
@@ -121,7 +119,7 @@ func Run(ctx context.Context, options Options) error {
 	n := &node{
 		Options: o, client: o.Client, cri: dialed,
 		containerBackoff: backoff.New(o.restartPeriod()),
-		workers:          map[types.UID]*worker{}, eased: make(chan struct{}),
+		podTable:         newPodTable(o.Clock, o.Logger),
 	}
 	if err := n.prepare(ctx); err != nil {
 		return err
@@ -208,7 +206,7 @@ func Run(ctx context.Context, options Options) error {
 
 // makeRooms makes the rooms that a node consists of, each from those before it.
 func (n *node) makeRooms(ctx context.Context) (err error) {
-	n.objects = objectcache.New(n.client, n.NodeName, n.wakeUsers)
+	n.objects = objectcache.New(n.client, n.NodeName, n.wakeAll)
 	n.volumes.Sources = n.objects
 	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {
 		n.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
@@ -267,6 +265,9 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 	n.admission = podadmission.New(podadmission.Config{
 		Pods: n, Node: n.nodeStatus, Killer: n, Shutdown: n.shutdown, Eviction: n.eviction, Sysctls: n.settings.sysctls,
 		AppArmor: hardware.AppArmor(), Features: kubeletconfig.Features(n.Kubelet), Events: n.recorder, Metrics: n.Metrics.admission,
+	})
+	n.resizes = podresize.New(podresize.Config{
+		Runtime: n.cri, Cgroups: n.cgroups, Node: n.nodeStatus, Admission: n.admission, Limits: n.config, Events: n.recorder,
 	})
 	return nil
 }

@@ -76,7 +76,7 @@ func TestStatusIsUpdatedOrPatched(t *testing.T) {
 			}
 			return true, at("8", nil), nil
 		})
-		w := &worker{n: &node{Options: Options{Client: client}, client: client}, spec: c.api, made: c.made}
+		w := &worker{n: &node{Options: Options{Client: client}, client: client, podTable: newPodTable(nil, nil)}, spec: c.api, made: c.made}
 		made, err := w.sendStatus(t.Context(), c.api, base, status)
 		if err != nil || made.ResourceVersion != "8" {
 			t.Errorf("%s: %v, %v", name, made, err)

@@ -20,7 +20,7 @@ func TestPodIsReplacedUnnoticed(t *testing.T) {
 	named := func(uid types.UID) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: uid}}
 	}
-	n := &node{workers: map[types.UID]*worker{}, static: static.New(static.Config{Kubelet: Effective(nil)})}
+	n := &node{podTable: newPodTable(nil, nil), static: static.New(static.Config{Kubelet: Effective(nil)})}
 	for _, uid := range []types.UID{"u1", "u2"} {
 		n.workers[uid] = &worker{n: n, uid: uid, wakes: make(chan struct{}, 1)}
 	}

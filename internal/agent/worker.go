@@ -18,6 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/pleg"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
+	"github.com/mortise-dev/mortise/internal/agent/podresize"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
@@ -52,12 +53,8 @@ type worker struct {
 	admitted   bool
 	state      *podstate.Pod
 	waiting    map[string]corev1.ContainerStateWaiting
-	messages   map[string]string                      // termination messages, by container ID
-	applied    map[string]corev1.ResourceRequirements // what containers have, by ID
-	shares     map[string]corev1.ResourceList         // the pod's limits as they were when it was given them, by ID
-	together   *corev1.ResourceRequirements           // what the pod was given as a whole, if it has resources of its own
-	resizing   []corev1.PodCondition                  // why some do not have what they should
-	resized    resizing                               // what was said of it
+	messages   map[string]string // termination messages, by container ID
+	resizer    *podresize.Pod
 	adopted    bool
 	inherited  inherited               // if the pod is in the node's network
 	final      *podadmission.Rejection // the node has ended the pod
@@ -168,7 +165,7 @@ func (n *node) workerOf(uid types.UID) *worker {
 	if w == nil {
 		w = &worker{
 			n: n, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: map[string]string{},
-			applied: map[string]corev1.ResourceRequirements{}, shares: map[string]corev1.ResourceList{},
+			resizer: n.resizes.NewPod(),
 		}
 		n.workers[uid] = w
 		n.running.Go(func() { w.run(n.ctx) })
@@ -177,18 +174,18 @@ func (n *node) workerOf(uid types.UID) *worker {
 }
 
 // Wake makes the pod's worker look.
-func (n *node) Wake(uid types.UID) {
-	n.mu.Lock()
-	w := n.workers[uid]
-	n.mu.Unlock()
+func (t *podTable) Wake(uid types.UID) {
+	t.mu.Lock()
+	w := t.workers[uid]
+	t.mu.Unlock()
 	if w != nil {
 		w.wake()
 	}
 }
 
-func (n *node) wakeUsers(uids []types.UID) {
+func (t *podTable) wakeAll(uids []types.UID) {
 	for _, uid := range uids {
-		n.Wake(uid)
+		t.Wake(uid)
 	}
 }
 
@@ -392,7 +389,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	n := w.n
 	act := decide.Next(w.input(pod))
 	if !act.KillPod && !act.Done && len(act.Reset) == 0 {
-		act.Kill = append(act.Kill, w.resize(ctx, pod)...)
+		act.Kill = append(act.Kill, w.resizer.Resize(ctx, pod, w.state)...)
 	}
 	w.noteWaiting(pod, act)
 	if startsSomething(act) {
@@ -443,7 +440,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 		return again
 	}
 	next := n.Kubelet.SyncFrequency.Duration // contents of volumes are looked at again at least so often
-	if len(w.resizing) > 0 {
+	if len(w.resizer.Conditions()) > 0 {
 		next = retryLate // there may be room by then
 	}
 	if retry > 0 {
@@ -570,10 +567,10 @@ func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
 			return spec == nil || n.probes.Ready(spec, c.ID)
 		},
 		Resources: func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements {
-			return w.bounds(pod, c.ID, spec)
+			return w.resizer.Bounds(pod, c.ID, spec)
 		},
-		Whole:    w.whole(pod),
-		Resizing: w.resizing,
+		Whole:    w.resizer.Whole(pod),
+		Resizing: w.resizer.Conditions(),
 		Now:      metav1.NewTime(n.Clock.Now()).Rfc3339Copy(),
 	}
 	if pod.Spec.HostNetwork && w.state != nil {
