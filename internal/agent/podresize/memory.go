@@ -35,7 +35,8 @@ func (r *Pod) memoryInUse(ctx context.Context, pod *corev1.Pod, state *podstate.
 		for _, s := range stats {
 			most, is := lower[s.GetAttributes().GetId()]
 			if used := int64(s.GetMemory().GetUsageBytes().GetValue()); is && used >= most {
-				errs = append(errs, fmt.Errorf("attempting to set container %q memory limit (%d) below current usage (%d)", s.GetAttributes().GetMetadata().GetName(), most, used))
+				name := s.GetAttributes().GetMetadata().GetName()
+				errs = append(errs, fmt.Errorf("attempting to set container %q memory limit (%d) below current usage (%d)", name, most, used))
 			}
 		}
 	}
@@ -59,7 +60,8 @@ func (r *Pod) lowerMemory(pod *corev1.Pod, state *podstate.Pod) map[string]int64
 			have = shared[corev1.ResourceMemory]
 		}
 		most := r.m.Limits.Resources(pod, spec).MemoryLimitInBytes
-		if most != 0 && (have.IsZero() || most < have.Value()) && !restarts(spec, append(changedResources(own, spec.Resources), changedShares(shared, pod, spec)...)) {
+		changed := append(changedResources(own, spec.Resources), changedShares(shared, pod, spec)...)
+		if most != 0 && (have.IsZero() || most < have.Value()) && !restarts(spec, changed) {
 			out[c.ID] = most
 		}
 	}

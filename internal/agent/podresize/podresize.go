@@ -116,7 +116,9 @@ func (r *Pod) Resize(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) 
 	var kills []decide.Kill
 	begun, given := false, false
 	failed := func(err error) {
-		why := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: err.Error()}
+		why := corev1.PodCondition{
+			Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: err.Error(),
+		}
 		r.conditions = append(r.conditions, why)
 		r.troubled(pod, why)
 	}
@@ -169,7 +171,8 @@ func (r *Pod) Resize(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) 
 			r.said.restarting = append(r.said.restarting, c.Name)
 			continue
 		}
-		err := r.m.Runtime.Runtime.UpdateContainerResources(cri.Quiet(ctx), c.ID, &runtimeapi.ContainerResources{Linux: r.m.Limits.Resources(pod, spec)})
+		limits := &runtimeapi.ContainerResources{Linux: r.m.Limits.Resources(pod, spec)}
+		err := r.m.Runtime.Runtime.UpdateContainerResources(cri.Quiet(ctx), c.ID, limits)
 		if err != nil {
 			failed(errors.New(cri.Message(err)))
 			continue

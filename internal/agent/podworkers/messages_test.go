@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podworkers
 
 import (
 	"errors"
@@ -27,7 +27,9 @@ func TestTerminationMessageFiles(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"file": line, "huge": strings.Repeat("x", maxMessage), "fifo": "", "link": "", "dir": "", "none": ""} {
+	for name, want := range map[string]string{
+		"file": line, "huge": strings.Repeat("x", maxMessage), "fifo": "", "link": "", "dir": "", "none": "",
+	} {
 		if got := head(filepath.Join(dir, name), maxMessage); got != want {
 			t.Errorf("message in %s: %.20q", name, got)
 		}

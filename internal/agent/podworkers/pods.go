@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podworkers
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -105,12 +106,12 @@ func (t *podTable) CountedPods() []*corev1.Pod {
 }
 
 // Known are the pods that have a worker, and whether they are all that there are.
-func (n *node) Known() (pods map[types.UID]bool, all bool) {
-	all = n.sourcesRead()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (m *Manager) Known() (pods map[types.UID]bool, all bool) {
+	all = m.sourcesRead()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	pods = map[types.UID]bool{}
-	for uid := range n.workers {
+	for uid := range m.workers {
 		pods[uid] = true
 	}
 	return pods, all
@@ -129,13 +130,13 @@ func (t *podTable) Over() map[types.UID]bool {
 
 // Relisted makes the pod's worker look, unless its last round has seen just the sum; a pod that has none gets one, if the pods of the API
 // server are known.
-func (n *node) Relisted(pod types.UID, sum uint64) bool {
-	n.mu.Lock()
-	w := n.workers[pod]
-	if w == nil && n.synced {
-		w = n.workerOf(pod)
+func (m *Manager) Relisted(pod types.UID, sum uint64) bool {
+	m.mu.Lock()
+	w := m.workers[pod]
+	if w == nil && m.synced {
+		w = m.workerOf(pod)
 	}
-	n.mu.Unlock()
+	m.mu.Unlock()
 	if w == nil {
 		return false
 	}
@@ -143,6 +144,23 @@ func (n *node) Relisted(pod types.UID, sum uint64) bool {
 		w.wake()
 	}
 	return true
+}
+
+// SetSynced takes that the pods which the API server has for the node are known.
+func (t *podTable) SetSynced() {
+	t.mu.Lock()
+	t.synced = true
+	t.mu.Unlock()
+	t.WakeAll()
+}
+
+// WakeAll makes all workers look.
+func (t *podTable) WakeAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range t.workers {
+		w.wake()
+	}
 }
 
 // Synced reports whether the pods that the API server has for the node are known.
@@ -153,7 +171,7 @@ func (t *podTable) Synced() bool {
 }
 
 // sourcesRead reports whether all sources of pods have spoken: only then is a pod that nobody knows an orphan.
-func (n *node) sourcesRead() bool { return n.Synced() && n.static.SourcesRead() }
+func (m *Manager) sourcesRead() bool { return m.Synced() && m.Static.SourcesRead() }
 
 // WakeNamed wakes the workers of the name.
 func (t *podTable) WakeNamed(name types.NamespacedName) {
@@ -260,7 +278,43 @@ func (t *podTable) Killed() <-chan struct{} {
 	return t.killed
 }
 
-// reference is the node, for events.
-func (n *node) reference() *corev1.ObjectReference {
-	return &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.NodeName, UID: types.UID(n.NodeName)}
+// Pods are the pods with the newest status that the node has made of each. They belong to the caller.
+func (t *podTable) Pods() []*corev1.Pod {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []*corev1.Pod
+	for _, w := range t.workers {
+		if w.spec == nil || w.gone {
+			continue
+		}
+		pod := w.spec.DeepCopy()
+		if w.status != nil {
+			w.status.DeepCopyInto(&pod.Status)
+		}
+		out = append(out, pod)
+	}
+	return out
+}
+
+// FindPod is the pod that a target names.
+func (m *Manager) FindPod(t podspec.Target) (*corev1.Pod, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, w := range m.workers {
+		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod &&
+			(t.UID == "" || t.UID == p.UID || m.Static.IsMirror(p, t.UID)) {
+			return p, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("pods"), t.Pod)
+}
+
+// Status is the newest status that the node has made of the pod; nil: none. It must not be changed.
+func (t *podTable) Status(pod types.UID) *corev1.PodStatus {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.workers[pod]; w != nil {
+		return w.status
+	}
+	return nil
 }
