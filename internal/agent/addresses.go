@@ -6,10 +6,10 @@ package agent
 import (
 	"context"
 
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 )
 
-// Addresses are where others reach a node. They may change at any time (package uplink).
+// Addresses are where others reach a node. They may change at any time (package nodeaddress).
 type Addresses interface {
 	// Texts are the addresses of now, the one that counts first.
 	Texts() []string
@@ -21,9 +21,9 @@ type Addresses interface {
 func (n *node) findAddresses(ctx context.Context) (err error) {
 	switch {
 	case len(n.NodeIPs) > 0:
-		n.Addresses = uplink.Fixed(n.NodeIPs...)
+		n.Addresses = nodeaddress.Fixed(n.NodeIPs...)
 	case n.Addresses == nil:
-		if n.finds, err = uplink.Find(ctx, uplink.Options{Logger: n.Logger}); err != nil {
+		if n.finds, err = nodeaddress.Find(ctx, nodeaddress.Options{Logger: n.Logger}); err != nil {
 			return err
 		}
 		n.Addresses = n.finds

@@ -59,3 +59,7 @@ type Node interface {
 // listener gives TLS connections already (their state is *tls.Conn's). It is passed
 // in (Options.API), because package server imports this one.
 type ServeFunc func(ctx context.Context, node Node, listener net.Listener) error
+
+// ServeNodesFunc serves the APIs of many nodes on one listener, until ctx is done. Find returns the node that has an address of this
+// machine, nil if none has; it returns equal values for one node.
+type ServeNodesFunc func(ctx context.Context, find func(local net.Addr) Node, listener net.Listener) error

@@ -36,6 +36,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/hardware"
 	"github.com/mortise-dev/mortise/internal/agent/images"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/nodestatus"
 	"github.com/mortise-dev/mortise/internal/agent/objectcache"
 	"github.com/mortise-dev/mortise/internal/agent/pleg"
@@ -50,7 +51,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/shutdown"
 	"github.com/mortise-dev/mortise/internal/agent/static"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
 	"github.com/mortise-dev/mortise/internal/agent/userns"
 	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
@@ -63,7 +63,7 @@ type node struct {
 	config    runconfig.Node
 	resources allocatable.Node
 	settings  settings
-	finds     *uplink.Addresses // which are the node's own to follow; nil: none
+	finds     *nodeaddress.Addresses // which are the node's own to follow; nil: none
 	recorder  record.EventRecorder
 	port      int32 // of the node's API
 	rooms
@@ -188,7 +188,7 @@ func Run(ctx context.Context, options Options) error {
 // makeRooms makes the rooms that a node consists of, each from those before it.
 func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceLister) (err error) {
 	n.workers = podworkers.New(podworkers.Config{
-		Client: n.client, Runtime: n.cri, RunConfig: n.config, Kubelet: n.Kubelet, Resources: n.resources, Addresses: n.Addresses,
+		Client: n.client, Node: n.reference(), Runtime: n.cri, RunConfig: n.config, Kubelet: n.Kubelet, Resources: n.resources, Addresses: n.Addresses,
 		Backoff: backoff.New(n.restartPeriod()), Clock: n.Clock, Logger: n.Logger,
 	})
 	n.objects = objectcache.New(n.client, n.NodeName, n.workers.WakeEach)
@@ -301,7 +301,7 @@ func (n *node) api() *api { return &api{n.streams, n.stats, n} }
 func (n *node) watchPlugins(ctx context.Context) error {
 	err := plugins.Run(ctx, plugins.Options{Dir: filepath.Join(n.RootDir, "plugins_registry"), Logger: n.Logger})
 	if err != nil {
-		n.Logger.Error("plug-ins cannot register", "err", err)
+		n.Logger.Error("Could not watch for plug-ins", "err", err)
 	}
 	return nil
 }

@@ -55,9 +55,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/kubelet"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
+	"github.com/mortise-dev/mortise/internal/apiserver/reconciler"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
-	"github.com/mortise-dev/mortise/internal/apiserver/upkeep"
 	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
@@ -87,12 +87,12 @@ type Options struct {
 	Authorizers    []authorize.Authorizer
 	// Authorization is what is asked after the administrators and Authorizers; nil: Roles.
 	Authorization authorize.Authorizer
-	// Nodes is what is bound to which node: the server keeps it true to the store. Nil: nobody wants to know.
+	// Nodes is the graph of objects bound to nodes, which the server updates. Nil: it is not needed.
 	Nodes *node.Graph
 	// Collectors are shown on /metrics beside the server's own.
 	Collectors []prometheus.Collector
-	// Roles is what roles and bindings come to: the server keeps it true to the store. Kinds may hold it, to refuse those who
-	// would give others more than they have. Nil: one of the server's own.
+	// Roles is the index of roles and bindings, which the server updates. Kinds may hold it, to prevent users from granting
+	// more rights than they have. Nil: the server makes one.
 	Roles *rbac.Index
 	// Ledger makes the calls to webhooks; nil: one of the server's own.
 	Ledger *extension.Ledger
@@ -100,7 +100,7 @@ type Options struct {
 	Egress *egress.Selector
 	// Explain keeps traces of writes.
 	Explain Explain
-	// Audit writes down what is asked and answered; nil: nobody does.
+	// Audit records requests and responses; nil: there is no auditing.
 	Audit *audit.Auditor
 	// Paths are further handlers, by path; one that ends in a slash takes all below it.
 	Paths map[string]http.Handler
@@ -119,7 +119,7 @@ type Options struct {
 	Aggregation Aggregation
 	// CBOR lets clients speak CBOR, as upstream's feature gate CBORServingAndStorage does. Objects are stored as ever.
 	CBOR bool
-	// FinishWait is how long requests under way may take when the server is told to end; 0: a minute.
+	// FinishWait is the maximum time for requests in flight during a shutdown; 0: a minute.
 	FinishWait time.Duration
 	// ViewBytes bounds what decoded objects and their encodings take; 0: 64 MiB.
 	ViewBytes int64
@@ -145,16 +145,16 @@ type Server struct {
 	aggregator   *aggregate.Aggregator
 	learner      *learn.Learner
 	documents    *discovery.Handler
-	keeper       *upkeep.Keeper
+	reconciler   *reconciler.Reconciler
 	feed         *feed.Feed
 	metrics      *meter.Meter
 	health       *health.Handler
 	started      time.Time
 	leaving      atomic.Bool // the server was told to end
 	initializes  bool        // whether objects may wait for initializers
-	leave        func()      // tells those who wait for them that the server ends; nil: nobody does
+	leave        func()      // called when the server shuts down, for handlers that wait; nil: none do
 	underway     *gate
-	nodes        *kubelet.Way // nil without certificates
+	nodes        *kubelet.Transports // nil without certificates
 	lifetime     *watchcache.Lifetime
 	end          context.CancelFunc
 	ready        chan struct{}
@@ -194,7 +194,7 @@ func New(o Options) (_ *Server, err error) {
 	}
 	s := &Server{opts: o, ready: make(chan struct{}), started: o.Now(), underway: newGate()}
 	s.newExplain()
-	s.keeper = upkeep.New(upkeep.Options{Log: o.Log})
+	s.reconciler = reconciler.New(reconciler.Options{Log: o.Log})
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
@@ -219,7 +219,7 @@ func New(o Options) (_ *Server, err error) {
 		}
 	}
 	if o.Authorization == nil && !slices.ContainsFunc(o.Kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == rbac.Roles }) {
-		s.authz = append(s.authz, authorize.Open{}) // who has no roles cannot say by them who may ask for health
+		s.authz = append(s.authz, authorize.Open{}) // without RBAC there are no roles that allow anonymous health checks
 	}
 
 	s.impersonator = impersonate.New(s.authz)
@@ -234,7 +234,7 @@ func New(o Options) (_ *Server, err error) {
 		vo.Initialization.Serving, s.leave = context.WithCancel(ctx)
 	}
 	if m := o.Material; m != nil {
-		s.nodes = &kubelet.Way{
+		s.nodes = &kubelet.Transports{
 			Client: m.KubeletClient.TLS(), Roots: cmp.Or(o.NodeCAs, m.CA.Pool()), Keys: o.NodeCAs == nil,
 			Server: m.Server.Certificate, CA: m.CA.Certificate, Dial: o.Egress.Cluster(),
 		}
@@ -317,7 +317,7 @@ func (s *Server) Kinds() []*resource.Descriptor {
 	return s.discovered.kinds
 }
 
-// relist has the list made anew when somebody asks for it: a definition that is one of thousands costs no more.
+// relist marks the list for the next reader to rebuild: with thousands of definitions, one more costs no more.
 func (s *Server) relist() {
 	s.discovered.Lock()
 	defer s.discovered.Unlock()
@@ -352,12 +352,12 @@ func (s *Server) CreateMissing(ctx context.Context, objects []registry.Bootstrap
 }
 
 // Repair tells how objects of the start are put right some time after they were changed or deleted.
-func (s *Server) Repair(f func(context.Context) error) { s.keeper.Repair(f) }
+func (s *Server) Repair(f func(context.Context) error) { s.reconciler.Repair(f) }
 
-// Keep has sync see to a config map of kube-system; see [upkeep.Keeper.Keep]. The function that it returns asks for it.
+// Keep has sync see to a config map of kube-system; see [reconciler.Reconciler.Keep]. The function that it returns asks for it.
 func (s *Server) Keep(name string, after time.Duration, sync func(context.Context) (again time.Duration, err error)) (look func()) {
-	s.keeper.Keep(name, after, sync)
-	return func() { s.keeper.Look(name) }
+	s.reconciler.Keep(name, after, sync)
+	return func() { s.reconciler.Look(name) }
 }
 
 // Authorizer decides as the pipeline does.
@@ -371,7 +371,7 @@ func (s *Server) Config(u user.Info) *rest.Config {
 	return &rest.Config{Host: inProcessHost, Transport: &inProcess{handler: s.handler, user: u}, QPS: -1}
 }
 
-// Leave has /readyz fail from now on, so that nobody sends more: what a server does first that is told to end.
+// Leave lets /readyz fail from now on, so that load balancers stop sending requests. It is the first step of a shutdown.
 func (s *Server) Leave() {
 	s.leaving.Store(true)
 	if s.leave != nil {
@@ -395,13 +395,13 @@ func (s *Server) Run(ctx context.Context) error {
 		var g sync.WaitGroup
 		g.Go(func() { s.bookmarks(ctx) })
 		g.Go(func() { s.authn.Run(ctx) })
-		g.Go(func() { s.keeper.Run(ctx, s.registry.Backend()) })
+		g.Go(func() { s.reconciler.Run(ctx, s.registry.Backend()) })
 		g.Go(func() { s.aggregator.Run(ctx) })
 		g.Go(func() { s.learner.Run(ctx) })
 		g.Go(func() { s.compact(ctx) })
 		g.Go(func() {
 			if e := s.runAdmission(ctx); e != nil && ctx.Err() == nil {
-				s.opts.Log.ErrorContext(ctx, "run admission", "error", e)
+				s.opts.Log.ErrorContext(ctx, "Admission stopped", "error", e)
 			}
 		})
 		if s.flow != nil {

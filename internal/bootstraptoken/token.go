@@ -4,9 +4,10 @@
 // Package bootstraptoken is tokens with which nodes join, seen from outside the API server: made, listed and deleted as
 // secrets of kube-system, and checked against what the cluster publishes of itself.
 //
-// A [Token] is ID.SECRET. The ID is public, and names the secret; who knows the SECRET may ask for a node's certificate, and can
-// tell by a signature ([Token.Verify]) that the ConfigMap kube-public/cluster-info was written by a cluster that knows it too.
-// [Prepare] gives a cluster the roles, and that ConfigMap, that joining takes. Nothing here is kept between calls.
+// A [Token] is ID.SECRET. The ID is public, and names the secret; a client that knows the SECRET may request a node's
+// certificate, and can verify by a signature ([Token.Verify]) that the ConfigMap kube-public/cluster-info was written by a
+// cluster that knows it too. [Prepare] creates the roles and that ConfigMap in a cluster. The package keeps no state
+// between calls.
 package bootstraptoken
 
 import (
@@ -49,7 +50,7 @@ func IDOf(text string) (string, error) {
 	return t.ID, err
 }
 
-// Generate makes a token that nobody knows.
+// Generate makes a random token.
 func Generate() (Token, error) {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	out := make([]byte, 0, 22)
@@ -70,7 +71,7 @@ func (t Token) String() string { return t.ID + "." + t.Secret }
 
 // Verify says whether a signature is the token's of that content: a JSON web signature by HS256 without its content.
 func (t Token) Verify(content, signature string) error {
-	wrong := errors.New("the signature is not of this token: its secret is another")
+	wrong := errors.New("the signature is not by this token: its secret differs")
 	head, rest, _ := strings.Cut(signature, ".")
 	payload, mac, ok := strings.Cut(rest, ".")
 	if !ok || payload != "" {

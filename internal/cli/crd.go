@@ -47,12 +47,8 @@ invalid.
 
 %s`, f.FlagUsages())
 	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise crd: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "crd", args); done {
+		return code
 	}
 	if f.Arg(0) != "check" || f.NArg() < 2 || *output != "" && *output != "json" {
 		f.Usage()

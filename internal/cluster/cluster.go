@@ -3,9 +3,9 @@
 
 // Package cluster assembles a whole cluster in one process: store, API server, controllers, scheduler and nodes.
 //
-// [Start] takes the steps of one table, in steps.go, and [Cluster.Stop] takes them back in the reverse order. A step is a function of
-// what it needs that returns what it makes; the table is the only place that knows which step's result goes where. Rooms of the
-// server meet here and in package builtin, and nowhere else: they do not know this package.
+// [Start] runs the steps of one table, in steps.go, and [Cluster.Stop] undoes them in the reverse order. A step is a
+// function of its inputs that returns its outputs; the table alone connects the steps. The server's packages meet here and
+// in package builtin, and nowhere else: they do not know this package.
 package cluster
 
 import (

@@ -131,7 +131,7 @@ func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K)
 		if apierrors.IsConflict(failure) || apierrors.IsAlreadyExists(failure) || apierrors.IsNotFound(failure) {
 			level = slog.LevelDebug // the cache is behind; the next event brings it up
 		}
-		q.log.Log(ctx, level, "sync", "key", fmt.Sprint(key), "tries", q.work.NumRequeues(key)+1, "error", failure)
+		q.log.Log(ctx, level, "Could not sync an object, retrying", "key", fmt.Sprint(key), "tries", q.work.NumRequeues(key)+1, "error", failure)
 		q.metrics.retried()
 		if apierrors.IsConflict(failure) && q.work.NumRequeues(key) >= behind {
 			q.work.AddAfter(key, catchUp)

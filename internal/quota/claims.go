@@ -120,8 +120,8 @@ func whole(q resource.Quantity) resource.Quantity {
 }
 
 // VolumeClaimReleases says whether an update of a claim may have given back what only the controller counts down.
-func VolumeClaimReleases(before, now *corev1.PersistentVolumeClaim) bool {
+func VolumeClaimReleases(before, updated *corev1.PersistentVolumeClaim) bool {
 	had, _ := storage(before)
-	has, _ := storage(now)
-	return had.Cmp(has) != 0 || !attributesClasses(before).Equal(attributesClasses(now))
+	has, _ := storage(updated)
+	return had.Cmp(has) != 0 || !attributesClasses(before).Equal(attributesClasses(updated))
 }

@@ -116,7 +116,8 @@ func devices(mode resourcev1.DeviceAllocationMode, count int64) int64 {
 }
 
 // extended adds what the classes come to as extended resources.
-func (e deviceClaimEvaluator) extended(ctx context.Context, claim *resourcev1.ResourceClaim, classes map[string]int64, used corev1.ResourceList) error {
+func (e deviceClaimEvaluator) extended(ctx context.Context, claim *resourcev1.ResourceClaim, classes map[string]int64,
+	used corev1.ResourceList) error {
 	known, err := e.cluster.DeviceClasses(ctx)
 	if err != nil {
 		return fmt.Errorf("list device classes: %w", err)

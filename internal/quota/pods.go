@@ -28,7 +28,8 @@ var podStaticNames = []corev1.ResourceName{
 
 // mustSay are the names that, once limited, every container has to speak of. That is so for these alone.
 var mustSay = []corev1.ResourceName{
-	corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory,
+	corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU,
+	corev1.ResourceLimitsMemory,
 }
 
 const requests = corev1.DefaultResourceRequestsPrefix
@@ -255,10 +256,10 @@ func Overdue(pod *corev1.Pod) (time.Time, bool) {
 }
 
 // PodReleases says whether an update of a pod may have given back what only the controller counts down.
-func PodReleases(before, now *corev1.Pod, at time.Time) bool {
-	return terminating(before) != terminating(now) || active(before, at) && !active(now, at) ||
-		resized(before.Status.ContainerStatuses, now.Status.ContainerStatuses) ||
-		resized(before.Status.InitContainerStatuses, now.Status.InitContainerStatuses)
+func PodReleases(before, updated *corev1.Pod, at time.Time) bool {
+	return terminating(before) != terminating(updated) || active(before, at) && !active(updated, at) ||
+		resized(before.Status.ContainerStatuses, updated.Status.ContainerStatuses) ||
+		resized(before.Status.InitContainerStatuses, updated.Status.InitContainerStatuses)
 }
 
 func resized(before, now []corev1.ContainerStatus) bool {

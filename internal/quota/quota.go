@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quota says what objects use of what a ResourceQuota limits. It is what the admission plug-in, which charges for
-// writes, and the controller, which counts what there is, have in common: both must come to the same numbers.
+// Package quota measures the usage of the resources that a ResourceQuota limits. The admission plug-in, which charges
+// writes, and the controller, which counts objects, share it: both must compute the same numbers.
 //
 // An [Evaluator] knows one resource: which names of a quota speak of it, whether an object is in a scope, what an object uses,
 // and which writes change that. [For] gives the one of any resource: pods (pods.go), services (services.go), claims of volumes
 // (claims.go) and of devices (devices.go) have their own, all others are counted by number (count.go).
 //
-// All is pure but for what an evaluator asks of its [Cluster]; evaluators keep nothing and may be used by many at once.
+// All functions are pure but for an evaluator's calls of its [Cluster]; evaluators have no state and are safe for
+// concurrent use.
 package quota
 
 import (
@@ -157,7 +158,8 @@ func InScopes(e Evaluator, scopes []corev1.ScopedResourceSelectorRequirement, ob
 }
 
 // Sum is what objects use together of names: those in the scopes.
-func Sum(ctx context.Context, e Evaluator, names []corev1.ResourceName, scopes []corev1.ScopedResourceSelectorRequirement, objs []runtime.Object) (corev1.ResourceList, error) {
+func Sum(ctx context.Context, e Evaluator, names []corev1.ResourceName, scopes []corev1.ScopedResourceSelectorRequirement,
+	objs []runtime.Object) (corev1.ResourceList, error) {
 	sum := Zero(names)
 	if len(scopes) > 0 && !e.Scoped() {
 		return sum, nil

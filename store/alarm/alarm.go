@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// Clock is what an engine knows of time.
+// Clock is an engine's clock.
 type Clock interface {
 	Now() time.Time
 	// AfterFunc calls f in its own goroutine after d.
 	AfterFunc(d time.Duration, f func()) Timer
 }
 
-// Timer is what [Clock.AfterFunc] returns.
+// Timer is the result of [Clock.AfterFunc].
 type Timer interface {
-	// Stop prevents the call if it has not begun, and says whether it did.
+	// Stop prevents the call if it has not begun, and reports whether it did.
 	Stop() bool
 }
 

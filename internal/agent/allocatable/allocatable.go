@@ -120,7 +120,7 @@ func Amount(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	return q.Value()
 }
 
-// IsExtended reports whether a resource is not one of Kubernetes' own: a device plug-in has it, or somebody has put it into the Node.
+// IsExtended reports whether a resource is not one of Kubernetes' own: a device plug-in or a client added it to the Node.
 func IsExtended(name corev1.ResourceName) bool {
 	if !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix) {
 		return false

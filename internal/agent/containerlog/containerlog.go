@@ -61,7 +61,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-ticker.C():
 		}
 		if err := m.Rotate(ctx); err != nil && ctx.Err() == nil {
-			m.Logger.Warn("rotate logs", "err", err)
+			m.Logger.Warn("Could not rotate container logs", "err", err)
 		}
 	}
 }

@@ -78,8 +78,8 @@ func (c *Client) ContainerID(id string) string {
 	return c.Name + "://" + id
 }
 
-// Quiet is ctx with the client library's own logging off: what goes wrong comes
-// back as an error, and is said once, by whoever handles it.
+// Quiet is ctx with the client library's own logging off: failures come back as errors, and the code that handles them logs
+// them once.
 func Quiet(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, klog.Logger{})
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
@@ -58,12 +59,7 @@ const Reason = "Evicted"
 // atOnce is the grace of pods that have to go now, in seconds.
 const atOnce = 1
 
-func priority(pod *corev1.Pod) int32 {
-	if pod.Spec.Priority != nil {
-		return *pod.Spec.Priority
-	}
-	return 0
-}
+func priority(pod *corev1.Pod) int32 { return ptr.Deref(pod.Spec.Priority, 0) }
 
 // Victims are the pods to end for what is short, the first to go first; those that are critical are left out.
 func (m *Manager) Victims(s *Starvation, pods []Pod) []Eviction {

@@ -158,7 +158,7 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 	}
 	victims := core.Victims(step.Starved, m.Meter.usage(ctx, m.Pods.ActivePods()))
 	if len(victims) == 0 {
-		m.Logger.Warn("the node runs short and has no pod to evict", "resource", step.Starved.Resource)
+		m.Logger.Warn("Node is short of a resource and has no pod to evict", "resource", step.Starved.Resource)
 		return
 	}
 	m.evict(victims[0])
@@ -167,16 +167,16 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 // freeDisk removes everything that nobody uses: dead containers of pods that are over, and images.
 func (m *Manager) freeDisk(ctx context.Context) {
 	if err := m.Containers.DeleteDeadContainers(ctx); err != nil && ctx.Err() == nil {
-		m.Logger.Warn("remove dead containers", "err", err)
+		m.Logger.Warn("Could not remove dead containers", "err", err)
 	}
 	if err := m.Images.DeleteUnused(ctx); err != nil && ctx.Err() == nil {
-		m.Logger.Warn("collect images", "err", err)
+		m.Logger.Warn("Could not collect images", "err", err)
 	}
 }
 
 // evict ends a pod: its worker does it.
 func (m *Manager) evict(e evict.Eviction) {
-	m.Logger.Warn("pod is evicted", "pod", podspec.Describe(e.Pod), "why", e.Message)
+	m.Logger.Warn("Evicting a pod", "pod", podspec.Describe(e.Pod), "why", e.Message)
 	m.Events.AnnotatedEventf(e.Pod, e.Annotations, corev1.EventTypeWarning, evict.Reason, "%s", e.Message)
 	m.Evictions.WithLabelValues(string(e.Signal)).Inc()
 	end := podspec.End{Reason: evict.Reason, Message: e.Message, Grace: e.Grace}

@@ -96,7 +96,7 @@ func (m *Meter) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 	stats := map[types.UID]map[string]*runtimeapi.ContainerStats{}
 	list, err := m.Runtime.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
 	if err != nil {
-		m.Logger.Warn("measure containers", "err", err)
+		m.Logger.Warn("Could not measure containers", "err", err)
 	}
 	for _, s := range list {
 		labels := s.GetAttributes().GetLabels()

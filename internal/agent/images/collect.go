@@ -30,7 +30,7 @@ func (m *Manager) Collect(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := m.trimImages(ctx); err != nil && ctx.Err() == nil {
-			m.Logger.Warn("collect images", "err", err)
+			m.Logger.Warn("Could not collect images", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -70,7 +70,7 @@ func (m *Manager) trimImages(ctx context.Context) error {
 	return nil
 }
 
-// DeleteUnused removes all images that nobody uses.
+// DeleteUnused removes all unused images.
 func (m *Manager) DeleteUnused(ctx context.Context) error {
 	m.collecting.Lock()
 	defer m.collecting.Unlock()
@@ -103,7 +103,7 @@ func (m *Manager) seeImages(ctx context.Context) error {
 			refs = append(refs, i.Id)
 		}
 		if err := m.pulls.Prune(refs, listed); err != nil {
-			m.Logger.Warn("remove records of images that are gone", "err", err)
+			m.Logger.Warn("Could not remove the records of removed images", "err", err)
 		}
 	}
 	used := map[string]bool{m.sandboxImage(ctx): true}
@@ -159,11 +159,11 @@ func (m *Manager) removeImages(ctx context.Context, images []imagegc.Image) {
 	for _, i := range images {
 		if err := m.Runtime.Images.RemoveImage(cri.Quiet(ctx), &runtimeapi.ImageSpec{Image: i.ID}); err != nil && !cri.IsNotFound(err) {
 			if ctx.Err() == nil {
-				m.Logger.Warn("remove image", "image", i.ID, "err", err)
+				m.Logger.Warn("Could not remove an image", "image", i.ID, "err", err)
 			}
 			continue
 		}
-		m.Logger.Info("image removed", "image", i.ID, "bytes", i.Bytes)
+		m.Logger.Info("Removed an image", "image", i.ID, "bytes", i.Bytes)
 	}
 }
 

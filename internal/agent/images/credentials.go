@@ -88,11 +88,11 @@ func (m *Manager) pullRecorded(
 	case m.pulls == nil:
 	case err == nil:
 		if err := m.pulls.Pulled(image, ref, secret); err != nil {
-			m.Logger.Warn("record pulled image; credentials for it are verified from now on", "image", image, "err", err)
+			m.Logger.Warn("Could not record a pulled image, verifying credentials for it from now on", "image", image, "err", err)
 		}
 	case answered(ctx, err):
 		if err := m.pulls.Failed(image); err != nil {
-			m.Logger.Warn("forget intent to pull image", "image", image, "err", err)
+			m.Logger.Warn("Could not remove the intent to pull an image", "image", image, "err", err)
 		}
 	}
 	return ref, err
@@ -120,8 +120,8 @@ func (m *Manager) pullWith(
 	return "", nil, utilerrors.NewAggregate(errs)
 }
 
-// answered says whether the runtime itself ended the pull. One that was left may still bring the image: its intent stays,
-// so that the image does not pass for one that somebody else brought.
+// answered reports whether the runtime itself ended the pull. An abandoned pull may still bring the image: its intent
+// stays, so that the image does not count as found on the node.
 func answered(ctx context.Context, err error) bool {
 	code := status.Code(err)
 	return ctx.Err() == nil && code != codes.Canceled && code != codes.DeadlineExceeded

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package images has the images that containers need, and removes those that nobody uses, as kubelet's image manager does.
+// Package images pulls the images of containers, and removes unused ones, as kubelet's image manager does.
 //
 //	images.go       finding or pulling a container's image
 //	limits.go       how many pulls go on at once
@@ -69,7 +69,7 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Manager has the images that containers need, and removes those that nobody uses. It may be used concurrently.
+// Manager pulls the images of containers, and removes unused ones. It is safe for concurrent use.
 type Manager struct {
 	Config
 	limits  limits

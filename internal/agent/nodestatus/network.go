@@ -25,7 +25,7 @@ func (m *Manager) InstallNetwork() error {
 	return m.installCNI(false, m.PodCIDR)
 }
 
-// installCNI configures the pod network where nobody else has. Again: also if it is as it should be already.
+// installCNI configures the pod network if no other configuration exists. Again: also if it is configured already.
 func (m *Manager) installCNI(again bool, cidrs ...string) error {
 	if m.Network.Dir == "-" {
 		return nil
@@ -36,7 +36,7 @@ func (m *Manager) installCNI(again bool, cidrs ...string) error {
 	if err != nil {
 		return fmt.Errorf("install CNI configuration: %w", err)
 	}
-	m.Logger.Info("pod network configured", "file", path, "ours", ours, "again", again)
+	m.Logger.Info("Pod network is configured", "file", path, "ours", ours, "again", again)
 	return nil
 }
 
@@ -81,7 +81,7 @@ func (m *Manager) remind() {
 		return
 	}
 	if err := m.installCNI(true, cidrs...); err != nil {
-		m.Logger.Error("remind the runtime of the pod network", "err", err)
+		m.Logger.Error("Could not update the pod network of the container runtime", "err", err)
 	}
 }
 

@@ -34,7 +34,7 @@ func (m *Manager) Register(ctx context.Context) error {
 			return err
 		}
 		if !said {
-			m.Logger.Warn("the API server does not answer; static pods run without it", "err", err)
+			m.Logger.Warn("API server does not answer, running static pods without it", "err", err)
 			said = true
 		}
 		timer := m.Clock.NewTimer(wait)
@@ -56,13 +56,13 @@ func (m *Manager) register(ctx context.Context) error {
 	if *m.Kubelet.RegisterNode {
 		made, err = nodes.Create(ctx, m.initial(), metav1.CreateOptions{})
 	} else if made, err = nodes.Get(ctx, m.NodeName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		return nil // somebody else is to make it; heartbeats look for it
+		return nil // another component creates it; heartbeats look for it
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("register node %s: %w", m.NodeName, err)
 	}
 	if err == nil {
-		m.Logger.Info("node registered", "node", m.NodeName)
+		m.Logger.Info("Registered the node", "node", m.NodeName)
 	} else {
 		made, err = nodes.Get(ctx, m.NodeName, metav1.GetOptions{})
 		if err != nil {
@@ -92,7 +92,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		case <-renew.C():
 			if err := m.lease.renew(ctx); err != nil && ctx.Err() == nil {
-				m.Logger.Error("heartbeat", "err", err)
+				m.Logger.Error("Could not renew the node's Lease", "err", err)
 			}
 			continue
 		case <-ticker.C():
@@ -104,7 +104,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		due := m.Clock.Since(written) >= m.Kubelet.NodeStatusReportFrequency.Duration
 		if err := m.sync(ctx, due); err != nil {
 			if ctx.Err() == nil {
-				m.Logger.Error("node status", "err", err)
+				m.Logger.Error("Could not write the node status", "err", err)
 			}
 			continue
 		}

@@ -128,7 +128,7 @@ func (g *Generator) Run(ctx context.Context) error {
 		timer.Reset(period)
 		if err != nil {
 			if ctx.Err() == nil && !failing {
-				g.Logger.Warn("runtime does not answer", "err", err)
+				g.Logger.Warn("The runtime does not answer", "err", err)
 				g.Status.Resync()
 			}
 			failing = true

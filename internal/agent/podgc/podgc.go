@@ -60,7 +60,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-ticker.C():
 		}
 		if err := m.removeDirs(ctx); err != nil && ctx.Err() == nil {
-			m.Logger.Warn("collect garbage", "err", err)
+			m.Logger.Warn("Could not collect garbage", "err", err)
 		}
 	}
 }

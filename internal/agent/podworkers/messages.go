@@ -6,23 +6,18 @@ package podworkers
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/containerlog"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
-// The bounds of a termination message.
-const (
-	maxMessage     = 4096
-	maxLogMessage  = 2048
-	maxMessageLine = 80
-)
+// maxMessage is how many bytes a termination message may have.
+const maxMessage = 4096
 
 // messageFile makes the file that the container may write its last words to.
 func (m *Manager) messageFile(pod *corev1.Pod, c *corev1.Container) (string, error) {
@@ -73,49 +68,21 @@ func termination(c *podstate.Container, ownLog bool) string {
 	if c.Note.MessagePath != "" {
 		for _, m := range c.Mounts {
 			if m.ContainerPath == c.Note.MessagePath {
-				text = head(m.HostPath, maxMessage)
+				text = messageIn(m.HostPath)
 			}
 		}
 	}
 	if text == "" && c.Note.MessagePolicy == corev1.TerminationMessageFallbackToLogsOnError && c.ExitCode != 0 && ownLog {
-		text = logTail(c.LogPath)
+		text, _ = containerlog.Tail(c.LogPath) // a log that is none says nothing
 	}
 	return text
 }
 
-// head is the beginning of a file that the container wrote, if it is a file: it may have mounted something else there.
-func head(path string, limit int64) string {
-	text, err := safepath.ReadRegular(path, limit)
+// messageIn is the end of a file that the container wrote, if it is a file: it may have mounted something else there.
+func messageIn(path string) string {
+	text, err := safepath.ReadRegularEnd(path, maxMessage)
 	if err != nil {
 		return ""
 	}
 	return string(text)
-}
-
-// logTail is the end of a container's log, without what CRI puts before each line.
-func logTail(path string) string {
-	f, err := safepath.OpenRegular(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > 4*maxLogMessage {
-		if _, err := f.Seek(-4*maxLogMessage, io.SeekEnd); err != nil {
-			return ""
-		}
-	}
-	text, err := io.ReadAll(io.LimitReader(f, 4*maxLogMessage))
-	if err != nil {
-		return ""
-	}
-	var lines []string
-	for l := range strings.Lines(string(text)) {
-		// 2026-01-02T03:04:05.678901234Z stdout F words
-		if fields := strings.SplitN(l, " ", 4); len(fields) == 4 {
-			lines = append(lines, fields[3])
-		}
-	}
-	lines = lines[max(len(lines)-maxMessageLine, 0):]
-	out := strings.Join(lines, "")
-	return out[max(len(out)-maxLogMessage, 0):]
 }

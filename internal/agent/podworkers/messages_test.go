@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mortise-dev/mortise/internal/agent/containerlog"
 )
 
 // A container may leave anything where its termination message or its log is looked for: nothing of the host is read, and nothing blocks.
@@ -21,6 +23,7 @@ func TestTerminationMessageFiles(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, "file"), []byte(line), 0o644),
 		os.WriteFile(filepath.Join(dir, "huge"), []byte(strings.Repeat("x", maxMessage)), 0o644),
 		os.Truncate(filepath.Join(dir, "huge"), 1<<36),
+		end(filepath.Join(dir, "huge"), strings.Repeat("y", maxMessage)),
 		unix.Mkfifo(filepath.Join(dir, "fifo"), 0o644),
 		os.Symlink("file", filepath.Join(dir, "link")),
 		os.Mkdir(filepath.Join(dir, "dir"), 0o755),
@@ -28,15 +31,25 @@ func TestTerminationMessageFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"file": line, "huge": strings.Repeat("x", maxMessage), "fifo": "", "link": "", "dir": "", "none": "",
+		"file": line, "huge": strings.Repeat("y", maxMessage), "fifo": "", "link": "", "dir": "", "none": "",
 	} {
-		if got := head(filepath.Join(dir, name), maxMessage); got != want {
+		if got := messageIn(filepath.Join(dir, name)); got != want {
 			t.Errorf("message in %s: %.20q", name, got)
 		}
 	}
 	for name, want := range map[string]string{"file": "last words\n", "fifo": "", "link": "", "dir": "", "none": ""} {
-		if got := logTail(filepath.Join(dir, name)); got != want {
+		if got, _ := containerlog.Tail(filepath.Join(dir, name)); got != want {
 			t.Errorf("log in %s: %q", name, got)
 		}
 	}
+}
+
+// end appends to a file.
+func end(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }

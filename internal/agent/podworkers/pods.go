@@ -256,7 +256,7 @@ func (t *podTable) AwaitEnd(ctx context.Context, pods []*corev1.Pod) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-timer.C():
-			t.logger.Warn("preempted pods have not ended in time", "pods", len(pods))
+			t.logger.Warn("Preempted pods have not ended in time", "pods", len(pods))
 			return nil
 		case <-next:
 		}

@@ -22,6 +22,7 @@ import (
 	"log/slog"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corev1listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -62,6 +63,7 @@ type NodeStatus interface {
 // Config is what a Manager is made from. All of it is required.
 type Config struct {
 	Client    kubernetes.Interface
+	Node      *corev1.ObjectReference // for events
 	Runtime   *cri.Client
 	RunConfig runconfig.Node // what the runtime is asked for
 	Kubelet   *configv1beta1.KubeletConfiguration

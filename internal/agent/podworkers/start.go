@@ -65,6 +65,12 @@ func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint3
 	if _, err := m.Runtime.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
 		return failed(err.Error())
 	}
+	if m.RunConfig.LacksClusterDNS(pod) {
+		const text = `kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. ` +
+			`Falling back to "Default" policy.`
+		m.Events.Event(m.Node, corev1.EventTypeWarning, "MissingClusterDNS", text)
+		m.Events.Event(pod, corev1.EventTypeWarning, "MissingClusterDNS", fmt.Sprintf("pod: %q. %s", podspec.Describe(pod), text))
+	}
 	w.resizer.Started(pod)
 	return again
 }
@@ -173,7 +179,7 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 			}
 			m.containerEvent(pod, c, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
 			if err := m.Killer.StopContainer(ctx, pod, c, id, podspec.Grace(pod)); err != nil && ctx.Err() == nil {
-				m.Logger.Warn("stop container after its postStart hook failed", "pod", podspec.Describe(pod), "container", c.Name, "err", err)
+				m.Logger.Warn("Could not stop a container whose postStart hook failed", "pod", podspec.Describe(pod), "container", c.Name, "err", err)
 			}
 			return retrySoon, &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: err.Error()}
 		}
@@ -183,8 +189,8 @@ func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 
 var logName = regexp.MustCompile(`^(\d+)\.log(\..*)?$`)
 
-// restartCount is how often the container was started before: the newest instance says so,
-// or its log directory where the runtime has forgotten it.
+// restartCount is how often the container was started before: by its newest instance, or by its log directory if the
+// runtime has forgotten the instances.
 func restartCount(state *podstate.Pod, container, logs string) int32 {
 	if newest := state.Newest(container); newest != nil {
 		return newest.Note.RestartCount + 1

@@ -126,7 +126,7 @@ func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, f
 		made, err := w.sendStatus(ctx, api, base, status)
 		if err != nil {
 			if ctx.Err() == nil && !apierrors.IsNotFound(err) {
-				m.Logger.Warn("write pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
+				m.Logger.Warn("Could not write the pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
 			}
 			w.wakeLater(ctx)
 			return
@@ -268,7 +268,7 @@ func (w *worker) shown(ctx context.Context, api *corev1.Pod) *corev1.Pod {
 		// The pod runs on in any case; what is wrong is said once.
 		if text := err.Error(); text != w.written.complaint && ctx.Err() == nil {
 			w.written.complaint = text
-			w.m.Logger.Warn("static pod is not shown", "err", err)
+			w.m.Logger.Warn("Could not create the mirror of a static pod", "err", err)
 		}
 		w.wakeLater(ctx)
 		return nil

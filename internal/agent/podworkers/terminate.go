@@ -57,7 +57,7 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, de
 	}
 	if err := m.DeletePod(ctx, pod); err != nil {
 		if ctx.Err() == nil {
-			m.Logger.Warn("delete pod", "pod", podspec.Describe(pod), "err", err)
+			m.Logger.Warn("Could not delete a pod", "pod", podspec.Describe(pod), "err", err)
 		}
 		return retrySoon
 	}
@@ -119,7 +119,7 @@ func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool
 	}
 	if err := errors.Join(m.TearDown(ctx, w.uid), m.Killer.Remove(ctx, pod, w.state)); err != nil {
 		if ctx.Err() == nil {
-			m.Logger.Warn("remove what is left of a pod", "pod", podspec.Describe(pod), "err", err)
+			m.Logger.Warn("Could not remove the rest of a pod", "pod", podspec.Describe(pod), "err", err)
 		}
 		return retryLate, false
 	}

@@ -254,7 +254,7 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 	state, err := m.Runtime.Observe(ctx, w.uid)
 	if err != nil {
 		if ctx.Err() == nil {
-			m.Logger.Warn("runtime does not answer", "pod", w.uid, "err", err)
+			m.Logger.Warn("Container runtime does not answer", "pod", w.uid, "err", err)
 			m.NodeStatus.Resync()
 		}
 		return retrySoon, false
@@ -418,7 +418,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 		next = min(next, max(renewal.Sub(m.Clock.Now()), retrySoon))
 	}
 	if err := m.Killer.Prune(ctx, w.state); err != nil && ctx.Err() == nil {
-		m.Logger.Warn("remove dead containers", "pod", pod.Name, "err", err)
+		m.Logger.Warn("Could not remove dead containers", "pod", pod.Name, "err", err)
 	}
 	return next
 }

@@ -27,7 +27,7 @@ import (
 // Node is what a configuration depends on beside the pod.
 type Node struct {
 	LogDir        string
-	ClusterDNS    []string
+	ClusterDNS    func() []string // nil: none
 	ClusterDomain string
 	// Host's own resolver, for pods that use it.
 	HostServers, HostSearches, HostOptions []string
@@ -129,8 +129,8 @@ func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32, users *runtimeapi.UserNa
 	return out, nil
 }
 
-// portMappings are the ports of the host that the pod wants. Whoever writes the pod chooses the address, and network plug-ins write it into
-// rules: what is no plain address is refused here.
+// portMappings are the ports of the host that the pod wants. Authors of pods choose the address, and network plug-ins write
+// it into rules: so anything but a plain address is rejected here.
 func portMappings(pod *corev1.Pod) ([]*runtimeapi.PortMapping, error) {
 	var out []*runtimeapi.PortMapping
 	for _, c := range pod.Spec.Containers {

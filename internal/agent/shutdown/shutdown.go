@@ -60,7 +60,7 @@ func groupOf(groups []configv1beta1.ShutdownGracePeriodByPodPriority, priority i
 
 // Pods are the pods of the node.
 type Pods interface {
-	// ActivePods are the pods that run, or are about to, and that nobody ends yet. They must not be changed.
+	// ActivePods are the pods that run, or are about to, and that are not being ended. They must not be changed.
 	ActivePods() []*corev1.Pod
 }
 
@@ -132,7 +132,7 @@ func (m *Manager) Run(outer, inner context.Context, cancel context.CancelFunc) e
 	defer cancel()
 	m.shuttingDown.Store(true)
 	m.Status.SetShuttingDown()
-	m.Logger.Info("the node shuts down: its pods are ended")
+	m.Logger.Info("Node is shutting down, ending its pods")
 	for i, g := range all {
 		var uids []types.UID
 		for _, pod := range m.Pods.ActivePods() {

@@ -181,7 +181,7 @@ func TestPodRuns(t *testing.T) {
 		if got, want := sum(p), "Running first:exit 0:0:true c:running:0:true"; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
-		if p.Status.PodIP != "10.244.0.2" || p.Status.HostIP != "127.0.0.1" || !strings.HasPrefix(p.Status.ContainerStatuses[0].ContainerID, "simulated://") {
+		if p.Status.PodIP != "10.244.0.2" || p.Status.HostIP != "127.128.0.1" || !strings.HasPrefix(p.Status.ContainerStatuses[0].ContainerID, "simulated://") {
 			t.Errorf("status %+v", p.Status)
 		}
 		for _, cond := range p.Status.Conditions {
@@ -305,7 +305,7 @@ func TestPodLeftByACrash(t *testing.T) {
 func TestLogs(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, c kubernetes.Interface, f *fleet) {
 		create(t, c, pod("p", job))
-		v := &view{f}
+		v := view{f, f.nodes.get("simulated-0")}
 		if len(v.Pods()) != 1 || v.Pod("default", "nosuch") != nil {
 			t.Error("wrong pods")
 		}

@@ -34,7 +34,7 @@ func NewCollector(node string, provider *Provider) prometheus.Collector {
 	name := func(s string) string { return prometheus.BuildFQName("", "kubelet", s) }
 	c := &collector{provider: provider, node: node,
 		name:       prometheus.NewDesc(name("node_name"), "The node's name; always 1", []string{"node"}, nil),
-		pods:       prometheus.NewDesc(name("running_pods"), "Pods that have a sandbox that runs", nil, nil),
+		pods:       prometheus.NewDesc(name("running_pods"), "Pods with a running sandbox", nil, nil),
 		containers: prometheus.NewDesc(name("running_containers"), "Containers of pods, by state", []string{"container_state"}, nil),
 	}
 	for _, f := range []struct {
@@ -87,7 +87,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			put(c.containers, count, state)
 		}
 	}
-	// A claim is told of once, whoever uses it.
+	// A claim is reported once, even if several pods use it.
 	told := map[[2]string]bool{}
 	for _, s := range sandboxes {
 		pod := c.provider.Pods.Spec(types.UID(s.GetMetadata().GetUid()))

@@ -61,7 +61,7 @@ import (
 type Plugin interface {
 	// Name is upstream's name of the plug-in, kubernetes.io/TYPE. Its volumes lie in directories that are named for it.
 	Name() string
-	// CanSupport says whether the plug-in makes the volume. At most one plug-in of the list says so.
+	// CanSupport reports whether the plug-in supports the volume. At most one plug-in of the list does.
 	CanSupport(spec *Spec) bool
 	// SetUp makes the volume, or brings it up to date.
 	SetUp(ctx context.Context, spec *Spec) error

@@ -14,7 +14,7 @@ import (
 // Worked example: a mutating webhook takes 300 ms, then two validating ones at once 100 ms and 500 ms: 800 ms are spent.
 type Spending struct {
 	mu    sync.Mutex
-	spent time.Duration // while somebody was called, up to the newest change of how many are
+	spent time.Duration // total time with a call in flight, up to the last change of their number
 	busy  int           // calls under way
 	since time.Time
 	took  []Spent
@@ -33,7 +33,7 @@ func WithSpending(ctx context.Context, s *Spending) context.Context {
 	return context.WithValue(ctx, spendingKey{}, s)
 }
 
-// SpendingOf is what the request of ctx has spent; a new one where nobody counts.
+// SpendingOf returns the spending of ctx's request; a new one without a count.
 func SpendingOf(ctx context.Context) *Spending {
 	if s, ok := ctx.Value(spendingKey{}).(*Spending); ok {
 		return s

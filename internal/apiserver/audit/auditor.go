@@ -20,6 +20,8 @@ import (
 	"k8s.io/apiserver/pkg/audit/policy"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/markup"
 )
 
 // ReadPolicy reads a policy: audit.k8s.io/v1, YAML or JSON.
@@ -166,7 +168,7 @@ func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.At
 func (a *Auditor) complete(t *tap) {
 	if t.copies {
 		if body, err := answered(t.Header(), t.body); err != nil {
-			a.log.ErrorContext(t.ctx, "read an answer for its audit event", "error", err)
+			a.log.ErrorContext(t.ctx, "Could not decode a response for its audit event", "error", err)
 		} else if body != nil {
 			if t.bare {
 				body = withoutManagedFields(body)
@@ -215,10 +217,8 @@ func Attempted(r *http.Request) string {
 	return "Authentication failed, attempted: " + strings.Join(all, ", ") // upstream's words
 }
 
-// unsafe characters of what a client said must not be read as HTML.
-var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
-
 func internalError(w http.ResponseWriter, r *http.Request, text string) {
 	w.Header().Del("Cache-Control")
-	http.Error(w, markup.Replace(fmt.Sprintf("Internal Server Error: %q: %s", r.RequestURI, text)), http.StatusInternalServerError) // upstream's words
+	text = fmt.Sprintf("Internal Server Error: %q: %s", r.RequestURI, text) // upstream's words
+	http.Error(w, markup.Escape(text), http.StatusInternalServerError)
 }

@@ -135,7 +135,7 @@ func (f *File) Run(ctx context.Context) {
 			return
 		case <-f.aside:
 			if err := f.tidy(); err != nil {
-				f.o.Log.ErrorContext(ctx, "look after old audit logs", "error", err)
+				f.o.Log.ErrorContext(ctx, "Could not remove or compress rotated audit logs", "error", err)
 			}
 		}
 	}

@@ -159,7 +159,7 @@ func (s *sender) run(ctx context.Context) {
 		if len(batch) == 0 {
 			return
 		}
-		// a batch that nobody waits for any more is sent all the same: it fails at once, and is counted
+		// an abandoned batch is sent all the same: it fails immediately, and is counted
 		if limit != nil {
 			_ = limit.Wait(sending)
 		}

@@ -27,7 +27,7 @@ import (
 // Issuer is what tokens of a server say they come from that is not told otherwise.
 const Issuer = "https://kubernetes.default.svc.cluster.local"
 
-// legacyIssuer is whom the tokens of secrets say they come from.
+// legacyIssuer is the issuer of the tokens of secrets.
 const legacyIssuer = "kubernetes/serviceaccount"
 
 // leeway is how much clocks may differ.

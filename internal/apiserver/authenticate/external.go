@@ -59,8 +59,8 @@ const (
 	minExpiration   = 600 // seconds that every signer must allow
 )
 
-// DialExternal connects to the signer at a socket and fetches its keys and what it says of itself. A signer that is not there
-// is an error: without one nobody could log in. Close it in the end.
+// DialExternal connects to the signer at a socket and fetches its keys and metadata. A signer that does not respond is an
+// error: no service account could log in without it. The caller closes it.
 func DialExternal(ctx context.Context, path string, ledger *extension.Ledger, now func() time.Time) (*External, error) {
 	x := &External{path: path, ledger: ledger, now: now}
 	conn, err := grpc.NewClient("passthrough:///"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
@@ -157,7 +157,7 @@ func (x *External) Run(ctx context.Context, log *slog.Logger) {
 		case <-t.C:
 		}
 		if err := x.fetch(ctx); err != nil {
-			log.ErrorContext(ctx, "fetch keys of the external signer; the old ones stay", "socket", x.path, "error", err)
+			log.ErrorContext(ctx, "Could not fetch the keys of the external signer, keeping the previous ones", "socket", x.path, "error", err)
 			t.Reset(externalRetry)
 			continue
 		}

@@ -35,7 +35,7 @@ func (r *Registry) Run(ctx context.Context, b resource.Backend) error {
 		failed := false
 		for _, name := range r.takePending() {
 			if err := r.cleanUp(ctx, b, name); err != nil && ctx.Err() == nil {
-				r.opts.Logger.Error("clean up definition", "name", name, "error", err)
+				r.opts.Logger.Error("Could not delete the objects of a CustomResourceDefinition", "name", name, "error", err)
 				r.retry(name)
 				failed = true
 			}
@@ -132,12 +132,13 @@ func (r *Registry) cleanUp(ctx context.Context, b resource.Backend, name string)
 	}
 	err = b.Delete(ctx, Resource, "", name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &d.def.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("let definition go: %w", err)
+		return fmt.Errorf("remove finalizer of definition: %w", err)
 	}
 	return nil
 }
 
-// terminate writes how far the deletion of a definition is, and lets go of it when done. It says whether nobody else holds it.
+// terminate writes the progress of a definition's deletion, and removes the finalizer when done. It reports whether there
+// is no other finalizer.
 func (r *Registry) terminate(ctx context.Context, b resource.Backend, name string, condition v1.CustomResourceDefinitionCondition, done bool) (free bool, err error) {
 	_, err = b.Update(ctx, Resource, "", name, false, func(obj resource.Object) error {
 		def := obj.(*v1.CustomResourceDefinition)

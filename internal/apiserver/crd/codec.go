@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
@@ -52,7 +51,7 @@ func (c codec) Decode(data []byte) (resource.Object, error) {
 	if v == nil || gv.Group != c.k.group {
 		return nil, fmt.Errorf("decode %s: stored as %s, which its definition does not have", c.k.name, apiVersion)
 	}
-	v.pruneFields(content, structuralschema.UnknownFieldPathOptions{})
+	v.pruneFields(content)
 	v.setDefaults(u)
 	if v != c.k.hub {
 		return v.converted(u, c.k.hub)

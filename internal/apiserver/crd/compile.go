@@ -14,7 +14,6 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -176,7 +175,7 @@ func (k *kind) in(ctx context.Context, v *version, obj resource.Object) (*unstru
 		out.Object = maps.Clone(u.Object)
 	} else {
 		out = u.DeepCopy()
-		v.pruneFields(out.Object, structuralschema.UnknownFieldPathOptions{})
+		v.pruneFields(out.Object)
 	}
 	out.Object["apiVersion"] = apiVersion
 	return out, nil

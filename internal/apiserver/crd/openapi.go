@@ -53,7 +53,7 @@ func SchemaV2(d *resource.Descriptor, version string) *spec.Schema {
 		return nil
 	}
 	s := &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
-	// Beside unknown fields no others are told, or clients would refuse the unknown ones.
+	// If there are unknown fields, the document lists no others, or clients would reject the unknown ones.
 	if !v.shape.none && !v.shape.unknown && !v.keep {
 		s = openapiv2.ToStructuralOpenAPIV2(v.fresh().Unfold()).ToKubeOpenAPI()
 		stripDefaults(s)
@@ -151,7 +151,7 @@ func ReplicasPath(d *resource.Descriptor, version string) []string {
 	return splitPath(v.scale().SpecReplicasPath)
 }
 
-// fresh is the version's schema, made anew for somebody who asks seldom and changes it; nil if there is none.
+// fresh returns a new copy of the version's schema, for rare callers that change it; nil if there is none.
 func (v *version) fresh() *structuralschema.Structural {
 	s, err := v.shape.fresh()
 	if err != nil { // as in structural

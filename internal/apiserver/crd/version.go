@@ -89,13 +89,14 @@ func (v *version) descriptor() resource.Version {
 			u.SetGroupVersionKind(gvk)
 			return u
 		},
-		Default:     v.setDefaults,
-		Coerce:      v.coerce,
-		Prune:       func(obj resource.Object) []string { return v.prune(obj.(*unstructured.Unstructured)) },
-		Columns:     v.columns,
-		FieldLabel:  v.fieldLabel,
-		Unserved:    !v.served,
-		Deprecation: v.warning,
+		Default:      v.setDefaults,
+		Coerce:       v.coerce,
+		Prune:        func(obj resource.Object) []string { return v.prune(obj.(*unstructured.Unstructured)) },
+		PruneApplied: func(obj resource.Object) { v.pruneUnknown(obj.(*unstructured.Unstructured)) },
+		Columns:      v.columns,
+		FieldLabel:   v.fieldLabel,
+		Unserved:     !v.served,
+		Deprecation:  v.warning,
 	}
 	if v != v.k.hub {
 		out.Deferred = true
@@ -147,7 +148,7 @@ func (v *version) converted(obj resource.Object, to *version) (resource.Object, 
 	}
 	u.Object["apiVersion"] = v.k.group + "/" + to.name
 	if !v.k.alike {
-		to.pruneFields(u.Object, structuralschema.UnknownFieldPathOptions{})
+		to.pruneFields(u.Object)
 	}
 	return u, nil
 }
@@ -160,7 +161,7 @@ type convertedColumns struct {
 
 // Cells are those of the hub object's form in the version.
 func (c convertedColumns) Cells(obj resource.Object) ([]any, error) {
-	u, err := c.v.k.in(context.Background(), c.v, obj) // most often foreseen, so that nobody is called
+	u, err := c.v.k.in(context.Background(), c.v, obj) // mostly cached by Foresee, so that no webhook is called
 	if err != nil {
 		return nil, err
 	}
@@ -201,8 +202,15 @@ func (v *version) coerce(obj resource.Object) error {
 	return nil
 }
 
-// prune drops what the schema does not know, and says what that was.
+// prune drops unknown fields and nulls that the schema does not allow, and returns the paths of the unknown fields.
 func (v *version) prune(u *unstructured.Unstructured) []string {
+	unknown := v.pruneUnknown(u)
+	v.pruneNulls(u.Object)
+	return unknown
+}
+
+// pruneUnknown drops unknown fields and returns their paths.
+func (v *version) pruneUnknown(u *unstructured.Unstructured) []string {
 	var unknown []string
 	if !plainMetadata(u.Object) {
 		meta, found, paths, err := objectmeta.GetObjectMetaWithOptions(u.Object,
@@ -215,8 +223,11 @@ func (v *version) prune(u *unstructured.Unstructured) []string {
 			}
 		}
 	}
-	unknown = append(unknown, v.pruneFields(u.Object, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})...)
-	if s := v.structural(); s != nil {
+	s := v.structural()
+	if !v.keep {
+		unknown = append(unknown, pruning.PruneWithOptions(u.Object, s, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})...)
+	}
+	if s != nil {
 		_, paths := objectmeta.CoerceWithOptions(nil, u.Object, s, false,
 			objectmeta.CoerceOptions{DropInvalidFields: true, ReturnUnknownFieldPaths: true})
 		unknown = append(unknown, paths...)
@@ -224,14 +235,19 @@ func (v *version) prune(u *unstructured.Unstructured) []string {
 	return unknown
 }
 
-func (v *version) pruneFields(content map[string]any, opts structuralschema.UnknownFieldPathOptions) []string {
-	if v.keep {
-		return nil
+// pruneFields is prune for an object whose metadata is known to be right.
+func (v *version) pruneFields(content map[string]any) {
+	if !v.keep {
+		pruning.PruneWithOptions(content, v.structural(), true, structuralschema.UnknownFieldPathOptions{})
+		v.pruneNulls(content)
 	}
-	s := v.structural()
-	unknown := pruning.PruneWithOptions(content, s, true, opts)
-	defaulting.PruneNonNullableNullsWithoutDefaults(content, s)
-	return unknown
+}
+
+// pruneNulls drops nulls of fields that are neither nullable nor have a default.
+func (v *version) pruneNulls(content map[string]any) {
+	if !v.keep {
+		defaulting.PruneNonNullableNullsWithoutDefaults(content, v.structural())
+	}
 }
 
 // plainMetadata says whether metadata holds nothing but the fields that clients send, well formed, so that there is nothing to

@@ -118,8 +118,8 @@ func (r ranking) sorted(key func(group string) string) []string {
 // namedStale is how many stale versions a warning names.
 const namedStale = 10
 
-// warning is a Warning header that names the versions whose servers do not answer; empty: all do. Clients leave stale versions out without a
-// word, and kubectl prints warnings: so who misses a resource is told why.
+// warning is a Warning header that names the versions whose servers do not respond; empty: all do. Clients silently skip
+// stale versions, but kubectl prints warnings: so a user who misses a resource learns the reason.
 func (r ranking) warning() string {
 	var names []string
 	for _, versions := range r {
@@ -137,7 +137,8 @@ func (r ranking) warning() string {
 	if n := len(names) - namedStale; n > 0 {
 		names, more = names[:namedStale], fmt.Sprintf(" and %d more", n)
 	}
-	text, err := net.NewWarningHeader(299, "-", "stale discovery: the API server of APIService "+strings.Join(names, ", ")+more+" does not tell what it serves; see its conditions Available and DiscoveryReadable")
+	text, err := net.NewWarningHeader(299, "-",
+		"stale discovery: the API server of APIService "+strings.Join(names, ", ")+more+" cannot be discovered; see its conditions Available and DiscoveryReadable")
 	if err != nil {
 		return "" // a name that no header can hold
 	}

@@ -75,7 +75,7 @@ func concerns(names []string) map[string]bool {
 type watching struct {
 	kind        *resource.Descriptor
 	subresource string
-	last        []byte // the object as it was when it was looked at last; nil: nobody looks
+	last        []byte // the object when it was last compared; nil: no trace is recorded
 	form        form
 }
 

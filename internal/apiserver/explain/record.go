@@ -96,7 +96,7 @@ const (
 	deleted
 )
 
-// maxCommits is how many objects of one write are told of one by one.
+// maxCommits is the maximum number of objects of one write that are recorded individually.
 const maxCommits = 64
 
 // Committed says that an object was stored or deleted: old is nil of a new one, obj of one that is gone. before and after are what
@@ -154,7 +154,7 @@ type Answer struct {
 	Took   time.Duration
 }
 
-// Finish writes the trace down. What is told of it afterwards is lost.
+// Finish stores the trace. Later changes of it are lost.
 func (t *Trace) Finish(r *http.Request, a Answer) {
 	if t == nil {
 		return
@@ -286,7 +286,7 @@ func appendText[T string | []byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// appendContents writes what was before, and of what is after that which is not the same at the beginning or the end.
+// appendContents writes the contents before, and of the contents after only the part between the common prefix and suffix.
 func appendContents(b []byte, f form, before, after []byte) []byte {
 	b = append(b, byte(f))
 	if !f.read() {

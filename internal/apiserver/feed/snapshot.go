@@ -37,13 +37,13 @@ func (s *Snapshot) List(ctx context.Context, r schema.GroupResource, namespace s
 			return nil, fmt.Errorf("list %s: %w", r, err)
 		}
 		for _, record := range page.Records {
-			forms, err := k.Forms(record)
+			cached, err := k.Cached(record)
 			if err != nil {
 				c := changeAt(k, record.Key, record.Revision)
 				s.fail(queued{c, record, err}, err)
 				continue
 			}
-			objs = append(objs, forms.Hub)
+			objs = append(objs, cached.Hub)
 		}
 		if page.Remaining == 0 || len(page.Records) == 0 {
 			return objs, nil

@@ -28,8 +28,8 @@ type Ticket struct {
 	writes bool
 }
 
-// The headers that tell a client how its request was classed, by the identities of schema and level and not by their names,
-// which are not for everybody.
+// The headers that tell a client how its request was classified, by the UIDs of schema and level and not by their names,
+// which not all users may know.
 var (
 	schemaHeader = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID)
 	levelHeader  = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedPriorityLevelConfigurationUID)
@@ -41,9 +41,9 @@ func (s *Schema) Tell(h http.Header) { h[schemaHeader], h[levelHeader] = s.uid, 
 // Exempt says whether nothing of the schema's level ever waits.
 func (s *Schema) Exempt() bool { return s.level.exempt }
 
-// Enter gives a request its seats, for which it may wait. False: it is refused, because its queue is full, or it waited too
-// long, or its client went away. Begun is when it came; whoever was let in calls Leave. Waits, if it is not nil, is called
-// before it waits.
+// Enter acquires the seats of a request, for which it may wait. False: the request is rejected, because its queue is full,
+// it waited too long, or its client left. Begun is when the request arrived; after true the caller calls Leave. Waits, if
+// it is not nil, is called before it waits.
 func (c *Controller) Enter(ctx context.Context, begun time.Time, s *Schema, w fair.Work, info *requestinfo.Info, who user.Info, waits func()) (*Ticket, bool) {
 	t := c.tickets.Get().(*Ticket)
 	t.c, t.schema, t.who, t.info = c, s, who, info
@@ -131,7 +131,7 @@ func (t *Ticket) wait(ctx context.Context, begun time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !admitted {
-		admitted = !l.set.Cancel(now, &t.Request) // it may have been let in meanwhile
+		admitted = !l.set.Cancel(now, &t.Request) // it may have been admitted meanwhile
 	}
 	t.Flow.Waited.Observe(now.Sub(t.Arrived).Seconds())
 	return admitted

@@ -32,7 +32,7 @@ func (l *Limiter) of(method string) (*counter, int64) {
 	return &l.writes, l.MaxWrites
 }
 
-// Enter counts a request in; false: there is no room. Who was let in calls Leave.
+// Enter counts a request; false: the limit is reached. After true the caller calls Leave.
 func (l *Limiter) Enter(method string, exempt bool, now time.Time) bool {
 	c, bound := l.of(method)
 	n := c.now.Add(1)

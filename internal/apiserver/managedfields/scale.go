@@ -57,7 +57,7 @@ func (m *Manager) UpdateScale(before, after resource.Object, manager string) (re
 		return nil, err
 	}
 	if _, err := f.Update(before, after, manager); err != nil {
-		m.log.Debug("keep managed fields", "kind", scaleKind.Kind, "name", after.GetName(), "error", err)
+		m.log.Debug("Could not update managed fields", "kind", scaleKind.Kind, "name", after.GetName(), "error", err)
 		after.SetManagedFields(before.GetManagedFields())
 	}
 	return after, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 )
 
-// Sources tell what is only counted when somebody asks. A nil function tells nothing.
+// Sources are read when metrics are collected. A nil function has no metrics.
 type Sources struct {
 	Version version.Info
 	// Inflight are the most requests that were under way at once in the last second.
@@ -24,7 +24,7 @@ type Sources struct {
 	Watches func(tell func(Watched))
 	// Health are the results of the health checks.
 	Health func() []health.Result
-	// Libraries are metrics that libraries count by themselves; nil: none are told.
+	// Libraries are metrics that libraries collect themselves; nil: there are none.
 	Libraries prometheus.Gatherer
 }
 
@@ -62,7 +62,7 @@ var (
 		"major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform")
 )
 
-// Describe implements [prometheus.Collector]: what is told is not known beforehand.
+// Describe implements [prometheus.Collector]: the metrics are not known beforehand.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{inflight, objects, storage, watchEvents, watchSizes, watchersEnded, build} {
 		to <- d

@@ -3,9 +3,9 @@
 
 // Package meter counts what the server does, under the names, labels and buckets that kube-apiserver's stable metrics have.
 //
-// A [Meter] is one server's. What happens on every request goes through series that are looked up once for each kind of
-// request ([Meter.Request], [Meter.Admission]); what can be counted when somebody asks is read then, by the functions of [Sources].
-// Labels never come from what clients make up: a request counts by its resource only after the server has found the resource.
+// A [Meter] has the metrics of one server. Metrics of every request use series that are looked up once for each kind of
+// request ([Meter.Request], [Meter.Admission]); values that exist elsewhere are read at collection, by the functions of
+// [Sources]. Clients cannot invent labels: a request counts for its resource only after the server has found the resource.
 package meter
 
 import (

@@ -1,18 +1,19 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package negotiate says in which form an answer goes out and in which form a body came in, from a request's headers.
+// Package negotiate selects the media type of a response and determines that of a body, from a request's headers.
 //
-// kube-apiserver looks at Accept twice. Its router compares the literal media types with those that a route produces
-// ([Routed]); a handler then picks a form by the clauses' order, quality and parameters ([Clauses.Choose]), against what its
-// endpoint offers ([Offer]). Errors are offered without transformations; who accepts none of their forms gets indented JSON.
+// kube-apiserver evaluates Accept twice. Its router compares the literal media types with those that a route produces
+// ([Routed]); a handler then selects a form by the clauses' order, quality and parameters ([Clauses.Choose]), from those
+// that its endpoint offers ([Offer]). Errors are offered without transformations; a client that accepts none of their forms
+// gets indented JSON.
 //
 // Worked example: "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", which kubectl sends. A list of pods is
 // a Table, by the first clause. A 404 is plain JSON, by the second: a Status has no columns.
 //
 // # Concurrency
 //
-// A [Cache] is used by many goroutines; what it returns is shared and read-only.
+// A [Cache] is safe for concurrent use; its results are shared and read-only.
 package negotiate
 
 import (
@@ -61,7 +62,7 @@ func Streams(cbor bool) []string {
 
 type cborKey struct{}
 
-// WithCBOR says in a request's context whether who answers it speaks CBOR; unsaid, nobody does.
+// WithCBOR sets in a request's context whether its handler supports CBOR; the default is not.
 func WithCBOR(ctx context.Context, speaks bool) context.Context {
 	return context.WithValue(ctx, cborKey{}, speaks)
 }

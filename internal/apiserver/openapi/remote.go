@@ -124,7 +124,8 @@ func (h *Handler) serveRemote(w http.ResponseWriter, r *http.Request, name strin
 	}
 	if err != nil {
 		if r.Context().Err() == nil {
-			h.log.WarnContext(r.Context(), "serve the OpenAPI document of an aggregated API server", "path", r.URL.Path, "apiservice", doc.Name, "error", err)
+			h.log.WarnContext(r.Context(), "Could not serve the OpenAPI document of an aggregated API server", "path", r.URL.Path,
+				"apiservice", doc.Name, "error", err)
 		}
 		http.Error(w, "openapi: APIService "+doc.Name+": "+err.Error(), http.StatusServiceUnavailable)
 		return
@@ -160,7 +161,7 @@ func remoteAdditions(s *static, remote *Remote, served func(path string) bool, l
 			continue
 		}
 		if err := merge(all, v, own, ours); err != nil {
-			log.Warn("leave an aggregated API server out of /openapi/v2", "apiservice", v.Name, "error", err)
+			log.Warn("Skipped an aggregated API server in /openapi/v2", "apiservice", v.Name, "error", err)
 		}
 	}
 	a := &addition{paths: []byte("{}"), definitions: []byte("{}"), changed: map[string]change{}}

@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Explained reads what traces keep of objects, for those who ask for it.
+// Explained reads the recorded contents of objects from traces.
 type Explained struct{ api *API }
 
 var _ explain.Objects = Explained{}
@@ -54,10 +54,10 @@ func (e Explained) Stored(r schema.GroupResource, version string, data []byte) (
 	if err != nil {
 		return nil, err
 	}
-	return e.shown(k.NewForms(obj), i)
+	return e.shown(k.NewCachedObject(obj), i)
 }
 
-func (e Explained) shown(f *watchcache.Forms, version int) (map[string]any, error) {
+func (e Explained) shown(f *watchcache.CachedObject, version int) (map[string]any, error) {
 	b, err := whole(f, version, mediaJSON)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (e Explained) Live(ctx context.Context, r schema.GroupResource, namespace, 
 	if err != nil {
 		return nil, "", err
 	}
-	m, err := e.shown(k.NewForms(obj.DeepCopyObject().(resource.Object)), i)
+	m, err := e.shown(k.NewCachedObject(obj.DeepCopyObject().(resource.Object)), i)
 	return m, k.Versions[i].Name, err
 }
 

@@ -29,15 +29,15 @@ func (q *req) respondList(code int, l *registry.Found) error {
 		return err
 	}
 	if a.target != nil && (a.target.Kind == "PartialObjectMetadata" || a.media != mediaJSON || a.pretty || len(l.Records) == 0 || ordered(q.ver().Columns)) {
-		forms := make([]*watchcache.Forms, len(l.Records))
+		objects := make([]*watchcache.CachedObject, len(l.Records))
 		for i, r := range l.Records {
-			f, err := q.kind.Forms(r)
+			f, err := q.kind.Cached(r)
 			if err != nil {
 				return err
 			}
-			forms[i] = f
+			objects[i] = f
 		}
-		return q.respondAs(code, true, forms, l.Meta)
+		return q.respondAs(code, true, objects, l.Meta)
 	}
 	switch {
 	case a.target != nil && a.target.Kind == "Table":
@@ -84,11 +84,11 @@ func (q *req) foreseeAll(records []*store.Record) error {
 		n := min(foreseen, len(records))
 		hubs := make([]resource.Object, n)
 		for i, r := range records[:n] {
-			forms, err := q.kind.Forms(r)
+			cached, err := q.kind.Cached(r)
 			if err != nil {
 				return err
 			}
-			hubs[i] = forms.Hub
+			hubs[i] = cached.Hub
 		}
 		if err := f(q.ctx, hubs); err != nil {
 			return err
@@ -148,7 +148,7 @@ func ordered(c resource.Columns) bool {
 func (q *req) tableList(w io.Writer, c *table.Converter, l *registry.Found) error {
 	const closing = "]}"
 	for i, r := range l.Records {
-		f, err := q.kind.Forms(r)
+		f, err := q.kind.Cached(r)
 		if err != nil {
 			return err
 		}

@@ -162,7 +162,7 @@ func (c *counter) list(ctx context.Context, r schema.GroupResource, namespace st
 			objs = append(objs, &l.Items[i])
 		}
 	default:
-		return nil, fmt.Errorf("list %s: nobody knows their type", r)
+		return nil, fmt.Errorf("list %s: unknown type", r)
 	}
 	return objs, nil
 }

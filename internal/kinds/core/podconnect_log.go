@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -33,7 +34,7 @@ func connectLog(ctx context.Context, b resource.Backend, namespace, name string,
 		return nil, err
 	}
 	if pod.Spec.NodeName == "" { // nothing has been logged yet
-		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }), nil
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }), nil
 	}
 	location, transport, err := agentOf(ctx, b, pod)
 	if err != nil {
@@ -93,7 +94,9 @@ type logHandler struct {
 
 // ServeHTTP copies until the log or the client ends.
 func (h *logHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, h.location.String(), nil)
+	ctx, leave := context.WithCancel(r.Context())
+	defer leave()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.location.String(), nil)
 	if err != nil {
 		writeStatus(w, err)
 		return
@@ -109,6 +112,10 @@ func (h *logHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer resp.Body.Close()
 	if err := h.check(resp); err != nil {
 		writeStatus(w, err)
+		return
+	}
+	if wsstream.IsWebSocketRequest(r) {
+		logOverWebSocket(w, r, resp.Body, leave)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain")

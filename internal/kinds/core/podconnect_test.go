@@ -68,7 +68,8 @@ func (b *connectBackend) Node(_ context.Context, name string) (*url.URL, http.Ro
 // echo is a container runtime that says back what it hears.
 type echo struct{}
 
-func (echo) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan crremote.TerminalSize) error {
+func (echo) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool,
+	_ <-chan crremote.TerminalSize) error {
 	fmt.Fprintf(out, "%s %v ", id, cmd)
 	if in != nil {
 		io.Copy(out, in)
@@ -90,6 +91,9 @@ func (echo) PortForward(_ context.Context, id string, port int32, stream io.Read
 	_, err := fmt.Fprintf(stream, "%s %d %s", id, port, b)
 	return err
 }
+
+// left says that an agent's reader of a log has left.
+var left = make(chan bool, 1)
 
 // newAgent is a node's agent: SPDY only, as an old one.
 func newAgent(t *testing.T) *httptest.Server {
@@ -127,6 +131,11 @@ func newAgent(t *testing.T) *httptest.Server {
 			return
 		}
 		fmt.Fprintf(w, "%s %s\n", r.PathValue("container"), r.URL.RawQuery)
+		if r.URL.Query().Has("follow") && r.URL.Query().Has("timestamps") { // until the reader has left
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			left <- true
+		}
 	})
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "up 1\n") })
 	srv := httptest.NewTLSServer(mux)
@@ -164,7 +173,8 @@ func serveConnect(t *testing.T) (*connectBackend, string) {
 		"pods/homeless": connectPod("homeless", "", "c"),
 		"pods/lost":     connectPod("lost", "gone", "c"),
 	}}
-	subs := map[string]*resource.Connect{"services/proxy": serviceProxy(corev1.IPv4Protocol, nil).Connect, "nodes/proxy": nodeProxy(nil).Connect}
+	subs := map[string]*resource.Connect{"services/proxy": serviceProxy(corev1.IPv4Protocol, nil).Connect,
+		"nodes/proxy": nodeProxy(nil).Connect}
 	for _, s := range podConnect(nil) {
 		subs["pods/"+s.Name] = s.Connect
 	}
@@ -229,7 +239,7 @@ func TestPodConnectRefusals(t *testing.T) {
 		"pods/two/log":                   "400 BadRequest: a container name must be specified for pod two, choose one of: [c waiting]",
 		"pods/two/log?container=waiting": `400 BadRequest: container "waiting" in pod "two" is waiting to start: ContainerCreating`,
 		"pods/two/log?container=nosuch":  "400 BadRequest: container nosuch is not valid for pod two",
-		"pods/homeless/log":              "200 ",
+		"pods/homeless/log":              "204 ",
 		"pods/lost/log":                  `404 NotFound: pods "gone" not found`,
 		"pods/one/log?tailLines=x":       `400 BadRequest: strconv.ParseInt: parsing "x": invalid syntax`,
 		"pods/one/log?tailLines=-1":      `422 Invalid: PodLogOptions "one" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0`,

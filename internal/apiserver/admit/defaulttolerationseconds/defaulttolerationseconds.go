@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package defaulttolerationseconds is the DefaultTolerationSeconds plug-in: a pod that says nothing of nodes that are not
-// ready or not reachable stays on them for a while.
+// Package defaulttolerationseconds is the DefaultTolerationSeconds plug-in: it adds tolerations, limited in time, of nodes
+// that are not ready or unreachable to pods without such tolerations.
 package defaulttolerationseconds
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package eventratelimit is the EventRateLimit plug-in: so many events a second are written and no more, of the whole server, of
-// a namespace, of a user, or of one source about one object. It is off by itself, and needs a configuration.
+// Package eventratelimit is the EventRateLimit plug-in: it limits the events per second of the whole server, of a
+// namespace, of a user, or of one source about one object. It is off by default, and needs a configuration.
 package eventratelimit
 
 import (

@@ -4,8 +4,8 @@
 // Package matching decides whether a rule that an object states (a webhook's, a policy's) is about a request, and gives a
 // request's objects in the version that the rule names.
 //
-// A [Request] is one request as all rules see it: what several of them need is made once. A [Criteria] is one rule's
-// constraints, read once; [Criteria.Match] says in which [Form] the request matches.
+// A [Request] is one request as all rules see it: values that several rules need are computed once. A [Criteria] has one
+// rule's constraints, parsed once; [Criteria.Match] returns the [Form] in which the request matches.
 //
 // # Concurrency
 //

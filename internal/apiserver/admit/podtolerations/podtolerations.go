@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podtolerations is the PodTolerationRestriction plug-in: a namespace's annotations, or else the configuration, say which
-// tolerations its pods get and which ones they may have. It is off by itself.
+// Package podtolerations is the PodTolerationRestriction plug-in: a namespace's annotations, or else the configuration, set
+// the tolerations that its pods get and those that they may have. It is off by default.
 package podtolerations
 
 import (

@@ -32,8 +32,9 @@ func (r *Remote) trouble(reason, path string, err error) *Trouble {
 	return &Trouble{reason, to.String(), err}
 }
 
-// tell says of each group version whether it is known what the server serves: troubles are by the name of the APIService. Once is chance,
-// as when a server starts anew: trouble is told of when it comes twice running, in one state of the registration.
+// tell reports for each group version whether discovery of the server succeeded; troubles are keyed by the name of the
+// APIService. One failure may be chance, as when a server restarts: tell reports trouble that occurs twice in succession,
+// in one state of the registration.
 func (s *server) tell(ctx context.Context, remotes []Remote, troubles map[string]error) {
 	if s.learner.o.Told == nil || ctx.Err() != nil {
 		return // a worker that ends found out nothing

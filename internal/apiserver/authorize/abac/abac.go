@@ -76,7 +76,7 @@ func (ps Policies) Authorize(_ context.Context, a *authorize.Attributes) (author
 	return authorize.NoOpinion, "No policy matched.", nil // upstream's words
 }
 
-// is says whether the policy is about a user. One that names nobody is about nobody.
+// is reports whether the policy is about a user. One without a user or group matches no user.
 func (p *Policy) is(u user.Info) bool {
 	if u == nil || p.User == "" && p.Group == "" {
 		return false

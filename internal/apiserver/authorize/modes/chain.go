@@ -77,7 +77,7 @@ func (s *Settings) Build(o Options) (*Chain, error) {
 		}
 	}
 	if s.oldLines > 0 {
-		o.Log.Warn("the policy file has rules from before there were versions", "file", s.policy, "rules", s.oldLines)
+		o.Log.Warn("Policy file has rules without apiVersion and kind", "file", s.policy, "rules", s.oldLines)
 	}
 	if err := c.use(s.config); err != nil {
 		return nil, fmt.Errorf("make authorizers: %w", err)
@@ -188,12 +188,13 @@ func (c *Chain) reload(ctx context.Context) {
 	}
 	if err != nil {
 		c.metrics.reloaded(false)
-		c.options.Log.ErrorContext(ctx, "reload the authorization configuration: the one before stays in force", "file", c.settings.file, "error", err)
+		c.options.Log.ErrorContext(ctx, "Could not reload the authorization configuration, keeping the previous one", "file", c.settings.file,
+			"error", err)
 		return
 	}
 	c.metrics.reloaded(true)
 	c.metrics.applied(data)
-	c.options.Log.InfoContext(ctx, "the authorization configuration was reloaded", "file", c.settings.file, "authorizers", len(config.Authorizers))
+	c.options.Log.InfoContext(ctx, "Reloaded the authorization configuration", "file", c.settings.file, "authorizers", len(config.Authorizers))
 }
 
 // always is an authorizer of one mind.

@@ -3,8 +3,8 @@
 
 // Package lint judges CustomResourceDefinitions offline, with the server's own rules.
 //
-// [Read] finds the definitions in a file, [Check] says what a server would refuse or warn of and what the CEL rules are
-// estimated to cost, and [Compare] says what a newer definition would break for those who use an older one.
+// [Read] finds the definitions in a file, [Check] reports what a server would reject or warn about and the estimated cost
+// of the CEL rules, and [Compare] reports which users of the older definition a newer one would break.
 package lint
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kmstest is a KMS v2 plug-in for tests: it wraps with AES-GCM under keys that it keeps over its own restarts, and can
-// be stopped, started and told to use another key at any time.
+// Package kmstest is a KMS v2 plug-in for tests: it encrypts with AES-GCM under keys that survive its restarts, and tests
+// can stop it, start it and rotate its key at any time.
 package kmstest
 
 import (
@@ -20,7 +20,7 @@ import (
 	"k8s.io/kms/pkg/service"
 )
 
-// Plugin is a plug-in. It implements [service.Service], for those who need no socket.
+// Plugin is a fake plug-in. It implements [service.Service], for tests without a socket.
 type Plugin struct {
 	// Socket is where it listens once it is started.
 	Socket string
@@ -96,7 +96,7 @@ func (p *Plugin) Start() error {
 	return nil
 }
 
-// Stop ends listening; who calls then finds nobody.
+// Stop ends listening; callers then get a connection error.
 func (p *Plugin) Stop() {
 	if p.server != nil {
 		p.server.Close()
