@@ -17,12 +17,12 @@ import (
 
 // Node is a node of a cluster whose API server is elsewhere. Start it once, Stop it once.
 type Node struct {
-	// DataDir is where the node keeps who it is, and what it must remember of its pods. Required.
+	// DataDir is the directory of the node's identity and of the state of its pods. Required.
 	DataDir string
 	// Join is the URL of the API server, and Token a bootstrap token; both may be empty once the node has joined.
 	Join, Token string
-	// CACertHashes pin the cluster's authority, each sha256: and the hash of its public key; CAFile holds it. Without both, who
-	// knows the token is believed.
+	// CACertHashes pin the cluster's CA: each is sha256: and the hash of its public key; CAFile is a file of it. Without
+	// both, any server that knows the token is trusted.
 	CACertHashes []string
 	CAFile       string
 	// Name is the node's; empty: the host's name.
@@ -31,7 +31,7 @@ type Node struct {
 	// the API server, whatever that becomes while it runs. Where pods have both families, the other's address on the same interface is
 	// added to one.
 	Address string
-	// Mode is what runs pods: auto, cri or simulated; empty: auto.
+	// Mode selects how pods run: auto, cri or simulated; empty: auto.
 	Mode NodeMode
 	// CRISocket is the runtime's socket, as in [Server].
 	CRISocket string
@@ -40,14 +40,14 @@ type Node struct {
 	// Kubelet and Network are the node's settings, as in [Server.APIServer].
 	Kubelet options.Node
 	Network options.Network
-	// Logger is told what goes on; nil: nobody is.
+	// Logger receives the node's logs; nil discards them.
 	Logger *slog.Logger
 
 	node *node.Node // nil: it is not started
 }
 
-// Start joins the cluster, or takes up where the node was, and returns when the node is at work. What is wrong with the token,
-// the authority or the name is an error; a server that is away is one only if the node has not joined yet.
+// Start joins the cluster, or continues as the node that it was, and returns when the node runs. An invalid token, CA or
+// name is an error; an unreachable server is one only if the node has not joined yet.
 func (n *Node) Start(ctx context.Context) error {
 	o := node.Options{
 		DataDir: n.DataDir, Mode: node.Mode(cmp.Or(n.Mode, NodeAuto)), Count: 1, CRISocket: n.CRISocket,
@@ -78,7 +78,7 @@ func (n *Node) Stop() error {
 	return n.node.Stop()
 }
 
-// Wait blocks until the node ends: nil after Stop, the reason when a part of it ended by itself.
+// Wait blocks until the node ends: nil after Stop, the reason if a part of it failed.
 func (n *Node) Wait() error { return n.node.Wait() }
 
 // Settled is closed: a node has nothing to fill up with.

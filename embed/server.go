@@ -9,9 +9,9 @@
 //	defer s.Stop()
 //	clientset, err := kubernetes.NewForConfig(s.Config())
 //
-// The zero value works. Fields are read by Start and must not be changed after it. What third parties plug in as Go code
-// (admission plug-ins, controllers, scheduler plug-ins, kinds) goes into [Extensions]; a ten-line main with its own Server
-// is a Mortise with extensions of its own. Package embedtest has the form for Go tests.
+// The zero value works. Start reads the fields; do not change them afterwards. Extensions in Go (admission plug-ins,
+// controllers, scheduler plug-ins, kinds) go into [Extensions]; a ten-line main with its own Server is a Mortise with these
+// extensions. For Go tests see package embedtest.
 package embed
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/node"
 )
 
-// NodeMode says what runs pods.
+// NodeMode selects how pods run.
 type NodeMode string
 
 // The modes of [Server.Node].
@@ -48,7 +48,7 @@ type Server struct {
 	KubeconfigFile string
 	// Store is local (on disk, durable; needs DataDir) or memory; empty: local with a DataDir, else memory.
 	Store string
-	// Node is what runs pods; empty: simulated.
+	// Node selects how pods run; empty: simulated.
 	Node NodeMode
 	// Nodes is how many simulated nodes there are; 0: one.
 	Nodes int
@@ -63,14 +63,14 @@ type Server struct {
 	// FeatureGates are upstream's feature gates that differ from their defaults, by name. There is one: CBORServingAndStorage
 	// lets clients speak CBOR; nil: all at their defaults. Objects are stored as ever.
 	FeatureGates map[string]bool
-	// RuntimeConfig says which group-versions and resources are served, as kube-apiserver's --runtime-config does: "true" or
-	// "false" by api/all, api/ga, api/beta, api/alpha, GROUP/VERSION or GROUP/VERSION/RESOURCE; nil: those that are stable.
+	// RuntimeConfig enables or disables group-versions and resources, as kube-apiserver's --runtime-config: "true" or
+	// "false" by api/all, api/ga, api/beta, api/alpha, GROUP/VERSION or GROUP/VERSION/RESOURCE; nil: the stable ones.
 	RuntimeConfig map[string]string
 	// APIServer are kube-apiserver's settings, of authentication, authorization, audit and the rest.
 	APIServer options.APIServer
-	// Extensions are what third parties plug in as Go code.
+	// Extensions are extensions in Go.
 	Extensions Extensions
-	// Logger is told what goes on; nil: nobody is.
+	// Logger receives the server's logs; nil discards them.
 	Logger *slog.Logger
 	// Started is when the process began, for the time that /metrics reports; zero: when Start was called.
 	Started time.Time
@@ -78,9 +78,9 @@ type Server struct {
 	cluster *cluster.Cluster // nil: it is not started
 }
 
-// Start starts the cluster and returns when it is ready: the API answers, over TLS, and what it was told to write is
-// written. Controllers, scheduler and node are running but may still be filling their caches. Ending ctx before that
-// abandons the start; afterwards it has no effect. When Start returns an error, nothing of the cluster is left running.
+// Start starts the cluster and returns when it is ready: the API responds, over TLS, and the configured files are written.
+// Controllers, scheduler and node are running but may still be filling their caches. Ending ctx before that abandons the
+// start; afterwards it has no effect. When Start returns an error, no part of the cluster is left running.
 func (s *Server) Start(ctx context.Context) error {
 	c, err := cluster.Start(ctx, cluster.Settings{
 		DataDir: s.DataDir, Listen: s.Listen, KubeconfigFile: s.KubeconfigFile, Store: s.Store,
@@ -104,10 +104,10 @@ func (s *Server) Stop() error {
 	return s.cluster.Stop()
 }
 
-// Wait blocks until the cluster ends: nil after Stop, the reason when a part of it ended by itself.
+// Wait blocks until the cluster ends: nil after Stop, the reason if a part of it failed.
 func (s *Server) Wait() error { return s.cluster.Wait() }
 
-// Settled is closed when the controllers have filled their caches and only wait for work; at once where none run.
+// Settled is closed when the controllers have filled their caches and have no work; immediately if none run.
 func (s *Server) Settled() <-chan struct{} { return s.cluster.Settled() }
 
 // Config is an administrator's client configuration, over TLS.

@@ -179,7 +179,7 @@ func bucket(d time.Duration) int {
 // 2^(i/4) µs; when there are many, all counts are halved, so that what is old weighs less and less.
 //
 // Worked example: of 100 calls 98 took 900 µs (bucket 40, up to 1024 µs) and two 50 ms (bucket 63, up to 55 ms): the median
-// is told as 1.024 ms, the 99th percentile as 55 ms.
+// is reported as 1.024 ms, the 99th percentile as 55 ms.
 type sketch struct {
 	counts [4 * 30]uint32 // to 2^30 µs, 18 minutes; what is longer counts as that
 	total  uint32

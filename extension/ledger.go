@@ -30,8 +30,8 @@ type Policy struct {
 	// After so many failures in a row the breaker opens for Pause; then one call is let through to try. 0: never.
 	Failures int
 	Pause    time.Duration
-	// Excused failures are none of the extension's fault, such as those of a caller who went away: they are booked, but do not
-	// open the breaker. Nil: none is. Turned is told when the breaker opens and when it closes.
+	// Excused reports failures that are not the extension's fault, such as a caller that left: the ledger counts them, but
+	// they do not open the breaker. Nil: there are none. Turned is called when the breaker opens and when it closes.
 	Excused func(error) bool
 	Turned  func(open bool)
 	// Retries are further calls after one that failed and that Retry wants again (nil: any failure), the first after Backoff,
@@ -56,7 +56,7 @@ const (
 // Entry is what the ledger knows of one extension.
 type Entry struct {
 	Ref
-	Where                    string // the object, file or flag that names it; empty: nobody said
+	Where                    string // the object, file or flag that names it; empty: unknown
 	State                    State
 	Calls, Failures, Refused int64
 	Total, Longest           time.Duration

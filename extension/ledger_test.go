@@ -35,7 +35,8 @@ func TestLedgerCountsAndNames(t *testing.T) {
 		t.Errorf("got error %v", err)
 	}
 	want := []Entry{{
-		Ref: ref, State: Failing, P50: l.Snapshot()[0].P50, P99: 3 * time.Second, Latency: []int64{0, 0, 0, 0, 1, 1, 2, 2, 2}, Calls: 2, Failures: 1, Total: 4 * time.Second, Longest: 3 * time.Second, LastError: "socket is gone", LastFailure: time.Unix(1004, 0),
+		Ref: ref, State: Failing, P50: l.Snapshot()[0].P50, P99: 3 * time.Second, Latency: []int64{0, 0, 0, 0, 1, 1, 2, 2, 2}, Calls: 2,
+		Failures: 1, Total: 4 * time.Second, Longest: 3 * time.Second, LastError: "socket is gone", LastFailure: time.Unix(1004, 0),
 	}}
 	if d := cmp.Diff(want, l.Snapshot()); d != "" {
 		t.Error(d)

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package extension knows what can be plugged into Mortise, and every call that goes out to what is.
+// Package extension is the catalogue of Mortise's extension points, and the ledger of all calls to extensions.
 //
 // [Points] is the catalogue: one row for each extension point of Kubernetes. A [Ledger] makes the calls: it gives each a
-// deadline, repeats it where the policy says so, counts and times it, keeps the newest error and the end of the certificate
-// that the extension showed, and stops calling one that keeps failing until a trial call succeeds ([Ledger.Call]). Whoever
-// reads a configuration lists the extensions in it ([Ledger.Register], [Ledger.RegisterAll]), so that those are known too that
-// were never called, and strikes off those that are configured no more ([Ledger.Unregister]). What the ledger knows is read
-// with [Ledger.Snapshot]; `mortise extensions` prints it.
+// deadline, retries it if the policy allows, counts and times it, keeps the last error and the expiry of the extension's
+// certificate, and stops calling one that keeps failing until a trial call succeeds ([Ledger.Call]). The reader of a
+// configuration registers the extensions in it ([Ledger.Register], [Ledger.RegisterAll]), so that the ledger also lists
+// those that were never called, and removes them with the configuration ([Ledger.Unregister]). [Ledger.Snapshot] returns
+// the ledger's contents; `mortise extensions` prints them.
 //
-// A Ledger may be used by many goroutines at once; it starts none.
+// A Ledger is safe for concurrent use; it starts no goroutines.
 package extension
 
 // Point is a place where Mortise calls out, or lets itself be driven.
@@ -61,7 +61,7 @@ const (
 // Ways in which a point works.
 const (
 	Called = "called" // by this server, through the ledger
-	Drives = "drives" // the extension is a client of the API, and is called by nobody
+	Drives = "drives" // the extension is a client of the API, and is not called
 	Linked = "linked" // Go code in the same process
 	Client = "client" // the client calls it: kubectl, client-go
 	Absent = "absent" // this release does not call it yet
@@ -83,43 +83,80 @@ const guide = "https://kubernetes.io/docs/"
 // Points is the catalogue, in the order in which a user meets them.
 func Points() []Description {
 	return []Description{
-		{KubectlPlugin, "kubectl plug-in", Client, "an executable kubectl-NAME on $PATH", "mortise kubectl finds it on $PATH", guide + "tasks/extend-kubectl/kubectl-plugins/"},
-		{ExecCredential, "client credentials", Client, "ExecCredential client.authentication.k8s.io/v1, v1beta1 of a child process", "users[].user.exec of a kubeconfig", guide + "reference/access-authn-authz/authentication/#client-go-credential-plugins"},
-		{TokenWebhook, "token webhook", Called, "TokenReview authentication.k8s.io/v1, v1beta1 over HTTPS", "--authentication-token-webhook-config-file", guide + "reference/access-authn-authz/authentication/#webhook-token-authentication"},
-		{OIDCIssuer, "OpenID Connect issuer", Called, "OpenID Connect discovery 1.0 and JWKS over HTTPS", "--oidc-issuer-url or --authentication-config", guide + "reference/access-authn-authz/authentication/#openid-connect-tokens"},
-		{TokenSigner, "service-account token signer", Called, "externaljwt v1 gRPC over a unix socket", "--service-account-signing-endpoint", guide + "reference/access-authn-authz/service-accounts-admin/"},
-		{AuthorizationWebhook, "authorization webhook", Called, "SubjectAccessReview authorization.k8s.io/v1, v1beta1 over HTTPS", "--authorization-webhook-config-file or --authorization-config", guide + "reference/access-authn-authz/webhook/"},
+		{KubectlPlugin, "kubectl plug-in", Client, "an executable kubectl-NAME on $PATH", "mortise kubectl finds it on $PATH",
+			guide + "tasks/extend-kubectl/kubectl-plugins/"},
+		{ExecCredential, "client credentials", Client, "ExecCredential client.authentication.k8s.io/v1, v1beta1 of a child process",
+			"users[].user.exec of a kubeconfig", guide + "reference/access-authn-authz/authentication/#client-go-credential-plugins"},
+		{TokenWebhook, "token webhook", Called, "TokenReview authentication.k8s.io/v1, v1beta1 over HTTPS",
+			"--authentication-token-webhook-config-file", guide + "reference/access-authn-authz/authentication/#webhook-token-authentication"},
+		{OIDCIssuer, "OpenID Connect issuer", Called, "OpenID Connect discovery 1.0 and JWKS over HTTPS",
+			"--oidc-issuer-url or --authentication-config", guide + "reference/access-authn-authz/authentication/#openid-connect-tokens"},
+		{TokenSigner, "service-account token signer", Called, "externaljwt v1 gRPC over a unix socket", "--service-account-signing-endpoint",
+			guide + "reference/access-authn-authz/service-accounts-admin/"},
+		{AuthorizationWebhook, "authorization webhook", Called, "SubjectAccessReview authorization.k8s.io/v1, v1beta1 over HTTPS",
+			"--authorization-webhook-config-file or --authorization-config", guide + "reference/access-authn-authz/webhook/"},
 		{AuditWebhook, "audit webhook", Called, "EventList audit.k8s.io/v1 over HTTPS", "--audit-webhook-config-file", "docs/audit.md"},
-		{KMS, "key management", Called, "KMS v2 gRPC over a unix socket", "--encryption-provider-config", guide + "tasks/administer-cluster/kms-provider/"},
-		{CertificateSigner, "certificate signer", Drives, "CertificateSigningRequest, PodCertificateRequest, ClusterTrustBundle certificates.k8s.io/v1", "a client of the API", guide + "reference/access-authn-authz/certificate-signing-requests/"},
-		{CustomResource, "custom resource", Linked, "CustomResourceDefinition apiextensions.k8s.io/v1", "an object", guide + "tasks/extend-kubernetes/custom-resources/custom-resource-definitions/"},
-		{ConversionWebhook, "CRD conversion webhook", Called, "ConversionReview apiextensions.k8s.io/v1, v1beta1 over HTTPS", "spec.conversion.webhook of a CustomResourceDefinition", guide + "tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/"},
-		{AggregatedAPI, "aggregated API server", Called, "APIService apiregistration.k8s.io/v1, an API server behind a proxy", "an APIService with a service", guide + "concepts/extend-kubernetes/api-extension/apiserver-aggregation/"},
-		{MutatingWebhook, "mutating admission webhook", Called, "AdmissionReview admission.k8s.io/v1, v1beta1 over HTTPS", "a MutatingWebhookConfiguration", guide + "reference/access-authn-authz/extensible-admission-controllers/"},
-		{ValidatingWebhook, "validating admission webhook", Called, "AdmissionReview admission.k8s.io/v1, v1beta1 over HTTPS", "a ValidatingWebhookConfiguration", guide + "reference/access-authn-authz/extensible-admission-controllers/"},
-		{AdmissionPolicy, "admission policy", Linked, "CEL in ValidatingAdmissionPolicy, MutatingAdmissionPolicy admissionregistration.k8s.io/v1", "an object and its bindings", guide + "reference/access-authn-authz/validating-admission-policy/"},
-		{ImagePolicyWebhook, "image policy webhook", Called, "ImageReview imagepolicy.k8s.io/v1alpha1 over HTTPS", "--admission-control-config-file", guide + "reference/access-authn-authz/admission-controllers/#imagepolicywebhook"},
+		{KMS, "key management", Called, "KMS v2 gRPC over a unix socket", "--encryption-provider-config",
+			guide + "tasks/administer-cluster/kms-provider/"},
+		{CertificateSigner, "certificate signer", Drives,
+			"CertificateSigningRequest, PodCertificateRequest, ClusterTrustBundle certificates.k8s.io/v1", "a client of the API",
+			guide + "reference/access-authn-authz/certificate-signing-requests/"},
+		{CustomResource, "custom resource", Linked, "CustomResourceDefinition apiextensions.k8s.io/v1", "an object",
+			guide + "tasks/extend-kubernetes/custom-resources/custom-resource-definitions/"},
+		{ConversionWebhook, "CRD conversion webhook", Called, "ConversionReview apiextensions.k8s.io/v1, v1beta1 over HTTPS",
+			"spec.conversion.webhook of a CustomResourceDefinition",
+			guide + "tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/"},
+		{AggregatedAPI, "aggregated API server", Called, "APIService apiregistration.k8s.io/v1, an API server behind a proxy",
+			"an APIService with a service", guide + "concepts/extend-kubernetes/api-extension/apiserver-aggregation/"},
+		{MutatingWebhook, "mutating admission webhook", Called, "AdmissionReview admission.k8s.io/v1, v1beta1 over HTTPS",
+			"a MutatingWebhookConfiguration", guide + "reference/access-authn-authz/extensible-admission-controllers/"},
+		{ValidatingWebhook, "validating admission webhook", Called, "AdmissionReview admission.k8s.io/v1, v1beta1 over HTTPS",
+			"a ValidatingWebhookConfiguration", guide + "reference/access-authn-authz/extensible-admission-controllers/"},
+		{AdmissionPolicy, "admission policy", Linked, "CEL in ValidatingAdmissionPolicy, MutatingAdmissionPolicy admissionregistration.k8s.io/v1",
+			"an object and its bindings", guide + "reference/access-authn-authz/validating-admission-policy/"},
+		{ImagePolicyWebhook, "image policy webhook", Called, "ImageReview imagepolicy.k8s.io/v1alpha1 over HTTPS",
+			"--admission-control-config-file", guide + "reference/access-authn-authz/admission-controllers/#imagepolicywebhook"},
 		{Initializer, "initializer", Drives, "the verb initialize, the annotation extension.mortise.dev/initializers of objects that nobody else sees yet", "an InitializerConfiguration extension.mortise.dev/v1alpha1, with --enable-initializers", "docs/initializers.md"},
-		{AdmissionPlugin, "admission plug-in", Linked, "embed.AdmissionMutator, embed.AdmissionValidator in Go", "embed.Server.Extensions", "package embed"},
+		{AdmissionPlugin, "admission plug-in", Linked, "embed.AdmissionMutator, embed.AdmissionValidator in Go", "embed.Server.Extensions",
+			"package embed"},
 		{Controller, "controller", Linked, "embed.Controller in Go; or any client of the API", "embed.Server.Extensions", "package embed"},
-		{SchedulerPlugin, "scheduler plug-in", Linked, "k8s.io/kube-scheduler/framework in Go", "embed.Server.Extensions, and a profile of --scheduler-config", guide + "concepts/scheduling-eviction/scheduling-framework/"},
-		{SchedulerExtender, "scheduler extender", Called, "kube-scheduler/extender/v1 JSON over HTTP or HTTPS", "extenders of --scheduler-config", guide + "concepts/extend-kubernetes/#scheduler-extensions"},
-		{Scheduler, "second scheduler", Drives, "spec.schedulerName of pods, the binding subresource", "a client of the API", guide + "tasks/extend-kubernetes/configure-multiple-schedulers/"},
-		{CloudController, "cloud controller", Drives, "the taint node.cloudprovider.kubernetes.io/uninitialized, providerID", "a client of the API", guide + "concepts/architecture/cloud-controller/"},
-		{MetricsAPI, "metrics API", Absent, "metrics.k8s.io/v1beta1, custom.metrics.k8s.io/v1beta2, external.metrics.k8s.io/v1beta1", "an APIService", guide + "tasks/run-application/horizontal-pod-autoscale/"},
-		{ContainerRuntime, "container runtime", Called, "CRI runtime.v1 gRPC over a unix socket", "mortise up --cri-socket", guide + "concepts/architecture/cri/"},
-		{RuntimeClass, "runtime class", Linked, "RuntimeClass node.k8s.io/v1: a handler of the container runtime", "an object", guide + "concepts/containers/runtime-class/"},
-		{NetworkPlugin, "network plug-in", Drives, "CNI 1.1.0 executables, run by the container runtime", "/etc/cni/net.d", guide + "concepts/extend-kubernetes/compute-storage-net/network-plugins/"},
-		{StorageDriver, "storage driver", Absent, "CSI 1.13 gRPC over a unix socket", "plug-in registration of the node, CSIDriver storage.k8s.io/v1", guide + "concepts/storage/volumes/#csi"},
-		{DevicePlugin, "device plug-in", Absent, "deviceplugin v1beta1 gRPC over unix sockets", "registers itself with the node", guide + "concepts/extend-kubernetes/compute-storage-net/device-plugins/"},
-		{ResourceDriver, "dynamic resource driver", Absent, "DRAPlugin v1, v1beta1 gRPC; ResourceSlice resource.k8s.io/v1", "plug-in registration of the node", guide + "concepts/scheduling-eviction/dynamic-resource-allocation/"},
-		{NodePlugin, "node plug-in registration", Absent, "pluginregistration v1 gRPC over a unix socket", "a socket in plugins_registry", guide + "reference/node/"},
-		{ImageCredentials, "image credential provider", Absent, "CredentialProviderRequest credentialprovider.kubelet.k8s.io/v1 of a child process", "CredentialProviderConfig", guide + "tasks/administer-cluster/kubelet-credential-provider/"},
-		{LifecycleHook, "container lifecycle hook", Linked, "postStart, preStop: exec, httpGet, sleep", "a pod's containers", guide + "concepts/containers/container-lifecycle-hooks/"},
+		{SchedulerPlugin, "scheduler plug-in", Linked, "k8s.io/kube-scheduler/framework in Go",
+			"embed.Server.Extensions, and a profile of --scheduler-config", guide + "concepts/scheduling-eviction/scheduling-framework/"},
+		{SchedulerExtender, "scheduler extender", Called, "kube-scheduler/extender/v1 JSON over HTTP or HTTPS", "extenders of --scheduler-config",
+			guide + "concepts/extend-kubernetes/#scheduler-extensions"},
+		{Scheduler, "second scheduler", Drives, "spec.schedulerName of pods, the binding subresource", "a client of the API",
+			guide + "tasks/extend-kubernetes/configure-multiple-schedulers/"},
+		{CloudController, "cloud controller", Drives, "the taint node.cloudprovider.kubernetes.io/uninitialized, providerID",
+			"a client of the API", guide + "concepts/architecture/cloud-controller/"},
+		{MetricsAPI, "metrics API", Absent, "metrics.k8s.io/v1beta1, custom.metrics.k8s.io/v1beta2, external.metrics.k8s.io/v1beta1",
+			"an APIService", guide + "tasks/run-application/horizontal-pod-autoscale/"},
+		{ContainerRuntime, "container runtime", Called, "CRI runtime.v1 gRPC over a unix socket", "mortise up --cri-socket",
+			guide + "concepts/architecture/cri/"},
+		{RuntimeClass, "runtime class", Linked, "RuntimeClass node.k8s.io/v1: a handler of the container runtime", "an object",
+			guide + "concepts/containers/runtime-class/"},
+		{NetworkPlugin, "network plug-in", Drives, "CNI 1.1.0 executables, run by the container runtime", "/etc/cni/net.d",
+			guide + "concepts/extend-kubernetes/compute-storage-net/network-plugins/"},
+		{StorageDriver, "storage driver", Absent, "CSI 1.13 gRPC over a unix socket",
+			"plug-in registration of the node, CSIDriver storage.k8s.io/v1", guide + "concepts/storage/volumes/#csi"},
+		{DevicePlugin, "device plug-in", Absent, "deviceplugin v1beta1 gRPC over unix sockets", "registers itself with the node",
+			guide + "concepts/extend-kubernetes/compute-storage-net/device-plugins/"},
+		{ResourceDriver, "dynamic resource driver", Absent, "DRAPlugin v1, v1beta1 gRPC; ResourceSlice resource.k8s.io/v1",
+			"plug-in registration of the node", guide + "concepts/scheduling-eviction/dynamic-resource-allocation/"},
+		{NodePlugin, "node plug-in registration", Absent, "pluginregistration v1 gRPC over a unix socket", "a socket in plugins_registry",
+			guide + "reference/node/"},
+		{ImageCredentials, "image credential provider", Absent,
+			"CredentialProviderRequest credentialprovider.kubelet.k8s.io/v1 of a child process", "CredentialProviderConfig",
+			guide + "tasks/administer-cluster/kubelet-credential-provider/"},
+		{LifecycleHook, "container lifecycle hook", Linked, "postStart, preStop: exec, httpGet, sleep", "a pod's containers",
+			guide + "concepts/containers/container-lifecycle-hooks/"},
 		{StoreEngine, "store engine", Linked, "store.Engine in Go, proved by storetest.Run", "package store", "package store"},
-		{ComponentConfigFile, "component configuration", Linked, "versioned configuration files", "flags of mortise up", guide + "reference/config-api/"},
-		{AnnotationsAndLabels, "annotations and labels", Drives, "metadata that only the extension reads, kept as it is", "any object", guide + "concepts/overview/working-with-objects/annotations/"},
-		{EgressProxy, "egress proxy", Called, "EgressSelectorConfiguration apiserver.k8s.io/v1beta1: HTTP CONNECT, konnectivity's gRPC", "--egress-selector-config-file", guide + "tasks/extend-kubernetes/setup-konnectivity/"},
-		{ExternalLoadBalancing, "load balancer class", Drives, "spec.loadBalancerClass of services, the status subresource", "a client of the API", guide + "concepts/services-networking/service/#load-balancer-class"},
+		{ComponentConfigFile, "component configuration", Linked, "versioned configuration files", "flags of mortise up",
+			guide + "reference/config-api/"},
+		{AnnotationsAndLabels, "annotations and labels", Drives, "metadata that only the extension reads, kept as it is", "any object",
+			guide + "concepts/overview/working-with-objects/annotations/"},
+		{EgressProxy, "egress proxy", Called, "EgressSelectorConfiguration apiserver.k8s.io/v1beta1: HTTP CONNECT, konnectivity's gRPC",
+			"--egress-selector-config-file", guide + "tasks/extend-kubernetes/setup-konnectivity/"},
+		{ExternalLoadBalancing, "load balancer class", Drives, "spec.loadBalancerClass of services, the status subresource",
+			"a client of the API", guide + "concepts/services-networking/service/#load-balancer-class"},
 	}
 }

@@ -5,7 +5,7 @@ package extension
 
 import "time"
 
-// View is what a server tells of its extensions, as JSON.
+// View is a server's report of its extensions, as JSON.
 type View struct {
 	Extensions []Row         `json:"extensions"`
 	Points     []Description `json:"points"`

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Waiting is an object that waits for an extension, one that nobody calls: it is a client of the API itself.
+// Waiting is an object that waits for an extension that is a client of the API.
 type Waiting struct {
 	Object string    `json:"object"` // "pods default/web"
 	Since  time.Time `json:"since"`
@@ -18,22 +18,22 @@ type Waiting struct {
 // WaitedFor is the state of an extension that something waits for, and that has done nothing wrong yet.
 const WaitedFor State = "waited for"
 
-// MostWaiting bounds what is told of one extension.
+// MostWaiting is the maximum number of waiting objects that the ledger lists for one extension.
 const MostWaiting = 100
 
-// Waits tells the ledger who knows what waits for extensions. Snapshot calls f.
+// Waits registers f, which returns the objects that wait for extensions. Snapshot calls it.
 func (l *Ledger) Waits(f func() map[Ref][]Waiting) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waits = append(l.waits, f)
 }
 
-// Book books what an extension has done that nobody called, and how long it took it.
+// Book records the work of an extension that is a client of the API, with its duration.
 func (l *Ledger) Book(ref Ref, took time.Duration, err error) {
 	l.account(ref).end(Policy{}, l.clock, took, false, err)
 }
 
-// waiting adds to entries what waits for them; those that are waited for, and nobody has listed, come at the end.
+// waiting adds the waiting objects to entries; extensions that are not registered are appended.
 func waiting(entries []Entry, asked []func() map[Ref][]Waiting) []Entry {
 	for _, f := range asked {
 		all := f()

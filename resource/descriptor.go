@@ -37,12 +37,12 @@ type Descriptor struct {
 	Prefix string
 	// Codec turns hub objects to stored bytes and back.
 	Codec Codec
-	// TTL in seconds after which an object is gone by itself (events), from the object being written; nil: never.
+	// TTL returns the seconds after which an object expires (events), from its write; nil: never.
 	TTL func(obj Object) int64
 
 	Strategy Strategy
-	// Fields are the object's selectable fields beside metadata.name and metadata.namespace, in a set that is the caller's; nil: none. FieldNames lists
-	// their names, so that a selector on any other is refused before anything is read.
+	// Fields are the object's selectable fields beside metadata.name and metadata.namespace, in a set that is the caller's; nil: none.
+	// FieldNames lists their names, so that a selector on any other is refused before anything is read.
 	Fields     func(obj Object) fields.Set
 	FieldNames []string
 
@@ -116,10 +116,10 @@ type Version struct {
 	// ToHub and FromHub convert; nil when this version is the hub. They may return their argument changed, so the caller
 	// gives them an object that is its own.
 	ToHub, FromHub func(obj Object) (Object, error)
-	// Deferred says that a request's object stays in this version until it is encoded to be stored: it is admitted, prepared
-	// and validated as the client wrote it. Codec.Encode takes it in any version, and Strategy.Match gives it its counterpart.
+	// Deferred keeps a request's object in this version until it is encoded for the store: it is admitted, prepared and
+	// validated as the client wrote it. Codec.Encode accepts it in any version, and Strategy.Match makes its counterpart.
 	Deferred bool
-	// Foresee, when set, does the work of FromHub for many objects at once, so that FromHub of each is cheap afterwards: a
+	// Foresee, when set, does the work of FromHub for many objects together, so that FromHub of each is cheap afterwards: a
 	// conversion webhook is called once for a list. The objects are shared.
 	Foresee func(ctx context.Context, hubs []Object) error
 	// Coerce refuses, as a decoder into a Go struct would, an object whose metadata has the wrong shape; nil for typed
@@ -139,11 +139,11 @@ type Version struct {
 	// Fields are the selectable fields that a hub object has in this version, beside metadata.name and metadata.namespace; nil:
 	// those of Descriptor.Fields.
 	Fields func(hub Object) (fields.Set, error)
-	// Protobuf says that objects of this version have a protobuf form.
+	// Protobuf is set if objects of this version have a protobuf encoding.
 	Protobuf bool
 	// Weak is a way to an object that does not keep it alive: nil once it is gone. Nil: objects of this version are not kept so.
 	Weak func(obj Object) func() Object
-	// Strategic says that strategic merge patch works: New's type carries patch tags.
+	// Strategic is set if strategic merge patch works: New's type carries patch tags.
 	Strategic bool
 	// Unserved marks a version that is only stored.
 	Unserved bool
@@ -166,13 +166,13 @@ type Columns interface {
 	Cells(obj Object) ([]any, error)
 }
 
-// Rows is what [Columns] may be besides: it makes a row with conditions (a pod that has completed).
+// Rows is an optional interface of [Columns]: it makes a row with conditions (a pod that has completed).
 type Rows interface {
 	Row(obj Object) (metav1.TableRow, error)
 }
 
-// Strategy is what a kind does to an object on its way in. Nil functions do nothing. All work on hub objects; obj is the
-// caller's own and may be changed by the Prepare functions; old is shared and must not be. None does I/O.
+// Strategy is the kind's processing of an object before it is stored. Nil functions do nothing. All work on hub objects;
+// the Prepare functions may change obj, which the caller owns, but not old, which is shared. None does I/O.
 //
 // The generic part is done by the server before and after: metadata (uid, creationTimestamp, name generation, deletion
 // fields kept), the generic validation of metadata, resourceVersion preconditions.
@@ -180,8 +180,8 @@ type Strategy struct {
 	// Match brings old, the stored hub object, into the version that obj is in; nil: both are hub objects. It is called before
 	// all others on an update.
 	Match func(ctx context.Context, obj, old Object) (Object, error)
-	// Authorize may refuse a write for who asks for it, beyond what the request's own authorization has allowed (roles that
-	// would give more than the asker has). old is nil on create. It runs first, and its error is answered.
+	// Authorize may reject a write by its user, beyond the authorization of the request (roles that would grant more than
+	// the user has). old is nil on create. It runs first, and its error is the response.
 	Authorize func(ctx context.Context, obj, old Object) error
 	// PrepareCreate drops what a client may not set (status), sets generation.
 	PrepareCreate func(ctx context.Context, obj Object)
@@ -190,26 +190,26 @@ type Strategy struct {
 	// Validate and ValidateUpdate are the whole validation, metadata included, as the upstream kind's functions are.
 	Validate       func(ctx context.Context, obj Object) field.ErrorList
 	ValidateUpdate func(ctx context.Context, obj, old Object) field.ErrorList
-	// Undeclared says that the kind has no declared validation, whose way of joining errors says nothing twice.
+	// Undeclared is set if the kind has no declarative validation, which deduplicates errors.
 	Undeclared bool
 	// Warn returns warnings for the client; old is nil on create.
 	Warn func(ctx context.Context, obj, old Object) []string
 	// WarnDelete returns warnings for a client that deletes, by its options; nil: none.
 	WarnDelete func(opts *metav1.DeleteOptions) []string
-	// RefuseDelete says why the object of that name cannot be deleted by itself (as one of a collection it can); nil: it can.
+	// RefuseDelete returns why the object of that name cannot be deleted individually (deletecollection can); nil: it can.
 	RefuseDelete func(name string) error
-	// Allocate reserves what lies outside of the object (cluster IPs, node ports) and writes it into obj; old is nil on
-	// create, obj is nil on delete. It runs before Prepare and Validate, which see what it wrote. Done is called once, with
+	// Allocate reserves resources outside of the object (cluster IPs, node ports) and writes them into obj; old is nil on
+	// create, obj is nil on delete. It runs before Prepare and Validate, which see the result. Done is called once, with
 	// whether the write was committed; it is nil when nothing was reserved.
 	Allocate func(ctx context.Context, b Backend, obj, old Object, dryRun bool) (done func(committed bool), err error)
 	// Graceful decides on deletion with grace: it may set opts.GracePeriodSeconds and reports whether the object is to stay
 	// until its owner deletes it with grace 0 (pods).
 	Graceful func(ctx context.Context, obj Object, opts *metav1.DeleteOptions) bool
-	// Finalizers are kept in spec, not metadata, and must be empty before the object goes (namespaces); nil: none.
+	// Finalizers are in spec, not metadata, and must be empty before the object is removed (namespaces); nil: none.
 	Finalizers func(obj Object) []string
 	// BeginDelete changes the object when its deletion begins (namespace phase Terminating); nil: nothing.
 	BeginDelete func(obj Object)
-	// GarbageCollection is what happens to dependents when the client's delete options are silent.
+	// GarbageCollection is the default propagation policy of the kind's deletions.
 	GarbageCollection metav1.DeletionPropagation
 	// CreateOnUpdate allows PUT to create. Conditional refuses PUT without resourceVersion.
 	CreateOnUpdate bool

@@ -15,7 +15,7 @@ import (
 // protobufMagic begins every value in Kubernetes' protobuf envelope, in the store as on the wire.
 var protobufMagic = []byte{'k', '8', 's', 0}
 
-// message is what generated API types can do.
+// message is the interface of generated API types.
 type message interface {
 	Size() int
 	MarshalToSizedBuffer(data []byte) (int, error)

@@ -11,8 +11,8 @@ const (
 	tagResourceVersion = 6<<3 | 2 // of ObjectMeta, after name, generateName, namespace, selfLink and uid
 )
 
-// Stamped is an object's own protobuf message as it is stored, without a resource version, and the place where that goes.
-// Putting it in is all that distinguishes what clients get from what is stored, so a list need not decode its items.
+// Stamped is an object's stored protobuf message, without a resource version, and the position where it belongs. Clients
+// get the stored message with the resource version put in, so a list need not decode its items.
 type Stamped struct {
 	payload         []byte
 	revision        []byte

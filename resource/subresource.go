@@ -38,7 +38,7 @@ type View struct {
 	// Get makes the view of a parent. Set writes a validated view into a parent, which is the caller's own; its error is a
 	// *field.ErrorList's aggregate or an API status.
 	Get func(parent Object) (Object, error)
-	// Edit makes the view that a write starts from, where that can be made of a parent that has no view to be shown; nil: Get.
+	// Edit makes the view from which a write starts, for parents that have no view to read; nil: Get.
 	Edit func(parent Object) (Object, error)
 	// Written makes the view that a write answers with, where the parent may then have none to be shown; nil: Get.
 	Written func(parent Object) (Object, error)
@@ -57,19 +57,19 @@ type Create struct {
 
 // Connect makes the handler that streams.
 type Connect struct {
-	// Options decodes and checks the query; its result goes to admission as the object of CONNECT.
+	// Options decodes and validates the query; its result is the object of CONNECT in admission.
 	Options func(q url.Values) (runtime.Object, error)
-	// Handler answers for the one request. path is what follows the subresource in the URL (proxy).
+	// Handler serves one request. path is the part of the URL after the subresource (proxy).
 	Handler func(ctx context.Context, b Backend, namespace, name string, opts runtime.Object, path string) (http.Handler, error)
-	// AsCreate says that whoever connects must be allowed the verb create, by whatever method the request comes: a
-	// WebSocket is opened with GET, and running a command is no reading.
+	// AsCreate requires the verb create of every client that connects, whatever the method of the request: a WebSocket is
+	// opened with GET, and running a command is not reading.
 	AsCreate bool
-	// TakesPath says that the URL may go on after the subresource, as that of a proxy does. Without it no such path exists.
+	// TakesPath is set if the URL may continue after the subresource, as that of a proxy. Without it no such path exists.
 	TakesPath bool
 }
 
-// Backend is what a kind's own actions may do to the rest of the system. The API server implements it: each call goes
-// through the same store path as a request's, without authorization and admission.
+// Backend is the part of the API server that a kind's own actions use. Each call uses the same store path as a request's,
+// without authorization and admission.
 type Backend interface {
 	// Get returns the hub object, shared and read-only; an API NotFound error if absent.
 	Get(ctx context.Context, r schema.GroupResource, namespace, name string) (Object, error)
@@ -80,7 +80,8 @@ type Backend interface {
 	// Replace is Update for a change of which the server is sure: with makes the new object of the newest one, which is shared and
 	// read-only, and what lies below it may be that one's. The new object belongs to the server then, and has to be what would be
 	// read back once stored: no list or map without elements, times in whole seconds.
-	Replace(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, with func(newest Object) (Object, error)) (Object, error)
+	Replace(ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool,
+		with func(newest Object) (Object, error)) (Object, error)
 	// Create stores obj as its kind's create would, without admission.
 	Create(ctx context.Context, r schema.GroupResource, obj Object, dryRun bool) (Object, error)
 	// Delete deletes as a client's DELETE would, without admission.
@@ -89,23 +90,25 @@ type Backend interface {
 	Services
 }
 
-// Services is what a [Backend] does besides reading and writing objects.
+// Services are the abilities of a [Backend] besides reading and writing objects.
 type Services interface {
 	// Node returns where the named node's agent answers, as https://host:port, and the transport that it trusts.
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
-	// IssueToken signs a service-account token. It may be for others, or live shorter, than the claims say.
+	// IssueToken signs a service account token. Its audiences may differ from the claims, and its lifetime may be shorter.
 	IssueToken(ctx context.Context, claims TokenClaims) (IssuedToken, error)
 }
 
-// ServerWriter is what a [Backend] may be besides: it writes down who changed the fields, as for the clients that
-// kube-apiserver has to itself.
+// ServerWriter is an optional interface of a [Backend]: it records the server itself as the manager of the fields, as
+// kube-apiserver's own clients do.
 type ServerWriter interface {
 	// UpdateAsServer is Update by way of a subresource ("status"), with the server in the managed fields.
-	UpdateAsServer(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool, change func(obj Object) error) (Object, error)
+	UpdateAsServer(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool,
+		change func(obj Object) error) (Object, error)
 }
 
-// Keeper is what a [Backend] may be besides: it keeps records that are no objects, for what all servers of a store share.
-type Keeper interface {
+// RecordStore is an optional interface of a [Backend]: it stores records that are not objects, which all servers of a store
+// share.
+type RecordStore interface {
 	// Record reads the value under a key below the root of all keys ("ranges/servicenodeports"), and its revision; 0 when
 	// there is none.
 	Record(ctx context.Context, key string) (value []byte, revision int64, err error)
@@ -113,7 +116,7 @@ type Keeper interface {
 	SetRecord(ctx context.Context, key string, value []byte, revision int64) (bool, error)
 }
 
-// TokenClaims are what a service-account token says of its bearer.
+// TokenClaims are the claims of a service account token.
 type TokenClaims struct {
 	Namespace, ServiceAccount, ServiceAccountUID string
 	Audiences                                    []string

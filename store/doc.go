@@ -3,10 +3,10 @@
 
 // Package store keeps bytes under keys, in revisions: it is where a Mortise cluster's state lives.
 //
-// There are only a few types. An [Engine] is what an implementer writes: seven operations and a list of named promises.
-// A [Store] is what users hold: it wraps an engine and adds the everyday forms (create, update, delete), and it finds
-// the abilities that only some engines have. A [Record] is one key's value at one revision, immutable and shared by all
-// who read it. A [Watcher] is a cursor over the history of a prefix.
+// There are only a few types. Implementers write an [Engine]: seven operations and a list of named promises. Users hold a
+// [Store]: it wraps an engine, adds the everyday forms (create, update, delete), and finds the optional abilities of
+// engines. A [Record] is one key's value at one revision, immutable and shared by all readers. A [Watcher] is a cursor over
+// the history of a prefix.
 //
 //	s := store.New(memory.Open(memory.Options{}))
 //	defer s.Close()
@@ -18,14 +18,14 @@
 //
 // # Revisions
 //
-// The store has one logical clock. Each transaction that changes something takes the next revision, whole: all its
-// changes carry the same one. Reads and watches can name any revision between [Store.Compacted] and [Store.Revision].
-// A reader who lists at revision r and then watches after r sees every state of the prefix, once, in order.
+// The store has one logical clock. Each transaction with changes takes the next revision, atomically: all its changes have
+// the same one. Reads and watches can name any revision between [Store.Compacted] and [Store.Revision]. A reader that lists
+// at revision r and then watches after r sees every state of the prefix, once, in order.
 //
 // # Concurrency
 //
-// Everything here may be used by many goroutines, save a [Watcher], which belongs to one. Reads work on immutable
-// snapshots and never wait for a writer. Records and their values are shared: nobody changes them.
+// Everything is safe for concurrent use but a [Watcher], which belongs to one goroutine. Reads work on immutable snapshots
+// and never wait for a writer. Records and their values are shared and must not be changed.
 //
 // # The rooms
 //

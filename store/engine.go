@@ -19,7 +19,7 @@ type Record struct {
 	Value    []byte
 	Revision int64     // revision of the write that made this record
 	Created  int64     // revision of the write that created the key, kept over updates
-	Expires  time.Time // when the engine deletes the key by itself; zero is never
+	Expires  time.Time // when the engine deletes the key; zero is never
 
 	view atomic.Pointer[any]
 }
@@ -33,7 +33,7 @@ func (r *Record) View() any {
 	return nil
 }
 
-// ReplaceView attaches v in the place of old, which is nil where there is no view, and says whether it did: another goroutine may have
+// ReplaceView replaces the view old, nil if there is none, by v, and reports whether it did: another goroutine may have
 // been faster. Views are compared by ==.
 func (r *Record) ReplaceView(old, v any) bool {
 	p := r.view.Load()
@@ -43,7 +43,7 @@ func (r *Record) ReplaceView(old, v any) bool {
 	return r.view.CompareAndSwap(p, &v)
 }
 
-// SetView attaches v, or detaches with nil. It never changes what the record says: a view can be dropped and made anew.
+// SetView attaches v, or detaches with nil. It never changes the record: a view can be dropped and made again.
 func (r *Record) SetView(v any) {
 	if v == nil {
 		r.view.Store(nil)
@@ -55,15 +55,15 @@ func (r *Record) SetView(v any) {
 // Op is one change of a transaction.
 type Op struct {
 	Key string
-	// Value is what the key is to hold; nil deletes the key. An empty, non-nil Value is stored.
-	// The engine keeps the slice: the caller must not touch it again.
+	// Value is the new value of the key; nil deletes the key. An empty, non-nil Value is stored. The engine keeps the
+	// slice: the caller must not touch it again.
 	Value []byte
 	// Expect is the Revision that the key's record must have now; 0: the key must not exist; [Any]: no condition.
 	Expect int64
 	// TTL, when positive, deletes the key after that time. Only with a Value.
 	TTL time.Duration
-	// Made may be told of the record that holds Value, while nobody else can have it: with its revision, before it is durable. It must
-	// not wait for anything, and no engine has to call it.
+	// Made is called, by engines that support it, with the record that holds Value while no other goroutine can have it:
+	// with its revision, before it is durable. It must not wait for anything.
 	Made func(*Record)
 }
 
@@ -75,15 +75,15 @@ type Event struct {
 	Previous *Record // before the change; nil for a create
 }
 
-// Batch is what one [Watcher.Next] returns: all events of one or more whole revisions, in order. No revision is ever
-// split over two batches (promise atomic). A batch without events is a bookmark: nothing under the prefix has changed up
-// to and with Revision (promise bookmarkable).
+// Batch is the result of one [Watcher.Next]: all events of one or more whole revisions, in order. No revision is ever split
+// over two batches (promise atomic). A batch without events is a bookmark: nothing under the prefix has changed up to and
+// with Revision (promise bookmarkable).
 type Batch struct {
 	Revision int64
 	Events   []Event
 }
 
-// Range says what [Engine.Range] reads.
+// Range selects the records of [Engine.Range].
 type Range struct {
 	Prefix string // all keys that begin so
 	After  string // only keys that sort after this one; empty: from the first
@@ -93,21 +93,22 @@ type Range struct {
 	Revision int64
 }
 
-// Page is what [Engine.Range] found.
+// Page is the result of [Engine.Range].
 type Page struct {
 	Records   []*Record // in key order; the slice is the caller's, the records are shared
 	Revision  int64     // as of which the page was read
 	Remaining int64     // how many records of the prefix sort after the last one here
 }
 
-// Engine keeps bytes under keys, in revisions. It is what an implementer of a store writes; users hold a [*Store].
+// Engine stores bytes under keys, in revisions. Implementers of a store write one; users hold a [*Store].
 //
 // The store has one revision, a number that grows by one for each committed transaction and never falls, also over
 // restarts. A new store is at revision 1. Keys are non-empty, ordered by their bytes.
 //
 // An engine makes these promises, each proved by the storetest conformance test of its name:
 //
-//   - linearizable: operations take effect at one moment between call and return; Get and Range at revision 0 see every commit acknowledged before they began
+//   - linearizable: operations take effect at one moment between call and return; Get and Range at revision 0 see every commit
+//     acknowledged before they began
 //   - durable: what Commit acknowledged survives a crash of the process and of the machine (engines that declare it)
 //   - ordered: a watcher sees revisions strictly ascending
 //   - unique: a watcher sees each change once
@@ -140,8 +141,8 @@ type Engine interface {
 	Close() error
 }
 
-// Watcher is a cursor over the history of a prefix. It keeps no queue: a slow reader costs nothing and hinders nobody,
-// until history is compacted past it and Next answers [ErrCompacted]. One goroutine at a time may use it.
+// Watcher is a cursor over the history of a prefix. It keeps no queue: a slow reader costs nothing and delays no other,
+// until history is compacted past it and Next returns [ErrCompacted]. It is not safe for concurrent use.
 type Watcher interface {
 	// Next blocks until there is something after the last batch, or ctx is done.
 	Next(ctx context.Context) (Batch, error)

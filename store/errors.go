@@ -18,7 +18,7 @@ var (
 	ErrClosed = errors.New("store is closed")
 	// ErrLocked is returned when another process has the store open.
 	ErrLocked = errors.New("store is in use by another process")
-	// ErrCorrupt is returned when stored bytes are not what was written, other than at the torn end of the newest log.
+	// ErrCorrupt is returned when stored bytes differ from the written ones, other than at the torn end of the newest log.
 	ErrCorrupt = errors.New("store is corrupt")
 	// ErrNoSpace is returned by commits when the store's disk or its own bound is full; reads go on.
 	ErrNoSpace = errors.New("store has no space left")
@@ -28,8 +28,8 @@ var (
 	ErrInvalid = errors.New("operation is invalid")
 	// ErrFormat is returned when a store was written in a format that this version does not know.
 	ErrFormat = errors.New("store format is unknown")
-	// ErrReadOnly is returned by commits after a write to the disk has failed: what is on the disk is then not known, and
-	// only opening the store again finds out. Reads go on.
+	// ErrReadOnly is returned by commits after a write to the disk has failed: the content of the disk is then unknown
+	// until the store is opened again. Reads continue.
 	ErrReadOnly = errors.New("store is read-only after a failed write")
 )
 

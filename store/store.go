@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Store is what users of a store hold: an engine, with the everyday forms of its operations and with the abilities that
-// only some engines have.
+// Store is the store of users: an engine, with the everyday forms of its operations and with the optional abilities of
+// engines.
 type Store struct {
 	engine Engine
 }
@@ -42,13 +42,13 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 	return s.Put(ctx, Op{Key: key, Value: value, TTL: ttl})
 }
 
-// Update replaces the value of a key whose record is at revision expect; a [*ConflictError] carries the current record,
-// nil if there is none. Expect may be [Any], which also creates. The key's earlier ttl ends; a positive ttl begins anew.
+// Update replaces the value of a key whose record is at revision expect; a [*ConflictError] has the current record, nil if
+// there is none. Expect may be [Any], which also creates. The key's earlier ttl ends; a positive ttl starts again.
 func (s *Store) Update(ctx context.Context, key string, expect int64, value []byte, ttl time.Duration) (*Record, error) {
 	return s.Put(ctx, Op{Key: key, Value: value, Expect: expect, TTL: ttl})
 }
 
-// Put is Create or Update, as an operation says.
+// Put is Create or Update, depending on the operation.
 func (s *Store) Put(ctx context.Context, op Op) (*Record, error) {
 	if op.Value == nil {
 		op.Value = []byte{}
@@ -94,7 +94,7 @@ func (s *Store) Close() error { return s.engine.Close() }
 // Optional abilities. An engine that has one implements the interface; a decorator passes through what the engine under
 // it has by implementing [Unwrapper].
 type (
-	// Checker verifies that what is stored is what was written.
+	// Checker verifies that the stored data equals the written data.
 	Checker interface {
 		Check(ctx context.Context) error
 	}
@@ -102,15 +102,15 @@ type (
 	Backuper interface {
 		Backup(ctx context.Context, w io.Writer) (revision int64, err error)
 	}
-	// Sizer tells how much there is.
+	// Sizer returns the size of the store.
 	Sizer interface {
 		Size() Size
 	}
-	// Bookmarker makes every waiting watcher that is behind return at once, at least with a bookmark.
+	// Bookmarker makes every waiting watcher that is behind return immediately, at least with a bookmark.
 	Bookmarker interface {
 		Bookmark()
 	}
-	// Staler tells whether a value would be stored in other bytes if it were written again: with another key, say.
+	// Staler reports whether a value would be stored in other bytes if it were written again, such as with another key.
 	Staler interface {
 		Stale(ctx context.Context, key string, revision int64) bool
 	}
@@ -128,7 +128,7 @@ type Size struct {
 	Disk    int64 // bytes on disk; 0 for engines without
 }
 
-// Ability finds an optional interface in an engine or in what it decorates.
+// Ability finds an optional interface in an engine or in the one that it decorates.
 func Ability[T any](engine Engine) (T, bool) {
 	for engine != nil {
 		if t, ok := engine.(T); ok {
@@ -144,7 +144,7 @@ func Ability[T any](engine Engine) (T, bool) {
 	return zero, false
 }
 
-// Check verifies that what is stored is what was written; engines that cannot tell answer [errors.ErrUnsupported].
+// Check verifies that the stored data equals the written data; engines that cannot do this return [errors.ErrUnsupported].
 func (s *Store) Check(ctx context.Context) error {
 	c, ok := Ability[Checker](s.engine)
 	if !ok {
@@ -153,7 +153,7 @@ func (s *Store) Check(ctx context.Context) error {
 	return c.Check(ctx)
 }
 
-// Stale says that writing what a record says once more is worth it: what is stored would change, though its value does not.
+// Stale reports whether writing a record again is useful: its stored bytes would change, though its value does not.
 func (s *Store) Stale(ctx context.Context, r *Record) bool {
 	z, ok := Ability[Staler](s.engine)
 	return ok && z.Stale(ctx, r.Key, r.Revision)
@@ -169,7 +169,7 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 	return b.Backup(ctx, w)
 }
 
-// Size tells how much the store holds; zero if the engine cannot tell.
+// Size returns the size of the store; zero if the engine does not know it.
 func (s *Store) Size() Size {
 	if z, ok := Ability[Sizer](s.engine); ok {
 		return z.Size()
@@ -177,9 +177,9 @@ func (s *Store) Size() Size {
 	return Size{}
 }
 
-// Bookmark makes every waiting watcher that is behind [Store.Revision] return at once, at least with a bookmark. A
-// reader that must know that its cache has caught up calls it and waits for the revision. Without the ability in the
-// engine it does nothing, and bookmarks come in the engine's own time.
+// Bookmark makes every waiting watcher that is behind [Store.Revision] return immediately, at least with a bookmark. A
+// reader that must know that its cache is current calls it and waits for the revision. If the engine lacks the ability it
+// does nothing, and bookmarks come at the engine's own pace.
 func (s *Store) Bookmark() {
 	if b, ok := Ability[Bookmarker](s.engine); ok {
 		b.Bookmark()

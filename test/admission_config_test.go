@@ -58,8 +58,8 @@ func (l *manifestLog) WithGroup(string) slog.Handler            { return l }
 func (l *manifestLog) Handle(_ context.Context, r slog.Record) error {
 	tell := l.read
 	switch r.Message {
-	case "read admission manifests again":
-	case "read admission manifests again; what was read before stays":
+	case "Reloaded admission manifests":
+	case "Could not reload admission manifests, keeping the previous ones":
 		tell = l.bad
 	default:
 		return nil

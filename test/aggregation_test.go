@@ -230,7 +230,7 @@ func (f *failing) unread(reasons []string) {
 	}
 	// Clients are told why they do not see its resources, and so are their users.
 	out, err := f.kubectl("get", "things")
-	if err == nil || !strings.Contains(out, "APIService v1.fail.example.com does not tell what it serves") || !strings.Contains(out, "DiscoveryReadable") {
+	if err == nil || !strings.Contains(out, "APIService v1.fail.example.com cannot be discovered") || !strings.Contains(out, "DiscoveryReadable") {
 		f.t.Errorf("kubectl get things: %v\n%s", err, out)
 	}
 	// Who asks the server itself hears it too, as soon as who sends requests on has heard of the condition.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/mortise-dev/mortise/internal/machine/apart"
+	"github.com/mortise-dev/mortise/internal/machine/unshare"
 )
 
 const (
@@ -40,7 +40,7 @@ func alone(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	remove, err := apart.Make()
+	remove, err := unshare.Make()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,12 +65,12 @@ func alone(t *testing.T) bool {
 // runInit is the first process of the namespaces: it makes them a place to live in, starts the test, and takes in orphans until the
 // test ends. All other processes end with it.
 func runInit() int {
-	if err := apart.Arrange(); err != nil {
+	if err := unshare.Arrange(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)
 	c.Env = append(os.Environ(), aloneTest+"=test")
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
-	return apart.Init(c)
+	return unshare.Init(c)
 }

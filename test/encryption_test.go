@@ -207,7 +207,7 @@ func TestPluginDownAtStart(t *testing.T) {
 			for _, when := range []string{"new", "sealed"} {
 				p := launch(t, data, "--node", "none", "--controllers", "none", "--encryption-provider-config", file)
 				if c.waits {
-					p.says("wait for a KMS plug-in")
+					p.says("Waiting for a KMS plug-in")
 					if err := kms.Start(); err != nil {
 						t.Fatal(err)
 					}
@@ -224,7 +224,7 @@ func TestPluginDownAtStart(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				p.says("KMS plug-in is well")
+				p.says("KMS plug-in is healthy again")
 				await(t, p.client(), "kube-system", "extension-apiserver-authentication", func(*corev1.ConfigMap) bool { return true })
 				p.kill()
 				kms.Stop()

@@ -208,7 +208,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("no line has %q:\n%s", parts, rejected)
 		}
 	}
-	e.explain([]string{"--rejected", "-n", "elsewhere"}, "No refused writes are kept that match.")
+	e.explain([]string{"--rejected", "-n", "elsewhere"}, "No refused writes match.")
 
 	// a secret, which is nowhere
 	p.kubectl("create", "secret", "generic", "s", "-n", "shop", "--from-literal=password="+hidden)
@@ -243,5 +243,5 @@ func TestExplain(t *testing.T) {
 	if out, err := again.try(id); err == nil || !strings.Contains(out, "traces begin with the server's start at ") {
 		t.Errorf("after a restart: %v, %s", err, out)
 	}
-	again.explain([]string{"pod/web", "spec.containers[0].image", "-n", "shop"}, `Value:    "nginx:2"`, "Managers: kubectl-set (Update) at ", "Note:     no write that is kept has set the field")
+	again.explain([]string{"pod/web", "spec.containers[0].image", "-n", "shop"}, `Value:    "nginx:2"`, "Managers: kubectl-set (Update) at ", "Note:     no recorded write set the field")
 }

@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/mortise-dev/mortise/internal/agent/netlab"
-	"github.com/mortise-dev/mortise/internal/machine/apart"
+	"github.com/mortise-dev/mortise/internal/machine/unshare"
 )
 
 // lan is a switch in the network namespace of a test that is alone. The test itself has an address there.
@@ -66,7 +66,7 @@ func addAddress(l netlink.Link, text string) error {
 }
 
 // host is a machine on the switch, as far as namespaces make one: its network, its name, and the directories that are the machine's
-// (apart.Dirs) are its own. Processes, and what is on disk, it shares with the test.
+// (unshare.Dirs) are its own. Processes, and what is on disk, it shares with the test.
 type host struct {
 	t             *testing.T
 	lan           *lan
@@ -125,7 +125,7 @@ const hostName = "MORTISE_TEST_HOST"
 
 // runHost is the process that a host's namespaces are made with, and live by.
 func runHost() int {
-	if err := errors.Join(apart.Arrange(), unix.Sethostname([]byte(os.Getenv(hostName)))); err != nil {
+	if err := errors.Join(unshare.Arrange(), unix.Sethostname([]byte(os.Getenv(hostName)))); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -89,10 +89,14 @@ func (s *podServer) follow(ctx context.Context, t *testing.T, client kubernetes.
 	s.be(t, false)
 }
 
+// hookAddress is an address of this machine at which no other test listens, and from which no client calls: a port that is free there
+// stays free.
+const hookAddress = "127.77.0.1"
+
 // freePort is one that nobody listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", hookAddress+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +163,7 @@ func lockOut(t *testing.T, cluster *embed.Server, guard bool) {
 		t.Fatal(err)
 	}
 	// The name of the service leads to this machine, since a simulated pod has no process.
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost", Selector: map[string]string{"app": "hook"}}}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: hookAddress, Selector: map[string]string{"app": "hook"}}}
 	if _, err := client.CoreV1().Services("hooks").Create(ctx, svc, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

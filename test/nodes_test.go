@@ -100,13 +100,13 @@ func TestJoin(t *testing.T) {
 		args []string
 		want string
 	}{
-		"another secret":             {[]string{"--join", url, "--token", wrong, "--ca-cert-hash", hash}, "its secret is another"},
-		"another secret, by CA file": {[]string{"--join", url, "--token", wrong, "--ca-file", authority}, "does not know the token"},
-		"a token that was deleted":   {[]string{"--join", url, "--token", expired, "--ca-cert-hash", hash}, "is not known there, or has expired"},
-		"another authority":          {[]string{"--join", url, "--token", token, "--ca-cert-hash", "sha256:" + strings.Repeat("0", 64)}, "which is not the hash that was given"},
+		"another secret":             {[]string{"--join", url, "--token", wrong, "--ca-cert-hash", hash}, "its secret differs"},
+		"another secret, by CA file": {[]string{"--join", url, "--token", wrong, "--ca-file", authority}, "the token is unknown to"},
+		"a token that was deleted":   {[]string{"--join", url, "--token", expired, "--ca-cert-hash", hash}, "is unknown to the cluster"},
+		"another authority":          {[]string{"--join", url, "--token", token, "--ca-cert-hash", "sha256:" + strings.Repeat("0", 64)}, "not the one of --ca-cert-hash"},
 		"a server that is not there": {[]string{"--join", "https://127.0.0.1:1", "--token", token, "--ca-cert-hash", hash}, "connection refused"},
-		"no token":                   {[]string{"--join", url}, "joining takes a token"},
-		"nothing at all":             {nil, "this machine is no node yet"},
+		"no token":                   {[]string{"--join", url}, "set --token; `mortise token create`"},
+		"nothing at all":             {nil, "this machine is not a node yet"},
 	} {
 		out, err := server.mortise(append([]string{"node", "--data-dir", filepath.Join(t.TempDir(), "d"), "--node", "simulated", "--name", "stranger"}, r.args...)...)
 		if err == nil || !strings.Contains(out, r.want) || strings.Contains(out, token[7:]) {
@@ -263,7 +263,7 @@ func TestNodeCertificateRotates(t *testing.T) {
 	ended := time.NewTimer(time.Until(now.Leaf.NotAfter) + time.Second)
 	<-ended.C
 	out, err := server.mortise("node", "--data-dir", dir, "--node", "simulated")
-	if err == nil || !strings.Contains(out, "a token is needed to join again") {
+	if err == nil || !strings.Contains(out, "set --token to join again") {
 		t.Errorf("with a certificate that has ended: %v, %q", err, out)
 	}
 	if err := c.CoreV1().Nodes().Delete(t.Context(), "far", metav1.DeleteOptions{}); err != nil {

@@ -139,7 +139,7 @@ func TestWebhookDev(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), program, "webhook", "dev", "--restore", "--kubeconfig", kubeconfig).CombinedOutput(); err != nil || string(out) != "validatingwebhookconfigurations/far is as it was.\n" {
+	if out, err := exec.CommandContext(t.Context(), program, "webhook", "dev", "--restore", "--kubeconfig", kubeconfig).CombinedOutput(); err != nil || string(out) != "validatingwebhookconfigurations/far restored.\n" {
 		t.Errorf("restore: %v: %s", err, out)
 	}
 	asIs("after --restore")
@@ -204,7 +204,7 @@ webhooks:
 	defer plain.Close()
 	for want, args := range map[string][]string{
 		"start the process first":             {"--url", "https://127.0.0.1:1", "validatingwebhookconfigurations/far"},
-		"see the certificate of ":             {"--url", strings.Replace(plain.URL, "http:", "https:", 1), "validatingwebhookconfigurations/far"},
+		"get the certificate of ":             {"--url", strings.Replace(plain.URL, "http:", "https:", 1), "validatingwebhookconfigurations/far"},
 		`"absent" not found`:                  {"--url", url, "validatingwebhookconfigurations/far", "validatingwebhookconfigurations/absent"},
 		"want https://HOST:PORT":              {"--url", "http://127.0.0.1:9443", "validatingwebhookconfigurations/far"},
 		"want configurations":                 {"--url", url},

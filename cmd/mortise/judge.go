@@ -40,7 +40,7 @@ func judge(ctx context.Context, file, older io.Reader) ([]cli.Judgement, error) 
 		out = append(out, judgement(d.Name, found))
 	}
 	for name := range before {
-		out = append(out, judgement(name, []lint.Finding{{Level: lint.Breaking, Message: "the definition is gone"}}))
+		out = append(out, judgement(name, []lint.Finding{{Level: lint.Breaking, Message: "the definition was removed"}}))
 	}
 	return out, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/internal/cli"
+	"github.com/mortise-dev/mortise/internal/node"
 )
 
 func main() {
@@ -38,6 +39,6 @@ func main() {
 			}
 			return n, nil
 		},
-		Judge: judge, Examine: examine,
+		Judge: judge, Examine: examine, EnsureDNS: node.EnsureDNS,
 	}))
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 )
 
-// offer is what objects are given as.
+// offer is the list of media types of responses.
 var offer = negotiate.Offer{Media: []string{negotiate.JSON, negotiate.YAML}, Transforms: true}
 
-// form is what the client asked for.
+// form returns the form that the client requests.
 func form(r *http.Request) (negotiate.Form, *table.Target, error) {
 	header := r.Header.Get("Accept")
 	f, ok := negotiate.Parse(header).Choose(header, &offer)
@@ -162,7 +162,7 @@ func write(w http.ResponseWriter, r *http.Request, f negotiate.Form, code int, o
 	return nil
 }
 
-// watch sends events until the client goes, the time that it set is over, or there are no more.
+// watch sends events until the client leaves, the requested time is over, or there are no more events.
 func (res *Resource) watch(ctx context.Context, w http.ResponseWriter, r *http.Request, req *Request) error {
 	_, t, err := form(r)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// documents answer what is no resource: discovery, OpenAPI, the version. All are made once.
+// documents serves the paths that are not resources: discovery, OpenAPI, the version. All are made once.
 type documents struct {
 	discovery http.Handler
 	version   []byte
@@ -109,7 +109,7 @@ func descriptors(list []Resource) []*resource.Descriptor {
 	return out
 }
 
-// describe adds what OpenAPI says of a resource. Clients find its schema by the kind that paths and schemas bear.
+// describe adds a resource to OpenAPI. Clients find its schema by the kind in paths and schemas.
 func (r *Resource) describe(paths, schemas map[string]any, refs string, v3 bool) error {
 	gvk := r.gvk()
 	mark := map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": gvk.Kind}

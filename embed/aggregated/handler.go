@@ -21,7 +21,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
-// handler is the whole server: who asks, whether they may, and the answer.
+// handler is the whole server: authentication, authorization, and the response.
 func (s *Server) handler(t *trust) http.Handler {
 	who := authenticators(t, s.client)
 	may := &permissions{client: s.client, known: lru.NewLRUExpireCache(kept)}
@@ -31,7 +31,7 @@ func (s *Server) handler(t *trust) http.Handler {
 				if p == http.ErrAbortHandler {
 					panic(p)
 				}
-				s.Logger.ErrorContext(r.Context(), "answer request", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+				s.Logger.ErrorContext(r.Context(), "Panic while serving a request", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
 				status.Write(w, r, apierrors.NewInternalError(fmt.Errorf("%v", p)))
 			}
 		}()
@@ -41,7 +41,7 @@ func (s *Server) handler(t *trust) http.Handler {
 		}
 		u, err := identify(who, r)
 		if err != nil {
-			s.Logger.DebugContext(r.Context(), "authenticate request", "path", r.URL.Path, "error", err)
+			s.Logger.DebugContext(r.Context(), "Could not authenticate a request", "path", r.URL.Path, "error", err)
 			status.Refuse(w, r, apierrors.NewUnauthorized("Unauthorized"))
 			return
 		}
@@ -51,7 +51,7 @@ func (s *Server) handler(t *trust) http.Handler {
 			status.Refuse(w, r, forbidden(u, info, err))
 			return
 		case err != nil:
-			s.Logger.WarnContext(r.Context(), "ask whether a request is allowed", "user", u.GetName(), "path", r.URL.Path, "error", err)
+			s.Logger.WarnContext(r.Context(), "Could not authorize a request", "user", u.GetName(), "path", r.URL.Path, "error", err)
 			status.Refuse(w, r, apierrors.NewInternalError(err))
 			return
 		}
@@ -75,7 +75,7 @@ func forbidden(u user.Info, i *requestinfo.Info, why error) error {
 		fmt.Errorf("User %q cannot %s resource %q in API group %q %s%s", u.GetName(), i.Verb, i.Resource, i.APIGroup, where, reason))
 }
 
-// api is what resources come to.
+// api is the compiled form of the resources.
 type api struct {
 	resources map[schema.GroupVersionResource]*Resource
 	documents *documents
@@ -93,7 +93,7 @@ func newAPI(list []Resource) (*api, error) {
 		}
 		gvr := schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Name}
 		if a.resources[gvr] != nil {
-			return nil, fmt.Errorf("resource %s is there twice", gvr)
+			return nil, fmt.Errorf("resource %s is listed twice", gvr)
 		}
 		a.resources[gvr] = r
 	}

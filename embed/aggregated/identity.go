@@ -37,7 +37,7 @@ const (
 	kept = 4096
 )
 
-// authenticators are the ways to say who one is, in order; who says nothing is anonymous.
+// authenticators returns the authenticators in order; a request without credentials is anonymous.
 func authenticators(t *trust, client kubernetes.Interface) authenticator.Request {
 	named := union.New(
 		headerrequest.NewDynamicVerifyOptionsSecure(t.proxyOptions, list(func() []string { return t.current().names }),
@@ -56,7 +56,7 @@ type tokens struct {
 }
 
 type verdict struct {
-	user *user.DefaultInfo // nil: nobody's
+	user *user.DefaultInfo // nil: unknown
 	auds authenticator.Audiences
 }
 
@@ -93,7 +93,7 @@ func (v verdict) answer() (*authenticator.Response, bool, error) {
 	return &authenticator.Response{User: v.user, Audiences: v.auds}, true, nil
 }
 
-// permissions asks the cluster who may what.
+// permissions authorizes requests by the cluster.
 type permissions struct {
 	client kubernetes.Interface
 	known  *lru.LRUExpireCache // the review's spec, as text → refusal ("" is an allowance)
@@ -104,7 +104,7 @@ type errDenied struct{ reason string }
 
 func (e errDenied) Error() string { return e.reason }
 
-// check returns errDenied where the cluster says no, and another error where it does not say.
+// check returns errDenied if the cluster denies the request, and another error if it does not decide.
 func (p *permissions) check(ctx context.Context, u user.Info, i *requestinfo.Info) error {
 	for _, g := range u.GetGroups() {
 		if g == user.SystemPrivilegedGroup {
@@ -130,7 +130,7 @@ func (p *permissions) check(ctx context.Context, u user.Info, i *requestinfo.Inf
 		return fmt.Errorf("review access: %w", err)
 	}
 	key := string(b)
-	if len(key) < 10_000 { // as upstream: who sends more is asked for each time
+	if len(key) < 10_000 { // as upstream: larger reviews are not cached
 		if refusal, ok := p.known.Get(key); ok {
 			return refused(refusal.(*string))
 		}
@@ -163,11 +163,11 @@ func open(path string) bool {
 	return path == "/healthz" || path == "/livez" || path == "/readyz"
 }
 
-// identify says who asks; the request's credentials are gone afterwards.
+// identify authenticates a request and removes its credentials.
 func identify(who authenticator.Request, r *http.Request) (user.Info, error) {
 	resp, ok, err := who.AuthenticateRequest(r)
 	if err == nil && !ok {
-		err = errors.New("nobody knows the credentials")
+		err = errors.New("unknown credentials")
 	}
 	if err != nil {
 		return nil, err

@@ -20,7 +20,8 @@ import (
 	"time"
 )
 
-// material is the server's certificate. That of files is read anew when they have changed, at the next handshake.
+// material is the server's certificate. If it is from files, it is read again when they have changed, at the next
+// handshake.
 type material struct {
 	bundle []byte
 
@@ -43,7 +44,8 @@ func (s *Server) material() (*material, error) {
 	return m, nil
 }
 
-// certificate is what a handshake shows. Files that have become wrong leave the certificate before them in use.
+// certificate returns the certificate for a handshake. If the files have become invalid, the previous certificate stays in
+// use.
 func (m *material) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

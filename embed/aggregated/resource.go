@@ -47,22 +47,23 @@ type Resource struct {
 	List func(ctx context.Context, r *Request) (List, error)
 	// Get returns the object r.Name; nil: the one of this name that List has.
 	Get func(ctx context.Context, r *Request) (Object, error)
-	// Watch sends the events after r.Options.ResourceVersion until ctx ends; what the selectors do not want is left out by the server. An object
-	// that ceases to match must be sent by Watch itself as Deleted to those who select by more than names.
+	// Watch sends the events after r.Options.ResourceVersion until ctx ends; the server filters them by the selectors. For
+	// selectors other than names, Watch itself must send an object that no longer matches as Deleted.
 	Watch func(ctx context.Context, r *Request) (watch.Interface, error)
 	// Create stores a new object, and returns it as stored. Where obj has no name but a generateName, naming it is Create's.
 	Create func(ctx context.Context, r *Request, obj Object) (Object, error)
-	// Update replaces the object r.Name, and returns it as stored. It is also what a patch comes to: then obj is what Get returned, patched,
-	// with its resourceVersion.
+	// Update replaces the object r.Name, and returns it as stored. Patches call it too: then obj is the patched result of
+	// Get, with its resourceVersion.
 	Update func(ctx context.Context, r *Request, obj Object) (Object, error)
-	// Delete deletes the object r.Name, and returns what is answered: the object, or nil for a Status of success.
+	// Delete deletes the object r.Name, and returns the response: the object, or nil for a Status of success.
 	Delete func(ctx context.Context, r *Request) (Object, error)
 
-	// Answer, when set, answers every GET of the resource by itself, of the collection and of single names; the functions above that read are
-	// not used then. The client is already known and allowed to; see [From].
+	// Answer, when set, serves every GET of the resource, of the collection and of single names; the reading functions
+	// above are not used then. The request is authenticated and authorized; see [From].
 	Answer http.HandlerFunc
 
-	// Columns are what kubectl get shows after the name; nil: the time of creation. Cells gives an object's values, one for each.
+	// Columns are the columns of kubectl get after the name; nil: the creation time. Cells returns an object's values, one
+	// for each.
 	Columns []metav1.TableColumnDefinition
 	Cells   func(obj Object) []any
 	// Schema describes the kind beside apiVersion, kind and metadata, for kubectl explain and for validation by clients: properties such as spec
@@ -70,14 +71,14 @@ type Resource struct {
 	Schema *spec.Schema
 }
 
-// List is what [Resource.List] returns.
+// List is the result of [Resource.List].
 type List struct {
 	Items []Object
-	// ResourceVersion is where a watch goes on from; Continue says that there is more.
+	// ResourceVersion is the version from which a watch continues; Continue is the token of the next page.
 	ResourceVersion, Continue string
 }
 
-// Request is what is asked.
+// Request is a request for a resource.
 type Request struct {
 	Namespace, Name string // Namespace is empty for cluster-scoped kinds and for all namespaces; Name for collections
 	User            user.Info
@@ -86,7 +87,7 @@ type Request struct {
 	Options metav1.ListOptions
 	Labels  labels.Selector
 	Fields  fields.Selector
-	// DryRun says that nothing may be stored.
+	// DryRun means that nothing may be stored.
 	DryRun bool
 	// HTTP is the request itself, without credentials.
 	HTTP *http.Request
@@ -94,7 +95,7 @@ type Request struct {
 
 type requestKey struct{}
 
-// From is the [Request] of an [Resource.Answer]'s HTTP request: who asks, and for what.
+// From returns the [Request] of an [Resource.Answer]'s HTTP request.
 func From(r *http.Request) *Request {
 	req, _ := r.Context().Value(requestKey{}).(*Request)
 	return req

@@ -14,24 +14,25 @@
 //	if err := s.Start(ctx); err != nil { … }
 //	err := s.Register(ctx, "127.0.0.1") // a Service of type ExternalName, and an APIService for each group version
 //
-// A [Resource] says what it can by which of its functions are set: List alone makes get and list, with selectors, columns
-// and metadata-only forms; Watch, Create, Update and Delete make the verbs of these names, patch comes with Update,
-// deletecollection with Delete. Discovery (old and aggregated) and OpenAPI (v2 and v3) follow from the resources.
+// The functions that a [Resource] sets determine its verbs: List alone serves get and list, with selectors, columns and
+// metadata-only responses; Watch, Create, Update and Delete serve the verbs of these names, Update also patch, and Delete
+// also deletecollection. Discovery (old and aggregated) and OpenAPI (v2 and v3) are derived from the resources.
 //
-// It is for servers that answer from elsewhere, not for those that keep objects: server-side apply, strategic merge patches (both are
-// refused with 415), subresources such as status, protobuf, admission and field selectors but for names are not in it. Who needs these
-// makes a CustomResourceDefinition, or uses k8s.io/apiserver, whose servers work behind Mortise unmodified.
+// It is for servers that compute or fetch their objects, not for those that store them: it does not support server-side
+// apply and strategic merge patches (both get 415), subresources such as status, protobuf, admission, and field selectors
+// other than names. For these, use a CustomResourceDefinition, or k8s.io/apiserver, whose servers work behind Mortise
+// unmodified.
 //
-// Who asks is found out as kube-apiserver's own libraries do it: by the front proxy's headers if its certificate is of the
-// authority that ConfigMap kube-system/extension-apiserver-authentication names, by a client certificate of the cluster's
-// authority, or by a TokenReview; else it is system:anonymous. Whether they may is asked of the cluster by a SubjectAccessReview, unless they
-// are of system:masters. The answers are kept for ten seconds. The ConfigMap is watched, so a new authority
-// needs no restart. Config's user needs the Role extension-apiserver-authentication-reader in kube-system and the ClusterRole
+// It authenticates as kube-apiserver's own libraries do: by the front proxy's headers if its certificate is signed by the
+// CA that ConfigMap kube-system/extension-apiserver-authentication names, by a client certificate of the cluster's CA, or
+// by a TokenReview; otherwise the user is system:anonymous. It authorizes by a SubjectAccessReview of the cluster, except
+// for the group system:masters. It caches the answers for ten seconds. It watches the ConfigMap, so that a new CA needs no
+// restart. Config's user needs the Role extension-apiserver-authentication-reader in kube-system and the ClusterRole
 // system:auth-delegator.
 //
 // # Concurrency
 //
-// Functions of resources are called by many goroutines at once. Their context ends with the request.
+// The server calls the functions of resources concurrently. Their context ends with the request.
 package aggregated
 
 import (
@@ -55,7 +56,7 @@ import (
 type Server struct {
 	// Config is how the cluster is reached: for the ConfigMap, for reviews, and for Register.
 	Config *rest.Config
-	// Resources are what is served.
+	// Resources are the served resources.
 	Resources []Resource
 
 	// Listen is HOST:PORT; empty: a free port of 127.0.0.1.
@@ -64,7 +65,7 @@ type Server struct {
 	CertFile, KeyFile string
 	// Namespace and Service name the Service that the cluster reaches this server by; empty: default and aggregated.
 	Namespace, Service string
-	// Logger is told what goes on; nil: nobody is.
+	// Logger receives the server's logs; nil discards them.
 	Logger *slog.Logger
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
@@ -80,7 +81,8 @@ type Server struct {
 	failed  chan error
 }
 
-// Start serves, and returns once it does and knows whom to trust. Ending ctx before that abandons the start; afterwards it has no effect.
+// Start serves, and returns once it does and knows the CAs for clients. Ending ctx before that abandons the start;
+// afterwards it has no effect.
 func (s *Server) Start(ctx context.Context) (err error) {
 	s.Namespace, s.Service = cmp.Or(s.Namespace, "default"), cmp.Or(s.Service, "aggregated")
 	if s.Logger == nil {
@@ -105,7 +107,7 @@ func (s *Server) Start(ctx context.Context) (err error) {
 	s.cancel, s.failed = cancel, make(chan error, 1)
 	defer func() {
 		if err != nil {
-			_ = s.Stop() // the error of the start says more
+			_ = s.Stop() // the error of the start is more informative
 		}
 	}()
 	trust := newTrust(s.client, s.Logger)
@@ -126,7 +128,7 @@ func (s *Server) Start(ctx context.Context) (err error) {
 		ErrorLog:          slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return life },
 	}
-	s.Logger.InfoContext(ctx, "serving", "address", s.address.String())
+	s.Logger.InfoContext(ctx, "Serving", "address", s.address.String())
 	s.done.Go(func() {
 		if err := s.http.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			s.failed <- err

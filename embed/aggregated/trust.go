@@ -26,8 +26,7 @@ const (
 	trustName      = "extension-apiserver-authentication"
 )
 
-// trust is what the cluster's ConfigMap says of whom to believe, kept current by a watch. Content that cannot be read is logged, and what
-// was there before goes on to hold.
+// trust has the CAs of the cluster's ConfigMap, updated by a watch. It logs invalid content, and keeps the previous one.
 type trust struct {
 	client kubernetes.Interface
 	log    *slog.Logger
@@ -68,13 +67,13 @@ func (t *trust) run(ctx context.Context) {
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(o any) { t.take(o) },
 			UpdateFunc: func(_, o any) { t.take(o) },
-			// Who deletes it does not mean that nobody is to be believed any more: it is made anew.
+			// A deleted ConfigMap does not revoke the CAs: the API server creates it again.
 		},
 	})
 	informer.RunWithContext(ctx)
 }
 
-// wait returns when it is known whom to believe.
+// wait returns when the CAs are known.
 func (t *trust) wait(ctx context.Context) error {
 	select {
 	case <-t.known:
@@ -91,7 +90,8 @@ func (t *trust) take(o any) {
 	}
 	b, err := parseTrust(m.Data)
 	if err != nil {
-		t.log.Error("read whom to believe; what was known before holds", "configmap", trustNamespace+"/"+trustName, "error", err)
+		t.log.Error("Could not read the authentication ConfigMap, keeping the previous content", "configmap", trustNamespace+"/"+trustName,
+			"error", err)
 		return
 	}
 	t.now.Store(b)
@@ -124,7 +124,7 @@ func parseTrust(data map[string]string) (*believed, error) {
 	return b, nil
 }
 
-// current is what holds now; before the first content, nothing.
+// current returns the current CAs; nil before the first content.
 func (t *trust) current() *believed {
 	if b := t.now.Load(); b != nil {
 		return b

@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// maxBody is what a request's body may have, as kube-apiserver's.
+// maxBody is the maximum size of a request's body, as kube-apiserver's.
 const maxBody = 3 << 20
 
 func (res *Resource) get(ctx context.Context, req *Request) (Object, error) {
@@ -51,7 +51,7 @@ func (res *Resource) get(ctx context.Context, req *Request) (Object, error) {
 	return nil, apierrors.NewNotFound(res.groupResource(), req.Name)
 }
 
-// wanted says whether the request's selectors want an object.
+// wanted reports whether the request's selectors match an object.
 func (req *Request) wanted(obj Object) bool {
 	return req.Labels.Matches(labels.Set(obj.GetLabels())) &&
 		req.Fields.Matches(fields.Set{"metadata.name": obj.GetName(), "metadata.namespace": obj.GetNamespace()})
@@ -117,7 +117,7 @@ func (res *Resource) parse(b []byte) (Object, error) {
 	return obj, nil
 }
 
-// place sees to it that the object is where the request's path says.
+// place sets or checks the object's name and namespace by the request's path.
 func (res *Resource) place(req *Request, obj Object) (Object, error) {
 	switch {
 	case res.Namespaced && obj.GetNamespace() == "":

@@ -10,7 +10,7 @@
 //	}
 //
 // The cluster runs in the test's process, in memory, on a free port of 127.0.0.1 over TLS, with all controllers, the
-// scheduler and one simulated node. It is stopped when the test ends, and what it could not stop cleanly fails the test.
+// scheduler and one simulated node. It stops when the test ends, and the test fails if the cluster does not stop cleanly.
 package embedtest
 
 import (

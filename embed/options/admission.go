@@ -9,16 +9,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Admission says what changes and checks every write.
+// Admission configures the admission plug-ins and webhooks.
 type Admission struct {
 	// ConfigFile is an AdmissionConfiguration: what plug-ins are configured by. Empty: nothing.
 	ConfigFile string
 	// Enable and Disable are names of plug-ins, beside those that are on by themselves. Their order does not matter.
 	Enable, Disable []string
-	// Initializers serves InitializerConfiguration, and lets new objects wait for those whom it names.
+	// Initializers serves InitializerConfiguration; new objects wait for the initializers that it names.
 	Initializers bool
-	// NotReadySeconds and UnreachableSeconds are how long a pod that does not say so itself stays on a node that is not ready,
-	// or cannot be reached; nil: five minutes.
+	// NotReadySeconds and UnreachableSeconds are the default time for which a pod tolerates a node that is not ready, or is
+	// unreachable; nil: five minutes.
 	NotReadySeconds, UnreachableSeconds *int64
 }
 
@@ -31,7 +31,7 @@ func (o *Admission) addFlags(f *pflag.FlagSet) {
 	f.Var(&seconds{&o.UnreachableSeconds}, "default-unreachable-toleration-seconds", "Seconds for which a pod without such a toleration tolerates the taint unreachable:NoExecute.")
 }
 
-// seconds is a flag of whole seconds that is nil, five minutes, until somebody sets it.
+// seconds is a flag of whole seconds that is nil, five minutes, until it is set.
 type seconds struct{ to **int64 }
 
 func (v *seconds) Set(s string) error {

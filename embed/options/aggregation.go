@@ -5,10 +5,10 @@ package options
 
 import "github.com/spf13/pflag"
 
-// Aggregation says how API servers are reached that answer for a group-version in our stead.
+// Aggregation configures the connections to aggregated API servers.
 type Aggregation struct {
-	// ProxyClientCertFile and ProxyClientKeyFile are what we show them; both or none. They are read again when they change.
-	// Empty: a certificate of the cluster's own front-proxy authority.
+	// ProxyClientCertFile and ProxyClientKeyFile are the server's client certificate; both or none. They are read again
+	// when they change. Empty: a certificate of the cluster's own front-proxy CA.
 	ProxyClientCertFile, ProxyClientKeyFile string
 	// Routing calls an endpoint of their service, not its cluster IP; nil: it does, as cluster IPs need not answer from where
 	// the server is. (kube-apiserver does not without the flag.)

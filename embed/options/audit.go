@@ -123,7 +123,7 @@ func (o *AuditTruncate) addFlags(f *pflag.FlagSet, to string) {
 	f.Var(&numeral[int64]{&o.MaxEventSize, AuditMaxEventBytes}, prefix+"max-event-size", "Maximum size of an event in bytes.")
 }
 
-// numeral is a flag of a number that is nil until somebody sets it.
+// numeral is a flag of a number that is nil until it is set.
 type numeral[T int | int64 | float32] struct {
 	to      **T
 	without T // what nil means

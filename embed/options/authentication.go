@@ -9,14 +9,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Authentication says who asks. What is nil or empty is as kube-apiserver has it without the flag, save that a cluster of
-// ours brings a client CA, a front-proxy CA and a service-account key of its own.
+// Authentication configures authentication. Nil and empty fields have kube-apiserver's defaults, except that a Mortise
+// cluster has a client CA, a front-proxy CA and a service account key of its own.
 type Authentication struct {
-	// ConfigFile is an AuthenticationConfiguration: JWT issuers, and who may be anonymous where. It is read again when it changes.
+	// ConfigFile is an AuthenticationConfiguration: JWT issuers, and anonymous access. It is read again when it changes.
 	ConfigFile string
-	// Anonymous lets those in who show no credential; nil: it does.
+	// Anonymous authenticates requests without credentials as system:anonymous; nil: true.
 	Anonymous *bool
-	// APIAudiences are what tokens must be meant for; empty: the issuers of service-account tokens.
+	// APIAudiences are the identifiers of the API, of which a token must have one; empty: the issuers of service account
+	// tokens.
 	APIAudiences []string
 	// BootstrapTokens takes the tokens of secrets of the type bootstrap.kubernetes.io/token in kube-system.
 	BootstrapTokens bool
@@ -51,13 +52,13 @@ type OIDC struct {
 	RequiredClaims                map[string]string
 }
 
-// Set says whether any of the settings was made.
+// Set reports whether any of the fields is set.
 func (o *OIDC) Set() bool {
 	return o.IssuerURL != "" || o.ClientID != "" || o.CAFile != "" || o.UsernameClaim != "" || o.UsernamePrefix != "" ||
 		o.GroupsClaim != "" || o.GroupsPrefix != "" || len(o.SigningAlgs) > 0 || len(o.RequiredClaims) > 0
 }
 
-// ServiceAccounts says how the tokens of service accounts are signed and verified.
+// ServiceAccounts configures how service account tokens are signed and verified.
 type ServiceAccounts struct {
 	// KeyFiles hold public or private keys that tokens are verified with, PEM. Empty: the signing key.
 	KeyFiles []string
@@ -67,7 +68,7 @@ type ServiceAccounts struct {
 	SigningEndpoint string
 	// Issuers are whose tokens are taken; the first signs. Empty: https://kubernetes.default.svc.cluster.local.
 	Issuers []string
-	// JWKSURI is where the discovery document says that the keys are.
+	// JWKSURI is the URI of the keys in the discovery document.
 	JWKSURI string
 	// Lookup asks whether the account and what a token is bound to still exist; nil: it does.
 	Lookup *bool

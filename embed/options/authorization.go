@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Authorization says who may do what. Administrators (the group system:masters) may all, whatever it says.
+// Authorization configures the authorizers. The group system:masters may do everything in any case.
 type Authorization struct {
 	// Modes are the authorizers in their order: Node, RBAC, ABAC, Webhook, AlwaysAllow, AlwaysDeny. Empty: Node, RBAC.
 	Modes []string
 	// ConfigFile is an AuthorizationConfiguration in their place. It is read again when it changes.
 	ConfigFile string
-	// PolicyFile is what the mode ABAC goes by: a policy a line.
+	// PolicyFile is the file of the mode ABAC: a policy a line.
 	PolicyFile string
 
 	Webhook AuthorizationWebhook
@@ -31,7 +31,7 @@ type AuthorizationWebhook struct {
 	AuthorizedTTL, UnauthorizedTTL *time.Duration
 }
 
-// Set says whether anything of it is.
+// Set reports whether any of the fields is set.
 func (o *AuthorizationWebhook) Set() bool {
 	return o.ConfigFile != "" || o.Version != "" || o.AuthorizedTTL != nil || o.UnauthorizedTTL != nil
 }

@@ -5,7 +5,7 @@ package options
 
 import "github.com/spf13/pflag"
 
-// Egress says by which way the API server's own connections leave.
+// Egress configures proxies for the API server's outgoing connections.
 type Egress struct {
 	// ConfigFile is an EgressSelectorConfiguration; empty: all leave straight.
 	ConfigFile string

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Election says how those who share a store find out which of them runs the controllers, and which the scheduler. Nil and
-// empty is as without the flag.
+// Election configures how several servers on one store elect the leader that runs the controllers, and the one that runs
+// the scheduler. Nil and empty fields have the defaults of the flags.
 type Election struct {
 	// Elect is whether they do; nil: where a store can be shared, which neither of the two stores can.
 	Elect *bool

@@ -5,7 +5,7 @@ package options
 
 import "github.com/spf13/pflag"
 
-// Encryption says how objects are encrypted at rest.
+// Encryption configures encryption at rest.
 type Encryption struct {
 	// ConfigFile is an EncryptionConfiguration; empty: nothing is encrypted.
 	ConfigFile string

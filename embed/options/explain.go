@@ -11,7 +11,7 @@ import (
 
 // Explain says whether traces of writes are kept, for `mortise explain`.
 type Explain struct {
-	// Enabled keeps them. The zero value does not; `mortise up` does unless told otherwise.
+	// Enabled records traces. The zero value does not; `mortise up` does by default.
 	Enabled bool
 	// Memory is how many mebibytes they take at most; 0: 16.
 	Memory int

@@ -11,28 +11,29 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// FlowControl says how many requests are under way at once, and whose. What is nil or zero is as kube-apiserver has it without
-// the flag.
+// FlowControl limits concurrent requests. Nil and zero fields have kube-apiserver's defaults.
 type FlowControl struct {
-	// PriorityAndFairness has requests take turns by flow schemas and priority levels; nil: it does. Without it the two
-	// numbers that follow bound what is under way.
+	// PriorityAndFairness queues requests by flow schemas and priority levels; nil: true. If false, the two numbers that
+	// follow limit the requests in flight.
 	PriorityAndFairness *bool
 	// MaxRequestsInflight is of requests that read, MaxMutatingRequestsInflight of others; together they are the seats of all
 	// priority levels. Nil: 400 and 200; 0: no bound.
 	MaxRequestsInflight, MaxMutatingRequestsInflight *int
 	// RequestTimeout is the most time that a request has which ends; nil: a minute.
 	RequestTimeout *time.Duration
-	// GoawayChance is how often a connection of HTTP/2 is told to end, so that clients spread over servers: 0 to 0.02.
+	// GoawayChance is the probability, from 0 to 0.02, that a request closes its HTTP/2 connection by GOAWAY, so that
+	// clients rebalance over servers.
 	GoawayChance float64
 	// MaxStreams is how many requests one connection of HTTP/2 may have under way; nil: 1000.
 	MaxStreams *int
-	// Connections is how many connections are open at once, ConnectionsPerClient how many of them from one address other than
-	// the machine's own; nil: 20000 and 2000; 0: no bound.
+	// Connections is the maximum number of open connections, ConnectionsPerClient that of one address other than the
+	// machine's own; nil: 20000 and 2000; 0: no limit.
 	Connections, ConnectionsPerClient *int
-	// BodyBytes is how many bytes of request bodies are in memory at once, of all that are no administrators'; nil: an eighth of the memory
-	// that there is, of 64 MiB to 1 GiB; 0: no bound.
+	// BodyBytes is the maximum of request bodies in memory, except those of administrators; nil: an eighth of the machine's
+	// memory, from 64 MiB to 1 GiB; 0: no limit.
 	BodyBytes *int64
-	// Watches is how many watches and streams one user has open at once, administrators aside; nil: 10000; 0: no bound.
+	// Watches is the maximum number of open watches and streams of one user, except administrators; nil: 10000; 0: no
+	// limit.
 	Watches *int
 }
 

@@ -10,7 +10,7 @@ import "github.com/spf13/pflag"
 type Network struct {
 	// NoProxy leaves Services to another proxy, NoDNS names to another DNS.
 	NoProxy, NoDNS bool
-	// NoRoutes leaves the ways to other nodes' pods to somebody else.
+	// NoRoutes adds no routes to other nodes' pods, because another network plug-in does.
 	NoRoutes bool
 	// VXLAN leads to other nodes' pods through a tunnel, for nodes that are behind routers; all nodes have it, or none.
 	VXLAN bool
@@ -19,7 +19,7 @@ type Network struct {
 	// NodePortAddresses are the prefixes that node ports are on, or "primary" for the node's own addresses, as kube-proxy's
 	// flag has it; none is all addresses.
 	NodePortAddresses []string
-	// MasqueradeAll hides who calls a Service's address, as kube-proxy's flag does.
+	// MasqueradeAll masquerades all traffic to cluster IPs of Services, as kube-proxy's flag does.
 	MasqueradeAll bool
 	// ProxyConfigFile is a KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1, as kube-proxy's --config takes it. The three
 	// settings above win over it where they are given.
@@ -28,7 +28,7 @@ type Network struct {
 	flags *pflag.FlagSet // by which they were set; nil: they were not
 }
 
-// GivenMasqueradeAll is MasqueradeAll where somebody said so, by its flag or in code; nil: nobody did.
+// GivenMasqueradeAll is MasqueradeAll if it was set by its flag or in code; else nil.
 func (o *Network) GivenMasqueradeAll() *bool {
 	if o.MasqueradeAll || o.flags != nil && o.flags.Changed(masqueradeAll) {
 		return &o.MasqueradeAll

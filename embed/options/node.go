@@ -34,10 +34,9 @@ func (o *Node) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.RootDir, "root-dir", o.RootDir, "Directory of a real node's pod volumes. Default: DATA-DIR/kubelet. Set it to /var/lib/kubelet to take over a kubelet's pods.")
 }
 
-// Kubelets say how the API server reaches nodes.
+// Kubelets configures the API server's connections to nodes.
 type Kubelets struct {
-	// CAFile has the authorities of nodes' serving certificates. Empty: the cluster's authority, or the key that a Node says, is what
-	// counts.
+	// CAFile has the CAs of nodes' serving certificates. Empty: the cluster's CA, and the keys that nodes publish.
 	CAFile string
 }
 

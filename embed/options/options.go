@@ -4,15 +4,15 @@
 // Package options are the settings of the API server that people already have in files and on command lines, under
 // kube-apiserver's flag names, those of the controllers under kube-controller-manager's: a concept a file, each with its flags.
 //
-// `mortise up` binds them to its flags ([APIServer.AddFlags]), package embed takes them as a field of its Server; both mean
-// the same. Nothing here reads a file: what a file says is checked where it is used, before anything is started. The package
-// imports none of the server's rooms.
+// `mortise up` binds them to its flags ([APIServer.AddFlags]), package embed has them as a field of its Server; both have
+// the same meaning. The package reads no files: the packages that use a file validate it, before anything starts. The
+// package imports no other package of the server.
 package options
 
 import "github.com/spf13/pflag"
 
-// APIServer are the settings by concept. The zero value is what kube-apiserver does without flags, as far as a cluster of
-// ours does not bring its own (certificates, service-account keys).
+// APIServer has the settings by concept. The zero value has kube-apiserver's defaults, except for what a Mortise cluster
+// has of its own (certificates, service account keys).
 type APIServer struct {
 	Authentication Authentication
 	Authorization  Authorization

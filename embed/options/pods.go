@@ -5,7 +5,7 @@ package options
 
 import "github.com/spf13/pflag"
 
-// Pods says what pods may ask for at all, whoever asks.
+// Pods configures what pods may request, for all users.
 type Pods struct {
 	// AllowPrivileged lets containers be privileged; nil: they may where there are nodes' agents and controllers, not in a bare API server.
 	AllowPrivileged *bool

@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Scheduler are the settings of the scheduler. The zero value is what kube-scheduler does without flags.
+// Scheduler has the scheduler's settings. The zero value has kube-scheduler's defaults.
 type Scheduler struct {
 	// ConfigFile is a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1, as kube-scheduler's --config takes it.
 	ConfigFile string
-	// ExtenderFailures is after how many failures in a row an extender is not asked for ExtenderPause (0: 10 seconds), and counts as
-	// failing at once; 0: it is always asked.
+	// ExtenderFailures is the number of consecutive failures after which an extender is not called for ExtenderPause (0: 10
+	// seconds), and counts as failed; 0: it is always called.
 	ExtenderFailures int
 	ExtenderPause    time.Duration
 }

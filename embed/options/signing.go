@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Signing says who signs what is asked for by CertificateSigningRequests, and what pods are told to trust.
+// Signing configures the signers of CertificateSigningRequests, and the CA that pods trust.
 type Signing struct {
 	// Duration is how long a certificate is good at most; nil: a year.
 	Duration *time.Duration

@@ -14,7 +14,7 @@ import (
 // atOnce is the flag of one controller.
 type atOnce struct {
 	flag, controller string
-	without          int // what it does unless told
+	without          int // the default
 	most             int // 0: any number
 }
 
@@ -51,7 +51,7 @@ func (o *Controllers) addSyncs(f *pflag.FlagSet) {
 func (o *Controllers) checkSyncs() error {
 	for name := range o.Syncs {
 		if !slices.ContainsFunc(concurrent, func(c atOnce) bool { return c.controller == name }) {
-			return fmt.Errorf("there is no number of syncs at once to set of controller %q", name)
+			return fmt.Errorf("controller %q has no setting for concurrent syncs", name)
 		}
 	}
 	for _, c := range concurrent {

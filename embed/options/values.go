@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// switched is a flag of yes and no that is nil until somebody sets it.
+// switched is a flag of yes and no that is nil until it is set.
 type switched struct {
 	to      **bool
 	without bool // what nil means
@@ -42,7 +42,7 @@ func addSwitch(f *pflag.FlagSet, to **bool, name string, without bool, usage str
 	f.Lookup(name).NoOptDefVal = "true"
 }
 
-// span is a flag of a duration that is nil until somebody sets it.
+// span is a flag of a duration that is nil until it is set.
 type span struct {
 	to      **time.Duration
 	without time.Duration // what nil means

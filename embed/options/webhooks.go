@@ -10,13 +10,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Webhooks says how admission webhooks are kept from hurting the rest of the cluster when they fail. None of it is
-// kube-apiserver's; the zero value is as kube-apiserver has it.
+// Webhooks configures the protection of the cluster against failing admission webhooks, beyond kube-apiserver's; the zero
+// value behaves as kube-apiserver.
 type Webhooks struct {
 	// Deadline bounds the time that all webhooks of one request take together; 0: no bound but each one's own.
 	Deadline time.Duration
-	// BreakerFailures is after how many failures in a row a webhook is not called for BreakerPause (0: 10 seconds), its failure policy deciding at
-	// once; 0: only webhooks of configurations with the annotation extension.mortise.dev/breaker: "on", after 5.
+	// BreakerFailures is the number of consecutive failures after which a webhook is not called for BreakerPause (0: 10
+	// seconds), so that its failure policy decides at once; 0: only webhooks of configurations with the annotation
+	// extension.mortise.dev/breaker: "on", after 5.
 	BreakerFailures int
 	BreakerPause    time.Duration
 	// LockoutGuard lets objects through that bring a webhook back which cannot be called.

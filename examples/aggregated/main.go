@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command aggregated is an API server of thirty lines: it answers /apis/example.com/v1/customresource with a message, behind any
-// cluster's own API server. README.md says how to run it.
+// Command aggregated is an API server of thirty lines: it answers /apis/example.com/v1/customresource with a message,
+// behind any cluster's own API server. README.md explains how to run it.
 package main
 
 import (

@@ -59,7 +59,7 @@ func (p *proxy) ask(conn net.Conn, address string) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("proxy error from %s while dialing %s, code %d: %v", p.address, address, resp.StatusCode, resp.Status)
 	}
-	if n := r.Buffered(); n > 0 { // all that goes this way is TLS or HTTP, where the client speaks first
+	if n := r.Buffered(); n > 0 { // the client of TLS and HTTP sends first
 		return fmt.Errorf("unexpected %d bytes of buffered data from CONNECT proxy %q", n, p.address)
 	}
 	return nil

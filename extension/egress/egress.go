@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package egress is the way by which the server's own connections leave: straight, or through a proxy that stands between the
-// control plane's network and that of nodes and pods (konnectivity is one).
+// Package egress dials the server's outgoing connections: directly, or through a proxy between the control plane's network
+// and that of nodes and pods, such as konnectivity.
 //
-// An EgressSelectorConfiguration says which: kube-apiserver's own file, read by kube-apiserver's own rules ([Load]). What is
-// called by the name of a Service, and what runs on nodes, is the cluster's; webhooks that are called by a URL are the control
-// plane's. The third name, etcd, is checked and not used. A proxy is spoken to by HTTP CONNECT over TCP, with or without TLS, or
-// over a unix socket, or by konnectivity's gRPC over a unix socket. Each connection is one call in the extension ledger, under
-// "cluster" or "controlplane", and counted in upstream's metrics.
+// An EgressSelectorConfiguration, kube-apiserver's own file, read by kube-apiserver's own rules ([Load]), selects the
+// proxies. Services and nodes belong to the selection "cluster"; webhooks called by URL belong to "controlplane". The third
+// name, etcd, is validated and not used. The protocols are HTTP CONNECT over TCP, with or without TLS, or over a unix
+// socket, and konnectivity's gRPC over a unix socket. The extension ledger records each connection as one call, under
+// "cluster" or "controlplane", and upstream's metrics count it.
 //
-// A [Selector] does not change; it and its dialers may be used by many goroutines at once.
+// A [Selector] is immutable; it and its dialers are safe for concurrent use.
 package egress
 
 import (
@@ -35,12 +35,12 @@ import (
 // Dial makes a connection. Where it is nil the ordinary way is meant.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Selector says which way is taken. Nil: the ordinary one, always.
+// Selector selects the dialer of a connection. Nil: it always dials directly.
 type Selector struct {
 	controlPlane, cluster Dial
 }
 
-// ControlPlane is the way to what the control plane is told of by URL; nil: the ordinary one.
+// ControlPlane dials addresses that the control plane gets as URLs, such as webhooks; nil: directly.
 func (s *Selector) ControlPlane() Dial {
 	if s == nil {
 		return nil
@@ -56,7 +56,8 @@ func (s *Selector) Cluster() Dial {
 	return s.cluster
 }
 
-// Load reads a file and makes what it says; an empty name: nil. The proxies are booked in l. The errors are upstream's words.
+// Load reads a file and makes its Selector; an empty name: nil. The ledger l records the calls. The errors are upstream's
+// words.
 func Load(file string, l *extension.Ledger) (*Selector, error) {
 	if file == "" {
 		return nil, nil
@@ -94,7 +95,7 @@ func Load(file string, l *extension.Ledger) (*Selector, error) {
 	return s, nil
 }
 
-// patience is the most that a connection may take to be made, whoever makes it.
+// patience is the maximum time to establish a connection.
 const patience = 30 * time.Second
 
 // straight is the way without a proxy.
@@ -142,7 +143,8 @@ func dialer(c apiserver.Connection) (*proxy, error) {
 	return p, nil
 }
 
-// clientTLS reads who we are to the proxy, and whom it must be. The errors are upstream's words.
+// clientTLS reads the client's credentials for the proxy and the CA that the proxy's certificate must have. The errors are
+// upstream's words.
 func clientTLS(c *apiserver.TLSConfig, host string) (*tls.Config, error) {
 	own, err := tls.LoadX509KeyPair(c.ClientCert, c.ClientKey)
 	if err != nil {

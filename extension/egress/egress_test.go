@@ -52,8 +52,10 @@ func identity(t testing.TB) (cert, key string, pair tls.Certificate) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"example.com"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"example.com"}, IsCA: true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
 	if err != nil {
@@ -63,7 +65,8 @@ func identity(t testing.TB) (cert, key string, pair tls.Certificate) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	certPEM, keyPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
+	certPEM, keyPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
 	if pair, err = tls.X509KeyPair(certPEM, keyPEM); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +95,8 @@ func socket(t testing.TB) string {
 }
 
 func configuration(name, connection string) string {
-	return "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n- name: " + name + "\n  connection: " + connection + "\n"
+	return "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n- name: " + name + "\n  connection: " +
+		connection + "\n"
 }
 
 // load makes the way that a connection describes.
@@ -127,7 +131,8 @@ func (s tunnels) Proxy(stream konnectivity.ProxyService_ProxyServer) error {
 			} else {
 				defer there.Close()
 			}
-			if err := stream.Send(&konnectivity.Packet{Type: konnectivity.PacketType_DIAL_RSP, Payload: &konnectivity.Packet_DialResponse{DialResponse: answer}}); err != nil || there == nil {
+			if err := stream.Send(&konnectivity.Packet{Type: konnectivity.PacketType_DIAL_RSP,
+				Payload: &konnectivity.Packet_DialResponse{DialResponse: answer}}); err != nil || there == nil {
 				return err
 			}
 			go func() {
@@ -135,7 +140,8 @@ func (s tunnels) Proxy(stream konnectivity.ProxyService_ProxyServer) error {
 				for {
 					n, err := there.Read(b)
 					if n > 0 {
-						_ = stream.Send(&konnectivity.Packet{Type: konnectivity.PacketType_DATA, Payload: &konnectivity.Packet_Data{Data: &konnectivity.Data{ConnectID: 1, Data: b[:n]}}})
+						_ = stream.Send(&konnectivity.Packet{Type: konnectivity.PacketType_DATA,
+							Payload: &konnectivity.Packet_Data{Data: &konnectivity.Data{ConnectID: 1, Data: b[:n]}}})
 					}
 					if err != nil {
 						return
@@ -147,7 +153,8 @@ func (s tunnels) Proxy(stream konnectivity.ProxyService_ProxyServer) error {
 				return err
 			}
 		case konnectivity.PacketType_CLOSE_REQ:
-			return stream.Send(&konnectivity.Packet{Type: konnectivity.PacketType_CLOSE_RSP, Payload: &konnectivity.Packet_CloseResponse{CloseResponse: &konnectivity.CloseResponse{ConnectID: 1}}})
+			return stream.Send(&konnectivity.Packet{Type: konnectivity.PacketType_CLOSE_RSP,
+				Payload: &konnectivity.Packet_CloseResponse{CloseResponse: &konnectivity.CloseResponse{ConnectID: 1}}})
 		}
 	}
 }
@@ -210,11 +217,13 @@ func TestWays(t *testing.T) {
 			if err != nil || string(body) != "at web.invalid" {
 				t.Errorf("%s, %v", body, err)
 			}
-			if _, err := c.Get("http://other.invalid/"); err == nil || !strings.Contains(err.Error(), "other.invalid:80") && !strings.Contains(err.Error(), "no way to") {
+			if _, err := c.Get("http://other.invalid/"); err == nil || !strings.Contains(err.Error(), "other.invalid:80") &&
+				!strings.Contains(err.Error(), "no way to") {
 				t.Errorf("an address that the proxy does not know: %v", err)
 			}
 			e := ledger.Snapshot()
-			if len(e) != 1 || e[0].Point != extension.EgressProxy || e[0].Name != "cluster" || e[0].Calls != 2 || e[0].Failures != 1 || !strings.HasSuffix(e[0].Where, "egress.yaml") {
+			if len(e) != 1 || e[0].Point != extension.EgressProxy || e[0].Name != "cluster" || e[0].Calls != 2 || e[0].Failures != 1 ||
+				!strings.HasSuffix(e[0].Where, "egress.yaml") {
 				t.Errorf("the ledger: %+v", e)
 			}
 			labels := "protocol=http_connect,transport=" + map[bool]string{true: "tcp", false: "uds"}[strings.HasPrefix(name, "T")]
@@ -258,16 +267,19 @@ func TestBadProxies(t *testing.T) {
 		answer func(net.Conn)
 		want   string
 	}{
-		"silent":  {func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }, "nobody waits"},
-		"garbage": {func(c net.Conn) { _, _ = io.WriteString(c, "ho\r\n\r\n") }, "reading HTTP response from CONNECT to web.invalid:80 via proxy"},
+		"silent": {func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }, "nobody waits"},
+		"garbage": {func(c net.Conn) { _, _ = io.WriteString(c, "ho\r\n\r\n") },
+			"reading HTTP response from CONNECT to web.invalid:80 via proxy"},
 		"endless": {func(c net.Conn) {
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n")
 			for _, err := io.WriteString(c, "A: b\r\n"); err == nil; _, err = io.WriteString(c, strings.Repeat("A: b\r\n", 1000)) {
 			}
 		}, "reading HTTP response from CONNECT"},
-		"refuses":   {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 403 Forbidden\r\n\r\n") }, "while dialing web.invalid:80, code 403: 403 Forbidden"},
-		"too early": {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\nhello") }, "unexpected 5 bytes of buffered data from CONNECT proxy"},
-		"closes":    {func(net.Conn) {}, "reading HTTP response from CONNECT"},
+		"refuses": {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 403 Forbidden\r\n\r\n") },
+			"while dialing web.invalid:80, code 403: 403 Forbidden"},
+		"too early": {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\nhello") },
+			"unexpected 5 bytes of buffered data from CONNECT proxy"},
+		"closes": {func(net.Conn) {}, "reading HTTP response from CONNECT"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := socket(t)
@@ -310,7 +322,8 @@ func TestBadProxies(t *testing.T) {
 			t.Errorf("%s to nobody: %v", protocol, err)
 		}
 		labels := "protocol=" + label + ","
-		wantMetrics(t, map[string]float64{"dial_start_total " + labels + "transport=uds": 1, "dial_failure_count " + labels + "stage=connect,transport=uds": 1})
+		wantMetrics(t, map[string]float64{"dial_start_total " + labels + "transport=uds": 1,
+			"dial_failure_count " + labels + "stage=connect,transport=uds": 1})
 		if _, err := dial(t.Context(), "tcp", "web.invalid:80\r\nX: y"); err == nil {
 			t.Errorf("%s: an address of two lines", protocol)
 		}
@@ -366,7 +379,8 @@ func TestDirect(t *testing.T) {
 // The names are kube-apiserver's, the old one of the control plane among them; what is not used is read as well.
 func TestNames(t *testing.T) {
 	for name, want := range map[string][2]bool{"controlplane": {true, false}, "master": {true, false}, "Cluster": {false, true}, "etcd": {}} {
-		s, err := egress.Load(write(t, "egress.yaml", configuration(name, "{proxyProtocol: GRPC, transport: {uds: {udsName: /run/proxy}}}")), extension.NewLedger(clock.RealClock{}))
+		s, err := egress.Load(write(t, "egress.yaml", configuration(name, "{proxyProtocol: GRPC, transport: {uds: {udsName: /run/proxy}}}")),
+			extension.NewLedger(clock.RealClock{}))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -385,25 +399,35 @@ func TestBadFiles(t *testing.T) {
 		return fmt.Sprintf("{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'https://localhost', tlsConfig: {caBundle: %q, clientCert: %q, clientKey: %q}}}}", ca, cert, key)
 	}
 	for name, c := range map[string]struct{ file, want string }{
-		"no protocol":     {configuration("cluster", "{}"), `failed to validate egress selector configuration: service.connection.protocol: Unsupported value: ""`},
-		"no transport":    {configuration("cluster", "{proxyProtocol: HTTPConnect}"), "transport must be set for HTTPConnect"},
-		"gRPC over TCP":   {configuration("cluster", "{proxyProtocol: GRPC, transport: {tcp: {url: 'http://localhost'}}}"), "UDS must be set with GRPC"},
-		"both":            {configuration("cluster", "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://localhost'}, uds: {udsName: x}}}"), "TCP and UDS cannot both be set"},
-		"no name":         {configuration("cluster", "{proxyProtocol: GRPC, transport: {uds: {}}}"), "must be present for UDS connections"},
-		"scheme":          {configuration("cluster", "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'ftp://localhost'}}}"), "supported connection protocols are http:// and https://"},
-		"URL":             {configuration("cluster", "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://local host'}}}"), "invalid proxy server url"},
-		"TLS for nothing": {configuration("cluster", "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://localhost', tlsConfig: {}}}}"), "config must not be present when using HTTP"},
-		"no TLS":          {configuration("cluster", "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'https://localhost'}}}"), "TLSConfig must be present when using HTTPS"},
-		"no certificate":  {configuration("cluster", secure("", "", key)), "Using TLS requires clientCert"},
-		"lost key":        {configuration("cluster", secure("", cert, "/nosuch")), "TLS client key does not exist"},
-		"bad key":         {configuration("cluster", secure("", cert, junk)), "failed to read key pair"},
-		"bad authority":   {configuration("cluster", secure(junk, cert, key)), "failed to append CA cert to the cert pool"},
-		"direct by proxy": {configuration("cluster", "{proxyProtocol: Direct, transport: {uds: {udsName: x}}}"), "config must be absent for direct connect"},
-		"unknown name":    {configuration("moon", "{proxyProtocol: Direct}"), `Unsupported value: "moon"`},
-		"unknown field":   {configuration("cluster", "{proxyProtocol: Direct, hue: red}"), `failed to read egress selector config: strict decoding error: unknown field "egressSelections[0].connection.hue"`},
-		"another kind":    {"apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\n", "unexpected config type"},
-		"twice":           {configuration("cluster", "{proxyProtocol: Direct}") + "- name: cluster\n  connection: {proxyProtocol: Direct}\n", `Duplicate value: "cluster"`},
-		"nothing":         {"", "failed to read egress selector config"},
+		"no protocol": {configuration("cluster", "{}"),
+			`failed to validate egress selector configuration: service.connection.protocol: Unsupported value: ""`},
+		"no transport": {configuration("cluster", "{proxyProtocol: HTTPConnect}"), "transport must be set for HTTPConnect"},
+		"gRPC over TCP": {configuration("cluster", "{proxyProtocol: GRPC, transport: {tcp: {url: 'http://localhost'}}}"),
+			"UDS must be set with GRPC"},
+		"both": {configuration("cluster", "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://localhost'}, uds: {udsName: x}}}"),
+			"TCP and UDS cannot both be set"},
+		"no name": {configuration("cluster", "{proxyProtocol: GRPC, transport: {uds: {}}}"), "must be present for UDS connections"},
+		"scheme": {configuration("cluster", "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'ftp://localhost'}}}"),
+			"supported connection protocols are http:// and https://"},
+		"URL": {configuration("cluster", "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://local host'}}}"),
+			"invalid proxy server url"},
+		"TLS for nothing": {configuration("cluster", "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'http://localhost', tlsConfig: {}}}}"),
+			"config must not be present when using HTTP"},
+		"no TLS": {configuration("cluster", "{proxyProtocol: HTTPConnect, transport: {tcp: {url: 'https://localhost'}}}"),
+			"TLSConfig must be present when using HTTPS"},
+		"no certificate": {configuration("cluster", secure("", "", key)), "Using TLS requires clientCert"},
+		"lost key":       {configuration("cluster", secure("", cert, "/nosuch")), "TLS client key does not exist"},
+		"bad key":        {configuration("cluster", secure("", cert, junk)), "failed to read key pair"},
+		"bad authority":  {configuration("cluster", secure(junk, cert, key)), "failed to append CA cert to the cert pool"},
+		"direct by proxy": {configuration("cluster", "{proxyProtocol: Direct, transport: {uds: {udsName: x}}}"),
+			"config must be absent for direct connect"},
+		"unknown name": {configuration("moon", "{proxyProtocol: Direct}"), `Unsupported value: "moon"`},
+		"unknown field": {configuration("cluster", "{proxyProtocol: Direct, hue: red}"),
+			`failed to read egress selector config: strict decoding error: unknown field "egressSelections[0].connection.hue"`},
+		"another kind": {"apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\n", "unexpected config type"},
+		"twice": {configuration("cluster", "{proxyProtocol: Direct}") + "- name: cluster\n  connection: {proxyProtocol: Direct}\n",
+			`Duplicate value: "cluster"`},
+		"nothing": {"", "failed to read egress selector config"},
 	} {
 		l := extension.NewLedger(clock.RealClock{})
 		if _, err := egress.Load(write(t, "egress.yaml", c.file), l); err == nil || !strings.Contains(err.Error(), c.want) {

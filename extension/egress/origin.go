@@ -10,9 +10,9 @@ import (
 	"net/url"
 )
 
-// SameOriginClient is a client for servers that are shown credentials or told secrets: a redirect to another scheme, host or port
-// is not followed, but is an error. The transports of client-go add a client's credentials to whatever is sent, and a redirect with
-// code 307 or 308 has the body sent again.
+// SameOriginClient is a client for servers that get credentials or secrets: a redirect to another scheme, host or port is
+// an error. The transports of client-go add a client's credentials to every request, and a redirect with code 307 or 308
+// sends the body again.
 func SameOriginClient(c *http.Client) *http.Client {
 	own := *c
 	own.CheckRedirect = func(r *http.Request, via []*http.Request) error {
@@ -46,7 +46,7 @@ func (s sameOrigin) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		if err := leaves(from, r.URL); err != nil {
 			if r.Body != nil {
-				_ = r.Body.Close() // as a transport must; nobody has read of it
+				_ = r.Body.Close() // as a transport must; it was not read
 			}
 			return nil, err
 		}
@@ -54,5 +54,5 @@ func (s sameOrigin) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(r)
 }
 
-// WrappedRoundTripper is the transport inside, for those who look for it.
+// WrappedRoundTripper returns the wrapped transport, for callers that unwrap transports.
 func (s sameOrigin) WrappedRoundTripper() http.RoundTripper { return s.next }

@@ -54,7 +54,8 @@ func TestRedirectsLeadNowhere(t *testing.T) {
 				resp.Body.Close()
 				t.Error("the client follows to another server")
 			}
-			if resp, err := plain.Get(first.URL + "/round"); err == nil || !strings.Contains(err.Error(), "stopped after 10 redirects") || rounds != 10 {
+			if resp, err := plain.Get(first.URL + "/round"); err == nil || !strings.Contains(err.Error(), "stopped after 10 redirects") ||
+				rounds != 10 {
 				t.Errorf("the client goes round %d times: %v, %v", rounds, resp, err)
 			}
 			for _, path := range []string{"/away", "/far", "/tls"} {

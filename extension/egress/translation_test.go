@@ -20,8 +20,8 @@ import (
 	"github.com/mortise-dev/mortise/extension/egress"
 )
 
-// translate has a handler that takes its client over before it dials ask a backend, and returns how many bytes the handler read of it to the end,
-// and how long that took.
+// translate has a handler that takes its client over before it dials ask a backend, and returns how many bytes the handler read of it to
+// the end, and how long that took.
 func translate(t *testing.T, backend func(net.Conn)) (read int64, took time.Duration, err error) {
 	t.Helper()
 	certificate := httptest.NewUnstartedServer(nil)
@@ -45,21 +45,22 @@ func translate(t *testing.T, backend func(net.Conn)) (read int64, took time.Dura
 		}
 		ours, client := net.Pipe()
 		defer client.Close()
-		handler := egress.BoundTranslation(&url.URL{Scheme: "https", Host: "agent:10250"}, transport, func(u *url.URL, transport http.RoundTripper) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if _, _, err = http.NewResponseController(w).Hijack(); err != nil {
-					return
-				}
-				var c net.Conn
-				if c, err = transport.(*http.Transport).DialContext(r.Context(), "tcp", u.Host); err != nil {
-					return
-				}
-				defer c.Close()
-				if _, err = fmt.Fprintf(c, "POST /exec HTTP/1.1\r\nHost: %s\r\n\r\n", u.Host); err == nil {
-					read, err = io.Copy(io.Discard, c)
-				}
+		handler := egress.BoundTranslation(&url.URL{Scheme: "https", Host: "agent:10250"}, transport,
+			func(u *url.URL, transport http.RoundTripper) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if _, _, err = http.NewResponseController(w).Hijack(); err != nil {
+						return
+					}
+					var c net.Conn
+					if c, err = transport.(*http.Transport).DialContext(r.Context(), "tcp", u.Host); err != nil {
+						return
+					}
+					defer c.Close()
+					if _, err = fmt.Fprintf(c, "POST /exec HTTP/1.1\r\nHost: %s\r\n\r\n", u.Host); err == nil {
+						read, err = io.Copy(io.Discard, c)
+					}
+				})
 			})
-		})
 		handler.ServeHTTP(&hijackable{httptest.NewRecorder(), ours}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/exec", nil))
 		took = time.Since(began)
 		<-over

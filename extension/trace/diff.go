@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Change is one operation of a JSON patch (RFC 6902): add, remove or replace. Beside the operation's own members it says what was
-// there before, and the path as people write it.
+// Change is one operation of a JSON patch (RFC 6902): add, remove or replace. In addition it has the previous value, and
+// the path in a readable form.
 type Change struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
@@ -26,8 +26,8 @@ const (
 	Replace = "replace"
 )
 
-// Diff is what makes after of before, both decoded JSON. The changes apply one after the other, as those of a JSON patch do; the
-// values are parts of before and after, not copies.
+// Diff returns the changes from before to after, both decoded JSON. They apply one after the other, as those of a JSON
+// patch; their values are parts of before and after, not copies.
 func Diff(before, after any) []Change {
 	d := differ{}
 	d.compare(nil, before, after)

@@ -13,7 +13,7 @@ import (
 // maxElements is how deep a path may go.
 const maxElements = 100
 
-// Element is one step of a [Path]: into a map by name, or into a list by index or by what an element says of itself.
+// Element is one step of a [Path]: into a map by name, or into a list by index or by a key of the element.
 type Element struct {
 	List  bool
 	Name  string // of a map's entry; in a list, the key that the element has, or empty: Index counts
@@ -180,7 +180,7 @@ func (p Path) String() string {
 	return b.String()
 }
 
-// plain says whether a name needs no quotes.
+// plain reports whether a name needs no quotes.
 func plain(name string) bool {
 	if name == "" {
 		return false
@@ -220,7 +220,7 @@ func (p Path) pointer() string {
 
 var escapes = strings.NewReplacer("~", "~0", "/", "~1")
 
-// In is what the path leads to in decoded JSON, and whether there is something.
+// In returns the value at the path in decoded JSON, and whether it exists.
 func (p Path) In(v any) (any, bool) {
 	for _, e := range p {
 		if !e.List {

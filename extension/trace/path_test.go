@@ -37,7 +37,8 @@ func TestParsePath(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", s, diff)
 		}
 	}
-	for _, s := range []string{"", ".", "$", "a..b", "a.", "a[", "a[]", "a[-1]", "a[+1]", "a[x]", `a["b`, `a["b"`, `a["b\`, `a\`, "a]b", `a"b`, "a[0]b", "a[=b]", "a[b=c", "a[99999999999999999999]", `a[b="c"d]`} {
+	for _, s := range []string{"", ".", "$", "a..b", "a.", "a[", "a[]", "a[-1]", "a[+1]", "a[x]", `a["b`, `a["b"`, `a["b\`, `a\`, "a]b", `a"b`,
+		"a[0]b", "a[=b]", "a[b=c", "a[99999999999999999999]", `a[b="c"d]`} {
 		if p, err := ParsePath(s); err == nil {
 			t.Errorf("%q was read as %v", s, p)
 		}

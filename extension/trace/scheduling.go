@@ -3,11 +3,11 @@
 
 package trace
 
-// ParamScheduling, with true, asks what the scheduler decided about the pod that [ParamNamespace] and [ParamName] say. It
-// answers with a [Scheduling].
+// ParamScheduling, with true, requests the scheduler's decisions about the pod of [ParamNamespace] and [ParamName]. The
+// response is a [Scheduling].
 const ParamScheduling = "scheduling"
 
-// Scheduling is what a scheduler knows of a pod: where it is now, and the last decisions about it.
+// Scheduling is the scheduler's knowledge of a pod: where it is now, and the last decisions about it.
 type Scheduling struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -19,7 +19,7 @@ type Scheduling struct {
 	Kept      KeptOfPods `json:"kept"`
 }
 
-// KeptOfPods says of how much decisions are kept.
+// KeptOfPods is the extent of the recorded decisions.
 type KeptOfPods struct {
 	Pods  int   `json:"pods"`
 	Bytes int64 `json:"bytes"`
@@ -60,7 +60,7 @@ type Decided struct {
 	Attempt int     `json:"attempt"`
 	Profile string  `json:"profile"`
 	Seconds float64 `json:"seconds"`
-	// Outcome is one of the words below, Message what there is to say of it.
+	// Outcome is one of the words below, Message its explanation.
 	Outcome string `json:"outcome"`
 	Message string `json:"message,omitempty"`
 	// Nodes there were, so many were asked about, so many of these feasible: the search ends when enough are.

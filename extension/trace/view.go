@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trace is what a server tells of a write that it was asked for: who asked, what each stage and each mutating step made
-// of it, who had something against it, and what came of it. Servers answer with a [View] or a [Field] at [Route]; `mortise
-// explain` prints them. [Diff] and [Path] are their words for changes and fields. Of the scheduler's decisions it tells as [Scheduling].
+// Package trace is the API of write traces: who sent a write, what each stage and each mutating step changed, what rejected
+// it, and the result. Servers respond with a [View] or a [Field] at [Route]; `mortise explain` prints them. [Diff] and
+// [Path] describe changes and fields. [Scheduling] has the scheduler's decisions.
 package trace
 
 // Route is where a server answers questions about writes: below it by audit identity, at it by the query's parameters.
@@ -11,27 +11,27 @@ const Route = "/debug/explain"
 
 // The parameters of a question.
 const (
-	ParamRejected    = "rejected"    // true: only what was refused
+	ParamRejected    = "rejected"    // true: rejected writes only
 	ParamBrief       = "brief"       // true: brief traces too, which a list of many leaves out
-	ParamSince       = "since"       // a duration: not what is older
+	ParamSince       = "since"       // a duration: the maximum age
 	ParamGroup       = "group"       // of the object; with resource
 	ParamResource    = "resource"    // its plural
-	ParamNamespace   = "namespace"   // of the object, or of all that are told of
+	ParamNamespace   = "namespace"   // of the object, or of all listed objects
 	ParamName        = "name"        // of the object
 	ParamSubresource = "subresource" // of the request
 	ParamField       = "field"       // answers with a Field
-	ParamLimit       = "limit"       // how many are told of
+	ParamLimit       = "limit"       // maximum number of traces
 )
 
 // View is an answer: traces, the newest first.
 type View struct {
 	Traces []Trace `json:"traces"`
-	// More says that there are more than were asked for.
+	// More is set if there are more writes than requested.
 	More bool `json:"more,omitempty"`
 	Kept Kept `json:"kept"`
 }
 
-// Kept says what a server still knows. Traces are in memory: those of before Started are gone.
+// Kept is the extent of the recorded traces. Traces are in memory: those from before Started are lost.
 type Kept struct {
 	Started string `json:"started"`
 	Traces  int    `json:"traces"`
@@ -47,7 +47,7 @@ type Trace struct {
 	AuditID string `json:"auditID"`
 	Time    string `json:"time"` // RFC 3339
 	User    string `json:"user,omitempty"`
-	// As is whom the user was taken for, who impersonated.
+	// As is the impersonated user.
 	As        string `json:"as,omitempty"`
 	UserAgent string `json:"userAgent,omitempty"`
 	Source    string `json:"source,omitempty"` // the address that it came from
@@ -78,7 +78,7 @@ type Trace struct {
 	Stages   []Stage   `json:"stages"`
 	Steps    []Step    `json:"steps,omitempty"`
 	Objects  []Object  `json:"objects,omitempty"`
-	// MoreObjects were written too and are not told of one by one.
+	// MoreObjects is the number of further written objects, which are not listed.
 	MoreObjects int `json:"moreObjects,omitempty"`
 	// Brief traces have no contents: of leases, events, status that components write.
 	Brief bool `json:"brief,omitempty"`
@@ -93,7 +93,7 @@ type Decision struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// Flow is what the request waited among.
+// Flow is the flow schema and priority level of the request.
 type Flow struct {
 	Schema string `json:"flowSchema"`
 	Level  string `json:"priorityLevel"`
@@ -105,7 +105,7 @@ type Stage struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// Step is what may change or refuse a write.
+// Step is a step that may change or reject a write.
 type Step struct {
 	Phase string `json:"phase"` // Mutate or Validate
 	Kind  string `json:"kind"`
@@ -116,7 +116,7 @@ type Step struct {
 	Reason        string   `json:"reason,omitempty"`
 	Seconds       float64  `json:"seconds"`
 	Changes       []Change `json:"changes,omitempty"`
-	// Untold is why a change is not told.
+	// Untold is the reason why the change is hidden.
 	Untold string `json:"untold,omitempty"`
 }
 
@@ -133,7 +133,7 @@ const (
 	Plugin     = "plug-in"
 	Policy     = "policy"
 	Webhook    = "webhook"
-	Server     = "server" // what the kind's own rules made of it: uid, generation, addresses
+	Server     = "server" // the kind's own rules: uid, generation, addresses
 )
 
 // The results of a step.
@@ -159,21 +159,21 @@ type Object struct {
 	Changes []Change `json:"changes,omitempty"`
 }
 
-// Field says who set a field.
+// Field is the answer to what set a field.
 type Field struct {
 	Group     string `json:"group,omitempty"`
 	Resource  string `json:"resource"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	Field     string `json:"field"`
-	// Present is whether the object has it now, and Value what it has.
+	// Present reports whether the object has the field now, and Value is its value.
 	Present bool `json:"present"`
 	Value   any  `json:"value,omitempty"`
 	// Settings are the writes that set it, the newest first; none: their traces are not there any more.
 	Settings []Setting `json:"settings"`
-	// Managers are those to whom the object's managedFields book it.
+	// Managers are the owners of the field in the object's managedFields.
 	Managers []Manager `json:"managers,omitempty"`
-	// Note says what is not known.
+	// Note names what is not known.
 	Note string `json:"note,omitempty"`
 	Kept Kept   `json:"kept"`
 }

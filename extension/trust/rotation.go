@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Bundle is what is kept of one server's certificates.
+// Bundle has the certificates of one server.
 type Bundle struct {
 	Current *Pair // that is shown; nil: none yet
 	Next    *Pair // that will be; nil: none
@@ -32,11 +32,11 @@ func Default() Times {
 	return Times{Life: 90 * day, Renew: 30 * day, Settle: day, Keep: day}
 }
 
-// Turn says what the bundle of a server of these hosts ought to be now, and when to look again. issue makes a pair.
+// Turn returns the current bundle of a server of these hosts, and when to call it again. issue makes a pair.
 //
-// Worked example, with the times of [Default]: on day 0 there is nothing: pair A is made and shown, its authority trusted. Day 60: pair B is
-// made and kept aside; both authorities are trusted. Day 61: B is shown. Day 62: A's authority is trusted no more. Day 120: as day 60.
-// What cannot serve any more (ended, other hosts, damaged) is replaced at once.
+// Worked example, with the times of [Default]: on day 0 there is nothing: pair A is made and served, its CA trusted. Day
+// 60: pair B is made and kept; both CAs are trusted. Day 61: B is served. Day 62: A's CA is no longer trusted. Day 120: as
+// day 60. An unusable pair (expired, other hosts, damaged) is replaced immediately.
 func (b Bundle) Turn(hosts []string, now time.Time, t Times, issue func() (*Pair, error)) (Bundle, time.Time, error) {
 	if !b.Current.good(hosts, now) {
 		if b.Next.good(hosts, now) {
@@ -79,7 +79,7 @@ func (b Bundle) Turn(hosts []string, now time.Time, t Times, issue func() (*Pair
 	if b.Next != nil {
 		b.Trusted = append(b.Trusted, b.Next.Authority...)
 	}
-	if now.Before(drop) { // what was trusted until now may still be shown
+	if now.Before(drop) { // the previous one may still be served
 		kept := authorities(b.Trusted)
 		for _, a := range authorities(before) {
 			if !slices.ContainsFunc(kept, func(k []byte) bool { return bytes.Equal(k, a) }) {
@@ -93,8 +93,8 @@ func (b Bundle) Turn(hosts []string, now time.Time, t Times, issue func() (*Pair
 	return b, again, nil
 }
 
-// Read is the bundle that is kept in these files; what is damaged in them is not in it. The authority of each pair is the one among
-// the trusted that signed it.
+// Read decodes the bundle in these files, without damaged parts. The CA of each pair is the one of the trusted CAs that
+// signed it.
 func Read(cert, key, nextCert, nextKey, trusted []byte) Bundle {
 	b := Bundle{Trusted: bytes.Join(authorities(trusted), nil)}
 	pair := func(cert, key []byte) *Pair {

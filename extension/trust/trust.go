@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trust makes the serving certificates by which an extension is known, and says when they are to be replaced.
+// Package trust makes the serving certificates of extensions, and determines when to rotate them.
 //
-// [Issue] makes a certificate under an authority of its own, whose key is thrown away: whoever reads the certificate's secret
-// can be that one server, and nobody else. [Bundle.Turn] is the pure core of a rotation that no call falls into: the authority
-// of the next certificate is trusted before the certificate is shown, and the old one for as long as it may still be shown.
+// [Issue] makes a certificate under a CA of its own, whose key it discards: a reader of the certificate's secret can
+// impersonate that one server only. [Bundle.Turn] is the pure core of a rotation without interruption: clients trust the CA
+// of the next certificate before the server presents it, and the old CA for as long as the server may still present its
+// certificate.
 package trust
 
 import (
@@ -98,7 +99,8 @@ func template(name string, now time.Time, life time.Duration) (*x509.Certificate
 	if len(name) > longest {
 		name = name[:longest]
 	}
-	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-skew), NotAfter: now.Add(life)}, nil
+	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-skew),
+		NotAfter: now.Add(life)}, nil
 }
 
 // leaf reads the pair's certificate; an error when pair and key do not belong together, or the certificate is not of the authority.
@@ -113,13 +115,14 @@ func (p *Pair) leaf() (*x509.Certificate, error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(p.Authority)
 	between := c.Leaf.NotBefore.Add(c.Leaf.NotAfter.Sub(c.Leaf.NotBefore) / 2)
-	if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+	if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: between,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 		return nil, fmt.Errorf("check certificate: %w", err)
 	}
 	return c.Leaf, nil
 }
 
-// good says whether the pair can serve the hosts at a time.
+// good reports whether the pair is valid for the hosts at a time.
 func (p *Pair) good(hosts []string, now time.Time) bool {
 	c, err := p.leaf()
 	if err != nil || !now.Before(c.NotAfter) || now.Before(c.NotBefore) {

@@ -33,7 +33,8 @@ func TestIssuedCertificateServes(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(p.Authority)
 	for _, name := range []string{"", "hook.hooks.svc"} {
-		c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS13}}}
+		c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name,
+			MinVersion: tls.VersionTLS13}}}
 		resp, err := c.Get(s.URL)
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +72,8 @@ func TestRotation(t *testing.T) {
 		if shown != nil && !bytes.Contains(next.Trusted, shown.Authority) && shown != next.Current && bytes.Equal(shown.Cert, next.Current.Cert) {
 			t.Errorf("day %d: what was shown is not trusted", now.Sub(start)/day)
 		}
-		if !bytes.Contains(next.Trusted, next.Current.Authority) || shown != nil && next.Current != shown && !bytes.Contains(b.Trusted, next.Current.Authority) {
+		if !bytes.Contains(next.Trusted, next.Current.Authority) || shown != nil && next.Current != shown &&
+			!bytes.Contains(b.Trusted, next.Current.Authority) {
 			t.Errorf("day %d: what is shown was not trusted before", now.Sub(start)/day)
 		}
 		line := fmt.Sprintf("day %d: %s; trusted", now.Sub(start)/day, names[string(next.Current.Cert)])
@@ -113,8 +115,9 @@ func TestRotationReplacesWhatCannotServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, p := range map[string]*Pair{
-		"none": nil, "empty": {}, "another's key": {good.Cert, other.Key, good.Authority}, "another's authority": {good.Cert, good.Key, other.Authority},
-		"no PEM": {[]byte("x"), []byte("y"), []byte("z")},
+		"none": nil, "empty": {}, "another's key": {good.Cert, other.Key, good.Authority},
+		"another's authority": {good.Cert, good.Key, other.Authority},
+		"no PEM":              {[]byte("x"), []byte("y"), []byte("z")},
 	} {
 		b, again, err := Bundle{Current: p, Trusted: good.Authority}.Turn(hosts, now, Default(), issue)
 		if err != nil || b.Current == p || !b.Current.good(hosts, now) || !bytes.Contains(b.Trusted, good.Authority) || !again.After(now) {
@@ -122,11 +125,13 @@ func TestRotationReplacesWhatCannotServe(t *testing.T) {
 		}
 	}
 	more := append(hosts, "c.b.svc")
-	if b, _, err := (Bundle{Current: good}).Turn(more, now, Default(), func() (*Pair, error) { return Issue("x", more, now, time.Hour) }); err != nil || b.Current == good || !b.Current.good(more, now) {
+	if b, _, err := (Bundle{Current: good}).Turn(more, now, Default(),
+		func() (*Pair, error) { return Issue("x", more, now, time.Hour) }); err != nil || b.Current == good || !b.Current.good(more, now) {
 		t.Errorf("another host: %v", err)
 	}
 	ended := now.Add(91 * 24 * time.Hour)
-	if b, _, err := (Bundle{Current: good}).Turn(hosts, ended, Default(), func() (*Pair, error) { return Issue("x", hosts, ended, time.Hour) }); err != nil || b.Current == good {
+	if b, _, err := (Bundle{Current: good}).Turn(hosts, ended, Default(),
+		func() (*Pair, error) { return Issue("x", hosts, ended, time.Hour) }); err != nil || b.Current == good {
 		t.Errorf("ended: %v", err)
 	}
 }

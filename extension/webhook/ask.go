@@ -21,11 +21,11 @@ import (
 	"sigs.k8s.io/json"
 )
 
-// A webhook's answer is nearly always a 200 with the JSON that was asked for, which needs little of what client-go's requests do
-// around it. So the request is made here, with client-go's transport, and what is answered otherwise is given to a request of
-// client-go as what it got for its first try: what comes of it, and how it is told, is client-go's.
+// A webhook's answer is nearly always a 200 with JSON, which needs little of the work that client-go's requests do around
+// it. So this file makes the request with client-go's transport, and passes any other answer to a client-go request as the
+// result of its first attempt: client-go handles and reports it.
 
-// address is where requests go that say how much time there is.
+// address is the URL of requests that carry the remaining time.
 type address struct {
 	left time.Duration
 	url  string
@@ -73,9 +73,9 @@ func (c *Client) ask(ctx context.Context, body []byte, into runtime.Object) erro
 	return c.request(body, left).Do(context.WithValue(ctx, firstKey{}, &first{w})).Into(into)
 }
 
-// trip makes a request. Where the context bounds it, the transport is asked without the http.Client around it, whose own timeout
-// would take a timer and a goroutine for each request, since the transport is not net/http's own. Redirections are answers like all
-// others that are not what was asked for: client-go's request follows them.
+// trip makes a request. If the context has a deadline, it uses the transport without the http.Client around it, whose own
+// timeout would need a timer and a goroutine for each request, since the transport is not net/http's own. A redirect is an
+// unexpected answer as any other: client-go's request follows it.
 func (c *Client) trip(r *http.Request, bounded bool) (*http.Response, error) {
 	t := c.rest.Client.Transport
 	if !bounded || t == nil || r.URL.User != nil || c.rest.Client.Jar != nil {
@@ -99,13 +99,13 @@ func (c *Client) request(body []byte, left time.Duration) *rest.Request {
 	return r
 }
 
-// plain says whether an answer calls itself JSON and nothing else.
+// plain reports whether the content type of an answer is exactly JSON.
 func plain(h http.Header) bool {
 	said := h["Content-Type"]
 	return len(said) == 1 && said[0] == runtime.ContentTypeJSON
 }
 
-// decoded reads an answer that is what it should be; false: it is not, and into as it was.
+// decoded decodes a valid answer; false: it is not valid, and into is unchanged.
 func decoded(answer []byte, into runtime.Object) bool {
 	var want schema.GroupVersionKind
 	switch into.(type) {
@@ -177,7 +177,7 @@ func (t replay) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// WrappedRoundTripper is the transport inside, for those who look for it.
+// WrappedRoundTripper returns the wrapped transport, for callers that unwrap transports.
 func (t replay) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
 
 // wrapping has clients' transports wrapped.

@@ -35,26 +35,31 @@ func TestAskIsClientGo(t *testing.T) {
 		}
 	}
 	cases := map[string]http.HandlerFunc{
-		"good":                 answer(200, "application/json", good),
-		"good with a charset":  answer(200, "application/json; charset=utf-8", good),
-		"good as text":         answer(200, "text/plain", good),
-		"good as nothing":      answer(200, "", good),
-		"good as nonsense":     answer(200, ";;", good),
-		"created":              answer(201, "application/json", good),
-		"no content":           answer(204, "application/json", ""),
-		"empty":                answer(200, "application/json", ""),
-		"YAML":                 answer(200, "application/json", "kind: AdmissionReview\napiVersion: admission.k8s.io/v1\nresponse: {uid: a}\n"),
-		"no version":           answer(200, "application/json", `{"response":{"uid":"a","allowed":true}}`),
-		"another version":      answer(200, "application/json", `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1","response":{"uid":"a"}}`),
-		"unknown version":      answer(200, "application/json", `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v9","response":{"uid":"a"}}`),
-		"another kind":         answer(200, "application/json", `{"kind":"Pod","apiVersion":"v1"}`),
-		"a status":             answer(200, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","code":409}`),
-		"wrong types":          answer(200, "application/json", `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"allowed":7}}`),
-		"cut":                  answer(200, "application/json", good[:40]),
-		"null":                 answer(200, "application/json", "null"),
-		"not found":            answer(404, "text/plain", "nothing here"),
-		"an error":             answer(500, "text/plain", "broken"),
-		"an error as a status": answer(500, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Invalid","code":422}`),
+		"good":                answer(200, "application/json", good),
+		"good with a charset": answer(200, "application/json; charset=utf-8", good),
+		"good as text":        answer(200, "text/plain", good),
+		"good as nothing":     answer(200, "", good),
+		"good as nonsense":    answer(200, ";;", good),
+		"created":             answer(201, "application/json", good),
+		"no content":          answer(204, "application/json", ""),
+		"empty":               answer(200, "application/json", ""),
+		"YAML":                answer(200, "application/json", "kind: AdmissionReview\napiVersion: admission.k8s.io/v1\nresponse: {uid: a}\n"),
+		"no version":          answer(200, "application/json", `{"response":{"uid":"a","allowed":true}}`),
+		"another version": answer(200, "application/json",
+			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1","response":{"uid":"a"}}`),
+		"unknown version": answer(200, "application/json",
+			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v9","response":{"uid":"a"}}`),
+		"another kind": answer(200, "application/json", `{"kind":"Pod","apiVersion":"v1"}`),
+		"a status": answer(200, "application/json",
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","code":409}`),
+		"wrong types": answer(200, "application/json",
+			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"allowed":7}}`),
+		"cut":       answer(200, "application/json", good[:40]),
+		"null":      answer(200, "application/json", "null"),
+		"not found": answer(404, "text/plain", "nothing here"),
+		"an error":  answer(500, "text/plain", "broken"),
+		"an error as a status": answer(500, "application/json",
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Invalid","code":422}`),
 		"an error with a good": answer(500, "application/json", good),
 		"shorter than promised": func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Length", "999")
@@ -104,7 +109,8 @@ func client(t *testing.T, server *httptest.Server) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := caller.Client(Target{Name: "w", URL: server.URL + "/a?b=c", CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})})
+	c, err := caller.Client(Target{Name: "w", URL: server.URL + "/a?b=c",
+		CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +145,8 @@ func TestAskWithoutTime(t *testing.T) {
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := client(t, server).ask(ctx, []byte("{}"), &admissionv1.AdmissionReview{}); err == nil || !strings.Contains(err.Error(), "context canceled") {
+	if err := client(t, server).ask(ctx, []byte("{}"), &admissionv1.AdmissionReview{}); err == nil ||
+		!strings.Contains(err.Error(), "context canceled") {
 		t.Errorf("%v", err)
 	}
 }

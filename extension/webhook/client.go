@@ -21,8 +21,8 @@ import (
 	"github.com/mortise-dev/mortise/extension/egress"
 )
 
-// NewAdmission returns a caller of admission webhooks. kubeconfig is a file that says with which credentials hosts and
-// services are called; empty: with none.
+// NewAdmission returns a caller of admission webhooks. kubeconfig is a file of the credentials for hosts and services;
+// empty: none.
 func NewAdmission(l *extension.Ledger, r Resolver, kubeconfig string) (*Caller, error) {
 	clients, err := webhook.NewClientManager(
 		[]schema.GroupVersion{admissionv1beta1.SchemeGroupVersion, admissionv1.SchemeGroupVersion},
@@ -43,7 +43,7 @@ func NewAdmission(l *extension.Ledger, r Resolver, kubeconfig string) (*Caller, 
 	return &Caller{ledger: l, clients: clients}, nil
 }
 
-// Client is the way to one target, for whoever calls it often.
+// Client is a client of one target, for repeated calls.
 type Client struct {
 	caller *Caller
 	rest   *rest.RESTClient
@@ -59,10 +59,11 @@ func (c *Caller) Client(t Target) (*Client, error) {
 	return &Client{caller: c, rest: client}, nil
 }
 
-// Post sends JSON and decodes the answer. The target is told how much time it has, when ctx has a deadline. check says what is
-// wrong with the answer: that is booked as a failure as well; nil: nothing ever is. The error is that of the call or of check alone, or wraps
+// Post sends JSON and decodes the answer. If ctx has a deadline, the target gets the remaining time. check validates the
+// answer: its error counts as a failure too; nil: no check. The error is that of the call or of check alone, or wraps
 // [extension.ErrOpen].
-func (c *Client) Post(ctx context.Context, ref extension.Ref, p extension.Policy, body []byte, into runtime.Object, check func() error) error {
+func (c *Client) Post(ctx context.Context, ref extension.Ref, p extension.Policy, body []byte, into runtime.Object,
+	check func() error) error {
 	var own error
 	called := false
 	err := c.caller.ledger.Call(ctx, ref, p, func(ctx context.Context) error {

@@ -3,10 +3,10 @@
 
 // Package webhook calls extensions that are HTTPS servers: one POST, one JSON object in, another out.
 //
-// A [Caller] keeps a client for each [Target] (its address, authority and credentials), as kube-apiserver does: a service is
-// reached at one of its ready endpoints under the name NAME.NAMESPACE.svc, a URL as it stands; the certificate is checked
-// against the target's CA bundle, or the machine's roots where there is none. Redirects to another server are not followed. Every
-// call goes through the extension ledger.
+// A [Caller] keeps a client for each [Target] (its address, CA and credentials), as kube-apiserver does: it calls a service
+// at one of its ready endpoints under the name NAME.NAMESPACE.svc, and a URL as it is; it verifies the certificate by the
+// target's CA bundle, or the machine's roots if there is none. It does not follow redirects to another server. Every call
+// goes through the extension ledger.
 package webhook
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/extension/egress"
 )
 
-// Target is where a webhook listens and whom it trusts.
+// Target is the address of a webhook and the CA that it must have.
 type Target = webhook.ClientConfig
 
 // Service is a target inside the cluster.
@@ -36,7 +36,7 @@ type Resolver interface {
 	ResolveEndpoint(namespace, name string, port int32) (*url.URL, error)
 }
 
-// Caller calls webhooks. It may be used by many goroutines at once.
+// Caller calls webhooks. It is safe for concurrent use.
 type Caller struct {
 	ledger  *extension.Ledger
 	clients webhook.ClientManager

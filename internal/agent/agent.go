@@ -44,13 +44,13 @@ type Options struct {
 	CNIDataDir string   // of host-local's leases; the plug-in's own default
 	CNIBridge  string   // mortise0
 	PodCIDR    string
-	// Masqueraded says that somebody else gives the node's address to what pods send out of the cluster. If not, the CNI
-	// plug-in does, and pods of other nodes see the node as well.
+	// Masqueraded is set if another component masquerades the pods' traffic to outside the cluster. If not, the CNI plug-in
+	// does, and pods of other nodes see the node's address as well.
 	Masqueraded bool
 	PodMTU      int // of pods' packets; 0: as the machine has it
 
-	ClusterDNS    []string
-	ClusterDomain string // cluster.local
+	ClusterDNS    func() []string // what pods ask for names, read for each pod; nil: what Kubelet says
+	ClusterDomain string          // cluster.local
 
 	// Kubelet is how the node is to be, with nothing left open (package kubeletconfig). What the options above say goes
 	// before it. Nil: kubelet's defaults, as far as the node brings no choices of its own.
@@ -59,7 +59,7 @@ type Options struct {
 	// DecodePods reads the manifests of static pods; nil: there are none.
 	DecodePods DecodePods
 
-	// NodeIPs are the node's addresses, which were given. Without them the node has those of Addresses, which somebody else runs, and
+	// NodeIPs are the node's configured addresses. Without them the node has those of Addresses, which the caller runs, and
 	// without these it finds and follows the machine's.
 	NodeIPs   []string
 	Addresses Addresses
@@ -85,7 +85,7 @@ type Options struct {
 	// Measure says what there is of everything that can run short; nil: the machine and the runtime are asked.
 	Measure func(ctx context.Context) evict.Observations
 
-	Metrics  *Metrics // what the node counts; nil: nobody reads it
+	Metrics  *Metrics // the node's metrics; nil: none
 	Mounter  volumes.Mounter
 	Volumes  []volumes.Factory // the plug-ins that make volumes; a volume of another type fails
 	Recorder record.EventRecorder

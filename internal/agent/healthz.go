@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// listenHealthz opens the port at which anybody may ask whether the node lives; nil where none is configured.
+// listenHealthz opens the port of the node's health check; nil if none is configured.
 func (n *node) listenHealthz(ctx context.Context) (net.Listener, error) {
 	if *n.Kubelet.HealthzPort == 0 {
 		return nil, nil
@@ -40,7 +40,7 @@ func (n *node) serveHealthz(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// AnswerPlain answers whoever asks, without TLS, until ctx is done: what kubelet and kube-proxy tell anybody of their health.
+// AnswerPlain serves clients without TLS and authentication until ctx is done: the health pages of kubelet and kube-proxy.
 func AnswerPlain(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 30 * time.Second}
 	stop := context.AfterFunc(ctx, func() { server.Close() })

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/mortise-dev/mortise/internal/agent/images"
+	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 )
 
 // Metrics are what a node counts, under kubelet's names, with the process's own.
@@ -15,15 +16,17 @@ type Metrics struct {
 	registry  *prometheus.Registry
 	evictions *prometheus.CounterVec
 	images    *images.Metrics
+	admission *podadmission.Metrics
 }
 
 // NewMetrics makes the metrics of a node.
 func NewMetrics() *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Subsystem: "kubelet", Name: "evictions", Help: "Pods that were evicted, by the signal for which they were.",
+	m := &Metrics{registry: prometheus.NewRegistry(), images: images.NewMetrics(), admission: podadmission.NewMetrics(), evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Subsystem: "kubelet", Name: "evictions", Help: "Evicted pods, by eviction signal.",
 	}, []string{"eviction_signal"})}
 	m.registry.MustRegister(m.evictions)
 	m.registry.MustRegister(m.images.Collectors()...)
+	m.registry.MustRegister(m.admission.Collectors()...)
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -39,10 +39,10 @@ type Node interface {
 
 	// Exec prepares a command and returns the URL of the runtime's streaming server,
 	// to which the caller's upgraded connection is to be proxied.
-	Exec(ctx context.Context, target podspec.Target, command []string, streams Streams) (*url.URL, error)
+	Exec(ctx context.Context, target podspec.Target, command []string, streams podspec.Streams) (*url.URL, error)
 
 	// Attach is Exec for the container's main process.
-	Attach(ctx context.Context, target podspec.Target, streams Streams) (*url.URL, error)
+	Attach(ctx context.Context, target podspec.Target, streams podspec.Streams) (*url.URL, error)
 
 	// PortForward prepares forwarding to ports of the pod's network namespace.
 	PortForward(ctx context.Context, target podspec.Target, ports []int32) (*url.URL, error)
@@ -55,12 +55,11 @@ type Node interface {
 	Stats(ctx context.Context, o stats.Options) (*stats.Usage, error)
 }
 
-// Streams says which streams of a process a client wants.
-type Streams struct {
-	Stdin, Stdout, Stderr, TTY bool
-}
-
 // ServeFunc serves the node's HTTP API on a listener until ctx is done. The
 // listener gives TLS connections already (their state is *tls.Conn's). It is passed
 // in (Options.API), because package server imports this one.
 type ServeFunc func(ctx context.Context, node Node, listener net.Listener) error
+
+// ServeNodesFunc serves the APIs of many nodes on one listener, until ctx is done. Find returns the node that has an address of this
+// machine, nil if none has; it returns equal values for one node.
+type ServeNodesFunc func(ctx context.Context, find func(local net.Addr) Node, listener net.Listener) error

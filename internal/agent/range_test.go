@@ -22,8 +22,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
-// plugins makes a directory of what passes for CNI plug-ins.
-func plugins(t *testing.T, dir string) {
+// cniPlugins makes a directory of what passes for CNI plug-ins.
+func cniPlugins(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func plugins(t *testing.T, dir string) {
 // TestRuntimeMissedTheNetwork: a runtime that did not hear of the network's configuration is told again, and the node becomes ready.
 func TestRuntimeMissedTheNetwork(t *testing.T) {
 	bin, conf := filepath.Join(t.TempDir(), "bin"), filepath.Join(t.TempDir(), "net.d")
-	plugins(t, bin)
+	cniPlugins(t, bin)
 	c, r := newConfigured(t, "nodeStatusUpdateFrequency: 1s", func(o *Options) {
 		o.CNIConfDir, o.CNIBinDirs, o.PodCIDR = conf, []string{bin}, "10.244.1.0/24"
 	})
@@ -82,7 +82,7 @@ func TestWaitsForItsRange(t *testing.T) {
 	if err := os.Mkdir(conf, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	plugins(t, bin)
+	cniPlugins(t, bin)
 	path := filepath.Join(conf, cni.FileName)
 	left, err := cni.Conflist(cni.Options{PodCIDRs: []string{"10.244.2.0/24"}})
 	if err != nil {

@@ -4,7 +4,6 @@
 package agent
 
 import (
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,11 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/mortise-dev/mortise/internal/agent/cri"
-	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/pleg"
 )
 
 // TestPodStartsWhileItsStatusIsWritten: the runtime is asked for a sandbox while the API server still writes that there is none.
@@ -46,74 +44,6 @@ func TestPodStartsWhileItsStatusIsWritten(t *testing.T) {
 	}
 }
 
-// TestWhatEndsAPodWaitsForItsStatus: a pod that is over is ended by what was written of it, whatever else is to be started.
-func TestWhatEndsAPodWaitsForItsStatus(t *testing.T) {
-	ephemeral, regular := []*corev1.EphemeralContainer{{}}, []*corev1.Container{{}}
-	for name, c := range map[string]struct {
-		act  decide.Action
-		want bool
-	}{
-		"nothing":                          {decide.Action{}, false},
-		"a sandbox":                        {decide.Action{KillPod: true, CreateSandbox: true}, true},
-		"a container":                      {decide.Action{Start: regular}, true},
-		"one to look around":               {decide.Action{Ephemeral: ephemeral}, true},
-		"over":                             {decide.Action{KillPod: true, Done: true}, false},
-		"over, with one that came at last": {decide.Action{KillPod: true, Done: true, Ephemeral: ephemeral}, false},
-	} {
-		if got := startsSomething(c.act); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
-	}
-}
-
-// TestOwnStatusWakesNobody: what comes back of a status that the node has made is no news, and all else is.
-func TestOwnStatusWakesNobody(t *testing.T) {
-	started := metav1.NewTime(time.Date(2026, 11, 22, 1, 2, 3, 456, time.UTC))
-	whole := started.Rfc3339Copy()
-	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}
-	theirs := corev1.PodCondition{Type: "example.com/gate", Status: corev1.ConditionFalse}
-	made := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &started, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{ready}}
-	for name, c := range map[string]struct {
-		change func(*corev1.Pod)
-		news   bool
-	}{
-		"its own status":     {func(*corev1.Pod) {}, false},
-		"in another order":   {func(p *corev1.Pod) { slices.Reverse(p.Status.Conditions) }, false},
-		"another's field":    {func(p *corev1.Pod) { p.Status.NominatedNodeName = "n2" }, true},
-		"another phase":      {func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }, true},
-		"not ready":          {func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse }, true},
-		"a gate that opened": {func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionTrue }, true},
-		"a condition gone":   {func(p *corev1.Pod) { p.Status.Conditions = p.Status.Conditions[1:] }, true},
-		"a label":            {func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, true},
-		"an annotation":      {func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, true},
-		"a generation":       {func(p *corev1.Pod) { p.Generation++ }, true},
-		"another image":      {func(p *corev1.Pod) { p.Spec.Containers[0].Image = "other" }, true},
-		"its end": {func(p *corev1.Pod) {
-			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &whole, new(int64(30))
-		}, true},
-	} {
-		old := onePod("p")
-		old.UID, old.ResourceVersion = "uid", "5"
-		old.Status.Conditions = []corev1.PodCondition{theirs}
-		w := &worker{uid: old.UID, wakes: make(chan struct{}, 1), spec: old, status: &made}
-		n := &node{workers: map[types.UID]*worker{old.UID: w}}
-		w.n = n
-		pod := old.DeepCopy()
-		pod.ResourceVersion = "6"
-		pod.Status = *made.DeepCopy()
-		pod.Status.StartTime = &whole
-		pod.Status.Conditions = []corev1.PodCondition{theirs, ready}
-		c.change(pod)
-		n.SetPod(pod)
-		if news := len(w.wakes) == 1; news != c.news {
-			t.Errorf("%s: the worker is woken: %v, want %v", name, news, c.news)
-		}
-		if w.spec != pod {
-			t.Errorf("%s: the definition is not kept", name)
-		}
-	}
-}
-
 // TestListSumsWhatWorkersSee: a list of all that the runtime has is no news to a worker that has seen the same, and is to one that has not.
 func TestListSumsWhatWorkersSee(t *testing.T) {
 	c, r := newFake(t, nil)
@@ -125,10 +55,10 @@ func TestListSumsWhatWorkersSee(t *testing.T) {
 	}
 	defer client.Close(t.Context())
 	c.stop() // nobody starts anything again
-	n := &node{cri: client}
+	g := pleg.New(pleg.Config{Runtime: client})
 	look := func() uint64 {
 		t.Helper()
-		list, err := n.list(t.Context())
+		list, err := g.List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,10 +66,10 @@ func TestListSumsWhatWorkersSee(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if list[made.UID] != sumOf(seen) {
-			t.Errorf("the list sums to %d, what a worker sees to %d", list[made.UID], sumOf(seen))
+		if list[made.UID] != pleg.Sum(seen) {
+			t.Errorf("the list sums to %d, what a worker sees to %d", list[made.UID], pleg.Sum(seen))
 		}
-		return sumOf(seen)
+		return pleg.Sum(seen)
 	}
 	before := look()
 	if !r.Exit("p", "c", 1) {
@@ -150,7 +80,8 @@ func TestListSumsWhatWorkersSee(t *testing.T) {
 	}
 }
 
-// TestContainersGoOnWithoutTheirSources: what is mounted stays when what it came of is gone, and containers are started again; new pods wait.
+// TestContainersGoOnWithoutTheirSources: what is mounted stays when what it came of is gone, and containers are started again; new pods
+// wait.
 func TestContainersGoOnWithoutTheirSources(t *testing.T) {
 	c, r := newFake(t, nil)
 	maps := c.client.CoreV1().ConfigMaps("default")

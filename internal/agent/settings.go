@@ -47,8 +47,15 @@ func (o *Options) heed() {
 	if o.ClusterDomain == "" {
 		o.ClusterDomain = k.ClusterDomain
 	}
-	if len(o.ClusterDNS) == 0 {
-		o.ClusterDNS = k.ClusterDNS
+	if found := o.ClusterDNS; found == nil {
+		o.ClusterDNS = func() []string { return k.ClusterDNS }
+	} else if len(k.ClusterDNS) > 0 {
+		o.ClusterDNS = func() []string {
+			if now := found(); len(now) > 0 {
+				return now
+			}
+			return k.ClusterDNS
+		}
 	}
 	if o.PodCIDR == "" {
 		o.PodCIDR = k.PodCIDR

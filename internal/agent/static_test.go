@@ -51,7 +51,7 @@ func TestStaticPodAndItsMirror(t *testing.T) {
 	if len(first.OwnerReferences) != 1 || first.OwnerReferences[0].Kind != "Node" || first.OwnerReferences[0].Name != "n1" || first.OwnerReferences[0].UID == "" || !*first.OwnerReferences[0].Controller {
 		t.Errorf("owner: %+v", first.OwnerReferences)
 	}
-	if _, err := c.node.Exec(t.Context(), podspec.Target{Namespace: "default", Pod: "web-n1", UID: first.UID, Container: "c"}, []string{"true"}, Streams{}); err == nil || strings.Contains(err.Error(), "not found") {
+	if _, err := c.node.Exec(t.Context(), podspec.Target{Namespace: "default", Pod: "web-n1", UID: first.UID, Container: "c"}, []string{"true"}, podspec.Streams{}); err == nil || strings.Contains(err.Error(), "not found") {
 		t.Errorf("the pod is not found by its mirror's UID: %v", err)
 	}
 

@@ -15,8 +15,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// auditIdentity comes before authentication, so that also those who are refused are told it. From here on who answers may
-// annotate the request's event, if there is to be one.
+// auditIdentity comes before authentication, so that rejected requests have an audit ID too. From here on handlers may
+// annotate the request's event, if there is one.
 func auditIdentity(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	r = audit.With(w, r)
 	if s.opts.Audit != nil {

@@ -161,7 +161,7 @@ func authenticateStage(s *Server, w http.ResponseWriter, r *http.Request, next h
 	}
 	who, err := s.authenticated(r, asks)
 	if err != nil {
-		s.opts.Log.DebugContext(r.Context(), "authenticate a request", "error", err)
+		s.opts.Log.DebugContext(r.Context(), "Could not authenticate a request", "error", err)
 		closeAfter(w, r)
 		e := apierrors.NewUnauthorized("Unauthorized")
 		e.ErrStatus.Details = nil
@@ -219,7 +219,8 @@ func (s *Server) discoverKeys(mux map[string]http.Handler) {
 		return
 	}
 	if _, _, _, ok, err := a.Discovery("localhost"); !ok || err != nil {
-		s.opts.Log.Warn("no discovery documents of service-account tokens: the issuer is no https URL", "issuer", a.Issuers[0], "error", err)
+		s.opts.Log.Warn("Not serving the discovery documents of service account tokens, because the issuer is not an https URL",
+			"issuer", a.Issuers[0], "error", err)
 		return
 	}
 	document := func(media string, pick func(config, keys []byte) []byte) http.HandlerFunc {

@@ -15,22 +15,23 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/utils/ptr"
 )
 
-// Bounds are the outermost: they keep clients, whoever they are, from exhausting the server's memory. What is nil has a
+// Bounds are the outermost stage: they keep clients of all users from exhausting the server's memory. A nil bound has a
 // default, 0 is no bound.
 type Bounds struct {
-	// Connections are those open at once, ConnectionsPerClient those of one address that is not the machine's own; nil: 20000
-	// and 2000.
+	// Connections is the maximum number of open connections, ConnectionsPerClient that of one address other than the
+	// machine's own; nil: 20000 and 2000.
 	Connections, ConnectionsPerClient *int
-	// Streams are the requests at once of one connection of HTTP/2; nil: 1000.
+	// Streams is the maximum number of concurrent requests of one HTTP/2 connection; nil: 1000.
 	Streams *int
 	// BodyBytes are those of the request bodies under way, administrators' aside; nil: an eighth of the machine's memory, of
 	// 64 MiB to 1 GiB.
 	BodyBytes *int64
 	// Watches are the watches and streams of one user, administrators aside; nil: 10000.
 	Watches *int
-	// GoawayChance is how often a connection of HTTP/2 is told to end.
+	// GoawayChance is the probability that a request closes its HTTP/2 connection by GOAWAY.
 	GoawayChance float64
 }
 
@@ -53,7 +54,7 @@ type bounds struct {
 }
 
 func newBounds(o *Bounds) *bounds {
-	b := &bounds{watchLimit: orDefault(o.Watches, 10_000), watches: map[string]int{}}
+	b := &bounds{watchLimit: ptr.Deref(o.Watches, 10_000), watches: map[string]int{}}
 	if o.BodyBytes != nil {
 		b.bodyLimit = *o.BodyBytes
 	} else {
@@ -62,7 +63,7 @@ func newBounds(o *Bounds) *bounds {
 	return b
 }
 
-// machineMemory is in bytes; 0 where nobody can tell.
+// machineMemory is in bytes; 0 if unknown.
 func machineMemory() int64 {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -136,8 +137,8 @@ func goaway(chance float64, next http.Handler) http.Handler {
 	})
 }
 
-// connections bounds the connections that are open at once, of all listeners together. One too many is closed as it comes; those from
-// the machine itself are let in, so that it can always be looked after.
+// connections bounds the number of open connections of all listeners together. It closes further ones immediately, except
+// those from the machine itself, so that administrators can always connect.
 type connections struct {
 	most, mostOfOne int // 0: no limit
 
@@ -147,7 +148,9 @@ type connections struct {
 }
 
 func (o *Bounds) connections() *connections {
-	return &connections{most: orDefault(o.Connections, 20_000), mostOfOne: orDefault(o.ConnectionsPerClient, 2_000), byOne: map[netip.Addr]int{}}
+	return &connections{
+		most: ptr.Deref(o.Connections, 20_000), mostOfOne: ptr.Deref(o.ConnectionsPerClient, 2_000), byOne: map[netip.Addr]int{},
+	}
 }
 
 // listen returns a listener whose connections count.

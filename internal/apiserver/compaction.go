@@ -14,9 +14,9 @@ import (
 // compactInterval is kube-apiserver's default of --etcd-compaction-interval.
 const compactInterval = 5 * time.Minute
 
-// compact forgets history that is older than an interval, once an interval: a client can go back in time by that much for
-// certain, and by twice as much at best. This is part of what the API promises, since lists in pages are told to start anew
-// when their revision has gone; and it bounds memory.
+// compact removes history that is older than an interval, once an interval: a client can read revisions that are at least
+// one interval old, and at most two. This is part of the API's contract, since lists in pages must restart when their
+// revision was compacted; and it bounds memory.
 func (s *Server) compact(ctx context.Context) {
 	t := time.NewTicker(compactInterval)
 	defer t.Stop()
@@ -30,7 +30,7 @@ func (s *Server) compact(ctx context.Context) {
 		now := s.opts.Store.Revision()
 		if before > s.opts.Store.Compacted() {
 			if err := s.opts.Store.Compact(ctx, before); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrCompacted) {
-				s.opts.Log.ErrorContext(ctx, "forget old history", "revision", before, "error", err)
+				s.opts.Log.ErrorContext(ctx, "Could not compact the history of the store", "revision", before, "error", err)
 			}
 		}
 		before = now

@@ -16,15 +16,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// Explain says whether traces of writes are kept.
+// Explain configures traces of writes.
 type Explain struct {
 	On    bool
 	Bytes int64 // that they take at most; 0: 16 MiB
-	// Scheduling tells of the scheduler's decisions; nil: nobody does.
+	// Scheduling has the scheduler's decisions; nil: there are none.
 	Scheduling Schedulings
 }
 
-// newExplain makes the recorder; there is none unless somebody asks for it.
+// newExplain makes the recorder, if it is enabled.
 func (s *Server) newExplain() {
 	if !s.opts.Explain.On {
 		return
@@ -64,7 +64,7 @@ func entered(name string) (explain.Stage, bool) {
 	return 0, false
 }
 
-// explained is a stage that says to the request's trace that it is entered, and by whom the request is then.
+// explained is a stage that records its entry, and the user after it, in the request's trace.
 func explained(name string, next http.Handler) http.Handler {
 	at, ok := entered(name)
 	if !ok {

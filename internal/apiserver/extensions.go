@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// extensionsPath is where the ledger is shown, to those who may get it.
+// extensionsPath serves the ledger to users who may get this path.
 const extensionsPath = "/debug/extensions"
 
 // extensions tells what is plugged in and how it does, and the catalogue of what can be.
@@ -41,10 +41,12 @@ var (
 	auditRejected = prometheus.NewDesc("apiserver_audit_requests_rejected_total", "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.", nil, nil)
 
 	extensionLabels = []string{"point", "name"}
-	extensionCalls  = prometheus.NewDesc("mortise_extension_calls_total", "Calls of an extension by what came of them: ok, error, or refused while its breaker was open.", append(extensionLabels, "result"), nil)
-	extensionTook   = prometheus.NewDesc("mortise_extension_call_duration_seconds", "How long calls of an extension took.", extensionLabels, nil)
-	extensionOpen   = prometheus.NewDesc("mortise_extension_open", "1 while the breaker keeps calls to an extension back.", extensionLabels, nil)
-	extensionEnds   = prometheus.NewDesc("mortise_extension_certificate_expiration_timestamp_seconds", "When the serving certificate ends that an extension showed last.", extensionLabels, nil)
+	extensionCalls  = prometheus.NewDesc("mortise_extension_calls_total",
+		"Calls of an extension, by result: ok, error, or refused by its open breaker.", append(extensionLabels, "result"), nil)
+	extensionTook = prometheus.NewDesc("mortise_extension_call_duration_seconds", "Duration of calls of an extension.", extensionLabels, nil)
+	extensionOpen = prometheus.NewDesc("mortise_extension_open", "1 while the breaker of an extension is open.", extensionLabels, nil)
+	extensionEnds = prometheus.NewDesc("mortise_extension_certificate_expiration_timestamp_seconds",
+		"Expiration of the last serving certificate of an extension.", extensionLabels, nil)
 )
 
 // Describe implements [prometheus.Collector].

@@ -15,13 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// FlowControl says how many requests are under way at once, and whose. The zero value is what kube-apiserver does.
+// FlowControl limits concurrent requests. The zero value has kube-apiserver's defaults.
 type FlowControl struct {
 	// MaxReads and MaxWrites bound the requests under way, and together are the seats that priority levels share; nil: 400
 	// and 200; 0: no bound.
@@ -34,15 +35,8 @@ type FlowControl struct {
 	Bounds Bounds
 }
 
-func (o *FlowControl) reads() int64  { return int64(orDefault(o.MaxReads, 400)) }
-func (o *FlowControl) writes() int64 { return int64(orDefault(o.MaxWrites, 200)) }
-
-func orDefault(v *int, otherwise int) int {
-	if v == nil {
-		return otherwise
-	}
-	return *v
-}
+func (o *FlowControl) reads() int64  { return int64(ptr.Deref(o.MaxReads, 400)) }
+func (o *FlowControl) writes() int64 { return int64(ptr.Deref(o.MaxWrites, 200)) }
 
 // newFlow makes what flow control needs.
 func (s *Server) newFlow() error {
@@ -58,7 +52,7 @@ func (s *Server) newFlow() error {
 	s.turns = newTurns()
 	seats := int(o.reads() + o.writes())
 	if seats <= 0 {
-		return fmt.Errorf("flow control: %d requests at once leave no seats for priority levels", seats)
+		return fmt.Errorf("flow control: %d concurrent requests leave no seats for priority levels", seats)
 	}
 	s.flow = flowcontrol.New(flowcontrol.Options{Seats: seats, Wait: o.RequestTimeout / 4, Stored: s.stored})
 	return s.metrics.Registry().Register(s.flow)
@@ -180,9 +174,10 @@ func (s *Server) inTurn(w http.ResponseWriter, r *http.Request, info *requestinf
 	next.ServeHTTP(w, r.WithContext(flowcontrol.WithBeginning(ctx, leave)))
 }
 
-// turns share the processors: those of reads leave one of them free for others, among whom are those that write, which mostly
-// wait for the disk. The parts of this process write by turns of their own: they are few and bound what they have under way themselves, and
-// with as few turns as users have, a scheduler that binds thousands of pods a second would wait for the disk once for every eight.
+// turns share the processors: those of reads leave one of them free for other requests, including writes, which mostly wait
+// for the disk. The server's own components have turns of their own for writes: they are few and bound their requests
+// themselves, and with as few turns as users have, a scheduler that binds thousands of pods a second would wait for the
+// disk once for every eight.
 type turns struct{ narrow, wide, writes, own *flowcontrol.Turns }
 
 func newTurns() turns {
@@ -234,7 +229,7 @@ func administrator(who user.Info) bool {
 	return false
 }
 
-// inflight are the most requests that were under way at once in the last second.
+// inflight returns the maximum number of concurrent requests in the last second.
 func (s *Server) inflight() (reads, writes int64) {
 	if s.flow != nil {
 		return s.flow.Peaks(time.Now())

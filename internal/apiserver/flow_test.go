@@ -80,7 +80,7 @@ func TestBodiesBounded(t *testing.T) {
 
 // TestWatchesBounded: a user has so many watches and streams, an administrator any number.
 func TestWatchesBounded(t *testing.T) {
-	b := newBounds(&Bounds{Watches: ptr(2)})
+	b := newBounds(&Bounds{Watches: new(2)})
 	jane, root := &user.DefaultInfo{Name: "jane"}, &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}}
 	leave, _ := b.lasting(jane, 1)
 	again, _ := b.lasting(jane, 1)
@@ -114,7 +114,7 @@ func TestHeadsOfWatchesBounded(t *testing.T) {
 	if n := weight(watch("a", "b")); n != 1 {
 		t.Errorf("a small watch counts as %d", n)
 	}
-	b, jane := newBounds(&Bounds{Watches: ptr(50)}), &user.DefaultInfo{Name: "jane"}
+	b, jane := newBounds(&Bounds{Watches: new(50)}), &user.DefaultInfo{Name: "jane"}
 	for name, r := range map[string]*http.Request{
 		"selector": watch(strings.Repeat("k", 1<<20), ""),
 		"header":   watch("a", strings.Repeat("x", 1<<20)),
@@ -134,14 +134,12 @@ func TestHeadsOfWatchesBounded(t *testing.T) {
 	}
 }
 
-func ptr[T any](v T) *T { return &v }
-
 // TestConnectionsBounded: connections of one address and of all are bounded, and those of the machine itself are not.
 func TestConnectionsBounded(t *testing.T) {
 	remote := func(ip string) net.Conn {
 		return &addressed{addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}
 	}
-	l := (&Bounds{Connections: ptr(3), ConnectionsPerClient: ptr(2)}).connections()
+	l := (&Bounds{Connections: new(3), ConnectionsPerClient: new(2)}).connections()
 	var open []net.Conn
 	enter := func(ip string, want bool) {
 		t.Helper()

@@ -16,8 +16,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/flowcontrol"
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
+	"github.com/mortise-dev/mortise/internal/apiserver/reconciler"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
-	"github.com/mortise-dev/mortise/internal/apiserver/upkeep"
 )
 
 // followers are all parts of the server that are made of stored objects, in the order in which they are loaded.
@@ -32,7 +32,7 @@ func (s *Server) followers() []feed.Follower {
 		},
 		{Name: "rbac", Resources: rbac.Kinds(), Load: loadFrom(s.opts.Roles.Load), Apply: s.opts.Roles.Apply},
 		{Name: "aggregation", Resources: aggregate.Kinds(), Load: loadFrom(s.aggregator.Load), Apply: s.aggregator.Apply},
-		{Name: "upkeep", Resources: upkeep.Kinds(), Background: true, Load: loadFrom(s.keeper.Load), Apply: s.keeper.Apply},
+		{Name: "reconciler", Resources: reconciler.Kinds(), Background: true, Load: loadFrom(s.reconciler.Load), Apply: s.reconciler.Apply},
 	}
 	if s.flow != nil {
 		fs = append(fs, feed.Follower{Name: "flowcontrol", Resources: flowcontrol.Kinds(), Load: loadFrom(s.flow.Load), Apply: s.flow.Apply})

@@ -17,9 +17,9 @@ import (
 const storeWait = 2 * time.Second
 
 // checks are the parts of the server's health, in kube-apiserver's order and under its names, for which scripts wait. Its
-// post-start hooks are work that is done here before the server answers: each holds once what it is named after is there.
-// Those that other parts of the process bring (Options.Checks) come before the last, which fails as soon as the server is
-// told to end.
+// post-start hooks are work that this server does before it responds: each check passes once the objects that it names
+// exist. Checks of other parts of the process (Options.Checks) come before the last, which fails as soon as the server
+// begins to shut down.
 func (s *Server) checks() []health.Check {
 	ok := func(context.Context) error { return nil }
 	alive := []health.Root{health.Healthz, health.Livez}

@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// impersonateStage lets the request be from whom its headers name, if its user may.
+// impersonateStage replaces the request's user by the one that its headers name, if the user may impersonate it.
 func impersonateStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if !impersonate.Wanted(r.Header) {
 		next.ServeHTTP(w, r)

@@ -143,7 +143,7 @@ func pathLabel(rec *requestRecord) (meter.Request, bool) {
 	return k, true
 }
 
-// sources are what the metrics read when somebody asks for them.
+// sources returns the sources that metrics read when they are collected.
 func (s *Server) sources() meter.Sources {
 	return meter.Sources{
 		Version:  s.opts.Version,

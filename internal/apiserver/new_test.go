@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/apiserver/impersonate"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/resource"
@@ -25,6 +26,8 @@ import (
 	"github.com/mortise-dev/mortise/store/faulty"
 	"github.com/mortise-dev/mortise/store/memory"
 )
+
+var _ admit.Follower = failing{}
 
 // failing is an admission plug-in that may fail to join a server, and to load what it follows.
 type failing struct{ join, load error }
@@ -37,11 +40,9 @@ func (failing) Follows() []schema.GroupResource {
 	return []schema.GroupResource{{Resource: "configmaps"}}
 }
 
-func (f failing) Load(context.Context, resource.Backend) error { return f.load }
+func (f failing) Load(context.Context, feed.Lister) error { return f.load }
 
-func (failing) Committed(context.Context, resource.Backend, schema.GroupResource, string, string) error {
-	return nil
-}
+func (failing) Apply(context.Context, *feed.Change) error { return nil }
 
 // TestNewLeavesNothing fails each step of New in turn. A goroutine that stayed would keep the bubble from ending, and files are counted.
 func TestNewLeavesNothing(t *testing.T) {

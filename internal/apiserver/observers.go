@@ -28,7 +28,7 @@ func (s *Server) authenticated(r *http.Request, asks *http.Request) (user.Info, 
 	return who, err
 }
 
-// impersonated finds as whom a user asks; nil: as itself.
+// impersonated returns the user that a user impersonates; nil: none.
 func (s *Server) impersonated(r *http.Request, from user.Info) (user.Info, error) {
 	ctx := r.Context()
 	begun := time.Now()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/markup"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
@@ -98,7 +98,8 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(p)
 	}
-	s.opts.Log.ErrorContext(r.Context(), "panic while answering", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+	s.opts.Log.ErrorContext(r.Context(), "Panic while serving a request", "method", r.Method, "path", r.URL.Path, "panic", p,
+		"stack", string(debug.Stack()))
 	if w.code == 0 {
 		status.Write(w, r, apierrors.NewInternalError(errors.New("the server had an error and could not complete the request")))
 		return
@@ -123,11 +124,8 @@ func requestInfo(_ *Server, w http.ResponseWriter, r *http.Request, next http.Ha
 // internalError is the plain answer of a stage that broke down.
 func internalError(w http.ResponseWriter, r *http.Request, err error) {
 	text := fmt.Sprintf("Internal Server Error: %q: %v", r.RequestURI, err) // upstream's words
-	http.Error(w, markup.Replace(text), http.StatusInternalServerError)
+	http.Error(w, markup.Escape(text), http.StatusInternalServerError)
 }
-
-// markup keeps what a client said in a path from being read as HTML.
-var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
 func authorizeStage(s *Server, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	ctx := r.Context()

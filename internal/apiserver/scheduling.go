@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// Schedulings tells what a scheduler decided about pods; nil of a pod of which it knows nothing.
+// Schedulings returns a scheduler's decisions about pods; nil for an unknown pod.
 type Schedulings interface {
 	Scheduling(namespace, name string) *trace.Scheduling
 }
@@ -62,11 +62,11 @@ func (s *Server) scheduled(r *http.Request) (*trace.Scheduling, error) {
 	case r.Method != http.MethodGet:
 		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "explain"}, strings.ToLower(r.Method))
 	case r.URL.Path != trace.Route || q.Get(trace.ParamField) != "":
-		return nil, apierrors.NewBadRequest("decisions are told about a pod, not about a write or a field")
+		return nil, apierrors.NewBadRequest("scheduling decisions are about a pod, not about a write or a field")
 	case namespace == "" || name == "":
-		return nil, apierrors.NewBadRequest("what the scheduler decided is told of one pod: its namespace and name are wanted")
+		return nil, apierrors.NewBadRequest("scheduling decisions need the namespace and name of a pod")
 	case s.opts.Explain.Scheduling == nil:
-		return nil, unexplained("the server keeps no decisions of a scheduler: it was started without --explain, or runs none")
+		return nil, unexplained("this server keeps no scheduling decisions: it was started without --explain, or runs no scheduler")
 	}
 	if v := s.opts.Explain.Scheduling.Scheduling(namespace, name); v != nil {
 		return v, nil
@@ -80,7 +80,7 @@ func (s *Server) scheduled(r *http.Request) (*trace.Scheduling, error) {
 		return nil, unexplained(fmt.Sprintf("no decision about pod %s/%s is kept: it is on node %s, by another scheduler, without one, or longer than this server runs", namespace, name, node))
 	}
 	by, _ := spec["schedulerName"].(string)
-	return nil, unexplained(fmt.Sprintf("no decision about pod %s/%s is kept, and no scheduler of this server has it: its scheduler is to be %s", namespace, name, by))
+	return nil, unexplained(fmt.Sprintf("there is no decision about pod %s/%s, and no scheduler of this server is responsible: the pod names the scheduler %s", namespace, name, by))
 }
 
 func unexplained(text string) error {

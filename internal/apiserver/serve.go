@@ -19,9 +19,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/authenticate"
-	"github.com/mortise-dev/mortise/internal/apiserver/cork"
+	"github.com/mortise-dev/mortise/internal/apiserver/bufferedconn"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
@@ -34,10 +35,10 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 		return errors.New("serve API: no certificates")
 	}
 	bounds := &s.opts.FlowControl.Bounds
-	srv := serving.HTTPServer(goaway(bounds.GoawayChance, s.handler), maxHeader, orDefault(bounds.Streams, maxStreams))
+	srv := serving.HTTPServer(goaway(bounds.GoawayChance, s.handler), maxHeader, ptr.Deref(bounds.Streams, maxStreams))
 	srv.ErrorLog = log.New(&connectionLog{server: s}, "", 0)
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		return cork.Context(authenticate.WithConnection(ctx), c)
+		return bufferedconn.NewContext(authenticate.WithConnection(ctx), c)
 	}
 	srv.TLSConfig = &tls.Config{
 		Certificates: []tls.Certificate{m.Server.TLS()}, MinVersion: tls.VersionTLS12,
@@ -52,7 +53,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, l := range listeners {
 		s.nodes.Listens(l.Addr())
 		accepting.Go(func() error {
-			err := srv.ServeTLS(cork.Listen(admitted.listen(l)), "", "")
+			err := srv.ServeTLS(bufferedconn.Listen(admitted.listen(l)), "", "")
 			if errors.Is(err, http.ErrServerClosed) {
 				return nil
 			}
@@ -78,8 +79,8 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 // streamWait is for connections whose streams have been ended.
 const streamWait = 5 * time.Second
 
-// drain ends service as kube-apiserver does: /readyz fails and nobody new is let in; requests that are under way are
-// finished; only then watches and streams end, and with them the connections.
+// drain shuts the server down as kube-apiserver does: /readyz fails and the server accepts no new requests; it finishes
+// requests in flight; only then it ends watches and streams, and with them the connections.
 func (s *Server) drain(srv *http.Server, end func()) {
 	s.Leave()
 	closing := make(chan struct{})
@@ -107,7 +108,7 @@ func (s *Server) drain(srv *http.Server, end func()) {
 	_ = srv.Close()
 }
 
-// gate counts the requests that are under way, watches and streams aside, and lets nobody in once it is closed.
+// gate counts the requests in flight, except watches and streams, and accepts none once it is closed.
 type gate struct {
 	n       atomic.Int64
 	closed  atomic.Bool

@@ -55,9 +55,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/kubelet"
 	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/meter"
+	"github.com/mortise-dev/mortise/internal/apiserver/reconciler"
 	"github.com/mortise-dev/mortise/internal/apiserver/registry"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
-	"github.com/mortise-dev/mortise/internal/apiserver/upkeep"
 	"github.com/mortise-dev/mortise/internal/apiserver/verbs"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
@@ -80,27 +80,27 @@ type Options struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 
-	// Authentication says who may show what credential; the zero value takes client certificates and service-account tokens.
+	// Authentication configures authentication; the zero value accepts client certificates and service account tokens.
 	Authentication authenticate.Settings
 	// Authenticators come before anonymity, Authorizers after the administrators and before roles.
 	Authenticators []authenticate.Authenticator
 	Authorizers    []authorize.Authorizer
-	// Authorization is what is asked after the administrators and Authorizers; nil: Roles.
+	// Authorization comes after the administrators and Authorizers; nil: Roles.
 	Authorization authorize.Authorizer
-	// Nodes is what is bound to which node: the server keeps it true to the store. Nil: nobody wants to know.
+	// Nodes is the graph of objects bound to nodes, which the server updates. Nil: it is not needed.
 	Nodes *node.Graph
 	// Collectors are shown on /metrics beside the server's own.
 	Collectors []prometheus.Collector
-	// Roles is what roles and bindings come to: the server keeps it true to the store. Kinds may hold it, to refuse those who
-	// would give others more than they have. Nil: one of the server's own.
+	// Roles is the index of roles and bindings, which the server updates. Kinds may hold it, to prevent users from granting
+	// more rights than they have. Nil: the server makes one.
 	Roles *rbac.Index
 	// Ledger makes the calls to webhooks; nil: one of the server's own.
 	Ledger *extension.Ledger
-	// Egress says by which way connections leave; nil: the ordinary one.
+	// Egress selects the proxies of outgoing connections; nil: none.
 	Egress *egress.Selector
 	// Explain keeps traces of writes.
 	Explain Explain
-	// Audit writes down what is asked and answered; nil: nobody does.
+	// Audit records requests and responses; nil: there is no auditing.
 	Audit *audit.Auditor
 	// Paths are further handlers, by path; one that ends in a slash takes all below it.
 	Paths map[string]http.Handler
@@ -108,18 +108,19 @@ type Options struct {
 	// there; nil: with New.
 	Checks       []health.Check
 	Bootstrapped <-chan struct{}
-	// Flags and Config are what /flagz and /configz tell: how the process was started, and the configuration by component.
+	// Flags and Config are the contents of /flagz and /configz: the flags of the process, and the configuration by
+	// component.
 	Flags  map[string]string
 	Config map[string]any
 	// Fields keeps managedFields; nil: the built-in one.
 	Fields verbs.FieldManager
-	// FlowControl says how many requests are under way at once, and whose.
+	// FlowControl limits concurrent requests.
 	FlowControl FlowControl
-	// Aggregation says how other API servers are reached.
+	// Aggregation configures the connections to aggregated API servers.
 	Aggregation Aggregation
 	// CBOR lets clients speak CBOR, as upstream's feature gate CBORServingAndStorage does. Objects are stored as ever.
 	CBOR bool
-	// FinishWait is how long requests under way may take when the server is told to end; 0: a minute.
+	// FinishWait is the maximum time for requests in flight during a shutdown; 0: a minute.
 	FinishWait time.Duration
 	// ViewBytes bounds what decoded objects and their encodings take; 0: 64 MiB.
 	ViewBytes int64
@@ -145,16 +146,16 @@ type Server struct {
 	aggregator   *aggregate.Aggregator
 	learner      *learn.Learner
 	documents    *discovery.Handler
-	keeper       *upkeep.Keeper
+	reconciler   *reconciler.Reconciler
 	feed         *feed.Feed
 	metrics      *meter.Meter
 	health       *health.Handler
 	started      time.Time
 	leaving      atomic.Bool // the server was told to end
 	initializes  bool        // whether objects may wait for initializers
-	leave        func()      // tells those who wait for them that the server ends; nil: nobody does
+	leave        func()      // called when the server shuts down, for handlers that wait; nil: none do
 	underway     *gate
-	nodes        *kubelet.Way // nil without certificates
+	nodes        *kubelet.Transports // nil without certificates
 	lifetime     *watchcache.Lifetime
 	end          context.CancelFunc
 	ready        chan struct{}
@@ -194,7 +195,7 @@ func New(o Options) (_ *Server, err error) {
 	}
 	s := &Server{opts: o, ready: make(chan struct{}), started: o.Now(), underway: newGate()}
 	s.newExplain()
-	s.keeper = upkeep.New(upkeep.Options{Log: o.Log})
+	s.reconciler = reconciler.New(reconciler.Options{Log: o.Log})
 	s.metrics = meter.New(s.started, s.sources())
 	ctx, end := context.WithCancel(context.Background()) // the server's own life: until Run or Serve ends
 	s.end, s.lifetime = end, &watchcache.Lifetime{Context: ctx}
@@ -219,7 +220,7 @@ func New(o Options) (_ *Server, err error) {
 		}
 	}
 	if o.Authorization == nil && !slices.ContainsFunc(o.Kinds, func(d *resource.Descriptor) bool { return d.GroupResource() == rbac.Roles }) {
-		s.authz = append(s.authz, authorize.Open{}) // who has no roles cannot say by them who may ask for health
+		s.authz = append(s.authz, authorize.Open{}) // without RBAC there are no roles that allow anonymous health checks
 	}
 
 	s.impersonator = impersonate.New(s.authz)
@@ -234,7 +235,7 @@ func New(o Options) (_ *Server, err error) {
 		vo.Initialization.Serving, s.leave = context.WithCancel(ctx)
 	}
 	if m := o.Material; m != nil {
-		s.nodes = &kubelet.Way{
+		s.nodes = &kubelet.Transports{
 			Client: m.KubeletClient.TLS(), Roots: cmp.Or(o.NodeCAs, m.CA.Pool()), Keys: o.NodeCAs == nil,
 			Server: m.Server.Certificate, CA: m.CA.Certificate, Dial: o.Egress.Cluster(),
 		}
@@ -317,7 +318,7 @@ func (s *Server) Kinds() []*resource.Descriptor {
 	return s.discovered.kinds
 }
 
-// relist has the list made anew when somebody asks for it: a definition that is one of thousands costs no more.
+// relist marks the list for the next reader to rebuild: with thousands of definitions, one more costs no more.
 func (s *Server) relist() {
 	s.discovered.Lock()
 	defer s.discovered.Unlock()
@@ -343,7 +344,7 @@ func (s *Server) Definitions() *crd.Registry { return s.crds }
 // Handler is the whole pipeline.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Backend is what components may do without going through the pipeline.
+// Backend gives components access to objects without the pipeline.
 func (s *Server) Backend() resource.Backend { return s.registry.Backend() }
 
 // CreateMissing makes, in one commit, those objects that are missing; see [registry.Backend.CreateMissing].
@@ -351,13 +352,13 @@ func (s *Server) CreateMissing(ctx context.Context, objects []registry.Bootstrap
 	return s.registry.Backend().CreateMissing(ctx, objects)
 }
 
-// Repair tells how objects of the start are put right some time after they were changed or deleted.
-func (s *Server) Repair(f func(context.Context) error) { s.keeper.Repair(f) }
+// Repair sets the function that restores bootstrap objects some time after they were changed or deleted.
+func (s *Server) Repair(f func(context.Context) error) { s.reconciler.Repair(f) }
 
-// Keep has sync see to a config map of kube-system; see [upkeep.Keeper.Keep]. The function that it returns asks for it.
+// Keep has sync see to a config map of kube-system; see [reconciler.Reconciler.Keep]. The function that it returns asks for it.
 func (s *Server) Keep(name string, after time.Duration, sync func(context.Context) (again time.Duration, err error)) (look func()) {
-	s.keeper.Keep(name, after, sync)
-	return func() { s.keeper.Look(name) }
+	s.reconciler.Keep(name, after, sync)
+	return func() { s.reconciler.Look(name) }
 }
 
 // Authorizer decides as the pipeline does.
@@ -366,12 +367,12 @@ func (s *Server) Authorizer() authorize.Authorizer { return s.authz }
 // Ready is closed when the server answers as it should.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Config is a client configuration for a component in this process, who is u.
+// Config returns a client configuration for a component in this process, with the user u.
 func (s *Server) Config(u user.Info) *rest.Config {
 	return &rest.Config{Host: inProcessHost, Transport: &inProcess{handler: s.handler, user: u}, QPS: -1}
 }
 
-// Leave has /readyz fail from now on, so that nobody sends more: what a server does first that is told to end.
+// Leave lets /readyz fail from now on, so that load balancers stop sending requests. It is the first step of a shutdown.
 func (s *Server) Leave() {
 	s.leaving.Store(true)
 	if s.leave != nil {
@@ -395,13 +396,13 @@ func (s *Server) Run(ctx context.Context) error {
 		var g sync.WaitGroup
 		g.Go(func() { s.bookmarks(ctx) })
 		g.Go(func() { s.authn.Run(ctx) })
-		g.Go(func() { s.keeper.Run(ctx, s.registry.Backend()) })
+		g.Go(func() { s.reconciler.Run(ctx, s.registry.Backend()) })
 		g.Go(func() { s.aggregator.Run(ctx) })
 		g.Go(func() { s.learner.Run(ctx) })
 		g.Go(func() { s.compact(ctx) })
 		g.Go(func() {
 			if e := s.runAdmission(ctx); e != nil && ctx.Err() == nil {
-				s.opts.Log.ErrorContext(ctx, "run admission", "error", e)
+				s.opts.Log.ErrorContext(ctx, "Admission stopped", "error", e)
 			}
 		})
 		if s.flow != nil {

@@ -22,7 +22,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// The ConfigMap that says, to everybody, which cluster this is.
+// The ConfigMap by which clients without credentials find the cluster.
 const (
 	InfoName = "cluster-info"
 	InfoKey  = "kubeconfig"
@@ -30,7 +30,7 @@ const (
 	signaturePrefix = "jws-kubeconfig-"
 )
 
-// SignatureKey is where a ConfigMap has the signature of the token with that ID.
+// SignatureKey is the key in a ConfigMap of the signature by the token with that ID.
 func SignatureKey(id string) string { return signaturePrefix + id }
 
 // Roles of ours. Those of the bindings otherwise are Kubernetes' own, and the bindings have the names that its documents
@@ -41,9 +41,9 @@ const (
 	readInfo    = "mortise:cluster-info"
 )
 
-// Prepare gives the cluster what joining takes, where it is missing: bootstrapping users may ask for certificates of nodes, which
-// are approved, as are those that nodes ask for to replace their own; nodes may read what the proxy and the DNS on them follow;
-// everybody may read the ConfigMap cluster-info, which has the URL and the authorities given.
+// Prepare creates the objects that joining needs, if they are missing: bootstrapping users may request nodes' certificates,
+// which are approved, as are those with which nodes rotate their own; nodes may read the objects that proxy and DNS follow;
+// all users may read the ConfigMap cluster-info, which has the given URL and CAs.
 func Prepare(ctx context.Context, client kubernetes.Interface, url string, authorities []byte) error {
 	const bootstrappers, nodes = "system:bootstrappers", "system:nodes"
 	roles := []*rbacv1.ClusterRole{
@@ -86,7 +86,7 @@ func there(err error) error {
 	return err
 }
 
-// publish makes the ConfigMap and lets everybody read it.
+// publish creates the ConfigMap and lets all users read it.
 func publish(ctx context.Context, client kubernetes.Interface, url string, authorities []byte) error {
 	config := clientcmdapi.NewConfig()
 	config.Clusters[""] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: authorities}

@@ -4,9 +4,10 @@
 // Package bootstraptoken is tokens with which nodes join, seen from outside the API server: made, listed and deleted as
 // secrets of kube-system, and checked against what the cluster publishes of itself.
 //
-// A [Token] is ID.SECRET. The ID is public, and names the secret; who knows the SECRET may ask for a node's certificate, and can
-// tell by a signature ([Token.Verify]) that the ConfigMap kube-public/cluster-info was written by a cluster that knows it too.
-// [Prepare] gives a cluster the roles, and that ConfigMap, that joining takes. Nothing here is kept between calls.
+// A [Token] is ID.SECRET. The ID is public, and names the secret; a client that knows the SECRET may request a node's
+// certificate, and can verify by a signature ([Token.Verify]) that the ConfigMap kube-public/cluster-info was written by a
+// cluster that knows it too. [Prepare] creates the roles and that ConfigMap in a cluster. The package keeps no state
+// between calls.
 package bootstraptoken
 
 import (
@@ -49,7 +50,7 @@ func IDOf(text string) (string, error) {
 	return t.ID, err
 }
 
-// Generate makes a token that nobody knows.
+// Generate makes a random token.
 func Generate() (Token, error) {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	out := make([]byte, 0, 22)
@@ -68,9 +69,9 @@ func Generate() (Token, error) {
 // String is ID.SECRET.
 func (t Token) String() string { return t.ID + "." + t.Secret }
 
-// Verify says whether a signature is the token's of that content: a JSON web signature by HS256 without its content.
+// Verify reports whether a signature is by the token for that content: a detached JSON web signature by HS256.
 func (t Token) Verify(content, signature string) error {
-	wrong := errors.New("the signature is not of this token: its secret is another")
+	wrong := errors.New("the signature is not by this token: its secret differs")
 	head, rest, _ := strings.Cut(signature, ".")
 	payload, mac, ok := strings.Cut(rest, ".")
 	if !ok || payload != "" {
@@ -102,7 +103,7 @@ func (t Token) Verify(content, signature string) error {
 	return nil
 }
 
-// Hash is how an authority is pinned: sha256: and the hash of its public key, as kubeadm writes it.
+// Hash is the pin of a CA: sha256: and the hash of its public key, as kubeadm writes it.
 func Hash(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
 	return hashPrefix + hex.EncodeToString(sum[:])

@@ -65,7 +65,7 @@ type AdmissionOptions struct {
 	// Configuration is what an AdmissionConfiguration says for a plug-in, nil where it says nothing; nil: there is no file.
 	Configuration func(name string) (io.Reader, error)
 	// Webhooks is how carefully webhooks are called.
-	Webhooks webhook.Care
+	Webhooks webhook.Protection
 }
 
 // admissionPlugin is one row of the plug-ins: make is nil for one of upstream's that this release does not have, off for one
@@ -181,8 +181,8 @@ func Admission(o AdmissionOptions) (admit.Chain, error) {
 		if err != nil {
 			return nil, fmt.Errorf("make admission plug-in %s: %w", p.name, err)
 		}
-		if w, ok := made.(webhook.Careful); ok {
-			w.Care(o.Webhooks)
+		if w, ok := made.(webhook.Protected); ok {
+			w.Protect(o.Webhooks)
 		}
 		chain = append(chain, made)
 	}

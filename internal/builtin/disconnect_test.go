@@ -73,7 +73,7 @@ func (m *member) allocated() (taken, used string) {
 	slices.Sort(ips)
 	slices.Sort(ports)
 	const first, last = 30000, 32767
-	value, _, err := m.server.Backend().(resource.Keeper).Record(m.t.Context(), "ranges/servicenodeports")
+	value, _, err := m.server.Backend().(resource.RecordStore).Record(m.t.Context(), "ranges/servicenodeports")
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -228,7 +228,7 @@ func attachment(name, node string) string {
 	return `{"metadata":{"name":"` + name + `"},"spec":{"attacher":"example.com","nodeName":"` + node + `","source":{"persistentVolumeName":"v"}}}`
 }
 
-// followers are all followers of the store that answer requests otherwise. The remaining one, upkeep, repairs objects later.
+// followers are all followers of the store that answer requests otherwise. The remaining one, reconciler, repairs objects later.
 func followers() []followed {
 	forbid := []change{{method: "POST", path: admissionPath + "validatingadmissionpolicybindings", body: `{"metadata":{"name":"b"},"spec":{"policyName":"p","validationActions":["Deny"]}}`}}
 	mutate := []change{{method: "POST", path: admissionPath + "mutatingadmissionpolicybindings", body: `{"metadata":{"name":"b"},"spec":{"policyName":"p"}}`}}

@@ -13,7 +13,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"time"
+
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/config"
@@ -31,6 +34,8 @@ type Program struct {
 	Judge Judge
 	// Examine examines the node of this machine.
 	Examine Examine
+	// EnsureDNS creates the Service of the cluster DNS in a cluster without one, and returns its address.
+	EnsureDNS func(ctx context.Context, client kubernetes.Interface) (address netip.Addr, made bool, err error)
 }
 
 // Cluster is a running cluster, as `up` sees it.

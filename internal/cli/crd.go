@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Judgement is what was found in one definition.
+// Judgement has the findings of one definition.
 type Judgement struct {
 	File     string    `json:"file"`
 	Name     string    `json:"name"`
@@ -47,12 +47,8 @@ invalid.
 
 %s`, f.FlagUsages())
 	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise crd: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "crd", args); done {
+		return code
 	}
 	if f.Arg(0) != "check" || f.NArg() < 2 || *output != "" && *output != "json" {
 		f.Usage()

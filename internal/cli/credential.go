@@ -5,7 +5,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -55,12 +54,8 @@ func runCredential(ctx context.Context, p Program, args []string) int {
 		fmt.Fprintf(p.Err, "mortise credential: %q: want service-account, file or oidc\n", args[0])
 		return 2
 	}
-	if err := f.Parse(args[1:]); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise credential %s: %v\n", args[0], err)
-		return 2
+	if code, done := parse(p, f, "credential "+args[0], args[1:]); done {
+		return code
 	}
 	s, err := source(f.Args())
 	if err != nil {

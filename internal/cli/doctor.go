@@ -5,7 +5,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -57,12 +56,8 @@ command line is invalid.
 
 %s`, f.FlagUsages())
 	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise node doctor: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "node doctor", args); done {
+		return code
 	}
 	if f.NArg() > 0 || *output != "" && *output != "json" || o.Older < 0 {
 		f.Usage()

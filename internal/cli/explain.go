@@ -68,12 +68,8 @@ The server keeps the newest traces in memory (--explain-memory of "mortise up").
 
 %s`, f.FlagUsages())
 	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise explain: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "explain", args); done {
+		return code
 	}
 	o.what, o.field = f.Arg(0), f.Arg(1)
 	if err := o.check(f.NArg()); err != nil {
@@ -204,7 +200,7 @@ func (o *explainOptions) find(config *rest.Config, space string, query url.Value
 	}
 	groups, err := restmapper.GetAPIGroupResources(client)
 	if err != nil {
-		return fmt.Errorf("ask for resources: %w", err)
+		return fmt.Errorf("discover resources: %w", err)
 	}
 	cached := discovered{client}
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDiscoveryRESTMapper(groups), cached, nil)
@@ -267,7 +263,7 @@ func ask(ctx context.Context, config *rest.Config, path string, query url.Values
 	}
 	answer := r.Do(ctx)
 	if err := answer.Error(); err != nil { // as the server words it
-		return nil, fmt.Errorf("ask for traces: %w", err)
+		return nil, fmt.Errorf("get traces: %w", err)
 	}
 	return answer.Raw()
 }

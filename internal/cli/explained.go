@@ -156,10 +156,10 @@ func printTrace(to io.Writer, t *trace.Trace) error {
 		line("Flow control", "flow schema %s, priority level %s", plain(t.Flow.Schema), plain(t.Flow.Level))
 	}
 	if t.Brief {
-		line("Contents", "not kept of such writes")
+		line("Contents", "not recorded for such writes")
 	}
 	if t.Redacted {
-		line("Contents", "redacted; a value that stays the same keeps its mark within the write")
+		line("Contents", "redacted; equal values have the same mark within a write")
 	}
 	fmt.Fprintln(&w, "Stages:")
 	for _, s := range t.Stages {
@@ -218,7 +218,7 @@ func printStep(w io.Writer, s *trace.Step) {
 		fmt.Fprintf(w, ": %s", plain(s.Reason))
 	}
 	if s.Untold != "" {
-		fmt.Fprintf(w, " (what it changed is not told: %s)", s.Untold)
+		fmt.Fprintf(w, " (its changes are hidden: %s)", s.Untold)
 	}
 	fmt.Fprintln(w)
 	printChanges(w, "    ", s.Changes)
@@ -285,16 +285,16 @@ func more(w io.Writer, v *trace.View) error {
 	if !v.More {
 		return nil
 	}
-	_, err := fmt.Fprintln(w, "There are more; --limit has more of them shown.")
+	_, err := fmt.Fprintln(w, "There are more; raise --limit to show them.")
 	return err
 }
 
 func nothingKept(w io.Writer, what, started, oldest string) error {
 	if oldest == "" {
-		_, err := fmt.Fprintf(w, "%s are kept that match. The server started at %s.\n", what, started)
+		_, err := fmt.Fprintf(w, "%s match. The server started at %s.\n", what, started)
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%s are kept that match. The oldest that is kept is of %s.\n", what, oldest)
+	_, err := fmt.Fprintf(w, "%s match. The oldest trace is of %s.\n", what, oldest)
 	return err
 }
 

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -39,12 +38,8 @@ server.
 
 %s`, f.FlagUsages())
 	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise extensions: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "extensions", args); done {
+		return code
 	}
 	catalogue := f.NArg() == 1 && f.Arg(0) == "points"
 	if f.NArg() > 0 && !catalogue || *output != "" && *output != "json" && *output != "wide" {
@@ -99,7 +94,7 @@ func printExtensions(ctx context.Context, w io.Writer, kubeconfig, output string
 	}
 	body, err := client.Get().AbsPath("/debug/extensions").Do(ctx).Raw()
 	if err != nil {
-		return fmt.Errorf("ask for extensions: %w", err)
+		return fmt.Errorf("get extensions: %w", err)
 	}
 	var view extension.View
 	if err := json.Unmarshal(body, &view); err != nil {

@@ -25,12 +25,8 @@ func runMachine(ctx context.Context, p Program, args []string) int {
 	f.Usage = func() {
 		fmt.Fprintf(p.Err, "Usage: mortise machine prepare|stop|destroy [flags]\n\nprepare installs and starts what real containers need, and loads the local images. stop stops the containerd that prepare\nstarted; its pods keep running. destroy stops the pods too, and removes the network rules of Services and pods.\n\n%s", f.FlagUsages())
 	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise machine: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "machine", args); done {
+		return code
 	}
 	if f.NArg() != 1 {
 		f.Usage()

@@ -41,7 +41,7 @@ func trimMemory() error {
 			return fmt.Errorf("have pages of the binary in small pieces: %w", errno)
 		}
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED); errno != 0 {
-			return fmt.Errorf("give back pages of the binary: %w", errno)
+			return fmt.Errorf("release pages of the binary: %w", errno)
 		}
 	}
 	return nil

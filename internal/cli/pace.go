@@ -26,8 +26,9 @@ const (
 // second of them 240 MB may wait, so the next comes 4 seconds later. When nothing is read any more, the collection that gives
 // the memory back (see giveBack) finds that little was made, and the next comes at 120 MB again.
 //
-// What may wait is a share of what lives, and where that is suddenly ten times as much, a large share of it would wait until
-// we come to change it. So the runtime is told as well how much memory it may have all in all, for as long.
+// The garbage that may accumulate is a share of the live heap; when the heap suddenly is ten times as large, a large share
+// of it would accumulate before this function adjusts the share. So for as long it also sets the runtime's total memory
+// limit.
 func paceCollections(ctx context.Context) {
 	collected := make(chan struct{}, 1)
 	announce(ctx, collected)

@@ -66,7 +66,7 @@ func whenQuiet(ctx context.Context, after time.Duration, enough uint64, free fun
 	}
 }
 
-// announce sends after each collection, until ctx ends: an object that nobody holds is found dead by each.
+// announce sends after each collection, until ctx ends: each collects an unreferenced object.
 func announce(ctx context.Context, collected chan<- struct{}) {
 	o := &struct{ b [16]byte }{}
 	runtime.AddCleanup(o, func(context.Context) {

@@ -21,14 +21,14 @@ func printScheduling(to io.Writer, s *trace.Scheduling) error {
 	if p := s.Place; p != nil {
 		fmt.Fprintf(&w, "Now:        %s\n", place(p))
 		if p.Nominated != "" {
-			fmt.Fprintf(&w, "            nominated to node %s: it is to have the room that is being made there\n", plain(p.Nominated))
+			fmt.Fprintf(&w, "            nominated to node %s: preemption frees resources for it there\n", plain(p.Nominated))
 		}
 	}
 	if s.Note != "" {
 		fmt.Fprintf(&w, "Note:       %s\n", plain(s.Note))
 	}
 	if len(s.Decisions) == 0 {
-		fmt.Fprintln(&w, "Decisions:  none is kept")
+		fmt.Fprintln(&w, "Decisions:  none recorded")
 	}
 	for i := range s.Decisions {
 		fmt.Fprintln(&w)
@@ -52,11 +52,11 @@ func place(p *trace.Place) string {
 	s := plain(p.Where)
 	switch p.Where {
 	case trace.PlaceActive:
-		s += ": it is tried as soon as those before it are"
+		s += ": the scheduler tries it after the pods before it"
 	case trace.PlaceBackoff, trace.PlaceErrorBackoff:
 		s += " until " + plain(p.Until)
 	case trace.PlaceUnschedulable:
-		s += prefixed(", rejected by ", by) + ": waits for something to happen that may help, until " + second(plain(p.Until)) + " at the latest"
+		s += prefixed(", rejected by ", by) + ": waits for an event that may make it schedulable, until " + second(plain(p.Until)) + " at the latest"
 	case trace.PlaceGated:
 		s += prefixed(" by ", by)
 	case trace.PlacePermit:
@@ -80,7 +80,7 @@ func printDecided(w io.Writer, d *trace.Decided) error {
 		outcome += ", node " + plain(d.Node)
 	}
 	fmt.Fprintf(w, "  Outcome:  %s%s\n", outcome, prefixed(": ", plain(d.Message)))
-	fmt.Fprintf(w, "  Nodes:    %d, asked about %d, feasible %d\n", d.Nodes, d.Asked, d.Feasible)
+	fmt.Fprintf(w, "  Nodes:    %d, evaluated %d, feasible %d\n", d.Nodes, d.Asked, d.Feasible)
 	if d.Nominated != "" {
 		fmt.Fprintf(w, "  Nominated to node %s\n", plain(d.Nominated))
 	}
@@ -96,7 +96,7 @@ func printDecided(w io.Writer, d *trace.Decided) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if len(d.Filtered) > 0 {
-		fmt.Fprintln(w, "  Left out:")
+		fmt.Fprintln(w, "  Filtered out:")
 		fmt.Fprintln(t, "  COUNT\tPLUG-IN\tREASON\tNODES")
 		for _, f := range d.Filtered {
 			names := plain(strings.Join(f.Nodes, ", "))

@@ -53,7 +53,7 @@ func judgeByName(_ context.Context, file, older io.Reader) ([]Judgement, error) 
 		j.Findings = append(j.Findings, Finding{Level: text, Path: "spec", Message: "found"})
 	}
 	if older != nil {
-		j.Findings = append(j.Findings, Finding{Level: "breaking", Message: "the field is gone"})
+		j.Findings = append(j.Findings, Finding{Level: "breaking", Message: "the field was removed"})
 	}
 	return []Judgement{j}, nil
 }

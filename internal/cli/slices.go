@@ -35,7 +35,7 @@ func askForShortSlices() {
 			asked[id], more = true, true
 			how, err := unix.SchedGetAttr(id, 0)
 			if err != nil || how.Policy != unix.SCHED_NORMAL && how.Policy != unix.SCHED_BATCH {
-				continue // it has ended, or whoever started us has arranged things
+				continue // it has exited, or the program that started us has set it up
 			}
 			how.Runtime = uint64(slice)
 			_ = unix.SchedSetAttr(id, how, 0) // it stays as it is where that is forbidden

@@ -5,7 +5,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -31,12 +30,8 @@ creates the store of an empty data directory from FILE ("-" is standard input).
 
 %s`, f.FlagUsages())
 	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise store: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "store", args); done {
+		return code
 	}
 	dir := filepath.Join(*dataDir, "store")
 	var err error
@@ -62,9 +57,9 @@ func checkStore(ctx context.Context, p Program, dir string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.Out, "%s is sound: %d keys, %d bytes, revision %d, history from %d\n", dir, r.Keys, r.Bytes, r.Revision, r.Compacted)
+	fmt.Fprintf(p.Out, "%s is intact: %d keys, %d bytes, revision %d, history from %d\n", dir, r.Keys, r.Bytes, r.Revision, r.Compacted)
 	if r.Torn > 0 {
-		fmt.Fprintf(p.Out, "%d bytes that a crash left at the log's end will be cut off when the store is opened; none of them was acknowledged\n", r.Torn)
+		fmt.Fprintf(p.Out, "The next start removes %d bytes that a crash left at the end of the log; none of them was acknowledged\n", r.Torn)
 	}
 	return nil
 }
@@ -82,7 +77,7 @@ func backupStore(ctx context.Context, p Program, dir, file string) error {
 	if err != nil {
 		return fmt.Errorf("write backup: %w", err)
 	}
-	fmt.Fprintf(p.Out, "%s holds the store as of revision %d\n", file, revision)
+	fmt.Fprintf(p.Out, "%s contains the store at revision %d\n", file, revision)
 	return nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -50,6 +49,7 @@ type tokens struct {
 	entry      bootstraptoken.Entry
 	ttl        time.Duration
 	join       bool
+	dns        bool
 	output     string
 	kubeconfig string
 	server     string
@@ -79,6 +79,7 @@ func runToken(ctx context.Context, p Program, args []string) int {
 		f.StringSliceVar(&t.entry.Groups, "groups", []string{bootstraptoken.DefaultGroup}, "Extra groups of the token's user, in addition to system:bootstrappers.")
 		f.StringVar(&t.entry.Description, "description", "", "Description for people.")
 		f.BoolVar(&t.join, "print-join-command", false, "Print the command that joins a node instead of the token.")
+		f.BoolVar(&t.dns, "cluster-dns", true, "Create the Service kube-system/kube-dns for the DNS of Mortise's nodes, if it does not exist.")
 		f.StringVar(&t.server, "server", "", "URL of the API server for nodes. Default: the kubeconfig's; if that is a loopback address, the advertised one.")
 	case "list":
 		f.StringVarP(&t.output, "output", "o", "", "Output format: json. Default: a table.")
@@ -90,12 +91,8 @@ func runToken(ctx context.Context, p Program, args []string) int {
 		return 2
 	}
 	f.Usage = func() { fmt.Fprint(p.Err, tokenUsage+"\nFlags:\n"+f.FlagUsages()) }
-	if err := f.Parse(args[1:]); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise token %s: %v\n", args[0], err)
-		return 2
+	if code, done := parse(p, f, "token "+args[0], args[1:]); done {
+		return code
 	}
 	wrong := func(err error) int {
 		fmt.Fprintf(p.Err, "mortise token %s: %v\n", args[0], err)
@@ -175,6 +172,11 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 	if err := bootstraptoken.Prepare(ctx, t.client, at, t.config.CAData); err != nil {
 		return err
 	}
+	if t.dns {
+		if err := t.ensureDNS(ctx); err != nil {
+			return err
+		}
+	}
 	if err := bootstraptoken.Create(ctx, t.client, t.entry); err != nil {
 		return err
 	}
@@ -182,7 +184,8 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 		signed, cancel := context.WithTimeout(ctx, signedWithin)
 		defer cancel()
 		if err := bootstraptoken.AwaitSignature(signed, t.client, t.entry.ID); err != nil {
-			fmt.Fprintf(t.Err, "mortise: the token exists, but no controller has signed %s with it: nodes need --ca-file\n", bootstraptoken.InfoName)
+			fmt.Fprintf(t.Err,
+				"mortise: the token exists, but the controller has not signed %s with it: nodes need --ca-file\n", bootstraptoken.InfoName)
 		}
 	}
 	if !t.join {
@@ -195,6 +198,15 @@ func (t *tokens) create(ctx context.Context, args []string) (err error) {
 	}
 	fmt.Fprintln(t.Out, strings.Join(line, " "))
 	return nil
+}
+
+// ensureDNS makes the Service of the cluster DNS, which nodes may not make themselves.
+func (t *tokens) ensureDNS(ctx context.Context) error {
+	address, made, err := t.EnsureDNS(ctx, t.client)
+	if made && err == nil {
+		fmt.Fprintf(t.Err, "mortise: created the Service kube-system/kube-dns at %s: nodes of Mortise serve the cluster DNS there\n", address)
+	}
+	return err
 }
 
 // reachable is the URL for nodes. That of a kubeconfig of this machine is of no use to others: the server says in the

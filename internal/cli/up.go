@@ -140,7 +140,7 @@ func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
 	f.StringSliceVar(&u.gates, "feature-gates", nil, "Kubernetes feature gates, as GATE=true|false. There is one: CBORServingAndStorage (default false).")
 	f.StringSliceVar(&u.runtimeConfig, "runtime-config", nil, "APIs to enable or disable, as KEY=true|false. Keys: api/all, api/ga, api/beta, api/alpha, GROUP/VERSION, GROUP/VERSION/RESOURCE.")
 	o.APIServer.Explain.Enabled = true
-	o.APIServer.Authentication.BootstrapTokens = true // nobody has one before `mortise token create`
+	o.APIServer.Authentication.BootstrapTokens = true // there are none before `mortise token create`
 	o.APIServer.AddFlags(f)
 	f.StringVar(&u.level, "log-level", "warn", "Lowest level to log: debug, info, warn or error.")
 	u.help.add(f)

@@ -6,7 +6,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/pflag"
@@ -19,12 +18,8 @@ func runVersion(_ context.Context, p Program, args []string) int {
 	f := pflag.NewFlagSet("version", pflag.ContinueOnError)
 	f.SetOutput(p.Err)
 	output := f.StringP("output", "o", "", "Output format: json.")
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise version: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "version", args); done {
+		return code
 	}
 	v := version.Get()
 	switch *output {

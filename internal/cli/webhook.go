@@ -56,12 +56,8 @@ func runWebhook(ctx context.Context, p Program, args []string) int {
 	f.BoolVar(&o.calls, "calls", false, "Forward calls through this program, and print each.")
 	f.BoolVar(&o.restore, "restore", false, "Restore redirected webhooks, and exit.")
 	f.Usage = func() { fmt.Fprint(p.Err, webhookUsage+"\nFlags:\n"+f.FlagUsages()) }
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return 0
-		}
-		fmt.Fprintf(p.Err, "mortise webhook: %v\n", err)
-		return 2
+	if code, done := parse(p, f, "webhook", args); done {
+		return code
 	}
 	if f.Arg(0) != "dev" {
 		f.Usage()
@@ -71,7 +67,7 @@ func runWebhook(ctx context.Context, p Program, args []string) int {
 	var target *url.URL
 	switch {
 	case o.restore && (o.url != "" || o.certDir != "" || o.calls):
-		fmt.Fprintln(p.Err, "mortise webhook: --restore goes without --url, --cert-dir and --calls")
+		fmt.Fprintln(p.Err, "mortise webhook: --restore excludes --url, --cert-dir and --calls")
 		return 2
 	case !o.restore:
 		var err error

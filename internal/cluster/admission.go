@@ -30,7 +30,7 @@ func makeAdmission(c *settings) (admit.Chain, error) {
 	if err := w.Check(); err != nil {
 		return nil, err
 	}
-	opts := builtin.AdmissionOptions{Enable: a.Enable, Disable: a.Disable, Webhooks: webhook.Care{
+	opts := builtin.AdmissionOptions{Enable: a.Enable, Disable: a.Disable, Webhooks: webhook.Protection{
 		Deadline: w.Deadline, Failures: w.BreakerFailures, Pause: w.BreakerPause, Guard: w.LockoutGuard, Configurations: w.NameConfigurations,
 	}}
 	if a.ConfigFile != "" {

@@ -95,7 +95,7 @@ func (f *frontProxyClient) follow(ctx context.Context, group *lifecycle.Group, l
 		reload.Watch(ctx, rereadEvery, log, func() {
 			switch changed, err := f.load(); {
 			case err != nil:
-				log.ErrorContext(ctx, "read the front proxy's certificate again", "error", err)
+				log.ErrorContext(ctx, "Could not reload the front proxy's client certificate", "error", err)
 			case changed:
 				rotated()
 			}

@@ -22,8 +22,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/datadir"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 	"github.com/mortise-dev/mortise/internal/node"
+	"github.com/mortise-dev/mortise/internal/scheduler/decisionlog"
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
-	"github.com/mortise-dev/mortise/internal/scheduler/why"
 	"github.com/mortise-dev/mortise/store"
 )
 
@@ -91,7 +91,7 @@ type observation struct {
 	proxy       *proxy.Metrics
 	scheduler   *metrics.Metrics
 	explain     apiserver.Explain
-	decisions   *why.Keeper // of the scheduler; nil: they are not kept
+	decisions   *decisionlog.Log // of the scheduler; nil: they are not kept
 }
 
 // observe makes the metrics of the controllers, the service proxy and the scheduler.

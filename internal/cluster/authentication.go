@@ -278,7 +278,7 @@ func issuers(a *options.Authentication) (*authenticate.JWTSettings, error) {
 	return s, s.Check(a.ServiceAccounts.Issuers)
 }
 
-// anonymous says who may show no credential; nil: everybody. Where everybody may do everything, nobody may be anonymous.
+// anonymous configures anonymous access; nil: allowed everywhere. With AlwaysAllow it is not allowed.
 func anonymous(a *options.Authentication, j *authenticate.JWTSettings, modes []string) (*apiserverconfig.AnonymousAuthConfig, error) {
 	if j != nil && j.File != "" && j.Config.Anonymous != nil {
 		if a.Anonymous != nil {

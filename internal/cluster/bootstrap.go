@@ -48,12 +48,12 @@ func (b *bootstrapper) makeObjects(
 	objects = bootstrap.Objects(o)
 	found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
 	if err != nil && b.encryption.ill(ctx) { // config maps may be what cannot be sealed or read yet; they are kept all the same
-		b.log.WarnContext(ctx, "make what every cluster has; now without the config maps", "error", err)
+		b.log.WarnContext(ctx, "Could not create the objects of every cluster, retrying without the ConfigMaps", "error", err)
 		objects = slices.DeleteFunc(objects, func(o bootstrap.Object) bool { return o.Resource == configMaps })
 		found, err = b.server.CreateMissing(ctx, bootstrapObjects(objects))
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("make what every cluster has: %w", err)
+		return nil, nil, fmt.Errorf("create the objects of every cluster: %w", err)
 	}
 	b.repairAll(ctx, objects, found)
 	return objects, found, nil
@@ -67,7 +67,7 @@ func bootstrapObjects(objects []bootstrap.Object) []registry.BootstrapObject {
 	return out
 }
 
-// keep repairs some of the objects whenever somebody changes them. Roles, registrations and the rest are looked at when a server
+// keep restores some of the objects whenever they change. Roles, registrations and the rest are reconciled when a server
 // starts.
 func (b *bootstrapper) keep(objects []bootstrap.Object) {
 	var kept []bootstrap.Object
@@ -102,7 +102,7 @@ func (b *bootstrapper) stay(ctx context.Context, lease string, also func()) {
 				return nil
 			})
 			if err != nil && ctx.Err() == nil {
-				b.log.WarnContext(ctx, "renew the server's lease", "name", lease, "error", err)
+				b.log.WarnContext(ctx, "Could not renew the server's Lease", "name", lease, "error", err)
 			}
 		}
 	}
@@ -115,7 +115,7 @@ func (b *bootstrapper) repairAll(ctx context.Context, objects []bootstrap.Object
 			continue
 		}
 		if err := b.repair(ctx, objects[i], is); err != nil {
-			b.log.ErrorContext(ctx, "repair an object of the server's own", "resource", objects[i].Resource, "name", is.GetName(), "error", err)
+			b.log.ErrorContext(ctx, "Could not reconcile a bootstrap object", "resource", objects[i].Resource, "name", is.GetName(), "error", err)
 		}
 	}
 }
@@ -155,8 +155,8 @@ func served(server *apiserver.Server) []bootstrap.GroupVersion {
 	return out
 }
 
-// repair gives is what want says and it lacks. Roles and bindings keep what was added to them, and follow unless their
-// annotation forbids it; flow schemas and levels follow where theirs says so.
+// repair adds to is what want has and is lacks. Roles and bindings keep additions, and follow unless their annotation
+// forbids it; flow schemas and levels follow if theirs allows it.
 func (b *bootstrapper) repair(ctx context.Context, want bootstrap.Object, is resource.Object) error {
 	switch w := want.Object.(type) {
 	case *rbacv1.ClusterRole:

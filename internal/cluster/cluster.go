@@ -3,9 +3,9 @@
 
 // Package cluster assembles a whole cluster in one process: store, API server, controllers, scheduler and nodes.
 //
-// [Start] takes the steps of one table, in steps.go, and [Cluster.Stop] takes them back in the reverse order. A step is a function of
-// what it needs that returns what it makes; the table is the only place that knows which step's result goes where. Rooms of the
-// server meet here and in package builtin, and nowhere else: they do not know this package.
+// [Start] runs the steps of one table, in steps.go, and [Cluster.Stop] undoes them in the reverse order. A step is a
+// function of its inputs that returns its outputs; the table alone connects the steps. The server's packages meet here and
+// in package builtin, and nowhere else: they do not know this package.
 package cluster
 
 import (
@@ -43,7 +43,7 @@ type Settings struct {
 	Started              time.Time
 }
 
-// Extensions are what third parties plug in as Go code.
+// Extensions are extensions in Go.
 type Extensions struct {
 	Kinds            []*resource.Descriptor
 	Admission        []admit.Plugin
@@ -102,5 +102,5 @@ func (c *Cluster) Kubeconfig() []byte { return c.access.kubeconfig }
 // URL is https://HOST:PORT.
 func (c *Cluster) URL() string { return c.access.url }
 
-// Node says for people what runs pods.
+// Node describes for people how pods run.
 func (c *Cluster) Node() string { return c.nodeText }

@@ -21,7 +21,7 @@ type candidate struct {
 	config  *rest.Config // as the part
 	metrics *controllers.Metrics
 	log     *slog.Logger
-	seen    func() // called when another server turns out to hold the Lease; nil: nobody wants to know
+	seen    func() // called when another server holds the Lease; nil: no call
 }
 
 // elected runs a part while this server holds the Lease that the options name.
@@ -41,8 +41,8 @@ func (c candidate) elected(options election.Options, run func(context.Context) e
 	return func(ctx context.Context) error { return election.Run(ctx, c.config, options, run) }
 }
 
-// elects tells whether servers elect one that works. Nobody else can have a store in memory, or in a directory that is locked:
-// by default a server need not ask.
+// elects reports whether servers elect a leader. No other server can have a store in memory, or in a locked directory: by
+// default a server need not elect.
 func (c *settings) elects() bool { return orZero(c.APIServer.Controllers.Election.Elect) }
 
 // divide takes those controllers out that each server runs for itself.

@@ -29,7 +29,7 @@ func revise(m *metav1.ObjectMeta) (follow, annotated bool) {
 		follow = true
 	default:
 		follow = says
-		if err != nil { // it does not say: nobody has changed what is of the first generation
+		if err != nil { // it is not set: the first generation is unchanged
 			follow = m.Generation == 1
 		}
 	}
@@ -76,7 +76,7 @@ func (b *bootstrapper) repairPriorityLevel(ctx context.Context, want, is *flowco
 	return later(err)
 }
 
-// later takes a conflict for nothing: whoever was faster has made another repair due.
+// later ignores a conflict: the other writer has caused another repair.
 func later(err error) error {
 	if apierrors.IsConflict(err) {
 		return nil

@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 
@@ -24,8 +25,8 @@ import (
 // So roles bind them, the Node authorizer and NodeRestriction narrow nodes, and audit and flow control tell them apart.
 // The server itself is system:apiserver, an administrator.
 //
-// Roles bind where RBAC decides. A server that is told to decide in other ways knows nothing of components: there they
-// are administrators too, under their names, since a cluster that comes as one has to work as one.
+// RBAC binds the roles. With other authorizers, which do not know the components, they are administrators under their
+// names, since a cluster that is started as one must work as one.
 
 // components makes the client configurations of the components of this process.
 type components struct {
@@ -53,12 +54,12 @@ func apiserverUser() *user.DefaultInfo {
 	return &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
 }
 
-// component is one whom roles bind.
+// component is a user with rights by roles.
 func (c components) component(name string, groups ...string) *user.DefaultInfo {
 	return c.decidedBy(modes.RBAC, &user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)})
 }
 
-// nodeUser is one whom the Node authorizer knows.
+// nodeUser is a user with rights by the Node authorizer.
 func (c components) nodeUser(name string) *user.DefaultInfo {
 	u := &user.DefaultInfo{Name: "system:node:" + name, Groups: []string{user.NodesGroup, user.AllAuthenticated}}
 	return c.decidedBy(modes.Node, u)
@@ -72,22 +73,18 @@ func (c components) decidedBy(mode string, u *user.DefaultInfo) *user.DefaultInf
 	return u
 }
 
-// asController is how a controller asks. One that third parties bring has a service account's name, and no role is written
-// for it: it is an administrator.
-func (c components) asController(name string) *rest.Config {
-	if name == kubernetesservice.Name {
-		return c.as(apiserverUser()) // upstream's server does this itself
-	}
-	account, known := controllers.Account(name)
+// asController is how a controller asks. No role is written for one that names no account: it is an administrator.
+func (c components) asController(controller controllers.Controller) *rest.Config {
 	switch {
-	case !known:
-		account = name
-	case account == "":
+	case controller.Name == kubernetesservice.Name:
+		return c.as(apiserverUser()) // upstream's server does this itself
+	case controller.Account == controllers.Manager:
 		return c.manager()
 	}
 	const namespace = "kube-system"
+	account := cmp.Or(controller.Account, controller.Name)
 	u := c.component(serviceaccount.MakeUsername(namespace, account), serviceaccount.MakeGroupNames(namespace)...)
-	if !known && !slices.Contains(u.Groups, user.SystemPrivilegedGroup) {
+	if controller.Account == "" && !slices.Contains(u.Groups, user.SystemPrivilegedGroup) {
 		u.Groups = append(u.Groups, user.SystemPrivilegedGroup)
 	}
 	return c.as(u)

@@ -23,11 +23,11 @@ import (
 
 var configMaps = schema.GroupResource{Resource: "configmaps"}
 
-// leaveFor is for how long the ConfigMap of trusts stays as somebody made it, as with upstream.
+// leaveFor is how long a changed ConfigMap of trusts stays, as upstream's.
 const leaveFor = time.Minute
 
-// mapKeeper keeps the config maps that the API server publishes.
-type mapKeeper struct {
+// configMapPublisher writes and restores the config maps that the API server publishes.
+type configMapPublisher struct {
 	server *apiserver.Server
 	self   components
 	trusts func() *trusts // as they are now
@@ -35,7 +35,7 @@ type mapKeeper struct {
 
 // keepAll has the API server see to the config maps. Found are the objects of the start that were there. It returns a function that asks
 // for a look at the trusts: certificates expire.
-func (k *mapKeeper) keepAll(
+func (k *configMapPublisher) keepAll(
 	ctx context.Context, found []resource.Object, s *authenticate.Settings, encryption encrypting, group *lifecycle.Group,
 ) (look func()) {
 	look = k.server.Keep(bootstrap.AuthenticationName, leaveFor, k.publishTrusts)
@@ -51,7 +51,7 @@ func (k *mapKeeper) keepAll(
 			made = false
 		}
 	}
-	t := &tracking{mapKeeper: k}
+	t := &tracking{configMapPublisher: k}
 	if made {
 		t.made = time.Now()
 	}
@@ -69,12 +69,12 @@ func (k *mapKeeper) keepAll(
 
 // tracking says since when it is noted which legacy tokens are used.
 type tracking struct {
-	*mapKeeper
+	*configMapPublisher
 	made time.Time // when this process last made it
 }
 
-// remakeAfter is how long after it was made the ConfigMap is made again, when somebody deletes it: a server of a version that
-// does not note uses would delete it, and the two would go on for ever.
+// remakeAfter is the minimum time after its creation before a deleted ConfigMap is created again: a server of a version
+// that does not record uses would delete it, and both would go on for ever.
 const remakeAfter = 30 * time.Minute
 
 // keep makes the ConfigMap where it is missing, and corrects one that says no day.
@@ -105,7 +105,9 @@ func (t *tracking) keep(ctx context.Context) (again time.Duration, err error) {
 }
 
 // writeMap makes the data of a config map in kube-system what change makes of it.
-func (k *mapKeeper) writeMap(ctx context.Context, name string, change func(has map[string]string) (map[string]string, error)) error {
+func (k *configMapPublisher) writeMap(
+	ctx context.Context, name string, change func(has map[string]string) (map[string]string, error),
+) error {
 	obj, err := k.server.Backend().Get(ctx, configMaps, metav1.NamespaceSystem, name)
 	missing := apierrors.IsNotFound(err)
 	if err != nil && !missing {

@@ -10,11 +10,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent/dns"
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
 	"github.com/mortise-dev/mortise/internal/node"
 )
@@ -67,11 +68,11 @@ func (s *settings) connectNodes(
 			return nil, err
 		}
 	}
-	var addresses *uplink.Addresses
+	var addresses *nodeaddress.Addresses
 	if texts := forPods.texts(); len(texts) > 0 {
-		addresses = uplink.Fixed(texts...)
+		addresses = nodeaddress.Fixed(texts...)
 	} else if address := l.Addr().(*net.TCPAddr).IP; !address.IsUnspecified() {
-		addresses = uplink.Fixed(node.Reachable(address.String(), plan.PodCIDRs)...)
+		addresses = nodeaddress.Fixed(node.Reachable(address.String(), plan.PodCIDRs)...)
 	} else {
 		var err error
 		if addresses, err = plan.FindAddresses(ctx, ""); err != nil {
@@ -88,12 +89,44 @@ func (s *settings) connectNodes(
 	if s.bare {
 		c.PodCIDR = s.podCIDRs[0].String()
 	}
-	return c, c.Serve(func(hosts ...string) (tls.Certificate, error) {
-		if simulated {
-			return nodeCertificate(material, "", hosts...) // one for all nodes that there are names no node
+	if simulated {
+		c.ServeBy((&addressCertificates{material: material}).get)
+		return c, nil
+	}
+	return c, c.Serve(func(hosts ...string) (tls.Certificate, error) { return nodeCertificate(material, name, hosts...) }, s.Logger)
+}
+
+// addressCertificates are the serving certificates of simulated nodes, one for each address that clients have connected to. They name no
+// node: the same process is all of them.
+type addressCertificates struct {
+	material *serving.Material
+
+	mu sync.Mutex
+	by map[string]*tls.Certificate
+}
+
+// get returns the certificate for the address that a client has connected to.
+func (a *addressCertificates) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	host := "127.0.0.1"
+	if hello.Conn != nil {
+		if at, ok := hello.Conn.LocalAddr().(*net.TCPAddr); ok {
+			host = at.IP.String()
 		}
-		return nodeCertificate(material, name, hosts...)
-	}, s.Logger)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c := a.by[host]; c != nil {
+		return c, nil
+	}
+	c, err := nodeCertificate(a.material, "", host)
+	if err != nil {
+		return nil, err
+	}
+	if a.by == nil {
+		a.by = map[string]*tls.Certificate{}
+	}
+	a.by[host] = &c
+	return &c, nil
 }
 
 // ensureDNS makes the Service of the cluster DNS for nodes that join: they find it, and may not make it.
@@ -102,7 +135,7 @@ func (s *settings) ensureDNS(ctx context.Context, plan *node.Plan, self componen
 		return
 	}
 	if _, _, err := dns.Ensure(ctx, self.ownClient(), s.serviceCIDRs); err != nil {
-		s.Logger.Error("nodes that join have no cluster DNS", "error", err)
+		s.Logger.Error("Could not publish the cluster DNS for joining nodes", "error", err)
 	}
 }
 

@@ -35,7 +35,7 @@ func openPodAccess(ctx context.Context, s *settings, plan *node.Plan, server net
 		},
 	}
 	if err := podaccess.Open(a.addresses); err != nil {
-		return podAccess{}, fmt.Errorf("make an address at which pods reach the API server: %w", err)
+		return podAccess{}, fmt.Errorf("add the address at which pods reach the API server: %w", err)
 	}
 	var err error
 	if a.listeners, err = podaccess.Listen(ctx, a.addresses, port(server), a.filter); err != nil {

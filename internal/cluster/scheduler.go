@@ -21,8 +21,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 	"github.com/mortise-dev/mortise/internal/scheduler"
 	"github.com/mortise-dev/mortise/internal/scheduler/config"
+	"github.com/mortise-dev/mortise/internal/scheduler/decisionlog"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
-	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
 // scheduling is what the scheduler is configured by.
@@ -58,7 +58,7 @@ func readScheduling(ctx context.Context, c *settings) (s scheduling, err error) 
 		return slices.ContainsFunc(s.plugins, func(r profile.Registration) bool { return r.Name == name })
 	})
 	for _, w := range append(warnings, s.configuration.Unheeded()...) {
-		c.Logger.Warn("scheduler configuration", "file", file, "warning", w)
+		c.Logger.Warn("Warning in the KubeSchedulerConfiguration", "file", file, "warning", w)
 	}
 	if err := scheduler.Check(ctx, s.configuration, s.plugins, own); err != nil {
 		return s, fmt.Errorf("check scheduler configuration %s: %w", file, err)
@@ -67,12 +67,12 @@ func readScheduling(ctx context.Context, c *settings) (s scheduling, err error) 
 }
 
 // explain says what is kept of writes and of the scheduler's decisions; nil: no decisions are kept.
-func (c *settings) explain() (apiserver.Explain, *why.Keeper) {
+func (c *settings) explain() (apiserver.Explain, *decisionlog.Log) {
 	e := apiserver.Explain{On: c.APIServer.Explain.Enabled, Bytes: int64(c.APIServer.Explain.Memory) << 20}
 	if !e.On || c.bare {
 		return e, nil
 	}
-	decisions := why.New(why.Options{})
+	decisions := decisionlog.New(decisionlog.Options{})
 	e.Scheduling = decisions
 	return e, decisions
 }
@@ -90,7 +90,7 @@ func (c *settings) runScheduler(
 		return scheduler.Run(ctx, scheduler.Options{
 			Config: connection, Plugins: s.plugins, Foreign: len(c.Extensions.SchedulerPlugins) > 0, Configuration: s.configuration,
 			Ledger: ledger, Configured: c.APIServer.Scheduler.ConfigFile, Logger: c.Logger.With("part", "scheduler"),
-			Why: o.decisions, Metrics: o.scheduler,
+			Decisions: o.decisions, Metrics: o.scheduler,
 			ExtenderFailures: c.APIServer.Scheduler.ExtenderFailures, ExtenderPause: c.APIServer.Scheduler.ExtenderPause,
 		})
 	}

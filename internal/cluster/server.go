@@ -37,7 +37,7 @@ func openStore(ctx context.Context, s *settings, e encrypting) (*store.Store, er
 	return store.New(e.seal(engine)), nil
 }
 
-// builtInKinds are the kinds of the server's own, which nobody can ask.
+// builtInKinds are the built-in kinds as descriptions, without access to the cluster.
 func builtInKinds(s *settings) []*resource.Descriptor {
 	return builtin.Kinds(s.serviceCIDRs, false, s.runtimeConfig, builtin.Access{})
 }
@@ -127,7 +127,7 @@ func makeObjects(ctx context.Context, a *assembly) error {
 		return err
 	}
 	b.keep(objects)
-	maps := &mapKeeper{server: a.server, self: a.self(), trusts: trusts}
+	maps := &configMapPublisher{server: a.server, self: a.self(), trusts: trusts}
 	look := maps.keepAll(ctx, found, &a.authentication.settings, a.encryption, a.background)
 	a.background.Go(ctx, func(ctx context.Context) { b.stay(ctx, identity(hostname), look) })
 	close(a.bootstrapped)

@@ -23,7 +23,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 )
 
-// signing is who signs what CertificateSigningRequests ask for, where files say so, and what pods are told to trust.
+// signing is the CA of each signer of CertificateSigningRequests, if files configure it, and the CA that pods trust.
 type signing struct {
 	of     map[string]*authorityFiles // by signer
 	files  []*authorityFiles
@@ -114,7 +114,7 @@ func (s *signing) follow(ctx context.Context, group *lifecycle.Group, log *slog.
 		group.Go(ctx, func(ctx context.Context) {
 			reload.Watch(ctx, rereadEvery, log, func() {
 				if _, err := a.load(); err != nil {
-					log.ErrorContext(ctx, "read the authority of signers again", "error", err)
+					log.ErrorContext(ctx, "Could not reload the CA of the signers", "error", err)
 				}
 			}, a.CertFile, a.KeyFile)
 		})

@@ -123,7 +123,7 @@ func openings() []step {
 			a.material, err = loadCertificates(a.settings, a.forPods.texts())
 			return err
 		}},
-		{Name: "make the administrator's access", Start: func(_ context.Context, a *assembly) (err error) {
+		{Name: "create the administrator's credentials", Start: func(_ context.Context, a *assembly) (err error) {
 			a.access, err = makeAccess(a.settings, a.listener, a.material)
 			return err
 		}},
@@ -172,7 +172,7 @@ func servers() []step {
 			},
 			Stop: func(a *assembly) error { a.auditing.Stop(); return nil },
 		},
-		{Name: "make the authorizers", Start: func(_ context.Context, a *assembly) error {
+		{Name: "create the authorizers", Start: func(_ context.Context, a *assembly) error {
 			id, err := serverID()
 			if err != nil {
 				return err
@@ -187,7 +187,7 @@ func servers() []step {
 			return err
 		}},
 		{
-			Name: "make the API server",
+			Name: "create the API server",
 			Start: func(_ context.Context, a *assembly) (err error) {
 				a.background, a.bootstrapped = a.process.Group(), make(chan struct{})
 				a.server, err = makeServer(a)
@@ -199,7 +199,7 @@ func servers() []step {
 				return nil
 			},
 		},
-		{Name: "make what every cluster has", Start: makeObjects},
+		{Name: "create the objects of every cluster", Start: makeObjects},
 		{Name: "take back former registrations", Start: func(ctx context.Context, a *assembly) error {
 			return dropRegistrations(ctx, a.server)
 		}},
@@ -230,7 +230,7 @@ func clients() []step {
 				return nil
 			},
 			Stop: func(a *assembly) error {
-				a.server.Leave() // nobody sends more, and nobody waits any longer for what the clients would do
+				a.server.Leave() // load balancers send no more requests, and handlers stop waiting for the clients
 				a.clients.Stop()
 				return nil
 			},

@@ -20,9 +20,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 )
 
-// trusts are what extension API servers must know to tell whom they talk to: whose client certificates are good, and which
-// proxy may say in headers who asks. The server publishes it in a ConfigMap, together with what other servers, and it
-// itself before, have written there: clients and proxies of theirs may still be about.
+// trusts are what extension API servers need to authenticate requests: the CAs of client certificates, and the proxies that
+// may name users in headers. The server publishes them in a ConfigMap, together with those that other servers, and it
+// itself before, have written there: their clients and proxies may still run.
 type trusts struct {
 	clients, proxies []byte // PEM
 	names            []string
@@ -120,7 +120,7 @@ func unite(a, b []byte, now time.Time) ([]byte, error) {
 }
 
 // publishTrusts writes them where they are not there.
-func (k *mapKeeper) publishTrusts(ctx context.Context) (time.Duration, error) {
+func (k *configMapPublisher) publishTrusts(ctx context.Context) (time.Duration, error) {
 	return 0, k.writeMap(ctx, bootstrap.AuthenticationName, func(has map[string]string) (map[string]string, error) {
 		return k.trusts().combine(has, time.Now())
 	})

@@ -102,7 +102,7 @@ func TestTrustsAreKept(t *testing.T) {
 	if err := c.Delete(t.Context(), bootstrap.AuthenticationName, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	m = awaitMap(t, s, bootstrap.AuthenticationName, func(now *corev1.ConfigMap) bool { return now.UID != m.UID })
+	m = awaitMap(t, s, bootstrap.AuthenticationName, func(updated *corev1.ConfigMap) bool { return updated.UID != m.UID })
 	if want["client-ca-file"] = string(made.material.CA.CertPEM) + bare(t, second); !maps.Equal(want, m.Data) {
 		t.Errorf("after its deletion: %s", cmp.Diff(want, m.Data))
 	}
@@ -124,7 +124,7 @@ func TestTrustsAreKept(t *testing.T) {
 	if err := c.Delete(t.Context(), bootstrap.TrackingName, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	k := &tracking{mapKeeper: &mapKeeper{server: made.server, self: made.self()}, made: time.Now().Add(-time.Minute)}
+	k := &tracking{configMapPublisher: &configMapPublisher{server: made.server, self: made.self()}, made: time.Now().Add(-time.Minute)}
 	if again, err := k.keep(t.Context()); err != nil || again < 28*time.Minute || again > 29*time.Minute {
 		t.Errorf("made a minute ago: again after %v, %v", again, err)
 	}

@@ -8,8 +8,8 @@
 // flags; [Marshal] writes it as YAML. So a flag's parser and its checks are those of the field too, and a server never sees which
 // of the two a setting came from.
 //
-// A flag at its default is the same as no flag, unless its row is Optional: then its absence means something else than any value.
-// Effective leaves out optional settings that nobody made.
+// A flag at its default is the same as no flag, unless its row is Optional: then its absence differs from all values.
+// Effective omits optional settings that are not set.
 package config
 
 import "strings"

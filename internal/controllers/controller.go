@@ -46,10 +46,18 @@ import (
 	"k8s.io/utils/clock"
 )
 
+// Manager is the user that all controllers together are: it reads for the shared informers, and writes for those that have no account
+// of their own.
+const Manager = "system:kube-controller-manager"
+
 // Controller describes one control loop.
 type Controller struct {
 	// Name is what --controllers selects by: upstream's name where upstream has the controller.
 	Name string
+	// Account is the service account of kube-system that the controller acts as: roles are written for these names, which are older
+	// than those of --controllers. [Manager] is for one that acts as all controllers together. A controller without an account acts as
+	// the account of its own name, which is an administrator.
+	Account string
 	// Component is the event source that its events carry; Name when empty.
 	Component string
 	// Inputs are the resources whose events drive it and all of whose objects it sees by the shared informers; Outputs are

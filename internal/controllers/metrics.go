@@ -32,17 +32,19 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		retries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "workqueue_retries_total", Help: "Keys put back after a failed sync."}, name),
 		queues:   &queueTimes{of: map[string]timedQueue{}},
 		waited: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "workqueue_queue_duration_seconds", Help: "How long a key waits in a work queue.",
+			Name: "workqueue_queue_duration_seconds", Help: "Time that a key waits in a work queue.",
 			Buckets: prometheus.ExponentialBuckets(10e-9, 10, 10),
 		}, name),
 		work: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "workqueue_work_duration_seconds", Help: "How long a sync takes.",
+			Name: "workqueue_work_duration_seconds", Help: "Duration of a sync.",
 			Buckets: prometheus.ExponentialBuckets(10e-9, 10, 10),
 		}, name),
-		managed:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "running_managed_controllers", Help: "1 while a controller runs."}, name),
-		leading:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status", Help: "1 while this process holds the Lease."}, name),
-		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_restarts_total", Help: "Incarnations that ended before their time."}, controller),
-		panic:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_panics_total", Help: "Incarnations that ended by a panic."}, controller),
+		managed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "running_managed_controllers", Help: "1 while a controller runs."}, name),
+		leading: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status", Help: "1 while this process holds the Lease."}, name),
+		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_restarts_total",
+			Help: "Restarts of a controller."}, controller),
+		panic: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "mortise_controller_panics_total", Help: "Panics of a controller."},
+			controller),
 	}
 	for _, c := range []prometheus.Collector{m.depth, m.adds, m.retries, m.waited, m.work, m.queues, m.managed, m.leading, m.restarts, m.panic} {
 		if err := registry.Register(c); err != nil {

@@ -138,7 +138,7 @@ func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K)
 		if tries > 1 && tries <= soon {
 			level = slog.LevelDebug // it has just been said; from then on each line counts the tries
 		}
-		q.log.Log(ctx, level, "sync", "key", fmt.Sprint(key), "tries", tries, "error", failure)
+		q.log.Log(ctx, level, "Could not sync an object, retrying", "key", fmt.Sprint(key), "tries", tries, "error", failure)
 		q.metrics.retried()
 		if apierrors.IsConflict(failure) && q.work.NumRequeues(key) >= behind {
 			q.work.AddAfter(key, catchUp)

@@ -116,8 +116,9 @@ type queueTimes struct {
 }
 
 var (
-	unfinishedWork = prometheus.NewDesc("workqueue_unfinished_work_seconds", "How long the syncs under way have taken, all together.", []string{"name"}, nil)
-	longestRunning = prometheus.NewDesc("workqueue_longest_running_processor_seconds", "How long the longest sync under way has taken.", []string{"name"}, nil)
+	unfinishedWork = prometheus.NewDesc("workqueue_unfinished_work_seconds", "Total duration of the syncs in progress.", []string{"name"}, nil)
+	longestRunning = prometheus.NewDesc("workqueue_longest_running_processor_seconds",
+		"Duration of the longest sync in progress.", []string{"name"}, nil)
 )
 
 // Describe implements [prometheus.Collector].

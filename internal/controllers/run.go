@@ -45,7 +45,7 @@ type Options struct {
 	// Health is told what each controller is up to; nil tells nobody. It is called from many goroutines.
 	Health func(controller string, err error)
 	// As is the client configuration of a controller; nil: all have the one that is shared. Informers are shared always.
-	As func(controller string) *rest.Config
+	As func(c Controller) *rest.Config
 	// Turn says how long a key waits that is added to a queue, given the names of both; nil: not at all. In simulations each has
 	// a moment of its own.
 	Turn func(what string) time.Duration
@@ -181,7 +181,7 @@ func (d *Deps) become(c Controller, options Options) error {
 	if options.As == nil {
 		return nil
 	}
-	mine, err := clients(options.As(c.Name), options.Cluster.Initializers)
+	mine, err := clients(options.As(c), options.Cluster.Initializers)
 	if err != nil {
 		return fmt.Errorf("run %s: %w", c.Name, err)
 	}

@@ -32,8 +32,8 @@ func Subscribe[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h H
 	return err
 }
 
-// SubscribeWhileRunning is Subscribe for those who do so after Run has begun. It starts the informer if nobody has, and
-// returns what tells when the initial list has been delivered.
+// SubscribeWhileRunning is Subscribe after Run has begun. It starts the informer if necessary, and returns a function that
+// reports whether the initial list was delivered.
 func SubscribeWhileRunning[T metav1.Object](d *Deps, informer cache.SharedIndexInformer, h Handler[T]) (cache.ResourceEventHandlerRegistration, error) {
 	registration, err := subscribe(d, informer, h)
 	if err == nil {

@@ -41,7 +41,8 @@ type kept struct {
 	Served []int     `json:"served"` // the processes that got it, the newest last
 }
 
-// Get is the token that is kept, or a new one. That it could not be kept is no reason not to give it out: it is told besides.
+// Get returns the cached token, or a new one. notKept is set if the token could not be cached; the token is valid
+// nevertheless.
 func (c *Cache) Get(ctx context.Context, s Source) (t Token, notKept, err error) {
 	if c.Dir == "" || s.Name() == "" {
 		t, err = s.Get(ctx)
@@ -69,7 +70,7 @@ func (c *Cache) Get(ctx context.Context, s Source) (t Token, notKept, err error)
 		return Token{}, nil, err
 	}
 	if t.Expires.IsZero() {
-		return t, nil, nil // nobody knows how long it is good
+		return t, nil, nil // its validity is unknown
 	}
 	c.prune(file)
 	return t, c.write(file, kept{Token: t, Got: c.Now(), Served: []int{c.Client}}), nil

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package credential gets tokens for kubectl and other clients, as an exec credential plug-in: from a service account
-// ([ServiceAccount]), from a file that somebody else keeps fresh ([File]), or from an OpenID Connect issuer by a refresh token
-// ([OIDC]).
+// ([ServiceAccount]), from a file that another program updates ([File]), or from an OpenID Connect issuer by a refresh
+// token ([OIDC]).
 //
 // [Answer] writes a token in the version that the client asks for in KUBERNETES_EXEC_INFO. A [Cache] on disk keeps tokens between
 // processes, so that a loop of commands asks for one only when the last nears its end.
@@ -37,11 +37,11 @@ type Token struct {
 type Source interface {
 	// Get asks for a new token.
 	Get(ctx context.Context) (Token, error)
-	// Name says all that the token depends on; empty: it must not be kept.
+	// Name identifies the token by all inputs; empty: it must not be cached.
 	Name() string
 }
 
-// ExecInfo is the variable in which the client says what it wants.
+// ExecInfo is the environment variable with the client's request.
 const ExecInfo = "KUBERNETES_EXEC_INFO"
 
 // Answer writes the token in the version that info, the value of [ExecInfo], asks for; v1 when it is empty.
@@ -144,7 +144,7 @@ func readToken(path string) (string, error) {
 	return t, nil
 }
 
-// File is a token that somebody else keeps fresh, such as a projected one of a pod.
+// File is a token that another program rotates, such as a projected one of a pod.
 type File struct{ Path string }
 
 // Get implements [Source].

@@ -87,7 +87,7 @@ func (o *OIDC) client() (*http.Client, error) {
 		}
 		t.TLSClientConfig.RootCAs = x509.NewCertPool()
 		if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read certificate authority: %s holds no certificate", o.CAFile)
+			return nil, fmt.Errorf("read certificate authority: %s has no certificate", o.CAFile)
 		}
 	}
 	// what goes to the issuer is secret: it goes nowhere else
@@ -109,7 +109,7 @@ func (o *OIDC) discover(ctx context.Context, client *http.Client) (string, error
 		return "", fmt.Errorf("discover issuer: %w", err)
 	}
 	if said.Issuer != o.Issuer {
-		return "", fmt.Errorf("discover issuer: %s says that it is %q", at, said.Issuer)
+		return "", fmt.Errorf("discover issuer: %s names the issuer %q", at, said.Issuer)
 	}
 	if u, err := url.Parse(said.Token); err != nil || u.Scheme != "https" {
 		return "", fmt.Errorf("discover issuer: token endpoint %q: want an https URL", said.Token)

@@ -17,7 +17,7 @@ import (
 
 // ServiceAccount asks a server for a token of a service account.
 type ServiceAccount struct {
-	Kubeconfig, Context string // of somebody who may; empty: as kubectl finds it
+	Kubeconfig, Context string // of a user who may; empty: as kubectl finds it
 	Namespace, Account  string // namespace: empty is the context's
 	Audiences           []string
 	Duration            time.Duration // 0: as long as the server gives

@@ -28,7 +28,7 @@ import (
 // Calls is a server on this machine that passes calls on to a process, and prints each. Every program on the machine can reach it, and
 // it calls where it was told to: it passes on nothing but what begins its path with the token, which is in the target's URL alone.
 type Calls struct {
-	Target Target // of those who call
+	Target Target // of the callers
 
 	token    string
 	listener net.Listener
@@ -160,7 +160,7 @@ func tell(asked []byte, code int, said []byte) string {
 	var q question
 	var a answer
 	if err := json.Unmarshal(asked, &q); err != nil {
-		return fmt.Sprintf("asked something that is no review (%v), answered %d", err, code)
+		return fmt.Sprintf("request without a review (%v), answered %d", err, code)
 	}
 	what := fmt.Sprintf("%s %s %s by %s", q.Request.Operation, path(q.Request.Resource.Resource, q.Request.SubResource), cmp.Or(path(q.Request.Namespace, q.Request.Name), "-"), q.Request.UserInfo.Username)
 	if q.Kind == "ConversionReview" {
@@ -170,7 +170,7 @@ func tell(asked []byte, code int, said []byte) string {
 		return fmt.Sprintf("%s: answered %d %s", what, code, clip(said))
 	}
 	if err := json.Unmarshal(said, &a); err != nil {
-		return fmt.Sprintf("%s: answered no review: %v", what, err)
+		return fmt.Sprintf("%s: answer without a review: %v", what, err)
 	}
 	verdict := "denied: " + cmp.Or(a.Response.Status.Message, a.Response.Status.Reason, "without explanation")
 	switch {

@@ -3,11 +3,11 @@
 
 // Package devhook points registered webhooks at a process on a developer's machine, and back.
 //
-// [Session.Run] points the webhooks of configurations at a URL, each keeping its path, has the API server trust what answers there,
-// and puts everything back when its context ends. What was before is remembered in an annotation of the object itself, so that
-// nothing is lost with the process: [Session.Restore] puts it back at any time, from anywhere. A configuration that was not there
-// before is made, and deleted at the end. Only where webhooks are called and whom they trust is changed and put back: what others
-// change meanwhile stays.
+// [Session.Run] redirects the webhooks of configurations to a URL, each with its path, makes the API server trust its
+// certificate, and restores everything when its context ends. An annotation of the object itself holds the previous
+// settings, so that they survive the process: [Session.Restore] restores them at any time, from anywhere. Run creates a
+// configuration that does not exist, and deletes it at the end. It changes and restores only the addresses and CAs of
+// webhooks: other changes made meanwhile stay.
 //
 // Trust comes in one of three ways (trust.go): the certificate that the process shows is trusted as it is; or one is made and
 // written for the process to use; or calls go through this process, which prints them (calls.go).
@@ -58,7 +58,7 @@ func (c *Configuration) String() string { return c.Resource.Resource + "/" + c.N
 // Session is one use of the cluster.
 type Session struct {
 	Client dynamic.Interface
-	Out    io.Writer // is told what is done
+	Out    io.Writer // receives a line for each change
 }
 
 // record is the annotation's value.
@@ -67,37 +67,37 @@ type record struct {
 	Before  []before `json:"before,omitempty"`
 }
 
-// before is where one webhook was called, and whom it trusted.
+// before is the address of a webhook before the redirect, and the CA that it had.
 type before struct {
 	Webhook string         `json:"webhook,omitempty"` // its name; empty: the conversion webhook
 	Nth     int            `json:"nth,omitempty"`     // of that name
 	Config  map[string]any `json:"clientConfig"`
 }
 
-// place is one clientConfig of an object, with who has it.
-type place struct {
+// clientConfig is one clientConfig of an object, and the webhook that has it.
+type clientConfig struct {
 	webhook string
 	nth     int
-	owner   map[string]any // its key "clientConfig" is the place's
+	owner   map[string]any // has it under the key "clientConfig"
 }
 
-func (p *place) config() map[string]any {
+func (p *clientConfig) config() map[string]any {
 	m, _ := p.owner["clientConfig"].(map[string]any)
 	return m
 }
 
-// placesOf are the places of an object.
-func placesOf(obj *unstructured.Unstructured) []place {
+// clientConfigsOf returns the clientConfigs of an object.
+func clientConfigsOf(obj *unstructured.Unstructured) []clientConfig {
 	if obj.GetKind() == "CustomResourceDefinition" {
 		w, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "spec", "conversion", "webhook")
 		if m, ok := w.(map[string]any); ok {
-			return []place{{owner: m}}
+			return []clientConfig{{owner: m}}
 		}
 		return nil
 	}
 	webhooks, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "webhooks")
 	list, _ := webhooks.([]any)
-	var out []place
+	var out []clientConfig
 	seen := map[string]int{}
 	for _, w := range list {
 		m, ok := w.(map[string]any)
@@ -105,7 +105,7 @@ func placesOf(obj *unstructured.Unstructured) []place {
 			continue
 		}
 		name, _ := m["name"].(string)
-		out = append(out, place{name, seen[name], m})
+		out = append(out, clientConfig{name, seen[name], m})
 		seen[name]++
 	}
 	return out
@@ -114,7 +114,7 @@ func placesOf(obj *unstructured.Unstructured) []place {
 // Target is where webhooks are pointed.
 type Target struct {
 	URL    *url.URL // whose path comes before the webhook's own
-	Bundle []byte   // whom to trust, in PEM
+	Bundle []byte   // the CA to trust, in PEM
 }
 
 // Run points the configurations at the target until ctx ends. It is an error if one cannot be pointed there, or back.
@@ -129,7 +129,7 @@ func (s *Session) Run(ctx context.Context, cs []Configuration, t Target) (err er
 		}
 		done++
 	}
-	fmt.Fprintln(s.Out, "Until this ends. If it is killed, `mortise webhook dev --restore` puts things back.")
+	fmt.Fprintln(s.Out, "This lasts until the program ends. If it is killed, `mortise webhook dev --restore` restores the previous settings.")
 	<-ctx.Done()
 	return nil
 }
@@ -155,7 +155,7 @@ func (s *Session) point(ctx context.Context, c *Configuration, t Target) error {
 			_, err = client.Update(ctx, obj, metav1.UpdateOptions{FieldManager: manager})
 		}
 		if err == nil {
-			fmt.Fprint(s.Out, c.String(), map[bool]string{true: " is made:", false: " is pointed elsewhere:"}[created], "\n", strings.Join(lines, ""))
+			fmt.Fprint(s.Out, c.String(), map[bool]string{true: " created:", false: " redirected:"}[created], "\n", strings.Join(lines, ""))
 		}
 		return err
 	})
@@ -171,16 +171,16 @@ func aim(obj *unstructured.Unstructured, t Target, created bool) (lines []string
 	if err != nil {
 		return nil, err
 	}
-	places := placesOf(obj)
-	if len(places) == 0 {
+	clientConfigs := clientConfigsOf(obj)
+	if len(clientConfigs) == 0 {
 		return nil, errors.New("it has no webhook")
 	}
 	r := record{Created: created}
 	if noted != nil {
 		r.Created = noted.Created
 	}
-	for i := range places {
-		p := &places[i]
+	for i := range clientConfigs {
+		p := &clientConfigs[i]
 		was := p.config()
 		if noted != nil {
 			if b := noted.find(p); b != nil {
@@ -217,7 +217,7 @@ func noted(obj *unstructured.Unstructured) (*record, error) {
 	return r, nil
 }
 
-func (r *record) find(p *place) *before {
+func (r *record) find(p *clientConfig) *before {
 	i := slices.IndexFunc(r.Before, func(b before) bool { return b.Webhook == p.webhook && b.Nth == p.nth })
 	if i < 0 {
 		return nil
@@ -252,7 +252,7 @@ func (s *Session) Restore(ctx context.Context, cs []Configuration) error {
 	var errs []error
 	for i := range cs {
 		if err := s.restore(ctx, &cs[i]); err != nil {
-			errs = append(errs, fmt.Errorf("put %s back: %w", &cs[i], err))
+			errs = append(errs, fmt.Errorf("restore %s: %w", &cs[i], err))
 		}
 	}
 	return errors.Join(errs...)
@@ -295,13 +295,13 @@ func (s *Session) restore(ctx context.Context, c *Configuration) error {
 			if err := client.Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil && !apierrors.IsNotFound(err) {
 				return err
 			}
-			fmt.Fprintf(s.Out, "%s is deleted again.\n", c)
+			fmt.Fprintf(s.Out, "%s deleted.\n", c)
 			return nil
 		}
-		places := placesOf(obj)
-		for i := range places {
-			if b := r.find(&places[i]); b != nil {
-				places[i].owner["clientConfig"] = b.Config
+		clientConfigs := clientConfigsOf(obj)
+		for i := range clientConfigs {
+			if b := r.find(&clientConfigs[i]); b != nil {
+				clientConfigs[i].owner["clientConfig"] = b.Config
 			}
 		}
 		a := obj.GetAnnotations()
@@ -310,7 +310,7 @@ func (s *Session) restore(ctx context.Context, c *Configuration) error {
 		if _, err := client.Update(ctx, obj, metav1.UpdateOptions{FieldManager: manager}); err != nil {
 			return err
 		}
-		fmt.Fprintf(s.Out, "%s is as it was.\n", c)
+		fmt.Fprintf(s.Out, "%s restored.\n", c)
 		return nil
 	})
 }

@@ -28,17 +28,18 @@ func (t *Target) encoded() string { return base64.StdEncoding.EncodeToString(t.B
 // life of the certificates that are made.
 const life = 30 * 24 * time.Hour
 
-// Shown is the certificates that the server at u shows, in PEM; an error if whoever trusts them could not call it.
+// Shown returns the certificates that the server at u presents, in PEM; an error if clients that trust them still could not
+// call it.
 func Shown(ctx context.Context, u *url.URL, now time.Time) ([]byte, error) {
 	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}} //nolint:gosec // it is what is asked for: whatever this address shows is trusted
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
 	if err != nil {
-		return nil, fmt.Errorf("see the certificate of %s: %w; start the process first, or have a certificate written for it with --cert-dir", u.Host, err)
+		return nil, fmt.Errorf("get the certificate of %s: %w; start the process first, or write a certificate for it with --cert-dir", u.Host, err)
 	}
 	defer conn.Close()
 	shown := conn.(*tls.Conn).ConnectionState().PeerCertificates
 	if len(shown) == 0 {
-		return nil, fmt.Errorf("see the certificate of %s: it shows none", u.Host)
+		return nil, fmt.Errorf("get the certificate of %s: the server presents none", u.Host)
 	}
 	roots := x509.NewCertPool()
 	var bundle bytes.Buffer
@@ -47,7 +48,7 @@ func Shown(ctx context.Context, u *url.URL, now time.Time) ([]byte, error) {
 		bundle.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
 	}
 	if _, err := shown[0].Verify(x509.VerifyOptions{DNSName: u.Hostname(), Roots: roots, CurrentTime: now}); err != nil {
-		return nil, fmt.Errorf("the certificate that %s shows cannot be trusted: %w; have one written for it with --cert-dir, or calls passed on with --calls", u.Host, err)
+		return nil, fmt.Errorf("the certificate of %s cannot be trusted: %w; write one for it with --cert-dir, or forward calls with --calls", u.Host, err)
 	}
 	return bundle.Bytes(), nil
 }
@@ -72,7 +73,7 @@ func Written(dir string, u *url.URL, now time.Time) ([]byte, error) {
 	}
 	b := trust.Read(files["tls.crt"], files["tls.key"], nil, nil, files["ca.crt"])
 	if b.Current == nil && len(files["tls.crt"]) > 0 {
-		return nil, fmt.Errorf("%s holds a certificate that is not of the ca.crt there, or has another key: it is left alone", dir)
+		return nil, fmt.Errorf("%s has a certificate that its ca.crt did not sign, or with another key: remove it, or choose another directory", dir)
 	}
 	issue := func() (*trust.Pair, error) { return trust.Issue("mortise webhook dev", hosts, now, life) }
 	b, _, err := b.Turn(hosts, now, trust.Times{}, issue)

@@ -4,8 +4,8 @@
 // Package durable replaces files so that neither a crash of the program nor one of the machine leaves half of one: what
 // reads the file finds the old text or the new, and when a call has returned without an error the new one is on disk.
 //
-// The new text goes into a hidden file beside the old one, is synced, takes the old one's name, and the directory is
-// synced so that the name lasts too. A crash may leave the hidden file behind; nothing takes it for the other.
+// It writes the new content to a hidden file beside the old one, syncs it, renames it to the old one's name, and syncs the
+// directory so that the rename is durable. A crash may leave the hidden file behind, which has no effect.
 package durable
 
 import (

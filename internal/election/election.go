@@ -3,8 +3,8 @@
 
 // Package election lets one of several processes work that share a cluster: the one that holds a Lease.
 //
-// [Run] waits for the Lease, works while it is held, and waits again when it was lost. The Lease is given up when the work
-// has ended, and not before: others need not wait until it runs out, and nobody works beside them. The leases are those of
+// [Run] waits for the Lease, works while it is held, and waits again when it was lost. It releases the Lease after the work
+// has ended: so others need not wait until it expires, and never work at the same time. The leases are those of
 // kube-controller-manager and kube-scheduler, so that these can be candidates too.
 package election
 
@@ -35,12 +35,12 @@ type Options struct {
 	Component       string // what events come from, and the Lease's name unless Name says another
 	Namespace, Name string
 	Identity        string // of this process, unlike that of any other
-	// LeaseDuration is how long others wait for a holder that is silent, RenewDeadline after how long without success the
-	// holder gives up, RetryPeriod how often everybody tries.
+	// LeaseDuration is how long other candidates wait for a silent holder, RenewDeadline after how long without success the
+	// holder stops leading, RetryPeriod the time between attempts.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 
 	Logger *slog.Logger
-	// Leader is told whether this process holds the Lease: whenever that changes, and once when another turns out to.
+	// Leader is called with whether this process holds the Lease: at each change, and once when another process holds it.
 	Leader func(bool)
 }
 
@@ -146,8 +146,8 @@ func (e *election) term(ctx context.Context, work func(context.Context) error) e
 	return failure
 }
 
-// release gives the Lease up if it is still held. The server may still be at work on a last renewal whose answer nobody waits for: it
-// changes the Lease between the read and the write, and then both are made again.
+// release releases the Lease if it is still held. The server may still process a last, abandoned renewal: it changes the
+// Lease between the read and the write, and then both are repeated.
 func (e *election) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(e.RenewDeadline, 5*time.Second))
 	defer cancel()

@@ -24,7 +24,8 @@ func layers() []layer {
 	for _, a := range rooms {
 		for _, b := range rooms {
 			if a != b {
-				out = append(out, layer{from: a, to: module + "/" + b, why: "rooms meet only in internal/builtin, internal/cluster and internal/node, and reach the API server as clients"})
+				out = append(out, layer{from: a, to: module + "/" + b,
+					why: "rooms meet only in internal/builtin, internal/cluster and internal/node, and reach the API server as clients"})
 			}
 		}
 		out = append(out,
@@ -52,8 +53,10 @@ func layers() []layer {
 		layer{from: "store", to: "k8s.io", except: []string{"store/storetest"}, why: "the store speaks bytes, keys and revisions, not objects"},
 		layer{from: "internal/kinds", to: module + "/internal/apiserver", why: "kinds are data to the server"},
 		layer{from: "internal/apiserver/registry", to: "net/http", why: "the registry reads and writes stored objects, whoever asks (decision 12)"},
-		layer{from: "internal/apiserver/registry", to: module + "/internal/apiserver/verbs", why: "HTTP stands on the registry, not under it (decision 12)"},
-		layer{from: ".", to: "k8s.io/kubernetes", except: []string{"internal/kinds/upstream", "test/kubescheduler"}, why: "one package hides upstream's own (decision 2); what tests ask beside it is in modules of their own"},
+		layer{from: "internal/apiserver/registry", to: module + "/internal/apiserver/verbs",
+			why: "HTTP stands on the registry, not under it (decision 12)"},
+		layer{from: ".", to: "k8s.io/kubernetes", except: []string{"internal/kinds/upstream", "test/kubescheduler"},
+			why: "one package hides upstream's own (decision 2); what tests ask beside it is in modules of their own"},
 		layer{from: ".", to: "k8s.io/apiserver/pkg/server", except: []string{"extension/egress"}, why: "Mortise is the server"},
 		layer{from: ".", to: "k8s.io/apiserver/pkg/registry", why: "Mortise is the server"},
 		layer{from: ".", to: "k8s.io/apiserver/pkg/storage/cacher", why: "Mortise has its own watch cache"},

@@ -91,7 +91,8 @@ func TestBannedCalls(t *testing.T) {
 	}
 	pureRooms := []string{
 		"store/mvcc", "internal/scheduler/core", "internal/scheduler/queue", "internal/controllers", "resource",
-		"internal/agent/allocatable", "internal/agent/decide", "internal/agent/evict", "internal/agent/podspec", "internal/agent/podstatus",
+		"internal/agent/allocatable", "internal/agent/decide", "internal/agent/evict", "internal/agent/podadmission",
+		"internal/agent/podspec", "internal/agent/podstatus", "internal/apiserver/flowcontrol/fair", "internal/podrefs",
 	}
 	for _, s := range tree(t) {
 		room := ""
@@ -148,7 +149,8 @@ func TestErrorsSayWhatWasDone(t *testing.T) {
 			if x, ok := sel.X.(*ast.Ident); !ok || (x.Name != "fmt" && x.Name != "errors") {
 				return true
 			}
-			if l, ok := c.Args[0].(*ast.BasicLit); ok && strings.HasPrefix(strings.ToLower(l.Value), `"failed to`) && !strings.HasSuffix(lines[s.line(l)-1], mark) {
+			if l, ok := c.Args[0].(*ast.BasicLit); ok && strings.HasPrefix(strings.ToLower(l.Value), `"failed to`) &&
+				!strings.HasSuffix(lines[s.line(l)-1], mark) {
 				t.Errorf("%s:%d: %s: wrap as `verb noun: %%w`, or end the line with %s", s.path, s.line(c), l.Value, mark)
 			}
 			return true

@@ -15,13 +15,13 @@ import (
 // looks are the functions that look again and again, or let time pass, by file and name, each with the reason why no event tells them.
 // A function that needs to be here is a question of review.
 var looks = map[string]string{
-	"bench/aggregated.go bulk":                                            "it measures readers that ask at a pace",
-	"bench/definitions.go use":                                            "it measures when a kind is served, which other servers do not tell",
-	"bench/events.go untilWritten":                                        "it counts what a server writes behind, which other servers do not tell",
-	"bench/noisy.go pacing":                                               "it measures at a pace",
-	"bench/observe.go Read":                                               "it reads rarely, so as not to be what is measured",
-	"bench/scheduling.go churn":                                           "upstream's workload changes objects at this pace",
-	"bench/services.go changeProxied":                                     "it begins when the proxy has been quiet for a while",
+	"bench/rows/aggregated.go bulk":                                       "it measures readers that ask at a pace",
+	"bench/rows/definitions.go use":                                       "it measures when a kind is served, which other servers do not tell",
+	"bench/rows/events.go untilWritten":                                   "it counts what a server writes behind, which other servers do not tell",
+	"bench/rows/noisy.go pacing":                                          "it measures at a pace",
+	"bench/load/observe.go Read":                                          "it reads rarely, so as not to be what is measured",
+	"bench/rows/scheduling.go churn":                                      "upstream's workload changes objects at this pace",
+	"bench/rows/services.go changeProxied":                                "it begins when the proxy has been quiet for a while",
 	"embed/aggregated/aggregated_test.go eventually":                      "what other servers tell of themselves is fetched in the background",
 	"internal/cluster/bootstrap.go stay":                                  "a lease is renewed at an interval",
 	"internal/agent/eviction_test.go look":                                "it steps a fake clock for a node that looks at its figures by that clock",

@@ -5,6 +5,7 @@ package house
 
 import (
 	"bytes"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -13,6 +14,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -35,6 +37,27 @@ func (s source) line(n ast.Node) int {
 	return s.set.Position(n.Pos()).Line
 }
 
+func (s source) at(line int) string { return fmt.Sprintf("%s:%d", s.path, line) }
+
+// top is the folder that counts of the whole tree are kept by: the first of the path, below internal the first two.
+func (s source) top() string {
+	parts := strings.Split(s.dir(), "/")
+	if parts[0] == "internal" && len(parts) > 1 {
+		return "internal/" + parts[1]
+	}
+	return parts[0]
+}
+
+// parseFunction parses the one function of a text.
+func parseFunction(t *testing.T, text string) *ast.FuncDecl {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\n"+text+"\n", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file.Decls[0].(*ast.FuncDecl) //nolint:forcetypeassert // the texts are this package's own
+}
+
 // imports are the file's import paths.
 func (s source) imports() []string {
 	var out []string
@@ -44,9 +67,20 @@ func (s source) imports() []string {
 	return out
 }
 
-// tree parses every Go file of the module, tools and scratch folders left out.
+// tree returns every Go file of the module, tools and scratch folders left out. The rules read the files that it parsed once.
 func tree(t *testing.T) []source {
 	t.Helper()
+	all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 20 {
+		t.Fatalf("found only %d Go files", len(all))
+	}
+	return all
+}
+
+var parsed = sync.OnceValues(func() ([]source, error) {
 	root := filepath.Join("..", "..")
 	set := token.NewFileSet()
 	var out []source
@@ -78,11 +112,5 @@ func tree(t *testing.T) []source {
 		out = append(out, source{path: filepath.ToSlash(rel), text: text, file: file, set: set})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(out) < 20 {
-		t.Fatalf("found only %d Go files below %s", len(out), root)
-	}
-	return out
-}
+	return out, err
+})

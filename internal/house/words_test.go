@@ -135,7 +135,7 @@ func TestWordsOf(t *testing.T) {
 		}
 	}
 	known := map[string]bool{"pod": true, "status": true, "ip": true, "at": true}
-	for name, want := range map[string]bool{"podstatus": true, "podip": true, "podat": false, "at": true, "uplink": false, "pods": false} {
+	for name, want := range map[string]bool{"podstatus": true, "podip": true, "podat": false, "at": true, "cork": false, "pods": false} {
 		if got := joined(name, known); got != want {
 			t.Errorf("joined(%s) is %t", name, got)
 		}

@@ -201,8 +201,9 @@ func mask(s string) string {
 
 // masked are the keys whose values the recordings hide.
 var masked = map[string]bool{
-	"resourceVersion": true, "uid": true, "clusterIP": true, "clusterIPs": true, "nodePort": true, "username": true, "groups": true, "managedFields": true,
-	"extra": true,
+	"resourceVersion": true, "uid": true, "clusterIP": true, "clusterIPs": true, "nodePort": true, "username": true, "groups": true,
+	"managedFields": true,
+	"extra":         true,
 }
 
 // plain is an object as sorted, indented text without what differs from run to run.

@@ -18,7 +18,8 @@ import (
 // is not part of the program.
 func TestOnlyUpstreamImportsKubernetes(t *testing.T) {
 	const kubernetes = "k8s.io/kubernetes/"
-	allowed := []string{"pkg/apis/", "pkg/printers/internalversion", "pkg/api/legacyscheme", "plugin/pkg/auth/authorizer/rbac/bootstrappolicy", "api/"}
+	allowed := []string{"pkg/apis/", "pkg/printers/internalversion", "pkg/api/legacyscheme", "plugin/pkg/auth/authorizer/rbac/bootstrappolicy",
+		"api/"}
 	root, files := filepath.Join("..", ".."), 0
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -28,7 +29,8 @@ func TestOnlyUpstreamImportsKubernetes(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if e.IsDir() && (strings.HasPrefix(e.Name(), ".") && e.Name() != ".." || rel == filepath.Join("internal", "zz") || rel == filepath.Join("test", "kubescheduler")) {
+		if e.IsDir() && (strings.HasPrefix(e.Name(), ".") && e.Name() != ".." || rel == filepath.Join("internal", "zz") ||
+			rel == filepath.Join("test", "kubescheduler")) {
 			return filepath.SkipDir
 		}
 		if e.IsDir() || !strings.HasSuffix(path, ".go") {

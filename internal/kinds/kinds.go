@@ -40,7 +40,7 @@ type Options struct {
 	ServiceCIDR []netip.Prefix
 	// AllowPrivileged lets pods have privileged containers.
 	AllowPrivileged bool
-	// Authorize and Rules answer access reviews; nil: the group system:masters may do everything, nobody else anything.
+	// Authorize and Rules answer access reviews; nil: only the group system:masters may do everything.
 	Authorize authorization.Authorize
 	Rules     authorization.Rules
 	// Roles bounds what users may give to others by roles and bindings; zero: nothing bounds it.

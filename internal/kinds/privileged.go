@@ -12,8 +12,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// allowPrivileged takes from a kind's validation the refusal of privileged containers, which upstream's says unless its
-// whole process is told otherwise (--allow-privileged). Two servers in one process may differ.
+// allowPrivileged removes the rejection of privileged containers from a kind's validation; upstream's validation rejects
+// them unless the whole process allows them (--allow-privileged). Two servers in one process may differ.
 func allowPrivileged(d *resource.Descriptor) {
 	strategies := []*resource.Strategy{&d.Strategy}
 	for i := range d.Subresources {
@@ -36,7 +36,8 @@ func allowPrivileged(d *resource.Descriptor) {
 }
 
 // runsPods are the kinds that hold a pod or its template.
-var runsPods = []string{"CronJob", "DaemonSet", "Deployment", "Job", "Pod", "PodTemplate", "ReplicaSet", "ReplicationController", "StatefulSet"}
+var runsPods = []string{"CronJob", "DaemonSet", "Deployment", "Job", "Pod", "PodTemplate", "ReplicaSet", "ReplicationController",
+	"StatefulSet"}
 
 func withoutPrivileged(errs field.ErrorList) field.ErrorList {
 	return slices.DeleteFunc(errs, func(e *field.Error) bool {

@@ -40,12 +40,18 @@ func TestRuntimeConfigServes(t *testing.T) {
 		served []string // of those below
 	}{
 		{nil, []string{"apps/v1/deployments", "resource.k8s.io/v1/resourceclaims"}},
-		{map[string]string{"api/beta": "true"}, []string{"apps/v1/deployments", "coordination.k8s.io/v1beta1/leasecandidates", "resource.k8s.io/v1/resourceclaims", "resource.k8s.io/v1beta1/resourceclaims"}},
-		{map[string]string{"api/all": "true", "api/alpha": "false"}, []string{"apps/v1/deployments", "coordination.k8s.io/v1beta1/leasecandidates", "resource.k8s.io/v1/resourceclaims", "resource.k8s.io/v1beta1/resourceclaims"}},
-		{map[string]string{"api/alpha": "true", "apps/v1": "false"}, []string{"internal.apiserver.k8s.io/v1alpha1/storageversions", "resource.k8s.io/v1/resourceclaims"}},
+		{map[string]string{"api/beta": "true"}, []string{"apps/v1/deployments", "coordination.k8s.io/v1beta1/leasecandidates",
+			"resource.k8s.io/v1/resourceclaims", "resource.k8s.io/v1beta1/resourceclaims"}},
+		{map[string]string{"api/all": "true", "api/alpha": "false"},
+			[]string{"apps/v1/deployments", "coordination.k8s.io/v1beta1/leasecandidates", "resource.k8s.io/v1/resourceclaims",
+				"resource.k8s.io/v1beta1/resourceclaims"}},
+		{map[string]string{"api/alpha": "true", "apps/v1": "false"},
+			[]string{"internal.apiserver.k8s.io/v1alpha1/storageversions", "resource.k8s.io/v1/resourceclaims"}},
 		{map[string]string{"api/all": "false", "apps/v1": ""}, []string{"apps/v1/deployments"}},
-		{map[string]string{"apps/v1/deployments": "false", "resource.k8s.io/v1beta1/resourceclaims": "true"}, []string{"resource.k8s.io/v1/resourceclaims", "resource.k8s.io/v1beta1/resourceclaims"}},
-		{map[string]string{"resource.k8s.io/v1": "false", "resource.k8s.io/v1beta1": "true"}, []string{"apps/v1/deployments", "resource.k8s.io/v1beta1/resourceclaims"}},
+		{map[string]string{"apps/v1/deployments": "false", "resource.k8s.io/v1beta1/resourceclaims": "true"},
+			[]string{"resource.k8s.io/v1/resourceclaims", "resource.k8s.io/v1beta1/resourceclaims"}},
+		{map[string]string{"resource.k8s.io/v1": "false", "resource.k8s.io/v1beta1": "true"},
+			[]string{"apps/v1/deployments", "resource.k8s.io/v1beta1/resourceclaims"}},
 	} {
 		config, err := ParseRuntimeConfig(c.config)
 		if err != nil {
@@ -113,7 +119,8 @@ func TestFurtherVersionsConvert(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := hub.(*resourcev1.ResourceClaim).Spec.Devices.Requests[0]; r.Exactly == nil || r.Exactly.DeviceClassName != "gpu" || r.Exactly.Count != 2 {
+	if r := hub.(*resourcev1.ResourceClaim).Spec.Devices.Requests[0]; r.Exactly == nil || r.Exactly.DeviceClassName != "gpu" ||
+		r.Exactly.Count != 2 {
 		t.Errorf("request %+v", r)
 	}
 	back, err := d.Versions[1].FromHub(hub)

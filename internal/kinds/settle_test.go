@@ -132,7 +132,8 @@ func TestAllowPrivileged(t *testing.T) {
 				"ONCE", strings.Replace(pod, "Always", "Never", 1), `{"spec":`, `{"metadata":{"name":"x"},"spec":`).Replace(body)
 			gvr, ns := split(path)
 			_, err := create(t, find(t, all, gvr.Group, gvr.Resource), gvr.Version, ns, body, false)
-			if refused := apierrors.IsInvalid(err) && strings.Contains(err.Error(), "privileged: Forbidden: disallowed by cluster policy"); refused == allowed {
+			if refused := apierrors.IsInvalid(err) && strings.Contains(err.Error(),
+				"privileged: Forbidden: disallowed by cluster policy"); refused == allowed {
 				t.Errorf("%s, allowed %v: %v", gvr.Resource, allowed, err)
 			}
 		}

@@ -8,8 +8,8 @@
 // were started are stopped again, the last one first. Otherwise the [Process] that Start returns runs until [Process.Stop], which
 // does the same.
 //
-// What runs in goroutines of its own belongs to a [Group]. The step that makes a group stops it; later steps may add to it. A part
-// that ends although nobody stopped it ends the process: [Process.Wait] returns the reason.
+// Parts with goroutines of their own belong to a [Group]. The step that makes a group stops it; later steps may add to it.
+// A part that ends without being stopped ends the process: [Process.Wait] returns the reason.
 package lifecycle
 
 import (
@@ -28,7 +28,7 @@ type Step[T any] struct {
 	Stop func(t T) error
 }
 
-// Process is what the steps of a table have started.
+// Process is the state of the started steps of a table.
 type Process struct {
 	stops []func() error // of the steps that were started, in their order
 	stop  sync.Once
@@ -87,7 +87,7 @@ func (p *Process) Wait() error {
 	return p.Stop()
 }
 
-// end notes that the process ends, and why if nobody stopped it.
+// end records that the process ends, and why if it was not stopped.
 func (p *Process) end(cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -93,7 +93,7 @@ func install(ctx context.Context, o Options) error {
 	})
 	if err != nil && !slices.ContainsFunc(missing, need.required) {
 		if o.Progress != nil {
-			fmt.Fprintf(o.Progress, "mortise: going on without %s: %v\n", names(missing), err)
+			fmt.Fprintf(o.Progress, "mortise: continuing without %s: %v\n", names(missing), err)
 		}
 		return nil
 	}
@@ -114,7 +114,7 @@ func lacking(all []need, allowed, apt bool) ([]need, error) {
 	case !allowed:
 		return nil, fmt.Errorf("prepare machine: not installed: %s", names(missing))
 	}
-	return nil, fmt.Errorf("prepare machine: not installed: %s, and there is no apt-get to install them with; install them and try again", names(missing))
+	return nil, fmt.Errorf("prepare machine: not installed: %s; there is no apt-get: install them and try again", names(missing))
 }
 
 func (n need) required() bool { return !n.optional }

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine finds out what a bare machine lacks for running real containers, and arranges for it.
+// Package machine prepares a bare machine for real containers.
 //
-// [Prepare] is the whole of it: programs that are missing are installed with apt-get, a containerd that answers is used
-// as it is, and where none does one is started by hand below the data directory, with a configuration made for what this
-// machine can do (cgroups v1 or v2, with or without CAP_SYS_RESOURCE, overlayfs or not, Debian's or upstream's place of
-// the CNI programs). The small images of package images are then loaded, so that the first pod needs no registry.
+// [Prepare] installs missing programs with apt-get, and uses a containerd that responds; if there is none, it starts one
+// below the data directory, with a configuration for this machine (cgroups v1 or v2, with or without CAP_SYS_RESOURCE,
+// overlayfs or not, Debian's or upstream's directory of the CNI programs). It then loads the small images of package
+// images, so that the first pod needs no registry.
 //
-// A containerd started here is in a session of its own and outlives the process that started it, so that pods run on
-// while Mortise restarts; the next Prepare with the same data directory finds it again by its socket. [Stop] ends it and
-// leaves its pods, [Destroy] ends the pods too.
+// A containerd started here is in a session of its own and outlives the process that started it, so that pods keep running
+// while Mortise restarts; the next Prepare with the same data directory finds it again by its socket. [Stop] stops it and
+// leaves its pods running, [Destroy] stops the pods too.
 //
 //	DIR/containerd/config.toml      written at each start
 //	DIR/containerd/containerd.log   what it said
@@ -18,7 +18,7 @@
 //	DIR/containerd/containerd.sock  where it answers (below /run when this path is too long for a socket)
 //	DIR/containerd/root, state      its own
 //
-// Prepare takes a file lock on DIR/containerd, so it may be called by several processes at once.
+// Prepare takes a file lock on DIR/containerd, so that several processes may call it concurrently.
 package machine
 
 import (
@@ -35,10 +35,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
-// HostSocket is where a machine's own containerd answers.
+// HostSocket is the socket of a machine's own containerd.
 const HostSocket = "/run/containerd/containerd.sock"
 
-// Options says how Prepare goes about it. The zero value, with a DataDir, does all that is missing.
+// Options configures Prepare. The zero value, with a DataDir, does everything that is missing.
 type Options struct {
 	// DataDir is the directory below which a containerd of our own lives. Required.
 	DataDir string
@@ -50,9 +50,9 @@ type Options struct {
 	NoInstall bool
 	// NoImages leaves the local images out.
 	NoImages bool
-	// CNIConfDir is where the started containerd reads network configurations; default /etc/cni/net.d.
+	// CNIConfDir is the directory of network configurations of the started containerd; default /etc/cni/net.d.
 	CNIConfDir string
-	// Progress is told, a line at a time, of each step that takes more than a second; nil: nobody is.
+	// Progress receives a line for each step that takes more than a second; nil discards them.
 	Progress io.Writer
 }
 
@@ -101,7 +101,7 @@ func arrange(ctx context.Context, o Options) (string, error) {
 		if !o.Private && Answers(ctx, HostSocket) == nil {
 			return HostSocket, nil
 		}
-		return "", fmt.Errorf("prepare machine: real containers need root (or a CRI socket that answers; --node simulated needs neither)")
+		return "", fmt.Errorf("prepare machine: real containers need root, or a CRI socket that answers; --node simulated needs neither")
 	}
 	if err := install(ctx, o); err != nil {
 		return "", err
@@ -139,7 +139,7 @@ func loadImages(ctx context.Context, socket string) error {
 	return r.Alias(ctx, images.Pause, sandbox)
 }
 
-// step runs f and says so when it takes more than a second.
+// step runs f and reports it when it takes more than a second.
 func step(w io.Writer, what string, f func() error) error {
 	if w == nil {
 		return f()

@@ -15,9 +15,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/routes"
 )
 
-// RemoveNetwork takes away what a real node's network left on this machine: its CNI configuration and the rules of Services and
-// of pods stay when Mortise stops, so that a restart interrupts nobody, the chains of host ports as long as nobody deletes them, and the
-// devices of the DNS and of the API server's address for pods when it is killed.
+// RemoveNetwork removes what a real node's network left on this machine: its CNI configuration and the rules of Services
+// and pods, which stay when Mortise stops, so that a restart interrupts no connection; the chains of host ports; and the
+// devices of the DNS and of the API server's address for pods, which stay when it is killed.
 func RemoveNetwork(ctx context.Context) error {
 	return errors.Join(dns.Remove(), podaccess.Remove(), routes.RemoveTunnel(), cni.Remove(cni.DefaultDir), cni.RemoveHostPorts(ctx), proxy.Remove(ctx), gateway.Remove(ctx))
 }

@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 )
 
 // nodeAddresses reads where others reach a node: one address, or one of each IP family behind a comma; none of the empty text.
@@ -32,8 +32,8 @@ func nodeAddresses(text string) (out []netip.Addr, err error) {
 }
 
 // FindAddresses finds where others reach the node: at the address by which it sends to a server, or to the world. It may change.
-func (p *Plan) FindAddresses(ctx context.Context, server string) (*uplink.Addresses, error) {
-	addresses, err := uplink.Find(ctx, uplink.Options{
+func (p *Plan) FindAddresses(ctx context.Context, server string) (*nodeaddress.Addresses, error) {
+	addresses, err := nodeaddress.Find(ctx, nodeaddress.Options{
 		Server: server, Both: len(p.PodCIDRs) == 2, Pods: p.PodCIDRs, Services: p.ServiceCIDRs, Logger: p.Logger.With("part", "node"),
 	})
 	if err != nil {
@@ -54,8 +54,8 @@ func Reachable(first string, pods []netip.Prefix) []string {
 	return out
 }
 
-// beside is the first address of the other family on the link that has the one, but for those that nobody else can call; invalid if
-// there is none.
+// beside is the first address of the other family on the link that has the one, except addresses that other hosts cannot
+// reach; invalid if there is none.
 func beside(one netip.Addr, links [][]netip.Addr) (found netip.Addr) {
 	for _, link := range links {
 		var other netip.Addr

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 )
 
 func TestNodeAddresses(t *testing.T) {
@@ -70,16 +70,16 @@ func TestBeside(t *testing.T) {
 
 // TestPlaceListens: where the node's API listens, and that its certificate is of the node's addresses.
 func TestConnectionListens(t *testing.T) {
-	found, err := uplink.Find(t.Context(), uplink.Options{})
+	found, err := nodeaddress.Find(t.Context(), nodeaddress.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		addresses *uplink.Addresses
+		addresses *nodeaddress.Addresses
 		want      string
 	}{
-		{uplink.Fixed("192.0.2.1", "2001:db8::1"), "192.0.2.1:0"},
-		{uplink.Fixed("2001:db8::1"), "[2001:db8::1]:0"},
+		{nodeaddress.Fixed("192.0.2.1", "2001:db8::1"), "192.0.2.1:0"},
+		{nodeaddress.Fixed("2001:db8::1"), "[2001:db8::1]:0"},
 		{found, ":0"}, // the address may be another later
 	} {
 		at := &Connection{Addresses: c.addresses}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/mortise-dev/mortise/internal/agent/join"
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/datadir"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 )
@@ -45,7 +45,7 @@ type Node struct {
 // Server is the URL of the API server.
 func (n *Node) Server() string { return n.identity.Server }
 
-// Text says for people what the node is: its name and what runs its pods.
+// Text describes the node for people: its name and how its pods run.
 func (n *Node) Text() string { return n.identity.Name + ", " + n.text }
 
 // Kubeconfig is the path of the node's own kubeconfig below its data directory.
@@ -63,7 +63,7 @@ type joining struct {
 	dir        *datadir.Dir
 	parts      *lifecycle.Group // what talks to the API server
 	identity   *join.Identity
-	addresses  *uplink.Addresses
+	addresses  *nodeaddress.Addresses
 	connection *Connection
 	network    Network
 }
@@ -84,7 +84,7 @@ func joinSteps() []lifecycle.Step[*joining] {
 			Stop: func(j *joining) error { return j.dir.Close() },
 		},
 		{
-			Name:  "group what talks to the API server",
+			Name:  "group the clients of the API server",
 			Start: func(_ context.Context, j *joining) error { j.parts = j.process.Dependents(); return nil },
 			Stop:  func(j *joining) error { j.parts.Stop(); return nil },
 		},
@@ -147,7 +147,7 @@ func openIdentity(ctx context.Context, p *Plan, to JoinOptions) (*join.Identity,
 
 // connect makes the connection of a node that joined, and keeps its certificates valid.
 func (p *Plan) connect(
-	ctx context.Context, identity *join.Identity, addresses *uplink.Addresses, parts *lifecycle.Group,
+	ctx context.Context, identity *join.Identity, addresses *nodeaddress.Addresses, parts *lifecycle.Group,
 ) (*Connection, error) {
 	config, err := identity.Config()
 	if err != nil {
@@ -182,15 +182,15 @@ func (p *Plan) connect(
 
 // joinedAddresses are those at which others reach a node that joined the cluster of a server: the given ones, or those from which the
 // node reaches the server.
-func (p *Plan) joinedAddresses(ctx context.Context, given, server string) (*uplink.Addresses, error) {
+func (p *Plan) joinedAddresses(ctx context.Context, given, server string) (*nodeaddress.Addresses, error) {
 	all, err := nodeAddresses(given)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(all) == 1:
-		return uplink.Fixed(Reachable(all[0].String(), p.PodCIDRs)...), nil
+		return nodeaddress.Fixed(Reachable(all[0].String(), p.PodCIDRs)...), nil
 	case len(all) > 1:
-		return uplink.Fixed(all[0].String(), all[1].String()), nil
+		return nodeaddress.Fixed(all[0].String(), all[1].String()), nil
 	}
 	u, err := url.Parse(server)
 	if err != nil {

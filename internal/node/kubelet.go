@@ -60,15 +60,15 @@ func checkKubelet(o *Options) (*kubelet, error) {
 	}
 	if config.ContainerRuntimeEndpoint != "" {
 		if o.CRISocket != "" && o.CRISocket != config.ContainerRuntimeEndpoint {
-			return nil, errors.New("--cri-socket and containerRuntimeEndpoint of the kubelet configuration say different things")
+			return nil, errors.New("--cri-socket and containerRuntimeEndpoint of the KubeletConfiguration differ")
 		}
 		o.CRISocket = config.ContainerRuntimeEndpoint
 	}
 	for _, path := range skipped {
-		o.Logger.Info("kubelet configuration", "file", path, "skipped", "its name does not end in .conf")
+		o.Logger.Info("Skipped a file of the KubeletConfiguration directory, because its name does not end in .conf", "file", path)
 	}
 	for _, text := range kubeletconfig.Unheeded(config) {
-		o.Logger.Warn("kubelet configuration", "file", file, "warning", text)
+		o.Logger.Warn("Warning in the KubeletConfiguration", "file", file, "warning", text)
 	}
 	return k, nil
 }
@@ -104,11 +104,11 @@ func (k *kubelet) secured(usual *tls.Config) *tls.Config {
 
 // settings are the node's API's, beside the usual ones.
 func (k *kubelet) settings(usual server.Options) server.Options {
-	usual.Effective = agent.Effective(k.configuration())
-	if k == nil {
-		return usual
+	effective := agent.Effective(k.configuration())
+	usual.Effective, usual.Kubelet = effective, effective
+	if k != nil {
+		usual.MoreClientCAs = k.clientCAs
 	}
-	usual.MoreClientCAs, usual.Kubelet = k.clientCAs, k.KubeletConfiguration
 	return usual
 }
 

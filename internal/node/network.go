@@ -39,11 +39,11 @@ func (p *Plan) checkNetwork() error {
 	return p.checkProxying()
 }
 
-// Network is what the node must know of its network.
+// Network is the node's configuration of its network.
 type Network struct {
-	podMTU      int      // of pods' packets; 0: as the machine has it
-	masqueraded bool     // the node masquerades what pods send out of the cluster
-	clusterDNS  []string // the addresses at which pods ask for names; none: the machine's
+	podMTU      int             // of pods' packets; 0: as the machine has it
+	masqueraded bool            // the node masquerades what pods send out of the cluster
+	clusterDNS  func() []string // the addresses at which pods ask for names; nil, or none: the machine's
 }
 
 // networking is the network of a real node while it is started.
@@ -105,8 +105,8 @@ func (p *Plan) RunNetwork(ctx context.Context, node *Connection, metrics *proxy.
 	return n, nil
 }
 
-// runDNS answers for the names of Services, if the cluster's DNS is ours. It returns the addresses at which pods ask.
-func (w *networking) runDNS(ctx context.Context) (clusterDNS []string, err error) {
+// runDNS answers for the names of Services while the cluster's DNS is ours. It returns what tells the addresses at which pods ask.
+func (w *networking) runDNS(ctx context.Context) (clusterDNS func() []string, err error) {
 	if err := dns.Prepare(w.caches); err != nil {
 		return nil, err
 	}
@@ -114,23 +114,31 @@ func (w *networking) runDNS(ctx context.Context) (clusterDNS []string, err error
 	if err != nil {
 		return nil, fmt.Errorf("make client of the cluster DNS: %w", err)
 	}
-	addresses, ours, err := dns.Ensure(ctx, client, w.plan.ServiceCIDRs)
+	if !w.node.Joined { // a node that joins has no right to
+		if _, _, err := dns.Ensure(ctx, client, w.plan.ServiceCIDRs); err != nil {
+			w.log.Error("Could not create the Service of the cluster DNS", "error", err)
+		}
+	}
+	service, err := dns.FollowService(ctx, client, w.caches, w.log)
 	if err != nil {
-		w.log.Error("pods ask the DNS of the machine alone", "error", err)
+		return nil, err
 	}
-	for _, a := range addresses {
-		clusterDNS = append(clusterDNS, a.String())
-	}
-	if ours {
-		w.parts.Run(ctx, "cluster DNS", func(ctx context.Context) error {
-			return again(ctx, func() error {
-				return dns.Run(ctx, dns.Options{Informers: w.caches, Addresses: addresses, Logger: w.log})
-			}, func(err error) {
-				w.log.Error("cluster DNS does not answer on this node", "error", err, "again", networkRetry)
-			})
+	w.parts.Run(ctx, "cluster DNS", func(ctx context.Context) error {
+		return service.Run(ctx, w.answerDNS, func() {
+			w.log.Warn("The Service kube-system/kube-dns does not exist: pods use the DNS servers of the machine until somebody creates it, " +
+				"as `mortise token create` does")
 		})
-	}
-	return clusterDNS, nil
+	})
+	return service.Addresses, nil
+}
+
+// answerDNS answers at the addresses of the cluster's DNS, until ctx ends.
+func (w *networking) answerDNS(ctx context.Context, addresses []netip.Addr) error {
+	return again(ctx, func() error {
+		return dns.Run(ctx, dns.Options{Informers: w.caches, Addresses: addresses, Logger: w.log})
+	}, func(err error) {
+		w.log.Error("Could not serve the cluster DNS on this node, retrying", "error", err, "again", networkRetry)
+	})
 }
 
 // runRoutes keeps routes to the pods of other nodes. It returns the largest size of pods' packets; 0: as the machine has it.
@@ -143,7 +151,7 @@ func (w *networking) runRoutes(ctx context.Context) (mtu int) {
 			mtu, err = routes.TunnelMTU(at.Unmap())
 		}
 		if err != nil {
-			w.log.Error("pods' packets may be too large for the tunnel to other nodes", "error", err)
+			w.log.Error("Could not limit the MTU of pods, so that their packets may be too large for the tunnel to other nodes", "error", err)
 		}
 	}
 	w.parts.Run(ctx, "routes to other nodes", func(ctx context.Context) error {
@@ -169,7 +177,7 @@ func (r *ruler) choose(ctx context.Context) error {
 	return r.without
 }
 
-// ref is the backend as an extension: that which is, or would be.
+// ref is the backend in use, or the one to be used, as an extension.
 func (r *ruler) ref() extension.Ref {
 	return extension.Ref{Point: extension.NetworkPlugin, Name: cmp.Or(string(r.backend), r.mode, string(netfilter.NFTables))}
 }
@@ -204,7 +212,7 @@ func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 			return x, err
 		}
 		if err := proxy.Bridge(ctx); err != nil {
-			rules.log.Warn("pods of this node are masqueraded to each other when they call Services", "error", err)
+			rules.log.Warn("Could not turn on bridge-nf-call, so that pods that call pods of this node by Services are masqueraded", "error", err)
 		} else {
 			options.Bridged = true
 		}
@@ -213,15 +221,15 @@ func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 				if err := booked(rules.choose); err != nil {
 					return err
 				}
-				if now := rules.ref(); now != before {
+				if chosen := rules.ref(); chosen != before {
 					ledger.Unregister(before)
-					ledger.Register(now, by)
+					ledger.Register(chosen, by)
 				}
 			}
 			options.Backend = rules.backend
 			return proxy.Run(ctx, options)
 		}, func(err error) {
-			rules.log.Error("Services do not work on this node", "error", err, "again", networkRetry)
+			rules.log.Error("Could not run the service proxy on this node, retrying", "error", err, "again", networkRetry)
 		})
 	})
 	return nil
@@ -232,14 +240,14 @@ func (w *networking) runProxy(ctx context.Context, rules ruler) error {
 func (w *networking) runGateway(ctx context.Context, rules ruler) (masqueraded bool) {
 	log, pods := rules.log, w.plan.PodCIDRs
 	if err := gateway.Forward(pods); err != nil {
-		log.Error("this node sends nothing on to its pods", "error", err)
+		log.Error("Could not turn on IP forwarding, so that pods of this node are out of reach", "error", err)
 	}
 	err := rules.without
 	if err == nil {
 		err = gateway.Write(ctx, rules.backend, pods)
 	}
 	if err != nil {
-		log.Warn("pods of other nodes see this node where its pods call", "error", err)
+		log.Warn("Could not write the pod gateway's rules, so that pods of other nodes see this node as client, not its pods", "error", err)
 		return false
 	}
 	w.parts.Run(ctx, "pods' gateway", func(ctx context.Context) error {

@@ -26,10 +26,10 @@ import (
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/internal/agent"
+	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
 	"github.com/mortise-dev/mortise/internal/agent/proxyconfig"
 	"github.com/mortise-dev/mortise/internal/agent/server"
 	"github.com/mortise-dev/mortise/internal/agent/simulated"
-	"github.com/mortise-dev/mortise/internal/agent/uplink"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 	"github.com/mortise-dev/mortise/internal/machine"
@@ -134,7 +134,7 @@ func (p *Plan) findRuntime(ctx context.Context) error {
 		}
 	}
 	if p.Mode == CRI {
-		return fmt.Errorf("node cri: %s; `mortise machine prepare` (as root) arranges for one", reason)
+		return fmt.Errorf("node cri: %s; `mortise machine prepare` (as root) installs and starts one", reason)
 	}
 	p.Mode, p.Text = Simulated, fmt.Sprintf("simulated (%s)", reason)
 	return nil
@@ -143,9 +143,9 @@ func (p *Plan) findRuntime(ctx context.Context) error {
 // Connection says how a node and the API server reach each other.
 type Connection struct {
 	Name      string
-	Addresses *uplink.Addresses // at which others reach the node: the first, and of pods with two IP families the other's
-	ClientCAs *x509.CertPool    // of clients of the node's API
-	Serving   *tls.Config       // of the node's API
+	Addresses *nodeaddress.Addresses // at which others reach the node: the first, and of pods with two IP families the other's
+	ClientCAs *x509.CertPool         // of clients of the node's API
+	Serving   *tls.Config            // of the node's API
 
 	Config  *rest.Config // as the node
 	Network *rest.Config // for what the proxy and the DNS follow
@@ -172,7 +172,7 @@ func (c *Connection) Serve(sign func(hosts ...string) (tls.Certificate, error), 
 	c.ServeBy(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return current.Load(), nil })
 	c.Addresses.Tell(func() {
 		if err := renew(); err != nil {
-			log.Error("the node's certificate has its former addresses", "error", err)
+			log.Error("Could not issue the node's serving certificate for its new addresses, keeping the previous one", "error", err)
 		}
 	})
 	return nil
@@ -203,20 +203,26 @@ func (p *Plan) Run(ctx context.Context, c *Connection, n Network, parts *lifecyc
 	case CRI:
 		return p.runAgent(ctx, c, n, parts, log)
 	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(c.Addresses.Texts()[0], "0"))
+	alone, l, err := "", net.Listener(nil), error(nil)
+	if c.Joined {
+		var lc net.ListenConfig
+		alone = c.Name
+		l, err = lc.Listen(ctx, "tcp", net.JoinHostPort(c.Addresses.Texts()[0], "0"))
+	} else {
+		l, err = simulated.Listen(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("listen for the node's API: %w", err)
 	}
-	alone := ""
-	if c.Joined {
-		alone = c.Name
+	reviews, err := kubernetes.NewForConfig(c.Config)
+	if err != nil {
+		return fmt.Errorf("make client of the node's API: %w", err)
 	}
+	api := server.ServeNodes(server.Options{ClientCAs: c.ClientCAs, Kubelet: agent.Effective(nil), Reviews: reviews, Logger: log})
 	parts.Run(ctx, "simulated nodes", func(ctx context.Context) error {
 		return simulated.Run(ctx, simulated.Options{
 			Config: c.Config, Alone: alone, Groups: p.groups, Nodes: p.Count, Phases: p.phases, PodCIDR: p.simulatedRange(),
-			Version: version.Get().GitVersion, Listener: tls.NewListener(l, c.Serving), TLS: c.Serving,
-			Serve: server.Serve(server.Options{ClientCAs: c.ClientCAs, Logger: log}), Logger: log,
+			Version: version.Get().GitVersion, Listener: tls.NewListener(l, c.Serving), TLS: c.Serving, Serve: api, Logger: log,
 		})
 	})
 	return nil

@@ -34,7 +34,7 @@ func (p *Plan) checkProxying() error {
 		return err
 	}
 	warn := func(text string) {
-		p.Logger.Warn("kube-proxy configuration", "file", settings.ProxyConfigFile, "warning", text)
+		p.Logger.Warn("Warning in the KubeProxyConfiguration", "file", settings.ProxyConfigFile, "warning", text)
 	}
 	if settings.NoProxy {
 		warn("--no-service-proxy leaves it without effect")
@@ -66,7 +66,7 @@ func (w *networking) configureProxy(ctx context.Context, rules ruler, options *p
 		options.PodCIDRs = ranges
 	}
 	if err := conntrack.Apply(ctx, c.Tracking(conntrack.Processors())); err != nil {
-		rules.log.Error("connections are followed by the kernel's own settings, not by those of the kube-proxy configuration", "error", err)
+		rules.log.Error("Could not apply the conntrack settings of the KubeProxyConfiguration, keeping the kernel's", "error", err)
 	}
 	pages := proxy.Pages{
 		Mode: func() string {
@@ -124,7 +124,9 @@ func (w *networking) serve(ctx context.Context, p page) error {
 				return err
 			}
 			return answer(ctx, l)
-		}, func(err error) { w.log.Error("a page is not served", "error", err, "again", networkRetry) })
+		}, func(err error) {
+			w.log.Error("Could not serve a page of the service proxy, retrying", "error", err, "again", networkRetry)
+		})
 	})
 	return nil
 }

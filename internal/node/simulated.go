@@ -6,6 +6,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"time"
@@ -25,7 +26,7 @@ func (p *Plan) checkSimulated() error {
 	case p.Mode != Simulated:
 		return fmt.Errorf("--simulated-nodes: the node is %s, not simulated", p.Mode)
 	case p.Count > 1:
-		return errors.New("--simulated-nodes says how many nodes there are, and --nodes does so too")
+		return errors.New("--simulated-nodes and --nodes exclude each other")
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -69,6 +70,11 @@ func phases(own, all v1alpha1.PodPhases) (out simulated.Phases) {
 		out.Ready = *d
 	}
 	out.Completes = first(own.Completes, all.Completes)
+	out.Usage = maps.Clone(all.Usage)
+	if out.Usage == nil {
+		out.Usage = own.Usage
+	}
+	maps.Copy(out.Usage, own.Usage)
 	return out
 }
 

@@ -3,9 +3,9 @@
 
 // Package podrefs finds the objects that a pod refers to by name in its namespace: Secrets, ConfigMaps, PersistentVolumeClaims,
 // ResourceClaims and its ServiceAccount. The node authorizer, admission plug-ins and controllers decide by it which pods use an
-// object, so a place that it misses is a hole: its tests compare the tables below with the fields of the API's types.
+// object, so a reference that it misses is a hole: its tests compare the tables below with the fields of the API's types.
 //
-// [Visit] is pure and keeps no reference to the pod. Any number of goroutines may call it at once.
+// [Visit] is pure, keeps no reference to the pod, and is safe for concurrent use.
 package podrefs
 
 import corev1 "k8s.io/api/core/v1"
@@ -37,8 +37,8 @@ func KindFor(resource string) (Kind, bool) {
 	return 0, false
 }
 
-// place is a field that names an object: path is its Go path from T, name reads it.
-type place[T any] struct {
+// reference is a field that names an object: path is its Go path from T, name reads it.
+type reference[T any] struct {
 	path string
 	kind Kind
 	name func(*T) string
@@ -46,7 +46,7 @@ type place[T any] struct {
 
 // envFrom, envVar, volume and projection are the fields by which a container or a volume names an object.
 var (
-	envFrom = []place[corev1.EnvFromSource]{
+	envFrom = []reference[corev1.EnvFromSource]{
 		{"SecretRef.Name", Secret, func(e *corev1.EnvFromSource) string {
 			if e.SecretRef == nil {
 				return ""
@@ -60,7 +60,7 @@ var (
 			return e.ConfigMapRef.Name
 		}},
 	}
-	envVar = []place[corev1.EnvVarSource]{
+	envVar = []reference[corev1.EnvVarSource]{
 		{"SecretKeyRef.Name", Secret, func(e *corev1.EnvVarSource) string {
 			if e.SecretKeyRef == nil {
 				return ""
@@ -74,7 +74,7 @@ var (
 			return e.ConfigMapKeyRef.Name
 		}},
 	}
-	volume = []place[corev1.VolumeSource]{
+	volume = []reference[corev1.VolumeSource]{
 		{"PersistentVolumeClaim.ClaimName", PersistentVolumeClaim, func(v *corev1.VolumeSource) string {
 			if v.PersistentVolumeClaim == nil {
 				return ""
@@ -148,7 +148,7 @@ var (
 			return local(v.CSI.NodePublishSecretRef)
 		}},
 	}
-	projection = []place[corev1.VolumeProjection]{
+	projection = []reference[corev1.VolumeProjection]{
 		{"Secret.Name", Secret, func(p *corev1.VolumeProjection) string {
 			if p.Secret == nil {
 				return ""
@@ -171,11 +171,11 @@ func local(r *corev1.LocalObjectReference) string {
 	return r.Name
 }
 
-// visitPlaces calls visit for each field of an object that names one.
-func visitPlaces[T any](places []place[T], object *T, visit func(Kind, string)) {
-	for i := range places {
-		if name := places[i].name(object); name != "" {
-			visit(places[i].kind, name)
+// visitReferences calls visit for each field of an object that names one.
+func visitReferences[T any](references []reference[T], object *T, visit func(Kind, string)) {
+	for i := range references {
+		if name := references[i].name(object); name != "" {
+			visit(references[i].kind, name)
 		}
 	}
 }
@@ -215,17 +215,17 @@ func Visit(pod *corev1.Pod, visit func(kind Kind, name string)) {
 
 func visitEnvironment(from []corev1.EnvFromSource, env []corev1.EnvVar, visit func(Kind, string)) {
 	for i := range from {
-		visitPlaces(envFrom, &from[i], visit)
+		visitReferences(envFrom, &from[i], visit)
 	}
 	for i := range env {
 		if env[i].ValueFrom != nil {
-			visitPlaces(envVar, env[i].ValueFrom, visit)
+			visitReferences(envVar, env[i].ValueFrom, visit)
 		}
 	}
 }
 
 func visitVolume(pod *corev1.Pod, v *corev1.Volume, visit func(Kind, string)) {
-	visitPlaces(volume, &v.VolumeSource, visit)
+	visitReferences(volume, &v.VolumeSource, visit)
 	if v.Ephemeral != nil && v.PersistentVolumeClaim == nil {
 		visit(PersistentVolumeClaim, pod.Name+"-"+v.Name) // the name that the ephemeral volume controller gives the claim
 	}
@@ -233,7 +233,7 @@ func visitVolume(pod *corev1.Pod, v *corev1.Volume, visit func(Kind, string)) {
 		return
 	}
 	for i := range v.Projected.Sources {
-		visitPlaces(projection, &v.Projected.Sources[i], visit)
+		visitReferences(projection, &v.Projected.Sources[i], visit)
 	}
 }
 

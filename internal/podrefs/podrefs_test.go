@@ -64,8 +64,8 @@ func tables() map[string]Kind {
 	return out
 }
 
-func paths[T any](into map[string]Kind, prefix string, places []place[T]) {
-	for _, p := range places {
+func paths[T any](into map[string]Kind, prefix string, references []reference[T]) {
+	for _, p := range references {
 		into[prefix+p.path] = p.kind
 	}
 }
@@ -254,7 +254,8 @@ func TestRefersTo(t *testing.T) {
 		{pod, "secrets", "pull", true}, {pod, "secrets", "map", false}, {pod, "configmaps", "map", true}, {pod, "configmaps", "pull", false},
 		{pod, "configmaps", "kube-root-ca.crt", true}, {pod, "secrets", "kube-root-ca.crt", false}, {pod, "persistentvolumeclaims", "x", false},
 		{pod, "serviceaccounts", "sa", true}, {pod, "serviceaccounts", "default", false},
-		{&corev1.Pod{}, "serviceaccounts", "default", true}, {&corev1.Pod{}, "serviceaccounts", "x", false}, {&corev1.Pod{}, "secrets", "default", false},
+		{&corev1.Pod{}, "serviceaccounts", "default", true}, {&corev1.Pod{}, "serviceaccounts", "x", false},
+		{&corev1.Pod{}, "secrets", "default", false},
 	} {
 		kind, ok := KindFor(c.resource)
 		if !ok || RefersTo(c.pod, kind, c.name) != c.want {

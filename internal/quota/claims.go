@@ -119,9 +119,9 @@ func whole(q resource.Quantity) resource.Quantity {
 	return q
 }
 
-// VolumeClaimReleases says whether an update of a claim may have given back what only the controller counts down.
-func VolumeClaimReleases(before, now *corev1.PersistentVolumeClaim) bool {
+// VolumeClaimReleases reports whether an update of a claim may have released usage that only the controller recalculates.
+func VolumeClaimReleases(before, updated *corev1.PersistentVolumeClaim) bool {
 	had, _ := storage(before)
-	has, _ := storage(now)
-	return had.Cmp(has) != 0 || !attributesClasses(before).Equal(attributesClasses(now))
+	has, _ := storage(updated)
+	return had.Cmp(has) != 0 || !attributesClasses(before).Equal(attributesClasses(updated))
 }

@@ -62,7 +62,7 @@ func (e countEvaluator) Usage(context.Context, runtime.Object) (corev1.ResourceL
 	return used, nil
 }
 
-// Counts says whether all that an evaluator knows of objects is their number, so that nobody need look at them.
+// Counts reports whether an evaluator only counts objects, so that their contents need not be read.
 func Counts(e Evaluator) bool {
 	_, ok := e.(countEvaluator)
 	return ok

@@ -71,7 +71,7 @@ func (deviceClaimEvaluator) InScope(corev1.ScopedResourceSelectorRequirement, ru
 	return false, nil
 }
 
-// Usage is what a claim may take at worst: of alternatives the most of each class, of "all" as many as can be allocated.
+// Usage is the maximum that a claim may use: of alternatives the most of each class, of "all" as many as can be allocated.
 func (e deviceClaimEvaluator) Usage(ctx context.Context, obj runtime.Object) (corev1.ResourceList, error) {
 	claim, ok := obj.(*resourcev1.ResourceClaim)
 	if !ok {
@@ -116,7 +116,8 @@ func devices(mode resourcev1.DeviceAllocationMode, count int64) int64 {
 }
 
 // extended adds what the classes come to as extended resources.
-func (e deviceClaimEvaluator) extended(ctx context.Context, claim *resourcev1.ResourceClaim, classes map[string]int64, used corev1.ResourceList) error {
+func (e deviceClaimEvaluator) extended(ctx context.Context, claim *resourcev1.ResourceClaim, classes map[string]int64,
+	used corev1.ResourceList) error {
 	known, err := e.cluster.DeviceClasses(ctx)
 	if err != nil {
 		return fmt.Errorf("list device classes: %w", err)

@@ -28,7 +28,8 @@ var podStaticNames = []corev1.ResourceName{
 
 // mustSay are the names that, once limited, every container has to speak of. That is so for these alone.
 var mustSay = []corev1.ResourceName{
-	corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory,
+	corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU,
+	corev1.ResourceLimitsMemory,
 }
 
 const requests = corev1.DefaultResourceRequestsPrefix
@@ -246,7 +247,8 @@ func active(pod *corev1.Pod, now time.Time) bool {
 	return !leaving || !now.After(over)
 }
 
-// Overdue is when a pod that is being deleted is charged no longer, whether or not it has ended; false: it is not being deleted.
+// Overdue is the time from which a pod that is being deleted is no longer charged, whether or not it has terminated; false:
+// it is not being deleted.
 func Overdue(pod *corev1.Pod) (time.Time, bool) {
 	if pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil {
 		return time.Time{}, false
@@ -254,11 +256,11 @@ func Overdue(pod *corev1.Pod) (time.Time, bool) {
 	return pod.DeletionTimestamp.Add(time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second), true
 }
 
-// PodReleases says whether an update of a pod may have given back what only the controller counts down.
-func PodReleases(before, now *corev1.Pod, at time.Time) bool {
-	return terminating(before) != terminating(now) || active(before, at) && !active(now, at) ||
-		resized(before.Status.ContainerStatuses, now.Status.ContainerStatuses) ||
-		resized(before.Status.InitContainerStatuses, now.Status.InitContainerStatuses)
+// PodReleases reports whether an update of a pod may have released usage that only the controller recalculates.
+func PodReleases(before, updated *corev1.Pod, at time.Time) bool {
+	return terminating(before) != terminating(updated) || active(before, at) && !active(updated, at) ||
+		resized(before.Status.ContainerStatuses, updated.Status.ContainerStatuses) ||
+		resized(before.Status.InitContainerStatuses, updated.Status.InitContainerStatuses)
 }
 
 func resized(before, now []corev1.ContainerStatus) bool {

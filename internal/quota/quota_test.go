@@ -97,14 +97,17 @@ func TestUsage(t *testing.T) {
 			`{spec: {containers: [{name: a, resources: {requests: {example.com/gpu: 2, hugepages-2Mi: 4Mi}, limits: {example.com/gpu: 2}}}]}}`,
 			"count/pods=1 hugepages-2Mi=4Mi pods=1 requests.example.com/gpu=2 requests.hugepages-2Mi=4Mi",
 		},
-		{"a pod that has ended", "pods", `{spec: {containers: [{name: a, resources: {requests: {cpu: 1}}}]}, status: {phase: Failed}}`, "count/pods=1"},
+		{"a pod that has ended", "pods", `{spec: {containers: [{name: a, resources: {requests: {cpu: 1}}}]}, status: {phase: Failed}}`,
+			"count/pods=1"},
 		{
 			"a pod whose grace is over, but not twice", "pods",
-			`{metadata: {deletionTimestamp: "2026-01-01T11:59:45Z", deletionGracePeriodSeconds: 30}, spec: {containers: [{name: a}]}}`, "count/pods=1 pods=1",
+			`{metadata: {deletionTimestamp: "2026-01-01T11:59:45Z", deletionGracePeriodSeconds: 30}, spec: {containers: [{name: a}]}}`,
+			"count/pods=1 pods=1",
 		},
 		{
 			"a pod whose grace is over twice", "pods",
-			`{metadata: {deletionTimestamp: "2026-01-01T11:59:29Z", deletionGracePeriodSeconds: 30}, spec: {containers: [{name: a}]}}`, "count/pods=1",
+			`{metadata: {deletionTimestamp: "2026-01-01T11:59:29Z", deletionGracePeriodSeconds: 30}, spec: {containers: [{name: a}]}}`,
+			"count/pods=1",
 		},
 		{
 			"a pod is charged what it was given while it is resized", "pods",
@@ -112,8 +115,10 @@ func TestUsage(t *testing.T) {
 			"count/pods=1 cpu=2 pods=1 requests.cpu=2",
 		},
 		{"a service", "services", `{spec: {ports: [{port: 1}]}}`, "count/services=1 services.loadbalancers=0 services.nodeports=0 services=1"},
-		{"node ports", "services", `{spec: {type: NodePort, ports: [{port: 1}, {port: 2}]}}`, "count/services=1 services.loadbalancers=0 services.nodeports=2 services=1"},
-		{"a load balancer", "services", `{spec: {type: LoadBalancer, ports: [{port: 1}]}}`, "count/services=1 services.loadbalancers=1 services.nodeports=1 services=1"},
+		{"node ports", "services", `{spec: {type: NodePort, ports: [{port: 1}, {port: 2}]}}`,
+			"count/services=1 services.loadbalancers=0 services.nodeports=2 services=1"},
+		{"a load balancer", "services", `{spec: {type: LoadBalancer, ports: [{port: 1}]}}`,
+			"count/services=1 services.loadbalancers=1 services.nodeports=1 services=1"},
 		{
 			"a load balancer with the node ports that it asks for", "services",
 			`{spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 1}, {port: 2, nodePort: 30000}]}}`,
@@ -198,7 +203,8 @@ func TestClaimOfPod(t *testing.T) {
 		{"a later one", func(a *around, _ *corev1.Pod) { a.claims = append(a.claims, claim("c")) }, 1},
 	} {
 		p := pod.DeepCopy()
-		a := &around{pod: p, classes: []*resourcev1.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: &gpu}}}}
+		a := &around{pod: p, classes: []*resourcev1.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
+			Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: &gpu}}}}
 		a.claims = []*resourcev1.ResourceClaim{claim("b")}
 		c.change(a, p)
 		used, err := quota.For(schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}, a).Usage(t.Context(), claim("b"))
@@ -235,8 +241,10 @@ func TestScopes(t *testing.T) {
 		{"{scopeName: PriorityClass, operator: NotIn, values: [gold]}", plain, true},
 		{"{scopeName: PriorityClass, operator: In, values: [iron, gold]}", `{spec: {priorityClassName: gold, containers: []}}`, true},
 		{"{scopeName: PriorityClass, operator: NotIn, values: [gold]}", `{spec: {priorityClassName: gold, containers: []}}`, false},
-		{"{scopeName: CrossNamespacePodAffinity, operator: Exists}", `{spec: {containers: [], affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: z}]}}}}`, false},
-		{"{scopeName: CrossNamespacePodAffinity, operator: Exists}", `{spec: {containers: [], affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: z, namespaceSelector: {}}}]}}}}`, true},
+		{"{scopeName: CrossNamespacePodAffinity, operator: Exists}",
+			`{spec: {containers: [], affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: z}]}}}}`, false},
+		{"{scopeName: CrossNamespacePodAffinity, operator: Exists}",
+			`{spec: {containers: [], affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: z, namespaceSelector: {}}}]}}}}`, true},
 		{"{scopeName: VolumeAttributesClass, operator: Exists}", plain, false},
 	} {
 		scope := decode[corev1.ScopedResourceSelectorRequirement](t, c.scope)
@@ -252,8 +260,10 @@ func TestScopes(t *testing.T) {
 		{"{scopeName: VolumeAttributesClass, operator: Exists}", `{}`, false},
 		{"{scopeName: VolumeAttributesClass, operator: NotIn, values: [hot]}", `{}`, true},
 		{"{scopeName: VolumeAttributesClass, operator: In, values: [hot]}", `{spec: {volumeAttributesClassName: hot}}`, true},
-		{"{scopeName: VolumeAttributesClass, operator: In, values: [hot]}", `{spec: {volumeAttributesClassName: cold}, status: {currentVolumeAttributesClassName: hot}}`, true},
-		{"{scopeName: VolumeAttributesClass, operator: In, values: [hot]}", `{spec: {volumeAttributesClassName: cold}, status: {modifyVolumeStatus: {targetVolumeAttributesClassName: hot, status: Pending}}}`, true},
+		{"{scopeName: VolumeAttributesClass, operator: In, values: [hot]}",
+			`{spec: {volumeAttributesClassName: cold}, status: {currentVolumeAttributesClassName: hot}}`, true},
+		{"{scopeName: VolumeAttributesClass, operator: In, values: [hot]}",
+			`{spec: {volumeAttributesClassName: cold}, status: {modifyVolumeStatus: {targetVolumeAttributesClassName: hot, status: Pending}}}`, true},
 		{"{scopeName: Terminating, operator: Exists}", `{}`, false},
 	} {
 		scope := decode[corev1.ScopedResourceSelectorRequirement](t, c.scope)
@@ -262,7 +272,8 @@ func TestScopes(t *testing.T) {
 			t.Errorf("claim %s in %s: %v, %v, want %v", c.object, c.scope, got, err, c.want)
 		}
 	}
-	if _, err := pods.InScope(corev1.ScopedResourceSelectorRequirement{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: "Sometimes"}, &corev1.Pod{}); err == nil {
+	if _, err := pods.InScope(corev1.ScopedResourceSelectorRequirement{ScopeName: corev1.ResourceQuotaScopePriorityClass,
+		Operator: "Sometimes"}, &corev1.Pod{}); err == nil {
 		t.Error("an operator that there is not was taken")
 	}
 }
@@ -270,13 +281,19 @@ func TestScopes(t *testing.T) {
 // TestResources is which resources a quota's names speak of.
 func TestResources(t *testing.T) {
 	for name, want := range map[corev1.ResourceName]string{
-		"pods": "pods", "cpu": "pods", "limits.memory": "pods", "requests.ephemeral-storage": "pods", "hugepages-2Mi": "pods", "count/pods": "pods",
-		"requests.hugepages-1Gi": "pods", "requests.example.com/gpu": "pods resourceclaims.resource.k8s.io", "requests.deviceclass.resource.kubernetes.io/nic": "pods resourceclaims.resource.k8s.io",
+		"pods": "pods", "cpu": "pods", "limits.memory": "pods", "requests.ephemeral-storage": "pods", "hugepages-2Mi": "pods",
+		"count/pods":             "pods",
+		"requests.hugepages-1Gi": "pods", "requests.example.com/gpu": "pods resourceclaims.resource.k8s.io",
+		"requests.deviceclass.resource.kubernetes.io/nic": "pods resourceclaims.resource.k8s.io",
 		"services": "services", "services.nodeports": "services", "services.loadbalancers": "services",
-		"persistentvolumeclaims": "persistentvolumeclaims", "requests.storage": "persistentvolumeclaims", "gold.storageclass.storage.k8s.io/requests.storage": "persistentvolumeclaims",
-		"gpu.deviceclass.resource.k8s.io/devices": "resourceclaims.resource.k8s.io", "count/resourceclaims.resource.k8s.io": "resourceclaims.resource.k8s.io",
-		"configmaps": "configmaps", "count/configmaps": "configmaps", "resourcequotas": "resourcequotas", "count/deployments.apps": "deployments.apps",
-		"count/widgets.example.com": "widgets.example.com", "count/events": "", "count/events.events.k8s.io": "", "example.com/gpu": "", "storage": "",
+		"persistentvolumeclaims": "persistentvolumeclaims", "requests.storage": "persistentvolumeclaims",
+		"gold.storageclass.storage.k8s.io/requests.storage": "persistentvolumeclaims",
+		"gpu.deviceclass.resource.k8s.io/devices":           "resourceclaims.resource.k8s.io",
+		"count/resourceclaims.resource.k8s.io":              "resourceclaims.resource.k8s.io",
+		"configmaps":                                        "configmaps", "count/configmaps": "configmaps", "resourcequotas": "resourcequotas",
+		"count/deployments.apps":    "deployments.apps",
+		"count/widgets.example.com": "widgets.example.com", "count/events": "", "count/events.events.k8s.io": "", "example.com/gpu": "",
+		"storage": "",
 	} {
 		var got []string
 		for _, r := range quota.Resources([]corev1.ResourceName{name}) {

@@ -68,7 +68,8 @@ func TestDecisionsWaitForBindings(t *testing.T) {
 	go func() {
 		ended <- scheduler.Run(ctx, scheduler.Options{
 			Config: s.Config(), Name: "gated", Bindings: ahead / 4,
-			Plugins: append(profile.Registry{{Name: "Gate", New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return g, nil }}}, builtin.SchedulerPlugins()...),
+			Plugins: append(profile.Registry{{Name: "Gate",
+				New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return g, nil }}}, builtin.SchedulerPlugins()...),
 		})
 	}()
 	t.Cleanup(func() {
@@ -87,7 +88,8 @@ func TestDecisionsWaitForBindings(t *testing.T) {
 			return ""
 		}
 	}
-	if _, err := c.SchedulingV1().PriorityClasses().Create(t.Context(), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "urgent"}, Value: 1000}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.SchedulingV1().PriorityClasses().Create(t.Context(),
+		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "urgent"}, Value: 1000}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	addNode(t, c, "a", "100")

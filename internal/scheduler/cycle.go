@@ -19,11 +19,11 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
+	"github.com/mortise-dev/mortise/internal/scheduler/decisionlog"
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
-	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
 // longestNote is how much of a message an event can hold.
@@ -41,7 +41,7 @@ type attempt struct {
 	apart   bool        // the attempt is none of those that the loop is ahead by
 	cycle   uint64
 	began   time.Time
-	note    *why.Decision // of what is decided; nil: nobody keeps it
+	note    *decisionlog.Decision // the decision's record; nil: not recorded
 }
 
 // schedule decides on a pod and begins its binding; false: there is nothing to bind.
@@ -54,7 +54,8 @@ func (s *scheduler) schedule(ctx context.Context, item *queue.Item) (binds bool)
 	}
 	if pod.DeletionTimestamp != nil {
 		a := &attempt{scheduler: s, item: item, profile: p}
-		a.event(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", fmt.Sprintf("skip schedule deleting pod: %v/%v", pod.Namespace, pod.Name)) // upstream's words
+		a.event(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling",
+			fmt.Sprintf("skip schedule deleting pod: %v/%v", pod.Namespace, pod.Name)) // upstream's words
 		s.queue.Done(pod)
 		return false
 	}
@@ -68,7 +69,7 @@ func (s *scheduler) schedule(ctx context.Context, item *queue.Item) (binds bool)
 	p.Meter().Decided(took)
 	a.noted(a.began, took, decision.Node)
 	if err != nil {
-		a.fail(ctx, err, a.makeRoom(ctx, err))
+		a.fail(ctx, err, a.postFilter(ctx, err))
 		return false
 	}
 	a.node = decision.Node
@@ -93,8 +94,8 @@ func (s *scheduler) withNomination(item *queue.Item) *corev1.Pod {
 	return &pod
 }
 
-// makeRoom asks the PostFilter plug-ins what could be done for a pod that fits nowhere.
-func (a *attempt) makeRoom(ctx context.Context, err error) *fwk.NominatingInfo {
+// postFilter asks the PostFilter plug-ins what could be done for a pod that fits nowhere.
+func (a *attempt) postFilter(ctx context.Context, err error) *fwk.NominatingInfo {
 	var fit *core.FitError
 	if !errors.As(err, &fit) || !a.profile.HasPostFilter() {
 		return clearNomination()
@@ -192,9 +193,9 @@ func (a *attempt) bind(ctx context.Context) {
 	gone := queue.Event{ClusterEvent: fwk.ClusterEvent{Resource: fwk.AssignedPod, ActionType: fwk.Delete}, Old: a.assumed}
 	var fit *core.FitError
 	if late := (refusal{}); errors.As(err, &fit) || errors.As(err, &late) {
-		a.queue.HappenedBut(ctx, gone, a.assumed)
+		a.queue.MoveOnEventExcept(ctx, gone, a.assumed)
 	} else {
-		a.queue.Happened(ctx, gone)
+		a.queue.MoveOnEvent(ctx, gone)
 	}
 	a.fail(ctx, err, clearNomination())
 }
@@ -203,7 +204,7 @@ func (a *attempt) bind(ctx context.Context) {
 func (a *attempt) part() {
 	if !a.apart {
 		a.apart = true
-		a.goOn()
+		a.attemptDone()
 	}
 }
 
@@ -237,7 +238,7 @@ func (a *attempt) tryToBind(ctx context.Context) error {
 	return st.AsError()
 }
 
-// preBind lets the PreBind plug-ins work. Whoever preempts the pod meanwhile calls them off.
+// preBind runs the PreBind plug-ins. Preempting the pod meanwhile cancels them.
 func (a *attempt) preBind(ctx context.Context, flight *fwk.Status) *fwk.Status {
 	if !flight.IsSuccess() {
 		return nil // there is nothing to do
@@ -316,7 +317,7 @@ func (a *attempt) fail(ctx context.Context, err error, nominate *fwk.NominatingI
 	} else {
 		if a.queue.AnyNominated() || nominate.Mode() == fwk.ModeOverride && nominate.NominatedNodeName != "" {
 			info, _ := nodeinfo.NewPodInfo(pod)
-			a.queue.AddNominatedPod(klog.Logger{}, info, a.remaining(nominate)) // before anybody tries the pod again
+			a.queue.AddNominatedPod(klog.Logger{}, info, a.remaining(nominate)) // before the pod is tried again
 		}
 		a.queue.Failed(ctx, a.item, pod) // the item is the queue's from here on
 	}

@@ -78,7 +78,8 @@ func byTemplate(s *corev1.PodSpec) {
 
 func addClaim(t *testing.T, c kubernetes.Interface, name string) *resourcev1.ResourceClaim {
 	t.Helper()
-	claim, err := c.ResourceV1().ResourceClaims("default").Create(t.Context(), &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: one()}, metav1.CreateOptions{})
+	claim, err := c.ResourceV1().ResourceClaims("default").Create(t.Context(),
+		&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: one()}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,9 +279,10 @@ func TestAPodGoesWhileItsDeviceGetsReady(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			claim.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: "d.example.com", Pool: "a", Device: "dev-0", Conditions: []metav1.Condition{{
-				Type: "example.com/ready", Status: metav1.ConditionTrue, Reason: "Attached", LastTransitionTime: metav1.Now(),
-			}}}}
+			claim.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: "d.example.com", Pool: "a", Device: "dev-0",
+				Conditions: []metav1.Condition{{
+					Type: "example.com/ready", Status: metav1.ConditionTrue, Reason: "Attached", LastTransitionTime: metav1.Now(),
+				}}}}
 			_, err = c.ResourceV1().ResourceClaims("default").UpdateStatus(t.Context(), claim, metav1.UpdateOptions{})
 			return err
 		}); err != nil {
@@ -320,14 +322,16 @@ func TestExtendedResourcesAreDevices(t *testing.T) {
 		t.Fatalf("the status names no claim: %+v", pod.Status)
 	}
 	got := pod.Status.ExtendedResourceClaimStatus
-	if m := got.RequestMappings; len(m) != 1 || m[0] != (corev1.ContainerExtendedResourceRequest{ContainerName: "c", ResourceName: "example.com/gpu", RequestName: "container-0-request-0"}) {
+	if m := got.RequestMappings; len(m) != 1 || m[0] != (corev1.ContainerExtendedResourceRequest{ContainerName: "c",
+		ResourceName: "example.com/gpu", RequestName: "container-0-request-0"}) {
 		t.Errorf("the mappings are %+v", m)
 	}
 	claim, err := c.ResourceV1().ResourceClaims("default").Get(t.Context(), got.ResourceClaimName, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(claim.Status.Allocation.Devices.Results); n != 2 || len(claim.Status.ReservedFor) != 1 || claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] != "true" {
+	if n := len(claim.Status.Allocation.Devices.Results); n != 2 || len(claim.Status.ReservedFor) != 1 ||
+		claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] != "true" {
 		t.Errorf("the claim has %d devices: %+v", n, claim)
 	}
 	measured(t, c, map[string]string{
@@ -348,7 +352,8 @@ profiles:
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := embedtest.Start(t, &embed.Server{Node: embed.NodeNone, APIServer: options.APIServer{Scheduler: options.Scheduler{ConfigFile: file}}}).Client()
+	c := embedtest.Start(t, &embed.Server{Node: embed.NodeNone,
+		APIServer: options.APIServer{Scheduler: options.Scheduler{ConfigFile: file}}}).Client()
 	offer(t, c)
 	for _, n := range []string{"a", "b", "c"} {
 		addNode(t, c, n, "4")

@@ -89,7 +89,8 @@ func (s *slowEvents) letThrough() (stop func()) {
 	return func() { close(end); <-ended }
 }
 
-// TestEventsGiveWayToBindings: while a pod is on its way to be bound events are written one at a time, and they are; when none is, several at once.
+// TestEventsGiveWayToBindings: while a pod is on its way to be bound events are written one at a time, and they are; when none is, several
+// at once.
 func TestEventsGiveWayToBindings(t *testing.T) {
 	s, c := cluster(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -100,7 +101,8 @@ func TestEventsGiveWayToBindings(t *testing.T) {
 	go func() {
 		ended <- scheduler.Run(ctx, scheduler.Options{
 			Config: config, Name: "held",
-			Plugins: append(profile.Registry{{Name: "Holder", New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return h, nil }}}, builtin.SchedulerPlugins()...),
+			Plugins: append(profile.Registry{{Name: "Holder",
+				New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return h, nil }}}, builtin.SchedulerPlugins()...),
 		})
 	}()
 	t.Cleanup(func() {

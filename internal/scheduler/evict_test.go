@@ -20,8 +20,8 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/scheduler"
+	"github.com/mortise-dev/mortise/internal/scheduler/decisionlog"
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
-	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
 // between is a way to the server that stands between a scheduler and the pods that it deletes.
@@ -41,19 +41,20 @@ func (b between) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // runBetween runs a scheduler of the name patient whose deletions go through f, and returns what it decides and measures.
-func runBetween(t *testing.T, s *embed.Server, f func(*http.Request) (*http.Response, error)) (*why.Keeper, *prometheus.Registry) {
+func runBetween(t *testing.T, s *embed.Server, f func(*http.Request) (*http.Response, error)) (*decisionlog.Log, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	m, err := metrics.New(registry)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, decisions := rest.CopyConfig(s.Config()), why.New(why.Options{})
+	config, decisions := rest.CopyConfig(s.Config()), decisionlog.New(decisionlog.Options{})
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return between{rt, f} })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- scheduler.Run(ctx, scheduler.Options{Config: config, Name: "patient", Why: decisions, Metrics: m, Plugins: builtin.SchedulerPlugins()})
+		ended <- scheduler.Run(ctx, scheduler.Options{Config: config, Name: "patient", Decisions: decisions, Metrics: m,
+			Plugins: builtin.SchedulerPlugins()})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -110,7 +111,8 @@ func TestVictimsAreEndedBesides(t *testing.T) {
 	makePod(t, c, "after", "1", "", byPatient)
 	awaitPod(t, c, "after", refusedFor("0/2 nodes are available")) // so the scheduler has heard of it
 	got := decisions.Scheduling("default", "important")
-	if len(got.Decisions) != 1 || got.Place == nil || got.Place.Where != trace.PlaceGated || strings.Join(got.Place.Plugins, " ") != "DefaultPreemption" {
+	if len(got.Decisions) != 1 || got.Place == nil || got.Place.Where != trace.PlaceGated ||
+		strings.Join(got.Place.Plugins, " ") != "DefaultPreemption" {
 		t.Errorf("%d decisions while a deletion is on its way, place %+v", len(got.Decisions), got.Place)
 	}
 

@@ -13,22 +13,22 @@ import (
 
 	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
+	"github.com/mortise-dev/mortise/internal/scheduler/decisionlog"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
-	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
-// noted begins the note of what is decided about the pod. Nothing is noted where nobody keeps it.
+// noted begins the record of a decision about the pod. Without a log it does nothing.
 func (a *attempt) noted(began time.Time, took time.Duration, node string) {
-	if a.options.Why == nil {
+	if a.options.Decisions == nil {
 		return
 	}
-	a.note = &why.Decision{
+	a.note = &decisionlog.Decision{
 		Namespace: a.item.Pod.Namespace, Name: a.item.Pod.Name, UID: a.item.Pod.UID,
 		Time: began, Took: took, Cycle: a.cycle, Attempt: a.item.GetAttempts(), Profile: a.profile.Name(),
 		Account: a.core.Account(), Outcome: trace.OutcomeBinding, Node: node,
 	}
-	if node != "" { // of the others it is told how they fail
-		a.options.Why.Add(a.note)
+	if node != "" { // for the others it is recorded how they fail
+		a.options.Decisions.Add(a.note)
 	}
 }
 
@@ -43,14 +43,14 @@ func (a *attempt) failed(reason error, message string, nominate *fwk.NominatingI
 	if errors.As(reason, &fit) || errors.As(reason, &late) || errors.Is(reason, core.ErrNoNodes) {
 		outcome = trace.OutcomeUnschedulable
 	}
-	tell := func(d *why.Decision) {
+	tell := func(d *decisionlog.Decision) {
 		d.Outcome, d.Message = outcome, message
 		if nominate.Mode() == fwk.ModeOverride {
 			d.Nominated = nominate.NominatedNodeName
 		}
 		if v, err := a.state.Read(profile.VictimsKey); err == nil {
 			if victims, ok := v.(profile.Victims); ok {
-				d.More = max(len(victims)-why.MostVictims, 0)
+				d.More = max(len(victims)-decisionlog.MostVictims, 0)
 				for _, p := range victims[:len(victims)-d.More] {
 					d.Victims = append(d.Victims, trace.Victim{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)})
 				}
@@ -59,15 +59,15 @@ func (a *attempt) failed(reason error, message string, nominate *fwk.NominatingI
 	}
 	if a.note.Node == "" {
 		tell(a.note)
-		a.options.Why.Add(a.note)
+		a.options.Decisions.Add(a.note)
 		return
 	}
-	a.options.Why.Change(a.note, tell)
+	a.options.Decisions.Change(a.note, tell)
 }
 
 // bound notes that the pod came to its node.
 func (a *attempt) bound() {
-	a.options.Why.Change(a.note, func(d *why.Decision) { d.Outcome = trace.OutcomeBound })
+	a.options.Decisions.Change(a.note, func(d *decisionlog.Decision) { d.Outcome = trace.OutcomeBound })
 }
 
 // Place says where a pod is now. It is why's Live.
@@ -76,8 +76,9 @@ func (s *scheduler) Place(namespace, name string) (types.UID, *trace.Place) {
 	if err != nil {
 		return "", nil
 	}
-	q := s.queue.Place(pod.UID)
-	p := &trace.Place{Where: q.Where, Since: why.Time(q.Since), Until: why.Time(q.Until), Plugins: q.Plugins, Attempts: q.Attempts, Nominated: q.Nominated, Node: pod.Spec.NodeName}
+	q := s.queue.Position(pod.UID)
+	p := &trace.Place{Where: q.Where, Since: decisionlog.Time(q.Since), Until: decisionlog.Time(q.Until), Plugins: q.Plugins,
+		Attempts: q.Attempts, Nominated: q.Nominated, Node: pod.Spec.NodeName}
 	switch owner := s.profiles[pod.Spec.SchedulerName]; {
 	case pod.Spec.NodeName != "":
 		p.Where = trace.PlaceBound

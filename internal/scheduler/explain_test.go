@@ -63,7 +63,8 @@ func TestDecisionsAreExplained(t *testing.T) {
 
 	got := explained(t, c, "p")
 	d := got.Decisions[0]
-	if got.UID != string(pod.UID) || d.Node != pod.Spec.NodeName || d.Nodes != 2 || d.Feasible != 2 || d.Attempt != 1 || d.Profile != "default-scheduler" || len(d.Filtered) != 0 {
+	if got.UID != string(pod.UID) || d.Node != pod.Spec.NodeName || d.Nodes != 2 || d.Feasible != 2 || d.Attempt != 1 ||
+		d.Profile != "default-scheduler" || len(d.Filtered) != 0 {
 		t.Errorf("pod is on %s, told: %+v", pod.Spec.NodeName, got)
 	}
 	if len(d.Scores) != 2 || d.Scores[0].Node != d.Node || d.Scores[0].Total < d.Scores[1].Total || len(d.Scores[0].Plugins) == 0 {
@@ -81,7 +82,8 @@ func TestDecisionsAreExplained(t *testing.T) {
 	if len(d.Filtered) != 1 || d.Filtered[0].Plugin != "NodeAffinity" || d.Filtered[0].Count != 2 || len(d.Filtered[0].Nodes) != 2 {
 		t.Errorf("left out: %+v", d.Filtered)
 	}
-	if got.Place == nil || got.Place.Where != trace.PlaceUnschedulable || strings.Join(got.Place.Plugins, " ") != "NodeAffinity" || got.Place.Until == "" {
+	if got.Place == nil || got.Place.Where != trace.PlaceUnschedulable || strings.Join(got.Place.Plugins, " ") != "NodeAffinity" ||
+		got.Place.Until == "" {
 		t.Errorf("place is %+v", got.Place)
 	}
 
@@ -89,11 +91,12 @@ func TestDecisionsAreExplained(t *testing.T) {
 	awaitPod(t, c, "gated", func(p *corev1.Pod) bool { return condition(p).Reason == corev1.PodReasonSchedulingGated })
 	addPod(t, c, "after", "100m", nil)
 	awaitPod(t, c, "after", func(p *corev1.Pod) bool { return p.Spec.NodeName != "" }) // so the scheduler has heard of the one before
-	if got = explained(t, c, "gated"); got.Place == nil || got.Place.Where != trace.PlaceGated || strings.Join(got.Place.Plugins, " ") != "SchedulingGates" {
+	if got = explained(t, c, "gated"); got.Place == nil || got.Place.Where != trace.PlaceGated ||
+		strings.Join(got.Place.Plugins, " ") != "SchedulingGates" {
 		t.Errorf("place of a gated pod is %+v", got.Place)
 	}
 	addPod(t, c, "foreign", "1", func(s *corev1.PodSpec) { s.SchedulerName = "somebody-else" })
-	if _, err := ask(t, c, "foreign"); err == nil || !strings.Contains(err.Error(), "its scheduler is to be somebody-else") {
+	if _, err := ask(t, c, "foreign"); err == nil || !strings.Contains(err.Error(), "the pod names the scheduler somebody-else") {
 		t.Errorf("of another scheduler's pod: %v", err)
 	}
 	if _, err := ask(t, c, "nosuch"); err == nil || !strings.Contains(err.Error(), `pods \"nosuch\" not found`) {
@@ -113,7 +116,8 @@ func TestPreemptionIsExplained(t *testing.T) {
 	awaitPod(t, c, "important", func(p *corev1.Pod) bool { return p.Status.NominatedNodeName == "a" })
 	got := explained(t, c, "important")
 	first := got.Decisions[len(got.Decisions)-1]
-	if len(first.Victims) != 1 || first.Victims[0].UID != string(victim.UID) || first.Nominated != "a" || first.Outcome != trace.OutcomeUnschedulable {
+	if len(first.Victims) != 1 || first.Victims[0].UID != string(victim.UID) || first.Nominated != "a" ||
+		first.Outcome != trace.OutcomeUnschedulable {
 		t.Errorf("told of the preemption: %+v", first)
 	}
 	if got.Place == nil || got.Place.Nominated != "a" {
@@ -159,7 +163,7 @@ func TestWhoMayAskForDecisions(t *testing.T) {
 	}
 	for query, want := range map[string]string{
 		"scheduling=perhaps":                                      "neither true nor false",
-		"scheduling=true&namespace=default":                       "its namespace and name are wanted",
+		"scheduling=true&namespace=default":                       "need the namespace and name of a pod",
 		"scheduling=true&namespace=a&name=b&resource=deployments": "pods alone are scheduled",
 		"scheduling=true&namespace=a&name=b&field=spec":           "about a pod, not about a write or a field",
 	} {

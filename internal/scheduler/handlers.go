@@ -28,7 +28,7 @@ func (s *scheduler) nodeHandler(ctx context.Context) toolscache.ResourceEventHan
 			if node, ok := obj.(*corev1.Node); ok {
 				defer s.handled("NodeAdd")()
 				s.cache.SetNode(node)
-				s.queue.Happened(ctx, happened(fwk.Node, fwk.Add, nil, node))
+				s.queue.MoveOnEvent(ctx, happened(fwk.Node, fwk.Add, nil, node))
 			}
 		},
 		UpdateFunc: func(oldObj, obj any) {
@@ -39,18 +39,19 @@ func (s *scheduler) nodeHandler(ctx context.Context) toolscache.ResourceEventHan
 			}
 			defer s.handled("NodeUpdate")()
 			changes := nodeChanges(old, node)
-			if len(changes) > 0 || old.Spec.Unschedulable != node.Spec.Unschedulable || !equality.Semantic.DeepEqual(old.Status.Images, node.Status.Images) {
+			if len(changes) > 0 || old.Spec.Unschedulable != node.Spec.Unschedulable ||
+				!equality.Semantic.DeepEqual(old.Status.Images, node.Status.Images) {
 				s.cache.SetNode(node) // heartbeats change nothing that anyone here reads
 			}
 			for _, c := range changes {
-				s.queue.Happened(ctx, happened(fwk.Node, c, old, node))
+				s.queue.MoveOnEvent(ctx, happened(fwk.Node, c, old, node))
 			}
 		},
 		DeleteFunc: func(obj any) {
 			if node, ok := last(obj).(*corev1.Node); ok {
 				defer s.handled("NodeDelete")()
 				s.cache.RemoveNode(node.Name)
-				s.queue.Happened(ctx, happened(fwk.Node, fwk.Delete, node, nil))
+				s.queue.MoveOnEvent(ctx, happened(fwk.Node, fwk.Delete, node, nil))
 			}
 		},
 	}
@@ -111,7 +112,7 @@ func (s *scheduler) podHandler(ctx context.Context) toolscache.ResourceEventHand
 			pod, ok2 := obj.(*corev1.Pod)
 			switch {
 			case !ok || !ok2:
-			case old.UID != pod.UID: // deleted and made again while nobody looked
+			case old.UID != pod.UID: // deleted and created again while the watch was interrupted
 				s.podDeleted(ctx, old)
 				s.podAdded(ctx, pod)
 			default:
@@ -155,9 +156,9 @@ func (s *scheduler) podAdded(ctx context.Context, pod *corev1.Pod) {
 	case ended(pod):
 	case placed(pod):
 		s.cache.SetPod(pod)
-		s.queue.Happened(ctx, happened(fwk.AssignedPod, fwk.Add, nil, pod))
+		s.queue.MoveOnEvent(ctx, happened(fwk.AssignedPod, fwk.Add, nil, pod))
 	default:
-		s.queue.Happened(ctx, happened(fwk.UnscheduledPod, fwk.Add, nil, pod))
+		s.queue.MoveOnEvent(ctx, happened(fwk.UnscheduledPod, fwk.Add, nil, pod))
 		if s.profiles[pod.Spec.SchedulerName] != nil {
 			s.queue.Add(ctx, pod)
 		}
@@ -173,14 +174,14 @@ func (s *scheduler) podUpdated(ctx context.Context, old, pod *corev1.Pod) {
 	case !was && is:
 		s.cache.SetPod(pod)
 		s.queue.Delete(pod) // bound by another, if it is there
-		s.queue.Happened(ctx, happened(fwk.AssignedPod, fwk.Add, nil, pod))
+		s.queue.MoveOnEvent(ctx, happened(fwk.AssignedPod, fwk.Add, nil, pod))
 	case is:
 		changes := podChanges(old, pod)
 		if len(changes) > 0 || old.Generation != pod.Generation || (old.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil) {
-			s.cache.SetPod(pod) // what the node reports of it concerns nobody here
+			s.cache.SetPod(pod) // the status from the node does not matter here
 		}
 		for _, c := range changes {
-			s.queue.Happened(ctx, happened(fwk.AssignedPod, c, old, pod))
+			s.queue.MoveOnEvent(ctx, happened(fwk.AssignedPod, c, old, pod))
 		}
 	case s.profiles[pod.Spec.SchedulerName] == nil:
 	case s.cache.IsAssumed(pod.UID):
@@ -190,7 +191,7 @@ func (s *scheduler) podUpdated(ctx context.Context, old, pod *corev1.Pod) {
 	default:
 		var events []queue.Event
 		for _, c := range podChanges(old, pod) {
-			s.queue.Happened(ctx, happened(fwk.UnscheduledPod, c, old, pod))
+			s.queue.MoveOnEvent(ctx, happened(fwk.UnscheduledPod, c, old, pod))
 			events = append(events, happened(fwk.TargetPod, c, old, pod))
 		}
 		s.queue.Update(ctx, old, pod, events)
@@ -202,7 +203,7 @@ func (s *scheduler) podDeleted(ctx context.Context, pod *corev1.Pod) {
 	if placed(pod) {
 		s.cache.RemovePod(pod.UID)
 		s.queue.DeleteNominatedPodIfExists(pod)
-		s.queue.Happened(ctx, happened(fwk.AssignedPod, fwk.Delete, pod, nil))
+		s.queue.MoveOnEvent(ctx, happened(fwk.AssignedPod, fwk.Delete, pod, nil))
 		return
 	}
 	p := s.profiles[pod.Spec.SchedulerName]
@@ -215,7 +216,7 @@ func (s *scheduler) podDeleted(ctx context.Context, pod *corev1.Pod) {
 	if waits := p.GetPodInPreBind(pod.UID); waits != nil {
 		waits.CancelPod("pod does not exist any more")
 	}
-	s.queue.Happened(ctx, happened(fwk.UnscheduledPod, fwk.Delete, pod, nil))
+	s.queue.MoveOnEvent(ctx, happened(fwk.UnscheduledPod, fwk.Delete, pod, nil))
 }
 
 func podChanges(old, pod *corev1.Pod) (out []fwk.ActionType) {

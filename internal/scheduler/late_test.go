@@ -59,11 +59,12 @@ func TestWhatPluginsRegisterForAndRefuseLate(t *testing.T) {
 	go func() {
 		ended <- scheduler.Run(ctx, scheduler.Options{
 			Config: s.Config(), Name: "late",
-			Plugins: append(builtin.SchedulerPlugins(), profile.Registration{Name: "Late", New: func(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-				l.handle = h
-				h.SharedInformerFactory().Core().V1().PersistentVolumeClaims().Informer()
-				return l, nil
-			}}),
+			Plugins: append(builtin.SchedulerPlugins(), profile.Registration{Name: "Late",
+				New: func(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+					l.handle = h
+					h.SharedInformerFactory().Core().V1().PersistentVolumeClaims().Informer()
+					return l, nil
+				}}),
 		})
 	}()
 	t.Cleanup(func() {

@@ -24,8 +24,8 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/scheduler"
+	"github.com/mortise-dev/mortise/internal/scheduler/decisionlog"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
-	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
 // makePod makes a pod of a class, with labels and finalizers.
@@ -137,7 +137,8 @@ func TestVictimsThatDoNotEnd(t *testing.T) {
 		t.Errorf("the pod is on %s before there is room", p.Spec.NodeName)
 	}
 
-	if _, err := c.CoreV1().Pods("default").Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := c.CoreV1().Pods("default").Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	end(t, c, "elsewhere")
@@ -169,7 +170,7 @@ func (l listening) make(_ context.Context, _ runtime.Object, h fwk.Handle) (fwk.
 // budget is taken where there is no other way.
 func TestBudgetsAreSpared(t *testing.T) {
 	s, c := cluster(t)
-	l, decisions := listening{make(chan struct{})}, why.New(why.Options{})
+	l, decisions := listening{make(chan struct{})}, decisionlog.New(decisionlog.Options{})
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("what was decided about the first: %+v", decisions.Scheduling("default", "first"))
@@ -179,7 +180,7 @@ func TestBudgetsAreSpared(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- scheduler.Run(ctx, scheduler.Options{
-			Config: s.Config(), Name: "listening", Why: decisions,
+			Config: s.Config(), Name: "listening", Decisions: decisions,
 			Plugins: append(builtin.SchedulerPlugins(), profile.Registration{Name: "Listening", New: l.make}),
 		})
 	}()
@@ -202,7 +203,8 @@ func TestBudgetsAreSpared(t *testing.T) {
 	minimum := intstr.FromInt32(1)
 	if _, err := c.PolicyV1().PodDisruptionBudgets("default").Create(t.Context(), &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "db"},
-		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &minimum, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &minimum,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func settings(c *config.Configuration, ignored []string) (out []profile.Settings
 	return out
 }
 
-// ignored are the resources that an extender sees to, and nobody else.
+// ignored are the resources that extenders manage alone.
 func ignored(extenders []configv1.Extender) (out []string) {
 	for _, e := range extenders {
 		for _, r := range e.ManagedResources {
@@ -117,7 +117,8 @@ func (s *scheduler) makeProfiles(ctx context.Context, clients profile.Clients) e
 		}
 		switch {
 		case sorter != first.QueueSort().Name():
-			return fmt.Errorf("initializing profiles: different queue sort plugins for profile %q: %q, first: %q", x.Name, sorter, first.QueueSort().Name()) // upstream's words
+			return fmt.Errorf("initializing profiles: different queue sort plugins for profile %q: %q, first: %q", x.Name, sorter,
+				first.QueueSort().Name()) // upstream's words
 		case !equality.Semantic.DeepEqual(firstArgs, x.Args[sorter]):
 			return fmt.Errorf("initializing profiles: different queue sort plugin args for profile %q", x.Name) // upstream's words
 		}

@@ -69,7 +69,8 @@ func TestTwoSchedulersAndTwoProfilesFillNodes(t *testing.T) {
 				Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
 				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
 					SchedulerName: name, TerminationGracePeriodSeconds: ptr.To[int64](0),
-					Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("8")}}}},
+					Containers: []corev1.Container{{Name: "c", Image: "i",
+						Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("8")}}}},
 				}},
 			},
 		}, metav1.CreateOptions{}); err != nil {

@@ -5,10 +5,11 @@
 // one loop takes a pod, brings its snapshot up to date, lets the core decide, assumes the decision, and binds in the
 // background while it decides on the next.
 //
-// Reading order: config (what a KubeSchedulerConfiguration says), nodeinfo (what is known of a node), profile (plug-ins by
-// extension point), extender (those that are HTTP servers), cache, devices (what claims have of them), core (the decision), queue, recorder (events, which
-// are written behind the bindings), plugins/<name>, and here
-// profiles.go (from configuration to profiles), cycle.go (a pod's way), explain.go (what is kept of it), handlers.go and watch.go (what informers tell).
+// Reading order: config (KubeSchedulerConfiguration), nodeinfo (the state of a node), profile (plug-ins by extension
+// point), extender (extenders over HTTP), cache, devices (the state of claims' devices), core (the decision), queue,
+// recorder (events, which are written after the bindings), plugins/<name>, and here profiles.go (from configuration to
+// profiles), cycle.go (the scheduling and binding cycle), explain.go (the decision log), handlers.go and watch.go
+// (informers' events).
 package scheduler
 
 import (
@@ -34,24 +35,24 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/mortise-dev/mortise/extension"
+	"github.com/mortise-dev/mortise/internal/scheduler/binder"
 	"github.com/mortise-dev/mortise/internal/scheduler/cache"
 	"github.com/mortise-dev/mortise/internal/scheduler/config"
 	"github.com/mortise-dev/mortise/internal/scheduler/core"
+	"github.com/mortise-dev/mortise/internal/scheduler/decisionlog"
 	"github.com/mortise-dev/mortise/internal/scheduler/devices"
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
-	"github.com/mortise-dev/mortise/internal/scheduler/post"
 	"github.com/mortise-dev/mortise/internal/scheduler/profile"
 	"github.com/mortise-dev/mortise/internal/scheduler/queue"
 	"github.com/mortise-dev/mortise/internal/scheduler/recorder"
-	"github.com/mortise-dev/mortise/internal/scheduler/why"
 )
 
 // Options are the scheduler's settings.
 type Options struct {
 	Config  *rest.Config     // how to reach the API server; required
 	Plugins profile.Registry // in their order; required
-	// Foreign says that some of the plug-ins are others' own. Pods and nodes are then copies, so that nothing that they do to these
-	// is seen by anybody else.
+	// Foreign is set if there are plug-ins of third parties. Pods and nodes are then copies, so that the plug-ins cannot
+	// affect others by changing them.
 	Foreign bool
 	// Name is the schedulerName of the pods that it schedules; empty: default-scheduler.
 	Name string
@@ -69,11 +70,11 @@ type Options struct {
 	Logger *slog.Logger
 	Clock  clock.WithDelayedExecution // nil: the real one
 	Core   core.Options
-	// Why keeps what is decided about each pod; nil: nobody does.
-	Why *why.Keeper
+	// Decisions records what the scheduler decides about each pod. Nil records nothing.
+	Decisions *decisionlog.Log
 	// Metrics measure; nil: nothing is measured.
 	Metrics *metrics.Metrics
-	// Bindings is how many may be under way at once; 0: 64.
+	// Bindings is the maximum number of concurrent bindings; 0: 64.
 	Bindings int
 }
 
@@ -102,15 +103,15 @@ func Run(ctx context.Context, o Options) error {
 	}
 	own := rest.CopyConfig(client)
 	own.ContentType = cmp.Or(own.ContentType, runtime.ContentTypeProtobuf) // bindings too; plug-ins that speak of custom resources choose for themselves
-	clientset, err := post.NewForConfig(own, !o.Foreign)
+	clientset, err := binder.NewForConfig(own, !o.Foreign)
 	if err != nil {
 		return fmt.Errorf("make scheduler client: %w", err)
 	}
 	return run(ctx, o, client, clientset)
 }
 
-// connect heeds what the configuration itself says of its connection. The scheduler is part of the server, so that what
-// kube-scheduler does unless told otherwise, to hold itself back, would be of no use.
+// connect applies the configuration's clientConnection. The scheduler is part of the server, so that kube-scheduler's
+// default rate limits would be of no use.
 func (o *Options) connect(client *rest.Config) {
 	w := o.Configuration.Written.ClientConnection
 	if w.QPS != 0 {
@@ -138,7 +139,7 @@ type scheduler struct {
 	profiles  map[string]*profile.Profile
 	recorder  *recorder.Recorder
 	reporters map[string]*recorder.Reporter // of the profiles, by their names
-	binding   chan struct{}                 // as many as may bind at once
+	binding   chan struct{}                 // as many as may bind concurrently
 	ahead     chan struct{}                 // as many as may be decided and not bound, but for those that wait for something
 	cycles    *workers                      // that bind
 	attempts  uint64                        // that the loop has begun
@@ -156,7 +157,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 		cache: cache.New(), snapshot: cache.NewSnapshot(), core: core.New(o.Core),
 		queue:    queue.New(queued, o.queueOptions()),
 		profiles: map[string]*profile.Profile{},
-		recorder: recorder.New(post.Events(client), recorder.Options{Clock: o.Clock, Logger: o.Logger}), reporters: map[string]*recorder.Reporter{},
+		recorder: recorder.New(binder.Events(client), recorder.Options{Clock: o.Clock, Logger: o.Logger}), reporters: map[string]*recorder.Reporter{},
 		binding: make(chan struct{}, o.Bindings), ahead: make(chan struct{}, 4*o.Bindings), cycles: newWorkers(),
 	}
 	defer s.queue.Close()
@@ -201,7 +202,7 @@ func run(ctx context.Context, o Options, connection *rest.Config, client kuberne
 	if err != nil {
 		return err
 	}
-	defer o.Why.Attach(s)()
+	defer o.Decisions.Attach(s)()
 	defer o.Metrics.Attach(measured{s.queue, s.cache})()
 	factory.StartWithContext(ctx)
 	defer func() {
@@ -232,7 +233,8 @@ func livePods(client kubernetes.Interface, resync time.Duration) toolscache.Shar
 	})
 }
 
-// withoutManagers drops what nobody here reads and is much of an object, unless it is shared with the server (see [post.NewForConfig]).
+// withoutManagers drops the managed fields, which are large and unused here, unless the object is shared with the server
+// (see [binder.NewForConfig]).
 func (o *Options) withoutManagers(obj any) (any, error) {
 	switch obj := obj.(type) {
 	case *corev1.Pod, *corev1.Node:
@@ -257,15 +259,15 @@ func (s *scheduler) loop(ctx context.Context) {
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return
 		}
-		s.recorder.GiveWay()
+		s.recorder.Throttle()
 		if !s.schedule(ctx, item) {
-			s.goOn()
+			s.attemptDone()
 		}
 	}
 }
 
-// goOn ends what the loop is ahead by with one attempt.
-func (s *scheduler) goOn() {
-	s.recorder.Proceed()
+// attemptDone ends what the loop is ahead by with one attempt.
+func (s *scheduler) attemptDone() {
+	s.recorder.Unthrottle()
 	<-s.ahead
 }

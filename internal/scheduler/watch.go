@@ -17,7 +17,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// everything is what a plug-in is told of that does not say what may help the pods that it rejects.
+// everything is the list of events for a plug-in that does not name those that may make its rejected pods schedulable.
 var everything = [...]fwk.EventResource{
 	fwk.PersistentVolume, fwk.PersistentVolumeClaim, fwk.CSINode, fwk.CSIDriver, fwk.CSIStorageCapacity, fwk.StorageClass,
 	fwk.ResourceClaim, fwk.DeviceClass,
@@ -25,7 +25,8 @@ var everything = [...]fwk.EventResource{
 
 // watchOthers tells the queue of objects other than pods and nodes that plug-ins have asked for: built-in kinds, and any
 // others as "plural.version.group". What it returns is to be shut down.
-func (s *scheduler) watchOthers(ctx context.Context, connection *rest.Config, factory informers.SharedInformerFactory) (dynamicinformer.DynamicSharedInformerFactory, error) {
+func (s *scheduler) watchOthers(ctx context.Context, connection *rest.Config,
+	factory informers.SharedInformerFactory) (dynamicinformer.DynamicSharedInformerFactory, error) {
 	wanted := map[fwk.EventResource]fwk.ActionType{}
 	for _, p := range s.profiles {
 		for _, registered := range p.Events() {
@@ -76,7 +77,8 @@ func (s *scheduler) watchOthers(ctx context.Context, connection *rest.Config, fa
 }
 
 // informerOf is a resource's informer; nil for pods and nodes, which are followed anyway, and groups of pods, which are not.
-func informerOf(resource fwk.EventResource, f informers.SharedInformerFactory, others dynamicinformer.DynamicSharedInformerFactory) (toolscache.SharedIndexInformer, error) {
+func informerOf(resource fwk.EventResource, f informers.SharedInformerFactory,
+	others dynamicinformer.DynamicSharedInformerFactory) (toolscache.SharedIndexInformer, error) {
 	switch resource {
 	case fwk.Node, fwk.Pod, fwk.AssignedPod, fwk.UnscheduledPod, fwk.TargetPod, fwk.PodGroup, fwk.CompositePodGroup:
 		return nil, nil
@@ -105,17 +107,17 @@ func informerOf(resource fwk.EventResource, f informers.SharedInformerFactory, o
 	return others.ForResource(*gvr).Informer(), nil
 }
 
-// otherHandler tells the queue of those actions that anybody has registered for.
+// otherHandler notifies the queue of the actions for which a plug-in has registered.
 func (s *scheduler) otherHandler(ctx context.Context, resource fwk.EventResource, actions fwk.ActionType) toolscache.ResourceEventHandler {
 	var h toolscache.ResourceEventHandlerFuncs
 	if actions&fwk.Add != 0 {
-		h.AddFunc = func(obj any) { s.queue.Happened(ctx, happened(resource, fwk.Add, nil, obj)) }
+		h.AddFunc = func(obj any) { s.queue.MoveOnEvent(ctx, happened(resource, fwk.Add, nil, obj)) }
 	}
 	if actions&fwk.Update != 0 {
-		h.UpdateFunc = func(old, obj any) { s.queue.Happened(ctx, happened(resource, fwk.Update, old, obj)) }
+		h.UpdateFunc = func(old, obj any) { s.queue.MoveOnEvent(ctx, happened(resource, fwk.Update, old, obj)) }
 	}
 	if actions&fwk.Delete != 0 {
-		h.DeleteFunc = func(obj any) { s.queue.Happened(ctx, happened(resource, fwk.Delete, last(obj), nil)) }
+		h.DeleteFunc = func(obj any) { s.queue.MoveOnEvent(ctx, happened(resource, fwk.Delete, last(obj), nil)) }
 	}
 	return h
 }

@@ -5,7 +5,7 @@
 // it parses them, because the parsers take hundreds of bytes for each term: a selector of a megabyte would cost a quarter of a
 // gigabyte. Requests with the same long selector share one parsed selector for as long as one of them is under way.
 //
-// All functions may be called by several goroutines at once. Parsed selectors are immutable.
+// All functions are safe for concurrent use. Parsed selectors are immutable.
 package selectors
 
 import (
@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// MaxTerms is how many terms, the values of sets included, a selector may have.
+// MaxTerms is the maximum number of terms of a selector, including the values of sets.
 const MaxTerms = 4096
 
 // minShared is the length of text from which on selectors are shared: to parse a shorter one again costs less than to find it.
@@ -107,7 +107,7 @@ func Transform(s fields.Selector, change fields.TransformFunc) (fields.Selector,
 	return changed, nil
 }
 
-// sharedLabels and sharedFields are what the holders of a shared selector hold: once nobody does, it is forgotten.
+// sharedLabels and sharedFields are what the holders of a shared selector hold: without holders it is dropped.
 type sharedLabels struct{ labels.Selector }
 
 type sharedFields struct{ fields.Selector }
@@ -136,7 +136,7 @@ func (c *shared[T]) get(text string, parse func(string) (*T, error)) (*T, error)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if first := c.byText[text].Value(); first != nil {
-		return first, nil // somebody was faster
+		return first, nil // another goroutine was faster
 	}
 	if c.byText == nil {
 		c.byText = map[string]weak.Pointer[T]{}

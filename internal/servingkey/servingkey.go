@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package servingkey is how a node whose serving certificate the cluster has not signed tells the API server which key is its own: it
-// publishes the key's digest on its Node, which the NodeRestriction admission lets no other node write. The API server takes a
-// connection to that node for the node's only if it shows that key.
+// Package servingkey identifies the serving key of a node whose certificate the cluster has not signed: the node publishes
+// the key's digest on its Node, which the NodeRestriction admission prevents other nodes from writing. The API server
+// accepts a connection to that node only if its certificate has that key.
 package servingkey
 
 import (
@@ -22,8 +22,8 @@ func Of(c *x509.Certificate) string {
 	return "sha256/" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// Published is what a node publishes that serves as config says. It is empty while it has no certificate, and when the authority of its
-// clients, which is the cluster's, has signed the one that it has: whoever calls it knows it without.
+// Published is the key that a node with this config publishes. It is empty while the node has no certificate, and when its
+// clients' CA, the cluster's, has signed the certificate: clients then verify it without.
 func Published(config *tls.Config) string {
 	leaf, more := served(config)
 	if leaf == nil {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package version says which Kubernetes Mortise speaks and which Mortise this is, in the form of the API's /version.
+// Package version has the versions of Kubernetes and of Mortise, as the API's /version serves them.
 package version
 
 import (

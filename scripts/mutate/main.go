@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mutate measures what a package's tests notice. It changes the package one fault at a time (a mutant: a condition
-// negated, a boundary moved, a returned value changed, a call dropped) and runs the tests. A mutant that makes a test fail, or
-// run out of time, is killed; one that no test notices survives, and is printed.
+// Command mutate measures which faults a package's tests detect. It changes the package one fault at a time (a mutant: a
+// negated condition, a moved boundary, a changed return value, a dropped call) and runs the tests. A mutant that makes a
+// test fail, or run out of time, is killed; one that no test detects survives, and is printed.
 //
 // All mutants of a package are compiled into one test binary, each behind a switch that an environment variable selects at
 // start ([instrument]). A first run of each test by itself records which mutants the test reaches, so that a mutant is run

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faulty decorates a store engine so that its operations fail on demand: for tests of what is built on a store.
+// Package faulty decorates a store engine so that its operations fail on demand, for tests of code that uses a store.
 //
 //	plan := func(c faulty.Call) faulty.Fault {
 //		if c.Op == faulty.Commit && c.Count == 3 {
@@ -36,14 +36,14 @@ const (
 	Compact Op = "compact"
 )
 
-// Call is what a plan is asked about.
+// Call is a call that a plan decides about.
 type Call struct {
 	Op    Op
 	Count int    // how many calls of this operation there have been, with this one
 	Key   string // key or prefix; of a commit, that of the first op
 }
 
-// Fault is what goes wrong with a call; the zero value is nothing.
+// Fault is the fault of a call; the zero value is none.
 type Fault struct {
 	// Before fails the call; the engine never sees it.
 	Before error
@@ -53,7 +53,7 @@ type Fault struct {
 	Hang <-chan struct{}
 }
 
-// Plan decides about each call. It may be called by many goroutines.
+// Plan decides about each call. It must be safe for concurrent use.
 type Plan func(Call) Fault
 
 // Engine decorates another.
@@ -172,8 +172,8 @@ func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (store.W
 	return w, nil
 }
 
-// watcher decorates another. A Next that fails after the engine answered loses its batch: the watch is then broken, and
-// goes on failing, as a connection that was cut would.
+// watcher decorates another. A Next that fails after the engine returned loses its batch: the watch is then broken, and
+// keeps failing, as a connection that was cut would.
 type watcher struct {
 	store.Watcher
 	engine *Engine

@@ -25,7 +25,8 @@ func BenchmarkOpen(b *testing.B) {
 	for w := range 100 {
 		wg.Go(func() {
 			for i := range 1000 {
-				if _, _, err := e.Commit(context.Background(), store.Op{Key: fmt.Sprintf("/registry/configmaps/w%d/k%d", w, i), Value: make([]byte, 1024)}); err != nil {
+				if _, _, err := e.Commit(context.Background(),
+					store.Op{Key: fmt.Sprintf("/registry/configmaps/w%d/k%d", w, i), Value: make([]byte, 1024)}); err != nil {
 					b.Error(err)
 				}
 			}

@@ -43,7 +43,7 @@ func (b *batch) add(revision int64, events []store.Event) {
 	b.frame = appendTransaction(b.frame, events)
 }
 
-// wake tells the committer that there is something to do.
+// wake wakes the committer.
 func (e *Engine) wake() {
 	select {
 	case e.kick <- struct{}{}:
@@ -63,7 +63,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	}
 	change, err := e.db.Stage(e.clock.Now(), ops)
 	if err != nil || len(change.Events) == 0 {
-		// The answer may tell of what is staged but not durable: it must wait for that.
+		// The answer may depend on staged changes that are not durable: it must wait for them.
 		b := e.unpublished(err, len(ops))
 		e.mu.Unlock()
 		if b != nil {
@@ -102,7 +102,7 @@ func (e *Engine) writable() error {
 func (e *Engine) unpublished(err error, ops int) *batch {
 	var conflict *store.ConflictError
 	if errors.As(err, &conflict) {
-		// Of several ops, those before the one in conflict have told something too: that their conditions hold.
+		// Of several ops, those before the one in conflict have an answer too: that their conditions hold.
 		if ops == 1 && conflict.Current != nil && conflict.Current.Revision <= e.db.Revision() {
 			return nil
 		}
@@ -169,11 +169,11 @@ func (e *Engine) expire() {
 	}
 }
 
-// commitAll is the committer: it writes what is pending until the engine is closed.
+// commitAll is the committer: it writes pending changes until the engine is closed.
 func (e *Engine) commitAll() {
 	defer close(e.committed)
 	for range e.kick {
-		// Those whom the last batch woke may be about to stage their next commit: let them come along.
+		// Writers that the last batch woke may be about to stage their next commit: let them join.
 		runtime.Gosched()
 		if !e.commitPending() {
 			return
@@ -181,7 +181,7 @@ func (e *Engine) commitAll() {
 	}
 }
 
-// commitPending writes what is pending, and says whether to go on.
+// commitPending writes pending changes, and reports whether to continue.
 func (e *Engine) commitPending() bool {
 	e.mu.Lock()
 	b := e.pending
@@ -215,7 +215,7 @@ func (e *Engine) commitPending() bool {
 	if e.armed.CompareAndSwap(false, true) {
 		e.bookmark.Set(now.Add(e.options.BookmarkEvery))
 	}
-	e.keeper.look()
+	e.checkpointer.checkpointIfDue()
 	if closed {
 		e.wake()
 	}

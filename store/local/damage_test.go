@@ -167,7 +167,8 @@ func TestCorrupt(t *testing.T) {
 	}
 	restored := diskOf(t, nil)
 	var backup bytes.Buffer
-	if _, err := local.Backup(context.Background(), "data", &backup, local.Options{Disk: diskOf(t, all), Clock: storetest.NewClock()}); err != nil {
+	if _, err := local.Backup(context.Background(), "data", &backup,
+		local.Options{Disk: diskOf(t, all), Clock: storetest.NewClock()}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := local.Restore(context.Background(), bytes.NewReader(backup.Bytes()), "data", 0, local.Options{Disk: restored}); err != nil {
@@ -182,13 +183,15 @@ func TestCorrupt(t *testing.T) {
 	for i := range all[checkpoint] {
 		changed := bytes.Clone(all[checkpoint])
 		changed[i] ^= 0x41
-		if _, err := open(t, with(all, checkpoint, changed)); !errors.Is(err, store.ErrCorrupt) && !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), checkpoint) {
+		if _, err := open(t, with(all, checkpoint, changed)); !errors.Is(err, store.ErrCorrupt) && !errors.Is(err, store.ErrFormat) ||
+			!strings.Contains(err.Error(), checkpoint) {
 			t.Fatalf("byte %d of the checkpoint changed: %v", i, err)
 		}
 		if _, err := open(t, with(all, checkpoint, all[checkpoint][:i])); !errors.Is(err, store.ErrCorrupt) {
 			t.Fatalf("checkpoint cut to %d: %v", i, err)
 		}
-		if _, err := local.Restore(context.Background(), bytes.NewReader(changed), "data", 0, local.Options{Disk: disk.NewMem()}); !errors.Is(err, store.ErrCorrupt) {
+		if _, err := local.Restore(context.Background(), bytes.NewReader(changed), "data", 0, local.Options{Disk: disk.NewMem()}); !errors.Is(err,
+			store.ErrCorrupt) {
 			t.Fatalf("byte %d of the backup changed: %v", i, err)
 		}
 	}
@@ -300,7 +303,8 @@ func TestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	var again bytes.Buffer
-	if _, err := local.Backup(ctx, from, &again, local.Options{}); err != nil || !bytes.Equal(backup.Bytes()[32:300], again.Bytes()[32:300]) && again.Len() != backup.Len() {
+	if _, err := local.Backup(ctx, from, &again, local.Options{}); err != nil || !bytes.Equal(backup.Bytes()[32:300], again.Bytes()[32:300]) &&
+		again.Len() != backup.Len() {
 		t.Errorf("backup of the directory: %d bytes, %v, of the engine %d", again.Len(), err, backup.Len())
 	}
 	if revision, err = local.Restore(ctx, &backup, to, 1000, local.Options{}); err != nil || revision != 1031 {

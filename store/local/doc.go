@@ -27,16 +27,16 @@
 //	committer   takes the pending frame, with what all callers put there while the last one was synced:
 //	            one write, one fdatasync, publish, wake the callers
 //
-// A frame is thus the unit that is there or lost: it carries its length, first revision, time and a crc32c that also
-// covers the store's identity and the frame's place. Segments are preallocated, so that the sync need not write a length.
-// The next frame is only written when the one before is durable. Hence, on opening: an invalid frame that is followed by
-// nothing valid is the torn end, which nobody was promised, and is cut off; one that is followed by a valid frame is
-// corruption, and the store refuses to open with store.ErrCorrupt, naming file and offset.
+// A frame is thus the atomic unit: it has its length, first revision, time and a crc32c that also covers the store's
+// identity and the frame's position. Segments are preallocated, so that the sync need not write a length. The next frame is
+// only written when the previous one is durable. Hence, on opening: an invalid frame with no valid one after it is the torn
+// end, which was never acknowledged, and is cut off; one that is followed by a valid frame is corruption, and the store
+// refuses to open with store.ErrCorrupt, naming file and offset.
 //
 // # When the disk fails
 //
-// After an error of a write or sync it is not known what the disk holds, and trying again may lie. The commits under way
-// fail, and all later ones with store.ErrReadOnly until the store is opened anew. Reads and watches go on; they never saw
-// what was not durable. A disk that is full when the next segment is made is another matter: nothing was written, commits
-// fail with store.ErrNoSpace, and go on when there is space.
+// After an error of a write or sync the content of the disk is unknown, and a retry may report false success. The pending
+// commits fail, and all later ones with store.ErrReadOnly until the store is opened again. Reads and watches continue; they
+// never saw data that was not durable. A disk that is full when the next segment is made is different: nothing was written,
+// commits fail with store.ErrNoSpace, and succeed again when there is space.
 package local

@@ -23,7 +23,7 @@ const (
 	formatLine = "mortise store 1"
 )
 
-// formatText is what the format file says: a line for what the directory is, and one for which.
+// formatText is the content of the format file: a line for the format, and one for the identity.
 func formatText(id identity) string {
 	return formatLine + "\nid " + hex.EncodeToString(id[:]) + "\n"
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// A frame is what one write puts into the log:
+// A frame is one write to the log:
 //
 //	0   4  length of the body
 //	4   4  crc32c of the segment's identity, the frame's offset, the rest of this header, and the body
@@ -94,7 +94,7 @@ func seal(frame []byte, seed uint32, offset, revision int64, at time.Time) []byt
 	return frame
 }
 
-// checksum is that of a frame that begins b; b may go on after the length that its header says.
+// checksum is that of a frame at the beginning of b; b may be longer than the length in its header.
 func checksum(b []byte, seed uint32, offset int64) uint32 {
 	var place [12]byte
 	binary.LittleEndian.PutUint64(place[:], uint64(offset))

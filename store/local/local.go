@@ -64,15 +64,15 @@ type Engine struct {
 
 	mu       sync.Mutex // the writer's turn; also guards what follows
 	pending  *batch     // what the next frame will hold
-	inflight *batch     // what is being written
+	inflight *batch     // being written
 	spare    []byte     // a frame's buffer that is free
 	failed   error      // why nothing can be written any more
 	closed   bool
 
-	kick      chan struct{} // there is something pending, or the engine is closed
-	committed chan struct{} // closed when the committer has ended
-	keeper    *keeper
-	closing   sync.Once
+	kick         chan struct{} // there is something pending, or the engine is closed
+	committed    chan struct{} // closed when the committer has ended
+	checkpointer *checkpointer
+	closing      sync.Once
 }
 
 var (
@@ -112,7 +112,7 @@ func Open(dir string, options Options) (*Engine, error) {
 		e.db.Bookmark()
 	})
 	go e.commitAll()
-	go e.keeper.run()
+	go e.checkpointer.run()
 	e.expiry.Set(e.db.NextExpiry())
 	return e, nil
 }
@@ -136,8 +136,8 @@ func (e *Engine) recover() error {
 	}
 	e.db = to.finish(e.clock.Now())
 	e.wal = &wal{fs: fs, dir: e.dir, id: id, segmentBytes: e.options.SegmentBytes, segments: found.segments}
-	e.keeper = newKeeper(e)
-	e.keeper.checkpointed.Store(found.size)
+	e.checkpointer = newCheckpointer(e)
+	e.checkpointer.checkpointed.Store(found.size)
 	if found.torn > 0 {
 		e.options.Logger.Info("Removed the torn end of the log", "bytes", found.torn, "revision", found.revision)
 	}
@@ -255,7 +255,7 @@ func (e *Engine) Size() store.Size {
 	for _, s := range e.wal.list() {
 		size.Disk += s.size
 	}
-	size.Disk += e.keeper.checkpointed.Load()
+	size.Disk += e.checkpointer.checkpointed.Load()
 	return size
 }
 
@@ -270,7 +270,7 @@ func (e *Engine) Close() error {
 		<-e.committed
 		e.expiry.Stop()
 		e.bookmark.Stop()
-		e.keeper.stop()
+		e.checkpointer.stop()
 		e.db.Close()
 		if e.failed == nil {
 			err = e.wal.finish()

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/store/local/disk"
 )
 
-// Report is what [Check] found in a directory.
+// Report is the result of [Check].
 type Report struct {
 	Revision  int64 // newest
 	Compacted int64 // oldest that can be read
@@ -149,8 +149,8 @@ func restore(ctx context.Context, r io.Reader, dir string, bump int64, o Options
 // Check implements [store.Checker]: it reads and verifies what the running store has on disk, save the newest segment
 // of the log, which is being written.
 func (e *Engine) Check(ctx context.Context) error {
-	e.keeper.files.Lock()
-	defer e.keeper.files.Unlock()
+	e.checkpointer.files.Lock()
+	defer e.checkpointer.files.Unlock()
 	_, err := replay(e.options.Disk, e.dir, e.wal.id, true, verifier{})
 	if err == nil {
 		err = ctx.Err()

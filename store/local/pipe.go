@@ -9,8 +9,8 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// pipe is a [replayer] that passes on what it is told to another, in a goroutine of its own: one core reads and decodes
-// while the other builds the index.
+// pipe is a [replayer] that passes the replay on to another in a goroutine of its own: one core reads and decodes while the
+// other builds the index.
 type pipe struct {
 	filling *stretch
 	full    chan *stretch
@@ -18,13 +18,13 @@ type pipe struct {
 	ended   chan struct{}
 }
 
-// stretch is a piece of what a pipe was told, in order.
+// stretch is a piece of a pipe's replay, in order.
 type stretch struct {
 	steps  []step
 	events []store.Event // of all transactions, one after the other
 }
 
-// step is one call: a transaction unless another field says otherwise.
+// step is one call: a transaction unless another field is set.
 type step struct {
 	revision int64
 	at       time.Time
@@ -65,7 +65,7 @@ func newPipe(to replayer) *pipe {
 	return p
 }
 
-// pass tells a replayer.
+// pass calls a replayer.
 func (s *stretch) pass(to replayer) {
 	events := s.events
 	for _, step := range s.steps {

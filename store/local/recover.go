@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/store/local/disk"
 )
 
-// contents is what a directory holds, by name.
+// contents is the list of a directory's files, by kind.
 type contents struct {
 	checkpoints []int64 // revisions, ascending
 	segments    []int64 // first revisions, ascending
@@ -52,7 +52,7 @@ func corrupt(dir, name string, offset int64, cause error) error {
 	return fmt.Errorf("read %s at offset %d: %w: %w", filepath.Join(dir, name), offset, store.ErrCorrupt, cause)
 }
 
-// replayer is told what a directory holds, oldest first.
+// replayer receives the contents of a directory, oldest first.
 type replayer interface {
 	begin(revision int64)
 	load(r *store.Record)
@@ -60,13 +60,13 @@ type replayer interface {
 	compact(revision int64)
 }
 
-// recovered is what replay found beside the contents.
+// recovered is the result of a replay beside the contents.
 type recovered struct {
 	base     int64 // revision of the checkpoint; 1 without one
 	revision int64 // newest
 	segments []segment
 	size     int64  // bytes of the checkpoint
-	torn     int64  // bytes of the torn end that nobody was promised
+	torn     int64  // bytes of the torn end, which was never acknowledged
 	buffer   []byte // that segments are read into
 	decoder  decoder
 	unusable string // name of a newest segment that has not even a header
@@ -91,7 +91,7 @@ func replay(fs disk.FS, dir string, id identity, inUse bool, to replayer) (recov
 	for i, first := range c.segments {
 		newest := i == len(c.segments)-1
 		if newest && inUse || !newest && c.segments[i+1] <= r.base+1 {
-			continue // all of it is in the checkpoint; what was to remove it did not come so far
+			continue // the checkpoint has all of it; the crash came before its removal
 		}
 		if first > r.revision+1 {
 			return r, corrupt(dir, walName(first), 0, fmt.Errorf("log before revision %d is missing, have %d", first, r.revision))
@@ -179,7 +179,7 @@ func (r *recovered) segment(fs disk.FS, dir string, id identity, first int64, ne
 	return nil
 }
 
-// tornHeader says whether a segment holds no more than the beginning of its header, and zeros.
+// tornHeader reports whether a segment has only the beginning of its header, and zeros.
 func tornHeader(b, header []byte) bool {
 	n := 0
 	for n < len(b) && n < len(header) && b[n] == header[n] {

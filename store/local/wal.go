@@ -28,7 +28,7 @@ import (
 //	32  4  zero
 //	36  4  crc32c of the above
 //
-// and holds frames. All segments but the newest end with their last frame; the newest goes on with zeros.
+// and holds frames. All segments but the newest end with their last frame; zeros follow that of the newest.
 const (
 	walMagic      = "mortwal1"
 	segmentHeader = 40
@@ -61,7 +61,7 @@ func parseName(name, prefix, suffix string) (int64, bool) {
 
 type identity [identityBytes]byte
 
-// seed is what the checksums of a segment's frames begin with.
+// seed is the initial value of the checksums of a segment's frames.
 func (id identity) seed(first int64) uint32 {
 	var b [identityBytes + 8]byte
 	copy(b[:], id[:])
@@ -209,7 +209,7 @@ func (w *wal) finish() error {
 // abandon closes the newest segment as it is, after a failure.
 func (w *wal) abandon() {
 	if w.file != nil {
-		_ = w.file.Close() // what it holds is in doubt already
+		_ = w.file.Close() // its contents are unknown already
 		w.file = nil
 	}
 }

@@ -82,7 +82,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 	return change.Revision, change.Records, nil
 }
 
-// publish makes what is staged visible. The caller holds the lock.
+// publish makes staged changes visible. The caller holds the lock.
 func (e *Engine) publish(now time.Time) {
 	e.db.Publish(now, e.db.Seal())
 	e.expiry.Set(e.db.NextExpiry())

@@ -53,7 +53,7 @@ type Latency struct {
 	Buckets [buckets]uint64 // calls that took at most the bound of their bucket and more than that before
 }
 
-// Operation is what is known of one operation.
+// Operation has the metrics of one operation.
 type Operation struct {
 	Latency   Latency
 	Errors    uint64 // without conflicts, and calls that were given up
@@ -176,7 +176,7 @@ func (e *Engine) Watch(ctx context.Context, prefix string, after int64) (store.W
 	return &watcher{Watcher: w, engine: e}, nil
 }
 
-// watcher counts what it sees.
+// watcher counts events.
 type watcher struct {
 	store.Watcher
 	engine *Engine

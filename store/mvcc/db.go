@@ -45,8 +45,8 @@ func (o Options) WithDefaults() Options {
 }
 
 // DB is the index and its history. Stage, Seal, Rollback, NextExpiry and StageExpired are the writer's: the engine calls
-// them under one lock of its own. Publish and Trim are the publisher's and may run beside the writer's. All other
-// methods are for everyone and wait for nobody.
+// them under one lock of its own. Publish and Trim are the publisher's and may run concurrently with the writer's. All
+// other methods are safe for concurrent use and never wait.
 type DB struct {
 	options Options
 
@@ -69,7 +69,7 @@ type DB struct {
 	closing  sync.Once
 }
 
-// head is what readers see.
+// head is the state that readers see.
 type head struct {
 	index    *index
 	revision int64
@@ -83,7 +83,7 @@ type Change struct {
 	Events   []store.Event   // none if it changed nothing
 }
 
-// Group is what was staged between two seals.
+// Group is the changes staged between two seals.
 type Group struct {
 	head   *head
 	events []store.Event
@@ -190,7 +190,7 @@ func (d *DB) examine(ops []store.Op) (current []*store.Record, grown int64, err 
 	return current, grown, nil
 }
 
-// twice says whether the key of op i is that of an earlier one.
+// twice reports whether the key of op i is that of an earlier one.
 func twice(ops []store.Op, i int) bool {
 	if i < 16 {
 		for j := range i {
@@ -286,7 +286,7 @@ func copyOf(from *index) *index {
 	return to
 }
 
-// Publish makes a group visible and wakes who waits for it. Groups must come in the order of their seals.
+// Publish makes a group visible and wakes waiting watchers. Groups must come in the order of their seals.
 func (d *DB) Publish(now time.Time, g *Group) {
 	d.publishing.Lock()
 	defer d.publishing.Unlock()
@@ -305,7 +305,7 @@ func (d *DB) Publish(now time.Time, g *Group) {
 	d.bound(now)
 }
 
-// Note tells when a revision that is being replayed was published first. It belongs to the publisher.
+// Note sets when a replayed revision was first published. It belongs to the publisher.
 func (d *DB) Note(at time.Time, revision int64) {
 	d.history.note(at, revision, max(d.options.HistoryTime/64, time.Millisecond))
 }

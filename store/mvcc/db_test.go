@@ -313,7 +313,8 @@ func TestReadersBeside(t *testing.T) {
 					if errors.Is(failed, store.ErrCompacted) {
 						continue
 					}
-					if failed != nil || len(page.Records) != 2 || page.Records[0].Revision != page.Records[1].Revision || page.Records[0].Revision > page.Revision {
+					if failed != nil || len(page.Records) != 2 || page.Records[0].Revision != page.Records[1].Revision ||
+						page.Records[0].Revision > page.Revision {
 						t.Errorf("at %d: %d records, %v", page.Revision, len(page.Records), failed)
 						return
 					}

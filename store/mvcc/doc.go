@@ -6,10 +6,10 @@
 //
 // # The way of a change
 //
-// A change goes through three steps, so that many changes can share one write to a disk:
+// A change has three steps, so that many changes can share one write to a disk:
 //
 //	Stage    checks the conditions against everything staged before it, takes the next revision, changes the staged
-//	         index. Nobody can see it yet.
+//	         index. No reader sees it yet.
 //	Seal     draws a line: all that was staged since the last Seal is one [Group]. Staging goes on meanwhile.
 //	Publish  makes a group visible: events to the history, then the index as of the seal as the new head, then waiters
 //	         are woken. Groups are published in the order of their seals.
@@ -23,7 +23,7 @@
 //	Publish          3        2           2     a
 //	Seal, Publish    3        3           3     a, b
 //
-// If the group cannot be written, Rollback puts the staged index back to the head, and nobody ever saw the change.
+// If the group cannot be written, Rollback resets the staged index to the head, and no reader ever saw the change.
 //
 // # Reading
 //

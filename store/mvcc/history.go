@@ -20,8 +20,8 @@ const (
 	eventOverhead = 160  // bytes that a superseded record costs beside key and value
 )
 
-// history is the events that can still be watched and rewound, oldest first, and who waits for new ones. The publisher
-// writes; readers take no lock.
+// history is the list of events that can still be watched and rewound, oldest first, with the waiting watchers. The
+// publisher writes; readers take no lock.
 type history struct {
 	events    *stream[store.Event]
 	everyone  topic                              // waits for any event
@@ -46,7 +46,7 @@ type bucket struct {
 	topic     topic
 }
 
-// topic is a channel that is closed once, for all who wait, and made anew by the next who does.
+// topic is a channel that is closed once, for all waiting goroutines, and made again by the next one.
 type topic struct {
 	waiting atomic.Pointer[chan struct{}]
 }
@@ -128,7 +128,7 @@ func (h *history) append(events []store.Event, touched map[*bucket]struct{}) {
 		position := h.events.end.Load()
 		h.events.append(e)
 		if old, ok := h.events.at(max(position-viewEvents, 0)); ok && position >= viewEvents && old.Previous != nil {
-			old.Previous.SetView(nil) // few watchers are so far behind, and they can make it anew
+			old.Previous.SetView(nil) // few watchers are so far behind, and they can make it again
 		}
 		h.bytes += cost(e.Previous)
 		if b := h.bucket(e.Key); b != nil {

@@ -19,7 +19,7 @@ func (d *DB) Revision() int64 { return d.head.Load().revision }
 // Compacted is the oldest revision that can be read and resumed after.
 func (d *DB) Compacted() int64 { return d.history.compacted.Load() }
 
-// Size tells how much is published.
+// Size returns the size of the published state.
 func (d *DB) Size() store.Size {
 	h := d.head.Load()
 	return store.Size{

@@ -67,8 +67,8 @@ type Watcher struct {
 	prefix   string
 	cursor   cursor
 	position int64 // of the next event to look at
-	seen     int64 // revision that the last batch told, or where the watch began
-	bookmark int64 // what db.bookmark was when the last batch was told; -1 before the first
+	seen     int64 // revision of the last batch, or where the watch began
+	bookmark int64 // value of db.bookmark at the last batch; -1 before the first
 	stop     chan struct{}
 	stopping sync.Once
 }
@@ -134,7 +134,8 @@ func (w *Watcher) read() (store.Batch, bool, error) {
 	for ; w.position < stop; w.position++ {
 		e, ok := w.cursor.at(w.position)
 		if !ok {
-			return store.Batch{}, false, fmt.Errorf("watch after revision %d, history begins at %d: %w", w.seen, w.db.Compacted(), store.ErrCompacted)
+			return store.Batch{}, false, fmt.Errorf("watch after revision %d, history begins at %d: %w", w.seen, w.db.Compacted(),
+				store.ErrCompacted)
 		}
 		if e.Revision > batch.Revision {
 			break

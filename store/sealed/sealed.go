@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sealed keeps values encrypted in any engine: what is under it (memory, log, snapshots, backups, another machine's
-// etcd) sees only sealed bytes, what is above it only plain ones.
+// Package sealed encrypts values in any engine: the layers below it (memory, log, snapshots, backups, another machine's
+// etcd) see only sealed bytes, the layers above it only plain ones.
 //
 //	e := sealed.New(engine, ciphers)
 //
-// [Ciphers] say by key what seals a value. A record is opened once: the plain one is attached to the sealed one as its view
-// ([store.Record.View]), so that it is as shared as the engine's own records are, and lives as long. A value that was stored
-// plain is passed on as it is, without a copy.
+// [Ciphers] select the cipher of a value by its key. A record is decrypted once: the plain record is attached to the sealed
+// one as its view ([store.Record.View]), so that it is as shared as the engine's own records are, and lives as long. A
+// value that was stored plain is returned as it is, without a copy.
 //
-// An [Engine] may be used by many goroutines at once; it starts none, and reads take no lock.
+// An [Engine] is safe for concurrent use; it starts no goroutines, and reads take no lock.
 package sealed
 
 import (
@@ -29,8 +29,8 @@ const Prefix = "k8s:enc:"
 // no other.
 type Cipher interface {
 	Seal(ctx context.Context, key string, plain []byte) ([]byte, error)
-	// Open returns the plain value, which may be the stored one itself, and whether sealing it anew would now give
-	// something of another kind: another cipher, another key.
+	// Open returns the plain value, which may be the stored one itself, and whether sealing it again would now use another
+	// cipher or key.
 	Open(ctx context.Context, key string, stored []byte) (plain []byte, stale bool, err error)
 }
 
@@ -119,7 +119,7 @@ func (e *Engine) Commit(ctx context.Context, ops ...store.Op) (int64, []*store.R
 		if &given[0] == &ops[0] {
 			ops = append([]store.Op(nil), given...)
 		}
-		ops[i].Value, ops[i].Made = value, nil // the record below is not the one that anybody reads
+		ops[i].Value, ops[i].Made = value, nil // users read another record than the one below
 	}
 	revision, records, err := e.under.Commit(ctx, ops...)
 	if err != nil {

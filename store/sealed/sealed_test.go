@@ -132,7 +132,8 @@ func TestSealed(t *testing.T) {
 	if _, _, err := under.Commit(ctx, store.Op{Key: "/r/secrets/moved", Value: raw.Value, Expect: store.Any}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Get(ctx, "/r/secrets/moved"); err == nil || !strings.Contains(err.Error(), `unable to transform key "/r/secrets/moved"`) {
+	if _, _, err := s.Get(ctx, "/r/secrets/moved"); err == nil ||
+		!strings.Contains(err.Error(), `unable to transform key "/r/secrets/moved"`) {
 		t.Errorf("a value opened under another key: %v", err)
 	}
 	if _, err := s.List(ctx, "/r/secrets/"); err == nil || !strings.Contains(err.Error(), "/r/secrets/moved") {

@@ -151,7 +151,7 @@ func TestAuthorization(t *testing.T) {
 
 	t.Run("reload", func(t *testing.T) {
 		put("authorizers: nonsense")
-		s.await("reload the authorization configuration: the one before stays in force", "AuthorizationConfiguration")
+		s.await("Could not reload the authorization configuration, keeping the previous one", "AuthorizationConfiguration")
 		ask("the one before stays in force", "friend", secrets, http.StatusOK, "SecretList")
 		ask("the one before stays in force", "enemy", pods, http.StatusForbidden, "an enemy")
 		put(strings.Replace(configuration(kubeconfig, "NoOpinion"), "- {type: Node, name: node}\n", "", 1))

@@ -3,8 +3,8 @@
 
 // Package transcripts keeps dialogues with the API server as text, to be read in review.
 //
-// A file NAME.txt is one dialogue: exchanges, said in order to a server that nobody else talks to. kinds/NAME.txt is the
-// same dialogue for each built-in kind, made from its object in ../testdata/kinds.yaml. An exchange is
+// A file NAME.txt is one dialogue: exchanges, sent in order to a server without other clients. kinds/NAME.txt is the same
+// dialogue for each built-in kind, made from its object in ../testdata/kinds.yaml. An exchange is
 //
 //	=== title
 //	# what it shows

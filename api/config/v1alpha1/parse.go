@@ -142,5 +142,13 @@ func (p *PodPhases) check(at *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.Invalid(at.Child(x.name), x.d.Duration.String(), "want 0 or more"))
 		}
 	}
+	for name, q := range p.Usage {
+		switch {
+		case name != corev1.ResourceCPU && name != corev1.ResourceMemory:
+			errs = append(errs, field.NotSupported(at.Child("usage"), name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}))
+		case q.Sign() < 0:
+			errs = append(errs, field.Invalid(at.Child("usage").Key(string(name)), q.String(), "want 0 or more"))
+		}
+	}
 	return errs
 }

@@ -53,7 +53,7 @@ type LoggingConfiguration struct {
 	Level string `json:"level,omitempty"`
 }
 
-// AuthenticationConfiguration configures who a request comes from.
+// AuthenticationConfiguration configures the authentication of requests.
 type AuthenticationConfiguration struct {
 	ConfigFile     string                           `json:"configFile,omitempty"`
 	APIAudiences   []string                         `json:"apiAudiences,omitempty"`

@@ -22,24 +22,25 @@ const (
 // SimulatedNodesKind is the kind of [SimulatedNodes].
 const SimulatedNodesKind = "SimulatedNodes"
 
-// SimulatedNodes says which simulated nodes there are, and how their pods fare.
+// SimulatedNodes configures simulated nodes and the behaviour of their pods.
 type SimulatedNodes struct {
 	metav1.TypeMeta `json:",inline"`
 	// Groups are the nodes, in groups that are alike.
 	Groups []NodeGroup `json:"groups"`
-	// Pods is how long pods take in each phase, on nodes of groups that say nothing else.
+	// Pods sets how long pods take in each phase, on nodes of groups that do not set it.
 	Pods PodPhases `json:"pods,omitempty"`
 }
 
 // NodeGroup is nodes that are alike.
 type NodeGroup struct {
-	// NamePrefix is what their names begin with: PREFIX-0, PREFIX-1 …
+	// NamePrefix is the prefix of the nodes' names: PREFIX-0, PREFIX-1 …
 	NamePrefix string `json:"namePrefix"`
 	// Count is how many there are; 1 if it is not set.
 	Count *int32 `json:"count,omitempty"`
-	// Capacity is what each has, over 32 CPUs, 256Gi of memory, 1Ti of ephemeral storage and 110 pods; extended resources too.
+	// Capacity is the capacity of each node, merged over 32 CPUs, 256Gi of memory, 1Ti of ephemeral storage and 110 pods;
+	// it may have extended resources.
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
-	// Allocatable is what of it pods may take up, where that is less.
+	// Allocatable is the part of the capacity that pods may use, if it is less.
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 	// Labels, Annotations and Taints are the nodes'.
 	Labels      map[string]string `json:"labels,omitempty"`
@@ -48,16 +49,20 @@ type NodeGroup struct {
 	// Zones are given to the nodes one after the other, as the label topology.kubernetes.io/zone; Region to all of them.
 	Zones  []string `json:"zones,omitempty"`
 	Region string   `json:"region,omitempty"`
-	// Pods is how long pods take in each phase here. What it does not set is as for all groups.
+	// Pods sets how long pods take in each phase on these nodes. Unset fields are those of all groups.
 	Pods PodPhases `json:"pods,omitempty"`
 }
 
-// PodPhases is how long pods take in each phase, to the second. What is not set takes no time, but for Completes.
+// PodPhases sets how long pods take in each phase, to the second, and their usage. Unset phases take no time, except
+// Completes.
 type PodPhases struct {
 	// Starts is from when the node has the pod until its containers run.
 	Starts *metav1.Duration `json:"starts,omitempty"`
 	// Ready is from then until they are ready.
 	Ready *metav1.Duration `json:"ready,omitempty"`
-	// Completes is how long containers run of pods that end by themselves, those of Jobs: 1s if it is not set.
+	// Completes sets how long containers of Jobs run whose command does not determine it: 1s by default.
 	Completes *metav1.Duration `json:"completes,omitempty"`
+	// Usage is the constant usage of CPU and memory of each container, unless annotations of its pod set it: 1m and 1Mi by
+	// default.
+	Usage corev1.ResourceList `json:"usage,omitempty"`
 }

@@ -15,7 +15,7 @@ import (
 // InitializersAnnotation holds the [Initializers] of an object that is not initialised yet. One without it is.
 const InitializersAnnotation = Group + "/initializers"
 
-// Initializers is what an object waits for.
+// Initializers is the list of initializers that an object waits for.
 type Initializers struct {
 	// Pending must come off in their order, the first first.
 	Pending []Pending `json:"pending"`
@@ -32,7 +32,7 @@ type Pending struct {
 	FailurePolicy   FailurePolicy `json:"failurePolicy,omitempty"`
 }
 
-// maxEncoded bounds what is read: all annotations of an object may take no more together.
+// maxEncoded bounds the annotation: it is the maximum size of all annotations of an object.
 const maxEncoded = 256 << 10
 
 // DecodeInitializers reads an annotation's value.
@@ -70,11 +70,11 @@ func (i *Initializers) Names() []string {
 	return names
 }
 
-// Done says that nothing is waited for: the object is initialised.
+// Done reports whether the object is initialized: no initializer is pending.
 func (i *Initializers) Done() bool { return len(i.Pending) == 0 && i.Result == nil }
 
-// InitializersOf is what an object waits for, nil when it has no such annotation. A value that is none is an error: nobody
-// waits for that.
+// InitializersOf decodes the annotation of an object; nil if there is none. An invalid value is an error: no initializer
+// can act on it.
 func InitializersOf(obj metav1.Object) (*Initializers, error) {
 	value, ok := obj.GetAnnotations()[InitializersAnnotation]
 	if !ok {
@@ -83,13 +83,13 @@ func InitializersOf(obj metav1.Object) (*Initializers, error) {
 	return DecodeInitializers(value)
 }
 
-// Uninitialized says whether an object waits for an initializer, or was rejected by one.
+// Uninitialized reports whether an object waits for an initializer, or was rejected by one.
 func Uninitialized(obj metav1.Object) bool {
 	i, err := InitializersOf(obj)
 	return err == nil && i != nil && !i.Done()
 }
 
-// SetInitializers writes into an object what it waits for; nil: for nothing.
+// SetInitializers sets the annotation of an object; nil removes it.
 func SetInitializers(obj metav1.Object, i *Initializers) error {
 	all := maps.Clone(obj.GetAnnotations())
 	if i == nil {
@@ -112,14 +112,14 @@ func SetInitializers(obj metav1.Object, i *Initializers) error {
 	return nil
 }
 
-// Turn says whether an object waits for the initializer of that name next.
+// Turn reports whether the initializer of that name is the next of the object's list.
 func Turn(obj metav1.Object, name string) bool {
 	i, err := InitializersOf(obj)
 	return err == nil && i != nil && i.Result == nil && len(i.Pending) > 0 && i.Pending[0].Name == name
 }
 
-// Finish takes the initializer of that name off an object that waits for it next. Whoever updates the object then has
-// initialised it.
+// Finish removes the initializer name, the next of the object's list, from it. The caller then updates the object, which
+// has passed that initializer.
 func Finish(obj metav1.Object, name string) error {
 	i, err := InitializersOf(obj)
 	if err != nil {
@@ -134,8 +134,8 @@ func Finish(obj metav1.Object, name string) error {
 	return SetInitializers(obj, i)
 }
 
-// Reject writes into an object that waits for the initializer of that name next why it must not be. Whoever updates the object
-// then has it deleted, and who wanted to create it is answered with the code, reason and message.
+// Reject records in an object, whose next initializer is name, why it is rejected. When the caller updates the object, the
+// server deletes it and responds to the waiting create with the code, reason and message.
 func Reject(obj metav1.Object, name string, code int32, reason metav1.StatusReason, message string) error {
 	i, err := InitializersOf(obj)
 	if err != nil {
@@ -172,5 +172,5 @@ func (s seeing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(r)
 }
 
-// WrappedRoundTripper is what is wrapped, for those who look for it.
+// WrappedRoundTripper returns the wrapped transport, for callers that unwrap transports.
 func (s seeing) WrappedRoundTripper() http.RoundTripper { return s.next }

@@ -3,11 +3,11 @@
 
 // Package v1alpha1 is version v1alpha1 of extension.mortise.dev, Mortise's own API group.
 //
-// Its one kind is [InitializerConfiguration]: which controllers have a say in objects of which resources before anybody else
-// sees them. What of an object is not initialised yet stands in an annotation, [InitializersAnnotation], that every client
-// keeps; [Initializers] is what it says. A controller that initialises objects needs three functions: [SeeUninitialized] shows
-// it what others do not see, [Finish] takes it off an object that it is through with, [Reject] refuses one. They change the
-// object that they are given and nothing else; storing it is an ordinary update.
+// Its one kind is [InitializerConfiguration]: the controllers that initialize objects of given resources before other
+// clients see them. The annotation [InitializersAnnotation], which every client preserves, lists an object's pending
+// initializers; [Initializers] decodes it. A controller that initializes objects needs three functions: [SeeUninitialized]
+// shows it uninitialized objects, [Finish] removes it from an object's list, [Reject] rejects an object. They change the
+// given object and nothing else; storing it is an ordinary update.
 package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,8 +20,8 @@ const (
 	Resource = "initializerconfigurations"
 )
 
-// InitializerConfiguration says which initializers objects must pass. Those of all configurations apply, in the order of the
-// configurations' names and of the list in each.
+// InitializerConfiguration lists initializers that objects must pass. Those of all configurations apply, in the order of
+// the configurations' names and of the list in each.
 type InitializerConfiguration struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -29,7 +29,7 @@ type InitializerConfiguration struct {
 	Initializers []Initializer `json:"initializers,omitempty"`
 }
 
-// Initializer is one controller and what it initialises.
+// Initializer is one controller with the objects that it initializes.
 type Initializer struct {
 	// Name is a domain name of at least three segments, such as proxy.example.com.
 	Name string `json:"name"`
@@ -40,7 +40,7 @@ type Initializer struct {
 	ObjectSelector    *metav1.LabelSelector `json:"objectSelector,omitempty"`
 	// DeadlineSeconds is how long one object may wait for this initializer; 30 if it is not set.
 	DeadlineSeconds int64 `json:"deadlineSeconds,omitempty"`
-	// FailurePolicy is what becomes of an object that has waited for so long; Fail if it is not set.
+	// FailurePolicy is applied to an object whose deadline has expired; Fail if it is not set.
 	FailurePolicy FailurePolicy `json:"failurePolicy,omitempty"`
 }
 
@@ -51,7 +51,7 @@ type Rule struct {
 	Resources   []string `json:"resources,omitempty"`
 }
 
-// FailurePolicy is what becomes of an object when its deadline has passed.
+// FailurePolicy is the treatment of an object whose deadline has expired.
 type FailurePolicy string
 
 // The policies.
@@ -60,8 +60,8 @@ const (
 	Ignore FailurePolicy = "Ignore" // the initializer is passed over
 )
 
-// ReasonDeadlineExceeded is why an object was rejected whose deadline has passed. It is not Timeout, which says to a creator that
-// its object may still come.
+// ReasonDeadlineExceeded is the reason of the rejection of an object whose deadline has expired. It is not Timeout, which
+// tells a client that its object may still appear.
 const ReasonDeadlineExceeded metav1.StatusReason = "InitializerDeadlineExceeded"
 
 // DefaultDeadlineSeconds is the deadline of an initializer that sets none. A create that waits for its object is answered a

@@ -15,7 +15,7 @@ import (
 
 // Proxy is a proxy that serves until its test ends.
 type Proxy struct {
-	// Route says where an address is; empty: nowhere.
+	// Route returns the real address; empty: there is none.
 	Route func(address string) string
 
 	mu    sync.Mutex

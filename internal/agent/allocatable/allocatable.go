@@ -1,14 +1,18 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package allocatable computes what a node offers to pods: the capacity of its machine, what is reserved of it, and what is left. It is pure.
+// Package allocatable computes what a node offers to pods: the capacity of its machine, what is reserved of it, and what is left. It is
+// pure.
 package allocatable
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	resourcehelper "k8s.io/component-helpers/resource"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/cpuset"
 
@@ -82,7 +86,8 @@ func (n Node) Allocatable() corev1.ResourceList {
 		left, capacity := out[name].DeepCopy(), out[name]
 		left.Sub(n.Reserved(name))
 		for _, t := range n.Thresholds {
-			if t.Hard() && (t.Signal == evict.MemoryAvailable && name == corev1.ResourceMemory || t.Signal == evict.NodeFSAvailable && name == corev1.ResourceEphemeralStorage) {
+			if t.Hard() && (t.Signal == evict.MemoryAvailable && name == corev1.ResourceMemory ||
+				t.Signal == evict.NodeFSAvailable && name == corev1.ResourceEphemeralStorage) {
 				left.Sub(t.Value.Of(capacity.Value()))
 			}
 		}
@@ -97,4 +102,29 @@ func (n Node) Allocatable() corev1.ResourceList {
 		out[name] = left
 	}
 	return out
+}
+
+// Requested is what a pod asks for: what it says itself, or the sum of its containers, or what its largest init container needs while
+// sidecars run, whichever is more; CPU in thousandths.
+func Requested(pod *corev1.Pod, name corev1.ResourceName) int64 {
+	all := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	return Amount(all, name)
+}
+
+// Amount is how much of a resource a list has; CPU in thousandths.
+func Amount(list corev1.ResourceList, name corev1.ResourceName) int64 {
+	q := list[name]
+	if name == corev1.ResourceCPU {
+		return q.MilliValue()
+	}
+	return q.Value()
+}
+
+// IsExtended reports whether a resource is not one of Kubernetes' own: a device plug-in or a client added it to the Node.
+func IsExtended(name corev1.ResourceName) bool {
+	if !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix) {
+		return false
+	}
+	return !strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix) &&
+		len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0
 }

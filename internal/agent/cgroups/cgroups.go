@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroups makes the cgroups of pods, with their bounds, in either version of the kernel's interface. It bounds the cgroups above
-// them as well: each quality-of-service class has its share of the processors, and all pods together have what the system and the node do
-// not keep for themselves.
+// Package cgroups creates the cgroups of pods, with their limits, in both versions of the kernel's interface. It also
+// limits the cgroups above them: each quality-of-service class has its share of the processors, and all pods together have
+// what is not reserved for the system and the node.
 package cgroups
 
 import (
@@ -182,7 +182,7 @@ func (g tree) unified() bool {
 	return err == nil
 }
 
-// make makes the cgroup with those above it; the runtime makes it for the controllers that nobody needs here.
+// make creates the cgroup with its parents; the runtime creates it for the controllers that the node does not use.
 func (g tree) make(cgroup string) error {
 	if !g.unified() {
 		for _, c := range controllers {

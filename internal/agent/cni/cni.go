@@ -4,8 +4,7 @@
 // Package cni installs a network for pods where none is configured: a conflist that the
 // container runtime reads, with a bridge, addresses from the node's range, and host ports.
 //
-// A configuration that somebody else has put there is never touched, and ours is
-// changed only when the node's range changes.
+// It never changes a configuration of others, and its own only when the node's range changes.
 package cni
 
 import (
@@ -28,7 +27,7 @@ import (
 // exists only alone.
 const FileName = "10-mortise.conflist"
 
-// DefaultDir is where runtimes look for configurations unless they are told otherwise.
+// DefaultDir is the default configuration directory of runtimes.
 const DefaultDir = "/etc/cni/net.d"
 
 // DefaultBridge is the network device that pods are plugged into.

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package componentconfig has what the configuration files of kubelet and of kube-proxy have in common, as packages kubeletconfig
-// and proxyconfig read them: how a file is read ([Read], [One]), what fills in defaults ([Value], [Pointer], [Duration]), which feature
-// gates there are ([CheckGates], [GateOn]), and how a component says of each [Field] what it does here.
+// Package componentconfig has the common parts of kubelet's and kube-proxy's configuration files for packages kubeletconfig
+// and proxyconfig: reading files ([Read], [One]), defaults ([Value], [Pointer], [Duration]), feature gates ([CheckGates],
+// [GateOn]), and the documentation of each [Field]'s effect.
 //
 // All of it is pure, but for Read.
 package componentconfig
@@ -22,7 +22,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// maxFile bounds a file; nobody writes such a one by hand.
+// maxFile is the maximum size of a file, far above that of any real one.
 const maxFile = 4 << 20
 
 // Read is the contents of a component's file.

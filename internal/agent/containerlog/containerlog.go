@@ -61,7 +61,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-ticker.C():
 		}
 		if err := m.Rotate(ctx); err != nil && ctx.Err() == nil {
-			m.Logger.Warn("rotate logs", "err", err)
+			m.Logger.Warn("Could not rotate container logs", "err", err)
 		}
 	}
 }
@@ -84,7 +84,8 @@ func (m *Manager) Rotate(ctx context.Context) error {
 	if len(large) == 0 {
 		return nil
 	}
-	list, err := m.Runtime.Runtime.ListContainers(cri.Quiet(ctx), &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}})
+	running := &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}}
+	list, err := m.Runtime.Runtime.ListContainers(cri.Quiet(ctx), running)
 	if err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}

@@ -16,6 +16,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -26,12 +27,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	criclient "k8s.io/cri-client/pkg"
 	"k8s.io/klog/v2"
+	utilexec "k8s.io/utils/exec"
 )
 
 // CallTimeout is the deadline of an ordinary call.
 const CallTimeout = 2 * time.Minute
 
-// Client is a connection to a runtime. It may be used concurrently.
+// Client is a connection to a runtime. It is safe for concurrent use.
 type Client struct {
 	Runtime internalapi.RuntimeService
 	Images  internalapi.ImageManagerService
@@ -76,8 +78,8 @@ func (c *Client) ContainerID(id string) string {
 	return c.Name + "://" + id
 }
 
-// Quiet is ctx with the client library's own logging off: what goes wrong comes
-// back as an error, and is said once, by whoever handles it.
+// Quiet is ctx with the client library's own logging off: failures come back as errors, and the code that handles them logs
+// them once.
 func Quiet(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, klog.Logger{})
 }
@@ -111,4 +113,23 @@ func (c *Client) CgroupDriver(ctx context.Context, fallback runtimeapi.CgroupDri
 		return fallback, nil
 	}
 	return resp.GetLinux().GetCgroupDriver(), nil
+}
+
+// ErrTimeout is returned by ExecSync for a command that did not end in time.
+var ErrTimeout = errors.New("command timed out")
+
+// ExecSync runs a command in a container and returns what it wrote, and its exit code.
+func (c *Client) ExecSync(ctx context.Context, id string, command []string, timeout time.Duration) ([]byte, int32, error) {
+	stdout, stderr, err := c.Runtime.ExecSync(Quiet(ctx), id, command, timeout)
+	output := append(stdout, stderr...)
+	var exit utilexec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return output, int32(exit.ExitStatus()), nil
+	case errors.Is(err, criclient.ErrCommandTimedOut):
+		return output, 0, ErrTimeout
+	case err != nil:
+		return output, 0, err
+	}
+	return output, 0, nil
 }

@@ -57,7 +57,7 @@ func (c *Client) Observe(ctx context.Context, uid types.UID) (*podstate.Pod, err
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("ask status of sandbox %s: %w", s.Id, err)
+			return nil, fmt.Errorf("get status of sandbox %s: %w", s.Id, err)
 		}
 		pod.Sandboxes = append(pod.Sandboxes, sandboxOf(resp.Status))
 	}

@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decide says what is to be done next to make a pod what its definition
-// asks for. It is pure: definition, what the runtime has, probes' verdicts and the
-// time go in, an Action comes out. It is asked again after every action, so it
-// needs no plan of more than one step.
+// Package decide computes the next action that brings a pod closer to its definition. It is pure: the definition, the
+// runtime's state, the probes' results and the time go in, an Action comes out. The caller asks again after every action,
+// so an Action needs no plan of several steps.
 //
 // A worked example, a pod with an init container i and a container c:
 //
@@ -259,7 +258,7 @@ func regular(in Input, c *corev1.Container, act *Action) bool {
 	}
 	switch has.State {
 	case podstate.Created:
-		// Made, but not started: somebody died in between. Another instance is made.
+		// Created, but not started: the node was interrupted in between. Another instance is created.
 		start(in, act, c)
 		return false
 	case podstate.Unknown:
@@ -301,8 +300,8 @@ func unknown(c *podstate.Container) Kill {
 // start puts the container on the list of those to start, or of those that wait.
 func start(in Input, act *Action, c *corev1.Container) {
 	if last := in.State.NewestExited(c.Name); last != nil && in.Backoff != nil {
-		// A wait that would be longer than it is began at a time that is yet to come: the clock was set back since, and who
-		// can tell when. Nobody waits for the clock to catch up.
+		// A wait longer than the backoff began at a time in the future: the clock was set back since. The pod does not wait
+		// for the clock to catch up.
 		if until, wait := in.Backoff(c, last); until.After(in.Now) && until.Sub(in.Now) <= wait {
 			act.Waiting = append(act.Waiting, Waiting{Name: c.Name, Until: until, For: wait})
 			return

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device looks after network devices that are the node's own: that of the cluster DNS's addresses, that of the tunnel to other
-// nodes. Who makes one says what sort it is; which addresses it has, and that it goes, is the same for all. Beside that are [Whole] and [Listen]: what the kernel says of the machine's devices,
-// addresses and routes, and when it changes.
+// Package device maintains the node's own network devices: that of the cluster DNS's addresses, that of the tunnel to other
+// nodes. Callers choose the type of a device; setting its addresses and removing it is common to all. It also has [Whole]
+// and [Listen], which read the machine's devices, addresses and routes from the kernel, and watch their changes.
 package device
 
 import (
@@ -49,10 +49,10 @@ func Up(link netlink.Link, addresses []netip.Addr) error {
 		}
 		address := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
 		if a.Is6() {
-			address.Flags = unix.IFA_F_NODAD // nobody else is there who could have it
+			address.Flags = unix.IFA_F_NODAD // no other host can have the address
 		}
 		if err := netlink.AddrReplace(link, address); err != nil {
-			return fmt.Errorf("give address %s to %s: %w", a, name, err)
+			return fmt.Errorf("add address %s to %s: %w", a, name, err)
 		}
 	}
 	return nil

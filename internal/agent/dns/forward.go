@@ -22,11 +22,11 @@ const (
 	forwardTime = 6 * time.Second // for any
 	cacheTime   = 30 * time.Second
 	cacheSize   = 10_000
-	concurrent  = 1000 // questions to resolvers at once
+	concurrent  = 1000 // concurrent queries to resolvers
 )
 
 var (
-	errBusy    = errors.New("too many questions at once")
+	errBusy    = errors.New("too many concurrent queries")
 	errNowhere = errors.New("no resolver to ask")
 )
 
@@ -38,8 +38,8 @@ type question struct {
 	cd     bool
 }
 
-// forwarder asks the machine's resolvers. Whoever asks what is being asked already waits for that answer: so a resolver that
-// asks us back what we asked it is not asked again, and a loop ends by its timeout.
+// forwarder queries the machine's resolvers. A query that is already in flight is not sent again, but waits for its answer:
+// so a resolver that forwards our query back to us does not cause another, and a loop ends by its timeout.
 type forwarder struct {
 	servers func() []string // host:port, none of which is us
 	clock   clock.PassiveClock
@@ -67,7 +67,7 @@ func newForwarder(servers func() []string, c clock.PassiveClock) *forwarder {
 	return &forwarder{servers: servers, clock: c, slots: make(chan struct{}, concurrent), flights: map[question]*flight{}, cache: map[question]kept{}}
 }
 
-// ask finds somebody's answer to a question. The answer may be changed by who gets it.
+// ask finds an answer to a query. The caller may change it.
 func (f *forwarder) ask(ctx context.Context, q dns.Question, secure, cd bool) (*dns.Msg, error) {
 	key := question{strings.ToLower(q.Name), q.Qtype, secure, cd}
 	f.mu.Lock()

@@ -26,11 +26,11 @@ type handler struct {
 // answer makes the answer to a message; nil where there is none to be made.
 func (h *handler) answer(ctx context.Context, r *dns.Msg) (m *dns.Msg) {
 	if r.Response {
-		return nil // whoever answers answers would never end
+		return nil // answering responses could loop for ever
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			h.log.Error("answer a DNS question", "panic", p)
+			h.log.Error("Panic while answering a DNS query", "panic", p)
 			m = refusal(r, dns.RcodeServerFailure)
 		}
 	}()
@@ -72,7 +72,7 @@ func (h *handler) resolve(ctx context.Context, r *dns.Msg, secure bool) *dns.Msg
 	}
 	found, err := h.forward.ask(ctx, q, secure, r.CheckingDisabled)
 	if err != nil {
-		h.log.Debug("ask for a name outside of the cluster", "name", q.Name, "error", err)
+		h.log.Debug("Could not resolve a name outside of the cluster", "name", q.Name, "error", err)
 		if err == errBusy {
 			return refusal(r, dns.RcodeRefused)
 		}
@@ -125,7 +125,7 @@ func refusal(r *dns.Msg, rcode int) *dns.Msg {
 	return m
 }
 
-// fit cuts an answer to what whoever asked can take.
+// fit truncates a response to the size that the client accepts.
 func fit(r, m *dns.Msg, stream bool) {
 	size := dns.MaxMsgSize
 	if !stream {

@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	connections = 1000             // of TCP, at once
+	connections = 1000             // maximum of open TCP connections
 	idleTime    = 10 * time.Second // of one that asks nothing
-	questions   = 10_000           // under way at once
+	questions   = 10_000           // maximum of queries in flight
 )
 
 // Options are what a cluster's DNS is made from. Informers, and Addresses or Listeners, are required.
@@ -107,7 +107,7 @@ func Run(ctx context.Context, options Options) (err error) {
 			return err
 		}
 	}
-	// Nobody is told that there is no such Service while the Services are not known: who asks now is answered then.
+	// While the Services are not known, the server denies no name: clients wait until the informers have synced.
 	if !cache.WaitForCacheSync(ctx.Done(), state.synced...) {
 		return closeAll(listeners)
 	}
@@ -120,7 +120,7 @@ func Run(ctx context.Context, options Options) (err error) {
 		forward: newForwarder(func() []string {
 			servers, err := o.Resolvers()
 			if err != nil {
-				o.Logger.Debug("find resolvers", "error", err)
+				o.Logger.Debug("Could not find the machine's resolvers", "error", err)
 			}
 			return resolvers(servers, mine)
 		}, o.Clock),
@@ -174,7 +174,7 @@ func serve(ctx context.Context, h *handler, listeners []Listener) error {
 			select {
 			case slots <- struct{}{}:
 			default:
-				return // whoever asks will ask again
+				return // the client repeats the query
 			}
 			defer func() { <-slots }()
 			m := h.answer(ctx, r)
@@ -183,7 +183,7 @@ func serve(ctx context.Context, h *handler, listeners []Listener) error {
 			}
 			fit(r, m, stream)
 			if err := w.WriteMsg(m); err != nil {
-				h.log.Debug("write a DNS answer", "error", err)
+				h.log.Debug("Could not write a DNS response", "error", err)
 			}
 		})
 	}

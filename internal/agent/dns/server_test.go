@@ -275,13 +275,13 @@ func TestRun(t *testing.T) {
 func TestTheServiceOfTheDNS(t *testing.T) {
 	ranges := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")}
 	client := fake.NewClientset()
-	got, ours, err := Ensure(t.Context(), client, ranges)
-	if err != nil || !ours || len(got) != 2 || got[0] != netip.MustParseAddr("10.96.0.10") || got[1] != netip.MustParseAddr("fd00:96::a") {
-		t.Errorf("%v %t %v", got, ours, err)
+	two := []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")}
+	got, made, err := Ensure(t.Context(), client, ranges)
+	if err != nil || !made || !got.Equal(Found{Addresses: two, Ours: true}) {
+		t.Errorf("%v %t %v", got, made, err)
 	}
-	again, ours, err := Ensure(t.Context(), client, nil)
-	if err != nil || !ours || len(again) != 2 {
-		t.Errorf("again: %v %t %v", again, ours, err)
+	if got, made, err = Ensure(t.Context(), client, nil); err != nil || made || !got.Equal(Found{Addresses: two, Ours: true}) {
+		t.Errorf("again: %v %t %v", got, made, err)
 	}
 	svc, err := client.CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{})
 	if err != nil || svc.Labels["k8s-app"] != "kube-dns" || len(svc.Spec.Ports) != 2 {
@@ -289,8 +289,8 @@ func TestTheServiceOfTheDNS(t *testing.T) {
 	}
 	theirs := makeService("kube-dns", "10.96.0.10")
 	theirs.Namespace = "kube-system"
-	if got, ours, err = Ensure(t.Context(), fake.NewClientset(theirs), ranges); err != nil || ours || len(got) != 1 {
-		t.Errorf("somebody else's: %v %t %v", got, ours, err)
+	if got, made, err = Ensure(t.Context(), fake.NewClientset(theirs), ranges); err != nil || made || got.Ours || len(got.Addresses) != 1 {
+		t.Errorf("somebody else's: %v %t %v", got, made, err)
 	}
 	if a := nth(netip.MustParsePrefix("10.96.0.0/29"), 10); a.IsValid() {
 		t.Errorf("a range of eight has the address %s", a)

@@ -6,13 +6,18 @@ package dns
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"slices"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 )
 
 // The Service that the cluster DNS is known by.
@@ -23,34 +28,169 @@ const (
 	number      = 10 // of its address among those of the range
 )
 
-// Ensure makes the Service kube-dns, the tenth address of each range its own, where there is none. It returns the addresses
-// that pods are to ask, and whether this DNS is who answers there: a Service of somebody else is left alone.
-func Ensure(ctx context.Context, client kubernetes.Interface, ranges []netip.Prefix) (addresses []netip.Addr, ours bool, err error) {
+// Found is the Service kube-dns as a node finds it. The zero value is that there is none.
+type Found struct {
+	// Addresses are what pods ask.
+	Addresses []netip.Addr
+	// Ours: the nodes of Mortise serve the DNS there. They do not change a Service of others.
+	Ours bool
+}
+
+// Equal reports whether two are the same.
+func (f Found) Equal(other Found) bool {
+	return f.Ours == other.Ours && slices.Equal(f.Addresses, other.Addresses)
+}
+
+// Ensure creates the Service kube-dns with the tenth address of each range, if there is none.
+func Ensure(ctx context.Context, client kubernetes.Interface, ranges []netip.Prefix) (found Found, made bool, err error) {
 	services := client.CoreV1().Services(metav1.NamespaceSystem)
 	svc, err := services.Get(ctx, serviceName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
+		made = true
 		svc, err = services.Create(ctx, wanted(ranges), metav1.CreateOptions{})
-		if apierrors.IsInvalid(err) { // somebody has the address: any other will do
+		if apierrors.IsInvalid(err) { // the address is in use: any other will do
 			without := wanted(ranges)
 			without.Spec.ClusterIP, without.Spec.ClusterIPs = "", nil
 			svc, err = services.Create(ctx, without, metav1.CreateOptions{})
 		}
 		if apierrors.IsAlreadyExists(err) {
+			made = false
 			svc, err = services.Get(ctx, serviceName, metav1.GetOptions{})
 		}
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("make service %s: %w", serviceName, err)
+		return Found{}, false, fmt.Errorf("make service %s: %w", serviceName, err)
 	}
+	if found = foundIn(svc); len(found.Addresses) == 0 {
+		return Found{}, made, fmt.Errorf("service %s has no address", serviceName)
+	}
+	return found, made, nil
+}
+
+func foundIn(svc *corev1.Service) Found {
+	f := Found{Ours: svc.Labels[proxyLabel] == proxyName}
 	for _, text := range clusterIPs(svc) {
 		if a, err := netip.ParseAddr(text); err == nil {
-			addresses = append(addresses, a)
+			f.Addresses = append(f.Addresses, a)
 		}
 	}
-	if len(addresses) == 0 {
-		return nil, false, fmt.Errorf("service %s has no address", serviceName)
+	if len(f.Addresses) == 0 {
+		return Found{}
 	}
-	return addresses, svc.Labels[proxyLabel] == proxyName, nil
+	return f
+}
+
+// Service follows the Service kube-dns.
+type Service struct {
+	found   atomic.Pointer[Found]
+	changed chan struct{}
+}
+
+// FollowService follows the Service kube-dns by informers that are not started yet. Until they have synced, the Service is as client finds
+// it now; a server that does not answer is logged, and there is none.
+func FollowService(
+	ctx context.Context, client kubernetes.Interface, f informers.SharedInformerFactory, log *slog.Logger,
+) (*Service, error) {
+	s := &Service{changed: make(chan struct{}, 1)}
+	s.found.Store(&Found{})
+	switch svc, err := client.CoreV1().Services(metav1.NamespaceSystem).Get(ctx, serviceName, metav1.GetOptions{}); {
+	case err == nil:
+		s.set(foundIn(svc))
+	case !apierrors.IsNotFound(err):
+		log.Error("Could not read the Service of the cluster DNS", "error", err)
+	}
+	return s, s.follow(f)
+}
+
+func (s *Service) follow(f informers.SharedInformerFactory) error {
+	_, err := f.Core().V1().Services().Informer().AddEventHandler(cache.FilteringResourceEventHandler{
+		FilterFunc: func(obj any) bool {
+			key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
+			return err == nil && key == metav1.NamespaceSystem+"/"+serviceName
+		},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    s.apply,
+			UpdateFunc: func(_, obj any) { s.apply(obj) },
+			DeleteFunc: func(any) { s.set(Found{}) },
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("follow service %s: %w", serviceName, err)
+	}
+	return nil
+}
+
+func (s *Service) apply(obj any) {
+	if svc, ok := obj.(*corev1.Service); ok {
+		s.set(foundIn(svc))
+	}
+}
+
+func (s *Service) set(now Found) {
+	if before := s.found.Swap(&now); before.Equal(now) {
+		return
+	}
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Found returns the Service as it is now.
+func (s *Service) Found() Found { return *s.found.Load() }
+
+// Addresses returns what pods ask now; none if there is no Service.
+func (s *Service) Addresses() []string {
+	var out []string
+	for _, a := range s.Found().Addresses {
+		out = append(out, a.String())
+	}
+	return out
+}
+
+// Run calls answer while the Service is ours, with its addresses, until ctx ends. The context of answer ends when the Service changes.
+// With none, it calls missing.
+func (s *Service) Run(ctx context.Context, answer func(ctx context.Context, addresses []netip.Addr) error, missing func()) error {
+	for ctx.Err() == nil {
+		if err := s.once(ctx, answer, missing); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// once does so until the Service changes.
+func (s *Service) once(ctx context.Context, answer func(ctx context.Context, addresses []netip.Addr) error, missing func()) error {
+	now := s.Found()
+	if len(now.Addresses) == 0 {
+		missing()
+	}
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answered := make(chan error, 1)
+	go func() {
+		if !now.Ours {
+			<-within.Done()
+			answered <- nil
+			return
+		}
+		answered <- answer(within, now.Addresses)
+	}()
+	for {
+		select {
+		case err := <-answered:
+			return err
+		case <-ctx.Done():
+			cancel()
+			return <-answered
+		case <-s.changed:
+			if s.Found().Equal(now) {
+				continue
+			}
+			cancel()
+			return <-answered
+		}
+	}
 }
 
 func wanted(ranges []netip.Prefix) *corev1.Service {

@@ -68,8 +68,8 @@ type answer struct {
 	extra   []dns.RR
 }
 
-// place is one thing behind a name: an address, or another name.
-type place struct {
+// destination is an address, or another name, to which a name resolves.
+type destination struct {
 	address  netip.Addr
 	alias    string
 	owner    string // its own name, for SRV
@@ -94,32 +94,32 @@ func (z *zone) ask(ctx context.Context, q dns.Question) answer {
 			return z.nameserver(q)
 		}
 	}
-	places, rcode := z.places(strings.ToLower(q.Name), q.Qtype)
+	destinations, rcode := z.destinations(strings.ToLower(q.Name), q.Qtype)
 	if rcode != dns.RcodeSuccess {
 		return answer{rcode: rcode}
 	}
 	switch q.Qtype {
 	case dns.TypeA, dns.TypeAAAA:
-		return answer{records: z.addresses(ctx, q, places, nil)}
+		return answer{records: z.addresses(ctx, q, destinations, nil)}
 	case dns.TypeCNAME:
-		for _, p := range places {
+		for _, p := range destinations {
 			if p.alias != "" {
 				return answer{records: []dns.RR{cname(q.Name, p.alias)}}
 			}
 		}
 	case dns.TypeSRV:
-		return z.servers(q, places)
+		return z.servers(q, destinations)
 	}
 	return answer{}
 }
 
-// places finds what is behind a name in lower case: NXDOMAIN if neither it nor any below it exists.
-func (z *zone) places(name string, kind uint16) ([]place, int) {
+// destinations resolves a name in lower case: NXDOMAIN if neither it nor any name below it exists.
+func (z *zone) destinations(name string, kind uint16) ([]destination, int) {
 	labels := dns.SplitDomainName(strings.TrimSuffix(name, z.origin))
 	if slices.Equal(labels, []string{"ns", "dns"}) {
-		var out []place
+		var out []destination
 		for _, a := range z.own {
-			out = append(out, place{address: a, owner: name, portless: true})
+			out = append(out, destination{address: a, owner: name, portless: true})
 		}
 		return out, dns.RcodeSuccess
 	}
@@ -142,7 +142,7 @@ func (z *zone) places(name string, kind uint16) ([]place, int) {
 	if a.kind == pod {
 		// Whether such a pod exists is not looked at ("insecure"): certificates for these names are what they are for.
 		if address, ok := podAddress(a.name); ok {
-			return []place{{address: address, owner: name, portless: true}}, dns.RcodeSuccess
+			return []destination{{address: address, owner: name, portless: true}}, dns.RcodeSuccess
 		}
 		return nil, dns.RcodeNameError
 	}
@@ -150,7 +150,7 @@ func (z *zone) places(name string, kind uint16) ([]place, int) {
 }
 
 // service finds what is behind a Service's name, or behind that of an endpoint or a port of it.
-func (z *zone) service(a asked, kind uint16) ([]place, int) {
+func (z *zone) service(a asked, kind uint16) ([]destination, int) {
 	svc := z.state.Service(a.namespace, a.name)
 	if svc == nil {
 		return nil, dns.RcodeNameError
@@ -166,16 +166,16 @@ func (z *zone) service(a asked, kind uint16) ([]place, int) {
 		if address, err := netip.ParseAddr(svc.Spec.ExternalName); err == nil && address.IsValid() {
 			return nil, dns.RcodeNameError // an address is no name
 		}
-		return []place{{alias: dns.Fqdn(svc.Spec.ExternalName), owner: own, portless: true}}, dns.RcodeSuccess
+		return []destination{{alias: dns.Fqdn(svc.Spec.ExternalName), owner: own, portless: true}}, dns.RcodeSuccess
 	}
-	var out []place
+	var out []destination
 	found := false
 	if svc.Spec.ClusterIP == corev1.ClusterIPNone || a.endpoint != "" {
 		for _, e := range z.state.Endpoints(a.namespace, a.name) {
 			if a.endpoint != "" && !strings.EqualFold(a.endpoint, e.label()) || !a.matches(e.PortName, e.Protocol) {
 				continue
 			}
-			out = append(out, place{address: e.Address, owner: strings.ToLower(e.label()) + "." + own, port: e.Port, portless: e.Port == 0})
+			out = append(out, destination{address: e.Address, owner: strings.ToLower(e.label()) + "." + own, port: e.Port, portless: e.Port == 0})
 		}
 		found = len(out) > 0
 	} else {
@@ -186,7 +186,7 @@ func (z *zone) service(a asked, kind uint16) ([]place, int) {
 			found = true
 			for _, text := range clusterIPs(svc) {
 				if address, err := netip.ParseAddr(text); err == nil {
-					out = append(out, place{address: address, owner: own, port: p.Port})
+					out = append(out, destination{address: address, owner: own, port: p.Port})
 				}
 			}
 		}
@@ -208,11 +208,11 @@ func (a asked) matches(port, protocol string) bool {
 	return (a.port == "" || strings.EqualFold(a.port, port)) && (a.protocol == "" || strings.EqualFold(a.protocol, protocol))
 }
 
-// addresses are the records of a type among places; an alias is followed, in the zone and out of it.
-func (z *zone) addresses(ctx context.Context, q dns.Question, places []place, before []string) []dns.RR {
+// addresses returns the records of a type of destinations; it follows aliases, inside and outside of the zone.
+func (z *zone) addresses(ctx context.Context, q dns.Question, destinations []destination, before []string) []dns.RR {
 	var out []dns.RR
 	seen := map[netip.Addr]bool{}
-	for _, p := range places {
+	for _, p := range destinations {
 		if p.alias == "" {
 			if p.address.Is4() == (q.Qtype == dns.TypeA) && !seen[p.address] {
 				seen[p.address] = true
@@ -226,7 +226,7 @@ func (z *zone) addresses(ctx context.Context, q dns.Question, places []place, be
 		}
 		alias := cname(q.Name, p.alias)
 		if z.owns(target) {
-			next, rcode := z.places(target, q.Qtype)
+			next, rcode := z.destinations(target, q.Qtype)
 			if rcode != dns.RcodeSuccess {
 				continue
 			}
@@ -249,8 +249,8 @@ func (z *zone) addresses(ctx context.Context, q dns.Question, places []place, be
 	return out
 }
 
-// servers are the SRV records of places, each of the same weight, and the addresses of what they name.
-func (z *zone) servers(q dns.Question, places []place) answer {
+// servers returns the SRV records of destinations, each of the same weight, and the addresses of their targets.
+func (z *zone) servers(q dns.Question, destinations []destination) answer {
 	var out answer
 	type target struct {
 		owner string
@@ -261,14 +261,14 @@ func (z *zone) servers(q dns.Question, places []place) answer {
 		at    netip.Addr
 	}
 	said, given := map[target]bool{}, map[address]bool{}
-	for _, p := range places {
+	for _, p := range destinations {
 		if p.portless {
 			continue
 		}
 		if t := (target{p.owner, p.port}); !said[t] {
 			said[t] = true
 			out.records = append(out.records, &dns.SRV{
-				Hdr: header(q.Name, dns.TypeSRV, ttl), Weight: uint16(max(1, 100/len(places))), Port: uint16(p.port), Target: p.owner,
+				Hdr: header(q.Name, dns.TypeSRV, ttl), Weight: uint16(max(1, 100/len(destinations))), Port: uint16(p.port), Target: p.owner,
 			})
 		}
 		if a := (address{p.owner, p.address}); !given[a] {
@@ -297,7 +297,7 @@ func (z *zone) nameserver(q dns.Question) answer {
 	return out
 }
 
-// pointer finds the names of an address; none is for somebody else to know.
+// pointer finds the names of an address; it forwards no such query.
 func (z *zone) pointer(q dns.Question, address netip.Addr) []dns.RR {
 	point := func(name string) dns.RR { return &dns.PTR{Hdr: header(q.Name, dns.TypePTR, ttl), Ptr: name} }
 	if svc := z.state.ServiceAt(address); svc != nil {

@@ -196,8 +196,9 @@ func checkAttachments(_ context.Context, e *examination) []Finding {
 			continue
 		}
 		out = append(out, Finding{
-			State: Wrong, What: fmt.Sprintf("network %s holds %s for sandbox %s, which is no more", n.name, strings.Join(append(a.addresses, a.ifname), ", "), a.container),
-			Do:  "--fix gives it back (CNI DEL)",
+			State: Wrong, What: fmt.Sprintf("network %s holds %s for sandbox %s, which no longer exists", n.name,
+				strings.Join(append(a.addresses, a.ifname), ", "), a.container),
+			Do:  "--fix releases it (CNI DEL)",
 			fix: func(ctx context.Context) error { return n.del(ctx, a) },
 		})
 	}
@@ -206,7 +207,8 @@ func checkAttachments(_ context.Context, e *examination) []Finding {
 	}
 	if n.understands() {
 		out = append(out, Finding{
-			State: Wrong, What: fmt.Sprintf("network %s may hold more than it tells for sandboxes that are no more", n.name), Do: "--fix lets its plug-ins collect it (CNI GC)",
+			State: Wrong, What: fmt.Sprintf("network %s may hold addresses, unlisted, for sandboxes that no longer exist",
+				n.name), Do: "--fix calls its plug-ins to release them (CNI GC)",
 			fix: func(ctx context.Context) error { return n.collect(ctx, valid) },
 		})
 	}
@@ -227,7 +229,7 @@ func (n *network) del(ctx context.Context, a *attachment) error {
 			return err
 		}
 	}
-	// The plug-ins' own are gone by now; what the library kept is for whoever called them.
+	// The plug-ins have removed their own state; the cached results belong to the library that called them.
 	for _, file := range a.files {
 		if err := gone(os.Remove(file)); err != nil {
 			return fmt.Errorf("remove kept result: %w", err)
@@ -236,7 +238,7 @@ func (n *network) del(ctx context.Context, a *attachment) error {
 	return nil
 }
 
-// collect is CNI's GC: each plug-in is told which attachments there are.
+// collect calls CNI's GC: each plug-in gets the list of valid attachments.
 func (n *network) collect(ctx context.Context, valid map[[2]string]bool) error {
 	list := []map[string]string{}
 	for a := range valid {

@@ -1,19 +1,20 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor examines a node from outside: what pods stand on, and what pods that are no more have left.
+// Package doctor diagnoses a node from outside: the prerequisites of pods, and leftovers of deleted pods.
 //
-// [Examine] goes through the table of checks, each of which returns findings:
+// [Examine] runs the table of checks, each of which returns findings:
 //
 //	runtime.go      the container runtime answers, its conditions, the driver of its cgroups
+//	dns.go          the cluster DNS of a node that runs
 //	network.go      the CNI configuration and its plug-ins, which are asked by CNI's own verbs
 //	kernel.go       cgroups, namespaces, file systems, settings, programs
 //	attachments.go  leases and results of CNI whose sandbox is no more
 //	rules.go        rules of CNI plug-ins whose sandbox is no more
 //	left.go         network namespaces, mounts and cgroups of pods that the runtime does not know
 //
-// What is left of a pod may be another's beginning: the network is there before the runtime tells of its sandbox. So
-// nothing is said to be left that is younger than Options.Older, or in which a process is.
+// Apparent leftovers may belong to a pod that is being created: its network exists before the runtime lists its sandbox. So
+// the doctor ignores everything that is younger than Options.Older, or that a process uses.
 //
 // An examination changes nothing, but with Options.Fix: then each finding that knows how to be mended is, in the order
 // of the table, which is that of taking a pod apart.
@@ -91,6 +92,7 @@ func checks() []struct {
 	}{
 		{"runtime", checkRuntime},
 		{"network", checkNetwork},
+		{"cluster DNS", checkDNS},
 		{"cgroups", checkCgroups},
 		{"kernel", checkKernel},
 		{"settings", checkSettings},
@@ -134,7 +136,7 @@ func mend(ctx context.Context, found []Finding) {
 			continue
 		}
 		if err := f.fix(ctx); err != nil {
-			f.What += "; it stays: " + err.Error()
+			f.What += "; could not fix it: " + err.Error()
 			continue
 		}
 		f.State, f.Do = Fixed, ""
@@ -152,11 +154,11 @@ func (e *examination) oldFile(path string) bool {
 
 // unread is the finding of what could not be looked at.
 func unread(what string, err error) Finding {
-	return Finding{State: Note, What: fmt.Sprintf("%s not looked at: %v", what, err)}
+	return Finding{State: Note, What: fmt.Sprintf("could not check %s: %v", what, err)}
 }
 
 // errNoRuntime keeps checks from taking everything for left over.
-var errNoRuntime = errors.New("the runtime does not tell which pods there are")
+var errNoRuntime = errors.New("the runtime does not list its pods")
 
 // locked says whether a process holds the lock of a data directory.
 func locked(path string) bool {

@@ -43,9 +43,9 @@ func podCgroups(root, above string) []string {
 // wanted are the controllers that bound pods, and what pods are without them.
 func wanted() []struct{ name, without string } {
 	return []struct{ name, without string }{
-		{"cpu", "CPU requests and limits do not hold"},
-		{"memory", "memory limits do not hold"},
-		{"pids", "podPidsLimit does not hold"},
+		{"cpu", "CPU requests and limits are not enforced"},
+		{"memory", "memory limits are not enforced"},
+		{"pids", "podPidsLimit is not enforced"},
 	}
 }
 
@@ -101,7 +101,8 @@ func (f cgroupFacts) judge() []Finding {
 	if f.unified {
 		out = append(out, Finding{State: OK, What: "cgroups v2"})
 	} else {
-		out = append(out, Finding{State: Note, What: "cgroups v1: LimitedSwap and what else needs v2 is not there", Do: "start the kernel with systemd.unified_cgroup_hierarchy=1"})
+		out = append(out,
+			Finding{State: Note, What: "cgroups v1: LimitedSwap and other features of v2 do not work", Do: "start the kernel with systemd.unified_cgroup_hierarchy=1"})
 	}
 	for _, w := range wanted() {
 		if !slices.Contains(f.controllers, w.name) {
@@ -110,17 +111,19 @@ func (f cgroupFacts) judge() []Finding {
 	}
 	switch {
 	case f.runtime == "":
-		out = append(out, Finding{State: Note, What: "the runtime does not say which driver it has; the node's is " + f.node, Do: "see that they agree"})
+		out = append(out,
+			Finding{State: Note, What: "the runtime does not report its cgroup driver; the node's is " + f.node, Do: "make sure that both are the same"})
 	case f.runtime != f.node:
 		out = append(out, Finding{
 			State: Wrong, What: fmt.Sprintf("the runtime's cgroup driver is %s, the node's %s", f.runtime, f.node),
 			Do: "cgroupDriver: " + f.runtime + " in the node's configuration (--kubelet-config), or SystemdCgroup in the runtime's",
 		})
 	default:
-		out = append(out, Finding{State: OK, What: "runtime and node have the driver " + f.node})
+		out = append(out, Finding{State: OK, What: "runtime and node use the cgroup driver " + f.node})
 	}
 	if f.runtime == "systemd" && !f.systemd {
-		out = append(out, Finding{State: Wrong, What: "the driver is systemd, which does not run this machine", Do: "take the driver cgroupfs"})
+		out = append(out,
+			Finding{State: Wrong, What: "the cgroup driver is systemd, but systemd does not run this machine", Do: "set cgroupDriver: cgroupfs"})
 	}
 	return out
 }
@@ -145,21 +148,24 @@ func judgeKernel(filesystems string, namespaces []string) []Finding {
 	var out []Finding
 	for _, name := range []string{"ipc", "mnt", "net", "pid", "uts"} {
 		if !slices.Contains(namespaces, name) {
-			out = append(out, Finding{State: Wrong, What: "the kernel has no " + name + " namespaces", Do: "take a kernel with them"})
+			out = append(out, Finding{State: Wrong, What: "the kernel has no " + name + " namespaces", Do: "use a kernel with them"})
 		}
 	}
 	if !slices.Contains(namespaces, "user") {
-		out = append(out, Finding{State: Note, What: "the kernel has no user namespaces: no pods with hostUsers: false", Do: "take a kernel with CONFIG_USER_NS"})
+		out = append(out,
+			Finding{State: Note, What: "the kernel has no user namespaces: pods with hostUsers: false do not start", Do: "use a kernel with CONFIG_USER_NS"})
 	}
 	has := strings.Fields(filesystems)
 	if !slices.Contains(has, "tmpfs") {
-		out = append(out, Finding{State: Wrong, What: "the kernel has no tmpfs: no secrets, no volumes in memory", Do: "take a kernel with CONFIG_TMPFS"})
+		out = append(out,
+			Finding{State: Wrong, What: "the kernel has no tmpfs: pods with Secret volumes or volumes in memory do not start", Do: "use a kernel with CONFIG_TMPFS"})
 	}
 	if !slices.Contains(has, "overlay") {
-		out = append(out, Finding{State: Note, What: "the kernel has no overlayfs: each container copies its image", Do: "modprobe overlay"})
+		out = append(out,
+			Finding{State: Note, What: "the kernel has no overlayfs: the runtime copies the image for each container", Do: "modprobe overlay"})
 	}
 	if len(out) == 0 {
-		out = append(out, Finding{State: OK, What: "namespaces and file systems are all there"})
+		out = append(out, Finding{State: OK, What: "the kernel has all namespaces and file systems"})
 	}
 	return out
 }
@@ -174,10 +180,10 @@ type setting struct {
 
 func settings() []setting {
 	return []setting{
-		{"net.ipv4.ip_forward", 1, Wrong, "pods reach nothing but their own node"},
-		{"net.bridge.bridge-nf-call-iptables", 1, Note, "a pod does not reach itself or its neighbours by a Service where they are on a bridge"},
-		{"fs.inotify.max_user_instances", 256, Note, "many pods may run out of them"},
-		{"user.max_user_namespaces", 1, Note, "no pods with hostUsers: false"},
+		{"net.ipv4.ip_forward", 1, Wrong, "pods reach only their own node"},
+		{"net.bridge.bridge-nf-call-iptables", 1, Note, "on a bridge, a pod does not reach itself or pods of the same node by a Service"},
+		{"fs.inotify.max_user_instances", 256, Note, "many pods may exhaust them"},
+		{"user.max_user_namespaces", 1, Note, "pods with hostUsers: false do not start"},
 	}
 }
 
@@ -199,7 +205,7 @@ func checkSettings(context.Context, *examination) []Finding {
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, Finding{State: OK, What: "the kernel's settings are as they should be"})
+		out = append(out, Finding{State: OK, What: "the kernel's settings are correct"})
 	}
 	return out
 }
@@ -209,7 +215,8 @@ func (s setting) judge(text string, err error) *Finding {
 	has, number := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	switch {
 	case err != nil:
-		return &Finding{State: s.state, What: fmt.Sprintf("%s is not there: %s", s.name, s.without), Do: "load what brings it (br_netfilter for bridges)"}
+		return &Finding{State: s.state, What: fmt.Sprintf("%s does not exist: %s", s.name, s.without),
+			Do: "load the module that provides it (br_netfilter for bridges)"}
 	case number != nil || has < s.least:
 		return &Finding{State: s.state, What: fmt.Sprintf("%s is %s: %s", s.name, strings.TrimSpace(text), s.without), Do: fmt.Sprintf("sysctl -w %s=%d", s.name, s.least)}
 	}
@@ -235,11 +242,11 @@ func checkPrograms(ctx context.Context, _ *examination) []Finding {
 		name, without, pkg string
 		state              State
 	}{
-		{"nft", "rules for Services and pods are written by iptables, which takes longer where there are many", "nftables", Note},
-		{"iptables", "CNI plug-ins make no host ports and no way out of the pod network", "iptables", Wrong},
-		{"iptables-restore", "no Services where nft is missing or does not work", "iptables", Note},
-		{"iptables-save", "rules that are left are not found", "iptables", Note},
-		{"modprobe", "br_netfilter is not loaded where it is missing", "kmod", Note},
+		{"nft", "the node writes rules for Services and pods by iptables, which is slower with many Services", "nftables", Note},
+		{"iptables", "CNI plug-ins set up neither host ports nor masquerading", "iptables", Wrong},
+		{"iptables-restore", "Services do not work if nft does not", "iptables", Note},
+		{"iptables-save", "the doctor does not find stale rules", "iptables", Note},
+		{"modprobe", "the node cannot load br_netfilter", "kmod", Note},
 	} {
 		if find(p.name) == "" {
 			out = append(out, Finding{State: p.state, What: fmt.Sprintf("no program %s: %s", p.name, p.without), Do: "apt-get install " + p.pkg})
@@ -247,11 +254,12 @@ func checkPrograms(ctx context.Context, _ *examination) []Finding {
 	}
 	if nft := find("nft"); nft != "" {
 		if _, err := (program.Command{Name: nft, Args: []string{"list", "tables"}}).Run(ctx); err != nil {
-			out = append(out, Finding{State: Wrong, What: fmt.Sprintf("nft does not work, iptables has to do: %v", err), Do: "run as root, on a kernel with nf_tables"})
+			out = append(out,
+				Finding{State: Wrong, What: fmt.Sprintf("nft does not work, the node uses iptables: %v", err), Do: "run as root, on a kernel with nf_tables"})
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, Finding{State: OK, What: "nft and iptables are there and work"})
+		out = append(out, Finding{State: OK, What: "nft and iptables work"})
 	}
 	return out
 }

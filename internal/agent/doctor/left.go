@@ -58,7 +58,7 @@ func checkNamespaces(_ context.Context, e *examination) []Finding {
 			continue
 		}
 		out = append(out, Finding{
-			State: Wrong, What: path + " is of no sandbox, and no process is in it", Do: "--fix removes it",
+			State: Wrong, What: path + " belongs to no sandbox, and no process is in it", Do: "--fix removes it",
 			fix: func(context.Context) error {
 				if err := unmount(path); err != nil {
 					return err
@@ -68,7 +68,8 @@ func checkNamespaces(_ context.Context, e *examination) []Finding {
 		})
 	}
 	if len(out) == 0 {
-		out = append(out, Finding{State: OK, What: fmt.Sprintf("%d sandboxes have a network namespace, and no other is there", len(e.runtime.namespaces))})
+		out = append(out,
+			Finding{State: OK, What: fmt.Sprintf("%d sandboxes have a network namespace, and there is no stale one", len(e.runtime.namespaces))})
 	}
 	return out
 }
@@ -150,7 +151,7 @@ func checkMounts(_ context.Context, e *examination) []Finding {
 				continue
 			case p.owner == "pod" && e.inUse:
 				// Volumes are there before the sandbox, and the node takes them away when the pod is gone.
-				f.State, f.Do = Note, "the node looks after it: it waits for its sandbox, or goes within a minute"
+				f.State, f.Do = Note, "none: the node still needs it, or removes it within a minute"
 			default:
 				f.Do = "--fix unmounts them"
 				f.fix = func(context.Context) error {
@@ -165,7 +166,7 @@ func checkMounts(_ context.Context, e *examination) []Finding {
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, Finding{State: OK, What: "all mounts of pods have their pod"})
+		out = append(out, Finding{State: OK, What: "all mounts of pods belong to a pod"})
 	}
 	return out
 }
@@ -254,7 +255,7 @@ func checkPodCgroups(_ context.Context, e *examination) []Finding {
 		})
 	}
 	if len(out) == 0 {
-		out = append(out, Finding{State: OK, What: "all cgroups of pods have their pod"})
+		out = append(out, Finding{State: OK, What: "all cgroups of pods belong to a pod"})
 	}
 	return out
 }

@@ -186,7 +186,8 @@ func checkNetwork(ctx context.Context, e *examination) []Finding {
 	}
 	n, err := configured(dir)
 	if err != nil {
-		return []Finding{{State: Wrong, What: err.Error(), Do: "install a network plug-in, or start the node: it writes a configuration where there is none"}}
+		return []Finding{{State: Wrong, What: err.Error(),
+			Do: "install a network plug-in, or start the node, which writes a configuration if there is none"}}
 	}
 	n.binDirs = bins
 	e.network = n
@@ -217,7 +218,7 @@ func (n *network) ask(ctx context.Context) []Finding {
 			continue
 		}
 		if _, err := n.call(ctx, p, verb{command: "STATUS"}); err != nil {
-			out = append(out, Finding{State: Wrong, What: err.Error(), Do: "mend what the plug-in misses: it can add no pods"})
+			out = append(out, Finding{State: Wrong, What: err.Error(), Do: "fix the cause: the plug-in cannot add pods"})
 			continue
 		}
 		out = append(out, Finding{State: OK, What: fmt.Sprintf("plug-in %s can add pods", p.kind)})

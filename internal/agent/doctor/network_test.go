@@ -104,7 +104,7 @@ func TestAttachments(t *testing.T) {
 
 	e := &examination{Options: Options{Older: -1, Clock: clock.RealClock{}}, network: n, runtime: &runtime{sandboxes: map[string]bool{"live": true, "new": true}}}
 	found := checkAttachments(t.Context(), e)
-	says(t, found, "wrong network n holds 10.1.0.3, fd00::3, eth0 for sandbox dead, which is no more", "wrong network n may hold more")
+	says(t, found, "wrong network n holds 10.1.0.3, fd00::3, eth0 for sandbox dead, which no longer exists", "wrong network n may hold addresses")
 	if _, err := os.Stat(log); err == nil {
 		t.Fatal("a plug-in was called to look")
 	}

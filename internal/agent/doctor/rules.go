@@ -123,13 +123,14 @@ func checkRules(ctx context.Context, e *examination) []Finding {
 		}
 		for _, container := range sortedKeys(left) {
 			out = append(out, Finding{
-				State: Wrong, What: fmt.Sprintf("%d rules of %s for sandbox %s, which is no more", len(left[container]), set[1], container), Do: "--fix removes them",
+				State: Wrong, What: fmt.Sprintf("%d rules of %s for sandbox %s, which no longer exists", len(left[container]), set[1],
+					container), Do: "--fix removes them",
 				fix: func(ctx context.Context) error { return removeRules(ctx, find(set[1]), save, container) },
 			})
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, Finding{State: OK, What: "all rules of CNI plug-ins have their sandbox"})
+		out = append(out, Finding{State: OK, What: "all rules of CNI plug-ins belong to a sandbox"})
 	}
 	return out
 }

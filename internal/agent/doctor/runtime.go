@@ -76,7 +76,8 @@ func (r *runtime) read(text string) error {
 
 func checkRuntime(ctx context.Context, e *examination) []Finding {
 	wrong := func(err error) []Finding {
-		return []Finding{{State: Wrong, What: err.Error(), Do: "start the runtime (`mortise machine prepare` does), or say where it is with --cri-socket"}}
+		return []Finding{{State: Wrong, What: err.Error(),
+			Do: "start the runtime (`mortise machine prepare` does), or name its socket with --cri-socket"}}
 	}
 	// The client would wait for a socket that is not there.
 	if _, err := os.Stat(strings.TrimPrefix(e.Socket, "unix://")); err != nil {
@@ -91,7 +92,7 @@ func checkRuntime(ctx context.Context, e *examination) []Finding {
 	out := []Finding{{State: OK, What: fmt.Sprintf("%s %s answers at %s", r.name, r.version, e.Socket)}}
 	status, err := client.Runtime.Status(ctx, true)
 	if err != nil {
-		return append(out, wrong(fmt.Errorf("ask runtime's status: %w", err))...)
+		return append(out, wrong(fmt.Errorf("get the runtime's status: %w", err))...)
 	}
 	out = append(out, conditions(status.GetStatus().GetConditions())...)
 	if err := r.read(status.GetInfo()["config"]); err != nil {
@@ -102,7 +103,7 @@ func checkRuntime(ctx context.Context, e *examination) []Finding {
 	case err == nil && config.GetLinux() != nil:
 		r.driver = strings.ToLower(config.GetLinux().GetCgroupDriver().String())
 	case err != nil && !cri.IsUnimplemented(err):
-		out = append(out, Finding{State: Note, What: "ask runtime's configuration: " + err.Error()})
+		out = append(out, Finding{State: Note, What: "get the runtime's configuration: " + err.Error()})
 	}
 	if err := r.census(ctx, client); err != nil {
 		return append(out, wrong(err)...)
@@ -120,7 +121,7 @@ func conditions(list []*runtimeapi.RuntimeCondition) []Finding {
 			f.State, f.What = Wrong, fmt.Sprintf("%s is false: %s: %s", c.Type, c.Reason, c.Message)
 			f.Do = "see the runtime's log"
 			if c.Type == runtimeapi.NetworkReady {
-				f.Do = "give the node a CNI configuration: the node writes one when it starts where there is none"
+				f.Do = "add a CNI configuration, or restart the node, which writes one if there is none"
 			}
 		}
 		out = append(out, f)
@@ -150,7 +151,7 @@ func (r *runtime) census(ctx context.Context, client *cri.Client) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("ask status of sandbox %s: %w", s.Id, err)
+			return fmt.Errorf("get status of sandbox %s: %w", s.Id, err)
 		}
 		if status.GetStatus().GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE {
 			continue
@@ -188,5 +189,5 @@ func namespacePath(info string) (string, error) {
 	if s.Closed {
 		return "", nil
 	}
-	return "", errors.New("the sandbox does not say which network namespace it has")
+	return "", errors.New("the runtime does not report the sandbox's network namespace")
 }

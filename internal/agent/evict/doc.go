@@ -3,10 +3,10 @@
 
 // Package evict decides which pods a node ends when memory, disk or process numbers run short, as kubelet decides it.
 //
-// It is pure: [Manager.Next] is given what was measured ([Observation], by signal), the pods with what they use, and the
-// time; it answers with the node's conditions, with what is to be freed before pods are ended, and with the pods to end,
-// in the words that their status will carry. A Manager remembers since when a threshold has been met (soft thresholds
-// have a grace period) and when a condition was last seen (conditions stay for a while, so that they do not flap).
+// It is pure: [Manager.Next] gets the measurements ([Observation], by signal), the pods with their usage, and the time; it
+// returns the node's conditions, the resources to reclaim before pods are evicted, and the pods to evict, with the message
+// for their status. A Manager remembers since when a threshold has been met (soft thresholds have a grace period) and when
+// a condition was last observed (conditions stay for a while, so that they do not flap).
 //
 // A worked example, with the hard threshold memory.available 100Mi and a transition period of five minutes:
 //

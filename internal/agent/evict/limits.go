@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 // Limited says whether the pod has bounds of local storage, which must be looked after: a volume's or its containers'.
@@ -54,7 +56,7 @@ func containerLimits(pod *corev1.Pod) map[string]resource.Quantity {
 func (m *Manager) OverLimit(pods []Pod) []Eviction {
 	var out []Eviction
 	for _, p := range pods {
-		if !p.Known || Critical(p.Pod) {
+		if !p.Known || podspec.IsCritical(p.Pod) {
 			continue
 		}
 		if signal, why := m.overLimit(p); why != "" {

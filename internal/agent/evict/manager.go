@@ -45,7 +45,7 @@ type Starvation struct {
 	Signal   Signal
 	Resource corev1.ResourceName
 	Hard     bool
-	// Disk says that dead containers and images that nobody uses may help.
+	// Disk means that removing dead containers and unused images may help.
 	Disk bool
 
 	thresholds   []Threshold

@@ -12,6 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 // Pod is a pod that may be ended, with what it uses.
@@ -56,24 +59,7 @@ const Reason = "Evicted"
 // atOnce is the grace of pods that have to go now, in seconds.
 const atOnce = 1
 
-// Critical says whether a pod is never evicted: static pods and those that the cluster needs.
-func Critical(pod *corev1.Pod) bool {
-	const systemCritical = 2_000_000_000
-	if source := pod.Annotations["kubernetes.io/config.source"]; source != "" && source != "api" {
-		return true
-	}
-	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
-		return true
-	}
-	return priority(pod) >= systemCritical
-}
-
-func priority(pod *corev1.Pod) int32 {
-	if pod.Spec.Priority != nil {
-		return *pod.Spec.Priority
-	}
-	return 0
-}
+func priority(pod *corev1.Pod) int32 { return ptr.Deref(pod.Spec.Priority, 0) }
 
 // Victims are the pods to end for what is short, the first to go first; those that are critical are left out.
 func (m *Manager) Victims(s *Starvation, pods []Pod) []Eviction {
@@ -81,7 +67,7 @@ func (m *Manager) Victims(s *Starvation, pods []Pod) []Eviction {
 	slices.SortStableFunc(ranked, m.compare(s))
 	var out []Eviction
 	for _, p := range ranked {
-		if Critical(p.Pod) {
+		if podspec.IsCritical(p.Pod) {
 			continue
 		}
 		e := Eviction{Pod: p.Pod, Signal: s.Signal, Grace: atOnce, Disrupted: true}

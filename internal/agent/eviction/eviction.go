@@ -38,6 +38,10 @@ const (
 type Pods interface {
 	// ActivePods are the pods that run, or are about to, and that nobody ends yet, the oldest first. They must not be changed.
 	ActivePods() []*corev1.Pod
+}
+
+// Containers are the containers of the node.
+type Containers interface {
 	// DeleteDeadContainers removes the containers of pods that are over.
 	DeleteDeadContainers(ctx context.Context) error
 }
@@ -69,12 +73,13 @@ type Shutdown interface {
 
 // Config is what a Manager is made from. All of it is required.
 type Config struct {
-	Pods     Pods
-	Killer   Killer
-	Images   Images
-	Status   Status
-	Shutdown Shutdown
-	Meter    *Meter
+	Pods       Pods
+	Containers Containers
+	Killer     Killer
+	Images     Images
+	Status     Status
+	Shutdown   Shutdown
+	Meter      *Meter
 	// Measure says what there is of everything that can run short.
 	Measure func(ctx context.Context) evict.Observations
 
@@ -133,7 +138,8 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 		return // what it leaves is not measured yet, or all pods are being ended
 	}
 	if *m.Kubelet.LocalStorageCapacityIsolation {
-		if over := core.OverLimit(m.Meter.usage(ctx, slices.DeleteFunc(m.Pods.ActivePods(), func(p *corev1.Pod) bool { return !evict.Limited(p) }))); len(over) > 0 {
+		limited := slices.DeleteFunc(m.Pods.ActivePods(), func(p *corev1.Pod) bool { return !evict.Limited(p) })
+		if over := core.OverLimit(m.Meter.usage(ctx, limited)); len(over) > 0 {
 			for _, e := range over {
 				m.evict(e)
 			}
@@ -152,7 +158,7 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 	}
 	victims := core.Victims(step.Starved, m.Meter.usage(ctx, m.Pods.ActivePods()))
 	if len(victims) == 0 {
-		m.Logger.Warn("the node runs short and has no pod to evict", "resource", step.Starved.Resource)
+		m.Logger.Warn("Node is short of a resource and has no pod to evict", "resource", step.Starved.Resource)
 		return
 	}
 	m.evict(victims[0])
@@ -160,35 +166,39 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 
 // freeDisk removes everything that nobody uses: dead containers of pods that are over, and images.
 func (m *Manager) freeDisk(ctx context.Context) {
-	if err := m.Pods.DeleteDeadContainers(ctx); err != nil && ctx.Err() == nil {
-		m.Logger.Warn("remove dead containers", "err", err)
+	if err := m.Containers.DeleteDeadContainers(ctx); err != nil && ctx.Err() == nil {
+		m.Logger.Warn("Could not remove dead containers", "err", err)
 	}
 	if err := m.Images.DeleteUnused(ctx); err != nil && ctx.Err() == nil {
-		m.Logger.Warn("collect images", "err", err)
+		m.Logger.Warn("Could not collect images", "err", err)
 	}
 }
 
 // evict ends a pod: its worker does it.
 func (m *Manager) evict(e evict.Eviction) {
-	m.Logger.Warn("pod is evicted", "pod", podspec.Describe(e.Pod), "why", e.Message)
+	m.Logger.Warn("Evicting a pod", "pod", podspec.Describe(e.Pod), "why", e.Message)
 	m.Events.AnnotatedEventf(e.Pod, e.Annotations, corev1.EventTypeWarning, evict.Reason, "%s", e.Message)
 	m.Evictions.WithLabelValues(string(e.Signal)).Inc()
-	m.Killer.KillPod(e.Pod.UID, podspec.End{Reason: evict.Reason, Message: e.Message, Grace: e.Grace, Disrupted: e.Disrupted})
+	end := podspec.End{Reason: evict.Reason, Message: e.Message, Grace: e.Grace}
+	if e.Disrupted {
+		end.Disruption = e.Message
+	}
+	m.Killer.KillPod(e.Pod.UID, end)
 }
 
-// Refusal is why a pod that would make what runs short shorter may not come; empty: it may. Critical pods may come, and those that asked for
-// memory where
-// only memory is short.
+// Refusal is why a pod that would make what runs short shorter may not come; empty: it may. Critical pods may come, and those that asked
+// for memory where only memory is short.
 func (m *Manager) Refusal(pod *corev1.Pod) string {
 	m.mu.Lock()
 	conditions := m.conditions
 	m.mu.Unlock()
-	if len(conditions) == 0 || evict.Critical(pod) {
+	if len(conditions) == 0 || podspec.IsCritical(pod) {
 		return ""
 	}
 	if slices.Equal(conditions, []corev1.NodeConditionType{corev1.NodeMemoryPressure}) {
 		taint := &corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
-		if podstatus.QOS(pod) != corev1.PodQOSBestEffort || corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, taint, false) {
+		if podstatus.QOS(pod) != corev1.PodQOSBestEffort ||
+			corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, taint, false) {
 			return ""
 		}
 	}

@@ -96,7 +96,7 @@ func (m *Meter) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 	stats := map[types.UID]map[string]*runtimeapi.ContainerStats{}
 	list, err := m.Runtime.Runtime.ListContainerStats(cri.Quiet(ctx), nil)
 	if err != nil {
-		m.Logger.Warn("measure containers", "err", err)
+		m.Logger.Warn("Could not measure containers", "err", err)
 	}
 	for _, s := range list {
 		labels := s.GetAttributes().GetLabels()
@@ -112,7 +112,8 @@ func (m *Meter) usage(ctx context.Context, pods []*corev1.Pod) []evict.Pod {
 		for name, s := range stats[pod.UID] {
 			c := evict.Container{
 				Name: name, Memory: int64(s.GetMemory().GetWorkingSetBytes().GetValue()),
-				LayerBytes: int64(s.GetWritableLayer().GetUsedBytes().GetValue()), LayerInodes: int64(s.GetWritableLayer().GetInodesUsed().GetValue()),
+				LayerBytes:  int64(s.GetWritableLayer().GetUsedBytes().GetValue()),
+				LayerInodes: int64(s.GetWritableLayer().GetInodesUsed().GetValue()),
 			}
 			c.LogBytes, c.LogsInodes = under(filepath.Join(m.Config.PodLogDir(pod), name))
 			p.Memory += c.Memory

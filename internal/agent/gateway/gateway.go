@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gateway makes a node the gateway of its pods to all that is not on their bridge: the node sends on what is not for
-// itself, and what leaves the pods' ranges of the whole cluster has the node's address as source, since nobody outside knows
-// a way back to a pod. What goes to a pod of another node keeps its source: network policies, logs and servers there see the
-// pod that calls.
+// Package gateway makes a node the gateway of its pods to everything outside their bridge: the node forwards packets, and
+// masquerades what leaves the pod ranges of the whole cluster, since networks outside have no route to pods. Traffic to a
+// pod of another node keeps its source address: network policies, logs and servers there see the calling pod.
 //
 // [Forward] is the first, [Run] the second, in tables of nftables of its own (ip and ip6 mortise-pods), or by iptables in a chain of its
 // own (MORTISE-PODS in nat). Rules stay when Run ends, as pods do; [Remove] deletes them. The plug-in that makes the bridge could masquerade as well, but it knows its own node's range
@@ -35,13 +34,14 @@ const (
 )
 
 const (
-	// wholeAfter is when everything is written though nothing is known to be amiss: somebody may have flushed the tables.
+	// wholeAfter is the interval at which all rules are written even without a known difference: another program may have
+	// flushed the tables.
 	wholeAfter = time.Hour
 	// retry is how long a failed transaction waits.
 	retry = 30 * time.Second
 )
 
-// Options say for whom. Pods is required.
+// Options configure the gateway. Pods is required.
 type Options struct {
 	Pods    []netip.Prefix    // the ranges of all pods of the cluster
 	Backend netfilter.Backend // empty: nftables
@@ -76,7 +76,7 @@ func Forward(pods []netip.Prefix) error {
 			path = "/proc/sys/net/ipv6/conf/all/forwarding"
 		}
 		if err := os.WriteFile(path, []byte("1"), 0o644); err != nil {
-			errs = append(errs, fmt.Errorf("let the kernel forward %s: %w", f.match, err))
+			errs = append(errs, fmt.Errorf("turn on IP forwarding of %s: %w", f.match, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -194,7 +194,7 @@ func Run(ctx context.Context, o Options) error {
 		o.clearOther = func(ctx context.Context) error { return clearOther(ctx, o.Backend) }
 	}
 	if err := o.clearOther(ctx); err != nil && ctx.Err() == nil {
-		o.Logger.Warn("pods' gateway: rules of another backend may be left", "error", err)
+		o.Logger.Warn("Could not remove the pod gateway's rules of another backend", "error", err)
 	}
 	again := o.Clock.NewTimer(wholeAfter)
 	defer again.Stop()
@@ -206,7 +206,7 @@ func Run(ctx context.Context, o Options) error {
 		}
 		next := wholeAfter
 		if err := o.write(ctx, o.Pods); err != nil && ctx.Err() == nil {
-			o.Logger.Error("what pods send out of the cluster may not come back", "error", err, "again", retry)
+			o.Logger.Error("Could not write the pod gateway's rules, retrying", "error", err, "again", retry)
 			next = retry
 		}
 		again.Reset(next)

@@ -168,3 +168,6 @@ func lowestOOMScore() int64 {
 	}
 	return score
 }
+
+// AppArmor reports whether the kernel enforces AppArmor profiles.
+func AppArmor() bool { return strings.HasPrefix(Line("/sys/module/apparmor/parameters/enabled"), "Y") }

@@ -22,8 +22,7 @@ func Number(path string) (int64, bool) {
 	return n, err == nil
 }
 
-// WorkingSet is the memory that a cgroup uses and that cannot be had back at once: usage without files that nobody
-// has touched lately.
+// WorkingSet is the memory that a cgroup uses and that cannot be reclaimed quickly: usage without inactive files.
 func WorkingSet(cgroup string) (int64, bool) {
 	for _, files := range []struct{ usage, stat, inactive string }{
 		{filepath.Join(cgroupMemory, cgroup, "memory.usage_in_bytes"), filepath.Join(cgroupMemory, cgroup, "memory.stat"), "total_inactive_file"},

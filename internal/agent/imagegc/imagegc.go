@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package imagegc decides which images a node removes when the file system that they lie on fills up, as kubelet decides
-// it: those that have not been used for longest first, none that is in use, and none that came a moment ago.
+// Package imagegc selects the images that a node removes when their file system fills up, as kubelet does: the least
+// recently used first, none that is in use, and none that was pulled a moment ago.
 //
-// It is pure but for what it remembers: a [Table] notes when each image was first seen and last used. It is not for
-// concurrent use.
+// It is pure but for a [Table], which records when each image was first seen and last used. It is not safe for concurrent
+// use.
 package imagegc
 
 import (
@@ -84,7 +84,7 @@ func (t *Table) unused() []*record {
 func (t *Table) Old(now time.Time, s Settings) []Image {
 	var out []Image
 	if s.MaxAge <= 0 || now.Sub(t.since) < s.MaxAge {
-		return nil // nobody knows what was before
+		return nil // the previous state is unknown
 	}
 	for _, r := range t.unused() {
 		if now.Sub(later(r.used, r.first)) > s.MaxAge {

@@ -30,7 +30,7 @@ func (m *Manager) Collect(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := m.trimImages(ctx); err != nil && ctx.Err() == nil {
-			m.Logger.Warn("collect images", "err", err)
+			m.Logger.Warn("Could not collect images", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -48,7 +48,10 @@ func (m *Manager) trimImages(ctx context.Context) error {
 		return err
 	}
 	k, now := m.Kubelet, m.Clock.Now()
-	s := imagegc.Settings{High: int(*k.ImageGCHighThresholdPercent), Low: int(*k.ImageGCLowThresholdPercent), MinAge: k.ImageMinimumGCAge.Duration, MaxAge: k.ImageMaximumGCAge.Duration}
+	s := imagegc.Settings{
+		High: int(*k.ImageGCHighThresholdPercent), Low: int(*k.ImageGCLowThresholdPercent),
+		MinAge: k.ImageMinimumGCAge.Duration, MaxAge: k.ImageMaximumGCAge.Duration,
+	}
 	m.removeImages(ctx, m.table.Old(now, s))
 	disk, ok := m.Measure(ctx)[evict.ImageFSAvailable]
 	if !ok || s.High >= 100 {
@@ -61,12 +64,13 @@ func (m *Manager) trimImages(ctx context.Context) error {
 	images, bytes := m.table.Free(now, need, s.MinAge)
 	m.removeImages(ctx, images)
 	if bytes < need {
-		m.Events.Eventf(m.Node, corev1.EventTypeWarning, "FreeDiskSpaceFailed", "Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.", need, bytes)
+		m.Events.Eventf(m.Node, corev1.EventTypeWarning, "FreeDiskSpaceFailed", "Failed to garbage collect required amount of images. "+
+			"Attempted to free %d bytes, but only found %d bytes eligible to free.", need, bytes)
 	}
 	return nil
 }
 
-// DeleteUnused removes all images that nobody uses.
+// DeleteUnused removes all unused images.
 func (m *Manager) DeleteUnused(ctx context.Context) error {
 	m.collecting.Lock()
 	defer m.collecting.Unlock()
@@ -99,7 +103,7 @@ func (m *Manager) seeImages(ctx context.Context) error {
 			refs = append(refs, i.Id)
 		}
 		if err := m.pulls.Prune(refs, listed); err != nil {
-			m.Logger.Warn("remove records of images that are gone", "err", err)
+			m.Logger.Warn("Could not remove the records of removed images", "err", err)
 		}
 	}
 	used := map[string]bool{m.sandboxImage(ctx): true}
@@ -155,11 +159,11 @@ func (m *Manager) removeImages(ctx context.Context, images []imagegc.Image) {
 	for _, i := range images {
 		if err := m.Runtime.Images.RemoveImage(cri.Quiet(ctx), &runtimeapi.ImageSpec{Image: i.ID}); err != nil && !cri.IsNotFound(err) {
 			if ctx.Err() == nil {
-				m.Logger.Warn("remove image", "image", i.ID, "err", err)
+				m.Logger.Warn("Could not remove an image", "image", i.ID, "err", err)
 			}
 			continue
 		}
-		m.Logger.Info("image removed", "image", i.ID, "bytes", i.Bytes)
+		m.Logger.Info("Removed an image", "image", i.ID, "bytes", i.Bytes)
 	}
 }
 

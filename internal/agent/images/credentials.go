@@ -35,7 +35,9 @@ func (m *Manager) openPulls(ctx context.Context) error {
 }
 
 // mustPull says whether the pod must pull an image that is on the node as ref, and the event's text where it need not.
-func (m *Manager) mustPull(c *corev1.Container, ref string, lookup func() ([]credentialprovider.Credential, error)) (must bool, message string, err error) {
+func (m *Manager) mustPull(
+	c *corev1.Container, ref string, lookup func() ([]credentialprovider.Credential, error),
+) (must bool, message string, err error) {
 	message = fmt.Sprintf("Container image %q already present on machine", c.Image)
 	if m.pulls == nil {
 		return false, message, nil
@@ -73,7 +75,9 @@ func (m *Manager) pullCredentials(ctx context.Context, pod *corev1.Pod, image st
 
 // pullRecorded pulls the image with each of the credentials until one is good for it, and records which. The image is as
 // the container names it.
-func (m *Manager) pullRecorded(ctx context.Context, image string, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential) (ref string, err error) {
+func (m *Manager) pullRecorded(
+	ctx context.Context, image string, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential,
+) (ref string, err error) {
 	if m.pulls != nil {
 		if err := m.pulls.Intend(image); err != nil {
 			return "", err
@@ -84,18 +88,20 @@ func (m *Manager) pullRecorded(ctx context.Context, image string, spec *runtimea
 	case m.pulls == nil:
 	case err == nil:
 		if err := m.pulls.Pulled(image, ref, secret); err != nil {
-			m.Logger.Warn("record pulled image; credentials for it are verified from now on", "image", image, "err", err)
+			m.Logger.Warn("Could not record a pulled image, verifying credentials for it from now on", "image", image, "err", err)
 		}
 	case answered(ctx, err):
 		if err := m.pulls.Failed(image); err != nil {
-			m.Logger.Warn("forget intent to pull image", "image", image, "err", err)
+			m.Logger.Warn("Could not remove the intent to pull an image", "image", image, "err", err)
 		}
 	}
 	return ref, err
 }
 
 // pullWith returns the image's reference and the secret that it was pulled with; nil: without one.
-func (m *Manager) pullWith(ctx context.Context, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential) (string, *configv1beta1.ImagePullSecret, error) {
+func (m *Manager) pullWith(
+	ctx context.Context, spec *runtimeapi.ImageSpec, credentials []credentialprovider.Credential,
+) (string, *configv1beta1.ImagePullSecret, error) {
 	if len(credentials) == 0 {
 		ref, err := m.Runtime.Images.PullImage(cri.Quiet(ctx), spec, nil, nil)
 		return ref, nil, err
@@ -114,8 +120,8 @@ func (m *Manager) pullWith(ctx context.Context, spec *runtimeapi.ImageSpec, cred
 	return "", nil, utilerrors.NewAggregate(errs)
 }
 
-// answered says whether the runtime itself ended the pull. One that was left may still bring the image: its intent stays,
-// so that the image does not pass for one that somebody else brought.
+// answered reports whether the runtime itself ended the pull. An abandoned pull may still bring the image: its intent
+// stays, so that the image does not count as found on the node.
 func answered(ctx context.Context, err error) bool {
 	code := status.Code(err)
 	return ctx.Err() == nil && code != codes.Canceled && code != codes.DeadlineExceeded

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package images has the images that containers need, and removes those that nobody uses, as kubelet's image manager does.
+// Package images pulls the images of containers, and removes unused ones, as kubelet's image manager does.
 //
 //	images.go       finding or pulling a container's image
 //	limits.go       how many pulls go on at once
@@ -69,7 +69,7 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Manager has the images that containers need, and removes those that nobody uses. It may be used concurrently.
+// Manager pulls the images of containers, and removes unused ones. It is safe for concurrent use.
 type Manager struct {
 	Config
 	limits  limits
@@ -120,8 +120,11 @@ func (m *Manager) EnsureVolumes(
 	return out, 0, nil
 }
 
-// Ensure finds the container's image or pulls it, as its policy says. Where it cannot, it returns why the container waits, and for how long.
-func (m *Manager) Ensure(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
+// Ensure finds the container's image or pulls it, as its policy says. Where it cannot, it returns why the container waits, and for how
+// long.
+func (m *Manager) Ensure(
+	ctx context.Context, pod *corev1.Pod, c *corev1.Container,
+) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
 	found := finding{policy: c.ImagePullPolicy}
 	defer func() { m.Metrics.found(found) }()
 	name, err := withTag(c.Image)
@@ -185,7 +188,9 @@ type pulling struct {
 	credentials func() ([]credentialprovider.Credential, error)
 }
 
-func (m *Manager) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container, p pulling) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
+func (m *Manager) pull(
+	ctx context.Context, pod *corev1.Pod, c *corev1.Container, p pulling,
+) (*runtimeapi.Image, time.Duration, *corev1.ContainerStateWaiting) {
 	key := fmt.Sprintf("%s_%s", pod.UID, c.Image)
 	start := m.Clock.Now()
 	asked := start
@@ -231,7 +236,8 @@ func (m *Manager) pull(ctx context.Context, pod *corev1.Pod, c *corev1.Container
 	}
 	took, waited := m.Clock.Since(start).Truncate(time.Millisecond), m.Clock.Since(asked).Truncate(time.Millisecond)
 	m.Metrics.pulled(waited, image.Size)
-	m.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", c.Image, took, waited, image.Size))
+	message := fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.", c.Image, took, waited, image.Size)
+	m.containerEvent(pod, c, corev1.EventTypeNormal, "Pulled", message)
 	return image, 0, nil
 }
 
@@ -270,7 +276,8 @@ func withTag(image string) (string, error) {
 		return "", fmt.Errorf("couldn't parse image name %q: invalid reference format", image)
 	}
 	path := image[strings.LastIndex(image, "/")+1:]
-	if name, _, _ := strings.Cut(path, ":"); strings.ToLower(image[:len(image)-len(path)]) != image[:len(image)-len(path)] && !strings.Contains(image[:len(image)-len(path)], ".") || strings.ToLower(name) != name {
+	before := image[:len(image)-len(path)]
+	if name, _, _ := strings.Cut(path, ":"); strings.ToLower(before) != before && !strings.Contains(before, ".") || strings.ToLower(name) != name {
 		return "", fmt.Errorf("couldn't parse image name %q: invalid reference format: repository name must be lowercase", image)
 	}
 	if strings.ContainsAny(path, ":@") {

@@ -23,7 +23,7 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		ensured: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Subsystem: "kubelet", Name: "image_manager_ensure_image_requests_total",
-			Help: "How often an image was looked for on behalf of a container, by what was found.",
+			Help: "Number of times an image was ensured for a container, by result.",
 		}, []string{"pull_policy", "present_locally", "pull_required"}),
 		pulls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Subsystem: "kubelet", Name: "image_pull_duration_seconds",
@@ -98,8 +98,8 @@ func (m *Manager) Collector() prometheus.Collector {
 	return &recordCollector{
 		manager: m,
 		checks: prometheus.NewDesc(name("image_mustpull_checks_total"),
-			"How often it was checked whether a pod has to pull an image that is there", []string{"result"}, nil),
-		intents: prometheus.NewDesc(name("ondisk_pullintents"), "Pulls that are under way, or were cut off, by the node's records", nil, nil),
+			"Number of checks whether a pod must pull an image that is on the node", []string{"result"}, nil),
+		intents: prometheus.NewDesc(name("ondisk_pullintents"), "Pulls in progress or interrupted, by the node's records", nil, nil),
 		pulled:  prometheus.NewDesc(name("ondisk_pulledrecords"), "Pulled images, by the node's records", nil, nil),
 	}
 }

@@ -43,7 +43,7 @@ func (o *Options) discover(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whoever answers here is not believed yet: what it says is signed.
+	// The server is not verified yet: the token verifies the signature of its response.
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: o.Server, Timeout: patience, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}) //nolint:gosec // see above
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
@@ -51,7 +51,7 @@ func (o *Options) discover(ctx context.Context) ([]byte, error) {
 	info, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, bootstraptoken.InfoName, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return nil, fmt.Errorf("%s does not tell what its authority is (%w); `mortise token create` sees to that, --ca-file does without", o.Server, err)
+		return nil, fmt.Errorf("%s does not publish its CA (%w); run `mortise token create` there, or give the CA with --ca-file", o.Server, err)
 	case err != nil:
 		return nil, fmt.Errorf("reach %s: %w", o.Server, err)
 	}
@@ -60,7 +60,7 @@ func (o *Options) discover(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("join %s: %w", o.Server, err)
 	}
 	if len(o.Hashes) == 0 {
-		o.Logger.Warn("the cluster's authority is believed by the token alone, which others may know too; --ca-cert-hash pins it")
+		o.Logger.Warn("Verified the cluster's CA by the token alone, which others may know too; --ca-cert-hash pins the CA")
 	}
 	return pem, nil
 }
@@ -69,11 +69,11 @@ func (o *Options) discover(ctx context.Context) ([]byte, error) {
 func authorities(info *corev1.ConfigMap, token bootstraptoken.Token, hashes []string) ([]byte, error) {
 	signature, ok := info.Data[bootstraptoken.SignatureKey(token.ID)]
 	if !ok {
-		return nil, fmt.Errorf("token %s is not known there, or has expired: there is no signature of it", token.ID)
+		return nil, fmt.Errorf("token %s is unknown to the cluster or has expired: cluster-info has no signature by it", token.ID)
 	}
 	content := info.Data[bootstraptoken.InfoKey]
 	if err := token.Verify(content, signature); err != nil {
-		return nil, fmt.Errorf("token %s is refused: %w", token.ID, err)
+		return nil, fmt.Errorf("verify cluster-info by token %s: %w", token.ID, err)
 	}
 	config, err := clientcmd.Load([]byte(content))
 	if err != nil {
@@ -97,7 +97,7 @@ func pinned(all []*x509.Certificate, hashes []string) error {
 	for _, c := range all {
 		is := bootstraptoken.Hash(c)
 		if !slices.ContainsFunc(hashes, func(h string) bool { return strings.EqualFold(h, is) }) {
-			return fmt.Errorf("the cluster's authority is %s, which is not the hash that was given", is)
+			return fmt.Errorf("the hash of the cluster's CA is %s, not the one of --ca-cert-hash", is)
 		}
 	}
 	return nil

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package join makes a machine a node of a cluster that runs elsewhere: it finds out which authority the cluster has, asks
-// for a client certificate with a bootstrap token, keeps it, and replaces it before it expires. What runs pods is not here.
+// Package join makes a machine a node of a cluster that runs elsewhere: it finds the cluster's CA, requests a client
+// certificate with a bootstrap token, stores it, and rotates it before it expires. It does not run pods.
 //
-//	discover.go  which authority is the cluster's, by a file, a hash or the token's signature
+//	discover.go  the cluster's CA, by a file, a hash or the token's signature
 //	request.go   a certificate for a token
-//	keep.go      what lies on disk: DIR/kubelet.conf (a kubeconfig) and DIR/pki
-//	rotate.go    a client whose certificate is always the newest; serving certificates
+//	keep.go      the files: DIR/kubelet.conf (a kubeconfig) and DIR/pki
+//	rotate.go    a client with the newest certificate; serving certificates
 //
-// [Open] does all of the first three, or only reads what a former call left on disk. The [Identity] that it returns is used
-// for as long as the node runs; [Identity.Rotate] has to run beside it.
+// [Open] does all of the first three, or only reads what an earlier call stored. Use the [Identity] that it returns for as
+// long as the node runs, and run [Identity.Rotate] beside it.
 package join
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/bootstraptoken"
 )
 
-// Options say which cluster to join, and as whom. Dir is required, and one of the names.
+// Options select the cluster to join, and the node's name. Dir is required, and one of the names.
 type Options struct {
 	Dir      string // where the identity is kept
 	Name     string // of the node; empty: the one that it has already, else Hostname
@@ -74,7 +74,7 @@ func (o *Options) check() error {
 	}
 	for _, h := range o.Hashes {
 		if err := bootstraptoken.CheckHash(h); err != nil {
-			return fmt.Errorf("hash of the authority: %w", err)
+			return fmt.Errorf("parse --ca-cert-hash: %w", err)
 		}
 	}
 	return nil
@@ -84,9 +84,9 @@ func (o *Options) check() error {
 func (o *Options) first(ctx context.Context) (*Identity, error) {
 	switch {
 	case o.Server == "":
-		return nil, fmt.Errorf("this machine is no node yet (nothing in %s): a server to join is needed, and a token", o.Dir)
+		return nil, fmt.Errorf("this machine is not a node yet (%s is empty): set --join and --token", o.Dir)
 	case o.Token == "":
-		return nil, fmt.Errorf("this machine is no node yet (nothing in %s): joining takes a token; `mortise token create` makes one", o.Dir)
+		return nil, fmt.Errorf("this machine is not a node yet (%s is empty): set --token; `mortise token create` creates one", o.Dir)
 	}
 	authorities, err := o.discover(ctx)
 	if err != nil {
@@ -112,14 +112,14 @@ func (o *Options) again(ctx context.Context, i *Identity) (*Identity, error) {
 	default:
 		name, ok := strings.CutPrefix(certificate.Leaf.Subject.CommonName, userPrefix)
 		if !ok {
-			return nil, fmt.Errorf("the certificate in %s is of %q, which is no node", o.Dir, certificate.Leaf.Subject.CommonName)
+			return nil, fmt.Errorf("the certificate in %s is for %q, not for a node", o.Dir, certificate.Leaf.Subject.CommonName)
 		}
 		if o.Name != "" && o.Name != name {
 			return nil, fmt.Errorf("this machine is the node %s already; to join as %s, remove %s first", name, o.Name, o.Dir)
 		}
 		i.Name = name
 		if end := certificate.Leaf.NotAfter; time.Now().After(end) {
-			ended = fmt.Errorf("the node's certificate ended at %s", end.Format(time.RFC3339))
+			ended = fmt.Errorf("the node's certificate expired at %s", end.Format(time.RFC3339))
 		}
 	}
 	if ended == nil {
@@ -127,9 +127,9 @@ func (o *Options) again(ctx context.Context, i *Identity) (*Identity, error) {
 		return i, nil
 	}
 	if o.Token == "" {
-		return nil, fmt.Errorf("%w: a token is needed to join again", ended)
+		return nil, fmt.Errorf("%w: set --token to join again", ended)
 	}
-	o.Logger.Warn("joining again", "reason", ended)
+	o.Logger.Warn("Joining the cluster again", "reason", ended)
 	i.Name = cmp.Or(i.Name, o.Name, o.Hostname)
 	return i, o.obtain(ctx, i)
 }

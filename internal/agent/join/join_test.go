@@ -62,10 +62,10 @@ func TestAuthorities(t *testing.T) {
 		"signed":           {good, nil, ""},
 		"signed, pinned":   {good, []string{strings.ToUpper(bootstraptoken.Hash(c))}, ""},
 		"one of two pins":  {good, []string{bootstraptoken.Hash(other), bootstraptoken.Hash(c)}, ""},
-		"another pin":      {good, []string{bootstraptoken.Hash(other)}, "which is not the hash that was given"},
-		"not signed":       {map[string]string{"kubeconfig": string(content)}, nil, "is not known there, or has expired"},
-		"another secret":   {map[string]string{"kubeconfig": string(content), "jws-kubeconfig-abcdef": sign("fedcba9876543210", string(content))}, nil, "its secret is another"},
-		"another content":  {map[string]string{"kubeconfig": "{}", "jws-kubeconfig-abcdef": good["jws-kubeconfig-abcdef"]}, nil, "its secret is another"},
+		"another pin":      {good, []string{bootstraptoken.Hash(other)}, "not the one of --ca-cert-hash"},
+		"not signed":       {map[string]string{"kubeconfig": string(content)}, nil, "is unknown to the cluster or has expired"},
+		"another secret":   {map[string]string{"kubeconfig": string(content), "jws-kubeconfig-abcdef": sign("fedcba9876543210", string(content))}, nil, "its secret differs"},
+		"another content":  {map[string]string{"kubeconfig": "{}", "jws-kubeconfig-abcdef": good["jws-kubeconfig-abcdef"]}, nil, "its secret differs"},
 		"names no cluster": {map[string]string{"kubeconfig": "{}", "jws-kubeconfig-abcdef": sign(token.Secret, "{}")}, nil, "names no cluster"},
 	} {
 		got, err := authorities(&corev1.ConfigMap{Data: c.data}, token, c.hashes)
@@ -84,8 +84,8 @@ func TestOptions(t *testing.T) {
 		o    Options
 		want string
 	}{
-		"no server":     {Options{}, "a server to join is needed"},
-		"no token":      {Options{Server: "https://192.0.2.1"}, "joining takes a token"},
+		"no server":     {Options{}, "set --join and --token"},
+		"no token":      {Options{Server: "https://192.0.2.1"}, "set --token; `mortise token create`"},
 		"no URL":        {Options{Server: "192.0.2.1:6443", Token: "abcdef.0123456789abcdef"}, "want https://HOST:PORT"},
 		"no TLS":        {Options{Server: "http://192.0.2.1", Token: "abcdef.0123456789abcdef"}, "want https://HOST:PORT"},
 		"no good token": {Options{Server: "https://192.0.2.1", Token: "x"}, "a token is 6 and 16"},

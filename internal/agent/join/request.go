@@ -30,7 +30,7 @@ const (
 	userPrefix = "system:node:"
 	nodesGroup = "system:nodes"
 
-	// approval is how long somebody may take to approve a request, kubelet's time.
+	// approval is the maximum time until a request is approved, as kubelet's.
 	approval = 15 * time.Minute
 )
 
@@ -64,19 +64,19 @@ func (o *Options) obtain(ctx context.Context, i *Identity) error {
 	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, "", certificatesv1.KubeAPIServerClientKubeletSignerName, nil, certificate.DefaultKubeletClientGetUsages(key), key)
 	switch {
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%s does not know the token, or it has expired", i.Server)
+		return fmt.Errorf("the token is unknown to %s or has expired", i.Server)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("the token does not let its bearer ask for a certificate: %w", err)
+		return fmt.Errorf("the token does not allow requests for certificates: %w", err)
 	case err != nil:
-		return fmt.Errorf("ask %s for a certificate: %w", i.Server, err)
+		return fmt.Errorf("request a certificate from %s: %w", i.Server, err)
 	}
-	o.Logger.Info("certificate asked for", "node", i.Name, "request", name)
+	o.Logger.Info("Requested a certificate", "node", i.Name, "request", name)
 	waiting, cancel := context.WithTimeout(ctx, approval)
 	defer cancel()
 	issued, err := csr.WaitForCertificate(waiting, client, name, uid)
 	if err != nil {
 		if waiting.Err() != nil && ctx.Err() == nil {
-			err = errors.Join(fmt.Errorf("nobody approved it in %s", approval), err)
+			err = errors.Join(fmt.Errorf("not approved within %s", approval), err)
 		}
 		return fmt.Errorf("await the certificate of request %s: %w", name, err)
 	}
@@ -85,7 +85,7 @@ func (o *Options) obtain(ctx context.Context, i *Identity) error {
 		return err
 	}
 	i.use(current)
-	o.Logger.Info("joined", "node", i.Name, "server", i.Server)
+	o.Logger.Info("Joined the cluster", "node", i.Name, "server", i.Server)
 	return nil
 }
 
@@ -96,14 +96,14 @@ func free(ctx context.Context, client kubernetes.Interface, name string) error {
 	defer cancel()
 	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err): // the request says so in better words
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err): // the CSR reports it
 		return nil
 	case err != nil:
-		return fmt.Errorf("look whether there is a node %s: %w", name, err)
+		return fmt.Errorf("get node %s: %w", name, err)
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return fmt.Errorf("a node %s is there already, and ready: choose another --name, or delete that node; one that has stopped counts as ready for --node-monitor-grace-period", name)
+			return fmt.Errorf("node %s exists and is ready: set another --name, or delete that node; a stopped node stays ready for --node-monitor-grace-period", name)
 		}
 	}
 	return nil

@@ -32,7 +32,7 @@ import (
 type Identity struct {
 	Name        string
 	Server      string
-	Authorities []byte // of the server's certificate, and of those who call the node; PEM
+	Authorities []byte // of the server's certificate, and of the node's clients; PEM
 
 	dir     string
 	log     *slog.Logger
@@ -49,11 +49,12 @@ func (i *Identity) use(c *tls.Certificate) { i.current.Store(c) }
 // take them for that one's, which expires.
 func (i *Identity) renew(c *tls.Certificate) {
 	i.use(c)
-	i.log.Info("the node's certificate was replaced", "until", c.Leaf.NotAfter)
+	i.log.Info("Rotated the node's client certificate", "until", c.Leaf.NotAfter)
 	i.Reconnect()
 }
 
-// Reconnect ends all connections to the server: the address that they were made from is not the node's any more, and nobody would say so.
+// Reconnect closes all connections to the server: their source address does not belong to the node any more, which no
+// packet would reveal.
 func (i *Identity) Reconnect() {
 	if d := i.dialer.Load(); d != nil {
 		d.CloseAll()
@@ -90,7 +91,7 @@ func (i *Identity) manager(ctx context.Context, client kubernetes.Interface, c c
 	c.ClientsetFn = func(*tls.Certificate) (kubernetes.Interface, error) { return client, nil }
 	m, err := certificate.NewManager(&c)
 	if err != nil {
-		return nil, fmt.Errorf("look after the node's certificate: %w", err)
+		return nil, fmt.Errorf("rotate the node's certificate: %w", err)
 	}
 	return m, nil
 }
@@ -110,8 +111,9 @@ func (i *Identity) Rotate(ctx context.Context, client kubernetes.Interface) erro
 	return nil
 }
 
-// Serving asks the cluster for the node's serving certificate, and replaces it before it expires, and when the node's hosts are others,
-// until ctx ends. Until somebody has approved the first one, nobody can connect; until he has approved another, the one before is served.
+// Serving requests the node's serving certificate from the cluster, and rotates it before it expires, and when the node's
+// hosts change, until ctx ends. Until the first one is approved, no client can connect; until another is approved, the
+// previous one is served.
 func (i *Identity) Serving(ctx context.Context, client kubernetes.Interface, hosts func() []string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	template := func() *x509.CertificateRequest {
 		t := &x509.CertificateRequest{Subject: subject(i.Name)}
@@ -145,11 +147,11 @@ func split(hosts []string) (names []string, addresses []net.IP) {
 	return names, addresses
 }
 
-// selfSigned is how long a certificate is good that nobody but the node has signed. A node makes one each time it starts.
+// selfSigned is the validity of a self-signed certificate. A node makes one at each start.
 const selfSigned = 10 * 365 * 24 * time.Hour
 
-// SelfSigned makes a serving certificate that nobody vouches for, which is what a kubelet does that is not told otherwise. One for other
-// hosts has the same key, so what the node has published of it stays true.
+// SelfSigned makes a self-signed serving certificate, as a kubelet does by default. One for other hosts has the same key,
+// so that the published key stays valid.
 func (i *Identity) SelfSigned(now time.Time, hosts ...string) (tls.Certificate, error) {
 	i.selfSigning.Lock()
 	defer i.selfSigning.Unlock()

@@ -3,14 +3,14 @@
 
 // Package kubeletconfig reads KubeletConfiguration files of kubelet.config.k8s.io/v1beta1 as kubelet does.
 //
-// [Load] reads a file and a directory of drop-ins. Each file is decoded strictly: a field that is unknown or there twice
-// is refused under its path. Drop-ins are merged in the order of their names, as JSON merge patches over the file with its
-// defaults, as kubelet merges them; then defaults.go fills in what kubelet 1.37 would, and validate.go checks all of it:
-// every mistake is in the one error.
+// [Load] reads a file and a directory of drop-ins. It decodes each file strictly: an unknown or duplicate field is an error
+// with its path. It merges drop-ins in the order of their names, as JSON merge patches over the file with its defaults, as
+// kubelet does; then defaults.go sets the defaults of kubelet 1.37, and validate.go validates everything and returns one
+// error with all mistakes.
 //
-// Not every field has an effect here. fields.go lists all of them: what is honoured, what is without effect (which
-// [Unheeded] says of the fields that a configuration sets), and what is refused because a node that neglected it would
-// be less safe than its owner thinks.
+// Not every field has an effect here. fields.go lists all of them: those that are honoured, those without effect
+// ([Unheeded] lists the ones that a configuration sets), and those that are refused because a node without them would be
+// less safe than its administrator expects.
 //
 // A configuration is not changed after it was loaded.
 package kubeletconfig

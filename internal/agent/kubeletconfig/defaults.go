@@ -98,7 +98,7 @@ func SetDefaults(c *configv1beta1.KubeletConfiguration) {
 	componentconfig.Pointer(&c.EnableProfilingHandler, true)
 	componentconfig.Pointer(&c.EnableDebugFlagsHandler, true)
 	componentconfig.Pointer(&c.SeccompDefault, false)
-	// kubelet's own default is true: it does not run with cgroups v1 unless it is told to. Mortise does.
+	// kubelet's own default is true: by default it does not run with cgroups v1. Mortise does.
 	componentconfig.Pointer(&c.FailCgroupV1, false)
 	componentconfig.Value(&c.MemoryReservationPolicy, configv1beta1.NoneMemoryReservationPolicy)
 	componentconfig.Pointer(&c.RegisterNode, true)

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netfilter says which of the kernel's two languages of rules a node speaks, and speaks the older one.
+// Package netfilter selects the kernel's packet filter for a node, nftables or iptables, and writes iptables rules.
 //
-// [Choose] tries what the machine has: nftables, or iptables where the kernel or the program nft is missing. Rules of nftables are written
-// with sigs.k8s.io/knftables by those who want them; those of iptables by [XTables], which hands a text to iptables-restore, and finds and
-// removes chains by their names. Nothing is kept here between calls.
+// [Choose] tries what the machine has: nftables, or iptables if the kernel or the program nft lacks support. Packages write
+// nftables rules with sigs.k8s.io/knftables, and iptables rules with [XTables], which runs iptables-restore, and finds and
+// removes chains by their names. The package keeps no state between calls.
 package netfilter
 
 import (
@@ -28,16 +28,16 @@ const (
 	IPTables Backend = "iptables"
 )
 
-// CheckMode says what is wrong with a mode: empty is the best that the machine has, else it is a backend's name. What else kube-proxy
-// knows is told apart from what nobody does.
+// CheckMode validates a mode: empty selects the best that the machine supports, else it is a backend's name. Its errors
+// distinguish kube-proxy's other modes from unknown ones.
 func CheckMode(mode string) error {
 	switch mode {
 	case "", string(NFTables), string(IPTables):
 		return nil
 	case "ipvs":
-		return errors.New("proxy mode ipvs is not there: Kubernetes has deprecated it, and removes it in 1.43; take nftables, or leave the mode empty")
+		return errors.New("proxy mode ipvs is not supported: Kubernetes deprecated it and removes it in 1.43; use nftables, or leave the mode empty")
 	case "kernelspace":
-		return errors.New("proxy mode kernelspace is for Windows; take nftables or iptables, or leave the mode empty")
+		return errors.New("proxy mode kernelspace is for Windows; use nftables or iptables, or leave the mode empty")
 	}
 	return fmt.Errorf("proxy mode %q is neither nftables nor iptables", mode)
 }
@@ -55,20 +55,20 @@ func choose(ctx context.Context, mode string, log *slog.Logger, try map[Backend]
 	if mode != "" {
 		b := Backend(mode)
 		if err := try[b](ctx); err != nil {
-			return "", fmt.Errorf("use %s, as the proxy mode says: %w", b, err)
+			return "", fmt.Errorf("use proxy mode %s: %w", b, err)
 		}
-		log.Info("rules for Services and pods", "by", b, "because", "the proxy mode says so")
+		log.Info("Selected the packet filter for Services and pods, as the proxy mode demands", "by", b)
 		return b, nil
 	}
 	without := try[NFTables](ctx)
 	if without == nil {
-		log.Info("rules for Services and pods", "by", NFTables)
+		log.Info("Selected the packet filter for Services and pods", "by", NFTables)
 		return NFTables, nil
 	}
 	if err := try[IPTables](ctx); err != nil {
 		return "", fmt.Errorf("use nftables: %w; use iptables instead: %w", without, err)
 	}
-	log.Warn("rules for Services and pods", "by", IPTables, "because nftables does not work", without)
+	log.Warn("Selected the packet filter for Services and pods, because nftables does not work", "by", IPTables, "error", without)
 	return IPTables, nil
 }
 

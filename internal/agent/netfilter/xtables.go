@@ -70,7 +70,7 @@ func SavedBy(ctx context.Context, save string) (string, error) {
 	return string(out), nil
 }
 
-// Found is what a table has of somebody.
+// Found is the part of a table that belongs to one owner.
 type Found struct {
 	Chains []string // their names
 	Jumps  []string // rules in others' chains that lead to them: "PREROUTING ..."

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlab makes small networks for tests: a node with pods on a bridge, another node's pod, and a client outside,
-// each a network namespace of its own with real interfaces and routes. Nothing of it has a name on the machine, and it is
-// gone with its last socket.
+// Package netlab creates small networks for tests: a node with pods on a bridge, another node's pod, and a client outside,
+// each a network namespace of its own with real interfaces and routes. They have no names on the machine, and end with
+// their last socket.
 //
 //	client 192.168.50.2 -- 192.168.50.1 node 192.168.60.1 -- 192.168.60.2 other (10.244.1.2)
 //	                                     |
@@ -64,8 +64,8 @@ func New(t testing.TB) *Lab {
 		errs = append(errs, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}), up("bridge"), address("bridge", "10.244.0.1/24", "fd00:244::1/64"))
 		return errors.Join(errs...)
 	})
-	connect(l.Node, "client", l.Client, "192.168.50.1/24", "fd00:50::1/64", "192.168.50.2/24", "fd00:50::2/64")
-	connect(l.Node, "other", l.Other, "192.168.60.1/24", "fd00:60::1/64", "192.168.60.2/24", "fd00:60::2/64")
+	connect(l.Node, "client", l.Client, ends{"192.168.50.1/24", "fd00:50::1/64", "192.168.50.2/24", "fd00:50::2/64"})
+	connect(l.Node, "other", l.Other, ends{"192.168.60.1/24", "fd00:60::1/64", "192.168.60.2/24", "fd00:60::2/64"})
 	plug(l.Node, l.Pod1, "10.244.0.2/24", "fd00:244::2/64")
 	plug(l.Node, l.Pod2, "10.244.0.3/24", "fd00:244::3/64")
 	l.Other.Do(func() error { return address("lo", "10.244.1.2/32", "fd00:244:0:1::2/128") })
@@ -92,7 +92,7 @@ func Outside(t testing.TB) *Host {
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	here, client := &Host{Name: "node", fd: fd, t: t}, host(t, "client")
 	here.Do(func() error { return up("lo") })
-	connect(here, "client", client, "192.168.50.1/24", "fd00:50::1/64", "192.168.50.2/24", "fd00:50::2/64")
+	connect(here, "client", client, ends{"192.168.50.1/24", "fd00:50::1/64", "192.168.50.2/24", "fd00:50::2/64"})
 	client.Do(func() error { return errors.Join(route("", "192.168.50.1"), route("", "fd00:50::1")) })
 	here.Do(func() error { return errors.Join(route("", "192.168.50.2"), route("", "fd00:50::2")) })
 	return client
@@ -142,7 +142,7 @@ func host(t testing.TB, name string) *Host {
 		h := &Host{Name: name, fd: fd, t: t}
 		t.Cleanup(func() { _ = unix.Close(fd) })
 		h.Do(func() error {
-			// An address of IPv6 is used at once: there is nobody else who could have it.
+			// An IPv6 address is usable immediately: no other host can have it.
 			err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
 			return errors.Join(err, up("lo"))
 		})
@@ -234,7 +234,8 @@ func (h *Host) accept(at string, answer func(net.Conn)) error {
 	return nil
 }
 
-// Call asks such a server, and returns what it said: who it is, and whom it sees.
+// Call connects to such a server, and returns its answer: the server's name, and the client's address as the server sees
+// it.
 func (h *Host) Call(ctx context.Context, network, to string) (server, seen string, err error) {
 	err = h.Try(func() error {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, to)
@@ -312,12 +313,15 @@ func route(to, via string) error {
 	return nil
 }
 
+// ends are the addresses of both ends of a cable, of both IP families.
+type ends struct{ a4, a6, b4, b6 string }
+
 // connect lays a cable between two hosts.
-func connect(a *Host, name string, b *Host, a4, a6, b4, b6 string) {
+func connect(a *Host, name string, b *Host, at ends) {
 	a.t.Helper()
 	cable(a, name, b)
-	a.Do(func() error { return errors.Join(up(name), address(name, a4, a6)) })
-	b.Do(func() error { return errors.Join(up("eth0"), address("eth0", b4, b6)) })
+	a.Do(func() error { return errors.Join(up(name), address(name, at.a4, at.a6)) })
+	b.Do(func() error { return errors.Join(up("eth0"), address("eth0", at.b4, at.b6)) })
 }
 
 // plug puts a pod on the node's bridge. As the CNI plug-in has it, what comes from a pod may go back to it.

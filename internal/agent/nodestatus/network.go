@@ -25,7 +25,7 @@ func (m *Manager) InstallNetwork() error {
 	return m.installCNI(false, m.PodCIDR)
 }
 
-// installCNI configures the pod network where nobody else has. Again: also if it is as it should be already.
+// installCNI configures the pod network if no other configuration exists. Again: also if it is configured already.
 func (m *Manager) installCNI(again bool, cidrs ...string) error {
 	if m.Network.Dir == "-" {
 		return nil
@@ -36,12 +36,12 @@ func (m *Manager) installCNI(again bool, cidrs ...string) error {
 	if err != nil {
 		return fmt.Errorf("install CNI configuration: %w", err)
 	}
-	m.Logger.Info("pod network configured", "file", path, "ours", ours, "again", again)
+	m.Logger.Info("Pod network is configured", "file", path, "ours", ours, "again", again)
 	return nil
 }
 
-// wantsRange says whether the node waits for the range of its pods' addresses. Until then a configuration that is there, if it is ours, is of
-// another node or of an earlier one: pods that got addresses of it would lose their gateway when the right one comes.
+// wantsRange says whether the node waits for the range of its pods' addresses. Until then a configuration that is there, if it is ours, is
+// of another node or of an earlier one: pods that got addresses of it would lose their gateway when the right one comes.
 func (m *Manager) wantsRange() bool {
 	return m.PodCIDR == "" && m.Network.Dir != "-" && m.installed == nil && cni.Other(m.Network.Dir) == ""
 }
@@ -81,21 +81,22 @@ func (m *Manager) remind() {
 		return
 	}
 	if err := m.installCNI(true, cidrs...); err != nil {
-		m.Logger.Error("remind the runtime of the pod network", "err", err)
+		m.Logger.Error("Could not update the pod network of the container runtime", "err", err)
 	}
 }
 
-// Informer makes the informer of the node itself, by which the manager hears when the node is given its range of addresses; nil where
-// the node does not wait for any.
+// Informer makes the informer of the Node. By it the manager knows the Node as the API server has it, and hears when the Node is given
+// its range of addresses.
 func (m *Manager) Informer() (informers.SharedInformerFactory, error) {
-	if m.PodCIDR != "" || m.Network.Dir == "-" {
-		return nil, nil
-	}
 	own := informers.NewSharedInformerFactoryWithOptions(m.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", m.NodeName).String()
 	}))
 	given := func(before, after *corev1.Node) {
-		if after.Name == m.NodeName && !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
+		if after.Name != m.NodeName {
+			return
+		}
+		m.saw(after)
+		if m.PodCIDR == "" && m.Network.Dir != "-" && !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
 			m.Resync() // the heartbeat looks
 		}
 	}

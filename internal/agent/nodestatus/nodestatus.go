@@ -4,8 +4,10 @@
 // Package nodestatus keeps the Node object as it should be: its registration, conditions, addresses and lease, and the configuration of the
 // pod network for the ranges that the Node is given.
 //
-//	nodestatus.go  the Manager, the Node object and its conditions
-//	register.go    registration, the heartbeat and the lease
+//	nodestatus.go  the Manager and the conditions of the Node
+//	object.go      the Node: what the API server has, and what the node makes of it
+//	register.go    registration and the heartbeat
+//	lease.go       the lease
 //	patch.go       writing what has changed of the Node
 //	network.go     the pod network
 //
@@ -17,8 +19,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -34,9 +34,6 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/cni"
 	"github.com/mortise-dev/mortise/internal/agent/cri"
-	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
-	"github.com/mortise-dev/mortise/internal/servingkey"
-	"github.com/mortise-dev/mortise/internal/version"
 )
 
 // leaseNamespace is where the node's heartbeat is.
@@ -90,8 +87,10 @@ type Manager struct {
 	Config
 	installed []string      // the ranges of the CNI configuration; read and written by registration and the heartbeat alone
 	changed   chan struct{} // the node's condition may have changed
+	lease     *lease
 
 	mu           sync.Mutex
+	newest       *corev1.Node // that the API server has shown
 	ready        readiness
 	pressure     []corev1.NodeConditionType
 	leaving      bool                         // the node shuts down
@@ -102,7 +101,12 @@ type Manager struct {
 }
 
 // New makes the manager of the node's status.
-func New(c Config) *Manager { return &Manager{Config: c, changed: make(chan struct{}, 1)} }
+func New(c Config) *Manager {
+	return &Manager{
+		Config: c, changed: make(chan struct{}, 1),
+		lease: &lease{client: c.Client, clock: c.Clock, node: c.NodeName, seconds: c.Kubelet.NodeLeaseDurationSeconds},
+	}
+}
 
 // Resync makes the heartbeat look at the runtime and write the status now.
 func (m *Manager) Resync() {
@@ -131,21 +135,11 @@ func (m *Manager) SetShuttingDown() {
 	m.Resync()
 }
 
-// Node is the Node as it would be registered now.
-func (m *Manager) Node() *corev1.Node { return m.object(nil) }
-
 // RuntimeHandlers are the handlers of the runtime, as it last said. They must not be changed.
 func (m *Manager) RuntimeHandlers() []*runtimeapi.RuntimeHandler {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.able
-}
-
-// SupplementalGroupsPolicy reports whether the runtime knows the policy of that name.
-func (m *Manager) SupplementalGroupsPolicy() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.strictGroups
 }
 
 // readiness is why the node is not ready; empty when it is.
@@ -154,65 +148,13 @@ type readiness struct {
 	unplugged bool // the runtime says that it has no network
 }
 
-// object is the Node as it should be; conditions of before keep their times.
-func (m *Manager) object(old *corev1.Node) *corev1.Node {
-	node := &corev1.Node{}
-	if old != nil {
-		node = old.DeepCopy()
-	}
-	node.Name = m.NodeName
-	if node.Labels == nil {
-		node.Labels = map[string]string{}
-	}
-	maps.Copy(node.Labels, map[string]string{
-		corev1.LabelHostname: m.NodeName, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
-		"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
-	})
-	maps.Copy(node.Labels, m.Labels)
-	if node.Annotations == nil {
-		node.Annotations = map[string]string{}
-	}
-	if *m.Kubelet.EnableControllerAttachDetach {
-		node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
-	}
-	delete(node.Annotations, servingkey.Annotation)
-	if key := servingkey.Published(m.TLS); key != "" {
-		node.Annotations[servingkey.Annotation] = key
-	}
-	if old == nil {
-		node.Spec.ProviderID, node.Spec.Taints = m.Kubelet.ProviderID, m.Kubelet.RegisterWithTaints
-	}
-
-	s := &node.Status
-	s.Capacity, s.Allocatable, s.DeclaredFeatures = m.Resources.Capacity(), m.Resources.Allocatable(), kubeletconfig.Features(m.Kubelet)
-	s.Addresses = nil
-	for _, ip := range m.Addresses.Texts() {
-		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
-	}
-	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: m.NodeName})
-	s.DaemonEndpoints.KubeletEndpoint.Port = m.Port
-	s.NodeInfo = corev1.NodeSystemInfo{
-		MachineID: m.Resources.Machine.MachineID, SystemUUID: m.Resources.Machine.SystemUUID, BootID: m.Resources.Machine.BootID,
-		KernelVersion: m.Resources.Machine.Kernel, OSImage: m.Resources.Machine.OSImage,
-		ContainerRuntimeVersion: m.Runtime.Name + "://" + strings.TrimPrefix(m.Runtime.Version, "v"),
-		KubeletVersion:          version.Get().GitVersion, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
-	}
-	if m.Resources.Machine.Swap > 0 { // a capacity of nothing is refused
-		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &m.Resources.Machine.Swap}
-	}
-	m.setConditions(s)
-	m.mu.Lock()
-	s.Images = slices.Clone(m.listed)
-	s.RuntimeHandlers, s.Features = slices.Clone(m.handlers), &corev1.NodeFeatures{SupplementalGroupsPolicy: new(m.strictGroups)}
-	m.mu.Unlock()
-	return node
-}
-
 // setConditions looks at the machine and the runtime.
 func (m *Manager) setConditions(s *corev1.NodeStatus) {
 	now := metav1.NewTime(m.Clock.Now()).Rfc3339Copy()
 	set := func(t corev1.NodeConditionType, status bool, yesReason, yesMessage, noReason, noMessage string) {
-		c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: noReason, Message: noMessage, LastHeartbeatTime: now, LastTransitionTime: now}
+		c := corev1.NodeCondition{
+			Type: t, Status: corev1.ConditionFalse, Reason: noReason, Message: noMessage, LastHeartbeatTime: now, LastTransitionTime: now,
+		}
 		if status {
 			c.Status, c.Reason, c.Message = corev1.ConditionTrue, yesReason, yesMessage
 		}
@@ -230,9 +172,13 @@ func (m *Manager) setConditions(s *corev1.NodeStatus) {
 	m.mu.Lock()
 	short := m.pressure
 	m.mu.Unlock()
-	set(corev1.NodeMemoryPressure, slices.Contains(short, corev1.NodeMemoryPressure), "KubeletHasInsufficientMemory", "kubelet has insufficient memory available", "KubeletHasSufficientMemory", "kubelet has sufficient memory available")
-	set(corev1.NodeDiskPressure, slices.Contains(short, corev1.NodeDiskPressure), "KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
-	set(corev1.NodePIDPressure, slices.Contains(short, corev1.NodePIDPressure), "KubeletHasInsufficientPID", "kubelet has insufficient PID available", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
+	set(corev1.NodeMemoryPressure, slices.Contains(short, corev1.NodeMemoryPressure),
+		"KubeletHasInsufficientMemory", "kubelet has insufficient memory available",
+		"KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+	set(corev1.NodeDiskPressure, slices.Contains(short, corev1.NodeDiskPressure),
+		"KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+	set(corev1.NodePIDPressure, slices.Contains(short, corev1.NodePIDPressure),
+		"KubeletHasInsufficientPID", "kubelet has insufficient PID available", "KubeletHasSufficientPID", "kubelet has sufficient PID available")
 	m.mu.Lock()
 	why := m.ready.reason
 	if m.leaving {
@@ -259,7 +205,9 @@ func (m *Manager) CheckRuntime(ctx context.Context) bool {
 		for _, c := range resp.GetStatus().GetConditions() {
 			seen[c.Type] = c
 		}
-		for _, want := range []struct{ kind, text string }{{runtimeapi.RuntimeReady, "container runtime not ready"}, {runtimeapi.NetworkReady, "container runtime network not ready"}} {
+		for _, want := range []struct{ kind, text string }{
+			{runtimeapi.RuntimeReady, "container runtime not ready"}, {runtimeapi.NetworkReady, "container runtime network not ready"},
+		} {
 			switch c := seen[want.kind]; {
 			case c == nil:
 				problems = append(problems, fmt.Sprintf("%s: %s not reported", want.text, want.kind))
@@ -283,7 +231,9 @@ func (m *Manager) CheckRuntime(ctx context.Context) bool {
 		m.handlers, m.able, m.strictGroups = nil, resp.GetRuntimeHandlers(), resp.GetFeatures().GetSupplementalGroupsPolicy()
 		for _, h := range m.able {
 			// Recursive read-only mounts are not the node's, whatever the runtime can.
-			m.handlers = append(m.handlers, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: new(false), UserNamespaces: new(h.GetFeatures().GetUserNamespaces())}})
+			m.handlers = append(m.handlers, corev1.NodeRuntimeHandler{Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{
+				RecursiveReadOnlyMounts: new(false), UserNamespaces: new(h.GetFeatures().GetUserNamespaces()),
+			}})
 		}
 	}
 	changed := m.ready.reason != why

@@ -74,7 +74,7 @@ func TestWhatNeighboursReportIsInTheNode(t *testing.T) {
 	}
 	conditions := func() map[corev1.NodeConditionType]string {
 		out := map[corev1.NodeConditionType]string{}
-		for _, c := range m.Node().Status.Conditions {
+		for _, c := range m.initial().Status.Conditions {
 			out[c.Type] = string(c.Status) + " " + c.Reason + " " + c.Message
 		}
 		return out

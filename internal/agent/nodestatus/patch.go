@@ -16,39 +16,28 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// writeNode writes labels and status where they differ from what is there.
-func (m *Manager) writeNode(ctx context.Context, have *corev1.Node, heartbeat bool) error {
-	want := m.object(have)
-	if !equality.Semantic.DeepEqual(have.Labels, want.Labels) || !equality.Semantic.DeepEqual(have.Annotations, want.Annotations) {
-		annotations := map[string]any{}
-		for name := range have.Annotations {
-			annotations[name] = nil // unless it is wanted
-		}
-		for name, value := range want.Annotations {
-			annotations[name] = value
-		}
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": want.Labels, "annotations": annotations}})
+// writeNode writes what differs from what is there.
+func (m *Manager) writeNode(ctx context.Context, have, want *corev1.Node, heartbeat bool) error {
+	nodes := m.Client.CoreV1().Nodes()
+	patch, err := twoWay(
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: have.Labels, Annotations: have.Annotations}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: want.Labels, Annotations: want.Annotations}},
+	)
+	if err != nil {
+		return err
+	}
+	if string(patch) != "{}" {
+		written, err := nodes.Patch(ctx, m.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {
-			return fmt.Errorf("encode node's labels: %w", err)
-		}
-		if _, err := m.Client.CoreV1().Nodes().Patch(ctx, m.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("label node %s: %w", m.NodeName, err)
 		}
+		m.saw(written)
 	}
 	if !heartbeat && sameStatus(have.Status, want.Status) {
 		return nil
 	}
-	before, err := json.Marshal(corev1.Node{Status: have.Status})
-	if err != nil {
-		return fmt.Errorf("encode node's status: %w", err)
-	}
-	after, err := json.Marshal(corev1.Node{Status: want.Status})
-	if err != nil {
-		return fmt.Errorf("encode node's status: %w", err)
-	}
-	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Node{})
-	if err != nil {
-		return fmt.Errorf("compare node's status: %w", err)
+	if patch, err = twoWay(&corev1.Node{Status: have.Status}, &corev1.Node{Status: want.Status}); err != nil {
+		return err
 	}
 	if patch, err = replaceAddresses(patch, have.Status.Addresses, want.Status.Addresses); err != nil {
 		return err
@@ -56,10 +45,29 @@ func (m *Manager) writeNode(ctx context.Context, have *corev1.Node, heartbeat bo
 	if string(patch) == "{}" {
 		return nil
 	}
-	if _, err := m.Client.CoreV1().Nodes().Patch(ctx, m.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+	written, err := nodes.Patch(ctx, m.NodeName, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
 		return fmt.Errorf("write status of node %s: %w", m.NodeName, err)
 	}
+	m.saw(written)
 	return nil
+}
+
+// twoWay is the patch that makes one Node the other. It has nothing but what differs.
+func twoWay(have, want *corev1.Node) ([]byte, error) {
+	before, err := json.Marshal(have)
+	if err != nil {
+		return nil, fmt.Errorf("encode node: %w", err)
+	}
+	after, err := json.Marshal(want)
+	if err != nil {
+		return nil, fmt.Errorf("encode node: %w", err)
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Node{})
+	if err != nil {
+		return nil, fmt.Errorf("compare node: %w", err)
+	}
+	return patch, nil
 }
 
 // sameStatus compares without the times of heartbeats.

@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,7 +16,10 @@ import (
 
 // passing says whether an error may be gone in a moment: the API server did not answer, or not for itself.
 func passing(err error) bool {
-	if slices.ContainsFunc([]func(error) bool{apierrors.IsServiceUnavailable, apierrors.IsTooManyRequests, apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsInternalError}, func(is func(error) bool) bool { return is(err) }) {
+	busy := []func(error) bool{
+		apierrors.IsServiceUnavailable, apierrors.IsTooManyRequests, apierrors.IsServerTimeout, apierrors.IsTimeout, apierrors.IsInternalError,
+	}
+	if slices.ContainsFunc(busy, func(is func(error) bool) bool { return is(err) }) {
 		return true
 	}
 	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown
@@ -33,7 +34,7 @@ func (m *Manager) Register(ctx context.Context) error {
 			return err
 		}
 		if !said {
-			m.Logger.Warn("the API server does not answer; static pods run without it", "err", err)
+			m.Logger.Warn("API server does not answer, running static pods without it", "err", err)
 			said = true
 		}
 		timer := m.Clock.NewTimer(wait)
@@ -53,34 +54,35 @@ func (m *Manager) register(ctx context.Context) error {
 	nodes := m.Client.CoreV1().Nodes()
 	made, err := (*corev1.Node)(nil), error(nil)
 	if *m.Kubelet.RegisterNode {
-		made, err = nodes.Create(ctx, m.object(nil), metav1.CreateOptions{})
+		made, err = nodes.Create(ctx, m.initial(), metav1.CreateOptions{})
 	} else if made, err = nodes.Get(ctx, m.NodeName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		return nil // somebody else is to make it; heartbeats look for it
+		return nil // another component creates it; heartbeats look for it
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("register node %s: %w", m.NodeName, err)
 	}
 	if err == nil {
-		m.Logger.Info("node registered", "node", m.NodeName)
+		m.Logger.Info("Registered the node", "node", m.NodeName)
 	} else {
 		made, err = nodes.Get(ctx, m.NodeName, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("find node %s: %w", m.NodeName, err)
 		}
 	}
+	m.saw(made)
 	if err := m.network(ctx, made); err != nil {
 		return err
 	}
-	if err := m.writeNode(ctx, made, true); err != nil {
+	if err := m.writeNode(ctx, made, m.adopted(made), true); err != nil {
 		return err
 	}
-	return m.renewLease(ctx)
+	return m.lease.renew(ctx)
 }
 
-// Run is the heartbeat, until ctx is done: it renews the lease (every ten seconds if nothing else was said), and writes the status when it has changed
-// or has not been written for long (five minutes). What fails is said and tried again with the next beat.
+// Run is the heartbeat, until ctx is done: it renews the lease (every ten seconds if nothing else was said), and writes the status when it
+// has changed or has not been written for long (five minutes). What fails is said and tried again with the next beat.
 func (m *Manager) Run(ctx context.Context) error {
-	ticker, renew := m.Clock.NewTicker(m.Kubelet.NodeStatusUpdateFrequency.Duration), m.Clock.NewTicker(m.renewal())
+	ticker, renew := m.Clock.NewTicker(m.Kubelet.NodeStatusUpdateFrequency.Duration), m.Clock.NewTicker(renewal(m.Kubelet))
 	defer ticker.Stop()
 	defer renew.Stop()
 	written := m.Clock.Now()
@@ -89,8 +91,8 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-renew.C():
-			if err := m.renewLease(ctx); err != nil && ctx.Err() == nil {
-				m.Logger.Error("heartbeat", "err", err)
+			if err := m.lease.renew(ctx); err != nil && ctx.Err() == nil {
+				m.Logger.Error("Could not renew the node's Lease", "err", err)
 			}
 			continue
 		case <-ticker.C():
@@ -100,15 +102,9 @@ func (m *Manager) Run(ctx context.Context) error {
 			m.CheckRuntime(ctx)
 		}
 		due := m.Clock.Since(written) >= m.Kubelet.NodeStatusReportFrequency.Duration
-		have, err := m.Client.CoreV1().Nodes().Get(ctx, m.NodeName, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			err = m.register(ctx)
-		} else if err == nil {
-			err = errors.Join(m.network(ctx, have), m.writeNode(ctx, have, due))
-		}
-		if err != nil {
+		if err := m.sync(ctx, due); err != nil {
 			if ctx.Err() == nil {
-				m.Logger.Error("node status", "err", err)
+				m.Logger.Error("Could not write the node status", "err", err)
 			}
 			continue
 		}
@@ -118,36 +114,14 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// renewLease says that the node is alive.
-func (m *Manager) renewLease(ctx context.Context) error {
-	leases := m.Client.CoordinationV1().Leases(leaseNamespace)
-	now := metav1.NewMicroTime(m.Clock.Now())
-	seconds := m.Kubelet.NodeLeaseDurationSeconds
-	lease, err := leases.Get(ctx, m.NodeName, metav1.GetOptions{})
+// sync brings the Node up to date.
+func (m *Manager) sync(ctx context.Context, heartbeat bool) error {
+	have, err := m.FetchNode(ctx)
 	if apierrors.IsNotFound(err) {
-		lease = &coordinationv1.Lease{}
-		lease.Name, lease.Namespace = m.NodeName, leaseNamespace
-		if node, err := m.Client.CoreV1().Nodes().Get(ctx, m.NodeName, metav1.GetOptions{}); err == nil {
-			lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: m.NodeName, UID: node.UID}}
-		}
-		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &m.NodeName, LeaseDurationSeconds: &seconds, RenewTime: &now}
-		_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
-		if apierrors.IsNotFound(err) {
-			// The namespace is not there yet; whoever makes namespaces makes it.
-			return nil
-		}
-	} else if err == nil {
-		lease = lease.DeepCopy()
-		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &m.NodeName, &seconds, &now
-		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+		return m.register(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("renew lease of node %s: %w", m.NodeName, err)
+		return err
 	}
-	return nil
-}
-
-// renewal is how often the lease is renewed: four times in its life.
-func (m *Manager) renewal() time.Duration {
-	return time.Duration(m.Kubelet.NodeLeaseDurationSeconds) * time.Second / 4
+	return errors.Join(m.network(ctx, have), m.writeNode(ctx, have, m.updated(have), heartbeat))
 }

@@ -47,7 +47,8 @@ func (m *Manager) TrustBundles(ctx context.Context, signer string) ([]*certifica
 		}
 		return out, nil
 	}
-	list, err := m.client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(signerField, signer).String()})
+	ofSigner := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(signerField, signer).String()}
+	list, err := m.client.CertificatesV1().ClusterTrustBundles().List(ctx, ofSigner)
 	if err != nil {
 		return nil, fmt.Errorf("list trust bundles of signer %s: %w", signer, err)
 	}
@@ -58,7 +59,9 @@ func (m *Manager) TrustBundles(ctx context.Context, signer string) ([]*certifica
 }
 
 // RequestCertificate creates a request for a pod's certificate. The API server sees to it that who asks is who runs the pod.
-func (m *Manager) RequestCertificate(ctx context.Context, request *certificatesv1.PodCertificateRequest) (*certificatesv1.PodCertificateRequest, error) {
+func (m *Manager) RequestCertificate(
+	ctx context.Context, request *certificatesv1.PodCertificateRequest,
+) (*certificatesv1.PodCertificateRequest, error) {
 	account, err := m.client.CoreV1().ServiceAccounts(request.Namespace).Get(ctx, request.Spec.ServiceAccountName, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("while fetching service account: %w", err)

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectcache holds the objects of the API server that the node's pods refer to: ConfigMaps, Secrets, trust bundles and requests for
-// certificates. It follows each object by a watch of its own for as long as a pod refers to it (trust bundles that pods choose by signer and
-// labels by one watch for the signer, requests for pods' certificates by one for the node). A node never lists Secrets that none of its pods
-// refers to.
+// Package objectcache holds the objects of the API server that the node's pods refer to: ConfigMaps, Secrets, trust bundles and requests
+// for certificates. It follows each object by a watch of its own for as long as a pod refers to it (trust bundles that pods choose by
+// signer and labels by one watch for the signer, requests for pods' certificates by one for the node). A node never lists Secrets that none
+// of its pods refers to.
 //
-// A Manager may be used concurrently. The node registers a pod before it reads objects for the pod; an object that no registered pod refers
-// to is read from the API server.
+// A Manager is safe for concurrent use. The node registers a pod before it reads objects for the pod; an object that no
+// registered pod refers to is read from the API server.
 package objectcache
 
 import (
@@ -163,9 +163,12 @@ func follow[L runtime.Object](
 	list func(context.Context, metav1.ListOptions) (L, error),
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error),
 ) follower {
-	return follower{example: example, field: field, watch: watch, list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return list(ctx, options)
-	}}
+	return follower{
+		example: example, field: field, watch: watch,
+		list: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return list(ctx, options)
+		},
+	}
 }
 
 func (m *Manager) start(ctx context.Context, key objectKey) *followed {
@@ -269,7 +272,9 @@ func (m *Manager) Secret(ctx context.Context, namespace, name string) (*corev1.S
 }
 
 // Token asks for a service account's token.
-func (m *Manager) Token(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (m *Manager) Token(
+	ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
+) (*authenticationv1.TokenRequest, error) {
 	return m.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
 }
 

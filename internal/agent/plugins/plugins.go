@@ -9,8 +9,8 @@
 //	scan.go      which sockets there are
 //	socket.go    the life of one socket: dial, GetInfo, Validate, Register, NotifyRegistrationStatus, Deregister
 //
-// A socket has a goroutine of its own: a plug-in that hangs hinders no other. The directory is the only memory: a new process
-// registers what it finds there.
+// Each socket has its own goroutine: a plug-in that hangs delays no other. The directory is the only state: a new process
+// registers the sockets in it.
 package plugins
 
 import (
@@ -33,8 +33,8 @@ type Plugin struct {
 	Versions []string
 }
 
-// Handler takes the plug-ins of one type. The manager calls it for several sockets at once, but never twice at once for plug-ins of one
-// name.
+// Handler handles the plug-ins of one type. The manager calls it concurrently for several sockets, but never for plug-ins
+// of one name.
 //
 // For one socket, the calls are Validate, then Register, then Deregister, each after the one before has returned, and Register only if
 // Validate has succeeded. A socket that is made anew in place of another is deregistered first. Plug-ins of one name may have
@@ -85,10 +85,10 @@ func Run(ctx context.Context, o Options) error {
 			return nil
 		case <-watcher.Events:
 		case err := <-watcher.Errors:
-			o.Logger.Warn("events of the plug-in directory were lost; it is read again", "dir", o.Dir, "err", err)
+			o.Logger.Warn("Lost events of the plug-in directory, reading it again", "dir", o.Dir, "err", err)
 		}
 		if err := m.look(ctx, watcher); err != nil {
-			o.Logger.Warn("read plug-in directory; the next change is waited for", "dir", o.Dir, "err", err)
+			o.Logger.Warn("Could not read the plug-in directory, waiting for its next change", "dir", o.Dir, "err", err)
 		}
 	}
 }

@@ -39,11 +39,11 @@ func (m *manager) serve(ctx context.Context, s *socket) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		plugin, err := m.register(ctx, s.path)
 		if err == nil {
-			m.Logger.Info("plug-in is registered", "type", plugin.Type, "name", plugin.Name, "endpoint", plugin.Endpoint, "socket", s.path)
+			m.Logger.Info("Registered a plug-in", "type", plugin.Type, "name", plugin.Name, "endpoint", plugin.Endpoint, "socket", s.path)
 			<-ctx.Done()
 			if removed(ctx) {
 				m.deregister(ctx, plugin)
-				m.Logger.Info("plug-in is deregistered: its socket is removed",
+				m.Logger.Info("Deregistered a plug-in, because its socket was removed",
 					"type", plugin.Type, "name", plugin.Name, "endpoint", plugin.Endpoint, "socket", s.path)
 			}
 			return
@@ -51,7 +51,7 @@ func (m *manager) serve(ctx context.Context, s *socket) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.Logger.Warn("plug-in is not registered; it is tried again", "socket", s.path, "retryAfter", wait, "err", err)
+		m.Logger.Warn("Could not register a plug-in, retrying", "socket", s.path, "retryAfter", wait, "err", err)
 		select {
 		case <-ctx.Done():
 			return

@@ -31,6 +31,12 @@ func IsMirror(pod *corev1.Pod) bool {
 	return ok
 }
 
+// IsCritical reports whether the node keeps the pod whatever it is short of, and ends others for it.
+func IsCritical(pod *corev1.Pod) bool {
+	const systemCritical = 2_000_000_000
+	return IsStatic(pod) || IsMirror(pod) || pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical
+}
+
 // Name is the pod's namespace and name.
 func Name(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
@@ -63,7 +69,9 @@ func Container(pod *corev1.Pod, name string) *corev1.Container {
 
 // ContainerReference is the object of an event on one container of the pod; on the pod where the container is nil or has no name.
 func ContainerReference(pod *corev1.Pod, c *corev1.Container) *corev1.ObjectReference {
-	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}
+	ref := &corev1.ObjectReference{
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+	}
 	if c != nil && c.Name != "" {
 		ref.FieldPath = fieldPath(pod, c.Name)
 	}
@@ -96,5 +104,18 @@ type Target struct {
 type End struct {
 	Reason, Message string // of its status
 	Grace           int64  // seconds
-	Disrupted       bool   // the pod's condition DisruptionTarget says so
+	Disruption      string // the message of the pod's condition DisruptionTarget; empty: the pod has none
+}
+
+// Streams says which streams of a process a client wants.
+type Streams struct {
+	Stdin, Stdout, Stderr, TTY bool
+}
+
+// Grace is how long the pod's containers have when nobody has said otherwise.
+func Grace(pod *corev1.Pod) int64 {
+	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		return *s
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds
 }

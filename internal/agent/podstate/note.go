@@ -94,8 +94,8 @@ func ContainerAnnotations(pod *corev1.Pod, container *corev1.Container, restartC
 	return out, nil
 }
 
-// ReadNote reads the annotations back. What is missing or not readable is left at
-// its zero value: a container is never lost because somebody wrote on it.
+// ReadNote reads the annotations back. Missing or invalid ones are left at their zero value: a container is never lost
+// because its annotations were changed.
 func ReadNote(annotations map[string]string) Note {
 	note := Note{
 		MessagePath:   annotations[noteMessagePath],

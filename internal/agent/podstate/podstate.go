@@ -1,14 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podstate is what the runtime knows of a pod: its sandboxes and
-// containers, with what the node wrote on them when it made them.
+// Package podstate is the runtime's state of a pod: its sandboxes and containers, with the labels and annotations that the
+// node wrote when it created them.
 //
-// The node keeps no state of its own. All that it must remember of a container over
-// a restart (which pod it is of, the hash of its definition, how often it was
-// restarted, how it is to be stopped) stands in the container's labels and
-// annotations, in exactly the words that kubelet uses, so that either can adopt the
-// other's containers.
+// The node keeps no state of its own. Everything that it must remember of a container over a restart (its pod, the hash of
+// its definition, the number of restarts, how to stop it) is in the container's labels and annotations, exactly as kubelet
+// writes them, so that either can adopt the other's containers.
 //
 // Values of this package are plain data, made by Observe in package cri, read by the
 // pure packages decide and podstatus, and never changed after they are made.

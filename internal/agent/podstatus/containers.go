@@ -44,7 +44,7 @@ func one(in Input, state *podstate.Pod, spec *corev1.Container, old map[string]c
 	was, known := old[spec.Name]
 	instances := instancesOf(state, spec.Name)
 	if len(instances) == 0 {
-		return never(in, state, spec, was, known, k, initializing)
+		return unstarted{in, state, spec, k, initializing}.status(was, known)
 	}
 	newest := instances[0]
 	s := corev1.ContainerStatus{
@@ -103,13 +103,23 @@ func finished(in Input, spec *corev1.Container, c *podstate.Container, k kind) b
 	return k == kindEphemeral || !decide.ShouldRestart(in.Pod, spec, c.ExitCode)
 }
 
-// never is the status of a container of which the runtime has nothing.
-func never(in Input, state *podstate.Pod, spec *corev1.Container, was corev1.ContainerStatus, known bool, k kind, initializing bool) corev1.ContainerStatus {
+// unstarted is a container of which the runtime has nothing.
+type unstarted struct {
+	in           Input
+	state        *podstate.Pod
+	spec         *corev1.Container
+	kind         kind
+	initializing bool // the pod's init containers have not ended
+}
+
+// status returns the container's status; was is the one before, if that is known.
+func (u unstarted) status(was corev1.ContainerStatus, known bool) corev1.ContainerStatus {
+	in, state, spec := u.in, u.state, u.spec
 	s := corev1.ContainerStatus{
 		Name: spec.Name, Image: spec.Image, VolumeMounts: mounts(spec),
 		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}},
 	}
-	if initializing {
+	if u.initializing {
 		s.State.Waiting.Reason = "PodInitializing"
 	}
 	if known && was.State.Waiting == nil && startsAnew(in, state) {
@@ -137,7 +147,8 @@ func never(in Input, state *podstate.Pod, spec *corev1.Container, was corev1.Con
 			s.RestartCount++
 		}
 	}
-	if k == kindInit && !decide.Sidecar(spec) && slices.ContainsFunc(in.Pod.Spec.Containers, func(c corev1.Container) bool { return state.Newest(c.Name) != nil }) {
+	if u.kind == kindInit && !decide.Sidecar(spec) &&
+		slices.ContainsFunc(in.Pod.Spec.Containers, func(c corev1.Container) bool { return state.Newest(c.Name) != nil }) {
 		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			Reason:  "Completed",
 			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",

@@ -190,6 +190,14 @@ func AddSecond(ips, hostIPs []string) []string {
 	return []string{ips[0], hostIPs[1]}
 }
 
+// PodIPs are the pod's addresses, in the order of the node's.
+func PodIPs(pod *corev1.Pod, state *podstate.Pod, hostIPs []string) []string {
+	if pod.Spec.HostNetwork {
+		return hostIPs
+	}
+	return SortIPs(state.IPs(), hostIPs)
+}
+
 // SortIPs picks one address a family, the family of the host's first address first.
 func SortIPs(ips, hostIPs []string) []string {
 	six := false

@@ -9,8 +9,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 )
 
-// endContainers gives an end to the containers of a pod of which nothing is left. Of those that nobody saw the end of, it is not known how
-// they ended, so they failed.
+// endContainers sets the terminated state of the containers of a pod that has none left. Containers whose end was not
+// observed count as failed.
 func endContainers(in Input, out *corev1.PodStatus) {
 	if wasInitialized(in.Pod) {
 		unseen(out.ContainerStatuses)

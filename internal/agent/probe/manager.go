@@ -113,7 +113,7 @@ func (m *Manager) Ready(container *corev1.Container, id string) bool {
 	return container.ReadinessProbe == nil
 }
 
-// Failed are the pod's containers that must be started again, with the probe that says so.
+// Failed returns the pod's containers that must be restarted, with the failed probe.
 func (m *Manager) Failed(uid types.UID) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

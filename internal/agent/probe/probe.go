@@ -31,6 +31,8 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/mortise-dev/mortise/internal/agent/cri"
 )
 
 // Result is what one attempt says.
@@ -52,12 +54,9 @@ const maxBody = 10 * 1024
 // Prober makes attempts.
 type Prober struct {
 	// Exec runs a command in a container and returns its output and exit code.
-	// A command that took too long gives ErrTimeout.
+	// A command that took too long gives cri.ErrTimeout.
 	Exec func(ctx context.Context, containerID string, command []string, timeout time.Duration) (output []byte, exitCode int32, err error)
 }
-
-// ErrTimeout is returned by Exec for a command that did not end in time.
-var ErrTimeout = errors.New("command timed out")
 
 // Attempt asks once. The text says why it is not a success.
 func (p *Prober) Attempt(ctx context.Context, probe *corev1.Probe, container *corev1.Container, containerID, podIP string) (Result, string, error) {
@@ -94,7 +93,7 @@ func (p *Prober) Attempt(ctx context.Context, probe *corev1.Probe, container *co
 func (p *Prober) exec(ctx context.Context, command []string, id string, timeout time.Duration) (Result, string, error) {
 	output, code, err := p.Exec(ctx, id, command, timeout)
 	switch {
-	case errors.Is(err, ErrTimeout):
+	case errors.Is(err, cri.ErrTimeout):
 		return Failure, fmt.Sprintf("command timed out: %q timed out after %s", strings.Join(command, " "), timeout), nil
 	case err != nil:
 		return Unknown, "", err

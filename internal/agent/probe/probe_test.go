@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/agent/cri"
 )
 
 func TestHTTP(t *testing.T) {
@@ -106,7 +108,7 @@ func TestExec(t *testing.T) {
 		code int32
 		err  error
 		want Result
-	}{{0, nil, Success}, {1, nil, Failure}, {0, ErrTimeout, Failure}, {0, errors.New("broken"), Unknown}} {
+	}{{0, nil, Success}, {1, nil, Failure}, {0, cri.ErrTimeout, Failure}, {0, errors.New("broken"), Unknown}} {
 		p := &Prober{Exec: func(context.Context, string, []string, time.Duration) ([]byte, int32, error) {
 			return nil, c.code, c.err
 		}}

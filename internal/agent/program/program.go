@@ -3,8 +3,8 @@
 
 // Package program runs the programs that the node needs: mount, modprobe, iptables-restore, CNI plug-ins and the like.
 //
-// A program gets a clean environment, a time, and as much room for what it writes. A program that hangs is killed, and what it has started
-// and left behind with its output open is not waited for.
+// A program gets a clean environment, a deadline, and a limit for its output. A program that hangs is killed, and processes
+// that it leaves behind with its output open are not waited for.
 package program
 
 import (

@@ -22,7 +22,7 @@ func setBridge() error {
 	var errs []error
 	for _, name := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
 		if err := os.WriteFile("/proc/sys/net/bridge/"+name, []byte("1"), 0o644); err != nil {
-			errs = append(errs, fmt.Errorf("let bridges pass the rules: %w", err))
+			errs = append(errs, fmt.Errorf("turn on bridge-nf-call: %w", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -61,8 +61,8 @@ func filter(all []endpoint, keep func(*endpoint) bool) []endpoint {
 	return out
 }
 
-// nearness says which endpoints hints leave to this node. Hints count only when every endpoint that is ready has them and
-// one of them is for us: else somebody would get nothing.
+// nearness returns which endpoints hints assign to this node. Hints apply only when every ready endpoint has them and one
+// of them is for this node: otherwise traffic would be lost.
 func nearness(all []endpoint, node, zone string) func(*endpoint) bool {
 	forNode := func(e *endpoint) bool { return slices.Contains(e.nodes, node) }
 	forZone := func(e *endpoint) bool { return slices.Contains(e.zones, zone) }

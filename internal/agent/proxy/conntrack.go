@@ -92,7 +92,7 @@ func forget(fam family, f *frontends) (uint, error) {
 		in = unix.AF_INET6
 	}
 	var sum uint
-	for range 5 { // a dump that others disturb says so
+	for range 5 { // an interrupted dump returns an error
 		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, in, f)
 		sum += n
 		if errors.Is(err, unix.EINTR) || errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package proxy makes Services work on a node, by rules in the kernel's nftables, or by iptables where a machine does not have it: what
-// kube-proxy does in its modes of these names. Read it in this order:
+// Package proxy implements Services on a node, by rules in the kernel's nftables, or by iptables if the machine lacks it:
+// as kube-proxy does in its modes of these names. Reading order:
 //
 //	service.go    what rules must know of a Service, port by port, in one IP family
 //	endpoint.go   where it may be sent, from its EndpointSlices
@@ -48,5 +48,5 @@
 // The fewer rules a table has, and the smaller they are, the better: with a rule that comes, a kernel of nftables looks at all that are reached from each of the
 // table's hooks, and one without it copies all.
 //
-// The rules stay when Mortise stops, so that a restart interrupts nobody; Remove takes them away.
+// The rules stay when Mortise stops, so that a restart interrupts no connection; Remove removes them.
 package proxy

@@ -88,7 +88,7 @@ func (h *health) open(ctx context.Context, name types.NamespacedName, port int32
 		s.servers = append(s.servers, server)
 		h.running.Go(func() {
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				h.log.Error("answer for a service's health", "service", name, "error", err)
+				h.log.Error("Could not answer a service's health check", "service", name, "error", err)
 			}
 		})
 	}
@@ -116,7 +116,7 @@ func (s *healthServer) close() {
 	}
 }
 
-// end closes all ports, and waits until nobody is being answered.
+// end closes all ports, and waits until all requests are answered.
 func (h *health) end() {
 	for _, s := range h.servers {
 		s.close()

@@ -22,11 +22,11 @@ type ipTables struct {
 	x      XTables
 	around surroundings
 	// listed are the elements by the chain that they are rules of. One may be a rule of two chains.
-	listed map[place]map[element]verdict
+	listed map[chainKey]map[element]verdict
 }
 
-// place is a chain's name in one of iptables' tables.
-type place struct{ table, chain string }
+// chainKey is the name of a chain with its table.
+type chainKey struct{ table, chain string }
 
 func newIPTables(f family, x XTables) *ipTables { return &ipTables{family: f, x: x} }
 
@@ -45,7 +45,7 @@ func (t *ipTables) replace(ctx context.Context, s surroundings, d *delta) error 
 	if err != nil {
 		return err
 	}
-	t.around, t.listed = s, map[place]map[element]verdict{}
+	t.around, t.listed = s, map[chainKey]map[element]verdict{}
 	text := newRestored()
 	t.list(d)
 	for p := range t.listed {
@@ -61,7 +61,7 @@ func (t *ipTables) replace(ctx context.Context, s surroundings, d *delta) error 
 	found := netfilter.Find(saved, isIPTablesChain)
 	for table, f := range found {
 		for _, name := range f.Chains {
-			if p := (place{table, name}); !text.has(p) {
+			if p := (chainKey{table, name}); !text.has(p) {
 				text.delete(p)
 			}
 		}
@@ -89,8 +89,8 @@ func (t *ipTables) change(ctx context.Context, d *delta) error {
 	}
 	t.own(text, d)
 	for table, present := range map[string]string{"filter": refuseChain, "mangle": firewalls.chain, "nat": markChain} {
-		if text.touches(table) { // it fails where somebody has deleted our chains
-			text.write(place{table, canaryChain}, []string{"-j " + present})
+		if text.touches(table) { // it fails if another program has deleted the chains
+			text.write(chainKey{table, canaryChain}, []string{"-j " + present})
 		}
 	}
 	return t.x.Restore(ctx, text.String())
@@ -103,17 +103,17 @@ func (t *ipTables) own(text *restored, d *delta) {
 		for _, r := range rules {
 			out = append(out, r.iptables(c.of)...)
 		}
-		text.write(place{c.table(), c.iptables()}, out)
+		text.write(chainKey{c.table(), c.iptables()}, out)
 	}
 	for _, c := range d.gone {
-		text.delete(place{c.table(), c.iptables()})
+		text.delete(chainKey{c.table(), c.iptables()})
 	}
 }
 
 // list books the elements of a delta. It returns the chains of which rules have changed, and those which lead to others of them than before.
-func (t *ipTables) list(d *delta) (changed, rooted map[place]bool) {
-	changed, rooted = map[place]bool{}, map[place]bool{}
-	note := func(root, at place, is bool) {
+func (t *ipTables) list(d *delta) (changed, rooted map[chainKey]bool) {
+	changed, rooted = map[chainKey]bool{}, map[chainKey]bool{}
+	note := func(root, at chainKey, is bool) {
 		changed[at] = true
 		if root != at && is != (len(t.listed[at]) > 0) {
 			rooted[root] = true
@@ -142,11 +142,11 @@ func (t *ipTables) list(d *delta) (changed, rooted map[place]bool) {
 }
 
 // rulesAt is what is in a chain whose rules are made from elements, or which leads to such.
-func (t *ipTables) rulesAt(p place) []string {
+func (t *ipTables) rulesAt(p chainKey) []string {
 	out := t.around.head(p)
 	if !isBucket(p.chain) {
 		for i := range 256 {
-			if b := (place{p.table, bucketName(p.chain, byte(i))}); len(t.listed[b]) > 0 {
+			if b := (chainKey{p.table, bucketName(p.chain, byte(i))}); len(t.listed[b]) > 0 {
 				out = append(out, "-d "+t.byLastByte(byte(i))+" -j "+b.chain)
 			}
 		}
@@ -167,26 +167,26 @@ func (t *ipTables) byLastByte(b byte) string {
 
 // restored is a text for iptables-restore in the making.
 type restored struct {
-	chains map[place][]string
-	gone   map[place]bool
+	chains map[chainKey][]string
+	gone   map[chainKey]bool
 	hooks  map[string][]string // what jumps to ours, by table
 }
 
 func newRestored() *restored {
-	return &restored{chains: map[place][]string{}, gone: map[place]bool{}, hooks: map[string][]string{}}
+	return &restored{chains: map[chainKey][]string{}, gone: map[chainKey]bool{}, hooks: map[string][]string{}}
 }
 
-func (r *restored) write(p place, rules []string) { r.chains[p] = rules }
-func (r *restored) delete(p place)                { r.gone[p] = true }
+func (r *restored) write(p chainKey, rules []string) { r.chains[p] = rules }
+func (r *restored) delete(p chainKey)                { r.gone[p] = true }
 
-func (r *restored) has(p place) bool {
+func (r *restored) has(p chainKey) bool {
 	_, is := r.chains[p]
 	return is
 }
 
 func (r *restored) touches(table string) bool {
-	for _, all := range []iter.Seq[place]{maps.Keys(r.chains), maps.Keys(r.gone)} {
-		for range where(all, func(p place) bool { return p.table == table }) {
+	for _, all := range []iter.Seq[chainKey]{maps.Keys(r.chains), maps.Keys(r.gone)} {
+		for range where(all, func(p chainKey) bool { return p.table == table }) {
 			return true
 		}
 	}
@@ -197,9 +197,9 @@ func (r *restored) touches(table string) bool {
 // refused is written first: it is looked at last.
 func (r *restored) String() string {
 	var out strings.Builder
-	byName := func(a, b place) int { return strings.Compare(a.chain, b.chain) }
+	byName := func(a, b chainKey) int { return strings.Compare(a.chain, b.chain) }
 	for _, table := range []string{"filter", "mangle", "nat"} {
-		in := func(p place) bool { return p.table == table }
+		in := func(p chainKey) bool { return p.table == table }
 		chains := slices.SortedFunc(where(maps.Keys(r.chains), in), byName)
 		gone := slices.SortedFunc(where(maps.Keys(r.gone), in), byName)
 		if len(chains)+len(gone)+len(r.hooks[table]) == 0 {

@@ -171,7 +171,7 @@ func shown(text string, plans ...*plan) string {
 func (o *plan) ipTables(v view) string {
 	v.plain = (&ipTables{}).plain()
 	t := newIPTables(v.family, nil)
-	t.around, t.listed = surroundings{view: v}, map[place]map[element]verdict{}
+	t.around, t.listed = surroundings{view: v}, map[chainKey]map[element]verdict{}
 	d := newTable(v.family, t).compare(map[types.NamespacedName]*plan{{}: o})
 	text := newRestored()
 	changed, _ := t.list(d)

@@ -26,7 +26,7 @@ func isIPTablesChain(name string) bool {
 	return strings.HasPrefix(name, ipTablesPrefix) && name != gatewayChain
 }
 
-// table is where a chain of a Service is: who is let in is looked at before the address is replaced.
+// table is the table of a Service's chain: source ranges are checked before the address is translated.
 func (c chain) table() string {
 	if c.kind == firewall {
 		return "mangle"
@@ -101,7 +101,7 @@ func (v verdict) iptables() string {
 	case jump:
 		return "-g " + v.chain.iptables()
 	case translate:
-		return "-j DNAT --to-destination " + v.place.String()
+		return "-j DNAT --to-destination " + v.chainKey.String()
 	case mark:
 		return "-j " + markChain
 	case back:
@@ -116,36 +116,36 @@ func (v verdict) iptables() string {
 func (k keep) iptables() string { return chain{toEndpoint, k.of}.iptables() }
 
 // rootsOf are the chains that an element is a rule of, or below which it is.
-func (t *ipTables) rootsOf(e element) []place {
+func (t *ipTables) rootsOf(e element) []chainKey {
 	switch e.container {
 	case clusterIPs:
 		if t.around.masquerades() && !t.around.ranged(e.addr) {
-			return []place{natServices, clusterAddresses}
+			return []chainKey{natServices, clusterAddresses}
 		}
-		return []place{clusterAddresses}
+		return []chainKey{clusterAddresses}
 	case serviceIPs:
-		return []place{natServices}
+		return []chainKey{natServices}
 	case serviceNodePorts:
-		return []place{natNodePorts}
+		return []chainKey{natNodePorts}
 	case noEndpointIPs:
-		return []place{noEndpoints}
+		return []chainKey{noEndpoints}
 	case noEndpointPorts:
-		return []place{nodePortsWithout}
+		return []chainKey{nodePortsWithout}
 	case firewallIPs:
-		return []place{firewalls}
+		return []chainKey{firewalls}
 	case hairpins:
-		return []place{hairpinChain}
+		return []chainKey{hairpinChain}
 	}
-	return []place{natServices} // the endpoint of a number
+	return []chainKey{natServices} // the endpoint of a number
 }
 
 // under is the chain below a root where the element is a rule.
-func (e element) under(root place) place {
+func (e element) under(root chainKey) chainKey {
 	if !e.addr.IsValid() {
 		return root
 	}
 	all := e.addr.AsSlice()
-	return place{root.table, bucketName(root.chain, all[len(all)-1])}
+	return chainKey{root.table, bucketName(root.chain, all[len(all)-1])}
 }
 
 func bucketName(root string, b byte) string { return fmt.Sprintf("%s-%02x", root, b) }
@@ -163,7 +163,7 @@ func (e element) before(o element) int {
 }
 
 // rulesOf are an element's rules in a chain: one, if any.
-func (t *ipTables) rulesOf(p place, e element, v verdict) []string {
+func (t *ipTables) rulesOf(p chainKey, e element, v verdict) []string {
 	port := "-p " + e.protocol + " -m " + e.protocol + " --dport " + strconv.Itoa(int(e.port)) + " "
 	if !e.addr.IsValid() {
 		return []string{port + comment(v.chain.of) + v.dispatched()}
@@ -194,7 +194,7 @@ func (t *ipTables) rulesOf(p place, e element, v verdict) []string {
 
 // drawn is the rule of an endpoint of a port that has no chains of its own: the first is taken by one in n, the next by one in what remains. There
 // are ten thousands of them, so that they have no comment: it would be the most of them, and the kernel looks at all when one changes.
-func (t *ipTables) drawn(p place, e element, number, to string, v verdict) []string {
+func (t *ipTables) drawn(p chainKey, e element, number, to string, v verdict) []string {
 	i, _ := strconv.Atoi(number) // as backendMap says it
 	e.container = serviceIPs
 	port := t.listed[p][e].chain
@@ -205,7 +205,7 @@ func (t *ipTables) drawn(p place, e element, number, to string, v verdict) []str
 	if i >= n {
 		return nil
 	}
-	return []string{to + chance(n-i) + "-j DNAT --to-destination " + v.place.String()}
+	return []string{to + chance(n-i) + "-j DNAT --to-destination " + v.chainKey.String()}
 }
 
 // chance is a match for one packet in n.

@@ -14,23 +14,23 @@ const (
 	foreignChain = ipTablesPrefix + "MARK-FOREIGN" // marks what no pod sends
 	refuseChain  = ipTablesPrefix + "REFUSE"
 	masqChain    = ipTablesPrefix + "MASQ"
-	canaryChain  = ipTablesPrefix + "CANARY" // nobody leads there; it leads to a chain that has to be there
+	canaryChain  = ipTablesPrefix + "CANARY" // no rule jumps there; it jumps to a chain that must exist
 	masquerade   = "MASQUERADE --random-fully"
 )
 
 // The chains that elements are rules of, or that lead to the chains of last bytes where they are.
 var (
-	natServices      = place{"nat", ipTablesPrefix + "SERVICES"}
-	natNodePorts     = place{"nat", ipTablesPrefix + "NODEPORTS"}
-	hairpinChain     = place{"nat", ipTablesPrefix + "HAIRPIN"}
-	clusterAddresses = place{"filter", ipTablesPrefix + "CLUSTER-IPS"}
-	noEndpoints      = place{"filter", ipTablesPrefix + "NO-ENDPOINTS"}
-	nodePortsWithout = place{"filter", ipTablesPrefix + "NODEPORTS"}
-	firewalls        = place{"mangle", ipTablesPrefix + "PROXY-FIREWALL"}
+	natServices      = chainKey{"nat", ipTablesPrefix + "SERVICES"}
+	natNodePorts     = chainKey{"nat", ipTablesPrefix + "NODEPORTS"}
+	hairpinChain     = chainKey{"nat", ipTablesPrefix + "HAIRPIN"}
+	clusterAddresses = chainKey{"filter", ipTablesPrefix + "CLUSTER-IPS"}
+	noEndpoints      = chainKey{"filter", ipTablesPrefix + "NO-ENDPOINTS"}
+	nodePortsWithout = chainKey{"filter", ipTablesPrefix + "NODEPORTS"}
+	firewalls        = chainKey{"mangle", ipTablesPrefix + "PROXY-FIREWALL"}
 )
 
-func roots() []place {
-	return []place{natServices, natNodePorts, hairpinChain, clusterAddresses, noEndpoints, nodePortsWithout, firewalls}
+func roots() []chainKey {
+	return []chainKey{natServices, natNodePorts, hairpinChain, clusterAddresses, noEndpoints, nodePortsWithout, firewalls}
 }
 
 const (
@@ -54,7 +54,7 @@ func ipTablesHooks() map[string][]string {
 }
 
 // skeletonChains are the chains that no element is in.
-func skeletonChains(s surroundings) map[place][]string {
+func skeletonChains(s surroundings) map[chainKey][]string {
 	reply := func(from, to []netip.Prefix) (out []string) {
 		for _, f := range from {
 			for _, t := range to {
@@ -83,7 +83,7 @@ func skeletonChains(s surroundings) map[place][]string {
 		// Pods on one bridge would answer each other past us, with an address that was never called.
 		leaving = append(leaving, reply(s.here, s.here)...)
 	}
-	return map[place][]string{
+	return map[chainKey][]string{
 		{"filter", canaryChain}:   {"-j " + refuseChain},
 		{"mangle", canaryChain}:   {"-j " + firewalls.chain},
 		{"nat", canaryChain}:      {"-j " + markChain},
@@ -136,7 +136,7 @@ func (s surroundings) ranges(rule string) []string {
 
 // head is what comes before all else in a chain: that strangers who call a cluster IP are masqueraded is said once a range, since a rule
 // for each address would be a third of all rules.
-func (s surroundings) head(p place) []string {
+func (s surroundings) head(p chainKey) []string {
 	if p == natServices {
 		return s.ranges("-j " + foreignChain)
 	}
@@ -144,7 +144,7 @@ func (s surroundings) head(p place) []string {
 }
 
 // tail is what follows the elements' rules in a chain.
-func (s surroundings) tail(p place) []string {
+func (s surroundings) tail(p chainKey) []string {
 	switch p {
 	case natServices: // what comes here was to none of ours
 		return append(s.ranges(s.unmark()), s.toNodePorts(natNodePorts.chain, "-m addrtype --dst-type LOCAL ")...)

@@ -183,8 +183,8 @@ func (e element) object(v verdict) *knftables.Element {
 	case isSet(e.container):
 		out.Set = e.container
 		return out
-	case v.place.IsValid():
-		out.Value = []string{v.place.Addr().String(), strconv.Itoa(int(v.place.Port()))}
+	case v.chainKey.IsValid():
+		out.Value = []string{v.chainKey.Addr().String(), strconv.Itoa(int(v.chainKey.Port()))}
 	case v.do != 0:
 		out.Value = []string{v.nft()}
 	}

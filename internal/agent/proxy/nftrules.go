@@ -97,7 +97,7 @@ func (r rule) nft(f family) []string {
 	}
 	does := func(v verdict) string {
 		if v.do == translate {
-			return "meta l4proto " + r.protocol + " dnat to " + v.place.String()
+			return "meta l4proto " + r.protocol + " dnat to " + v.chainKey.String()
 		}
 		if v.do == mark {
 			return f.setMark()
@@ -107,7 +107,7 @@ func (r rule) nft(f family) []string {
 	if len(r.to) > longest && r.protocol != "" {
 		places := make([]string, len(r.to))
 		for i, v := range r.to {
-			places[i] = fmt.Sprintf("%d : %s . %d", i, v.place.Addr(), v.place.Port())
+			places[i] = fmt.Sprintf("%d : %s . %d", i, v.chainKey.Addr(), v.chainKey.Port())
 		}
 		return []string{fmt.Sprintf("%smeta l4proto %s dnat %s addr . port to numgen random mod %d map { %s }",
 			head, r.protocol, f.match(), len(r.to), strings.Join(places, ", "))}
@@ -174,7 +174,7 @@ func (k keep) compare(o keep) int {
 	return cmp.Or(strings.Compare(k.of, o.of), cmp.Compare(k.time, o.time))
 }
 
-// named makes a name that is told apart at a glance, and short enough: a hash stands before it. No name has a colon.
+// named makes a name that is recognizable, and short enough: a hash precedes it. No name has a colon.
 func named(text string) string {
 	const prefix = 24 // the longest one, with room
 	text = strings.ReplaceAll(harmless(text), ":", ".")
@@ -186,7 +186,7 @@ func named(text string) string {
 	return name
 }
 
-// harmless has nothing but what names of objects and addresses are made of, whatever somebody calls his Service.
+// harmless keeps only the characters of objects' names and addresses, whatever the name of a Service.
 func harmless(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/_.:-", r) {

@@ -136,7 +136,7 @@ func skeleton(tx *knftables.Transaction, s surroundings) {
 	if s.masqueradeAll {
 		rule(servicesChain, s.match(), "daddr @"+clusterIPs, s.setMark())
 	} else if foreign := s.foreign(); foreign != "" {
-		// Whoever is routed here from outside the cluster to a Service's address may be sent on to another node.
+		// Traffic from outside the cluster that is routed here for a Service's address may be forwarded to another node.
 		rule(servicesChain, s.match(), "daddr @"+clusterIPs, foreign, s.setMark())
 	}
 	rule(servicesChain, destination, "vmap @"+serviceIPs)

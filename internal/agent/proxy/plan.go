@@ -19,11 +19,11 @@ const (
 	serviceNodePorts = "service-nodeports"     // map: where a node port goes to
 	noEndpointIPs    = "no-endpoint-services"  // map: what happens to those that have no endpoint
 	noEndpointPorts  = "no-endpoint-nodeports" // map: the same for node ports
-	firewallIPs      = "firewall-ips"          // map: addresses that not everybody may reach
+	firewallIPs      = "firewall-ips"          // map: addresses with source ranges
 	hairpins         = "hairpin-connections"   // set: endpoints on this node that may reach themselves
 )
 
-// masqueradeMark is kube-proxy's where nobody asks for another bit, so that both mean the same.
+// masqueradeMark is kube-proxy's default, so that both have the same meaning.
 const masqueradeMark = "0x4000"
 
 // Most ports have no chains of their own. Their address leads to the chain that draws one of as many endpoints as
@@ -89,7 +89,7 @@ func (o *plan) plain(p *servicePort, c choice, v view) bool {
 	o.elements[element{container: clusterIPs, addr: p.cluster}] = verdict{}
 	o.elements[p.at(serviceIPs, p.cluster)] = verdict{do: jump, chain: drawOf(len(to))}
 	for i, e := range to {
-		o.elements[p.at(backendMap(i), p.cluster)] = verdict{place: e.address}
+		o.elements[p.at(backendMap(i), p.cluster)] = verdict{chainKey: e.address}
 	}
 	o.hairpin(p, to)
 	return true
@@ -139,7 +139,7 @@ func (o *plan) port(p *servicePort, c choice, v view) {
 	if p.externalLocal {
 		outside, hasOutside = local, len(c.local) > 0
 	}
-	// Without any endpoint callers are told; with none here alone, others may be asked who have one.
+	// Without any endpoint traffic is rejected; without a local one it is dropped, since other nodes may have one.
 	without := verdict{do: drop, chain: chain{of: of}}
 	if !c.any {
 		without.do = refuse
@@ -236,7 +236,7 @@ func (o *plan) spread(c chain, p *servicePort, to []endpoint) {
 	one := rule{protocol: p.protocol, to: make([]verdict, len(to))}
 	if p.affinity == 0 {
 		for i, e := range to {
-			one.to[i] = verdict{do: translate, place: e.address}
+			one.to[i] = verdict{do: translate, chainKey: e.address}
 		}
 		o.chains[c] = []rule{one}
 		return
@@ -255,7 +255,7 @@ func (o *plan) spread(c chain, p *servicePort, to []endpoint) {
 
 // translated sends to an endpoint.
 func (p *servicePort) translated(e endpoint) rule {
-	return rule{protocol: p.protocol, to: []verdict{{do: translate, place: e.address}}}
+	return rule{protocol: p.protocol, to: []verdict{{do: translate, chainKey: e.address}}}
 }
 
 // text says which port it is, in names.

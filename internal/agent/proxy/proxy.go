@@ -38,9 +38,10 @@ const (
 	gather = 5 * time.Millisecond
 	// sweepAfter is when unused chains are deleted.
 	sweepAfter = 2 * time.Second
-	// wholeAfter is when everything is written though nothing is known to be amiss: somebody may have flushed the tables.
+	// wholeAfter is the interval at which all rules are written even without a known difference: another program may have
+	// flushed the tables.
 	wholeAfter = time.Hour
-	// retryFirst and retryMost are how long a failed transaction waits, unless somebody says how long it may.
+	// retryFirst and retryMost are the pauses after a failed transaction, unless the configuration sets the maximum.
 	retryFirst, retryMost = time.Second, 30 * time.Second
 )
 
@@ -52,7 +53,7 @@ type Options struct {
 	// Prepare, and may share them with others.
 	Informers informers.SharedInformerFactory
 
-	PodCIDRs []netip.Prefix // of the cluster: who is not in them is masqueraded on the way to a Service; none: nobody is
+	PodCIDRs []netip.Prefix // of the cluster: traffic to Services from other addresses is masqueraded; none: no traffic is
 	// NodePods takes the node's own ranges for them, and PodInterface who comes by this interface, or by one whose name begins so.
 	NodePods           bool
 	PodInterface       string
@@ -70,7 +71,7 @@ type Options struct {
 	Bridged bool
 
 	Metrics *Metrics
-	Health  *Health // is told how it goes; nil: nobody is
+	Health  *Health // reports the proxy's health; nil: none
 	Logger  *slog.Logger
 	Clock   clock.WithTicker
 
@@ -366,7 +367,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 		case <-sweep:
 			sweep = nil
 			if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
-				o.Logger.Warn("services: some unused rules are left for now", "error", err)
+				o.Logger.Warn("Could not remove some unused rules of Services, retrying with the next write", "error", err)
 				sweep = o.Clock.After(retryMost)
 			}
 			continue
@@ -410,13 +411,13 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 			rested = pause
 		}
 		if err != nil {
-			o.Logger.Error("services: rules are not up to date", "error", err, "again", retry)
+			o.Logger.Error("Could not write the rules of Services, retrying", "error", err, "again", retry)
 			again, retry = o.Clock.After(retry), min(2*retry, o.SyncPeriod)
 			continue
 		}
 		retry = first
 		if all {
-			o.Logger.Debug("services: all rules written", "took", took)
+			o.Logger.Debug("Wrote all rules of Services", "took", took)
 		}
 		if sweep == nil && s.unswept() {
 			sweep = o.Clock.After(sweepAfter)
@@ -431,7 +432,7 @@ func (f *follower) loop(ctx context.Context, s *syncer) error {
 					continue
 				}
 				if err := o.clear(ctx, other); err != nil && ctx.Err() == nil {
-					o.Logger.Warn("services: rules of another backend may be left", "backend", other, "error", err)
+					o.Logger.Warn("Could not remove the service proxy's rules of another backend", "backend", other, "error", err)
 				}
 			}
 		}

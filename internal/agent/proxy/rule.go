@@ -49,14 +49,14 @@ const (
 	mark                        // for masquerading, and on
 	back                        // to the chain before
 	drop
-	refuse // and say so
+	refuse // and send a reset or ICMP error
 )
 
 // verdict is an action and what it needs. The one of an element may be a place alone.
 type verdict struct {
-	do    action
-	chain chain          // to jump to; of refusal and drop: the port that they are about
-	place netip.AddrPort // to translate to
+	do       action
+	chain    chain          // to jump to; of refusal and drop: the port that they are about
+	chainKey netip.AddrPort // to translate to
 }
 
 // rule is a match, and what happens to what it matches. A match that is empty is true.

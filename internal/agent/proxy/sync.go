@@ -63,7 +63,7 @@ func open(o Options, src source, s self) (*syncer, error) {
 	}
 	o.Health.serve(served, o.Clock.Now())
 	if err := errors.Join(errs...); err != nil {
-		o.Logger.Warn("services work in one IP family alone", "error", err)
+		o.Logger.Warn("Services work in one IP family only", "error", err)
 	}
 	return out, nil
 }
@@ -137,7 +137,7 @@ func (s *syncer) nodePorts(f family) []netip.Addr {
 		}
 		if found == nil {
 			if found, err = net.InterfaceAddrs(); err != nil {
-				s.options.Logger.Error("find the addresses that node ports are on", "error", err)
+				s.options.Logger.Error("Could not find the addresses of node ports", "error", err)
 				return out
 			}
 		}
@@ -191,11 +191,11 @@ func (s *syncer) sync(ctx context.Context, changed map[types.NamespacedName]bool
 		s.options.Health.wrote(t.ip, s.options.Clock.Now())
 		s.health[i].move(hosts(around))
 		if err := s.health[i].sync(ctx, t.answering()); err != nil {
-			s.options.Logger.Error("health checks of services", "error", err)
+			s.options.Logger.Error("Could not serve health checks of services", "error", err)
 		}
 		if udp {
 			if err := s.forget(t); err != nil {
-				s.options.Logger.Error("forget flows", "error", err)
+				s.options.Logger.Error("Could not delete stale conntrack entries", "error", err)
 			}
 		}
 	}

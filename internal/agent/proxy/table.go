@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// rulebook is a family's rules in the kernel, in one of its languages. A table says what is to change in it; nobody else writes there.
+// rulebook is a family's rules in the kernel, in one of its packet filters. A table decides what changes in it; it is the
+// only writer.
 type rulebook interface {
 	// mapped says whether elements are looked up in maps. If not, they are rules.
 	mapped() bool
@@ -21,7 +22,8 @@ type rulebook interface {
 	plain() int
 	// replace writes everything, whatever the kernel has: what surrounds all Services, and what a delta from nothing says.
 	replace(context.Context, surroundings, *delta) error
-	// change writes a delta from what was written last. After an error nobody knows what the kernel has, and replace is next.
+	// change writes a delta from what was written last. After an error the state of the kernel is unknown, and the next
+	// call is replace.
 	change(context.Context, *delta) error
 	// unswept says whether something unused is still there, which sweep deletes a while later.
 	unswept() bool

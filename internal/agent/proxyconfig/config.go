@@ -3,13 +3,13 @@
 
 // Package proxyconfig reads KubeProxyConfiguration files of kubeproxy.config.k8s.io/v1alpha1 as kube-proxy does.
 //
-// [Load] reads a file. It is decoded strictly; where a field is unknown or there twice, it is decoded once more without minding, and
-// Lenient says what was minded first, as kube-proxy 1.37 has it for this version. What the command line says is written over it,
-// defaults.go fills in what kube-proxy would, and validate.go checks all of it: every mistake is in the one error, by kube-proxy's
-// paths and words. settings.go has what the service proxy needs of it.
+// [Load] reads a file. It decodes the file strictly; if it has an unknown or duplicate field, it decodes it again
+// leniently, and Lenient has the strict error, as in kube-proxy 1.37 for this version. It applies the command line over it,
+// defaults.go sets kube-proxy's defaults, and validate.go validates everything and returns one error with all mistakes,
+// with kube-proxy's paths and messages. settings.go has the service proxy's view of it.
 //
-// Not every field has an effect here. fields.go lists all of them: what is honoured, what is without effect (which
-// [Config.Warnings] says of the fields that a file sets), and what is refused.
+// Not every field has an effect here. fields.go lists all of them: those that are honoured, those without effect
+// ([Config.Warnings] lists the ones that a file sets), and those that are refused.
 //
 // A configuration is not changed after it was loaded.
 package proxyconfig

@@ -67,7 +67,8 @@ func TestKubeadmsFileLoads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"clientConnection is without effect: the proxy is a part of the node, and has the node's way to the API server"}, c.Warnings()); diff != "" {
+	if diff := cmp.Diff([]string{"clientConnection is without effect: the proxy uses the node's client of the API server"},
+		c.Warnings()); diff != "" {
 		t.Error(diff)
 	}
 	if c.Mode != "iptables" || c.MasqueradeAll() || c.MasqueradeMark() != 0x4000 || c.SyncPeriod() != 30*time.Second || c.MinSyncPeriod() != 0 || len(c.NodePortPrefixes()) != 0 {
@@ -119,7 +120,7 @@ func TestRefused(t *testing.T) {
 		"locked gate": {"featureGates: {NFTablesProxyMode: false}", at + `featureGates: Invalid value: {"NFTablesProxyMode":false}: cannot set feature gate NFTablesProxyMode to false, feature is locked to true`},
 
 		// What follows is Mortise's own.
-		"ipvs":          {"mode: ipvs", "mode ipvs is not supported: Kubernetes has deprecated it, and removes it in 1.43; take nftables, or leave the mode empty"},
+		"ipvs":          {"mode: ipvs", "mode ipvs is not supported: Kubernetes deprecated it and removes it in 1.43; use nftables, or leave the mode empty"},
 		"interface":     {"detectLocal: {bridgeInterface: 'a b'}", `detectLocal.bridgeInterface "a b" is no name of an interface`},
 		"two documents": {"mode: iptables\n---\nmode: nftables", "want one document, found more"},
 	} {
@@ -185,8 +186,8 @@ func TestLenient(t *testing.T) {
 func TestWhatIsWithoutEffectIsSaid(t *testing.T) {
 	got := parse(t, "hostnameOverride: a\nipvs: {strictARP: true}\nconntrack: {min: 5}\nnodePortAddresses: [localhost, 10.0.0.0/8]\nfeatureGates: {WinDSR: true}\n").Warnings()
 	want := []string{
-		"hostnameOverride is without effect: the proxy is its node's, whose name it has",
-		"ipvs.strictARP is without effect: there is no mode ipvs",
+		"hostnameOverride is without effect: the proxy uses the name of its node",
+		"ipvs.strictARP is without effect: Mortise has no mode ipvs",
 		"featureGates are without effect beyond what is checked of this configuration",
 		"node ports are never on loopback addresses",
 	}

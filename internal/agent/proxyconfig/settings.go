@@ -24,7 +24,7 @@ const (
 	modeIPVS     = proxyv1alpha1.ProxyMode("ipvs")
 )
 
-// The ways to tell that somebody is a pod.
+// The ways to detect pods.
 const (
 	clusterCIDR         = proxyv1alpha1.LocalMode("ClusterCIDR")
 	nodeCIDR            = proxyv1alpha1.LocalMode("NodeCIDR")
@@ -58,7 +58,7 @@ func (c *Config) MasqueradeMark() uint32 {
 // SyncPeriod is how long what failed waits at most.
 func (c *Config) SyncPeriod() time.Duration { return sync(c.KubeProxyConfiguration).Duration }
 
-// MinSyncPeriod is how long rules rest at least between two changes, if the file says so: the proxy has a pace of its own.
+// MinSyncPeriod is the minimum time between two changes of rules, if the file sets it: otherwise the proxy paces itself.
 func (c *Config) MinSyncPeriod() time.Duration { return minSync(c.written).Duration }
 
 func sync(c *proxyv1alpha1.KubeProxyConfiguration) metav1.Duration {
@@ -104,11 +104,11 @@ func clusterCIDRs(c *proxyv1alpha1.KubeProxyConfiguration) []string {
 	return strings.Split(c.ClusterCIDR, ",")
 }
 
-// NodePods says that only this node's pods are told from others.
+// NodePods reports whether only this node's pods are treated as pods.
 func (c *Config) NodePods() bool { return c.DetectLocalMode == nodeCIDR }
 
-// PodInterface is the name of the interface that pods' packets come from, or, if begins is true, what the names of such begin with.
-// Empty: pods are told by their addresses.
+// PodInterface is the name of the interface that pods' packets come from, or, if begins is true, the prefix of such names.
+// Empty: pods are identified by their addresses.
 func (c *Config) PodInterface() (name string, begins bool) {
 	switch c.DetectLocalMode {
 	case bridgeInterface:

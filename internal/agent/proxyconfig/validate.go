@@ -83,7 +83,7 @@ func Validate(c *proxyv1alpha1.KubeProxyConfiguration) error {
 		}
 	}
 	if c.Mode == modeIPVS {
-		errs = append(errs, errors.New("mode ipvs is not supported: Kubernetes has deprecated it, and removes it in 1.43; take nftables, or leave the mode empty"))
+		errs = append(errs, errors.New("mode ipvs is not supported: Kubernetes deprecated it and removes it in 1.43; use nftables, or leave the mode empty"))
 	}
 	return utilerrors.NewAggregate(errs)
 }

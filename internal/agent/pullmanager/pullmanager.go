@@ -6,8 +6,8 @@
 //
 // The Manager keeps kubelet's records, in kubelet's form and in kubelet's places below the node's directory:
 //
-//   - image_manager/pulling: an ImagePullIntent for each image that is being pulled. The node writes it before it asks the
-//     runtime, so that a crash does not make a pulled image look like one that somebody else brought.
+//   - image_manager/pulling: an ImagePullIntent for each image that is being pulled. The node writes it before it calls the
+//     runtime, so that a crash does not make a pulled image look like one that the node found.
 //   - image_manager/pulled: an ImagePulledRecord for each pulled image, with the secrets that gave access to it. A pull
 //     without a secret opens the image to all pods.
 //
@@ -15,7 +15,7 @@
 // of the same login, may use it; any other must pull, with which the registry decides. A record that the Manager cannot
 // read, or that is missing while there is an intent, makes every pod pull.
 //
-// A Manager may be used concurrently. Writes are on disk when a method returns.
+// A Manager is safe for concurrent use. Writes are on disk when a method returns.
 package pullmanager
 
 import (
@@ -95,14 +95,14 @@ func (m *Manager) recover(list func() ([]*runtimeapi.Image, error)) {
 		}
 		return err
 	}); err != nil {
-		m.logger.Warn("some intents to pull images cannot be read and are passed over", "err", err)
+		m.logger.Warn("Could not read some intents to pull images, skipping them", "err", err)
 	}
 	if len(cut) == 0 {
 		return
 	}
 	images, err := list()
 	if err != nil {
-		m.logger.Warn("the images of pulls that were cut off cannot be listed; credentials for them are verified", "err", err)
+		m.logger.Warn("Could not list the images of interrupted pulls, verifying credentials for them", "err", err)
 		return
 	}
 	for _, i := range images {
@@ -113,7 +113,7 @@ func (m *Manager) recover(list func() ([]*runtimeapi.Image, error)) {
 					err = remove(m.pulling, image)
 				}
 				if err != nil {
-					m.logger.Warn("record image whose pull was cut off", "image", image, "err", err)
+					m.logger.Warn("Could not record the image of an interrupted pull", "image", image, "err", err)
 				}
 			}
 		}
@@ -182,7 +182,7 @@ func (m *Manager) record(image, ref string, credentials *configv1beta1.ImagePull
 	}
 	r, err := readPulled(m.pulled, ref)
 	if err != nil {
-		m.logger.Warn("the record of a pulled image cannot be read and is written anew", "image", image, "err", err)
+		m.logger.Warn("Could not read the record of a pulled image, rewriting it", "image", image, "err", err)
 		r = nil
 	}
 	fresh := r == nil
@@ -275,7 +275,7 @@ func (m *Manager) Records() (intents, pulled int, err error) {
 func (m *Manager) check(image, ref string, secrets Secrets) (result string, err error) {
 	record, pulled, err := m.known(image, ref)
 	if err != nil {
-		m.logger.Warn("a record of pulled images cannot be read; the image is pulled again", "image", image, "err", err)
+		m.logger.Warn("Could not read a record of pulled images, pulling the image again", "image", image, "err", err)
 		return checkError, nil
 	}
 	if !m.policy.verifies(image, pulled) {
@@ -283,7 +283,7 @@ func (m *Manager) check(image, ref string, secrets Secrets) (result string, err 
 	}
 	name, err := repository(image)
 	if err != nil {
-		m.logger.Warn("the name of an image cannot be read; it is pulled again", "image", image, "err", err)
+		m.logger.Warn("Could not parse the name of an image, pulling it again", "image", image, "err", err)
 		return checkError, nil
 	}
 	if record == nil {
@@ -331,7 +331,7 @@ func (m *Manager) adopt(image, ref string, s configv1beta1.ImagePullSecret) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.record(image, ref, &configv1beta1.ImagePullCredentials{KubernetesSecrets: []configv1beta1.ImagePullSecret{s}}); err != nil {
-		m.logger.Warn("record secret of image", "image", image, "err", err)
+		m.logger.Warn("Could not record the secret of an image", "image", image, "err", err)
 	}
 }
 

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routes lets pods reach the pods of other nodes: each node has a route to each other node's range of pod addresses,
-// by that node's own address (host-gateway routes). It takes that nodes are on one network: what is behind a router does
-// not get there, and is logged. With VXLAN the routes lead through a tunnel instead, which any network carries that lets
-// nodes send each other UDP.
+// Package routes lets pods reach the pods of other nodes: each node has a route to each other node's pod range, by that
+// node's own address (host-gateway routes). It requires nodes on one network: traffic does not pass a router, which the
+// node logs. With VXLAN the routes lead through a tunnel instead, which works on any network in which nodes can send each
+// other UDP.
 //
-// [Wanted] says which routes those are: a pure function of the nodes. [Run] follows the nodes and makes the kernel's routes
-// those: what is missing is added, what is of no node any more is removed. It listens to the kernel, too, which drops routes when a link
-// or an address goes. Its routes have a protocol number of their own
-// ([Protocol]) and nothing else is touched. Routes stay when Run ends, as pods do.
+// [Wanted] computes the routes: a pure function of the nodes. [Run] follows the nodes and updates the kernel's routes: it
+// adds missing ones and removes those that belong to no node any more. It also listens to the kernel, which drops routes
+// when a link or an address is removed. Its routes have a protocol number of their own ([Protocol]) and it changes no
+// others. Routes stay when Run ends, as pods do.
 package routes
 
 import (
@@ -48,7 +48,7 @@ const simulated = "mortise.dev/simulated"
 // Options say whose routes to make. NodeName and Informers are required.
 type Options struct {
 	NodeName  string
-	Informers informers.SharedInformerFactory // prepared by Prepare, started by somebody else
+	Informers informers.SharedInformerFactory // prepared by Prepare, started by the caller
 	VXLAN     bool                            // by a tunnel, for nodes that are behind routers
 	Logger    *slog.Logger                    // nil: nothing is logged
 }
@@ -67,7 +67,7 @@ func wanted(self string, nodes []*corev1.Node, fits func(netip.Addr, netip.Prefi
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b *corev1.Node) int {
 		switch {
-		case a.Name == self: // its own range is its own, whoever else claims it
+		case a.Name == self: // its own range is its own, even if another node claims it
 			return -1
 		case b.Name == self:
 			return 1
@@ -148,7 +148,7 @@ func Run(ctx context.Context, o Options) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("follow nodes: %w", err)
+		return fmt.Errorf("watch nodes: %w", err)
 	}
 	defer func() { _ = nodes.Informer().RemoveEventHandler(r) }() // of an informer that has stopped itself
 	if !cache.WaitForCacheSync(ctx.Done(), r.HasSynced) {
@@ -160,7 +160,7 @@ func Run(ctx context.Context, o Options) error {
 	if err = device.Listen(ctx, loop); err == nil || ctx.Err() != nil {
 		return nil
 	}
-	o.Logger.Error("routes that the kernel drops are not made again", "error", err)
+	o.Logger.Error("Could not watch the routes of the kernel, so that removed routes are not restored at once", "error", err)
 	return loop(ctx, nil)
 }
 
@@ -196,7 +196,7 @@ func (o Options) follow(ctx context.Context, nodes corev1listers.NodeLister, cha
 		said := map[string]bool{}
 		for _, err := range errs {
 			if said[err.Error()] = true; !failed[err.Error()] {
-				o.Logger.Error("pods of another node are out of reach", "error", err, "again", retry)
+				o.Logger.Error("Could not write a route to the pods of another node, retrying", "error", err, "again", retry)
 			}
 		}
 		failed = said

@@ -25,7 +25,8 @@ const (
 	port    = 4789
 )
 
-// tunnel is what a node's VXLAN is to be: all of it follows from the Node objects, so that nobody has to publish anything.
+// tunnel is the configuration of a node's VXLAN: it is derived from the Node objects, so that nodes need not publish
+// anything.
 type tunnel struct {
 	address netip.Addr                  // of this node
 	ranges  []netip.Prefix              // of its pods
@@ -107,12 +108,13 @@ func (t tunnel) apply() []error {
 	want := map[netip.Prefix]netip.Addr{}
 	for p, via := range t.remotes {
 		at := hardware(via)
-		set("lead to node "+via.String(), &netlink.Neigh{Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, IP: via.AsSlice(), HardwareAddr: at})
+		set("add forwarding entry of node "+via.String(),
+			&netlink.Neigh{Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, IP: via.AsSlice(), HardwareAddr: at})
 		family := unix.AF_INET6
 		if p.Addr().Is4() {
 			family = unix.AF_INET
 		}
-		set("name the gateway to "+p.String(), &netlink.Neigh{Family: family, IP: gateway(p).AsSlice(), HardwareAddr: at})
+		set("add neighbour entry of the gateway to "+p.String(), &netlink.Neigh{Family: family, IP: gateway(p).AsSlice(), HardwareAddr: at})
 		want[p] = gateway(p)
 	}
 	for _, family := range []int{unix.AF_BRIDGE, unix.AF_INET, unix.AF_INET6} {
@@ -128,7 +130,7 @@ func (t tunnel) apply() []error {
 				n.Family, n.Flags = unix.AF_BRIDGE, netlink.NTF_SELF
 			}
 			if err := netlink.NeighDel(&n); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("forget neighbour %s: %w", n.IP, err))
+				errs = append(errs, fmt.Errorf("remove neighbour %s: %w", n.IP, err))
 			}
 		}
 	}

@@ -14,22 +14,41 @@ import (
 // The bounds of a resolv.conf.
 const maxServers = 3
 
+// dnsPolicy returns the policy that a pod's own comes to: None, ClusterFirst or Default.
+func dnsPolicy(pod *corev1.Pod) corev1.DNSPolicy {
+	switch policy := pod.Spec.DNSPolicy; {
+	case policy == corev1.DNSClusterFirstWithHostNet, (policy == corev1.DNSClusterFirst || policy == "") && !pod.Spec.HostNetwork:
+		return corev1.DNSClusterFirst
+	case policy == corev1.DNSNone:
+		return policy
+	}
+	return corev1.DNSDefault
+}
+
+// clusterDNS returns what pods ask now.
+func (n *Node) clusterDNS() []string {
+	if n.ClusterDNS == nil {
+		return nil
+	}
+	return n.ClusterDNS()
+}
+
+// LacksClusterDNS reports whether a pod wants the cluster's DNS and there is none: it gets the resolvers of the machine.
+func (n *Node) LacksClusterDNS(pod *corev1.Pod) bool {
+	return dnsPolicy(pod) == corev1.DNSClusterFirst && len(n.clusterDNS()) == 0
+}
+
 // DNS is the pod's resolver configuration.
 func (n *Node) DNS(pod *corev1.Pod) *runtimeapi.DNSConfig {
 	out := &runtimeapi.DNSConfig{}
-	policy := pod.Spec.DNSPolicy
-	if policy == corev1.DNSClusterFirstWithHostNet || (policy == corev1.DNSClusterFirst || policy == "") && !pod.Spec.HostNetwork {
-		policy = corev1.DNSClusterFirst
-	} else if policy != corev1.DNSNone {
-		policy = corev1.DNSDefault
-	}
-	if policy == corev1.DNSClusterFirst && len(n.ClusterDNS) == 0 {
+	policy, clusterDNS := dnsPolicy(pod), n.clusterDNS()
+	if policy == corev1.DNSClusterFirst && len(clusterDNS) == 0 {
 		policy = corev1.DNSDefault
 	}
 	switch policy {
 	case corev1.DNSNone:
 	case corev1.DNSClusterFirst:
-		out.Servers = append(out.Servers, n.ClusterDNS...)
+		out.Servers = append(out.Servers, clusterDNS...)
 		if d := n.ClusterDomain; d != "" {
 			out.Searches = append(out.Searches, pod.Namespace+".svc."+d, "svc."+d, d)
 		}

@@ -49,7 +49,7 @@ func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.Linux
 	return out
 }
 
-// bounds turns requests and limits into the kernel's figures. Who has a limit and no request asks for the limit.
+// bounds translates requests and limits into cgroup settings. The request defaults to the limit.
 func (n *Node) bounds(requests, limits corev1.ResourceList) *runtimeapi.LinuxContainerResources {
 	limit := limits[corev1.ResourceCPU]
 	request, ok := requests[corev1.ResourceCPU]

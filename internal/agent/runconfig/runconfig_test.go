@@ -24,7 +24,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden configurations")
 
 var node = Node{
-	LogDir: "/var/log/pods", ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local",
+	LogDir: "/var/log/pods", ClusterDNS: func() []string { return []string{"10.96.0.10"} }, ClusterDomain: "cluster.local",
 	HostServers: []string{"1.1.1.1"}, HostSearches: []string{"example.org"}, HostOptions: []string{"rotate"}, MemoryBytes: 8 << 30, HugePages: []int64{2 << 20, 1 << 30}, LowestOOMScore: -1000, CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS,
 }
 

@@ -27,7 +27,7 @@ import (
 // Node is what a configuration depends on beside the pod.
 type Node struct {
 	LogDir        string
-	ClusterDNS    []string
+	ClusterDNS    func() []string // nil: none
 	ClusterDomain string
 	// Host's own resolver, for pods that use it.
 	HostServers, HostSearches, HostOptions []string
@@ -51,6 +51,16 @@ type Node struct {
 // PodLogDir is the directory of a pod's logs.
 func (n *Node) PodLogDir(pod *corev1.Pod) string {
 	return filepath.Join(n.LogDir, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID))
+}
+
+// OwnLog says whether the path that the runtime gives for a container's log is below the directory that the node made for it. The node
+// reads it as root, and every user who may read the pod's logs gets it.
+func (n *Node) OwnLog(pod *corev1.Pod, container, path string) bool {
+	if !filepath.IsLocal(container) {
+		return false
+	}
+	rest, err := filepath.Rel(filepath.Join(n.PodLogDir(pod), container), path)
+	return err == nil && rest != "." && filepath.IsLocal(rest)
 }
 
 // ContainerLog is the path of a container's log below its pod's.
@@ -119,8 +129,8 @@ func (n *Node) Sandbox(pod *corev1.Pod, attempt uint32, users *runtimeapi.UserNa
 	return out, nil
 }
 
-// portMappings are the ports of the host that the pod wants. Whoever writes the pod chooses the address, and network plug-ins write it into
-// rules: what is no plain address is refused here.
+// portMappings are the ports of the host that the pod wants. Authors of pods choose the address, and network plug-ins write
+// it into rules: so anything but a plain address is rejected here.
 func portMappings(pod *corev1.Pod) ([]*runtimeapi.PortMapping, error) {
 	var out []*runtimeapi.PortMapping
 	for _, c := range pod.Spec.Containers {

@@ -17,7 +17,7 @@ import (
 type Swap struct {
 	Bound   bool  // the kernel bounds it for each cgroup; otherwise nothing is said of it
 	Unified bool  // with cgroups v2
-	Limited bool  // burstable containers have some; otherwise nobody has
+	Limited bool  // burstable containers have swap; otherwise none have
 	Bytes   int64 // of the machine
 }
 

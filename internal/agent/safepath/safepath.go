@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package safepath opens files that a container may have made or replaced. The agent runs as root outside of the container, so a
-// symbolic link may lead it to files of the host, and a FIFO or a device may block it for good. The functions here look at a file
-// before they open it, never wait, and never leave the directory that they are given.
+// Package safepath opens files that a container may have created or replaced. The agent runs as root outside of the
+// container, so a symbolic link could lead it to files of the host, and a FIFO or a device could block it for ever. The
+// functions check a file before they open it, never block, and never leave the given directory.
 package safepath
 
 import (
@@ -19,7 +19,7 @@ import (
 // ErrNotRegular says that a file is a link, a FIFO, a device, a socket or a directory.
 var ErrNotRegular = errors.New("not a regular file")
 
-// retries bounds how often Find begins anew while somebody renames directories below the root.
+// retries bounds how often Find starts again while directories below the root are renamed.
 const retries = 100
 
 // OpenRegular opens a regular file to read it. It follows no link in the path's last element and does not open anything else than a

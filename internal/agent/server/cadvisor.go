@@ -140,17 +140,24 @@ var cadvisorFigures = []figure{
 	bounded("container_cpu_cfs_burst_periods_total", "Periods in which what was saved was used", func(c *stats.CPU) float64 { return float64(c.BurstPeriods) }),
 	bounded("container_cpu_cfs_burst_seconds_total", "Processor time beyond the bound that had been saved, in seconds", func(c *stats.CPU) float64 { return seconds(c.Burst) }),
 
-	counted("container_memory_usage_bytes", "Memory in use, with files that are cached", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Used) }),
-	counted("container_memory_max_usage_bytes", "The most memory that was in use", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Peak) }),
-	counted("container_memory_working_set_bytes", "Memory in use without files that nobody has touched lately", gauge, func(g *stats.Group) float64 { return float64(g.Memory.WorkingSet) }),
-	counted("container_memory_cache", "Files that are cached, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Cache) }),
-	counted("container_memory_rss", "Memory that is no file's, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Resident) }),
-	counted("container_memory_mapped_file", "Files that are mapped, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Mapped) }),
-	counted("container_memory_kernel_usage", "Memory that the kernel uses for it, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Kernel) }),
-	counted("container_memory_total_active_file_bytes", "Cached files that were touched lately", gauge, func(g *stats.Group) float64 { return float64(g.Memory.ActiveFile) }),
-	counted("container_memory_total_inactive_file_bytes", "Cached files that nobody has touched lately", gauge, func(g *stats.Group) float64 { return float64(g.Memory.InactiveFile) }),
-	counted("container_memory_swap", "Memory that is swapped out, in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Swap) }),
-	counted("container_memory_failcnt", "How often the bound of memory was met", counter, func(g *stats.Group) float64 { return float64(g.Memory.Failures) }),
+	counted("container_memory_usage_bytes",
+		"Memory in use, including cached files", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Used) }),
+	counted("container_memory_max_usage_bytes",
+		"Maximum memory in use", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Peak) }),
+	counted("container_memory_working_set_bytes",
+		"Memory in use without inactive files", gauge, func(g *stats.Group) float64 { return float64(g.Memory.WorkingSet) }),
+	counted("container_memory_cache", "Cached files in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Cache) }),
+	counted("container_memory_rss", "Anonymous memory in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Resident) }),
+	counted("container_memory_mapped_file", "Mapped files in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Mapped) }),
+	counted("container_memory_kernel_usage",
+		"Kernel memory in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Kernel) }),
+	counted("container_memory_total_active_file_bytes",
+		"Active cached files", gauge, func(g *stats.Group) float64 { return float64(g.Memory.ActiveFile) }),
+	counted("container_memory_total_inactive_file_bytes",
+		"Inactive cached files", gauge, func(g *stats.Group) float64 { return float64(g.Memory.InactiveFile) }),
+	counted("container_memory_swap", "Swapped-out memory in bytes", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Swap) }),
+	counted("container_memory_failcnt",
+		"Number of times the memory limit was hit", counter, func(g *stats.Group) float64 { return float64(g.Memory.Failures) }),
 	{"container_memory_failures_total", "Pages that were not there when they were touched", counter, []string{"failure_type", "scope"}, func(e *entity) []point {
 		m := &e.group.Memory
 		return []point{
@@ -158,7 +165,8 @@ var cadvisorFigures = []figure{
 			{float64(m.Faults), []string{"pgfault", "hierarchy"}}, {float64(m.MajorFaults), []string{"pgmajfault", "hierarchy"}},
 		}
 	}},
-	counted("container_oom_events_total", "Processes that were ended for want of memory", counter, func(g *stats.Group) float64 { return float64(g.Memory.OutOfMemory) }),
+	counted("container_oom_events_total",
+		"Processes killed for lack of memory", counter, func(g *stats.Group) float64 { return float64(g.Memory.OutOfMemory) }),
 
 	ofFiles("container_fs_usage_bytes", "What is taken of the file system, in bytes", func(t taken) uint64 { return t.used }),
 	ofFiles("container_fs_limit_bytes", "The size of the file system, in bytes", func(t taken) uint64 { return t.fs.Bytes }),
@@ -189,7 +197,8 @@ var cadvisorFigures = []figure{
 	ofProcesses("container_file_descriptors", "Files that they have open", func(c *stats.Container) uint64 { return c.Files }),
 	ofProcesses("container_sockets", "Sockets among them", func(c *stats.Container) uint64 { return c.Sockets }),
 	counted("container_threads", "Threads", gauge, func(g *stats.Group) float64 { return float64(g.Threads) }),
-	counted("container_threads_max", "Threads that there may be; 0 is any number", gauge, func(g *stats.Group) float64 { return float64(g.Most) }),
+	counted("container_threads_max",
+		"Maximum number of threads; 0 means no limit", gauge, func(g *stats.Group) float64 { return float64(g.Most) }),
 
 	pressing("container_pressure_cpu_waiting_seconds_total", "Time in which some waited for a processor", func(p *stats.Pressure) stats.Stall { return p.CPU.Some }),
 	pressing("container_pressure_cpu_stalled_seconds_total", "Time in which all waited for a processor", func(p *stats.Pressure) stats.Stall { return p.CPU.Full }),
@@ -212,9 +221,12 @@ var cadvisorFigures = []figure{
 		return []point{{float64(e.group.CPU.Quota), nil}}
 	}},
 	counted("container_spec_cpu_shares", "Its share of processors where there are too few", gauge, func(g *stats.Group) float64 { return float64(g.CPU.Shares) }),
-	counted("container_spec_memory_limit_bytes", "Its bound of memory; 0 is none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Limit) }),
-	counted("container_spec_memory_reservation_limit_bytes", "Memory that it is to keep; 0 is none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SoftLimit) }),
-	counted("container_spec_memory_swap_limit_bytes", "Its bound of what may be swapped out; 0 is none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SwapLimit) }),
+	counted("container_spec_memory_limit_bytes",
+		"Memory limit; 0 means none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.Limit) }),
+	counted("container_spec_memory_reservation_limit_bytes",
+		"Memory soft limit; 0 means none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SoftLimit) }),
+	counted("container_spec_memory_swap_limit_bytes",
+		"Swap limit; 0 means none", gauge, func(g *stats.Group) float64 { return float64(g.Memory.SwapLimit) }),
 }
 
 // cadvisorMetrics are what the kernel counts of the node's cgroups, and what the machine has, under cAdvisor's names.
@@ -224,15 +236,16 @@ func (s *Server) cadvisorMetrics() http.Handler {
 	for _, f := range cadvisorFigures {
 		c.figures = append(c.figures, prometheus.NewDesc(f.name, f.help, append(entityLabels[:len(entityLabels):len(entityLabels)], f.labels...), nil))
 	}
-	c.seen = prometheus.NewDesc("container_last_seen", "When it was measured last, in seconds since 1970", entityLabels, nil)
+	c.seen = prometheus.NewDesc("container_last_seen", "Time of the last measurement, in seconds since 1970", entityLabels, nil)
 	c.failed = prometheus.NewDesc("container_scrape_error", "1 if the figures could not be read, otherwise 0", nil, nil)
-	c.version = prometheus.NewDesc("cadvisor_version_info", "Versions of what is measured; always 1", []string{"cadvisorRevision", "cadvisorVersion", "dockerVersion", "kernelVersion", "osVersion"}, nil)
+	c.version = prometheus.NewDesc("cadvisor_version_info",
+		"Versions of kernel and operating system; always 1", []string{"cadvisorRevision", "cadvisorVersion", "dockerVersion", "kernelVersion", "osVersion"}, nil)
 	machine := []string{"boot_id", "machine_id", "system_uuid"}
-	c.cores = prometheus.NewDesc("machine_cpu_cores", "Processors, with those that share a core", machine, nil)
+	c.cores = prometheus.NewDesc("machine_cpu_cores", "Logical processors", machine, nil)
 	c.physical = prometheus.NewDesc("machine_cpu_physical_cores", "Cores", machine, nil)
 	c.sockets = prometheus.NewDesc("machine_cpu_sockets", "Sockets of processors", machine, nil)
 	c.memory = prometheus.NewDesc("machine_memory_bytes", "Memory", machine, nil)
-	c.swap = prometheus.NewDesc("machine_swap_bytes", "Room for memory that is swapped out", machine, nil)
+	c.swap = prometheus.NewDesc("machine_swap_bytes", "Swap space in bytes", machine, nil)
 	r.MustRegister(c)
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }

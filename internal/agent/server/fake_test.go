@@ -105,7 +105,7 @@ func location(r interface{ GetUrl() string }, err error) (*url.URL, error) {
 	return url.Parse(r.GetUrl())
 }
 
-func (n *fakeNode) Exec(_ context.Context, t podspec.Target, command []string, s agent.Streams) (*url.URL, error) {
+func (n *fakeNode) Exec(_ context.Context, t podspec.Target, command []string, s podspec.Streams) (*url.URL, error) {
 	n.targets <- t
 	if t.Container != "c" {
 		return nil, apierrors.NewBadRequest("container is not running")
@@ -114,7 +114,7 @@ func (n *fakeNode) Exec(_ context.Context, t podspec.Target, command []string, s
 		ContainerId: "id", Cmd: command, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY}))
 }
 
-func (n *fakeNode) Attach(_ context.Context, t podspec.Target, s agent.Streams) (*url.URL, error) {
+func (n *fakeNode) Attach(_ context.Context, t podspec.Target, s podspec.Streams) (*url.URL, error) {
 	n.targets <- t
 	return location(n.streams.GetAttach(&runtimeapi.AttachRequest{
 		ContainerId: "id", Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY}))

@@ -86,7 +86,7 @@ func TestEveryFigure(t *testing.T) {
 		NodeFS: &stats.FileSystem{Device: "n", Bytes: 53}, ImageFS: &stats.FileSystem{Device: "i", Bytes: 45, Files: 46, FilesFree: 47},
 	}
 	node.stats = func() (*stats.Usage, error) { return all, nil }
-	get := open(node, Options{Host: func() (HostUsage, error) { return HostUsage{Booted: time.Unix(7, 0)}, nil }})
+	get := open(node, Options{Host: func() (stats.Host, error) { return stats.Host{Booted: time.Unix(7, 0)}, nil }})
 	page := get("GET", "/metrics/cadvisor").Body.String()
 	want := map[string]string{
 		"cpu_usage_seconds_total total": "1", "cpu_user_seconds_total": "2", "cpu_system_seconds_total": "3", "spec_cpu_shares": "4",
@@ -132,8 +132,8 @@ func TestResourceFigures(t *testing.T) {
 			CPUNanoseconds: 2e9, MemoryWorkingSetBytes: 20, SwapBytes: 5,
 		}}}, failed
 	}
-	get := open(node, Options{Clock: func() time.Time { return time.Unix(9, 0) }, Host: func() (HostUsage, error) {
-		return HostUsage{CPUNanoseconds: 5e9, MemoryWorkingSetBytes: 7, SwapBytes: 3}, hostless
+	get := open(node, Options{Clock: func() time.Time { return time.Unix(9, 0) }, Host: func() (stats.Host, error) {
+		return stats.Host{CPUNanoseconds: 5e9, MemoryWorkingSetBytes: 7, SwapBytes: 3}, hostless
 	}})
 	read := func() (out []string) {
 		for line := range strings.Lines(get("GET", "/metrics/resource").Body.String()) {
@@ -163,9 +163,9 @@ func TestResourceFigures(t *testing.T) {
 // TestSummaryOfLittle: what is not known is left out of the summary, and what cannot be measured is an error.
 func TestSummaryOfLittle(t *testing.T) {
 	all, hostless, failed := onePodsStats(), error(nil), error(nil)
-	node, host := newFakeNode(t), HostUsage{CPUNanoseconds: 5e9}
+	node, host := newFakeNode(t), stats.Host{CPUNanoseconds: 5e9}
 	node.stats = func() (*stats.Usage, error) { return all, failed }
-	get := open(node, Options{Host: func() (HostUsage, error) { return host, hostless }})
+	get := open(node, Options{Host: func() (stats.Host, error) { return host, hostless }})
 	simulated := open(node, Options{})
 	read := func(get func(method, path string) *httptest.ResponseRecorder) (s statsv1alpha1.Summary) {
 		t.Helper()
@@ -234,7 +234,7 @@ func TestMachine(t *testing.T) {
 		t.Errorf("a line that is too short is %d", used)
 	}
 	const kb = 1 << 10
-	for text, want := range map[string]HostUsage{
+	for text, want := range map[string]stats.Host{
 		"SwapTotal: 10 kB\nSwapFree: 4 kB\nAlone\n": {SwapBytes: 6 * kb, SwapAvailableBytes: 4 * kb},
 		"SwapTotal: 10 kB\nSwapFree: 10 kB\n":       {SwapAvailableBytes: 10 * kb},
 		"SwapFree: 10 kB\n":                         {},

@@ -15,27 +15,15 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// HostUsage is what the whole machine uses.
-type HostUsage struct {
-	Booted                time.Time
-	CPUNanoseconds        uint64 // used since boot, over all processors
-	MemoryBytes           uint64
-	MemoryWorkingSetBytes uint64
-	MemoryAvailableBytes  uint64
-	SwapBytes             uint64
-	SwapAvailableBytes    uint64
-	Threads, MostThreads  int64 // that run, and that may; 0: not known
-}
-
 // Host measures this machine through /proc.
-func Host() (HostUsage, error) {
+func Host() (stats.Host, error) {
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {
-		return HostUsage{}, fmt.Errorf("read processor times: %w", err)
+		return stats.Host{}, fmt.Errorf("read processor times: %w", err)
 	}
 	mem, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
-		return HostUsage{}, fmt.Errorf("read memory: %w", err)
+		return stats.Host{}, fmt.Errorf("read memory: %w", err)
 	}
 	u := readMeminfo(mem)
 	u.Booted, u.CPUNanoseconds = readStat(stat)
@@ -64,14 +52,14 @@ func readStat(data []byte) (booted time.Time, nanoseconds uint64) {
 }
 
 // readMeminfo reads /proc/meminfo.
-func readMeminfo(data []byte) HostUsage {
+func readMeminfo(data []byte) stats.Host {
 	kb := map[string]uint64{}
 	for sc := bufio.NewScanner(bytes.NewReader(data)); sc.Scan(); {
 		if f := strings.Fields(sc.Text()); len(f) > 1 {
 			kb[strings.TrimSuffix(f[0], ":")], _ = strconv.ParseUint(f[1], 10, 64)
 		}
 	}
-	u := HostUsage{MemoryAvailableBytes: kb["MemAvailable"] << 10}
+	u := stats.Host{MemoryAvailableBytes: kb["MemAvailable"] << 10}
 	if kb["SwapTotal"] >= kb["SwapFree"] {
 		u.SwapBytes, u.SwapAvailableBytes = (kb["SwapTotal"]-kb["SwapFree"])<<10, kb["SwapFree"]<<10
 	}

@@ -62,7 +62,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		if !out.begun {
 			writeError(w, err, http.StatusBadRequest)
 		} else if r.Context().Err() == nil {
-			s.o.Logger.Debug("log ended early", "pod", t.Namespace+"/"+t.Pod, "container", t.Container, "error", err)
+			s.o.Logger.Debug("Could not send the rest of a log", "pod", t.Namespace+"/"+t.Pod, "container", t.Container, "error", err)
 		}
 	}
 }

@@ -20,11 +20,16 @@ import (
 func (s *Server) processMetrics() http.Handler {
 	g := s.o.Metrics
 	if g == nil {
-		r := prometheus.NewRegistry()
-		r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-		g = r
+		g = ownProcess()
 	}
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{})
+}
+
+// ownProcess gathers the metrics that Go and the kernel keep of this process.
+func ownProcess() prometheus.Gatherer {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
 }
 
 // resourceMetrics are those that the cluster's metrics server reads: CPU and memory of node, pods and containers.
@@ -33,16 +38,16 @@ func (s *Server) resourceMetrics() http.Handler {
 	c := &resourceCollector{s: s}
 	container := []string{"container", "namespace", "pod"}
 	pod := []string{"namespace", "pod"}
-	c.nodeCPU = prometheus.NewDesc("node_cpu_usage_seconds_total", "Processor time that the node has used, in core seconds", nil, nil)
+	c.nodeCPU = prometheus.NewDesc("node_cpu_usage_seconds_total", "CPU time used by the node, in core seconds", nil, nil)
 	c.nodeMemory = prometheus.NewDesc("node_memory_working_set_bytes", "Working set of the node, in bytes", nil, nil)
-	c.cpu = prometheus.NewDesc("container_cpu_usage_seconds_total", "Processor time that the container has used, in core seconds", container, nil)
+	c.cpu = prometheus.NewDesc("container_cpu_usage_seconds_total", "CPU time used by the container, in core seconds", container, nil)
 	c.memory = prometheus.NewDesc("container_memory_working_set_bytes", "Working set of the container, in bytes", container, nil)
 	c.started = prometheus.NewDesc("container_start_time_seconds", "When the container started, in seconds since 1970", container, nil)
-	c.podCPU = prometheus.NewDesc("pod_cpu_usage_seconds_total", "Processor time that the pod has used, in core seconds", pod, nil)
+	c.podCPU = prometheus.NewDesc("pod_cpu_usage_seconds_total", "CPU time used by the pod, in core seconds", pod, nil)
 	c.podMemory = prometheus.NewDesc("pod_memory_working_set_bytes", "Working set of the pod, in bytes", pod, nil)
-	c.nodeSwap = prometheus.NewDesc("node_swap_usage_bytes", "Memory of the node that is swapped out, in bytes", nil, nil)
-	c.swap = prometheus.NewDesc("container_swap_usage_bytes", "Memory of the container that is swapped out, in bytes", container, nil)
-	c.podSwap = prometheus.NewDesc("pod_swap_usage_bytes", "Memory of the pod that is swapped out, in bytes", pod, nil)
+	c.nodeSwap = prometheus.NewDesc("node_swap_usage_bytes", "Swapped-out memory of the node in bytes", nil, nil)
+	c.swap = prometheus.NewDesc("container_swap_usage_bytes", "Swapped-out memory of the container in bytes", container, nil)
+	c.podSwap = prometheus.NewDesc("pod_swap_usage_bytes", "Swapped-out memory of the pod in bytes", pod, nil)
 	c.failed = prometheus.NewDesc("resource_scrape_error", "1 if the figures could not be read, otherwise 0", nil, nil)
 	r.MustRegister(c)
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
@@ -72,15 +77,14 @@ func (c *resourceCollector) Collect(ch chan<- prometheus.Metric) {
 	put := func(at time.Time, d *prometheus.Desc, t prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.NewMetricWithTimestamp(at, prometheus.MustNewConstMetric(d, t, v, labels...))
 	}
-	if c.s.o.Host != nil {
-		if u, err := c.s.o.Host(); err != nil {
-			failed = 1
-		} else {
-			now := c.s.o.Clock()
-			put(now, c.nodeCPU, prometheus.CounterValue, float64(u.CPUNanoseconds)/1e9)
-			put(now, c.nodeMemory, prometheus.GaugeValue, float64(u.MemoryWorkingSetBytes))
-			put(now, c.nodeSwap, prometheus.GaugeValue, float64(u.SwapBytes))
-		}
+	switch u, err := c.s.host(); {
+	case err != nil:
+		failed = 1
+	case u != nil:
+		now := c.s.o.Clock()
+		put(now, c.nodeCPU, prometheus.CounterValue, float64(u.CPUNanoseconds)/1e9)
+		put(now, c.nodeMemory, prometheus.GaugeValue, float64(u.MemoryWorkingSetBytes))
+		put(now, c.nodeSwap, prometheus.GaugeValue, float64(u.SwapBytes))
 	}
 	// The collector's interface carries no context; a runtime that does not answer must not hold the scrape for ever.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

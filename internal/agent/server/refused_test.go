@@ -28,7 +28,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
@@ -47,7 +46,7 @@ func (n *strange) Run(context.Context, podspec.Target, []string, time.Duration) 
 	return []byte("output"), n.code, n.err
 }
 
-func (n *strange) Exec(ctx context.Context, t podspec.Target, command []string, s agent.Streams) (*url.URL, error) {
+func (n *strange) Exec(ctx context.Context, t podspec.Target, command []string, s podspec.Streams) (*url.URL, error) {
 	if n.err != nil {
 		return nil, n.err
 	}

@@ -59,7 +59,7 @@ func (r *reviewer) user(ctx context.Context, token string) (authenticationv1.Use
 		r.answers.Add(key, a)
 	}
 	if !a.yes {
-		return authenticationv1.UserInfo{}, errors.New("the token is nobody's")
+		return authenticationv1.UserInfo{}, errors.New("unknown token")
 	}
 	return a.user, nil
 }
@@ -158,14 +158,14 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request) bool {
 		user.Username, user.Groups, err = "system:anonymous", []string{"system:unauthenticated"}, nil
 	}
 	if err != nil {
-		s.o.Logger.Debug("client refused", "remote", r.RemoteAddr, "error", err)
+		s.o.Logger.Debug("Refused a client", "remote", r.RemoteAddr, "error", err)
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 		return false
 	}
 	may := k.Authorization.Mode == configv1beta1.KubeletAuthorizationModeAlwaysAllow || name != "" && s.o.Allow(user.Username, groups)
 	if !may && s.reviews != nil {
 		if may, err = s.reviews.may(r.Context(), user, r); err != nil {
-			s.o.Logger.Warn("authorize a client of the node's API", "user", user.Username, "err", err)
+			s.o.Logger.Warn("Could not authorize a client of the node's API", "user", user.Username, "err", err)
 			msg := fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Username, verb(r.Method), subresources(r.URL.Path))
 			http.Error(w, msg, http.StatusInternalServerError)
 			return false

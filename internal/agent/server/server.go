@@ -17,9 +17,9 @@
 // simulated one. Streams are proxied to the streaming server of the container runtime, which speaks SPDY; newer
 // WebSocket clients are translated here.
 //
-// Every request needs a client certificate that the cluster's CA signed, of a user whom Options.Allow lets in. With a
-// kubelet configuration, tokens and other users are let in as the API server says (review.go). One
-// Server serves any number of connections; when Serve's context ends, they all do.
+// Without a kubelet configuration, every request needs a client certificate that the cluster's CA signed, of a user whom Options.Allow
+// accepts. With one, the API server also reviews tokens and other users (review.go). One Server serves any number of connections, which
+// end when Serve's context ends. [ServeNodes] serves many nodes on one listener (nodes.go).
 package server
 
 import (
@@ -42,6 +42,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 // Options say whom a Server lets in and what it tells beside the node's own. The zero value lets nobody in.
@@ -53,8 +54,8 @@ type Options struct {
 	Allow func(user string, groups []string) bool
 	// Metrics are served at /metrics; nil: the process's own.
 	Metrics prometheus.Gatherer
-	// Host measures the machine; nil: the node's figures are left out (a simulated node has no machine).
-	Host func() (HostUsage, error)
+	// Host measures the machine; nil: the node's own figures are those of its method Host() stats.Host, and without one are left out.
+	Host func() (stats.Host, error)
 	// Logger; nil: nothing is logged.
 	Logger *slog.Logger
 	// Clock; nil: time.Now.
@@ -108,13 +109,17 @@ func Serve(o Options) agent.ServeFunc {
 
 // Serve serves on a listener that gives TLS connections until ctx is done, then ends all connections and returns nil.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	defer s.closed.closeAll()
+	return serve(ctx, s, listener, s.o.Logger)
+}
+
+func serve(ctx context.Context, handler http.Handler, listener net.Listener, log *slog.Logger) error {
 	srv := &http.Server{
-		Handler:           s,
+		Handler:           handler,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: 30 * time.Second,
-		ErrorLog:          slog.NewLogLogger(s.o.Logger.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	defer s.closed.closeAll()
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	err := srv.Serve(listener)
@@ -122,6 +127,19 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		return nil
 	}
 	return err
+}
+
+// host returns what the whole machine uses, or what the node says in its place; nil if neither is known.
+func (s *Server) host() (*stats.Host, error) {
+	if s.o.Host != nil {
+		h, err := s.o.Host()
+		return &h, err
+	}
+	if n, ok := s.node.(interface{ Host() stats.Host }); ok {
+		h := n.Host()
+		return &h, nil
+	}
+	return nil, nil
 }
 
 func (s *Server) routes() {
@@ -162,7 +180,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	user, groups, err := s.authenticate(r)
 	if err != nil {
-		s.o.Logger.Debug("client refused", "remote", r.RemoteAddr, "error", err)
+		s.o.Logger.Debug("Refused a client", "remote", r.RemoteAddr, "error", err)
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 		return
 	}

@@ -26,6 +26,8 @@ import (
 	"k8s.io/client-go/util/exec"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
 type fixture struct {
@@ -38,7 +40,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	f := &fixture{node: newFakeNode(t), ca: newAuthority(t)}
-	f.host = start(t, f.node, f.ca, Options{Host: func() (HostUsage, error) { return HostUsage{CPUNanoseconds: 5e9, MemoryWorkingSetBytes: 7}, nil }})
+	f.host = start(t, f.node, f.ca, Options{Host: func() (stats.Host, error) { return stats.Host{CPUNanoseconds: 5e9, MemoryWorkingSetBytes: 7}, nil }})
 	f.config = f.ca.config(t, f.host, "apiserver", "system:masters")
 	var err error
 	if f.client, err = rest.HTTPClientFor(f.config); err != nil {

@@ -17,7 +17,6 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
@@ -29,11 +28,11 @@ type elsewhere struct {
 
 func (n elsewhere) location() (*url.URL, error) { return url.Parse("http://" + n.at + "/stream") }
 
-func (n elsewhere) Exec(context.Context, podspec.Target, []string, agent.Streams) (*url.URL, error) {
+func (n elsewhere) Exec(context.Context, podspec.Target, []string, podspec.Streams) (*url.URL, error) {
 	return n.location()
 }
 
-func (n elsewhere) Attach(context.Context, podspec.Target, agent.Streams) (*url.URL, error) {
+func (n elsewhere) Attach(context.Context, podspec.Target, podspec.Streams) (*url.URL, error) {
 	return n.location()
 }
 

@@ -19,25 +19,24 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/mortise-dev/mortise/extension/egress"
-	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
-	s.command(w, r, func(t podspec.Target, streams agent.Streams) (*url.URL, error) {
+	s.command(w, r, func(t podspec.Target, streams podspec.Streams) (*url.URL, error) {
 		return s.node.Exec(r.Context(), t, r.URL.Query()["command"], streams)
 	})
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
-	s.command(w, r, func(t podspec.Target, streams agent.Streams) (*url.URL, error) {
+	s.command(w, r, func(t podspec.Target, streams podspec.Streams) (*url.URL, error) {
 		return s.node.Attach(r.Context(), t, streams)
 	})
 }
 
 // command proxies exec or attach to where prepare says. A WebSocket client that signals the end of its input (v5) is
 // translated to SPDY, which every runtime speaks; all others are passed through.
-func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(podspec.Target, agent.Streams) (*url.URL, error)) {
+func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(podspec.Target, podspec.Streams) (*url.URL, error)) {
 	o, err := remotecommand.NewOptions(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -50,7 +49,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, prepare func(po
 		return
 	}
 	t.UID = pod.UID // another of the same name that comes meanwhile is not meant
-	location, err := prepare(t, agent.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY})
+	location, err := prepare(t, podspec.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY})
 	if err != nil {
 		writeError(w, err, http.StatusInternalServerError)
 		return

@@ -25,13 +25,12 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	}
 	out := statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{NodeName: s.node.Name()}, Pods: []statsv1alpha1.PodStats{}}
 	sum := summing{rates: s.rates.begin(), little: little}
-	if s.o.Host != nil {
-		u, err := s.o.Host()
-		if err != nil {
-			writeError(w, err, http.StatusInternalServerError)
-			return
-		}
-		sum.host(&out.Node, &u, s.o.Clock())
+	switch u, err := s.host(); {
+	case err != nil:
+		writeError(w, err, http.StatusInternalServerError)
+		return
+	case u != nil:
+		sum.host(&out.Node, u, s.o.Clock())
 	}
 	sum.node(&out.Node, all)
 	index := map[statsv1alpha1.PodReference]int{}
@@ -62,7 +61,7 @@ type summing struct {
 }
 
 // host adds what the whole machine uses.
-func (m *summing) host(to *statsv1alpha1.NodeStats, u *HostUsage, at time.Time) {
+func (m *summing) host(to *statsv1alpha1.NodeStats, u *stats.Host, at time.Time) {
 	now := metav1.NewTime(at)
 	to.StartTime = metav1.NewTime(u.Booted)
 	to.CPU = &statsv1alpha1.CPUStats{Time: now, UsageCoreNanoSeconds: &u.CPUNanoseconds, UsageNanoCores: m.rates.of("/", at, u.CPUNanoseconds)}

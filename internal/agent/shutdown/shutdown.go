@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package shutdown ends all pods before the node goes, where the kubelet configuration wants that: group by group of priorities, each with a
-// time of its own.
+// Package shutdown ends all pods before the node goes, where the kubelet configuration wants that: group by group of priorities, each with
+// a time of its own.
 package shutdown
 
 import (
@@ -60,7 +60,7 @@ func groupOf(groups []configv1beta1.ShutdownGracePeriodByPodPriority, priority i
 
 // Pods are the pods of the node.
 type Pods interface {
-	// ActivePods are the pods that run, or are about to, and that nobody ends yet. They must not be changed.
+	// ActivePods are the pods that run, or are about to, and that are not being ended. They must not be changed.
 	ActivePods() []*corev1.Pod
 }
 
@@ -132,7 +132,7 @@ func (m *Manager) Run(outer, inner context.Context, cancel context.CancelFunc) e
 	defer cancel()
 	m.shuttingDown.Store(true)
 	m.Status.SetShuttingDown()
-	m.Logger.Info("the node shuts down: its pods are ended")
+	m.Logger.Info("Node is shutting down, ending its pods")
 	for i, g := range all {
 		var uids []types.UID
 		for _, pod := range m.Pods.ActivePods() {
@@ -147,7 +147,7 @@ func (m *Manager) Run(outer, inner context.Context, cancel context.CancelFunc) e
 			if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
 				seconds = min(seconds, *own)
 			}
-			m.Killer.KillPod(pod.UID, podspec.End{Reason: "Terminated", Message: message, Grace: seconds, Disrupted: true})
+			m.Killer.KillPod(pod.UID, podspec.End{Reason: "Terminated", Message: message, Grace: seconds, Disruption: message})
 			uids = append(uids, pod.UID)
 		}
 		m.awaitEnd(inner, uids, time.Duration(g.ShutdownGracePeriodSeconds)*time.Second)

@@ -70,7 +70,7 @@ func (n *node) Alive(pod types.UID) bool  { return pod == n.stubborn }
 func (n *node) Killed() <-chan struct{}   { return nil }
 func (n *node) SetShuttingDown()          { n.notReady = true }
 func (n *node) KillPod(pod types.UID, end podspec.End) {
-	n.killed = append(n.killed, fmt.Sprintf("%s %s %d %t", pod, end.Reason, end.Grace, end.Disrupted))
+	n.killed = append(n.killed, fmt.Sprintf("%s %s %d %t", pod, end.Reason, end.Grace, end.Disruption == message))
 }
 
 func ofPriority(uid types.UID, priority int32, grace int64) *corev1.Pod {

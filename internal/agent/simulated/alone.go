@@ -59,7 +59,7 @@ func (f *fleet) settle(ctx context.Context, n *node) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		f.log.Warn("the cluster gives the node no range for its pods' addresses", "node", n.name, "instead", guestRange)
+		f.log.Warn("Cluster assigned no pod CIDR to the node", "node", n.name, "instead", guestRange)
 		n.pool.move(netip.MustParsePrefix(guestRange))
 		return nil
 	}

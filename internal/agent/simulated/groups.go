@@ -19,17 +19,19 @@ type Group struct {
 	Capacity, Allocatable corev1.ResourceList
 	Labels, Annotations   map[string]string
 	Taints                []corev1.Taint
-	// Zones are given out one after the other; Region is everybody's.
+	// Zones are assigned round-robin; all nodes have the Region.
 	Zones  []string
 	Region string
 	Phases Phases
 }
 
-// Phases is how long pods take in each phase, to the second.
+// Phases is how long pods take in each phase, to the second, and what they use.
 type Phases struct {
 	Starts    time.Duration  // until their containers run
 	Ready     time.Duration  // from then until they are ready
 	Completes *time.Duration // how long containers of Jobs run; nil: a second
+	// Usage is what each container uses whose pod does not declare it: CPU and memory.
+	Usage corev1.ResourceList
 }
 
 // describe writes what a group says into a node, the turn-th of it. A guest has no group, and is described by its object.

@@ -95,7 +95,7 @@ func TestPhases(t *testing.T) {
 		p := read(t, c, "brief")
 		now, grace := metav1.Now(), int64(30)
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, &grace
-		if status, _ := f.status(p, "10.0.0.1", o.Phases); status.Phase == corev1.PodRunning {
+		if status, _ := f.status(p, addressOf(0), "10.0.0.1", o.Phases); status.Phase == corev1.PodRunning {
 			t.Errorf("a pod that is deleted before it begins is %+v", status)
 		}
 	})

@@ -14,12 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 )
 
-// Guest is the label, with the value "true", of nodes that somebody else made and that are to be simulated here.
+// Guest is the label, with the value "true", of nodes that a client created and that this process simulates.
 const Guest = "mortise.dev/simulate"
 
 // guestRange is where pods of guests get their addresses from whose node had no range of its own when it came: a network for tests.
@@ -52,6 +51,7 @@ func (f *fleet) comes(obj any, shared *pool) {
 		return
 	}
 	n := &node{name: object.Name, index: f.own, pool: shared, registered: func() {}}
+	n.address = f.addresses.takeFor(object)
 	if p, err := netip.ParsePrefix(object.Spec.PodCIDR); err == nil {
 		n.pool = newPool(p.Masked())
 	}
@@ -62,14 +62,8 @@ func (f *fleet) comes(obj any, shared *pool) {
 	f.nodes.set(n.name, n)
 	f.claim(n.name)
 	f.due.Add(n.name)
-	all, err := f.pods.List(labels.Everything())
-	if err != nil { // a lister over a cache has no way to fail
-		panic("list pods from memory: " + err.Error())
-	}
-	for _, pod := range all {
-		if pod.Spec.NodeName == n.name {
-			f.podQueue.Add(cache.MetaObjectToName(pod))
-		}
+	for _, pod := range f.pods.on(n.name) {
+		f.podQueue.Add(cache.MetaObjectToName(pod))
 	}
 }
 
@@ -84,6 +78,7 @@ func (f *fleet) goes(obj any) {
 	}
 	if n := f.nodes.get(object.Name); n != nil && n.group == nil {
 		f.nodes.set(object.Name, nil)
+		f.addresses.release(n.address)
 	}
 }
 

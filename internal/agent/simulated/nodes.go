@@ -27,14 +27,16 @@ const leaseNamespace = "kube-node-lease"
 // reportEvery is how often a node's conditions are written though nothing has changed.
 const reportEvery = 5 * time.Minute
 
-// node is one simulated node. Only the worker that has its name from the queue touches what follows pool.
+// node is one simulated node. Only the worker that has its name from the queue touches what follows size.
 type node struct {
 	name     string
 	index    int    // among all
 	turn     int    // among its group
 	group    *Group // nil of guests
+	address  netip.Addr
 	pool     *pool
 	room     room
+	meters   meters
 	capacity corev1.ResourceList
 	size     corev1.ResourceList // what of it pods may take up
 
@@ -63,7 +65,7 @@ func (f *fleet) beatAll(ctx context.Context) {
 		f.due.Done(name)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			f.log.Warn("simulated node has no heartbeat; it is tried again", "node", name, "error", err)
+			f.log.Warn("Could not renew the Lease of a simulated node, retrying", "node", name, "error", err)
 			f.due.AddRateLimited(name)
 		case first:
 			f.due.Forget(name)
@@ -102,7 +104,7 @@ func (f *fleet) beat(ctx context.Context, n *node) error {
 		return nil
 	}
 	fresh, err := f.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) { // somebody does not want it any more: it comes back only with the process, as a kubelet
+	if apierrors.IsNotFound(err) { // it was deleted: it comes back only with the process, as with a kubelet
 		return nil
 	}
 	if err != nil {
@@ -161,7 +163,7 @@ func (f *fleet) report(ctx context.Context, n *node, current *corev1.Node) error
 	was := next.Status
 	next.Status = f.nodeObject(n).Status
 	next.Status.VolumesAttached, next.Status.VolumesInUse = was.VolumesAttached, was.VolumesInUse
-	for name, q := range was.Capacity { // extended resources that somebody gave the node
+	for name, q := range was.Capacity { // extended resources that clients added to the node
 		if _, ours := next.Status.Capacity[name]; !ours {
 			next.Status.Capacity[name], next.Status.Allocatable[name] = q, was.Allocatable[name]
 		}
@@ -261,7 +263,7 @@ func (f *fleet) nodeObject(n *node) *corev1.Node {
 				condition(corev1.NodePIDPressure, corev1.ConditionFalse, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
 				condition(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady", "simulated node: pods have no containers"),
 			},
-			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: f.address}, {Type: corev1.NodeHostName, Address: n.name}},
+			Addresses:       []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.address.String()}, {Type: corev1.NodeHostName, Address: n.name}},
 			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: f.port}},
 			NodeInfo: corev1.NodeSystemInfo{
 				MachineID: n.name, SystemUUID: n.name, BootID: n.name, KernelVersion: "simulated", OSImage: "simulated",

@@ -6,12 +6,15 @@ package simulated
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
@@ -21,9 +24,14 @@ import (
 // handler queues the pods of our nodes.
 func (f *fleet) handler() cache.ResourceEventHandler {
 	queue := func(obj any) {
-		if pod, ok := obj.(*corev1.Pod); ok && f.nodes.get(pod.Spec.NodeName) != nil {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			return
+		}
+		if n := f.nodes.get(pod.Spec.NodeName); n != nil {
 			f.podQueue.Add(cache.MetaObjectToName(pod))
 			f.followers.changed(pod)
+			n.meters.update(pod, f.clock.Now(), usageOf(pod, f.phases(n)).milliCPU)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -37,6 +45,7 @@ func (f *fleet) handler() cache.ResourceEventHandler {
 				if n := f.nodes.get(pod.Spec.NodeName); n != nil {
 					n.pool.release(pod.UID)
 					n.room.release(pod.UID)
+					n.meters.drop(pod.UID, f.clock.Now())
 					f.followers.gone(pod.UID)
 				}
 			}
@@ -46,11 +55,7 @@ func (f *fleet) handler() cache.ResourceEventHandler {
 
 // claim notes the addresses and the room that pods have from before a restart: on one node, or, if none is named, on all.
 func (f *fleet) claim(node string) {
-	all, err := f.pods.List(labels.Everything())
-	if err != nil { // a lister over a cache has no way to fail
-		panic("list pods from memory: " + err.Error())
-	}
-	for _, pod := range all {
+	for _, pod := range f.pods.all() {
 		n := f.nodes.get(pod.Spec.NodeName)
 		if n == nil || node != "" && n.name != node || over(pod) || pod.Status.StartTime == nil {
 			continue
@@ -60,6 +65,54 @@ func (f *fleet) claim(node string) {
 			n.pool.claim(pod.UID, pod.Status.PodIP)
 		}
 	}
+}
+
+// podCache is what the informer knows of the cluster's pods, which are shared and read-only.
+type podCache struct {
+	listers.PodLister
+	index cache.Indexer
+}
+
+// byNode is the index of pods by the name of their node.
+const byNode = "node"
+
+// newPodCache returns the cache of an informer that is not started yet.
+func newPodCache(informer coreinformers.PodInformer) (podCache, error) {
+	c := podCache{informer.Lister(), informer.Informer().GetIndexer()}
+	err := informer.Informer().AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) {
+		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+			return []string{pod.Spec.NodeName}, nil
+		}
+		return nil, nil
+	}})
+	if err != nil {
+		return c, fmt.Errorf("index pods: %w", err)
+	}
+	return c, nil
+}
+
+// all returns all pods of the cluster.
+func (c podCache) all() []*corev1.Pod {
+	all, err := c.List(labels.Everything())
+	if err != nil { // a lister over a cache has no way to fail
+		panic("list pods from memory: " + err.Error())
+	}
+	return all
+}
+
+// on returns the pods that are bound to a node.
+func (c podCache) on(node string) []*corev1.Pod {
+	all, err := c.index.ByIndex(byNode, node)
+	if err != nil { // only an index that is not there fails
+		panic("list pods of a node from memory: " + err.Error())
+	}
+	out := make([]*corev1.Pod, 0, len(all))
+	for _, obj := range all {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			out = append(out, pod)
+		}
+	}
+	return out
 }
 
 // podsAll is one worker.
@@ -73,7 +126,7 @@ func (f *fleet) podsAll(ctx context.Context) {
 		f.podQueue.Done(key)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			f.log.Warn("simulated pod not taken on; it is tried again", "pod", key, "error", err)
+			f.log.Warn("Could not start a simulated pod, retrying", "pod", key, "error", err)
 			f.podQueue.AddRateLimited(key)
 		default:
 			f.podQueue.Forget(key)
@@ -121,7 +174,7 @@ func (f *fleet) pod(ctx context.Context, key cache.ObjectName) (wake time.Time, 
 		}
 		ip = a.String()
 	}
-	status, wake := f.status(pod, ip, f.phases(n))
+	status, wake := f.status(pod, n.address, ip, f.phases(n))
 	if !podstatus.Equal(pod.Status, status) {
 		own := pod.DeepCopy()
 		own.Status = status
@@ -154,10 +207,10 @@ func (f *fleet) reject(ctx context.Context, pod *corev1.Pod, reason, message str
 }
 
 // status is what the pod's status is to be, and when it will change by itself.
-func (f *fleet) status(pod *corev1.Pod, ip string, takes Phases) (corev1.PodStatus, time.Time) {
+func (f *fleet) status(pod *corev1.Pod, address netip.Addr, ip string, takes Phases) (corev1.PodStatus, time.Time) {
 	now := f.clock.Now()
 	in := podstatus.Input{
-		Pod: pod, HostIPs: []string{f.address}, Scheme: "simulated", Now: metav1.NewTime(now).Rfc3339Copy(),
+		Pod: pod, HostIPs: []string{address.String()}, Scheme: "simulated", Now: metav1.NewTime(now).Rfc3339Copy(),
 		Started: func(*podstate.Container) bool { return true },
 		Ready:   func(c *podstate.Container) bool { return !now.Before(c.Started.Add(takes.Ready)) },
 	}

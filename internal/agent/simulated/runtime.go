@@ -7,46 +7,17 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"strconv"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// pause is how long a container that ended waits before it runs again, and how long a Job's container runs unless somebody says.
+// pause is how long an ended container waits before it restarts, and how long a Job's container runs by default.
 const pause = time.Second
-
-// life is how long a pod's containers run and how they end.
-type life struct {
-	ends     bool
-	runFor   time.Duration
-	exitCode int32
-}
-
-// lifeOf reads it from restart policy, owner and annotations. What cannot be read is as if it were not there.
-func lifeOf(pod *corev1.Pod, takes Phases) life {
-	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever && pod.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
-		return life{}
-	}
-	l := life{runFor: pause}
-	if takes.Completes != nil {
-		l.runFor = *takes.Completes
-	}
-	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" {
-		l.ends = true
-	}
-	if d, err := time.ParseDuration(pod.Annotations[AnnotationRunFor]); err == nil && d >= 0 {
-		l.ends, l.runFor = true, d
-	}
-	if n, err := strconv.ParseInt(pod.Annotations[AnnotationExitCode], 10, 32); err == nil {
-		l.exitCode = int32(n)
-	}
-	return l
-}
 
 // runtimeState is what a runtime would have of a started pod now, given what it had when the pod's status was written,
 // and when next to look (zero: only when the pod changes).
@@ -67,17 +38,26 @@ func runtimeState(pod *corev1.Pod, ip string, now time.Time, takes Phases) (*pod
 			wake = t
 		}
 	}
-	l := lifeOf(pod, takes)
+	initialized := true
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		if decide.Sidecar(c) {
+		switch {
+		case decide.Sidecar(c):
 			soonest(run(state, pod, c, before[c.Name], life{}, now))
-		} else {
-			soonest(run(state, pod, c, before[c.Name], life{ends: true}, now))
+		default:
+			soonest(run(state, pod, c, before[c.Name], lifeOfInit(c), now))
+			initialized = succeeded(state, c.Name)
+		}
+		if !initialized {
+			break // the next one waits for it
 		}
 	}
 	for i := range pod.Spec.Containers {
-		soonest(run(state, pod, &pod.Spec.Containers[i], before[pod.Spec.Containers[i].Name], l, now))
+		c := &pod.Spec.Containers[i]
+		if was := before[c.Name].State; !initialized && was.Running == nil && was.Terminated == nil {
+			continue
+		}
+		soonest(run(state, pod, c, before[c.Name], lifeOf(pod, c, takes), now))
 	}
 	for i := range state.Containers {
 		if c := &state.Containers[i]; takes.Ready > 0 && c.State == podstate.Running && now.Before(c.Started.Add(takes.Ready)) {
@@ -166,6 +146,12 @@ func run(state *podstate.Pod, pod *corev1.Pod, c *corev1.Container, was corev1.C
 	}
 	state.Containers = append(state.Containers, instance)
 	return wake
+}
+
+// succeeded reports whether a container's newest instance has exited with 0.
+func succeeded(state *podstate.Pod, name string) bool {
+	i := slices.IndexFunc(state.Containers, func(c podstate.Container) bool { return c.Name == name })
+	return i >= 0 && state.Containers[i].State == podstate.Exited && state.Containers[i].ExitCode == 0
 }
 
 // isInit reports an init container that ended well: it is not to run again, whatever the restart policy.

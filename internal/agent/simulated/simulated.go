@@ -5,31 +5,34 @@
 // them through their phases, but nothing runs. It needs neither root nor a container runtime, and one process holds
 // thousands of them.
 //
-// A simulated node says so: its label mortise.dev/simulated is "true", its runtime's version begins with simulated://,
-// and so do its containers' IDs; a container's log is one line that says it.
+// A simulated node is marked as such: its label mortise.dev/simulated is "true", its runtime's version and its containers'
+// IDs begin with simulated://, and a container's log is one line that tells it is simulated.
 //
 // # What a simulated container does
 //
 //   - It starts at once, is ready at once (probes pass), and runs until its pod is deleted.
-//   - A pod of a Job with restartPolicy Never or OnFailure is another matter: its containers end well after a second.
+//   - A container whose command is sleep ends when that time is over; true, false and a shell's script of these, with exit, likewise
+//     (life.go).
+//   - Other containers of a Job's pod with restartPolicy Never or OnFailure succeed after a second.
 //   - The annotation simulated.mortise.dev/run-for: 5s on any pod with such a restartPolicy sets the time, and
 //     simulated.mortise.dev/exit-code: "1" how it ends. A container that is to be restarted is, a second later.
-//   - Init containers have ended well by the time they are looked at; activeDeadlineSeconds is kept; changing the image
+//   - Init containers succeed at once, unless their command sleeps or fails; activeDeadlineSeconds is kept; changing the image
 //     restarts the container.
 //   - A deleted pod stops at once, whatever its grace period.
 //   - [Phases] make pods wait before they run, before they are ready, and set how long those of Jobs run.
+//   - It uses the processor and the memory that annotations of its pod declare, or its node's Phases (usage.go).
 //
 // # Which nodes there are
 //
-// Groups of nodes that are alike ([Group]), made here; and those that a client makes itself, with the label [Guest]: they keep
-// what their object says of them, and are served as long as they have the label (guests.go).
+// Groups of equal nodes ([Group]), which the package creates; and nodes that a client creates with the label [Guest]: they
+// keep their object's contents, and are served as long as they have the label (guests.go).
 //
 // # How it works
 //
-// There is no runtime, so what it would hold is a pure function of the pod's own last status and the time
-// (runtime.go); the status then comes from package podstatus, as on a real node. One informer, one queue and a few
-// workers serve all pods of all nodes; another queue, with its heap of due times, serves all heartbeats. Nothing is kept
-// in memory but addresses, so a restart goes on where it was.
+// There is no runtime, so its state is a pure function of the pod's own last status and the time (runtime.go); package
+// podstatus then computes the status, as on a real node. One informer, one queue and a few workers serve all pods of all
+// nodes; another queue, with its heap of due times, serves all heartbeats. Memory holds addresses only, so a restart
+// continues from the API server's state.
 package simulated
 
 import (
@@ -41,15 +44,14 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/kubernetes"
-	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -65,6 +67,9 @@ const Label = "mortise.dev/simulated"
 const (
 	AnnotationRunFor   = "simulated.mortise.dev/run-for"
 	AnnotationExitCode = "simulated.mortise.dev/exit-code"
+	// What each container of the pod uses, as quantities.
+	AnnotationCPUUsage    = "simulated.mortise.dev/cpu-usage"
+	AnnotationMemoryUsage = "simulated.mortise.dev/memory-usage"
 )
 
 // Options describe the nodes. Config or Client is required.
@@ -90,9 +95,10 @@ type Options struct {
 	Version string
 	// Heartbeat is the time between renewals of a lease; 0: 10 s, and 20 s for more than 500 nodes.
 	Heartbeat time.Duration
-	// Listener and Serve are the node's HTTP API, one for all; Listener gives TLS connections. Nil: none is served.
+	// Listener and Serve are the nodes' HTTP APIs; Listener gives TLS connections (see [Listen]). Nil: none is served. A node that is alone
+	// has the listener's address, and others each their own.
 	Listener net.Listener
-	Serve    agent.ServeFunc
+	Serve    agent.ServeNodesFunc
 	// TLS is how Listener does it; of a certificate that the cluster has not signed the nodes publish the key.
 	TLS *tls.Config
 	// Clock; nil: the real one.
@@ -103,24 +109,26 @@ type Options struct {
 
 // fleet is all the nodes.
 type fleet struct {
-	o        Options
-	client   kubernetes.Interface
-	clock    clock.WithTicker
-	log      *slog.Logger
-	address  string
-	port     int32
-	nodes    nodes
-	own      int // nodes of the groups
-	pods     listers.PodLister
-	podQueue workqueue.TypedRateLimitingInterface[cache.ObjectName]
-	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
+	o         Options
+	client    kubernetes.Interface
+	clock     clock.WithTicker
+	log       *slog.Logger
+	started   time.Time
+	port      int32
+	nodes     nodes
+	own       int           // nodes of the groups
+	addresses nodeAddresses // of guests
+	pods      podCache
+	podQueue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	due       workqueue.TypedRateLimitingInterface[string] // names of nodes
 	followers
 }
 
 // nodes are those that there are, by name. Guests come and go.
 type nodes struct {
-	mu sync.RWMutex
-	by map[string]*node
+	mu      sync.RWMutex
+	by      map[string]*node
+	address map[netip.Addr]*node
 }
 
 func (n *nodes) get(name string) *node {
@@ -135,11 +143,21 @@ func (n *nodes) get(name string) *node {
 func (n *nodes) set(name string, to *node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if was := n.by[name]; was != nil {
+		delete(n.address, was.address)
+	}
 	if to == nil {
 		delete(n.by, name)
 		return
 	}
-	n.by[name] = to
+	n.by[name], n.address[to.address] = to, to
+}
+
+// having returns the node that has an address, nil if none has.
+func (n *nodes) having(address netip.Addr) *node {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.address[address]
 }
 
 func (n *nodes) all() []*node {
@@ -193,10 +211,12 @@ func (o *Options) complete() {
 
 func newFleet(o Options) (*fleet, error) {
 	o.complete()
-	f := &fleet{o: o, client: o.Client, clock: o.Clock, log: o.Logger, address: "127.0.0.1", nodes: nodes{by: map[string]*node{}}, own: o.Nodes}
+	f := &fleet{o: o, client: o.Client, clock: o.Clock, log: o.Logger, own: o.Nodes}
+	f.nodes.by, f.nodes.address, f.addresses.own = map[string]*node{}, map[netip.Addr]*node{}, o.Nodes
 	if f.clock == nil {
 		f.clock = clock.RealClock{}
 	}
+	f.started = f.clock.Now()
 	if f.log == nil {
 		f.log = slog.New(slog.DiscardHandler)
 	}
@@ -212,18 +232,15 @@ func newFleet(o Options) (*fleet, error) {
 		}
 		f.client = client
 	}
+	alone := netip.MustParseAddr("127.0.0.1")
 	if o.Listener != nil {
-		host, port, err := net.SplitHostPort(o.Listener.Addr().String())
+		at, err := netip.ParseAddrPort(o.Listener.Addr().String())
 		if err != nil {
 			return nil, fmt.Errorf("read listener's address: %w", err)
 		}
-		n, err := strconv.ParseInt(port, 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("read listener's port: %w", err)
-		}
-		f.port = int32(n)
-		if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() {
-			f.address = host
+		f.port = int32(at.Port())
+		if !at.Addr().IsUnspecified() {
+			alone = at.Addr().Unmap()
 		}
 	}
 	subnets, err := cut(o.PodCIDR, o.Nodes)
@@ -234,7 +251,10 @@ func newFleet(o Options) (*fleet, error) {
 	for k := range o.Groups {
 		g := &f.o.Groups[k]
 		for i := range g.Count {
-			n := &node{name: cmp.Or(o.Alone, fmt.Sprintf("%s-%d", g.NamePrefix, i)), index: index, turn: i, group: g, pool: newPool(subnets[index])}
+			n := &node{name: cmp.Or(o.Alone, fmt.Sprintf("%s-%d", g.NamePrefix, i)), index: index, turn: i, group: g, pool: newPool(subnets[index]), address: addressOf(index)}
+			if o.Alone != "" {
+				n.address = alone
+			}
 			n.capacity, n.size = f.capacity(n)
 			f.nodes.set(n.name, n)
 			index++
@@ -246,7 +266,10 @@ func newFleet(o Options) (*fleet, error) {
 // run registers the nodes, then serves their pods.
 func (f *fleet) run(ctx context.Context) error {
 	informer := f.podsFollowed().Core().V1().Pods()
-	f.pods = informer.Lister()
+	var err error
+	if f.pods, err = newPodCache(informer); err != nil {
+		return err
+	}
 	f.podQueue = workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, 10*time.Second),
 		workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Clock: f.clock})
@@ -262,7 +285,7 @@ func (f *fleet) run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer f.podQueue.ShutDown() // ends the workers, for whom the wait above is
+	defer f.podQueue.ShutDown() // ends the workers, which the wait above waits for
 	defer f.due.ShutDown()
 	wg.Go(func() { informer.Informer().RunWithContext(ctx) })
 
@@ -291,11 +314,11 @@ func (f *fleet) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	f.log.Info("simulated nodes registered", "nodes", f.own)
+	f.log.Info("Registered simulated nodes", "nodes", f.own)
 
 	serving := make(chan error, 1)
 	if f.o.Listener != nil && f.o.Serve != nil {
-		wg.Go(func() { serving <- f.o.Serve(ctx, &view{f}, f.o.Listener) })
+		wg.Go(func() { serving <- f.o.Serve(ctx, f.at, f.o.Listener) })
 	}
 	if !cache.WaitFor(ctx, "", handler.HasSyncedChecker()) {
 		return nil

@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
 
@@ -182,7 +181,7 @@ func TestPodRuns(t *testing.T) {
 		if got, want := sum(p), "Running first:exit 0:0:true c:running:0:true"; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
-		if p.Status.PodIP != "10.244.0.2" || p.Status.HostIP != "127.0.0.1" || !strings.HasPrefix(p.Status.ContainerStatuses[0].ContainerID, "simulated://") {
+		if p.Status.PodIP != "10.244.0.2" || p.Status.HostIP != "127.128.0.1" || !strings.HasPrefix(p.Status.ContainerStatuses[0].ContainerID, "simulated://") {
 			t.Errorf("status %+v", p.Status)
 		}
 		for _, cond := range p.Status.Conditions {
@@ -306,7 +305,7 @@ func TestPodLeftByACrash(t *testing.T) {
 func TestLogs(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, c kubernetes.Interface, f *fleet) {
 		create(t, c, pod("p", job))
-		v := &view{f}
+		v := view{f, f.nodes.get("simulated-0")}
 		if len(v.Pods()) != 1 || v.Pod("default", "nosuch") != nil {
 			t.Error("wrong pods")
 		}
@@ -326,7 +325,7 @@ func TestLogs(t *testing.T) {
 		if err := v.ContainerLogs(t.Context(), target, &corev1.PodLogOptions{Previous: true}, &b, nil); err == nil || err.Error() != `previous terminated container "c" in pod "p" not found` {
 			t.Errorf("previous: %v", err)
 		}
-		if _, err := v.Exec(t.Context(), target, nil, agent.Streams{}); err == nil {
+		if _, err := v.Exec(t.Context(), target, nil, podspec.Streams{}); err == nil {
 			t.Error("exec in a simulated pod")
 		}
 	})

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent"
@@ -21,40 +20,37 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
 
-// view is all the nodes as one node towards the node's HTTP API, which finds pods by namespace and name.
-type view struct{ f *fleet }
+// view is a node towards its HTTP API.
+type view struct {
+	f *fleet
+	n *node
+}
 
-var _ agent.Node = (*view)(nil)
+var _ agent.Node = view{}
 
 // Name implements agent.Node.
-func (v *view) Name() string { return v.f.o.NamePrefix }
+func (v view) Name() string { return v.n.name }
 
 // Pods implements agent.Node.
-func (v *view) Pods() []*corev1.Pod {
-	all, err := v.f.pods.List(labels.Everything())
-	if err != nil { // a lister over a cache has no way to fail
-		panic("list pods from memory: " + err.Error())
-	}
+func (v view) Pods() []*corev1.Pod {
 	var out []*corev1.Pod
-	for _, pod := range all {
-		if v.f.nodes.get(pod.Spec.NodeName) != nil {
-			out = append(out, pod.DeepCopy())
-		}
+	for _, pod := range v.f.pods.on(v.n.name) {
+		out = append(out, pod.DeepCopy())
 	}
 	return out
 }
 
-// Pod returns one of the pods, nil if it is not here; package server uses it where there is one.
-func (v *view) Pod(namespace, name string) *corev1.Pod {
+// Pod returns one of the node's pods, nil if it is not here; package server uses it where there is one.
+func (v view) Pod(namespace, name string) *corev1.Pod {
 	pod, err := v.f.pods.Pods(namespace).Get(name)
-	if err != nil || v.f.nodes.get(pod.Spec.NodeName) == nil {
+	if err != nil || pod.Spec.NodeName != v.n.name {
 		return nil
 	}
 	return pod.DeepCopy()
 }
 
 // ContainerLogs writes the one line that there is to say.
-func (v *view) ContainerLogs(ctx context.Context, t podspec.Target, o *corev1.PodLogOptions, stdout, _ io.Writer) error {
+func (v view) ContainerLogs(ctx context.Context, t podspec.Target, o *corev1.PodLogOptions, stdout, _ io.Writer) error {
 	pod := v.Pod(t.Namespace, t.Pod)
 	if pod == nil {
 		return apierrors.NewNotFound(corev1.Resource("pods"), t.Pod)
@@ -90,7 +86,7 @@ func (v *view) ContainerLogs(ctx context.Context, t podspec.Target, o *corev1.Po
 }
 
 // line writes the line, if the options want it.
-func (v *view) line(o *corev1.PodLogOptions, w io.Writer, at time.Time, line string) error {
+func (v view) line(o *corev1.PodLogOptions, w io.Writer, at time.Time, line string) error {
 	if o.TailLines != nil && *o.TailLines == 0 || o.SinceTime != nil && at.Before(o.SinceTime.Time) ||
 		o.SinceSeconds != nil && at.Before(v.f.clock.Now().Add(-time.Duration(*o.SinceSeconds)*time.Second)) {
 		return nil
@@ -105,37 +101,37 @@ func (v *view) line(o *corev1.PodLogOptions, w io.Writer, at time.Time, line str
 	return err
 }
 
-// nothing is the answer to whoever wants to reach into a container.
+// nothing is the error of requests that need a container's process.
 func nothing(t podspec.Target, what string) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("pod %q is on a simulated node: there is no %s", t.Pod, what))
 }
 
 // Exec implements agent.Node.
-func (v *view) Exec(_ context.Context, t podspec.Target, _ []string, _ agent.Streams) (*url.URL, error) {
+func (v view) Exec(_ context.Context, t podspec.Target, _ []string, _ podspec.Streams) (*url.URL, error) {
 	return nil, nothing(t, "container to run a command in")
 }
 
 // Attach implements agent.Node.
-func (v *view) Attach(_ context.Context, t podspec.Target, _ agent.Streams) (*url.URL, error) {
+func (v view) Attach(_ context.Context, t podspec.Target, _ podspec.Streams) (*url.URL, error) {
 	return nil, nothing(t, "process to attach to")
 }
 
 // PortForward implements agent.Node.
-func (v *view) PortForward(_ context.Context, t podspec.Target, _ []int32) (*url.URL, error) {
+func (v view) PortForward(_ context.Context, t podspec.Target, _ []int32) (*url.URL, error) {
 	return nil, nothing(t, "port to forward to")
 }
 
 // Run implements agent.Node.
-func (v *view) Run(_ context.Context, t podspec.Target, _ []string, _ time.Duration) ([]byte, int32, error) {
+func (v view) Run(_ context.Context, t podspec.Target, _ []string, _ time.Duration) ([]byte, int32, error) {
 	return nil, 0, nothing(t, "container to run a command in")
 }
 
-// Stats implements agent.Node: what does not run uses nothing.
-func (v *view) Stats(context.Context, stats.Options) (*stats.Usage, error) {
-	return &stats.Usage{}, nil
+// Stats implements agent.Node: containers use what is declared of them, and what does not run uses nothing.
+func (v view) Stats(context.Context, stats.Options) (*stats.Usage, error) {
+	return &stats.Usage{Time: v.f.clock.Now(), Containers: v.containers()}, nil
 }
 
-// followers are those who wait for a pod's containers to end.
+// followers wait for a pod's containers to end.
 type followers struct {
 	mu    sync.Mutex
 	ended map[types.UID]chan struct{}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package static has the pods that come from files and pages (package staticpods), and their mirrors in the API server: a mirror is made for
-// each of them, made anew when somebody deletes it or the manifest changes, and removed when the pod is no more.
+// Package static has the pods from files and URLs (package staticpods), and their mirrors in the API server: it creates a
+// mirror for each of them, again when it is deleted or the manifest changes, and removes it with the pod.
 package static
 
 import (
@@ -67,7 +67,7 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Manager has the pods that come from files and pages, and their mirrors in the API server. It may be used concurrently.
+// Manager has the pods from files and URLs, and their mirrors in the API server. It is safe for concurrent use.
 type Manager struct {
 	Config
 	sources staticpods.Options
@@ -162,8 +162,8 @@ func (m *Manager) LookForOrphans() {
 	}
 }
 
-// Mirror sees to it that the API server shows the static pod, and returns what it shows; nil while it shows nothing, or
-// something else. What it shows is made anew when somebody deletes it, and when it is of another manifest.
+// Mirror ensures that the API server has a mirror of the static pod, and returns it; nil while there is none, or another.
+// It creates the mirror again when it is deleted, or when the manifest changes.
 func (m *Manager) Mirror(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	if !m.Definitions.Synced() {
 		return nil, nil // the pods that the API server has are still to come
@@ -207,7 +207,7 @@ func (m *Manager) Mirror(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, err
 	return made, nil
 }
 
-// SourcesRead reports whether all sources have spoken: only then is a pod that nobody knows an orphan.
+// SourcesRead reports whether all sources of pods have been read: only then is an unknown pod an orphan.
 func (m *Manager) SourcesRead() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -251,7 +251,7 @@ func (m *Manager) RemoveOrphans(ctx context.Context) error {
 				continue
 			}
 			if err := m.Deleter.DeletePod(ctx, mirror); err != nil && ctx.Err() == nil {
-				m.Logger.Warn("remove mirror of a static pod", "pod", podspec.Describe(mirror), "err", err)
+				m.Logger.Warn("Could not remove the mirror of a static pod", "pod", podspec.Describe(mirror), "err", err)
 				again = m.Clock.After(retryLate)
 			}
 		}

@@ -83,7 +83,8 @@ func TestPodsOfASource(t *testing.T) {
 	n.synced = true
 	for range 2 {
 		mirror, err := m.Mirror(t.Context(), n.pods["a"])
-		if err != nil || mirror.Annotations[corev1.MirrorPodAnnotationKey] != "1" || mirror.OwnerReferences[0].UID != "node" || !m.IsMirror(n.pods["a"], mirror.UID) {
+		if err != nil || mirror.Annotations[corev1.MirrorPodAnnotationKey] != "1" ||
+			mirror.OwnerReferences[0].UID != "node" || !m.IsMirror(n.pods["a"], mirror.UID) {
 			t.Fatalf("mirror %+v, %v", mirror, err)
 		}
 	}

@@ -53,7 +53,7 @@ func (f *files) run(ctx context.Context) error {
 		case <-ticker.C():
 		case <-watcher.Events:
 		case err := <-watcher.Errors:
-			f.o.Logger.Warn("watch static pods", "path", f.o.Path, "err", err)
+			f.o.Logger.Warn("Could not watch the static pod path", "path", f.o.Path, "err", err)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func (f *files) look() {
 		complaint = err.Error()
 	}
 	if complaint != "" && complaint != f.said {
-		f.o.Logger.Warn("read static pods", "path", f.o.Path, "err", err)
+		f.o.Logger.Warn("Could not read static pods", "path", f.o.Path, "err", err)
 	}
 	f.said = complaint
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -142,7 +142,7 @@ func (f *files) read(path string) bool {
 	file, err := os.Open(path)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			f.o.Logger.Warn("read static pod", "file", path, "err", err)
+			f.o.Logger.Warn("Could not read a static pod", "file", path, "err", err)
 		}
 		return false
 	}
@@ -152,7 +152,7 @@ func (f *files) read(path string) bool {
 		err = fmt.Errorf("it is larger than %d bytes", largest)
 	}
 	if err != nil {
-		f.o.Logger.Warn("read static pod", "file", path, "err", err)
+		f.o.Logger.Warn("Could not read a static pod", "file", path, "err", err)
 		return false
 	}
 	sum := sha256.Sum256(data)
@@ -166,7 +166,7 @@ func (f *files) read(path string) bool {
 	m.sum = sum
 	pods, err := f.o.Decode(data, path, true)
 	if err != nil {
-		f.o.Logger.Warn("static pod is not taken", "file", path, "err", err)
+		f.o.Logger.Warn("Rejected a static pod", "file", path, "err", err)
 		return false
 	}
 	m.pods = pods

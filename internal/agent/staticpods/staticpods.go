@@ -4,9 +4,9 @@
 // Package staticpods finds the pods that a node runs without being asked by an API server: manifests in a directory or a
 // file (file.go), and at a URL (url.go).
 //
-// A source tells the whole set of its pods each time it has changed, and the first time when it has been read once, even
-// if there are none. A manifest that cannot be read is logged, and leaves the pod alone that was there before under the
-// same file: a half-written file, or a mistake, ends nothing. When the file goes, so does its pod.
+// A source delivers the complete set of its pods at each change, and the first time after the first read, even if there are
+// none. It logs a manifest that cannot be read, and leaves the pod of the file's previous content alone: a half-written
+// file, or a mistake, ends no pod. When the file is removed, so is its pod.
 package staticpods
 
 import (
@@ -39,7 +39,7 @@ type Options struct {
 
 	// Decode reads a manifest of a source (its path or URL).
 	Decode func(data []byte, source string, file bool) ([]*corev1.Pod, error)
-	// Set is told all pods of a source.
+	// Set is called with all pods of a source.
 	Set func(source string, pods []*corev1.Pod)
 
 	Logger *slog.Logger

@@ -25,7 +25,7 @@ func newPage(o Options) *page {
 	return &page{o: o, client: &http.Client{Timeout: 10 * time.Second}}
 }
 
-// run asks from time to time: nobody tells when a page changes.
+// run polls: there is no notification of changed URLs.
 func (p *page) run(ctx context.Context) error {
 	ticker := p.o.Clock.NewTicker(p.o.URLPeriod)
 	defer ticker.Stop()
@@ -35,10 +35,10 @@ func (p *page) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil && p.failed != "":
-			p.o.Logger.Info("static pods can be read again", "url", p.o.URL)
+			p.o.Logger.Info("Read static pods again after a failure", "url", p.o.URL)
 			p.failed = ""
 		case err != nil && err.Error() != p.failed:
-			p.o.Logger.Warn("read static pods", "url", p.o.URL, "err", err)
+			p.o.Logger.Warn("Could not read static pods", "url", p.o.URL, "err", err)
 			p.failed = err.Error()
 		}
 		select {

@@ -34,7 +34,7 @@ func NewCollector(node string, provider *Provider) prometheus.Collector {
 	name := func(s string) string { return prometheus.BuildFQName("", "kubelet", s) }
 	c := &collector{provider: provider, node: node,
 		name:       prometheus.NewDesc(name("node_name"), "The node's name; always 1", []string{"node"}, nil),
-		pods:       prometheus.NewDesc(name("running_pods"), "Pods that have a sandbox that runs", nil, nil),
+		pods:       prometheus.NewDesc(name("running_pods"), "Pods with a running sandbox", nil, nil),
 		containers: prometheus.NewDesc(name("running_containers"), "Containers of pods, by state", []string{"container_state"}, nil),
 	}
 	for _, f := range []struct {
@@ -48,7 +48,8 @@ func NewCollector(node string, provider *Provider) prometheus.Collector {
 		{"inodes_free", "Files that the volume can still have", func(v *Volume) uint64 { return v.FS.FilesFree }},
 		{"inodes_used", "Files that the volume has", func(v *Volume) uint64 { return v.Files }},
 	} {
-		c.volumes = append(c.volumes, volumeFigure{prometheus.NewDesc(name("volume_stats_"+f.name), f.help, []string{"namespace", "persistentvolumeclaim"}, nil), f.of})
+		desc := prometheus.NewDesc(name("volume_stats_"+f.name), f.help, []string{"namespace", "persistentvolumeclaim"}, nil)
+		c.volumes = append(c.volumes, volumeFigure{desc, f.of})
 	}
 	return c
 }
@@ -86,7 +87,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			put(c.containers, count, state)
 		}
 	}
-	// A claim is told of once, whoever uses it.
+	// A claim is reported once, even if several pods use it.
 	told := map[[2]string]bool{}
 	for _, s := range sandboxes {
 		pod := c.provider.Pods.Spec(types.UID(s.GetMetadata().GetUid()))

@@ -26,7 +26,8 @@ func (r Reader) FileSystem(path string) (*FileSystem, error) {
 	if err := unix.Statfs(path, &s); err != nil {
 		return nil, fmt.Errorf("measure file system of %s: %w", path, err)
 	}
-	f := &FileSystem{Bytes: s.Blocks * uint64(s.Bsize), Free: s.Bavail * uint64(s.Bsize), Used: (s.Blocks - s.Bfree) * uint64(s.Bsize), Files: s.Files, FilesFree: s.Ffree}
+	size := uint64(s.Bsize)
+	f := &FileSystem{Bytes: s.Blocks * size, Free: s.Bavail * size, Used: (s.Blocks - s.Bfree) * size, Files: s.Files, FilesFree: s.Ffree}
 	var stat unix.Stat_t
 	if err := unix.Stat(path, &stat); err != nil {
 		return nil, fmt.Errorf("measure file system of %s: %w", path, err)

@@ -30,7 +30,8 @@ func (r Reader) one(path string) (*Group, error) {
 	stat := table(at("memory", "memory.stat"))
 	g.Memory = Memory{
 		Used: number(at("memory", "memory.usage_in_bytes")), Peak: number(at("memory", "memory.max_usage_in_bytes")),
-		Cache: stat["total_cache"], Resident: stat["total_rss"], Mapped: stat["total_mapped_file"], Kernel: number(at("memory", "memory.kmem.usage_in_bytes")),
+		Cache: stat["total_cache"], Resident: stat["total_rss"], Mapped: stat["total_mapped_file"],
+		Kernel:     number(at("memory", "memory.kmem.usage_in_bytes")),
 		ActiveFile: stat["total_active_file"], InactiveFile: stat["total_inactive_file"], Swap: stat["total_swap"],
 		Limit: number(at("memory", "memory.limit_in_bytes")), SoftLimit: number(at("memory", "memory.soft_limit_in_bytes")),
 		Failures: number(at("memory", "memory.failcnt")), OutOfMemory: table(at("memory", "memory.oom_control"))["oom_kill"],

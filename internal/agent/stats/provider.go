@@ -50,7 +50,7 @@ type ProviderConfig struct {
 	VolumePeriod time.Duration
 }
 
-// Provider measures the node, its pods and their containers. It may be used concurrently.
+// Provider measures the node, its pods and their containers. It is safe for concurrent use.
 type Provider struct {
 	ProviderConfig
 	measured measured
@@ -96,7 +96,8 @@ func (p *Provider) Stats(ctx context.Context, o Options) (*Usage, error) {
 		}
 	}
 	slices.SortFunc(out.Pods, func(a, b Pod) int {
-		return cmp.Or(cmp.Compare(a.Target.Namespace, b.Target.Namespace), cmp.Compare(a.Target.Pod, b.Target.Pod), cmp.Compare(a.Target.UID, b.Target.UID))
+		x, y := a.Target, b.Target
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Pod, y.Pod), cmp.Compare(x.UID, y.UID))
 	})
 	if o.Cgroups || o.Processes {
 		p.addCgroups(out, pods, o.Processes)
@@ -138,7 +139,10 @@ func (p *Provider) containerStats(ctx context.Context) ([]Container, error) {
 			continue
 		}
 		out = append(out, Container{
-			Target:                podspec.Target{Namespace: labels[podstate.LabelPodNamespace], Pod: labels[podstate.LabelPodName], UID: types.UID(labels[podstate.LabelPodUID]), Container: labels[podstate.LabelContainerName]},
+			Target: podspec.Target{
+				Namespace: labels[podstate.LabelPodNamespace], Pod: labels[podstate.LabelPodName],
+				UID: types.UID(labels[podstate.LabelPodUID]), Container: labels[podstate.LabelContainerName],
+			},
 			ID:                    c.Id,
 			Image:                 cmp.Or(c.GetImage().GetUserSpecifiedImage(), c.GetImage().GetImage()),
 			Started:               time.Unix(0, c.CreatedAt),

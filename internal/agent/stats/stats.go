@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stats measures what the node, its pods and their containers use. A Provider puts together what the runtime and the kernel
-// count; it keeps the measurements of volumes for a while, since these take long. Under it, a Reader reads what groups of processes and the
-// machine use: from the kernel's cgroups, /proc, and file systems. A Reader keeps nothing between two readings. What a kernel does not
-// count is zero.
+// Package stats measures the resource usage of the node, its pods and their containers. A Provider combines statistics of
+// the runtime and the kernel; it caches the measurements of volumes, since these take long. Below it, a Reader reads the
+// usage of cgroups and of the machine: from the kernel's cgroups, /proc, and file systems. A Reader has no state between
+// two readings. Statistics that a kernel does not have are zero.
 //
 //	usage.go      what a measurement consists of
 //	provider.go   measuring the node and its pods

@@ -62,7 +62,8 @@ func (r Reader) two(path string) (*Group, error) {
 		g.Disks = append(g.Disks, d)
 	}
 	if exists(at("cpu.pressure")) {
-		g.Pressure = &Pressure{CPU: waiting(lines(at("cpu.pressure"))), Memory: waiting(lines(at("memory.pressure"))), IO: waiting(lines(at("io.pressure")))}
+		of := func(name string) Waiting { return waiting(lines(at(name))) }
+		g.Pressure = &Pressure{CPU: of("cpu.pressure"), Memory: of("memory.pressure"), IO: of("io.pressure")}
 	}
 	return g, nil
 }

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysctls says which kernel settings a pod may have: those that are known to be of a namespace of the pod's own
-// and to harm nobody else, and those that the node's owner allows beside them. It is pure; a [List] may be used
-// concurrently.
+// Package sysctls decides which sysctls a pod may set: those that are known to be namespaced and harmless to others, and
+// those that the node's configuration allows in addition. It is pure; a [List] is safe for concurrent use.
 package sysctls
 
 import (

@@ -153,7 +153,7 @@ func (m *Manager) Of(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
 	}
 	r, ok := m.table.Of(pod.UID)
 	if !ok {
-		return nil, errors.New("find users of the pod: nothing is written down of its range")
+		return nil, errors.New("find users of the pod: no recorded range")
 	}
 	return r.Option(), nil
 }

@@ -10,7 +10,7 @@
 //
 //	{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[…the same…]}
 //
-// A Table is pure: what it decides is written by its user, a Manager. Both may be used concurrently.
+// A Table is pure: its user, a Manager, stores its decisions. Both are safe for concurrent use.
 package userns
 
 import (
@@ -75,18 +75,18 @@ func decode(text []byte) (Range, error) {
 	return Range{First: f.UIDs[0].Host, Length: f.UIDs[0].Length}, nil
 }
 
-// Option is the range as runtimes are told of it.
+// Option is the range as a CRI option.
 func (r Range) Option() *runtimeapi.UserNamespace {
 	m := func() []*runtimeapi.IDMapping { return []*runtimeapi.IDMapping{{HostId: r.First, Length: r.Length}} }
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: m(), Gids: m()}
 }
 
-// Host is what runtimes are told of pods with the machine's users.
+// Host is the CRI option of pods in the host's user namespace.
 func Host() *runtimeapi.UserNamespace {
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
 }
 
-// Subordinate reads what getsubids says of a user who has one range of subordinate IDs.
+// Subordinate parses getsubids' output for a user with one range of subordinate IDs.
 func Subordinate(text string) (first, count uint32, err error) {
 	if strings.Count(strings.TrimSpace(text), "\n") > 0 {
 		return 0, 0, fmt.Errorf("error parsing line %q: it must contain only one line", text) // upstream's words
@@ -169,7 +169,7 @@ func (t *Table) Take(pod types.UID) (r Range, fresh bool, err error) {
 	if uint32(len(t.used)) == t.most-t.from {
 		return Range{}, false, errors.New("create user namespace: could not find an empty slot to allocate a user namespace") // upstream's words
 	}
-	// A range that was given back is not given again at once: what its pod has left belongs to nobody for a while.
+	// A released range is not reused immediately: files that its pod left belong to no pod for a while.
 	for {
 		if t.next >= t.most {
 			t.next = t.from

@@ -123,8 +123,8 @@ func (h *Host) MountMemory(dir string, size int64) (bool, error) {
 	return true, nil
 }
 
-// Remove unmounts what is mounted at a directory and below it, and removes the directory. It follows no links, and removes nothing if
-// something stays mounted: that would remove somebody's data.
+// Remove unmounts the mounts at a directory and below it, and removes the directory. It follows no links, and removes
+// nothing if a mount remains: that would delete the data of others.
 func (h *Host) Remove(dir string) error {
 	if err := h.unmount(dir); err != nil {
 		return err

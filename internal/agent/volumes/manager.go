@@ -159,8 +159,8 @@ func (m *Manager) TearDown(ctx context.Context, pod types.UID) error {
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
-	// What no plug-in knows is left from another release or another agent. Removing what lies under a mount that is still there
-	// would remove somebody's data.
+	// A volume that no plug-in knows is from another release or another agent. Removing the contents of a remaining mount
+	// would delete the data of others.
 	dir := m.PodDir(pod)
 	if err := m.unmount(dir); err != nil {
 		return fmt.Errorf("unmount volumes of pod %s: %w", pod, err)

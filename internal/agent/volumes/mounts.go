@@ -94,9 +94,9 @@ type part struct {
 	mode      fs.FileMode // of directories that are not there yet
 }
 
-// subPath makes part of a volume mountable. The part is found without ever leaving the volume (links are followed, but none that lead
-// out), and what was found is bound under the pod's directory; a link that somebody swaps in later changes nothing. Its contents are
-// not opened: the open of a FIFO would wait for a writer.
+// subPath makes part of a volume mountable. It finds the part without ever leaving the volume (it follows links, but none
+// that lead out), and binds it under the pod's directory; a link that is swapped in later changes nothing. It does not open
+// the contents: the open of a FIFO would wait for a writer.
 func (m *Manager) subPath(p part) (string, error) {
 	sub, name := p.sub, p.spec.Volume.Name
 	if filepath.IsAbs(sub) || !filepath.IsLocal(sub) {

@@ -33,7 +33,7 @@ import (
 //     while containers run is read-only for all of them (Attributes.ReadOnly).
 //   - Grouped: the files of a volume that belongs to the pod are the group's that the pod names (Spec.FSGroup).
 //
-// The manager calls a plug-in for several pods at once, but never twice at once for one pod.
+// The manager calls a plug-in concurrently for several pods, but never for one pod.
 //
 // # Optional interfaces
 //
@@ -61,7 +61,7 @@ import (
 type Plugin interface {
 	// Name is upstream's name of the plug-in, kubernetes.io/TYPE. Its volumes lie in directories that are named for it.
 	Name() string
-	// CanSupport says whether the plug-in makes the volume. At most one plug-in of the list says so.
+	// CanSupport reports whether the plug-in supports the volume. At most one plug-in of the list does.
 	CanSupport(spec *Spec) bool
 	// SetUp makes the volume, or brings it up to date.
 	SetUp(ctx context.Context, spec *Spec) error

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumes makes a pod's volumes on the node's disk, keeps their contents up to date, says how containers mount them, and
-// takes them away again. The [Manager] does this for pods; a [Plugin] does it for one type of volume.
+// Package volumes sets up a pod's volumes on the node's disk, updates their contents, returns the mounts of containers, and
+// tears the volumes down. The [Manager] does this for pods; a [Plugin] does it for one type of volume.
 //
 // The layout is kubelet's, since plug-ins and people know it:
 //
@@ -13,7 +13,7 @@
 //	ROOT/pods/UID/containers/NAME/…                       termination messages
 //	ROOT/pods/UID/etc-hosts
 //
-// The disk is the only memory: a new process finds there what an earlier one has set up.
+// The disk is the only state: a new process finds there the volumes that an earlier one set up.
 //
 //	plugin.go   the interface of plug-ins, and what it promises
 //	host.go     what plug-ins are given: directories, mounts, sources of contents

@@ -32,7 +32,7 @@ type Host struct {
 	Kinds func() []*resource.Descriptor
 	// Authorize decides as the pipeline does.
 	Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
-	// Types says which lists of a kind are sets or maps, and which objects are atomic. Nil: nobody knows.
+	// Types returns which lists of a kind are sets or maps, and which objects are atomic. Nil: this is unknown.
 	Types func(d *resource.Descriptor) (managedfields.TypeConverter, error)
 	// Synced returns when all that follows a resource has applied what is stored of it now, or ctx ends. Nil: it always has.
 	Synced func(ctx context.Context, r schema.GroupResource)

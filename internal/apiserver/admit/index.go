@@ -18,7 +18,7 @@ import (
 // Index is all objects of one namespaced resource that configures a plug-in, by their namespaces: a [Follower] keeps it, and
 // a request in a namespace without any pays one look-up and no lock. The zero value is empty.
 type Index[T resource.Object] struct {
-	mu     sync.Mutex // of those who change it
+	mu     sync.Mutex // held by writers
 	spaces sync.Map   // namespace → []T, in the order of their names, immutable
 }
 

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Spending is the time that one request has spent on calls out to extensions. What several calls took at once counts once.
-// Worked example: a mutating webhook takes 300 ms, then two validating ones at once 100 ms and 500 ms: 800 ms are spent.
+// Spending is the time that one request has spent on calls out to extensions. Concurrent calls count once. Worked example:
+// a mutating webhook takes 300 ms, then two concurrent validating ones take 100 ms and 500 ms: 800 ms are spent.
 type Spending struct {
 	mu    sync.Mutex
-	spent time.Duration // while somebody was called, up to the newest change of how many are
+	spent time.Duration // total time with a call in flight, up to the last change of their number
 	busy  int           // calls under way
 	since time.Time
 	took  []Spent
 }
 
-// Spent is what calls of one extension took.
+// Spent is the time of the calls of one extension.
 type Spent struct {
 	Name string
 	Took time.Duration
@@ -33,7 +33,7 @@ func WithSpending(ctx context.Context, s *Spending) context.Context {
 	return context.WithValue(ctx, spendingKey{}, s)
 }
 
-// SpendingOf is what the request of ctx has spent; a new one where nobody counts.
+// SpendingOf returns the spending of ctx's request; a new one without a count.
 func SpendingOf(ctx context.Context) *Spending {
 	if s, ok := ctx.Value(spendingKey{}).(*Spending); ok {
 		return s
@@ -41,7 +41,7 @@ func SpendingOf(ctx context.Context) *Spending {
 	return &Spending{}
 }
 
-// Begin begins a call, and says how much was spent before it.
+// Begin begins a call, and returns the time spent before it.
 func (s *Spending) Begin(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *Spending) settle(now time.Time) {
 	s.since = now
 }
 
-// Took is what each extension took, in the order in which their calls first ended.
+// Took returns the time of each extension, in the order in which their calls first ended.
 func (s *Spending) Took() []Spent {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,19 +3,19 @@
 
 // Package aggregate lets other API servers answer for group-versions: those whose APIService names a service.
 //
-// An [Aggregator] knows them all. It follows the store ([Aggregator.Apply]) and so knows a registration before the
-// request that made it is answered. [Aggregator.Find] says whether a path is another server's; it is a look into a map, and
-// nothing where there are no such registrations. [Aggregator.ServeHTTP] sends a request on (proxy.go), under the
-// name of the user who asks: the front-proxy certificate says that we may name users, headers say whom (identity.go). Where a
-// server is, the service and its endpoint slices say (resolve.go).
+// An [Aggregator] knows all registrations. It follows the store ([Aggregator.Apply]) and so knows a registration before the
+// request that created it is answered. [Aggregator.Find] reports whether a path belongs to another server; it is one lookup
+// in a map, and nothing without registrations. [Aggregator.ServeHTTP] forwards a request (proxy.go) in the name of its
+// user: the front-proxy certificate authorizes the server to name users, and headers name the user (identity.go). The
+// service and its endpoint slices determine the server's address (resolve.go).
 //
-// Each registration has a worker in [Aggregator.Run] that finds out whether its server answers, and keeps the condition
-// Available (probe.go): when the registration, the service or its endpoints change, and every half minute. A server that hangs
-// holds up its own worker alone. What is found out elsewhere of a server that answers, namely that nobody understands what it tells of
-// itself, is handed in by [Aggregator.Read], and becomes a condition of its own (reading.go).
+// Each registration has a worker in [Aggregator.Run] that probes its server, and writes the condition Available (probe.go):
+// when the registration, the service or its endpoints change, and every half minute. A server that hangs delays its own
+// worker only. [Aggregator.Read] receives the result of discovery and OpenAPI, which becomes a condition of its own if a
+// server that responds cannot be understood (reading.go).
 //
-// Who merges what the servers tell of themselves (discovery, OpenAPI) reads [Aggregator.Services] and waits for
-// [Aggregator.Changed]. A [Service] is the state of one registration at one time and does not change:
+// The code that merges discovery and OpenAPI of the servers reads [Aggregator.Services] and waits for [Aggregator.Changed].
+// A [Service] is the state of one registration at one time and is immutable:
 //
 //	for {
 //		changed := a.Changed() // before the list is read, so that nothing is missed
@@ -61,7 +61,7 @@ func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{registrations, services, endpointSlices}
 }
 
-// Backend is what an aggregator needs of the API.
+// Backend is the part of the API that an aggregator uses.
 type Backend interface {
 	resource.Backend
 	UpdateStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, change func(obj resource.Object)) error
@@ -81,13 +81,13 @@ type Options struct {
 	ForwardRedirects bool
 	// RequestTimeout is the most time that a request has which ends; 0: a minute.
 	RequestTimeout time.Duration
-	// Most is how many requests that end may be under way at one server; 0: 400. Who comes then is told to try again.
+	// Most is the maximum number of concurrent short requests to one server; 0: 400. Further requests get a 429.
 	Most  int
 	Log   *slog.Logger
 	Clock clock.WithTicker
 }
 
-// Aggregator is one server's. It may be used by many goroutines at once.
+// Aggregator has the registrations of one server. It is safe for concurrent use.
 type Aggregator struct {
 	o       Options
 	paths   atomic.Pointer[map[string]*Service] // by GROUP/VERSION; "" is the legacy group. Nil: none
@@ -329,7 +329,7 @@ func (a *Aggregator) moved(namespace, name string) {
 	}
 }
 
-// Rotated says that the certificate of the front proxy is another: what is asked from now on is asked on new connections.
+// Rotated makes further requests use new connections, after a change of the front proxy's certificate.
 func (a *Aggregator) Rotated() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -92,7 +92,7 @@ func condition(r *apiregistrationv1.APIService, kind apiregistrationv1.APIServic
 	return nil
 }
 
-// write says in the registration what was found, unless it says so or is another's by now.
+// write sets the condition of the registration to f, unless it is already set or the registration changed meanwhile.
 func (a *Aggregator) write(ctx context.Context, s *Service, f finding) error {
 	obj, err := a.o.Backend().Get(ctx, registrations, "", s.Name)
 	if apierrors.IsNotFound(err) {

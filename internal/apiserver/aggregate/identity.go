@@ -15,7 +15,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// Who we are when nobody asks us to call.
+// The server's identity for its own requests.
 const (
 	prober  = "system:kube-aggregator"
 	reader  = "system:aggregator"
@@ -50,7 +50,7 @@ func (n *named) RoundTrip(r *http.Request) (*http.Response, error) {
 	return n.service.send(out)
 }
 
-// identify says in h who asks, and nothing else that says so.
+// identify sets the user's headers in h, and removes all other headers that name a user.
 func identify(h http.Header, who user.Info) {
 	transport.SetAuthProxyHeaders(&http.Request{Header: h}, who.GetName(), who.GetUID(), who.GetGroups(), who.GetExtra())
 }

@@ -9,10 +9,10 @@ import (
 	"net/http"
 )
 
-// A registration may lead back here: its service is default/kubernetes, say, or one whose endpoints are this server's. A request would
-// then go round until its time is over, and hold a connection and a place in the gate at each turn. Who comes round shows the
-// certificate of our own front proxy, which nobody else has: no header is needed that could be forged or left out. That we ask
-// ourselves for what nobody else answers (discovery, documents) is no loop.
+// A registration may lead back here: its service is default/kubernetes, say, or one whose endpoints are this server's. A
+// request would then loop until its deadline, and hold a connection and a place in the gate at each turn. A request that
+// loops comes with the certificate of our own front proxy, which no one else has: so no header is needed that could be
+// forged or removed. The server's requests to itself for its own discovery and documents are no loop.
 
 // errLoop is what a probe finds.
 var errLoop = errors.New("the service leads back to this API server")

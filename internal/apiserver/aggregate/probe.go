@@ -24,7 +24,7 @@ const (
 	backOffMost   = 30 * time.Second
 )
 
-// keep finds out whether a server answers, and says so in its registration, until ctx ends.
+// keep checks the availability of a server and writes it to its registration, until ctx ends.
 func (a *Aggregator) keep(ctx context.Context, e *entry) {
 	wait := backOffFirst
 	for {
@@ -57,7 +57,7 @@ func (a *Aggregator) check(ctx context.Context, e *entry) error {
 		return nil
 	}
 	if e := a.write(ctx, s, found); e != nil && ctx.Err() == nil {
-		a.o.Log.WarnContext(ctx, "write the condition of a registration", "name", s.Name, "error", e)
+		a.o.Log.WarnContext(ctx, "Could not write the condition of an APIService", "name", s.Name, "error", e)
 		return e
 	}
 	if found.status != apiregistrationv1.ConditionTrue {
@@ -158,7 +158,7 @@ func (a *Aggregator) keepLocals(ctx context.Context) {
 		for name := range names {
 			err := a.o.Backend().UpdateStatus(ctx, registrations, "", name, writer, local)
 			if err != nil && !apierrors.IsNotFound(err) && !errors.Is(err, context.Canceled) {
-				a.o.Log.WarnContext(ctx, "write the condition of a registration", "name", name, "error", err)
+				a.o.Log.WarnContext(ctx, "Could not write the condition of an APIService", "name", name, "error", err)
 			}
 		}
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver/audit"
-	"github.com/mortise-dev/mortise/internal/apiserver/cork"
+	"github.com/mortise-dev/mortise/internal/apiserver/bufferedconn"
 )
 
 // Refusals in upstream's words.
@@ -68,7 +68,7 @@ func (s *Service) Serve(w http.ResponseWriter, r *http.Request, lasting bool, en
 	}
 	host, err := s.host(r.Context())
 	if err != nil {
-		a.o.Log.WarnContext(r.Context(), "find the server of a registration", "name", s.Name, "error", err)
+		a.o.Log.WarnContext(r.Context(), "Could not resolve the server of an APIService", "name", s.Name, "error", err)
 		s.refuse(w, textUnavailable, http.StatusServiceUnavailable)
 		return
 	}
@@ -188,23 +188,23 @@ func (s *Service) forward(w http.ResponseWriter, r *http.Request, who user.Info,
 			s.Error(w, r, err)
 		},
 	}
-	if c := cork.From(r.Context()); c != nil && r.ProtoMajor == 1 {
-		w = &corked{w, c}
+	if c := bufferedconn.FromContext(r.Context()); c != nil && r.ProtoMajor == 1 {
+		w = &bufferedWriter{w, c}
 	}
 	p.ServeHTTP(w, r)
 }
 
-// corked has what is copied at once leave at once: TLS makes a write of every 16 KB.
-type corked struct {
+// bufferedWriter sends each copied block by one write to the socket: TLS makes a write of every 16 KB.
+type bufferedWriter struct {
 	http.ResponseWriter
-	conn *cork.Conn
+	conn *bufferedconn.Conn
 }
 
 // Unwrap lets http.ResponseController reach the connection.
-func (c *corked) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+func (c *bufferedWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // Write implements [http.ResponseWriter].
-func (c *corked) Write(p []byte) (int, error) {
+func (c *bufferedWriter) Write(p []byte) (int, error) {
 	c.conn.Hold()
 	n, err := c.ResponseWriter.Write(p)
 	if e := c.conn.Release(); err == nil {
@@ -213,8 +213,8 @@ func (c *corked) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Error answers a request that did not reach the server, or came back as none. It is what is wanted of who
-// answers for a proxy.
+// Error responds to a request that did not reach the server, or whose upgrade failed. It implements the proxy's error
+// responder.
 func (s *Service) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	s.name(w, "no answer")
 	http.Error(w, clip(err.Error()), http.StatusServiceUnavailable)

@@ -9,16 +9,16 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// Readable is the type of the condition that says whether it is understood what a server tells of itself. Available says only that
-// something answers where the group-version is. The condition stands beside Available from the first time on that an available server
-// was not understood; a registration that was always well does not have it.
+// Readable is the type of the condition that reports whether the server's discovery and OpenAPI are readable. Available
+// only reports that the server responds. The condition appears beside Available when an available server first could not be
+// read; other registrations do not have it.
 const Readable apiregistrationv1.APIServiceConditionType = "DiscoveryReadable"
 
 // reading is what came of the newest attempt to learn what a server serves. Empty: it was understood.
 type reading struct{ reason, message string }
 
-// Read is told what came of an attempt to learn what is served at host (that of [Service.URL]) for a registration. Reason and message are
-// empty if that is known now. Of a server that is not available it says nothing: why nobody reads it is known.
+// Read receives the result of discovery at host (that of [Service.URL]) for a registration. Reason and message are empty if
+// it succeeded. It does nothing for a server that is not available: that explains the failure.
 func (a *Aggregator) Read(name, host, reason, message string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,10 +47,10 @@ func (r *reading) finding(of *apiregistrationv1.APIService, availability finding
 	case condition(of, Readable) == nil:
 		return finding{}, false
 	}
-	return finding{Readable, apiregistrationv1.ConditionTrue, "Read", "what the server tells of itself is understood"}, true
+	return finding{Readable, apiregistrationv1.ConditionTrue, "Read", "the server's discovery and OpenAPI documents are readable"}, true
 }
 
-// unread is the text of a warning to who asks what a server serves that nobody understands; empty: there is none to give.
+// unread is the text of a warning for discovery of a server that cannot be understood; empty: there is none.
 func (s *Service) unread() string {
 	if s.Unreadable == "" {
 		return ""

@@ -25,7 +25,7 @@ func TestReadable(t *testing.T) {
 		{"it is not read", &reading{"NotUnderstood", "https://a"}, well, "False NotUnderstood https://a"},
 		{"it is not there", &reading{"NoAnswer", "https://b"}, refusal("FailedDiscoveryCheck", "no"), "False NotUnderstood https://a"},
 		{"it is back, and nobody asked yet", nil, well, "False NotUnderstood https://a"},
-		{"it is read again", &reading{}, well, "True Read what the server tells of itself is understood"},
+		{"it is read again", &reading{}, well, "True Read the server's discovery and OpenAPI documents are readable"},
 	} {
 		if f, ok := c.read.finding(r, c.found); ok {
 			f.set(r, r.CreationTimestamp)

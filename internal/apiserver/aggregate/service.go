@@ -30,7 +30,7 @@ type Service struct {
 	// Available, Reason and Message are the condition's.
 	Available       bool
 	Reason, Message string
-	// Unreadable is why nobody understands what an available server tells of itself; empty: it is understood, or not known yet.
+	// Unreadable is why discovery or OpenAPI of an available server failed; empty: it succeeded, or is not known yet.
 	Unreadable string
 
 	at         address
@@ -101,7 +101,7 @@ func (s *Service) URL(path string) *url.URL {
 
 func (r reference) serverName() string { return r.name + "." + r.namespace + ".svc" }
 
-// way is how the server is reached: whom it must be, and who we are.
+// way is how the server is reached: the certificate that it must have, and ours.
 type way struct {
 	name      string
 	insecure  bool

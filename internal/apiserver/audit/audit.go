@@ -1,20 +1,20 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit writes down who asked what of the API, and how it was answered, as kube-apiserver does: by a policy of
-// audit.k8s.io/v1, into a log or to a webhook.
+// Package audit records the requests to the API and their responses, as kube-apiserver does: by a policy of
+// audit.k8s.io/v1, to a log or a webhook.
 //
-// Every request has an identity, the Audit-ID header ([With]), taken from the client when it sends one, drawn otherwise, and
-// sent with the answer. Where there is a policy, an [Auditor] judges each request by it and makes an event of each stage that the
-// policy does not omit ([Auditor.Serve], [Auditor.Refused]). Those who answer the request add what they know to its event:
-// [Annotate], [Request], [Patch], [Status]; all of them do nothing when nobody audits. An event is encoded once (encode.go) and
-// given to each [Backend]: a log ([NewLog], [File]) or a webhook ([NewWebhook]), whose [Mode] says whether the request waits.
+// Every request has an identity, the Audit-ID header ([With]), which the client sends or the server draws, and which the
+// response returns. If there is a policy, an [Auditor] evaluates it for each request and creates an event for each stage
+// that the policy does not omit ([Auditor.Serve], [Auditor.Refused]). Handlers add what they know to the event: [Annotate],
+// [Request], [Patch], [Status]; all of them do nothing without auditing. An event is encoded once (encode.go) and given to
+// each [Backend]: a log ([NewLog], [File]) or a webhook ([NewWebhook]), whose [Mode] decides whether the request waits.
 //
 // # Concurrency and bounds
 //
-// An Auditor is used by many goroutines; [Auditor.Run] owns those of its backends and returns when all events that were taken
-// are gone. In batch mode no request ever waits: what waits to be written is bounded in number and in bytes, and what does not
-// fit is dropped and counted ([Counters]).
+// An Auditor is safe for concurrent use; [Auditor.Run] owns the goroutines of its backends and returns when all accepted
+// events are sent. In batch mode no request ever waits: the number and bytes of buffered events are bounded, and further
+// events are dropped and counted ([Counters]).
 package audit
 
 import (
@@ -48,8 +48,8 @@ func ID(ctx context.Context) string {
 	return id
 }
 
-// Annotate adds an annotation to the audit event of the request that ctx belongs to; nothing when nobody audits it. The first
-// value of a key stays. It is what upstream's audit.AddAuditAnnotation does, so that libraries that call that annotate too.
+// Annotate adds an annotation to the audit event of ctx's request; it does nothing without auditing. The first value of a
+// key stays. It has the effect of upstream's audit.AddAuditAnnotation, so that libraries that call that annotate too.
 func Annotate(ctx context.Context, key, value string) {
 	audit.AddAuditAnnotation(ctx, key, value)
 }
@@ -61,7 +61,7 @@ func AnnotateAt(ctx context.Context, level auditinternal.Level, key, value strin
 	}
 }
 
-// Reaches says whether the request is audited at the level or above, for what is costly to make.
+// Reaches reports whether the request is audited at the level or above, for data that is expensive to make.
 func Reaches(ctx context.Context, level auditinternal.Level) bool {
 	ac := audit.AuditContextFrom(ctx)
 	return ac != nil && ac.GetEventLevel().GreaterOrEqual(level)

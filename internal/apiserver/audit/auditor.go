@@ -20,6 +20,8 @@ import (
 	"k8s.io/apiserver/pkg/audit/policy"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/mortise-dev/mortise/internal/apiserver/markup"
 )
 
 // ReadPolicy reads a policy: audit.k8s.io/v1, YAML or JSON.
@@ -31,7 +33,7 @@ func ReadPolicy(b []byte) (*auditinternal.Policy, error) {
 	return p, nil
 }
 
-// Auditor writes down what is asked and answered, as its policy says. A nil Auditor audits nothing, and costs nothing.
+// Auditor records requests and responses by its policy. A nil Auditor audits nothing, and costs nothing.
 type Auditor struct {
 	rules    audit.PolicyRuleEvaluator
 	backends []Backend
@@ -65,7 +67,7 @@ func (a *Auditor) Run(ctx context.Context) error {
 	return nil
 }
 
-// Counts are what is counted; also of a nil auditor.
+// Counts returns the counters; also of a nil auditor.
 func (a *Auditor) Counts() *Counters {
 	if a == nil {
 		return &Counters{}
@@ -166,7 +168,7 @@ func (a *Auditor) Serve(w http.ResponseWriter, r *http.Request, at authorizer.At
 func (a *Auditor) complete(t *tap) {
 	if t.copies {
 		if body, err := answered(t.Header(), t.body); err != nil {
-			a.log.ErrorContext(t.ctx, "read an answer for its audit event", "error", err)
+			a.log.ErrorContext(t.ctx, "Could not decode a response for its audit event", "error", err)
 		} else if body != nil {
 			if t.bare {
 				body = withoutManagedFields(body)
@@ -194,7 +196,7 @@ func (a *Auditor) Refused(w http.ResponseWriter, r *http.Request, at authorizer.
 	next(&tap{ResponseWriter: w, ctx: r.Context(), ac: ac, long: true}, r)
 }
 
-// Attempted says by what a request tried to be authenticated, in upstream's words.
+// Attempted names the authentication methods that a request tried, in upstream's words.
 func Attempted(r *http.Request) string {
 	var all []string
 	if _, _, ok := r.BasicAuth(); ok {
@@ -215,10 +217,8 @@ func Attempted(r *http.Request) string {
 	return "Authentication failed, attempted: " + strings.Join(all, ", ") // upstream's words
 }
 
-// unsafe characters of what a client said must not be read as HTML.
-var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
-
 func internalError(w http.ResponseWriter, r *http.Request, text string) {
 	w.Header().Del("Cache-Control")
-	http.Error(w, markup.Replace(fmt.Sprintf("Internal Server Error: %q: %s", r.RequestURI, text)), http.StatusInternalServerError) // upstream's words
+	text = fmt.Sprintf("Internal Server Error: %q: %s", r.RequestURI, text) // upstream's words
+	http.Error(w, markup.Escape(text), http.StatusInternalServerError)
 }

@@ -72,11 +72,11 @@ type duties struct {
 
 func (d *duties) bind(c *Counters, log *slog.Logger) { d.counters, d.log = c, log }
 
-// lost counts events that a plug-in did not keep, and says so: at first, and then each time that there are twice as many.
+// lost counts events that a plug-in did not store, and logs the first, and then each doubling of the number.
 func (d *duties) lost(plugin string, n int, err error) {
 	total := d.counters.failed(plugin, n)
 	if before := total - int64(n); before == 0 || bits(before) != bits(total) {
-		d.log.Error("audit events are lost", "plugin", plugin, "events", total, "error", err)
+		d.log.Error("Lost audit events", "plugin", plugin, "events", total, "error", err)
 	}
 }
 
@@ -92,7 +92,7 @@ type LogOptions struct {
 	Mode     Mode
 	Legacy   bool // a line of text for each event, not JSON
 	Truncate Truncate
-	// Buffer is how many events wait in batch mode.
+	// Buffer is the number of events to buffer in batch mode.
 	Buffer int
 }
 
@@ -156,7 +156,7 @@ func (l *logger) run(ctx context.Context) {
 	if isFile {
 		<-ctx.Done()
 		if err := file.Close(); err != nil {
-			l.log.Error("close audit log", "error", err)
+			l.log.Error("Could not close the audit log", "error", err)
 		}
 	}
 }
@@ -193,12 +193,12 @@ func (l *logger) drain(ctx context.Context) {
 // maxQueued bounds the bytes of events that wait, or are on their way, whatever their number.
 const maxQueued = 64 << 20
 
-// queue holds events until somebody has taken them. Those who put never wait.
+// queue holds events until a backend takes them. Putting an event never waits.
 type queue struct {
 	lines chan []byte
 	bytes atomic.Int64 // of what was put and is not done
 
-	mu     sync.RWMutex // held by those who put: the channel is not closed meanwhile
+	mu     sync.RWMutex // held by writers: the channel is not closed meanwhile
 	closed bool
 }
 

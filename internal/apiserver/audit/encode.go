@@ -19,8 +19,8 @@ import (
 // head begins each line of a log. In a list the events say neither kind nor version: there it is a brace.
 const head = `{"kind":"Event","apiVersion":"audit.k8s.io/v1",`
 
-// appendEvent appends an event as one line of audit.k8s.io/v1 JSON, byte for byte as upstream's codec writes it. Events are
-// encoded once, whoever takes them, twice for nearly every request: that is worth an encoder of their own.
+// appendEvent appends an event as one line of audit.k8s.io/v1 JSON, byte for byte as upstream's codec writes it. Each event
+// is encoded once for all backends, and nearly every request has two events: that justifies a specialised encoder.
 func appendEvent(b []byte, e *auditinternal.Event) []byte {
 	b = append(b, head...)
 	b = appendString(append(b, `"level":`...), string(e.Level))

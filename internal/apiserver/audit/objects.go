@@ -24,15 +24,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Object is what a request brings: an API object, or options.
+// Object is the object of a request: an API object, or options.
 type Object interface {
 	metav1.Object
 	runtime.Object
 }
 
-// Request tells the event of ctx's request what object the request brought, as it was read: in the version in which it was
-// sent, with defaults, before anything else looked at it. It goes into events of level Request; its name and the like go into
-// those of level Metadata too. Nothing is encoded when nobody wants it.
+// Request adds the request's object to the event of ctx's request, as it was decoded: in the version in which it was sent,
+// with defaults, before admission. It appears in events of level Request; its name and the like appear in those of level
+// Metadata too. It is encoded only if the policy needs it.
 func Request(ctx context.Context, obj Object, gvk schema.GroupVersionKind, r schema.GroupVersionResource, subresource string) {
 	ac := audit.AuditContextFrom(ctx)
 	if ac == nil || ac.GetEventLevel().Less(auditinternal.LevelMetadata) {
@@ -67,7 +67,7 @@ func Patch(ctx context.Context, patch []byte, convert func([]byte) ([]byte, erro
 	}
 }
 
-// Status tells the event of ctx's request that it is answered with a status.
+// Status records the response's status in the event of ctx's request.
 func Status(ctx context.Context, s *metav1.Status) {
 	ac := audit.AuditContextFrom(ctx)
 	if ac == nil || ac.GetEventLevel().Less(auditinternal.LevelMetadata) {
@@ -108,7 +108,7 @@ func (e encoder) SupportedMediaTypes() []runtime.SerializerInfo {
 func (e encoder) EncoderForVersion(runtime.Encoder, runtime.GroupVersioner) runtime.Encoder { return e }
 
 func (e encoder) DecoderToVersion(runtime.Decoder, runtime.GroupVersioner) runtime.Decoder {
-	panic("nothing is decoded for audit")
+	panic("audit decodes nothing")
 }
 
 func (e encoder) Identifier() runtime.Identifier { return "" }

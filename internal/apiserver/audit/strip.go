@@ -5,21 +5,21 @@ package audit
 
 import "bytes"
 
-// place is where in an answer a value stands, as far as managed fields may stand below it.
-type place int
+// position is the position of a value in a response, as far as managed fields may be below it.
+type position int
 
 const (
-	elsewhere place = iota
-	root            // an object, a list or a table
-	items           // of a list
-	item            // an object in a list or in a table's row
-	rows            // of a table
+	elsewhere position = iota
+	root               // an object, a list or a table
+	items              // of a list
+	item               // an object in a list or in a table's row
+	rows               // of a table
 	row
 	metadata
 	managed
 )
 
-func (p place) below(key []byte) place {
+func (p position) below(key []byte) position {
 	switch {
 	case (p == root || p == item) && string(key) == `"metadata"`:
 		return metadata
@@ -35,7 +35,7 @@ func (p place) below(key []byte) place {
 	return elsewhere
 }
 
-func (p place) element() place {
+func (p position) element() position {
 	switch p {
 	case items:
 		return item
@@ -80,7 +80,7 @@ func (s *stripper) take(c byte) bool {
 	return true
 }
 
-func (s *stripper) value(p place) bool {
+func (s *stripper) value(p position) bool {
 	switch {
 	case p == elsewhere:
 		from := s.at
@@ -97,7 +97,7 @@ func (s *stripper) value(p place) bool {
 	return s.value(elsewhere)
 }
 
-func (s *stripper) object(p place) bool {
+func (s *stripper) object(p position) bool {
 	s.take('{')
 	for first := true; ; first = false {
 		if s.peek() == '}' {
@@ -135,7 +135,7 @@ func (s *stripper) object(p place) bool {
 	}
 }
 
-func (s *stripper) array(p place) bool {
+func (s *stripper) array(p position) bool {
 	s.take('[')
 	for {
 		if s.peek() == ']' {

@@ -37,7 +37,7 @@ type tap struct {
 // Unwrap lets http.ResponseController reach the connection.
 func (t *tap) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// Answer says that the answer is a status, for those who write one by themselves.
+// Answer records that the response is the status s, for handlers that write one themselves.
 func (t *tap) Answer(s *metav1.Status) { Status(t.ctx, s) }
 
 func (t *tap) see(code int) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authenticate finds out who makes a request.
+// Package authenticate authenticates requests.
 //
 // [New] builds, from [Settings], the [Authenticators] of a server, in kube-apiserver's order:
 //
@@ -11,12 +11,13 @@
 //
 //	file → service account (legacy, then bound) → bootstrap → issuers of JWTs → webhook
 //
-// A request whose certificate is good and whose token nobody knows is refused, though: kube-apiserver takes no notice of that token.
+// A request with a valid certificate and an unknown token is rejected, though: kube-apiserver ignores that token.
 //
-// The first that knows the credential decides ([Authenticators.Authenticate]). One that is present and that nobody knows is an
-// error, never anonymous. Issuers and webhook are asked once in ten seconds for the same token, and once for all who come
-// with it at a time; what is decided from the store alone (service accounts, bootstrap tokens) is looked at each time, so that
-// a token ends with the commit that deletes what it is bound to. Only signatures are remembered ([Accounts]).
+// The first authenticator that knows the credential decides ([Authenticators.Authenticate]). A credential that no
+// authenticator knows is an error, never anonymous. Answers of issuers and of the webhook are cached for ten seconds by
+// token, with one call for concurrent requests; decisions from the store alone (service accounts, bootstrap tokens) are
+// made each time, so that a token ends with the commit that deletes the object it is bound to. Only signatures are cached
+// ([Accounts]).
 //
 // [Accounts] also signs the tokens of service accounts, by a key of ours or by another process ([External]), and publishes
 // the keys ([Accounts.Discovery]). [Authenticators.Run] keeps up with files that change.
@@ -46,7 +47,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// ErrUnauthorized is returned for a token that nobody knows.
+// ErrUnauthorized is the error of an unknown token.
 var ErrUnauthorized = errors.New("invalid bearer token") // upstream's words
 
 // Groups and users that authentication gives.
@@ -59,18 +60,18 @@ const (
 // Authenticator knows one kind of credential. It answers false when the request carries none that it knows.
 type Authenticator = authenticator.Request
 
-// Settings are what a server is told of authentication, read and checked. The zero value lets client certificates and
-// service-account tokens in, and everybody else as anonymous.
+// Settings are a server's authentication options, read and validated. The zero value accepts client certificates and
+// service account tokens, and authenticates all other requests as anonymous.
 type Settings struct {
 	// ServerID is the server's identity, for metrics.
 	ServerID string
-	// Audiences are what tokens must be meant for; nil: the issuers of service-account tokens.
+	// Audiences are the identifiers of the API, of which a token must have one; nil: the issuers of service account tokens.
 	Audiences []string
-	// ClientCAs are whose client certificates name users, beside the server's own authority; nil: nobody's.
+	// ClientCAs verify client certificates, besides the server's own CA; nil: none.
 	ClientCAs *Bundle
 	// FrontProxy trusts a proxy's headers; nil: there is none.
 	FrontProxy *FrontProxy
-	// Accounts says how service-account tokens are signed and verified.
+	// Accounts configures how service account tokens are signed and verified.
 	Accounts AccountSettings
 	// StaticTokens are those of a file; nil: none.
 	StaticTokens authenticator.Token
@@ -80,11 +81,11 @@ type Settings struct {
 	JWT *JWTSettings
 	// Webhook is asked last; nil: none.
 	Webhook *WebhookSettings
-	// Anonymous says who may show no credential; nil: everybody.
+	// Anonymous configures anonymous access; nil: allowed everywhere.
 	Anonymous *apiserverconfig.AnonymousAuthConfig
 }
 
-// Deps are what authenticators work with.
+// Deps are the dependencies of authenticators.
 type Deps struct {
 	// Objects reads what tokens are bound to.
 	Objects func() Objects
@@ -97,12 +98,12 @@ type Deps struct {
 	ID     string // the server's identity, for metrics
 }
 
-// Objects is what of the store is looked at.
+// Objects is the part of the store that authenticators read.
 type Objects interface {
 	Get(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error)
 }
 
-// Authenticators are a server's. The methods may be called by many goroutines.
+// Authenticators are the authenticators of a server. They are safe for concurrent use.
 type Authenticators struct {
 	audiences []string
 	accounts  *Accounts // nil: there is no key
@@ -121,8 +122,8 @@ const (
 	tokenFailureTTL = 0
 )
 
-// New makes the authenticators. What works in the background, such as the discovery of issuers, goes on until ctx ends; further
-// are what third parties plug in, asked before anonymity. Without a signer in s there are no tokens of service accounts.
+// New makes the authenticators. Background work, such as the discovery of issuers, continues until ctx ends; further are
+// those of third parties, which come before anonymous access. Without a signer in s there are no service account tokens.
 func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...Authenticator) (*Authenticators, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -204,7 +205,7 @@ func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...A
 	return a, nil
 }
 
-// forServer says to those who ask others for whom a token must be meant, where nobody has.
+// forServer gives t the server's audiences if the context has none.
 func (a *Authenticators) forServer(t authenticator.Token) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		if _, ok := authenticator.AudiencesFrom(ctx); !ok && len(a.audiences) > 0 {
@@ -217,7 +218,7 @@ func (a *Authenticators) forServer(t authenticator.Token) authenticator.Token {
 // Accounts signs and verifies service-account tokens; nil without a signer.
 func (a *Authenticators) Accounts() *Accounts { return a.accounts }
 
-// Audiences are what tokens must be meant for when nobody says otherwise.
+// Audiences are the default audiences of tokens.
 func (a *Authenticators) Audiences() []string { return a.audiences }
 
 // Metrics counts what was asked and answered.
@@ -237,8 +238,8 @@ func (a *Authenticators) Run(ctx context.Context) {
 	}
 }
 
-// Authenticate says who makes the request, and counts the answer; the credential is taken off its headers. Who shows none, and
-// need not, is [AnonymousUser].
+// Authenticate returns the user of the request, and counts the result; it removes the credential from the request's
+// headers. Without a credential, if that is allowed, the user is [AnonymousUser].
 func (a *Authenticators) Authenticate(r *http.Request) (user.Info, error) {
 	begun := a.now()
 	resp, err := a.ask(r)
@@ -292,7 +293,7 @@ func (a *Authenticators) ask(r *http.Request) (*authenticator.Response, error) {
 	}
 	if a.anonymous(path) {
 		audiences, _ := authenticator.AudiencesFrom(r.Context())
-		return &authenticator.Response{User: nobody, Audiences: audiences}, nil
+		return &authenticator.Response{User: anonymousUser, Audiences: audiences}, nil
 	}
 	return nil, nil
 }
@@ -314,7 +315,7 @@ func withGroup(resp *authenticator.Response) *authenticator.Response {
 	}}
 }
 
-// Verify says whose a token is and for which of the audiences it is good; nil audiences: the server's own.
+// Verify returns the user of a token and the audiences for which it is valid; nil audiences: the server's own.
 func (a *Authenticators) Verify(ctx context.Context, token string, audiences []string) (user.Info, []string, error) {
 	if len(audiences) == 0 {
 		audiences = a.audiences
@@ -340,7 +341,7 @@ type bare struct{ context.Context }
 // Value knows nothing.
 func (bare) Value(any) any { return nil }
 
-// ErrAudiences is returned when what verified a token gave it audiences that nobody had asked for.
+// ErrAudiences is returned when an authenticator returns audiences that were not requested.
 var ErrAudiences error = audiencesError{}
 
 type audiencesError struct{}
@@ -348,10 +349,10 @@ type audiencesError struct{}
 func (audiencesError) Error() string     { return "error validating audiences" } // upstream's words
 func (audiencesError) InvalidAudiences() {}
 
-// nobody is who shows no credential.
-var nobody = &user.DefaultInfo{Name: AnonymousUser, Groups: []string{Unauthenticated}}
+// anonymousUser is the user of requests without credentials.
+var anonymousUser = &user.DefaultInfo{Name: AnonymousUser, Groups: []string{Unauthenticated}}
 
-// anonymity says at which paths nobody must show a credential.
+// anonymity reports at which paths anonymous requests are allowed.
 func anonymity(c *apiserverconfig.AnonymousAuthConfig) func(path string) bool {
 	if c == nil {
 		return func(string) bool { return true }

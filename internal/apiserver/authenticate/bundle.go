@@ -89,7 +89,7 @@ func (b *Bundle) Pool() *x509.CertPool { return b.held.Load().pool }
 // PEM are the certificates as they were read.
 func (b *Bundle) PEM() []byte { return b.held.Load().pem }
 
-// Overlaps says whether the two have an authority in common.
+// Overlaps reports whether the two have a CA in common.
 func (b *Bundle) Overlaps(with *Bundle) bool {
 	for _, c := range b.held.Load().certs {
 		for _, d := range with.held.Load().certs {
@@ -113,9 +113,9 @@ func (b *Bundle) Run(ctx context.Context, log *slog.Logger) {
 	reload.Watch(ctx, rereadEvery, log, func() {
 		switch changed, err := b.load(); {
 		case err != nil:
-			log.ErrorContext(ctx, "read authorities again; the old ones stay", "file", b.path, "error", err)
+			log.ErrorContext(ctx, "Could not reload certificate authorities, keeping the previous ones", "file", b.path, "error", err)
 		case changed:
-			log.InfoContext(ctx, "authorities changed", "file", b.path)
+			log.InfoContext(ctx, "Reloaded certificate authorities", "file", b.path)
 			for _, f := range b.told {
 				f()
 			}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// Connection remembers who a connection's client certificate says is there, so that it is verified once.
+// Connection caches the user of a connection's client certificate, so that it is verified once.
 type Connection struct{ known atomic.Pointer[verified] }
 
 type verified struct {
@@ -36,8 +36,9 @@ func WithConnection(ctx context.Context) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &Connection{})
 }
 
-// KubeletClientName is the common name of the certificate that API servers show to nodes. It is nobody at the API, of whatever groups it
-// is: a node that led the server to an API server would be answered what the server may see.
+// KubeletClientName is the common name of the certificate that API servers present to nodes. The API rejects it as a user,
+// whatever its groups: a node that redirected the server to an API server would otherwise get responses with the server's
+// rights.
 const KubeletClientName = "kube-apiserver-kubelet-client"
 
 // Certificate takes the subject of a verified client certificate: common name is the user, organizations the groups.
@@ -46,12 +47,13 @@ type Certificate struct {
 	// Further are authorities from a file; nil: there are none.
 	Further *Bundle
 	Now     func() time.Time
-	// Own is the certificate that the server made for its administrator: it alone is not told among what is told of the user, so that
-	// objects that keep that (CertificateSigningRequests) are the same in every cluster. Nil: there is none.
+	// Own is the certificate that the server created for its administrator. Its serial number is left out of the user's
+	// extra data, so that objects that store that (CertificateSigningRequests) are the same in every cluster. Nil: there is
+	// none.
 	Own *x509.Certificate
-	// Tokens, when set, refuses a request that shows a token too that nobody knows. The certificate decides who it is all the same.
+	// Tokens, when set, rejects a request that also has an unknown token. The certificate still determines the user.
 	Tokens func(r *http.Request) error
-	// Seen, when set, is told how long each certificate lives yet.
+	// Seen, when set, is called with the remaining validity of each certificate.
 	Seen func(left time.Duration)
 }
 

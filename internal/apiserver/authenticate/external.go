@@ -27,8 +27,8 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// External signs and verifies by another process, at a socket, that speaks externaljwt v1. Its keys are fetched again as often as
-// it says, and when a token names one that we do not know.
+// External signs and verifies by an external process, at a socket, with externaljwt v1. It fetches the keys as often as the
+// signer demands, and when a token names an unknown one.
 type External struct {
 	path   string
 	ledger *extension.Ledger
@@ -59,8 +59,8 @@ const (
 	minExpiration   = 600 // seconds that every signer must allow
 )
 
-// DialExternal connects to the signer at a socket and fetches its keys and what it says of itself. A signer that is not there
-// is an error: without one nobody could log in. Close it in the end.
+// DialExternal connects to the signer at a socket and fetches its keys and metadata. A signer that does not respond is an
+// error: no service account could log in without it. The caller closes it.
 func DialExternal(ctx context.Context, path string, ledger *extension.Ledger, now func() time.Time) (*External, error) {
 	x := &External{path: path, ledger: ledger, now: now}
 	conn, err := grpc.NewClient("passthrough:///"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
@@ -144,8 +144,8 @@ func (x *External) call(ctx context.Context, timeout time.Duration, f func(ctx c
 	return x.ledger.Call(ctx, extension.Ref{Point: extension.TokenSigner, Name: x.path}, extension.Policy{Timeout: timeout}, f)
 }
 
-// Run fetches the keys again as often as the signer says, until ctx ends; then it
-// closes the connection. Without an answer the old ones stay.
+// Run fetches the keys as often as the signer demands, until ctx ends; then it closes the connection. Without a response
+// the previous keys stay.
 func (x *External) Run(ctx context.Context, log *slog.Logger) {
 	defer x.conn.Close()
 	t := time.NewTimer(x.held.Load().refresh.Sub(x.now()))
@@ -157,7 +157,7 @@ func (x *External) Run(ctx context.Context, log *slog.Logger) {
 		case <-t.C:
 		}
 		if err := x.fetch(ctx); err != nil {
-			log.ErrorContext(ctx, "fetch keys of the external signer; the old ones stay", "socket", x.path, "error", err)
+			log.ErrorContext(ctx, "Could not fetch the keys of the external signer, keeping the previous ones", "socket", x.path, "error", err)
 			t.Reset(externalRetry)
 			continue
 		}

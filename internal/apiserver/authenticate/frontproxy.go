@@ -23,7 +23,7 @@ var standardHeaders = Headers{
 	Username: []string{"X-Remote-User"}, UID: []string{"X-Remote-Uid"}, Group: []string{"X-Remote-Group"}, ExtraPrefixes: []string{"X-Remote-Extra-"},
 }
 
-// StandardHeaders are those that aggregated API servers are told of.
+// StandardHeaders are the headers that the server sends to aggregated API servers.
 func StandardHeaders() Headers { return standardHeaders }
 
 // FrontProxy believes the headers of a proxy that shows a certificate of the authorities.

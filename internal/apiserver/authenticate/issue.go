@@ -85,7 +85,7 @@ func (a *Accounts) Legacy(ctx context.Context, namespace, secret, account, uid s
 	return a.Signer.Sign(ctx, payload)
 }
 
-// serverOnly says whether a token is for this server and nobody else.
+// serverOnly reports whether a token is for this server only.
 func (a *Accounts) serverOnly(audiences []string) bool {
 	for _, has := range audiences {
 		if !slices.Contains(a.audiences, has) {

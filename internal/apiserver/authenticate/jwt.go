@@ -38,7 +38,8 @@ type JWTSettings struct {
 	Config *apiserverconfig.AuthenticationConfiguration
 	// Algorithms of signatures that are taken; nil: all.
 	Algorithms []string
-	// File is where the configuration is from, and Data what it said; empty: from flags, and it does not change.
+	// File is the file of the configuration, and Data its content; empty: the configuration is from flags, and does not
+	// change.
 	File string
 	Data []byte
 }
@@ -148,7 +149,7 @@ func (j *jwt) AuthenticateToken(ctx context.Context, token string) (*authenticat
 	return j.now.Load().AuthenticateToken(ctx, token)
 }
 
-// build makes the issuers of a configuration. They are discovered in the background: one that is down keeps nobody waiting.
+// build makes the issuers of a configuration. They are discovered in the background: one that is down delays no request.
 func (j *jwt) build(c *apiserverconfig.AuthenticationConfiguration) (_ *issuers, err error) {
 	ctx, cancel := context.WithCancel(j.context)
 	defer func() {
@@ -264,7 +265,8 @@ func (j *jwt) reload(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		j.deps.Log.ErrorContext(ctx, doing+" the authentication configuration; the old one stays", "file", j.File, "error", err)
+		j.deps.Log.ErrorContext(ctx, "Could not "+doing+" the authentication configuration, keeping the previous one", "file", j.File,
+			"error", err)
 		j.metrics.reloaded(j.deps.ID, false, j.deps.Now(), nil)
 	}
 	data, err := os.ReadFile(j.File)
@@ -295,7 +297,7 @@ func (j *jwt) reload(ctx context.Context) {
 		return
 	}
 	j.seen = data
-	j.deps.Log.InfoContext(ctx, "authentication configuration changed", "file", j.File, "issuers", len(c.JWT))
+	j.deps.Log.InfoContext(ctx, "Reloaded the authentication configuration", "file", j.File, "issuers", len(c.JWT))
 	j.metrics.reloaded(j.deps.ID, true, j.deps.Now(), data)
 }
 

@@ -82,7 +82,7 @@ func (a *Accounts) legacy(ctx context.Context, token string, c *claims) error {
 	return nil
 }
 
-// used labels a secret with the day, unless it says so already, or a clock ahead of ours has said tomorrow.
+// used labels a secret with the date, unless it has the label already, or a clock ahead of ours has written tomorrow's.
 func (a *Accounts) used(ctx context.Context, s *corev1.Secret) {
 	now := a.deps.Now().UTC()
 	today := now.Format("2006-01-02")
@@ -91,6 +91,7 @@ func (a *Accounts) used(ctx context.Context, s *corev1.Secret) {
 	}
 	err := a.deps.Label(context.WithoutCancel(ctx), s.Namespace, s.Name, s.UID, lastUsedLabel, today)
 	if err != nil {
-		a.deps.Log.ErrorContext(ctx, "label the secret of a legacy token with the day of its use", "namespace", s.Namespace, "name", s.Name, "error", err)
+		a.deps.Log.ErrorContext(ctx, "Could not label the Secret of a legacy token with the date of its last use", "namespace", s.Namespace,
+			"name", s.Name, "error", err)
 	}
 }

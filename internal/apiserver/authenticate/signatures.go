@@ -17,9 +17,9 @@ import (
 // maxKnown bounds the memory of verified signatures.
 const maxKnown = 16384
 
-// signatures remembers the tokens whose signatures are good, and what they say, by a keyed hash: tokens themselves are not
-// kept, and nobody can choose what falls together. Two halves take turns, so that a token in use stays when the
-// younger half is full. A new generation of keys forgets all.
+// signatures caches the tokens with valid signatures, and their claims, by a keyed hash: it does not keep tokens
+// themselves, and clients cannot choose collisions. Two halves take turns, so that a token in use stays when the younger
+// half is full. A new generation of keys clears it.
 type signatures struct {
 	hashes sync.Pool
 
@@ -50,7 +50,8 @@ func (s *signatures) key(token string) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// get returns what is known of a token, or asks and remembers. A token that parse answers nil for is nobody's of ours.
+// get returns the cached claims of a token, or parses and caches them. A token for which parse returns nil is not one of
+// this server's.
 func (s *signatures) get(token string, generation uint64, parse func() (*claims, error)) (*claims, *known, error) {
 	key := s.key(token)
 	s.mu.RLock()

@@ -25,7 +25,7 @@ type WebhookSettings struct {
 	File    string        // where the configuration is from
 	Version string        // of the TokenReview: v1 or v1beta1
 	TTL     time.Duration // how long answers are kept; 0: they are not
-	// Retry is how often, and after what times, a call that failed is repeated; zero: as upstream.
+	// Retry configures the retries of a failed call; zero: upstream's.
 	Retry wait.Backoff
 }
 
@@ -64,5 +64,5 @@ func newWebhook(s WebhookSettings, audiences []string, d Deps, _ *Metrics) (auth
 	return cache.New(w, false, s.TTL, s.TTL), nil
 }
 
-// webhookRetry is as upstream's: a call that failed with an answer that says so is repeated four times.
+// webhookRetry equals upstream's: a call with a retriable answer is repeated four times.
 var webhookRetry = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}

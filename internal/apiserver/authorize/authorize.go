@@ -3,10 +3,10 @@
 
 // Package authorize decides whether a user may do what a request asks for.
 //
-// An [Authorizer] allows, denies, or has no opinion; [Chain] asks in order, and what nobody allows is forbidden.
-// [Administrators] is the one that every server has: system:masters may all. What follows is configured as it is for
-// kube-apiserver (package modes): nodes (package node), roles (rbac), policies from a file (abac), webhooks (review), in the
-// order that the administrator gives them. Servers without roles have [Open], by which everybody may ask for health and version.
+// An [Authorizer] allows, denies, or has no opinion; a [Chain] calls authorizers in order, and denies what none allows.
+// Every server has [Administrators]: system:masters may do everything. The others are configured as for kube-apiserver
+// (package modes): nodes (package node), roles (rbac), policies from a file (abac), webhooks (review), in the
+// administrator's order. Servers without roles have [Open], which lets all users read health and version.
 package authorize
 
 import (
@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/markup"
 	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
@@ -38,7 +39,7 @@ const (
 	Allow
 )
 
-// Attributes are what an authorizer may know of a request.
+// Attributes describe a request for authorizers.
 type Attributes struct {
 	User                                        user.Info
 	Verb, Group, Version, Resource, Subresource string
@@ -81,7 +82,7 @@ func (a *Attributes) Select(fieldSelector, labelSelector string) {
 	}
 }
 
-// Authorizer decides. The reason is shown to the user when nobody allows.
+// Authorizer decides. The user sees the reason if no authorizer allows the request.
 type Authorizer interface {
 	Authorize(ctx context.Context, a *Attributes) (Decision, string, error)
 }
@@ -143,7 +144,7 @@ func (Administrators) Authorize(_ context.Context, a *Attributes) (Decision, str
 	return NoOpinion, "", nil
 }
 
-// Open allows everybody to ask for health and version, as the role system:public-info-viewer does where there are roles.
+// Open lets all users read health and version, as the role system:public-info-viewer does with RBAC.
 type Open struct{}
 
 // Authorize allows or has no opinion.
@@ -158,12 +159,9 @@ func (Open) Authorize(_ context.Context, a *Attributes) (Decision, string, error
 	return NoOpinion, "", nil
 }
 
-// markup keeps what a client said from being read as HTML.
-var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
-
-// Forbidden is the 403 that says what was not allowed.
+// Forbidden is the 403 of a denied request.
 func Forbidden(a *Attributes, reason string) error {
-	msg := markup.Replace(describe(a))
+	msg := markup.Escape(describe(a))
 	if reason != "" {
 		msg += ": " + reason
 	}

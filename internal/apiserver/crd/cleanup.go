@@ -18,9 +18,9 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Run removes the objects of definitions that are being deleted, and then lets the definitions go, until ctx is done. It waits
-// for [Registry.Apply] to tell of a deletion, and, where objects have finalizers, for each object that goes. What could
-// not be done, the status of the definition says, and it is tried again after a while.
+// Run deletes the objects of definitions that are being deleted, and then removes the definitions' finalizer, until ctx is
+// done. It waits for [Registry.Apply] to report a deletion, and for each object with finalizers. It reports failures in the
+// definition's status, and retries after a while.
 func (r *Registry) Run(ctx context.Context, b resource.Backend) error {
 	var again <-chan time.Time
 	pause := firstPause
@@ -35,7 +35,7 @@ func (r *Registry) Run(ctx context.Context, b resource.Backend) error {
 		failed := false
 		for _, name := range r.takePending() {
 			if err := r.cleanUp(ctx, b, name); err != nil && ctx.Err() == nil {
-				r.opts.Logger.Error("clean up definition", "name", name, "error", err)
+				r.opts.Logger.Error("Could not delete the objects of a CustomResourceDefinition", "name", name, "error", err)
 				r.retry(name)
 				failed = true
 			}
@@ -132,12 +132,13 @@ func (r *Registry) cleanUp(ctx context.Context, b resource.Backend, name string)
 	}
 	err = b.Delete(ctx, Resource, "", name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &d.def.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("let definition go: %w", err)
+		return fmt.Errorf("remove finalizer of definition: %w", err)
 	}
 	return nil
 }
 
-// terminate writes how far the deletion of a definition is, and lets go of it when done. It says whether nobody else holds it.
+// terminate writes the progress of a definition's deletion, and removes the finalizer when done. It reports whether there
+// is no other finalizer.
 func (r *Registry) terminate(ctx context.Context, b resource.Backend, name string, condition v1.CustomResourceDefinitionCondition, done bool) (free bool, err error) {
 	_, err = b.Update(ctx, Resource, "", name, false, func(obj resource.Object) error {
 		def := obj.(*v1.CustomResourceDefinition)

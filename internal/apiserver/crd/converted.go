@@ -19,8 +19,8 @@ import (
 // convertedBytes bounds what a definition's converted objects take, as JSON.
 const convertedBytes = 16 << 20
 
-// converted remembers what a webhook made of which object, by all that the object says, its revision included: the webhook
-// is asked once for each (revision, version), whoever needs the answer. The oldest go first.
+// converted caches which object a webhook returned for which object, keyed by the whole object, its revision included: the
+// webhook is called once for each (revision, version). The oldest entries are dropped first.
 type converted struct {
 	mu    sync.Mutex
 	by    map[digest]*list.Element

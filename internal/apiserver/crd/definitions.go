@@ -143,8 +143,8 @@ func validatePair(ctx context.Context, obj, old resource.Object,
 	return validate(ctx, d, o)
 }
 
-// pendingCleanup holds back the deletion of a definition until its objects are gone: before the deletion begins there is
-// something to do; afterwards metadata.finalizers says so.
+// pendingCleanup blocks the deletion of a definition until its objects are deleted: before the deletion begins there is
+// something to do; afterwards metadata.finalizers decides.
 func pendingCleanup(obj resource.Object) []string {
 	if obj.GetDeletionTimestamp() != nil {
 		return nil

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crd makes kinds at run time. [Compile] turns a CustomResourceDefinition into a resource.Descriptor, so that
-// a custom resource goes through the same code as a Pod; [Definitions] is the descriptor of the CustomResourceDefinition kind itself; and a
-// [Registry] follows the stored definitions, decides who gets which names, publishes the descriptors, writes the definitions'
-// status, and removes the objects of a definition that is being deleted.
+// Package crd serves CustomResourceDefinitions. [Compile] turns a CustomResourceDefinition into a resource.Descriptor, so
+// that a custom resource uses the same code as a Pod; [Definitions] is the descriptor of the CustomResourceDefinition kind
+// itself; and a [Registry] follows the stored definitions, decides conflicts of names, publishes the descriptors, writes
+// the definitions' status, and deletes the objects of a definition that is being deleted.
 //
 // What a schema does to an object, in the order of a write:
 //
@@ -15,10 +15,10 @@
 //	strategy  Prepare…           status kept or dropped, generation
 //	          Validate…          schema, embedded metadata, list types, then CEL rules
 //
-// An object is validated by the schema of the version that it was sent in. Updates ratchet: what was wrong before and is
-// unchanged is let pass.
+// An object is validated by the schema of the version in which it was sent. Updates ratchet: invalid values that an update
+// does not change are accepted.
 //
-// Descriptors are immutable and safe for concurrent use. What is costly and seldom needed, the validators and the CEL
-// programs, is made on the first write of a kind in a version and kept with the descriptor; a changed definition gets a new
-// descriptor.
+// Descriptors are immutable and safe for concurrent use. The expensive and rarely needed parts, validators and CEL
+// programs, are compiled at the first write of a kind in a version and cached with the descriptor; a changed definition
+// gets a new descriptor.
 package crd

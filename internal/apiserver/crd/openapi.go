@@ -22,15 +22,15 @@ const (
 	objectMetaModelV2 = "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 )
 
-// ModelName is what OpenAPI calls a kind: com.example.stable.v1.CronTab.
+// ModelName is the name of a kind in OpenAPI: com.example.stable.v1.CronTab.
 func ModelName(group, version, kind string) string {
 	parts := strings.Split(group, ".")
 	slices.Reverse(parts)
 	return strings.Join(parts, ".") + "." + version + "." + kind
 }
 
-// Schema is the OpenAPI v3 schema of a version's objects, made anew on each call; nil if the descriptor is not from a definition or
-// has no such version. It refers to ObjectMeta under #/components/schemas/.
+// Schema returns a new copy of the OpenAPI v3 schema of a version's objects; nil if the descriptor is not from a definition
+// or has no such version. It refers to ObjectMeta under #/components/schemas/.
 func Schema(d *resource.Descriptor, version string) *spec.Schema {
 	v := versionOf(d, version)
 	if v == nil {
@@ -53,7 +53,7 @@ func SchemaV2(d *resource.Descriptor, version string) *spec.Schema {
 		return nil
 	}
 	s := &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
-	// Beside unknown fields no others are told, or clients would refuse the unknown ones.
+	// If there are unknown fields, the document lists no others, or clients would reject the unknown ones.
 	if !v.shape.none && !v.shape.unknown && !v.keep {
 		s = openapiv2.ToStructuralOpenAPIV2(v.fresh().Unfold()).ToKubeOpenAPI()
 		stripDefaults(s)
@@ -117,7 +117,7 @@ func SchemaDigest(d *resource.Descriptor, version string) []byte {
 	return sum.Sum(nil)
 }
 
-// IsCustom says whether the kind of a descriptor comes from a definition.
+// IsCustom reports whether the kind of a descriptor comes from a definition.
 func IsCustom(d *resource.Descriptor) bool {
 	_, ok := d.Codec.(codec)
 	return ok
@@ -136,7 +136,7 @@ func SchemaBytes(d *resource.Descriptor) int64 {
 	return n
 }
 
-// KeepsUnknown says whether the objects of a version may have any fields (spec.preserveUnknownFields).
+// KeepsUnknown reports whether the objects of a version may have any fields (spec.preserveUnknownFields).
 func KeepsUnknown(d *resource.Descriptor, version string) bool {
 	v := versionOf(d, version)
 	return v != nil && v.keep
@@ -151,7 +151,7 @@ func ReplicasPath(d *resource.Descriptor, version string) []string {
 	return splitPath(v.scale().SpecReplicasPath)
 }
 
-// fresh is the version's schema, made anew for somebody who asks seldom and changes it; nil if there is none.
+// fresh returns a new copy of the version's schema, for rare callers that change it; nil if there is none.
 func (v *version) fresh() *structuralschema.Structural {
 	s, err := v.shape.fresh()
 	if err != nil { // as in structural

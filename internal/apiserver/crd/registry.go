@@ -23,7 +23,7 @@ import (
 
 // Options of a [Registry]. The zero value is useful.
 type Options struct {
-	// BuiltIn says whether the server has the resource from elsewhere; such a definition is stored but not served.
+	// BuiltIn reports whether the resource is built in or aggregated; such a definition is stored but not served.
 	BuiltIn func(schema.GroupResource) bool
 	// Changed is called after each change of [Registry.Descriptors], with what came and what went. A changed kind is in both.
 	// Calls are in the order of the changes, one at a time.
@@ -117,7 +117,7 @@ func (r *Registry) Load(ctx context.Context, b resource.Backend, s *feed.Snapsho
 	for _, obj := range stored {
 		names[obj.GetName()] = true
 		if err := r.Apply(ctx, b, &feed.Change{Name: obj.GetName(), Object: obj}); err != nil {
-			r.opts.Logger.ErrorContext(ctx, "serve a stored custom resource definition", "name", obj.GetName(), "error", err)
+			r.opts.Logger.ErrorContext(ctx, "Could not serve a stored CustomResourceDefinition", "name", obj.GetName(), "error", err)
 			s.Fail(Resource, obj, err)
 		}
 	}
@@ -246,8 +246,8 @@ func (r *Registry) reconsider(group string) []status {
 	return work
 }
 
-// publish makes the new list of descriptors. The server is told while the lock is held, so that it hears of changes in
-// their order.
+// publish makes the new list of descriptors. It calls the server while it holds the lock, so that the server sees changes
+// in their order.
 func (r *Registry) publish(added, removed *resource.Descriptor) {
 	if added == removed {
 		return

@@ -108,26 +108,52 @@ func (k *kind) validate(ctx context.Context, obj resource.Object) field.ErrorLis
 }
 
 func (k *kind) validateUpdate(ctx context.Context, obj, old resource.Object) field.ErrorList {
-	v := k.of(obj)
-	with, err := v.validators()
-	if err != nil {
-		return field.ErrorList{field.InternalError(nil, err)}
-	}
-	u, o := obj.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
-	pair := common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: v.structural()})
-	errs := v.validateType(u)
-	if len(errs) == 0 {
-		errs = append(errs, k.validateMeta(ctx, u, o)...)
-		errs = append(errs, schemavalidation.ValidateCustomResourceUpdate(nil, u.Object, o.Object, with.schema, schemavalidation.WithRatcheting(pair))...)
-		errs = append(errs, v.validateScaleSpec(u)...)
-		errs = append(errs, v.validateScaleStatus(u)...)
-	}
-	errs = append(errs, objectmeta.Validate(ctx, nil, u.Object, v.structural(), false)...)
-	errs = append(errs, v.validateLists(u, o)...)
-	return v.validateRules(ctx, with, errs, u, o, pair)
+	return k.validateChange(ctx, obj, old, change.validate)
 }
 
 func (k *kind) validateStatus(ctx context.Context, obj, old resource.Object) field.ErrorList {
+	return k.validateChange(ctx, obj, old, change.validateStatus)
+}
+
+// change is an update of an object, or of its status alone.
+type change struct {
+	version *version
+	with    *validators
+	obj, of *unstructured.Unstructured
+	pair    *common.CorrelatedObject
+}
+
+// validate checks the whole object against the schema. Metadata of embedded objects is checked even if the object's own type is wrong.
+func (c change) validate(ctx context.Context, typed bool) field.ErrorList {
+	var errs field.ErrorList
+	if typed {
+		errs = append(errs, schemavalidation.ValidateCustomResourceUpdate(nil, c.obj.Object, c.of.Object, c.with.schema,
+			schemavalidation.WithRatcheting(c.pair))...)
+		errs = append(errs, c.version.validateScaleSpec(c.obj)...)
+		errs = append(errs, c.version.validateScaleStatus(c.obj)...)
+	}
+	return append(errs, objectmeta.Validate(ctx, nil, c.obj.Object, c.version.structural(), false)...)
+}
+
+// validateStatus checks the status alone.
+func (c change) validateStatus(_ context.Context, typed bool) (errs field.ErrorList) {
+	if !typed {
+		return nil
+	}
+	if status, ok := c.obj.Object["status"]; ok {
+		var opts []schemavalidation.ValidationOption
+		if c.version.structural() != nil {
+			opts = append(opts, schemavalidation.WithRatcheting(c.pair.Key("status")))
+		}
+		errs = schemavalidation.ValidateCustomResourceUpdate(field.NewPath("status"), status, c.of.Object["status"], c.with.status, opts...)
+	}
+	return append(errs, c.version.validateScaleStatus(c.obj)...)
+}
+
+// validateChange is what updates of objects and of their status have in common. It tells part whether the object's type is right.
+func (k *kind) validateChange(
+	ctx context.Context, obj, old resource.Object, part func(c change, ctx context.Context, typed bool) field.ErrorList,
+) field.ErrorList {
 	v := k.of(obj)
 	with, err := v.validators()
 	if err != nil {
@@ -136,17 +162,11 @@ func (k *kind) validateStatus(ctx context.Context, obj, old resource.Object) fie
 	u, o := obj.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
 	pair := common.NewCorrelatedObject(u.Object, o.Object, &model.Structural{Structural: v.structural()})
 	errs := v.validateType(u)
-	if len(errs) == 0 {
+	typed := len(errs) == 0
+	if typed {
 		errs = append(errs, k.validateMeta(ctx, u, o)...)
-		if status, ok := u.Object["status"]; ok {
-			var opts []schemavalidation.ValidationOption
-			if v.structural() != nil {
-				opts = append(opts, schemavalidation.WithRatcheting(pair.Key("status")))
-			}
-			errs = append(errs, schemavalidation.ValidateCustomResourceUpdate(field.NewPath("status"), status, o.Object["status"], with.status, opts...)...)
-		}
-		errs = append(errs, v.validateScaleStatus(u)...)
 	}
+	errs = append(errs, part(change{v, with, u, o, pair}, ctx, typed)...)
 	errs = append(errs, v.validateLists(u, o)...)
 	return v.validateRules(ctx, with, errs, u, o, pair)
 }

@@ -161,7 +161,7 @@ type convertedColumns struct {
 
 // Cells are those of the hub object's form in the version.
 func (c convertedColumns) Cells(obj resource.Object) ([]any, error) {
-	u, err := c.v.k.in(context.Background(), c.v, obj) // most often foreseen, so that nobody is called
+	u, err := c.v.k.in(context.Background(), c.v, obj) // mostly cached by Foresee, so that no webhook is called
 	if err != nil {
 		return nil, err
 	}

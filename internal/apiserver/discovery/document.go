@@ -34,7 +34,7 @@ type document struct {
 	zipped sync.Map // format → []byte: large encodings, compressed
 }
 
-// zipFrom is the size above which an encoding is sent compressed to those who take it so.
+// zipFrom is the size above which a document is compressed for clients that accept it.
 const zipFrom = 128 << 10
 
 // compress returns an encoding of the document compressed.

@@ -71,7 +71,7 @@ func build(list []*resource.Descriptor, remote *Remote) *documents {
 	ranks := rank(versions, docs.custom, remote)
 	for name := range ranks {
 		if len(versions[name]) == 0 {
-			docs.custom[name] = true // nobody's routes
+			docs.custom[name] = true // without routes
 		}
 	}
 	docs.warning = ranks.warning()

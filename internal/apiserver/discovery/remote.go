@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// Remote is what other servers serve under this one's roof: one state of it, which does not change.
+// Remote has the resources of aggregated API servers: one immutable state.
 type Remote struct{ Versions []RemoteVersion }
 
 // RemoteVersion is one version of a group that another server serves. It takes the place of this server's own, if there is one.
@@ -24,7 +24,7 @@ type RemoteVersion struct {
 	Group, Version string
 	// GroupPriority and VersionPriority are those of the APIService. A group has the highest that one of its versions has.
 	GroupPriority, VersionPriority int
-	// Document is what the server said last, with whether that is Current or Stale.
+	// Document is the server's last document, marked Current or Stale.
 	Document apidiscoveryv2.APIVersionDiscovery
 }
 
@@ -118,8 +118,8 @@ func (r ranking) sorted(key func(group string) string) []string {
 // namedStale is how many stale versions a warning names.
 const namedStale = 10
 
-// warning is a Warning header that names the versions whose servers do not answer; empty: all do. Clients leave stale versions out without a
-// word, and kubectl prints warnings: so who misses a resource is told why.
+// warning is a Warning header that names the versions whose servers do not respond; empty: all do. Clients silently skip
+// stale versions, but kubectl prints warnings: so a user who misses a resource learns the reason.
 func (r ranking) warning() string {
 	var names []string
 	for _, versions := range r {
@@ -137,7 +137,8 @@ func (r ranking) warning() string {
 	if n := len(names) - namedStale; n > 0 {
 		names, more = names[:namedStale], fmt.Sprintf(" and %d more", n)
 	}
-	text, err := net.NewWarningHeader(299, "-", "stale discovery: the API server of APIService "+strings.Join(names, ", ")+more+" does not tell what it serves; see its conditions Available and DiscoveryReadable")
+	text, err := net.NewWarningHeader(299, "-",
+		"stale discovery: the API server of APIService "+strings.Join(names, ", ")+more+" cannot be discovered; see its conditions Available and DiscoveryReadable")
 	if err != nil {
 		return "" // a name that no header can hold
 	}

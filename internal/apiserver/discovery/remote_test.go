@@ -90,7 +90,7 @@ func TestRemoteVersionsAreMerged(t *testing.T) {
 		t.Errorf("a group that only others serve: %d", r.StatusCode)
 	}
 
-	if got, want := first.Header.Get("Warning"), `299 - "stale discovery: the API server of APIService v1.aaa.example.com does not tell what it serves; see its conditions Available and DiscoveryReadable"`; got != want {
+	if got, want := first.Header.Get("Warning"), `299 - "stale discovery: the API server of APIService v1.aaa.example.com cannot be discovered; see its conditions Available and DiscoveryReadable"`; got != want {
 		t.Errorf("warning %q, want %q", got, want)
 	}
 	etag, builds := first.Header.Get("ETag"), h.Builds()

@@ -36,7 +36,7 @@ func dial(ctx context.Context, socket string) (kmsservice.Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client of %s: %w", socket, err)
 	}
-	context.AfterFunc(ctx, func() { _ = conn.Close() }) // what it says about closing matters to nobody
+	context.AfterFunc(ctx, func() { _ = conn.Close() }) // its error does not matter
 	return &client{kmsapi.NewKeyManagementServiceClient(conn)}, nil
 }
 

@@ -1,24 +1,24 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package encryption is encryption at rest as an EncryptionConfiguration file says it: which resources are sealed before they
-// reach the store, by which providers and keys.
+// Package encryption implements encryption at rest by an EncryptionConfiguration file: it selects the resources that are
+// encrypted before they reach the store, and their providers and keys.
 //
-// [Parse] reads and checks a file, and touches nothing else. [Start] puts it to work: what it returns, [Transformers], is the
-// [sealed.Ciphers] of a store. The first provider of a resource seals; all of them open, so that keys are changed by adding
-// the new one in front and writing everything once more. What is stored is byte for byte what kube-apiserver stores, with an
-// object's key in the store as authenticated data where a provider has such data: aesgcm and kms. What secretbox sealed opens
-// under another key as well, and aescbc notices changes by its padding alone.
+// [Parse] reads and validates a file, without side effects. [Start] returns [Transformers], the [sealed.Ciphers] of a
+// store. The first provider of a resource encrypts; all of them decrypt, so that keys are rotated by adding the new one in
+// front and writing all objects once. The stored bytes equal kube-apiserver's, with an object's key in the store as
+// authenticated data for providers that have such data: aesgcm and kms. Data of secretbox can be decrypted under another
+// key of the store as well, and aescbc detects changes by its padding only.
 //
-// A KMS v2 plug-in ([plugin]) wraps a seed that the server draws; each object's key comes from the seed and a nonce. Reads ask
-// the plug-in once for each seed, writes never: while it is down, they go on for three minutes after its last good status. One
-// that is down when the server starts is waited for only if it seals what the server cannot come up without
-// ([Transformers.Await]): else what it seals cannot be read or written until it is there, and the health check kms-providers
-// says so.
+// A KMS v2 plug-in ([plugin]) wraps a seed that the server draws; each object's key is derived from the seed and a nonce.
+// Reads call the plug-in once for each seed, writes never: while it is down, writes continue for three minutes after its
+// last good status. When a plug-in is down at the start, the server waits for it only if it encrypts resources that the
+// start needs ([Transformers.Await]): otherwise the resources that it encrypts cannot be read or written until it responds,
+// and the health check kms-providers fails.
 //
 // # Concurrency
 //
-// Transformers may be used by many goroutines at once, without locks. [Transformers.Run] owns those that follow the plug-ins
+// Transformers are safe for concurrent use, without locks. [Transformers.Run] owns the goroutines that follow the plug-ins
 // and the file.
 package encryption
 
@@ -51,7 +51,7 @@ type Options struct {
 	Reload bool
 	Ledger *extension.Ledger
 	Log    *slog.Logger
-	// ServerID is told, hashed, in metrics.
+	// ServerID appears, hashed, in metrics.
 	ServerID string
 	// Dial makes the client of a KMS plug-in, until ctx ends; nil: gRPC over its socket.
 	Dial func(ctx context.Context, endpoint string) (kmsservice.Service, error)
@@ -110,8 +110,8 @@ func Start(ctx context.Context, c *Config, o Options) (*Transformers, error) {
 	return t, nil
 }
 
-// Await returns when every plug-in has been well once that seals a resource other than those that can be done without; a
-// wildcard is such a resource. It says which it waits for.
+// Await returns when every plug-in was healthy once that encrypts resources other than the dispensable ones; a wildcard is
+// such a resource. It logs the plug-ins that it waits for.
 func (t *Transformers) Await(ctx context.Context, dispensable func(schema.GroupResource) bool) error {
 	for gr, plugins := range t.current.Load().needs {
 		if dispensable(gr) {
@@ -121,7 +121,7 @@ func (t *Transformers) Await(ctx context.Context, dispensable func(schema.GroupR
 			if p.isMet() {
 				continue
 			}
-			t.opts.Log.WarnContext(ctx, "wait for a KMS plug-in", "plugin", p.name, "resource", written(gr))
+			t.opts.Log.WarnContext(ctx, "Waiting for a KMS plug-in", "plugin", p.name, "resource", written(gr))
 			select {
 			case <-p.met:
 			case <-ctx.Done():
@@ -138,7 +138,7 @@ func (t *Transformers) Close() {
 	t.group.Wait()
 }
 
-// Know tells which prefixes of keys are whose, for the resources that are built in.
+// Know sets the prefixes of keys of the built-in resources.
 func (t *Transformers) Know(ds []*resource.Descriptor) {
 	known := map[string]schema.GroupResource{
 		"ranges/serviceips":       {Resource: "serviceipallocations"},
@@ -154,7 +154,8 @@ func (t *Transformers) Know(ds []*resource.Descriptor) {
 
 const root = "/registry/"
 
-// resource is whose a key is; whole is true if the prefix that says so is complete: all longer keys are of the same resource.
+// resource returns the resource of a key; whole is true if the key contains its whole prefix: all longer keys belong to the
+// same resource.
 func (t *Transformers) resource(key string) (gr schema.GroupResource, whole bool) {
 	rest, ok := strings.CutPrefix(key, root)
 	if !ok {
@@ -222,7 +223,7 @@ func (c *cipher) Open(ctx context.Context, key string, stored []byte) ([]byte, b
 	return c.TransformFromStorage(ctx, stored, value.DefaultContext(key))
 }
 
-// Checks says whether there is a health check: where a plug-in is configured, or could come to be.
+// Checks reports whether there is a health check: if a plug-in is configured, or a reload could add one.
 func (t *Transformers) Checks() bool { return t.opts.Reload || len(t.current.Load().plugins) > 0 }
 
 // Check is the health check of all plug-ins.

@@ -32,7 +32,7 @@ func (t *Transformers) Run(ctx context.Context) error {
 			t.metrics.reloaded(false, time.Now())
 			if refused != err.Error() {
 				refused = err.Error()
-				t.opts.Log.ErrorContext(ctx, "read encryption configuration again; the old one stays", "file", t.file, "error", err)
+				t.opts.Log.ErrorContext(ctx, "Could not reload the encryption configuration, keeping the previous one", "file", t.file, "error", err)
 			}
 		} else {
 			refused = ""
@@ -41,7 +41,7 @@ func (t *Transformers) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Reload puts what the file says now in the place of what is at work, if it is something else.
+// Reload applies the current content of the file, if it has changed.
 func (t *Transformers) Reload(ctx context.Context) error {
 	data, err := os.ReadFile(t.file)
 	if err != nil {
@@ -69,7 +69,7 @@ func (t *Transformers) Reload(ctx context.Context) error {
 	now := time.Now()
 	t.metrics.reloaded(true, now)
 	t.metrics.inForce(s.hash)
-	t.opts.Log.InfoContext(ctx, "encryption configuration read again", "file", t.file, "hash", s.hash)
+	t.opts.Log.InfoContext(ctx, "Reloaded the encryption configuration", "file", t.file, "hash", s.hash)
 	t.group.Go(func() { // requests under way may use the old one for a while
 		timer := time.NewTimer(old.grace())
 		defer timer.Stop()

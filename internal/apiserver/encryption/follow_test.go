@@ -201,13 +201,13 @@ func TestAwait(t *testing.T) {
 		synctest.Wait()
 		watch := func(lines []string) (out []string) {
 			for _, l := range lines {
-				if !strings.Contains(l, "watch files") { // there is no folder to watch
+				if !strings.Contains(l, "Could not watch files") { // there is no folder to watch
 					out = append(out, l)
 				}
 			}
 			return out
 		}
-		want := []string{"ERROR ask KMS plug-in for its status", "WARN wait for a KMS plug-in"}
+		want := []string{"ERROR Could not get the status of a KMS plug-in", "WARN Waiting for a KMS plug-in"}
 		if diff := cmp.Diff(want, watch(log.said())); diff != "" {
 			t.Errorf("the log of one who is ill: %s", diff)
 		}
@@ -222,7 +222,7 @@ func TestAwait(t *testing.T) {
 		synctest.Wait()
 		_, err := seal(t, tr)
 		says(t, "a write with a key that stays", err, "")
-		if diff := cmp.Diff([]string{"WARN wait for a KMS plug-in", "WARN KMS plug-in is well"}, watch(log.said())); diff != "" {
+		if diff := cmp.Diff([]string{"WARN Waiting for a KMS plug-in", "WARN KMS plug-in is healthy again"}, watch(log.said())); diff != "" {
 			t.Errorf("the log of one who is well: %s", diff)
 		}
 		if _, encryptions, _ := m.Calls(); encryptions != 1 {
@@ -425,12 +425,12 @@ func TestRun(t *testing.T) {
 		if reload {
 			for range 2 {
 				write([]byte("kind: Nothing\n"))
-				if got := <-log.each; got != "ERROR read encryption configuration again; the old one stays" {
+				if got := <-log.each; got != "ERROR Could not reload the encryption configuration, keeping the previous one" {
 					t.Errorf("a bad file: %s", got)
 				}
 				write([]byte("kind: Nothing\n"))
 				write(two)
-				if got := <-log.each; got != "INFO encryption configuration read again" {
+				if got := <-log.each; got != "INFO Reloaded the encryption configuration" {
 					t.Errorf("a good file: %s", got)
 				}
 				one, two = two, one

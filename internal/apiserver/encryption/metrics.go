@@ -28,7 +28,7 @@ func newMetrics(serverID string) *Metrics {
 		}, []string{"status", "apiserver_id_hash"}),
 		newest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "automatic_reload_last_timestamp_seconds",
-			Help: "When the encryption configuration was reloaded last, by status and API server identity.",
+			Help: "Time of the last reload of the encryption configuration, by status and API server identity.",
 		}, []string{"status", "apiserver_id_hash"}),
 		inEffect: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "last_config_info",

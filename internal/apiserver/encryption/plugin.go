@@ -31,7 +31,7 @@ const (
 	statusEvery     = time.Minute      // asked of one that is well
 	statusEveryIll  = 10 * time.Second // of one that is not
 	writeFor        = 3 * time.Minute
-	healthKept      = 20 * time.Second // an answer, for those who ask for health
+	healthKept      = 20 * time.Second // a status, for health checks
 	illnessKept     = 3 * time.Second
 	providerHealthy = "ok"
 )
@@ -109,9 +109,9 @@ func (p *plugin) ask(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil, (p.last != nil) == (err != nil) && !p.asked.IsZero():
 	case err != nil:
-		p.log.ErrorContext(ctx, "ask KMS plug-in for its status", "plugin", p.name, "error", err)
+		p.log.ErrorContext(ctx, "Could not get the status of a KMS plug-in", "plugin", p.name, "error", err)
 	case p.last != nil:
-		p.log.WarnContext(ctx, "KMS plug-in is well", "plugin", p.name) // as loud as what it ends
+		p.log.WarnContext(ctx, "KMS plug-in is healthy again", "plugin", p.name) // as loud as what it ends
 	}
 	p.last, p.asked = err, time.Now()
 	if err == nil && !p.isMet() {
@@ -192,7 +192,7 @@ func (p *plugin) follow() {
 		if !came && since < statusEvery && (!ill || since < statusEveryIll) {
 			return
 		}
-		_ = p.check(p.context) // which tells the log, and keeps it for those who ask for health
+		_ = p.check(p.context) // which logs the result, and keeps it for health checks
 	}, p.socket)
 }
 

@@ -1,26 +1,25 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain keeps, of each write that the server is asked for, what came of it on its way: who asked, how long each stage
-// took, what each mutating step changed, who had something against it, what was stored. `mortise explain` asks for it at
-// [trace.Route].
+// Package explain records traces of writes: the user, the duration of each stage, the changes of each mutating step, the step that
+// rejected the write, and the stored objects. `mortise explain` reads them at [trace.Route].
 //
-// A [Recorder] begins a [Trace] for a request that writes; the trace travels in the request's context ([With], [From]), and each
-// step that has something to tell does so in one line. All methods of a nil Trace do nothing, so that steps need not know whether
-// somebody listens. [Trace.Finish] writes it down.
+// A [Recorder] begins a [Trace] for a write request; the trace is in the request's context ([With], [From]), and each step records its
+// part with one call. All methods of a nil Trace do nothing, so that steps need not know whether traces are recorded. [Trace.Finish]
+// stores the trace.
 //
-// # What is kept
+// # Memory
 //
-// Traces are kept in memory, as compact bytes in rings of a bounded size (ring.go, record.go): nothing is decoded, and no diff is
-// computed, before somebody asks (answer.go, field.go). There is no index: a question reads all that is kept, which is some
-// megabytes. Three rings share the bound, so that what comes often does not push out what is rare: seven tenths for writes with their
-// contents, two tenths for those that were refused, one tenth for brief ones. Brief are leases, events, reviews, and the status that
-// the cluster's own components write: of these, stages and what refused or changed them, but no contents.
+// Traces are in memory, as compact bytes in rings of a bounded size (ring.go, record.go): objects are decoded, and diffs computed, only on
+// request (answer.go, field.go). There is no index: a request reads all traces, which are some megabytes. Three rings share the bound, so
+// that frequent writes do not displace rare ones: seven tenths for writes with their contents, two tenths for rejected ones, one tenth for
+// brief ones. Brief are leases, events, reviews, and the status that the cluster's own components write: their traces have stages and
+// verdicts, but no contents.
 //
 // # Secrets
 //
-// Values of Secrets are replaced before they are written down (redact.go), each by a mark that is the same for the same value as
-// long as the server lives, so that a change shows; bodies that carry tokens are not kept at all.
+// Values of Secrets are replaced before they are recorded (redact.go), each by a mark that is the same for the same value within a write, so
+// that a change shows; bodies with tokens are not recorded at all.
 package explain
 
 import (
@@ -65,7 +64,7 @@ var stageNames = [stageCount]string{
 // String is the stage's name.
 func (s Stage) String() string { return stageNames[s] }
 
-// DefaultBytes is what traces take at most, unless somebody says otherwise.
+// DefaultBytes is the default maximum of the memory of traces.
 const DefaultBytes = 16 << 20
 
 // Options of [New].
@@ -210,7 +209,7 @@ func (t *Trace) enter(s Stage, now time.Time) {
 	}
 }
 
-// Asks says who asks: first the user, then, if that is another, whom the user is taken for.
+// Asks records the user of the request, and then, if there is one, the impersonated user.
 func (t *Trace) Asks(name string) {
 	if t == nil {
 		return
@@ -280,7 +279,7 @@ func (t *Trace) Body(media string, body []byte) {
 	t.mu.Unlock()
 }
 
-// Managed says to whom the fields are booked that the write sets.
+// Managed records the manager of the fields that the write sets.
 func (t *Trace) Managed(manager, operation string) {
 	if t == nil {
 		return
@@ -359,7 +358,7 @@ func (t *Trace) contents(s Step) step {
 	return kept
 }
 
-// maxSteps is how many steps of a request are told of: of a collection that is deleted there may be any number.
+// maxSteps is the maximum number of recorded steps of a request: deleting a collection may have any number.
 const maxSteps = 1000
 
 func (t *Trace) add(s step) {

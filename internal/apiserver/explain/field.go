@@ -17,13 +17,13 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// maxSettings is how many writes that set a field are told of.
+// maxSettings is the maximum number of reported writes that set a field.
 const maxSettings = 20
 
 // settings are the writes that changed a field of an object, the newest first.
 //
-// Worked example: a pod was created without an image tag, a webhook added one, and somebody changed it later. The newest is the
-// later one, by its request; before it the create, by the webhook, and before that in the same write the request.
+// Worked example: a pod was created without an image tag, a webhook added one, and a user changed it later. The newest
+// setting is the user's request; before it the create, by the webhook, and before that in the same write the request.
 //
 // The marks are those that the newest has for values of secrets; without any, marks of no write.
 func (r *Recorder) settings(q *question, path trace.Path, objects Objects) ([]trace.Setting, marks, error) {

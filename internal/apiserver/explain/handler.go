@@ -69,14 +69,14 @@ func (r *Recorder) answer(req *http.Request, objects Objects) (any, error) {
 	}
 	found, more := r.find(q)
 	if id != "" && len(found) == 0 {
-		return nil, notFound(fmt.Sprintf("no trace of a write with audit ID %q is kept: traces begin with the server's start at %s, and the oldest go when there are too many; of reads there are none",
+		return nil, notFound(fmt.Sprintf("there is no trace of a write with audit ID %q: traces begin with the server's start at %s, the oldest are dropped when there are too many, and reads have none",
 			id, r.started.UTC().Format(time.RFC3339)))
 	}
 	v := &trace.View{Traces: []trace.Trace{}, More: more, Kept: r.kept()}
 	for _, rec := range found {
 		t, err := r.view(rec, objects)
 		if err != nil { // its kind is not served any more, say
-			t.Message = strings.TrimSpace(t.Message + " (contents are not told: " + err.Error() + ")")
+			t.Message = strings.TrimSpace(t.Message + " (contents are hidden: " + err.Error() + ")")
 		}
 		v.Traces = append(v.Traces, t)
 	}
@@ -155,9 +155,9 @@ func (r *Recorder) field(req *http.Request, q *question, path trace.Path, object
 	case len(f.Settings) == 0 && !f.Present:
 		f.Note = "the object does not have the field, and no write that is kept has set or removed it"
 	case len(f.Settings) == 0:
-		f.Note = "no write that is kept has set the field: traces begin with the server's start, the oldest go when there are too many, and the status that the cluster's own components write is kept without its contents"
+		f.Note = "no recorded write set the field: traces begin with the server's start, the oldest are dropped when there are too many, and status written by the cluster's own components is recorded without contents"
 	case f.Settings[0].Present != f.Present || !reflect.DeepEqual(f.Settings[0].Value, f.Value):
-		f.Note = "the field has changed since, by a write whose contents are not kept"
+		f.Note = "a later write, whose contents are not recorded, changed the field"
 	}
 	return f, nil
 }

@@ -96,11 +96,11 @@ const (
 	deleted
 )
 
-// maxCommits is how many objects of one write are told of one by one.
+// maxCommits is the maximum number of objects of one write that are recorded individually.
 const maxCommits = 64
 
-// Committed says that an object was stored or deleted: old is nil of a new one, obj of one that is gone. before and after are what
-// was and is stored, which never changes.
+// Committed records that an object was stored or deleted: old is nil for a new one, obj for a deleted one. before and after
+// are the stored bytes, which never change.
 func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, before, after []byte, revision int64) {
 	if t == nil {
 		return
@@ -146,7 +146,7 @@ func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, befo
 	t.commits = append(t.commits, c)
 }
 
-// Answer is what a request was answered, and what else is known of it then.
+// Answer is the response to a request, with further data that is known by then.
 type Answer struct {
 	ID     string
 	Code   int
@@ -154,7 +154,7 @@ type Answer struct {
 	Took   time.Duration
 }
 
-// Finish writes the trace down. What is told of it afterwards is lost.
+// Finish stores the trace. Later changes of it are lost.
 func (t *Trace) Finish(r *http.Request, a Answer) {
 	if t == nil {
 		return
@@ -286,7 +286,7 @@ func appendText[T string | []byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// appendContents writes what was before, and of what is after that which is not the same at the beginning or the end.
+// appendContents writes the contents before, and of the contents after only the part between the common prefix and suffix.
 func appendContents(b []byte, f form, before, after []byte) []byte {
 	b = append(b, byte(f))
 	if !f.read() {

@@ -23,7 +23,7 @@ import (
 // withheld stands where a text may quote a secret.
 const withheld = "[redacted]"
 
-// secret says whether requests for a resource carry what nobody must read: the values of secrets, and tokens.
+// secret reports whether requests for a resource contain secrets: the values of Secrets, and tokens.
 func secret(group, resource, subresource string) bool {
 	switch {
 	case group == "" && resource == "secrets":

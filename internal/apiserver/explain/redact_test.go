@@ -93,7 +93,7 @@ func TestFieldOfSecret(t *testing.T) {
 	s.wroteSecrets("one", [2]*corev1.Secret{secretWith("s", nil), first})
 	s.wroteSecrets("two", [2]*corev1.Secret{first, second})
 	for _, c := range []struct{ live, note string }{
-		{"2", ""}, {"1", "the field has changed since, by a write whose contents are not kept"},
+		{"2", ""}, {"1", "a later write, whose contents are not recorded, changed the field"},
 	} {
 		s.obj.live = map[string]any{}
 		if err := json.Unmarshal(encoded(t, secretWith("s", map[string]string{"p": c.live})), &s.obj.live); err != nil {

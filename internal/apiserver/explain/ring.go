@@ -11,8 +11,8 @@ import (
 // ring keeps records, the newest that fit into its bound. They lie one behind the other in segments, each after its length in
 // four bytes; the oldest segment goes when a new one is needed and there is no room.
 //
-// A segment's bytes are written once and do not change while somebody may read them, so that readers need the lock only to see
-// which segments there are. One that nobody ever read is written anew when its records are forgotten.
+// A segment's bytes are written once and do not change while readers may use them, so that readers need the lock only to
+// list the segments. A segment that no reader has used is reused when its records are dropped.
 type ring struct {
 	bound   int64
 	segment int

@@ -5,15 +5,15 @@
 // resource definitions, the configurations of webhooks and policies, and all else that a [Follower] holds.
 //
 // A [Feed] reads one watch of the whole store and hands each follower the changes of its resources in the order of their
-// revisions, decoded once. Each follower has a goroutine and a queue of its own, so that a slow one delays nobody else.
-// A request that has written an object of a followed resource calls [Feed.Wait] before it is answered, and so the next
-// request finds the change in force. The feed learns of a change from the store alone: it makes no difference who wrote it,
-// whether the client still waits, or whether another process shares the store.
+// revisions, decoded once. Each follower has a goroutine and a queue of its own, so that a slow one delays no other. A
+// request that has written an object of a followed resource calls [Feed.Wait] before it is answered, so that the change is
+// in force for the next request. The feed learns of a change from the store alone: it does not matter which client or
+// process wrote it, or whether the client still waits.
 //
 // Worked example: the store is at revision 40 when the server starts. Load gives every follower a snapshot of revision 40,
-// and the watch begins after it. A client creates a ClusterRole at revision 41. The watch tells of it, the follower rbac
+// and the watch begins after it. A client creates a ClusterRole at revision 41. The feed gets the event, the follower rbac
 // applies it and is at 41; the client's request, which has waited for that, is answered. Meanwhile a Lease was written at
-// revision 42: nobody follows leases, so nobody is woken, and its request did not wait.
+// revision 42: there is no follower of leases, so its request did not wait.
 //
 // A change that a follower cannot apply is tried again, with back-off, until it succeeds or a newer change of the same object
 // takes its place; the changes of other objects go on. Meanwhile [Feed.Check] names the object. A follower that has fallen
@@ -46,7 +46,7 @@ const (
 	firstRetry, lastRetry = 100 * time.Millisecond, 30 * time.Second
 )
 
-// Source is what a feed reads of a store.
+// Source is the part of a store that a feed reads.
 type Source interface {
 	Range(ctx context.Context, r store.Range) (store.Page, error)
 	Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error)
@@ -65,20 +65,20 @@ type Follower struct {
 	Name string
 	// Resources are those whose changes it is given.
 	Resources []schema.GroupResource
-	// Load replaces all that the follower holds with what a snapshot says. It is called before the first Apply, and again when
-	// the follower has missed changes.
+	// Load replaces the follower's state by that of a snapshot. It is called before the first Apply, and again when the
+	// follower has missed changes.
 	Load func(ctx context.Context, s *Snapshot) error
 	// Apply takes note of one change. It may write to the store with the context that it is given: such writes wait for no
 	// follower.
 	Apply func(ctx context.Context, c *Change) error
-	// Wanted is closed when somebody first needs what the follower holds. The feed loads the follower then; until then the follower
-	// is given no changes, and nobody waits for it. Nil: it is needed from the start.
+	// Wanted is closed when the follower's state is first needed. The feed loads the follower then; until then it gives the
+	// follower no changes, and no request waits for it. Nil: it is needed from the start.
 	Wanted <-chan struct{}
-	// Background says that no request depends on what the follower holds: writes of its resources are answered without waiting for it.
+	// Background means that no request depends on the follower's state: writes of its resources do not wait for it.
 	Background bool
 }
 
-// Change is what has become of one object.
+// Change is the change of one object.
 type Change struct {
 	Resource        schema.GroupResource
 	Namespace, Name string
@@ -204,7 +204,7 @@ func (f *Feed) run(ctx context.Context, w store.Watcher, seen int64) {
 func (f *Feed) reopen(ctx context.Context, err error, seen *int64) store.Watcher {
 	missed := false
 	for wait := time.Duration(0); ctx.Err() == nil && !errors.Is(err, store.ErrClosed); {
-		f.opts.Log.ErrorContext(ctx, "follow the store; it is tried again", "revision", *seen, "error", err)
+		f.opts.Log.ErrorContext(ctx, "Could not watch the store, retrying", "revision", *seen, "error", err)
 		if errors.Is(err, store.ErrCompacted) {
 			*seen, missed = f.opts.Source.Revision(), true
 		}
@@ -252,7 +252,7 @@ func (f *Feed) read(ctx context.Context, w store.Watcher, seen *int64) error {
 	}
 }
 
-// hand gives a change to those who follow its resource.
+// hand gives a change to the followers of its resource.
 func (f *Feed) hand(e *store.Event) {
 	i, exact := slices.BinarySearchFunc(f.roots, e.Key, func(r root, key string) int { return strings.Compare(r.prefix, key) })
 	if !exact {
@@ -269,11 +269,11 @@ func (f *Feed) hand(e *store.Event) {
 	c := changeAt(k, e.Key, e.Revision)
 	var undecoded error
 	if e.Record != nil {
-		forms, err := k.Forms(e.Record)
+		cached, err := k.Cached(e.Record)
 		if err != nil {
 			undecoded = err
 		} else {
-			c.Object = forms.Hub
+			c.Object = cached.Hub
 		}
 	}
 	for _, each := range f.by[r] {

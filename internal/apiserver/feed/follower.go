@@ -21,7 +21,7 @@ type follower struct {
 	feed *Feed
 
 	mu      sync.Mutex
-	idle    bool          // nobody has wanted it yet
+	idle    bool          // it is not needed yet
 	waiting []queued      // changes that were not applied yet
 	missed  bool          // a snapshot must be loaded: changes were lost
 	woken   chan struct{} // holds one when there is something to do
@@ -172,7 +172,7 @@ func (f *follower) load(ctx context.Context, revision int64) error {
 	}
 	f.mu.Unlock()
 	if err != nil {
-		f.feed.opts.Log.ErrorContext(ctx, "load what a follower of the store holds", "follower", f.Name, "error", err)
+		f.feed.opts.Log.ErrorContext(ctx, "Could not load the objects of a follower", "follower", f.Name, "error", err)
 	}
 	f.loaded = revision
 	f.reached(revision) // also of what could not be loaded: it is tried again
@@ -211,9 +211,9 @@ func (f *follower) apply(ctx context.Context, q queued) {
 	err := q.undecoded
 	if err != nil {
 		if k := f.feed.opts.Kind(q.Resource); k != nil { // keys for encrypted objects may have come back
-			if forms, again := k.Forms(q.record); again == nil {
+			if cached, again := k.Cached(q.record); again == nil {
 				change := *q.Change
-				change.Object = forms.Hub
+				change.Object = cached.Hub
 				q, err = queued{Change: &change}, nil
 			}
 		}
@@ -234,9 +234,11 @@ func (f *follower) apply(ctx context.Context, q queued) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil && before == nil:
-		f.feed.opts.Log.ErrorContext(ctx, "apply a change; it is tried again", "follower", f.Name, "object", key, "revision", q.Revision, "error", err)
+		f.feed.opts.Log.ErrorContext(ctx, "Could not apply a change to a follower, retrying", "follower", f.Name, "object", key,
+			"revision", q.Revision, "error", err)
 	case err == nil && before != nil:
-		f.feed.opts.Log.InfoContext(ctx, "applied a change that had failed", "follower", f.Name, "object", key, "revision", q.Revision)
+		f.feed.opts.Log.InfoContext(ctx, "Applied a change to a follower after a failure", "follower", f.Name, "object", key,
+			"revision", q.Revision)
 	}
 }
 

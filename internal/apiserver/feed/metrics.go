@@ -7,14 +7,14 @@ import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	revisionDesc = prometheus.NewDesc("mortise_feed_revision", "Revision of the store up to which a follower has applied the changes of its resources.", []string{"follower"}, nil)
-	queuedDesc   = prometheus.NewDesc("mortise_feed_queued_changes", "Changes that wait for a follower.", []string{"follower"}, nil)
+	queuedDesc   = prometheus.NewDesc("mortise_feed_queued_changes", "Changes queued for a follower.", []string{"follower"}, nil)
 	failingDesc  = prometheus.NewDesc("mortise_feed_failing_objects", "Objects whose newest state a follower could not apply.", []string{"follower"}, nil)
 )
 
 // newTook measures each change that is applied; the other figures are read when they are asked for.
 func newTook() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "mortise_feed_apply_duration_seconds", Help: "How long a follower took to apply a change.",
+		Name: "mortise_feed_apply_duration_seconds", Help: "Time that a follower took to apply a change.",
 		Buckets: []float64{1e-5, 1e-4, 1e-3, 1e-2, .1, 1, 10},
 	}, []string{"follower"})
 }

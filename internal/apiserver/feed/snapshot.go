@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// snapshotPage is how many objects are read at once.
+// snapshotPage is the number of objects in one read.
 const snapshotPage = 1000
 
 // Snapshot is the store at one revision.
@@ -37,13 +37,13 @@ func (s *Snapshot) List(ctx context.Context, r schema.GroupResource, namespace s
 			return nil, fmt.Errorf("list %s: %w", r, err)
 		}
 		for _, record := range page.Records {
-			forms, err := k.Forms(record)
+			cached, err := k.Cached(record)
 			if err != nil {
 				c := changeAt(k, record.Key, record.Revision)
 				s.fail(queued{c, record, err}, err)
 				continue
 			}
-			objs = append(objs, forms.Hub)
+			objs = append(objs, cached.Hub)
 		}
 		if page.Remaining == 0 || len(page.Records) == 0 {
 			return objs, nil
@@ -52,8 +52,8 @@ func (s *Snapshot) List(ctx context.Context, r schema.GroupResource, namespace s
 	}
 }
 
-// Fail says that an object of the snapshot could not be applied: the feed applies it again, by [Follower.Apply], and names it in
-// [Feed.Check] until that succeeds.
+// Fail records that an object of the snapshot could not be applied: the feed applies it again, by [Follower.Apply], and
+// names it in [Feed.Check] until that succeeds.
 func (s *Snapshot) Fail(r schema.GroupResource, obj resource.Object, err error) {
 	s.fail(queued{Change: &Change{Resource: r, Namespace: obj.GetNamespace(), Name: obj.GetName(), Revision: s.Revision, Object: obj}}, err)
 }

@@ -115,7 +115,7 @@ func (c *Controller) digest() {
 			use(p.Name, p)
 		}
 	}
-	for name, l := range c.levels { // those that somebody still waits in stay until nobody does
+	for name, l := range c.levels { // removed levels stay while requests wait in them
 		if next[name] == nil {
 			l.mu.Lock()
 			idle := l.set.Idle()

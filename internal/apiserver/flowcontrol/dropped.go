@@ -11,7 +11,7 @@ import (
 // maxAfter bounds for how many seconds a client is sent away.
 const maxAfter = 32
 
-// dropped finds how long those who are refused are sent away: twice as long when many were refused during that time, a second
+// dropped computes the Retry-After of rejected requests: twice as long when many were rejected during that time, a second
 // less when few were.
 type dropped struct {
 	after atomic.Int64 // seconds; 0 is 1

@@ -28,8 +28,8 @@ type Ticket struct {
 	writes bool
 }
 
-// The headers that tell a client how its request was classed, by the identities of schema and level and not by their names,
-// which are not for everybody.
+// The headers that tell a client how its request was classified, by the UIDs of schema and level and not by their names,
+// which not all users may know.
 var (
 	schemaHeader = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID)
 	levelHeader  = http.CanonicalHeaderKey(flowcontrolv1.ResponseHeaderMatchedPriorityLevelConfigurationUID)
@@ -38,12 +38,12 @@ var (
 // Tell puts them into an answer.
 func (s *Schema) Tell(h http.Header) { h[schemaHeader], h[levelHeader] = s.uid, s.levelUID }
 
-// Exempt says whether nothing of the schema's level ever waits.
+// Exempt reports whether requests of the schema's level never wait.
 func (s *Schema) Exempt() bool { return s.level.exempt }
 
-// Enter gives a request its seats, for which it may wait. False: it is refused, because its queue is full, or it waited too
-// long, or its client went away. Begun is when it came; whoever was let in calls Leave. Waits, if it is not nil, is called
-// before it waits.
+// Enter acquires the seats of a request, for which it may wait. False: the request is rejected, because its queue is full,
+// it waited too long, or its client left. Begun is when the request arrived; after true the caller calls Leave. Waits, if
+// it is not nil, is called before it waits.
 func (c *Controller) Enter(ctx context.Context, begun time.Time, s *Schema, w fair.Work, info *requestinfo.Info, who user.Info, waits func()) (*Ticket, bool) {
 	t := c.tickets.Get().(*Ticket)
 	t.c, t.schema, t.who, t.info = c, s, who, info
@@ -97,7 +97,7 @@ func (c *Controller) Refuse(s *Schema) {
 	s.flow.Full++
 }
 
-// Wait is how long a request that came so long ago may wait at most.
+// Wait is the maximum waiting time of a request that arrived at begun.
 func (c *Controller) Wait(ctx context.Context, begun time.Time) time.Duration {
 	limit := c.o.Wait
 	if deadline, ok := ctx.Deadline(); ok {
@@ -131,7 +131,7 @@ func (t *Ticket) wait(ctx context.Context, begun time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !admitted {
-		admitted = !l.set.Cancel(now, &t.Request) // it may have been let in meanwhile
+		admitted = !l.set.Cancel(now, &t.Request) // it may have been admitted meanwhile
 	}
 	t.Flow.Waited.Observe(now.Sub(t.Arrived).Seconds())
 	return admitted
@@ -189,7 +189,8 @@ func (c *Controller) reap(l *level) {
 	}
 }
 
-// RetryAfter is how many seconds a refused client of the schema's level should stay away: more when many were refused lately.
+// RetryAfter is the number of seconds after which a rejected client of the schema's level should retry: more when many were
+// rejected recently.
 func (c *Controller) RetryAfter(s *Schema) int64 { return max(s.level.dropped.after.Load(), 1) }
 
 // writes says whether a verb is one of those that change something.

@@ -18,9 +18,9 @@ import (
 
 // What a seat is worth. The numbers are upstream's.
 const (
-	bytesPerSeat    = 100_000   // of objects that are in memory at once for an answer
+	bytesPerSeat    = 100_000   // of objects that a response holds in memory
 	streamedBytes   = 1_000_000 // what an answer from the cache has in memory at most: it is sent in parts
-	maxObject       = 1_500_000 // of objects of which nobody knows the size
+	maxObject       = 1_500_000 // of objects of unknown size
 	maxReadSeats    = 100
 	maxWriteSeats   = 10
 	watchersPerSeat = 10.0
@@ -96,7 +96,7 @@ func fromCache(o *metav1.ListOptions) bool {
 func (c *Controller) writeWork(info *requestinfo.Info, s *Schema) fair.Work {
 	w := fair.Work{Initial: 1}
 	if info.Resource == "serviceaccounts" && info.Subresource == "token" {
-		return w // nobody is told of it
+		return w // no watcher gets it
 	}
 	n := c.watchers(info)
 	l := s.level

@@ -1,25 +1,25 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flowcontrol decides who may run at once, so that load ends in waiting and in 429, not in a dead server, and so that
-// one client's load is not another's: Kubernetes' API Priority and Fairness.
+// Package flowcontrol limits concurrent requests, so that overload results in waiting and in 429 responses instead of a
+// dead server, and so that one client's load does not affect others: Kubernetes' API Priority and Fairness.
 //
-// A [Controller] follows the flow schemas and priority levels that are stored. [Controller.Match] finds a request's flow
-// schema (match.go), [Controller.Estimate] how many seats it takes (estimate.go), and [Controller.Enter] waits for them in
-// the queues of its priority level, whose core is package fair. Levels lend each other seats that they have no use for, put
-// right every ten seconds (lend.go). What the configuration says holds from the commit on (digest.go): nobody polls.
+// A [Controller] follows the stored flow schemas and priority levels. [Controller.Match] finds a request's flow schema
+// (match.go), [Controller.Estimate] the number of its seats (estimate.go), and [Controller.Enter] waits for them in the
+// queues of its priority level, whose core is package fair. Levels lend each other unused seats, adjusted every ten seconds
+// (lend.go). The configuration is in force from its commit on (digest.go), without polling.
 //
 //	schema := c.Match(info, user)
 //	t, ok := c.Enter(ctx, begun, schema, c.Estimate(r, info, schema), info, user)
 //	if !ok { … 429, c.RetryAfter(schema) … }
 //	defer t.Leave()
 //
-// [Limiter] is what there is without priorities: two bounds.
+// [Limiter] is the limit without priorities: the maximum numbers of read-only and of mutating requests.
 //
 // # Concurrency
 //
-// All methods may be called at once. Requests read one immutable configuration and lock their own level only, shortly;
-// configurations change one after another.
+// All methods are safe for concurrent use. Requests read one immutable configuration and lock their own level only,
+// briefly; changes of the configuration are serialized.
 package flowcontrol
 
 import (
@@ -52,11 +52,11 @@ const adjustment = 10 * time.Second
 type Options struct {
 	// Seats are those of the whole server.
 	Seats int
-	// Wait is how long a request that has no deadline waits at most; 0: 15 s.
+	// Wait is the maximum waiting time of a request without a deadline; 0: 15 s.
 	Wait time.Duration
 	// Now is the clock; nil: the real one.
 	Now func() time.Time
-	// Stored tells how many objects of a resource there are and how big they are on average; false: nobody knows.
+	// Stored returns the number of objects of a resource and their average size; false: unknown.
 	Stored func(r schema.GroupResource) (count, size int64, ok bool)
 }
 
@@ -121,7 +121,7 @@ func (c *Controller) Load(ctx context.Context, stored feed.Lister) error {
 	return nil
 }
 
-// Apply applies a change of an object of one of [Kinds]. From its return on requests are held against what the object says.
+// Apply applies a change of an object of one of [Kinds]. The change is in force for later requests when it returns.
 func (c *Controller) Apply(_ context.Context, change *feed.Change) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,21 +10,23 @@ import (
 	"time"
 )
 
-// Turns share the processors among users. Seats are many more than processors, since most of what holds a seat waits for a disk
-// or a client; what only computes, as reads do, would crowd all others out of the processors long before it ran out of
-// seats. So no more than some of it runs at once, and of those who wait each user's first is next in turn.
+// Turns share the processors among users. There are many more seats than processors, since most requests with a seat wait
+// for a disk or a client; requests that only compute, such as reads, would displace all others from the processors long
+// before seats run out. So only some of them run concurrently, and the first waiting request of each user gets the next
+// turn.
 //
-// Who has a turn gives it up now and then ([Turn.Yield]), to take the next one. Who keeps it too long waits for his client:
-// the turn is taken from him, so that slow clients do not hold up others, and a client found slow so is left alone.
+// A request that has a turn yields it regularly ([Turn.Yield]), and takes the next one. If it keeps the turn too long,
+// because its client is slow to read, Turns takes the turn away, so that slow clients do not delay others; a slow client is
+// exempt from then on.
 type Turns struct {
-	n    int  // turns at once
-	long bool // who has one computes for milliseconds on end
+	n    int  // maximum of concurrent turns
+	long bool // its requests compute for milliseconds
 
 	mu      sync.Mutex
 	holders []*Turn
 	users   map[string][]*Turn // those that wait, in the order of their coming
 	ring    []string           // users who wait, the next first
-	watched bool               // somebody looks after holders who take too long
+	watched bool               // a goroutine watches the holders
 }
 
 // tooLong is how long one may compute, or a client take to read a part of an answer, before it is thought to be slow.
@@ -40,7 +42,7 @@ const maxTurns = 600
 // NewTurns makes n turns.
 func NewTurns(n int) *Turns { return &Turns{n: n, users: map[string][]*Turn{}} }
 
-// NewLongTurns makes n turns for those who compute for milliseconds on end, as lists do.
+// NewLongTurns makes n turns for requests that compute for milliseconds, such as lists.
 func NewLongTurns(n int) *Turns {
 	s := NewTurns(n)
 	s.long = true
@@ -127,7 +129,7 @@ func (t *Turn) take(ctx context.Context, wait time.Duration, first bool) bool {
 	return false
 }
 
-// Writing says that the client is waited for, from now on.
+// Writing marks the turn as waiting for the client from now on.
 func (t *Turn) Writing() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -182,7 +184,7 @@ func (s *Turns) end(t *Turn) {
 	s.next()
 }
 
-// next gives free turns to those who wait: each user's first, one user after the other.
+// next gives free turns to waiting requests: the first of each user, user after user.
 func (s *Turns) next() {
 	for len(s.holders) < s.n && len(s.ring) > 0 {
 		t := s.users[s.ring[0]][0]
@@ -209,7 +211,7 @@ func (s *Turns) leave(t *Turn) {
 	}
 }
 
-// watch looks after holders as long as somebody waits.
+// watch takes turns from slow holders as long as requests wait.
 func (s *Turns) watch() {
 	if s.watched {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/selectors"
 )
 
-// watches counts those who watch, by what they are told of: what is written costs more where many are.
+// watches counts watchers by what they select: a write costs more where there are many.
 type watches struct {
 	n      atomic.Int64
 	mu     sync.RWMutex
@@ -25,7 +25,7 @@ type watched struct{ group, resource, namespace, name string }
 // Watching counts a watch in, and the function that it gives out again.
 func (c *Controller) Watching(r *http.Request, info *requestinfo.Info) (forget func()) {
 	if info.Resource == "pods" && ofOneNode(r) {
-		return func() {} // of few pods: they are told apart by an index
+		return func() {} // few pods: an index finds their watchers
 	}
 	k, w := watched{info.APIGroup, info.Resource, info.Namespace, info.Name}, &c.watches
 	w.n.Add(1)
@@ -84,7 +84,7 @@ func WithBeginning(ctx context.Context, began func()) context.Context {
 	return context.WithValue(ctx, beginning{}, began)
 }
 
-// Began tells that the watch that ctx is of has told its client of the objects that there were.
+// Began reports that the watch of ctx has sent the initial objects.
 func Began(ctx context.Context) {
 	if f, ok := ctx.Value(beginning{}).(func()); ok {
 		f()

@@ -3,9 +3,9 @@
 
 // Package health answers /healthz, /livez and /readyz, and each check by its name below them.
 //
-// A [Check] is one part of a server's health: it has a name and says what is wrong. The roots ask all their checks and tell
-// only names, since everybody may ask them; a check's own path tells its error. The query can leave checks out (exclude) and
-// ask for all names (verbose). [Handler.Results] counts what the roots saw, for /metrics/slis.
+// A [Check] is one part of a server's health: it has a name and returns an error. The roots run all their checks and print
+// only names, since all users may read them; a check's own path prints its error. The query can exclude checks (exclude)
+// and request all names (verbose). [Handler.Results] counts the roots' results, for /metrics/slis.
 package health
 
 import (
@@ -54,7 +54,7 @@ type Handler struct {
 	tally  tally
 }
 
-// New returns a handler of checks, which are told in their order.
+// New returns a handler of checks, which it reports in their order.
 func New(log *slog.Logger, checks ...Check) *Handler {
 	return &Handler{checks: checks, log: log, tally: newTally(checks)}
 }
@@ -136,7 +136,7 @@ func (h *Handler) ask(ctx context.Context, root Root, exclude []string) (out *by
 		if err != nil {
 			failed = true
 			fmt.Fprintf(out, "[-]%s failed: reason withheld\n", c.Name)
-			h.log.WarnContext(ctx, "health check failed", "root", root, "check", c.Name, "error", err)
+			h.log.WarnContext(ctx, "Health check failed", "root", root, "check", c.Name, "error", err)
 			continue
 		}
 		fmt.Fprintf(out, "[+]%s ok\n", c.Name)

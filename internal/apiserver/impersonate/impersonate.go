@@ -4,10 +4,10 @@
 // Package impersonate lets one user act as another, with the Impersonate-* headers, when the authorizer lets the first
 // impersonate the second.
 //
-// There are several ways to be allowed to ([modes]), and one is enough. The old one, the verb impersonate, allows all that the
-// other may do. The constrained ones ask for two verbs: impersonate:MODE, to be that user, and impersonate-on:MODE:VERB, to do
-// this very thing as such a user. Which mode a request falls under follows from whom it names: the node that the asker's own
-// pod runs on, any node, a service account, or somebody else.
+// There are several ways to be allowed to impersonate ([modes]), and one is enough. The verb impersonate allows everything
+// that the other user may do. Constrained impersonation needs two verbs: impersonate:MODE, to be that user, and
+// impersonate-on:MODE:VERB, to make this request as that user. The mode of a request depends on the user that it names: the
+// node of the requester's own pod, any node, a service account, or another user.
 package impersonate
 
 import (
@@ -34,8 +34,8 @@ const (
 	extraPrefix = "Impersonate-Extra-"
 )
 
-// Requested is the user that the headers name; nil if they name none. It takes the headers off when they name one, so that
-// nobody after it behaves differently for them.
+// Requested returns the user that the headers name; nil if they name none. It then removes the headers, so that no later
+// stage depends on them.
 func Requested(h http.Header) (*user.DefaultInfo, error) {
 	who := &user.DefaultInfo{Name: h.Get(userHeader), UID: h.Get(uidHeader)}
 	who.Groups = append(who.Groups, h[groupHeader]...)
@@ -71,7 +71,7 @@ func Requested(h http.Header) (*user.DefaultInfo, error) {
 	return who, nil
 }
 
-// Impersonator says who may act as whom. It may be used by many goroutines.
+// Impersonator decides which users may impersonate which others. It is safe for concurrent use.
 type Impersonator struct {
 	may  authorize.Authorizer
 	last *lru.Cache // by the asker's name: the mode that allowed, which is tried first
@@ -88,7 +88,7 @@ func New(may authorize.Authorizer) *Impersonator {
 	return &Impersonator{may: measured{may, m}, last: lru.New(maxRemembered), metrics: m}
 }
 
-// Wanted says whether the headers may name a user, so that most requests need no closer look.
+// Wanted reports whether the headers may name a user, so that most requests need no further check.
 func Wanted(h http.Header) bool {
 	for name := range h {
 		if strings.HasPrefix(name, "Impersonate-") {
@@ -98,8 +98,8 @@ func Wanted(h http.Header) bool {
 	return false
 }
 
-// As returns the user that the headers name and, where a constrained mode allowed it, the verb that did. A nil user: the headers
-// name none. request is what is asked for, by whoever asks.
+// As returns the user that the headers name and, if constrained impersonation allowed it, the verb that did. A nil user:
+// the headers name none. request is the original request.
 func (i *Impersonator) As(ctx context.Context, h http.Header, request authorize.Attributes) (as user.Info, constraint string, err error) {
 	who, err := Requested(h)
 	if who == nil || err != nil {

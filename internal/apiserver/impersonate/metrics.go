@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
-// metrics are how often somebody wanted to be another, and what was asked of authorizers for it, by mode and decision.
+// metrics count impersonation attempts, and their authorization checks, by mode and decision.
 type metrics struct {
 	attempts, asks       *prometheus.CounterVec
 	attemptTook, askTook *prometheus.HistogramVec

@@ -97,7 +97,7 @@ type check struct {
 	from    user.Info
 }
 
-// as returns the user whom the request is then from.
+// as returns the impersonated user.
 func (c *check) as(ctx context.Context, who *user.DefaultInfo) (user.Info, error) {
 	if c.mode.name == associatedNode {
 		c.from = onNode(c.from)

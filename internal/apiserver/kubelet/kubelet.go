@@ -1,15 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelet is the API server's way to nodes' agents, over which logs, exec and nodes/NAME/proxy go with the server's own
-// client certificate.
+// Package kubelet makes the API server's connections to kubelets, for logs, exec and nodes/NAME/proxy, with the server's own client
+// certificate.
 //
-// A node says itself where it answers, so its word must not lead the certificate back to the server. A [Way] is told where the
-// server listens ([Way.Listens]). It makes no connection there, and ends one on which an API server of the cluster shows its
-// certificate, by whatever address it was reached.
+// A node reports its own address, so it must not be able to direct the server's certificate back to the server. A [Transports]
+// knows the addresses on which the server listens ([Transports.Listens]). It makes no connection to them, and closes one on which
+// an API server of the cluster presents its certificate, whatever its address.
 //
-// A node shows who it is by a certificate that the cluster's authority has signed, or by a key that it has published on its Node
-// ([servingkey.Annotation]). It is looked at for each node by itself, so that one with the address of another does not pass for it.
+// A node identifies itself by a certificate that the cluster's CA signed, or by a key that it has published on its Node
+// ([servingkey.Annotation]). This is verified for each node separately, so that a node at another's address does not pass
+// for it.
 package kubelet
 
 import (
@@ -33,34 +34,34 @@ import (
 	"github.com/mortise-dev/mortise/internal/servingkey"
 )
 
-// Way leads to nodes. Its fields are not to be changed once it is in use; its methods may be called at any time.
-type Way struct {
-	// Client is what the server shows to nodes.
+// Transports has a transport for each node. Its fields must not be changed once it is in use; its methods are safe for concurrent use.
+type Transports struct {
+	// Client is the client certificate that the server presents to nodes.
 	Client tls.Certificate
-	// Roots verify what nodes show.
+	// Roots verify the nodes' serving certificates.
 	Roots *x509.CertPool
-	// Keys also takes a certificate that nobody vouches for, if its key is the one that the node has published.
+	// Keys also accepts a certificate that is not trusted, if its key is the one that the node has published.
 	Keys bool
-	// Server is the server's own serving certificate, and CA the authority of the cluster, by which other servers have theirs.
+	// Server is the server's own serving certificate, and CA the cluster's CA, which signs those of other servers.
 	Server, CA *x509.Certificate
-	// Dial makes connections through a proxy; nil: they are made directly.
+	// Dial makes connections through a proxy; nil: directly.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu        sync.Mutex
 	listeners []netip.AddrPort
-	ways      map[string]*way
+	byNode    map[string]*nodeTransport
 }
 
-// way is one node's. Connections of one are never another's, even if both nodes have the same address.
-type way struct {
+// nodeTransport is the transport of one node. Nodes share no connections, even if they have the same address.
+type nodeTransport struct {
 	peer
 	*http.Transport
 }
 
-// peer is whom a connection is meant for.
+// peer is the node that a connection is meant for.
 type peer struct{ node, host, key string }
 
-// most is how many nodes' connections are kept.
+// most is the maximum number of nodes with cached connections.
 const most = 10_000
 
 var (
@@ -69,32 +70,33 @@ var (
 	errOtherNode  = errors.New("another node answers there")
 )
 
-// To is what requests for a node are sent by, to one of its hosts. Connections end when what the node has published is another key.
-func (w *Way) To(node *corev1.Node, host string) http.RoundTripper {
+// To returns the transport for requests to a node, at one of its hosts. When the node publishes another key, connections
+// are closed.
+func (w *Transports) To(node *corev1.Node, host string) http.RoundTripper {
 	to := peer{node: node.Name, host: host}
 	if w.Keys {
 		to.key = node.Annotations[servingkey.Annotation]
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	before := w.ways[to.node]
+	before := w.byNode[to.node]
 	if before != nil && before.peer == to {
 		return before.Transport
 	}
 	if before != nil {
 		before.CloseIdleConnections()
 	}
-	if w.ways == nil {
-		w.ways = map[string]*way{}
+	if w.byNode == nil {
+		w.byNode = map[string]*nodeTransport{}
 	}
-	for name, other := range w.ways {
-		if len(w.ways) < most {
+	for name, other := range w.byNode {
+		if len(w.byNode) < most {
 			break
 		}
 		other.CloseIdleConnections()
-		delete(w.ways, name)
+		delete(w.byNode, name)
 	}
-	made := &way{to, &http.Transport{
+	made := &nodeTransport{to, &http.Transport{
 		DialContext: egress.Bounded(w.dial),
 		TLSClientConfig: &tls.Config{
 			InsecureSkipVerify: true, //nolint:gosec // verify does it, which knows of published keys
@@ -103,12 +105,12 @@ func (w *Way) To(node *corev1.Node, host string) http.RoundTripper {
 		},
 		ForceAttemptHTTP2: true, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
 	}}
-	w.ways[to.node] = made
+	w.byNode[to.node] = made
 	return made.Transport
 }
 
-// Listens says that the server answers at an address.
-func (w *Way) Listens(a net.Addr) {
+// Listens adds an address on which the server listens.
+func (w *Transports) Listens(a net.Addr) {
 	at, err := netip.ParseAddrPort(a.String())
 	if err != nil {
 		return // no address that a node could name
@@ -119,7 +121,7 @@ func (w *Way) Listens(a net.Addr) {
 }
 
 // dial looks at each address that a name has, at the moment when it would be connected to.
-func (w *Way) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (w *Transports) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if w.Dial == nil {
 		d := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 			return w.check(address)
@@ -141,7 +143,7 @@ func (w *Way) dial(ctx context.Context, network, address string) (net.Conn, erro
 }
 
 // check refuses an address with a port of the server's on this host.
-func (w *Way) check(address string) error {
+func (w *Transports) check(address string) error {
 	host, portText, err := net.SplitHostPort(address)
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", address, err)
@@ -182,9 +184,9 @@ func local(ip netip.Addr) bool {
 	return false
 }
 
-// verify ends a connection to whoever is not the node: an API server of the cluster, which an address translation may have led to,
-// another node, which may have got the address, and who shows a certificate that nobody vouches for.
-func (w *Way) verify(to peer, shown []*x509.Certificate) error {
+// verify closes a connection to any peer that is not the node: an API server of the cluster, which an address translation
+// may have led to, another node, which may have got the address, and a peer whose certificate is not trusted.
+func (w *Transports) verify(to peer, shown []*x509.Certificate) error {
 	if len(shown) == 0 {
 		return errors.New("no certificate")
 	}
@@ -209,6 +211,6 @@ func (w *Way) verify(to peer, shown []*x509.Certificate) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("node %s shows a serving certificate that is not known to be its own: set serverTLSBootstrap: true in its kubelet's configuration "+
-		"and approve what it asks for, or say by --kubelet-certificate-authority who has signed it: %w", to.node, err)
+	return fmt.Errorf("the serving certificate of node %s cannot be verified: set serverTLSBootstrap: true in its kubelet's configuration "+
+		"and approve its request, or set --kubelet-certificate-authority to the CA that signed it: %w", to.node, err)
 }

@@ -19,7 +19,7 @@ import (
 )
 
 func TestOwnAddresses(t *testing.T) {
-	w := &Way{}
+	w := &Transports{}
 	w.Listens(&net.TCPAddr{IP: net.IPv4zero, Port: 6443})
 	w.Listens(&net.TCPAddr{IP: net.ParseIP("192.0.2.7"), Port: 443})
 	w.Listens(&net.UnixAddr{Name: "/run/x", Net: "unix"})
@@ -46,7 +46,7 @@ func TestNamesAreResolved(t *testing.T) {
 		t.Fatal(err)
 	}
 	dialled := 0
-	for _, w := range []*Way{{}, {Dial: func(context.Context, string, string) (net.Conn, error) {
+	for _, w := range []*Transports{{}, {Dial: func(context.Context, string, string) (net.Conn, error) {
 		dialled++
 		return nil, errors.New("dialled")
 	}}} {
@@ -69,7 +69,7 @@ func TestNamesAreResolved(t *testing.T) {
 // TestUpgradesAreBounded: an upgrade that its client has left makes no connection to a node.
 func TestUpgradesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &Way{Dial: func(context.Context, string, string) (net.Conn, error) {
+		w := &Transports{Dial: func(context.Context, string, string) (net.Conn, error) {
 			c, _ := net.Pipe()
 			return c, nil
 		}}

@@ -38,8 +38,8 @@ func certificate(t *testing.T, m *serving.Material, node string, hosts ...string
 // TestVerify: a node is known by the cluster's signature or by its published key, and is no other node.
 func TestVerify(t *testing.T) {
 	ours, other := authority(t), authority(t)
-	w := &Way{Roots: ours.CA.Pool(), Server: ours.Server.Certificate, CA: ours.CA.Certificate}
-	const unknown, another, own = "node n shows a serving certificate that is not known to be its own: set serverTLSBootstrap: true", "node n: another node answers there: m", "an API server answers there"
+	w := &Transports{Roots: ours.CA.Pool(), Server: ours.Server.Certificate, CA: ours.CA.Certificate}
+	const unknown, another, own = "the serving certificate of node n cannot be verified: set serverTLSBootstrap: true", "node n: another node answers there: m", "an API server answers there"
 	stranger, second := certificate(t, other, "n", "192.0.2.1"), certificate(t, other, "m", "192.0.2.1")
 	client, err := ours.Client("n", nil, time.Now())
 	if err != nil {
@@ -78,7 +78,7 @@ func TestVerifyEachByItself(t *testing.T) {
 	node := func(name, key string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{servingkey.Annotation: key}}}
 	}
-	w := &Way{Keys: true}
+	w := &Transports{Keys: true}
 	first := w.To(node("n", "a"), "192.0.2.1")
 	if w.To(node("n", "a"), "192.0.2.1") != first {
 		t.Error("connections to a node are not used again")
@@ -92,7 +92,7 @@ func TestVerifyEachByItself(t *testing.T) {
 	if w.To(node("n", "a"), "192.0.2.2") == first {
 		t.Error("connections outlive the address that they were made for")
 	}
-	if strict := (&Way{}); strict.To(node("n", "a"), "192.0.2.1") != strict.To(node("n", "b"), "192.0.2.1") {
+	if strict := (&Transports{}); strict.To(node("n", "a"), "192.0.2.1") != strict.To(node("n", "b"), "192.0.2.1") {
 		t.Error("a published key counts though authorities were named")
 	}
 }

@@ -22,7 +22,7 @@ func (m *Manager) Answered(gvk schema.GroupVersionKind, subresource string, obj 
 		_, err = f.Update(empty(), obj, manager)
 	}
 	if err != nil {
-		m.log.Debug("keep managed fields", "kind", gvk.Kind, "name", obj.GetName(), "error", err)
+		m.log.Debug("Could not update managed fields", "kind", gvk.Kind, "name", obj.GetName(), "error", err)
 		obj.SetManagedFields(nil)
 	}
 	return obj

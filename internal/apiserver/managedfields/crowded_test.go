@@ -60,11 +60,11 @@ func TestCrowdedObjects(t *testing.T) {
 		live *corev1.Pod
 		n    int
 	}{"configuration": {small, maxMembers + 1}, "object": {larger, 1}} {
-		if _, err := m.Apply(pods(), "v1", "", c.live, config(c.n), "m", true); !apierrors.IsRequestEntityTooLargeError(err) {
+		if _, err := m.Apply(pods(), "v1", "", c.live, Configuration{config(c.n), "m", true}); !apierrors.IsRequestEntityTooLargeError(err) {
 			t.Errorf("a large %s is applied: %v", name, err)
 		}
 	}
-	if _, err := m.Apply(pods(), "v1", "", small, config(3), "m", true); err != nil {
+	if _, err := m.Apply(pods(), "v1", "", small, Configuration{config(3), "m", true}); err != nil {
 		t.Errorf("a small configuration: %v", err)
 	}
 }

@@ -45,11 +45,11 @@ type kind struct {
 	descriptor weak.Pointer[resource.Descriptor]
 	mu         sync.RWMutex
 	converters map[string]managedfields.TypeConverter // by version
-	managers   map[place]*managedfields.FieldManager
+	managers   map[managerKey]*managedfields.FieldManager
 	creations  map[string]*creation // by version; nil: they have to be looked at each time
 }
 
-type place struct{ version, subresource string }
+type managerKey struct{ version, subresource string }
 
 // New returns a manager. The logger takes failures to keep track of an update, which never fail the update.
 func New(log *slog.Logger) *Manager {
@@ -79,7 +79,7 @@ func (m *Manager) Update(d *resource.Descriptor, version, subresource string, li
 	}
 	if err := m.update(d, version, subresource, live, obj, manager); err != nil {
 		// Most often the object is not valid either, and the client will hear of it.
-		m.log.Debug("keep managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
+		m.log.Debug("Could not update managed fields", "kind", d.Kind, "group", d.Group, "name", obj.GetName(), "error", err)
 		obj.SetManagedFields(was)
 		return obj, nil
 	}
@@ -102,25 +102,32 @@ func (m *Manager) update(d *resource.Descriptor, version, subresource string, li
 	return err
 }
 
-// Apply merges a configuration into live, nil when it is to be created, and returns a new object: of the hub, or of the version if that is deferred. A conflict is an API status error,
-// 409 with a cause for each field. A configuration or an object with too many fields is refused.
-func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool) (resource.Object, error) {
-	if crowded(patch) || live != nil && crowded(live) {
+// Configuration is the object that a field manager applies. Force takes over fields that other managers own.
+type Configuration struct {
+	Object  *unstructured.Unstructured
+	Manager string
+	Force   bool
+}
+
+// Apply merges a configuration into live, nil when it is to be created, and returns a new object: of the hub, or of the version if that is
+// deferred. A conflict is an API status error, 409 with a cause for each field. A configuration or an object with too many fields is refused.
+func (m *Manager) Apply(d *resource.Descriptor, version, subresource string, live resource.Object, c Configuration) (resource.Object, error) {
+	if crowded(c.Object) || live != nil && crowded(live) {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("The allowed maximum members of a map or list in an object that is applied is %d", maxMembers))
 	}
-	f, c, err := m.of(d, version, subresource)
+	f, convert, err := m.of(d, version, subresource)
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.live(live)
+	before, err := convert.live(live)
 	if err != nil {
 		return nil, err
 	}
-	merged, err := f.Apply(before, patch, manager, force)
+	merged, err := f.Apply(before, c.Object, c.Manager, c.Force)
 	if err != nil {
 		return nil, err
 	}
-	return c.hub(merged)
+	return convert.hub(merged)
 }
 
 // of returns the field manager of a path and the converter that it uses.
@@ -131,7 +138,7 @@ func (m *Manager) of(d *resource.Descriptor, version, subresource string) (*mana
 	}
 	c := &converter{d: d, v: v}
 	k := m.kind(d)
-	at := place{version, subresource}
+	at := managerKey{version, subresource}
 	k.mu.RLock()
 	f := k.managers[at]
 	k.mu.RUnlock()
@@ -197,7 +204,7 @@ func (m *Manager) newKind(p weak.Pointer[resource.Descriptor], d *resource.Descr
 		pool = m.custom
 	}
 	v := ondemand.New(pool, customTimes*crd.SchemaBytes(d)+4<<10, func() (*kind, error) {
-		return &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[place]*managedfields.FieldManager{}, creations: map[string]*creation{}}, nil
+		return &kind{descriptor: p, converters: map[string]managedfields.TypeConverter{}, managers: map[managerKey]*managedfields.FieldManager{}, creations: map[string]*creation{}}, nil
 	})
 	m.kinds[p] = v
 	return v

@@ -203,7 +203,7 @@ func TestApplyConflict(t *testing.T) {
 	config := func(image string) *unstructured.Unstructured {
 		return cr(t, `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: ns}, spec: {containers: [{name: c, image: `+image+`}]}}`)
 	}
-	live, err := m.Apply(d, "v1", "", nil, config("one"), "m1", false)
+	live, err := m.Apply(d, "v1", "", nil, Configuration{config("one"), "m1", false})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestApplyConflict(t *testing.T) {
 	live.SetUID("u")
 	const fields = `{"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:image":{},"f:name":{}}}}}`
 	equal(t, live, "m1 Apply v1 "+fields)
-	_, err = m.Apply(d, "v1", "", live, config("two"), "m2", false)
+	_, err = m.Apply(d, "v1", "", live, Configuration{config("two"), "m2", false})
 	var status *apierrors.StatusError
 	if !apierrors.IsConflict(err) {
 		t.Fatalf("got %v", err)
@@ -223,7 +223,7 @@ func TestApplyConflict(t *testing.T) {
 	if diff := cmp.Diff(want, status.ErrStatus.Details.Causes); diff != "" {
 		t.Error(diff)
 	}
-	forced, err := m.Apply(d, "v1", "", live, config("two"), "m2", true)
+	forced, err := m.Apply(d, "v1", "", live, Configuration{config("two"), "m2", true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestApplyConflict(t *testing.T) {
 	if got := forced.(*corev1.Pod).Spec.Containers[0].Image; got != "two" {
 		t.Errorf("image %s", got)
 	}
-	again, err := m.Apply(d, "v1", "", forced, config("two"), "m2", false)
+	again, err := m.Apply(d, "v1", "", forced, Configuration{config("two"), "m2", false})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestApplyConflict(t *testing.T) {
 
 func TestApplyRefusesUnknownFields(t *testing.T) {
 	m := New(nil)
-	_, err := m.Apply(pods(), "v1", "", pod("u"), cr(t, `{apiVersion: v1, kind: Pod, metadata: {name: a}, zzz: 1}`), "x", false)
+	_, err := m.Apply(pods(), "v1", "", pod("u"), Configuration{cr(t, `{apiVersion: v1, kind: Pod, metadata: {name: a}, zzz: 1}`), "x", false})
 	if want := "failed to create typed patch object (/a; /v1, Kind=Pod): .zzz: field not declared in schema"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -261,7 +261,7 @@ func TestCustomKind(t *testing.T) {
 	author := "author Update " + gv + ` {"f:spec":{".":{},"f:parts":{".":{},"k:{\"key\":\"a\"}":{".":{},"f:key":{},"f:val":{}}},"f:replicas":{}}}`
 	equal(t, live, author)
 
-	applied, err := m.Apply(d, "v1", "", live, cr(t, `{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {parts: [{key: b, val: yy}]}}`), "m1", false)
+	applied, err := m.Apply(d, "v1", "", live, Configuration{cr(t, `{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {parts: [{key: b, val: yy}]}}`), "m1", false})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestCustomKind(t *testing.T) {
 		t.Errorf("parts %v, %v", parts, err)
 	}
 	// What an applier no longer says goes.
-	dropped, err := m.Apply(d, "v1", "", applied, cr(t, `{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {}}`), "m1", false)
+	dropped, err := m.Apply(d, "v1", "", applied, Configuration{cr(t, `{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: a}, spec: {}}`), "m1", false})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +329,7 @@ func TestHubOfAnotherGroup(t *testing.T) {
 	}
 	equal(t, got, `x Update events.k8s.io/v1 {"f:note":{}}`)
 	e.UID = "u"
-	applied, err := m.Apply(d, "v1", "", e, cr(t, `{apiVersion: events.k8s.io/v1, kind: Event, metadata: {name: e, namespace: ns}, note: bye}`), "y", true)
+	applied, err := m.Apply(d, "v1", "", e, Configuration{cr(t, `{apiVersion: events.k8s.io/v1, kind: Event, metadata: {name: e, namespace: ns}, note: bye}`), "y", true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,12 +381,12 @@ func FuzzApplyTwice(f *testing.F) {
 		if d.Versions[0].Coerce(config()) != nil {
 			return
 		}
-		once, err := m.Apply(d, "v1", "", nil, config(), "m", false)
+		once, err := m.Apply(d, "v1", "", nil, Configuration{config(), "m", false})
 		if err != nil {
 			return
 		}
 		once.SetUID("u")
-		twice, err := m.Apply(d, "v1", "", once, config(), "m", false)
+		twice, err := m.Apply(d, "v1", "", once, Configuration{config(), "m", false})
 		if err != nil {
 			t.Fatal(err)
 		}

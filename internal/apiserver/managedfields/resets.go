@@ -12,7 +12,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// resets are the fields that a path does not write whatever the client sends, and that therefore nobody owns through it.
+// resets are the fields that a path does not write whatever the client sends, and that therefore no manager owns through
+// it.
 func resets(d *resource.Descriptor, subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
 	paths := resetPaths(d, subresource)
 	if len(paths) == 0 {

@@ -62,7 +62,7 @@ type timed struct {
 	steps   *steps
 }
 
-// Name is told by nobody: the plug-ins inside refuse under their own names.
+// Name is never reported: the plug-ins inside reject under their own names.
 func (t *timed) Name() string { return "chain" }
 
 // Mutate calls every mutator in order, all of them again if one asks for it; the first error ends it.

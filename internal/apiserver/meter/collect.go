@@ -11,31 +11,31 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/health"
 )
 
-// Sources tell what is only counted when somebody asks. A nil function tells nothing.
+// Sources are read when metrics are collected. A nil function has no metrics.
 type Sources struct {
 	Version version.Info
-	// Inflight are the most requests that were under way at once in the last second.
+	// Inflight returns the maximum number of concurrent requests in the last second.
 	Inflight func() (reads, writes int64)
 	// Objects counts what is stored of each resource.
 	Objects func(tell func(r schema.GroupResource, n int64))
-	// Storage is how many bytes the store takes on disk.
+	// Storage returns the size of the store on disk in bytes.
 	Storage func() int64
-	// Watches tells what watches were sent.
+	// Watches calls tell with the traffic of watches.
 	Watches func(tell func(Watched))
 	// Health are the results of the health checks.
 	Health func() []health.Result
-	// Libraries are metrics that libraries count by themselves; nil: none are told.
+	// Libraries are metrics that libraries collect themselves; nil: there are none.
 	Libraries prometheus.Gatherer
 }
 
-// Watched is what the watches of a resource were sent.
+// Watched is the traffic of the watches of a resource.
 type Watched struct {
 	schema.GroupVersionResource
 	Events int64
 	// Bytes is their size in all, Sizes how many events there are of each size: up to each of SizeBounds, and beyond.
 	Bytes int64
 	Sizes []int64
-	// Ended is how many watches were ended because their clients were too slow.
+	// Ended is the number of watches that were ended because their clients were too slow.
 	Ended int64
 }
 
@@ -62,7 +62,7 @@ var (
 		"major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform")
 )
 
-// Describe implements [prometheus.Collector]: what is told is not known beforehand.
+// Describe implements [prometheus.Collector]: the metrics are not known beforehand.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{inflight, objects, storage, watchEvents, watchSizes, watchersEnded, build} {
 		to <- d

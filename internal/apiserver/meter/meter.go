@@ -3,9 +3,9 @@
 
 // Package meter counts what the server does, under the names, labels and buckets that kube-apiserver's stable metrics have.
 //
-// A [Meter] is one server's. What happens on every request goes through series that are looked up once for each kind of
-// request ([Meter.Request], [Meter.Admission]); what can be counted when somebody asks is read then, by the functions of [Sources].
-// Labels never come from what clients make up: a request counts by its resource only after the server has found the resource.
+// A [Meter] has the metrics of one server. Metrics of every request use series that are looked up once for each kind of
+// request ([Meter.Request], [Meter.Admission]); values that exist elsewhere are read at collection, by the functions of
+// [Sources]. Clients cannot invent labels: a request counts for its resource only after the server has found the resource.
 package meter
 
 import (
@@ -23,7 +23,7 @@ import (
 // Component is the value of the label component for resources.
 const Component = "apiserver"
 
-// Meter is all metrics of a server. Its methods may be called by many goroutines.
+// Meter has all metrics of a server. It is safe for concurrent use.
 type Meter struct {
 	libraries prometheus.Gatherer // nil: there are none
 
@@ -110,7 +110,7 @@ func New(started time.Time, sources Sources) *Meter {
 	return m
 }
 
-// Request is what one kind of request has in common: the labels it is counted by.
+// Request has the metrics of one kind of request, by its labels.
 type Request struct {
 	Verb, DryRun, Group, Version, Resource, Subresource, Scope, Component string
 	Code                                                                  int

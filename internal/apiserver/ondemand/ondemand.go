@@ -3,17 +3,17 @@
 
 // Package ondemand keeps what can be made again, as much of it as there is room for.
 //
-// A [Value] is made when it is first asked for. A [Pool] bounds what its values take together: when a new one does not fit,
-// those go that nobody has asked for since the pool last came by, as the hand of a clock does. Whoever still holds what a
-// value returned may go on using it; the next one who asks has it made again.
+// A [Value] is computed when it is first requested. A [Pool] bounds the memory of its values: when a new one does not fit,
+// it drops those that were not requested since its last pass, by the clock algorithm. Callers that hold the result of a
+// dropped value may go on using it; the next request computes it again.
 //
 // Worked example: the pool has room for three, and a, b and c are in it. All were asked for lately, so d makes the hand go
 // round once, which takes the marks off, and drops a. When b is asked for it gets its mark back, and e drops c.
 //
 // # Concurrency
 //
-// Values and pools are used by many goroutines. Asking for a value that is there takes no lock and writes nothing that it
-// has written before. Two who ask for the same missing value wait for one maker; makers of different values do not wait for
+// Values and pools are safe for concurrent use. Reading a cached value takes no lock and writes no shared memory again.
+// Concurrent requests for the same missing value wait for one computation; computations of different values do not wait for
 // each other.
 package ondemand
 
@@ -33,8 +33,7 @@ type Pool struct {
 	hand  int
 }
 
-// entry is a value that is made. The pool does not keep it alive: a value that nobody has any more is gone from memory
-// before its entry is.
+// entry is a computed value. The pool does not keep it alive: a value that is no longer used is freed before its entry.
 type entry struct {
 	slot weak.Pointer[slot]
 	cost int64
@@ -49,7 +48,7 @@ type slot struct {
 // NewPool bounds values at about max bytes.
 func NewPool(max int64) *Pool { return &Pool{max: max} }
 
-// Used is about what the values that are made take, some of which nobody has any more.
+// Used is the approximate memory of the values, some of which are no longer used.
 func (p *Pool) Used() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

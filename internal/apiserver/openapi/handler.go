@@ -221,7 +221,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = docs.serve(w, r, h.now())
 	}
 	if err != nil {
-		h.log.ErrorContext(r.Context(), "serve openapi", "path", r.URL.Path, "error", err)
+		h.log.ErrorContext(r.Context(), "Could not serve OpenAPI", "path", r.URL.Path, "error", err)
 		http.Error(w, "openapi: "+err.Error(), http.StatusInternalServerError)
 	}
 }

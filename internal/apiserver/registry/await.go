@@ -46,7 +46,7 @@ func (b *Backend) Await(ctx context.Context, r schema.GroupResource, namespace, 
 			}
 		}
 	}
-	f, err := k.Forms(rec)
+	f, err := k.Cached(rec)
 	if err != nil {
 		return nil, err
 	}

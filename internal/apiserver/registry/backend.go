@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Backend is what kinds' own actions and admission plug-ins may do to the rest of the system.
+// Backend is the part of the API server that kinds' own actions and admission plug-ins use.
 type Backend struct {
 	resource.Services
 	kinds  *Kinds
@@ -26,8 +26,8 @@ type Backend struct {
 }
 
 var (
-	_ resource.Backend = (*Backend)(nil)
-	_ resource.Keeper  = (*Backend)(nil)
+	_ resource.Backend     = (*Backend)(nil)
+	_ resource.RecordStore = (*Backend)(nil)
 )
 
 func (b *Backend) kind(r schema.GroupResource) (*Kind, error) {
@@ -53,7 +53,7 @@ func (b *Backend) Get(ctx context.Context, r schema.GroupResource, namespace, na
 	if rec == nil {
 		return nil, apierrors.NewNotFound(r, name)
 	}
-	f, err := k.Forms(rec)
+	f, err := k.Cached(rec)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (b *Backend) List(ctx context.Context, r schema.GroupResource, namespace st
 	}
 	objs := make([]resource.Object, len(p.Records))
 	for i, rec := range p.Records {
-		f, err := k.Forms(rec)
+		f, err := k.Cached(rec)
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +85,7 @@ func (b *Backend) List(ctx context.Context, r schema.GroupResource, namespace st
 func (b *Backend) Update(
 	ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, change func(resource.Object) error,
 ) (resource.Object, error) {
-	return b.rewrite(ctx, r, namespace, name, writeOptions{dryRun: dryRun}, func(_ *Kind, cur *watchcache.Forms) (resource.Object, error) {
+	return b.rewrite(ctx, r, namespace, name, writeOptions{dryRun: dryRun}, func(_ *Kind, cur *watchcache.CachedObject) (resource.Object, error) {
 		obj := Copy(cur)
 		return obj, change(obj)
 	})
@@ -95,7 +95,7 @@ func (b *Backend) Update(
 func (b *Backend) UpdateAsServer(
 	ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool, change func(resource.Object) error,
 ) (resource.Object, error) {
-	return b.rewrite(ctx, r, namespace, name, writeOptions{dryRun: dryRun}, func(k *Kind, cur *watchcache.Forms) (resource.Object, error) {
+	return b.rewrite(ctx, r, namespace, name, writeOptions{dryRun: dryRun}, func(k *Kind, cur *watchcache.CachedObject) (resource.Object, error) {
 		obj := Copy(cur)
 		if err := change(obj); err != nil || sub == "" || b.fields == nil {
 			return obj, err
@@ -109,13 +109,13 @@ func (b *Backend) Replace(
 	ctx context.Context, r schema.GroupResource, namespace, name string, dryRun bool, with func(resource.Object) (resource.Object, error),
 ) (resource.Object, error) {
 	exact := writeOptions{dryRun: dryRun, exact: true}
-	return b.rewrite(ctx, r, namespace, name, exact, func(_ *Kind, cur *watchcache.Forms) (resource.Object, error) { return with(cur.Hub) })
+	return b.rewrite(ctx, r, namespace, name, exact, func(_ *Kind, cur *watchcache.CachedObject) (resource.Object, error) { return with(cur.Hub) })
 }
 
 // rewrite stores what is made of the newest object, again on conflict.
 func (b *Backend) rewrite(
 	ctx context.Context, r schema.GroupResource, namespace, name string, how writeOptions,
-	next func(*Kind, *watchcache.Forms) (resource.Object, error),
+	next func(*Kind, *watchcache.CachedObject) (resource.Object, error),
 ) (resource.Object, error) {
 	k, err := b.kind(r)
 	if err != nil {
@@ -133,11 +133,11 @@ func (b *Backend) rewrite(
 		if rec == nil {
 			return nil, apierrors.NewNotFound(r, name)
 		}
-		forms := k.Forms
+		read := k.Cached
 		if how.exact {
-			forms = k.Once
+			read = k.Once
 		}
-		cur, err := forms(rec)
+		cur, err := read(rec)
 		if err != nil {
 			return nil, err
 		}
@@ -145,12 +145,12 @@ func (b *Backend) rewrite(
 		if err != nil {
 			return nil, err
 		}
-		var f *watchcache.Forms
+		var f *watchcache.CachedObject
 		if finished(k, obj, cur.Hub) {
 			if !how.dryRun {
 				_, err = b.writer.remove(ctx, k, rec, cur.Hub)
 			}
-			f = k.NewForms(obj)
+			f = k.NewCachedObject(obj)
 		} else {
 			_, f, err = b.writer.replace(ctx, k, rec, cur, obj, how)
 		}
@@ -211,7 +211,7 @@ func (b *Backend) Delete(ctx context.Context, r schema.GroupResource, namespace,
 // root is the root of all keys.
 const root = "/registry/"
 
-// Record implements [resource.Keeper].
+// Record implements [resource.RecordStore].
 func (b *Backend) Record(ctx context.Context, key string) ([]byte, int64, error) {
 	rec, _, err := b.store.Get(ctx, root+key)
 	if err != nil || rec == nil {
@@ -220,7 +220,7 @@ func (b *Backend) Record(ctx context.Context, key string) ([]byte, int64, error)
 	return rec.Value, rec.Revision, nil
 }
 
-// SetRecord implements [resource.Keeper].
+// SetRecord implements [resource.RecordStore].
 func (b *Backend) SetRecord(ctx context.Context, key string, value []byte, revision int64) (bool, error) {
 	var err error
 	if revision == 0 {

@@ -69,7 +69,7 @@ func (b *Backend) createMissing(ctx context.Context, objects []BootstrapObject) 
 		}
 		key := k.Key(p.Object.GetNamespace(), p.Object.GetName())
 		if rec := there[key]; rec != nil {
-			f, err := k.Forms(rec)
+			f, err := k.Cached(rec)
 			if err != nil {
 				return nil, err
 			}

@@ -59,12 +59,12 @@ type Creation struct {
 	Applied   bool // by server-side apply: its managed fields are not given up to make room
 	// Validate is validating admission; nil: none.
 	Validate func(ctx context.Context, obj resource.Object) error
-	// Ended is told what became of an object that Validate was asked about; nil: nobody wants to know.
+	// Ended is called with the outcome of an object that Validate accepted; nil: no call.
 	Ended func(err error)
 }
 
 // Create stores a new object. It draws a name if there is only the beginning of one, again if that is taken.
-func (w *Writer) Create(ctx context.Context, c *Creation, obj resource.Object) (*watchcache.Forms, error) {
+func (w *Writer) Create(ctx context.Context, c *Creation, obj resource.Object) (*watchcache.CachedObject, error) {
 	if obj.GetName() != "" || obj.GetGenerateName() == "" {
 		f, err := w.createNamed(ctx, c, obj)
 		if apierrors.IsAlreadyExists(err) && obj.GetGenerateName() != "" {
@@ -89,7 +89,7 @@ func (w *Writer) Create(ctx context.Context, c *Creation, obj resource.Object) (
 	}
 }
 
-func (w *Writer) createNamed(ctx context.Context, c *Creation, obj resource.Object) (*watchcache.Forms, error) {
+func (w *Writer) createNamed(ctx context.Context, c *Creation, obj resource.Object) (*watchcache.CachedObject, error) {
 	f, err := w.createOnce(ctx, c, obj)
 	if c.Ended != nil {
 		c.Ended(err)
@@ -97,7 +97,7 @@ func (w *Writer) createNamed(ctx context.Context, c *Creation, obj resource.Obje
 	return f, err
 }
 
-func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Object) (*watchcache.Forms, error) {
+func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Object) (*watchcache.CachedObject, error) {
 	k, st := c.Kind, c.Strategy
 	obj.SetCreationTimestamp(metav1.NewTime(w.now()).Rfc3339Copy())
 	obj.SetUID(uuid.NewUUID())
@@ -167,7 +167,7 @@ func (w *Writer) createOnce(ctx context.Context, c *Creation, obj resource.Objec
 	committed = true
 	explain.From(ctx).Committed(k.Descriptor, nil, obj, nil, data, rec.Revision)
 	w.settle(ctx, k, rec.Revision)
-	return k.Forms(rec)
+	return k.Cached(rec)
 }
 
 // taken is the 409 of a name that an object has, which may be on its way out.
@@ -176,7 +176,7 @@ func taken(k *Kind, name string, by *store.Record) error {
 	if by == nil {
 		return e
 	}
-	if f, err := k.Forms(by); err == nil && f.Hub.GetDeletionTimestamp() != nil {
+	if f, err := k.Cached(by); err == nil && f.Hub.GetDeletionTimestamp() != nil {
 		e.ErrStatus.Message = "object is being deleted: " + e.ErrStatus.Message
 	}
 	return e

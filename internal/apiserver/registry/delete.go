@@ -31,11 +31,11 @@ type Deletion struct {
 	// Validate is admission; nil: none.
 	Validate func(ctx context.Context, old resource.Object) error
 	// marked is the object as this deletion has told that its grace is over. From then on any change of it ends it.
-	marked *watchcache.Forms
+	marked *watchcache.CachedObject
 }
 
-// Delete deletes an object or begins to; gone says which. It tries again when others change the object meanwhile.
-func (w *Writer) Delete(ctx context.Context, d *Deletion) (f *watchcache.Forms, gone bool, err error) {
+// Delete deletes an object or begins its deletion; gone reports which. It retries when the object changes meanwhile.
+func (w *Writer) Delete(ctx context.Context, d *Deletion) (f *watchcache.CachedObject, gone bool, err error) {
 	key := d.Kind.Key(d.Namespace, d.Name)
 	for {
 		rec, _, err := w.store.Get(ctx, key)
@@ -49,7 +49,7 @@ func (w *Writer) Delete(ctx context.Context, d *Deletion) (f *watchcache.Forms, 
 			return nil, false, apierrors.NewNotFound(d.Kind.GroupResource(), d.Name)
 		}
 		if d.marked != nil {
-			if now, err := d.Kind.Forms(rec); err == nil && now.Hub.GetUID() != d.marked.Hub.GetUID() {
+			if current, err := d.Kind.Cached(rec); err == nil && current.Hub.GetUID() != d.marked.Hub.GetUID() {
 				return d.marked, true, nil // and there is another of its name
 			}
 		}
@@ -64,9 +64,9 @@ func (w *Writer) Delete(ctx context.Context, d *Deletion) (f *watchcache.Forms, 
 	}
 }
 
-func (w *Writer) deleteOnce(ctx context.Context, d *Deletion, rec *store.Record) (*watchcache.Forms, bool, error) {
+func (w *Writer) deleteOnce(ctx context.Context, d *Deletion, rec *store.Record) (*watchcache.CachedObject, bool, error) {
 	k, st := d.Kind, &d.Kind.Strategy
-	cur, err := k.Forms(rec)
+	cur, err := k.Cached(rec)
 	if err != nil {
 		return nil, false, err
 	}
@@ -113,11 +113,11 @@ func (w *Writer) deleteOnce(ctx context.Context, d *Deletion, rec *store.Record)
 	return f, false, err
 }
 
-// deleteNow takes an object away that nothing holds back, and returns what it last was. Of a graceful kind it is told first
-// that its grace is over: watchers see that as a change of its own, and admission is asked about the changed object again.
-func (w *Writer) deleteNow(ctx context.Context, d *Deletion, rec *store.Record, cur *watchcache.Forms, obj resource.Object,
+// deleteNow removes an object that nothing blocks, and returns its last state. For kinds with graceful deletion it first
+// sets the grace period to zero: watchers see that as a separate change, and admission runs again for the changed object.
+func (w *Writer) deleteNow(ctx context.Context, d *Deletion, rec *store.Record, cur *watchcache.CachedObject, obj resource.Object,
 	graceful bool,
-) (*watchcache.Forms, error) {
+) (*watchcache.CachedObject, error) {
 	k, dryRun := d.Kind, len(d.Options.DryRun) > 0
 	if graceful {
 		var err error
@@ -140,14 +140,14 @@ func (w *Writer) deleteNow(ctx context.Context, d *Deletion, rec *store.Record, 
 	}
 	last := Copy(cur)
 	last.SetResourceVersion(strconv.FormatInt(at, 10))
-	return k.NewForms(last), nil
+	return k.NewCachedObject(last), nil
 }
 
 // beginDelete marks an object whose deletion is a state of its own (namespaces, definitions): the mark says when it began, and
 // nothing of grace.
 func (w *Writer) beginDelete(
-	ctx context.Context, d *Deletion, rec *store.Record, cur *watchcache.Forms, opts *metav1.DeleteOptions,
-) (*watchcache.Forms, error) {
+	ctx context.Context, d *Deletion, rec *store.Record, cur *watchcache.CachedObject, opts *metav1.DeleteOptions,
+) (*watchcache.CachedObject, error) {
 	if d.Validate != nil {
 		if err := d.Validate(ctx, cur.Hub); err != nil {
 			return nil, err

@@ -24,7 +24,7 @@ func (w *Writer) DeleteCollection(
 	ctx context.Context, k *Kind, records []*store.Record, deletion func(namespace, name string) *Deletion,
 ) error {
 	one := func(ctx context.Context, rec *store.Record) error {
-		f, err := k.Forms(rec)
+		f, err := k.Cached(rec)
 		if err != nil {
 			return err
 		}

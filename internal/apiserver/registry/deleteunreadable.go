@@ -23,7 +23,7 @@ func (w *Writer) DeleteUnreadable(ctx context.Context, d *Deletion) error {
 		if rec == nil {
 			return apierrors.NewNotFound(d.Kind.GroupResource(), d.Name)
 		}
-		if _, err := d.Kind.Forms(rec); err == nil {
+		if _, err := d.Kind.Cached(rec); err == nil {
 			return apierrors.NewConflict(d.Kind.GroupResource(), d.Name,
 				invalidObject(key, "unsafe deletion is not allowed because the object is decodable from storage"))
 		}

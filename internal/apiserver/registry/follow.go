@@ -17,8 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// SettleHeld lets change edit what an object that is not initialised waits for, and stores it; one that is rejected is taken
-// away then, whoever wrote that.
+// SettleHeld lets change edit the initializers of an uninitialized object, and stores it; it then deletes the object if it
+// is rejected, by this change or an earlier one.
 func (b *Backend) SettleHeld(
 	ctx context.Context, r schema.GroupResource, namespace, name string, change func(obj resource.Object) error,
 ) error {
@@ -32,7 +32,7 @@ func (b *Backend) SettleHeld(
 		if err != nil || rec == nil {
 			return err
 		}
-		cur, err := k.Forms(rec)
+		cur, err := k.Cached(rec)
 		if err != nil {
 			return err
 		}
@@ -55,8 +55,8 @@ func (b *Backend) SettleHeld(
 	}
 }
 
-// FollowHeld tells of each object that is not initialised, of each change of it, and, with nil, that it is initialised or, if
-// gone, deleted. It begins with those that there are, and goes on until ctx ends.
+// FollowHeld calls tell for each uninitialized object, for each change of it, and, with nil, when it is initialized or
+// deleted. It begins with the existing ones, and continues until ctx ends.
 func (b *Backend) FollowHeld(
 	ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool),
 ) error {
@@ -106,7 +106,7 @@ func (f *following) run(ctx context.Context) error {
 			break
 		}
 	}
-	for key := range f.told { // what ended while nobody looked
+	for key := range f.told { // ended while the watch was interrupted
 		if !seen[key] {
 			f.forget(key, true)
 		}
@@ -136,14 +136,14 @@ func (f *following) see(key string, rec *store.Record) bool {
 	if k == nil {
 		return false
 	}
-	forms, err := k.Forms(rec)
-	if err != nil || !v1alpha1.Uninitialized(forms.Hub) { // what cannot be read is for those who want to
+	cached, err := k.Cached(rec)
+	if err != nil || !v1alpha1.Uninitialized(cached.Hub) { // callers that want them see objects that cannot be decoded
 		f.forget(key, false)
 		return false
 	}
 	f.told[key] = k
 	f.writer.waiting.kinds.Store(k.Root, nil)
-	f.tell(k.GroupResource(), forms.Hub.GetNamespace(), forms.Hub.GetName(), forms.Hub, false)
+	f.tell(k.GroupResource(), cached.Hub.GetNamespace(), cached.Hub.GetName(), cached.Hub, false)
 	return true
 }
 

@@ -24,7 +24,7 @@ type Reader struct {
 	waiting *uninitialized // nil: no object waits for initializers
 }
 
-// Found is what a list came to. Records that need not be decoded to be selected are not.
+// Found is the result of a list. Records are decoded only if the selection needs it.
 type Found struct {
 	Records []*store.Record
 	Meta    metav1.ListMeta
@@ -84,8 +84,8 @@ func (rd *Reader) List(ctx context.Context, k *Kind, ns string, s *Selection) (*
 		case s.ResourceVersionMatch == metav1.ResourceVersionMatchExact || s.ResourceVersionMatch == "" && limit > 0 && !one:
 			r.Revision = want
 		default:
-			if now := rd.store.Revision(); want > now {
-				return nil, status.TooLarge(want, now)
+			if head := rd.store.Revision(); want > head {
+				return nil, status.TooLarge(want, head)
 			}
 		}
 		if one && r.Revision == 0 {
@@ -143,11 +143,11 @@ func (rd *Reader) List(ctx context.Context, k *Kind, ns string, s *Selection) (*
 }
 
 func (rd *Reader) listOne(ctx context.Context, k *Kind, ns string, s *Selection) (*Found, error) {
-	rec, now, err := rd.store.Get(ctx, k.Key(ns, s.Name))
+	rec, head, err := rd.store.Get(ctx, k.Key(ns, s.Name))
 	if err != nil {
 		return nil, err
 	}
-	l := &Found{Meta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(now, 10)}}
+	l := &Found{Meta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(head, 10)}}
 	if rec != nil {
 		ok, err := s.Picks(k, rec)
 		if err != nil {

@@ -26,9 +26,9 @@ type writeOptions struct {
 }
 
 // replace stores obj in the place of rec, unless it says the same, and returns the record that is stored afterwards.
-func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.Forms, obj resource.Object,
+func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *watchcache.CachedObject, obj resource.Object,
 	how writeOptions,
-) (*store.Record, *watchcache.Forms, error) {
+) (*store.Record, *watchcache.CachedObject, error) {
 	rv := obj.GetResourceVersion()
 	obj.SetResourceVersion("")
 	if !how.dryRun {
@@ -46,7 +46,7 @@ func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *w
 			return nil, nil, err
 		}
 		obj.SetResourceVersion(rv)
-		return rec, k.NewForms(obj), nil
+		return rec, k.NewCachedObject(obj), nil
 	}
 	if checkSize(rec.Key, data, rec.Revision) != nil {
 		if data, err = encode(k, rec.Key, obj, rec.Revision, !how.applied); err != nil {
@@ -64,15 +64,15 @@ func (w *Writer) replace(ctx context.Context, k *Kind, rec *store.Record, cur *w
 			k.Attach(r, obj)
 		}
 	}
-	now, err := w.store.Put(ctx, op)
+	record, err := w.store.Put(ctx, op)
 	request.TrackStorageLatency(ctx, time.Since(begun))
 	if err != nil {
 		return nil, nil, err
 	}
-	tr.Committed(k.Descriptor, cur.Hub, obj, rec.Value, data, now.Revision)
-	w.settle(ctx, k, now.Revision)
-	f, err := k.Forms(now)
-	return now, f, err
+	tr.Committed(k.Descriptor, cur.Hub, obj, rec.Value, data, record.Revision)
+	w.settle(ctx, k, record.Revision)
+	f, err := k.Cached(record)
+	return record, f, err
 }
 
 // remove deletes a record, and releases what the object held.
@@ -91,7 +91,7 @@ func (w *Writer) remove(ctx context.Context, k *Kind, rec *store.Record, obj res
 		// The object is gone, so what it held is released even when the client has disconnected.
 		done, err := k.Strategy.Allocate(context.WithoutCancel(ctx), w.backend, nil, obj, false)
 		if err != nil {
-			w.log.ErrorContext(ctx, "release what a deleted object held", "key", rec.Key, "error", err)
+			w.log.ErrorContext(ctx, "Could not release the allocations of a deleted object", "key", rec.Key, "error", err)
 		} else if done != nil {
 			done(true)
 		}

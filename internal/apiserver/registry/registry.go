@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registry reads and writes stored objects, for whatever kinds it is given. It is the one place of the API server that
-// does: package verbs, which speaks HTTP, and the server's own components stand on it.
+// Package registry reads and writes stored objects of any kind. It is the only package of the API server that does: package
+// verbs, which implements HTTP, and the server's own components use it.
 //
 //   - [Kinds] is the table of the kinds that are served.
 //   - [Reader] gets, lists and watches.
@@ -15,7 +15,7 @@
 //
 // # Concurrency
 //
-// All of it may be used by many goroutines. Objects that it returns are shared and read-only.
+// Everything is safe for concurrent use. Returned objects are shared and read-only.
 package registry
 
 import (
@@ -24,9 +24,9 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
@@ -41,9 +41,7 @@ type FieldManager interface {
 	// Update records which fields of obj its writer changed from live (nil on create).
 	Update(d *resource.Descriptor, version, subresource string, live, obj resource.Object, manager string) (resource.Object, error)
 	// Apply merges a configuration into live (nil on create), and returns a new object.
-	Apply(
-		d *resource.Descriptor, version, subresource string, live resource.Object, patch *unstructured.Unstructured, manager string, force bool,
-	) (resource.Object, error)
+	Apply(d *resource.Descriptor, version, subresource string, live resource.Object, c managedfields.Configuration) (resource.Object, error)
 }
 
 // Options of [New].
@@ -59,7 +57,7 @@ type Options struct {
 	Applied func(ctx context.Context, r schema.GroupResource, revision int64)
 	// Initializers is set when objects may wait for initializers.
 	Initializers bool
-	// Services is what the backend offers besides objects.
+	// Services are the backend's abilities besides objects.
 	Services resource.Services
 }
 
@@ -100,11 +98,13 @@ func (r *Registry) Reader() *Reader { return r.reader }
 // Writer creates, updates and deletes objects.
 func (r *Registry) Writer() *Writer { return r.writer }
 
-// Backend is what kinds' own actions, admission plug-ins and the server's components may do.
+// Backend returns the part of the API server that kinds' own actions, admission plug-ins and the server's components use.
 func (r *Registry) Backend() *Backend { return r.backend }
 
 // Copy is an object's own copy of its hub object.
-func Copy(f *watchcache.Forms) resource.Object { return f.Hub.DeepCopyObject().(resource.Object) }
+func Copy(f *watchcache.CachedObject) resource.Object {
+	return f.Hub.DeepCopyObject().(resource.Object)
+}
 
 // WipeSystemFields removes what only the server may say of an object.
 func WipeSystemFields(obj resource.Object) {

@@ -28,10 +28,10 @@ type Selection struct {
 	Foresee       func([]*store.Record) error
 }
 
-// All says whether no selector leaves an object out.
+// All reports whether no selector excludes objects.
 func (s *Selection) All() bool { return s.Labels == nil && s.Fields == nil }
 
-// Picks says whether a record is selected. It decodes only if it must.
+// Picks reports whether a record is selected. It decodes only if necessary.
 func (s *Selection) Picks(k *Kind, rec *store.Record) (bool, error) {
 	if s.Initialized {
 		if h, err := held(k, rec); err != nil || h {
@@ -41,11 +41,11 @@ func (s *Selection) Picks(k *Kind, rec *store.Record) (bool, error) {
 	if s.All() && s.Name == "" {
 		return true, nil
 	}
-	forms := k.Listed
+	read := k.Listed
 	if s.Watch {
-		forms = k.Forms // other watchers want them too
+		read = k.Cached // other watchers want them too
 	}
-	f, err := forms(rec)
+	f, err := read(rec)
 	if err != nil {
 		return false, err
 	}
@@ -56,7 +56,7 @@ func (s *Selection) Picks(k *Kind, rec *store.Record) (bool, error) {
 }
 
 // matches says whether an object is selected.
-func (s *Selection) matches(f *watchcache.Forms) (bool, error) {
+func (s *Selection) matches(f *watchcache.CachedObject) (bool, error) {
 	if s.Labels != nil && !s.Labels.Matches(labels.Set(f.Hub.GetLabels())) {
 		return false, nil
 	}

@@ -45,7 +45,7 @@ func transactionSize(key, value int, expect int64) int {
 	return n
 }
 
-// encode makes the bytes to be stored of an object. Where they are too many and giveUpFields says so, it gives up its managed fields.
+// encode makes the stored bytes of an object. If there are too many and giveUpFields is set, it drops the managed fields.
 func encode(k *Kind, key string, obj resource.Object, expect int64, giveUpFields bool) ([]byte, error) {
 	data, err := k.Codec.Encode(obj)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
 	"github.com/mortise-dev/mortise/resource"
 )
@@ -22,7 +23,7 @@ import (
 func (b *Backend) UpdateStatus(
 	ctx context.Context, r schema.GroupResource, namespace, name, manager string, change func(obj resource.Object),
 ) error {
-	return b.writeStatus(ctx, r, namespace, name, func(k *Kind, old *watchcache.Forms) (resource.Object, error) {
+	return b.writeStatus(ctx, r, namespace, name, func(k *Kind, old *watchcache.CachedObject) (resource.Object, error) {
 		obj := Copy(old)
 		change(obj)
 		return b.fields.Update(k.Descriptor, k.Storage, "status", old.Hub, obj, manager)
@@ -31,15 +32,16 @@ func (b *Backend) UpdateStatus(
 
 // ApplyStatus merges status into the newest object's, as a server-side apply that takes what it wants.
 func (b *Backend) ApplyStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, status map[string]any) error {
-	return b.writeStatus(ctx, r, namespace, name, func(k *Kind, old *watchcache.Forms) (resource.Object, error) {
+	return b.writeStatus(ctx, r, namespace, name, func(k *Kind, old *watchcache.CachedObject) (resource.Object, error) {
 		patch := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": name}, "status": status}}
 		patch.SetGroupVersionKind(k.GroupVersionKind(k.Storage))
-		return b.fields.Apply(k.Descriptor, k.Storage, "status", old.Hub, patch, manager, true)
+		c := managedfields.Configuration{Object: patch, Manager: manager, Force: true}
+		return b.fields.Apply(k.Descriptor, k.Storage, "status", old.Hub, c)
 	})
 }
 
 func (b *Backend) writeStatus(
-	ctx context.Context, r schema.GroupResource, namespace, name string, edit func(*Kind, *watchcache.Forms) (resource.Object, error),
+	ctx context.Context, r schema.GroupResource, namespace, name string, edit func(*Kind, *watchcache.CachedObject) (resource.Object, error),
 ) error {
 	k, err := b.kind(r)
 	if err != nil {
@@ -54,7 +56,7 @@ func (b *Backend) writeStatus(
 	}
 	_, _, err = b.writer.Update(ctx, &Update{
 		Kind: k, Strategy: s.Strategy, Namespace: namespace, Name: name,
-		Make: func(_ context.Context, old *watchcache.Forms) (resource.Object, error) { return edit(k, old) },
+		Make: func(_ context.Context, old *watchcache.CachedObject) (resource.Object, error) { return edit(k, old) },
 	})
 	return err
 }

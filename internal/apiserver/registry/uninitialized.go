@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// uninitialized knows of the objects that wait for initializers. Nil is a registry in which none does: its methods say so.
+// uninitialized knows the objects that wait for initializers. Nil is valid and knows none.
 type uninitialized struct {
 	kinds sync.Map    // roots of the keys of kinds of which an object has waited
 	known atomic.Bool // whether kinds is complete for what was stored before the server started
@@ -63,7 +63,7 @@ func (u *uninitialized) rejected(obj resource.Object) bool {
 	return err == nil && i != nil && i.Result != nil
 }
 
-// Initializing says whether an object waits for initializers, and is not being deleted; nil does not.
+// Initializing reports whether an object waits for initializers, and is not being deleted; false for nil.
 func Initializing(obj resource.Object) bool {
 	return obj != nil && obj.GetDeletionTimestamp() == nil && v1alpha1.Uninitialized(obj)
 }
@@ -93,7 +93,7 @@ func held(k *Kind, rec *store.Record) (bool, error) {
 	if !marked(rec.Value) {
 		return false, nil
 	}
-	f, err := k.Forms(rec)
+	f, err := k.Cached(rec)
 	if err != nil {
 		return false, err
 	}
@@ -126,9 +126,8 @@ func beforeInitialize(ctx context.Context, k *Kind, st *resource.Strategy, obj, 
 	return nil
 }
 
-// reject takes an object away into which it was written why it must not be. Nobody has seen it, so that its finalizers hold
-// nothing back.
-func (w *Writer) reject(ctx context.Context, k *Kind, rec *store.Record, f *watchcache.Forms) error {
+// reject deletes a rejected object. No client has seen it, so its finalizers do not block the deletion.
+func (w *Writer) reject(ctx context.Context, k *Kind, rec *store.Record, f *watchcache.CachedObject) error {
 	_, err := w.remove(context.WithoutCancel(ctx), k, rec, f.Hub)
 	var conflict *store.ConflictError
 	if errors.As(err, &conflict) {
@@ -139,7 +138,7 @@ func (w *Writer) reject(ctx context.Context, k *Kind, rec *store.Record, f *watc
 
 // AwaitInitialized waits for an object that was just created to be initialised, and returns it as it is then. If ctx ends before
 // that, the error names what the object waits for.
-func (rd *Reader) AwaitInitialized(ctx context.Context, k *Kind, f *watchcache.Forms) (*watchcache.Forms, error) {
+func (rd *Reader) AwaitInitialized(ctx context.Context, k *Kind, f *watchcache.CachedObject) (*watchcache.CachedObject, error) {
 	after, err := ParseResourceVersion(f.Hub.GetResourceVersion())
 	if err != nil {
 		return nil, err
@@ -165,7 +164,7 @@ func (rd *Reader) AwaitInitialized(ctx context.Context, k *Kind, f *watchcache.F
 			case e.Record == nil:
 				return nil, gone(f.Hub)
 			}
-			if f, err = k.Forms(e.Record); err != nil {
+			if f, err = k.Cached(e.Record); err != nil {
 				return nil, err
 			}
 			if !v1alpha1.Uninitialized(f.Hub) {

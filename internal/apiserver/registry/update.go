@@ -40,7 +40,7 @@ type Update struct {
 	// AllowCreate lets Make be called with nil when the object does not exist.
 	AllowCreate bool
 	// Make returns the new object, which is its own; old is shared, nil when creating. It is called again after a conflict.
-	Make func(ctx context.Context, old *watchcache.Forms) (resource.Object, error)
+	Make func(ctx context.Context, old *watchcache.CachedObject) (resource.Object, error)
 	// Validate and ValidateCreate are validating admission; nil: none.
 	Validate       func(ctx context.Context, obj, old resource.Object) error
 	ValidateCreate func(ctx context.Context, obj resource.Object) error
@@ -48,7 +48,7 @@ type Update struct {
 }
 
 // Update changes an object, again when others changed it meanwhile, until it is stored, refused, or ctx ends.
-func (w *Writer) Update(ctx context.Context, c *Update) (f *watchcache.Forms, created bool, err error) {
+func (w *Writer) Update(ctx context.Context, c *Update) (f *watchcache.CachedObject, created bool, err error) {
 	key := c.Kind.Key(c.Namespace, c.Name)
 	for {
 		rec, _, err := w.store.Get(ctx, key)
@@ -80,7 +80,7 @@ func (w *Writer) Update(ctx context.Context, c *Update) (f *watchcache.Forms, cr
 	}
 }
 
-func (w *Writer) updateCreate(ctx context.Context, c *Update) (*watchcache.Forms, error) {
+func (w *Writer) updateCreate(ctx context.Context, c *Update) (*watchcache.CachedObject, error) {
 	if c.UID != "" {
 		return nil, apierrors.NewConflict(c.Kind.GroupResource(), c.Name, precondition(c.Kind.Key(c.Namespace, c.Name), "UID", string(c.UID), ""))
 	}
@@ -100,9 +100,9 @@ func (w *Writer) updateCreate(ctx context.Context, c *Update) (*watchcache.Forms
 	}, obj)
 }
 
-func (w *Writer) updateOnce(ctx context.Context, c *Update, rec *store.Record) (*watchcache.Forms, error) {
+func (w *Writer) updateOnce(ctx context.Context, c *Update, rec *store.Record) (*watchcache.CachedObject, error) {
 	k, st := c.Kind, c.Strategy
-	cur, err := k.Forms(rec)
+	cur, err := k.Cached(rec)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (w *Writer) updateOnce(ctx context.Context, c *Update, rec *store.Record) (
 			}
 		}
 		committed = true
-		return k.NewForms(obj), nil
+		return k.NewCachedObject(obj), nil
 	}
 	now, f, err := w.replace(ctx, k, rec, cur, obj, writeOptions{dryRun: c.DryRun, applied: c.Applied})
 	committed = err == nil && !c.DryRun

@@ -15,7 +15,8 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Watch finds where a watch starts, and the objects that it is told of first; these are nil when there are none to tell.
+// Watch finds the revision at which a watch starts, and the objects that it sends first; these are nil when there are none
+// to send.
 func (rd *Reader) Watch(ctx context.Context, k *Kind, namespace string, s *Selection) (*watchcache.Cursor, *Found, error) {
 	want, err := ParseResourceVersion(s.ResourceVersion)
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reload tells when a file may have changed: when something happened in its directory, so that files that are replaced
-// by renaming or through a symbolic link are seen, and once in a while besides, for file systems that do not tell.
+// Package reload notifies of changed files: of events in their directories, so that it notices files that are replaced by
+// renaming or through a symbolic link, and periodically, for file systems without events.
 package reload
 
 import (
@@ -20,7 +20,7 @@ import (
 func Watch(ctx context.Context, every time.Duration, log *slog.Logger, changed func(), files ...string) {
 	w, err := watcher(files)
 	if err != nil {
-		log.WarnContext(ctx, "watch files; they are read again once in a while", "files", files, "every", every, "error", err)
+		log.WarnContext(ctx, "Could not watch files, polling them", "files", files, "every", every, "error", err)
 		w = &fsnotify.Watcher{}
 	} else {
 		defer w.Close()
@@ -41,7 +41,7 @@ func Watch(ctx context.Context, every time.Duration, log *slog.Logger, changed f
 			drain(w)
 		case err, ok := <-w.Errors:
 			if ok {
-				log.WarnContext(ctx, "watch files", "files", files, "error", err)
+				log.WarnContext(ctx, "Could not watch files", "files", files, "error", err)
 			}
 		}
 		changed()

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serving keeps the keys and certificates that a server stands on: the cluster's certificate authority, the
-// server's own certificate, the administrator's and the kubelet client's, the key that signs service-account tokens, and
-// the front-proxy authority of aggregated APIs.
+// Package serving maintains a server's keys and certificates: the cluster's CA, the server's own certificate, the
+// administrator's and the kubelet client's, the key that signs service account tokens, and the front-proxy CA of aggregated
+// APIs.
 //
-// [LoadOrCreate] reads them from a directory, makes what is missing, and renews what nears its end or no longer names the
-// server's hosts. Every file is written whole, under a new name and renamed, readable by its owner alone.
+// [LoadOrCreate] reads them from a directory, creates missing ones, and renews those that are about to expire or no longer
+// name the server's hosts. It writes every file completely, under a new name, and renames it; only its owner may read it.
 package serving
 
 import (
@@ -74,8 +74,8 @@ type Options struct {
 	Now func() time.Time // nil: time.Now
 }
 
-// LoadOrCreate reads the material in dir, makes what is missing, and renews the server's certificate when hosts are not all
-// in it. Without a dir all is made anew and nothing is kept.
+// LoadOrCreate reads the material in dir, creates missing parts, and renews the server's certificate when hosts are missing
+// in it. Without a dir it creates all of it and stores nothing.
 func LoadOrCreate(dir string, hosts []string, o Options) (*Material, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -85,7 +85,7 @@ func LoadOrCreate(dir string, hosts []string, o Options) (*Material, error) {
 			return nil, fmt.Errorf("make certificate directory: %w", err)
 		}
 	}
-	k := keeper{dir: dir, now: o.Now()}
+	k := pairDirectory{dir: dir, now: o.Now()}
 	m := &Material{}
 	var err error
 	if m.CA, err = k.authority("ca", "kubernetes"); err != nil {
@@ -129,12 +129,12 @@ type subject struct {
 	uid            bool // draw one
 }
 
-type keeper struct {
+type pairDirectory struct {
 	dir string
 	now time.Time
 }
 
-func (k *keeper) authority(name, cn string) (*Pair, error) {
+func (k *pairDirectory) authority(name, cn string) (*Pair, error) {
 	p, err := k.read(name)
 	if err != nil || p != nil && k.fresh(p.Certificate) {
 		return p, err
@@ -156,7 +156,7 @@ func (k *keeper) authority(name, cn string) (*Pair, error) {
 	return p, k.write(name, p)
 }
 
-func (k *keeper) leaf(name string, ca *Pair, s subject) (*Pair, error) {
+func (k *pairDirectory) leaf(name string, ca *Pair, s subject) (*Pair, error) {
 	p, err := k.read(name)
 	if err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func (k *keeper) leaf(name string, ca *Pair, s subject) (*Pair, error) {
 	return p, k.write(name, p)
 }
 
-func (k *keeper) key(name string) (*ecdsa.PrivateKey, error) {
+func (k *pairDirectory) key(name string) (*ecdsa.PrivateKey, error) {
 	path := filepath.Join(k.dir, name+".key")
 	if k.dir != "" {
 		b, err := os.ReadFile(path)
@@ -193,7 +193,7 @@ func (k *keeper) key(name string) (*ecdsa.PrivateKey, error) {
 }
 
 // fresh is true until nine tenths of a certificate's life are over.
-func (k *keeper) fresh(c *x509.Certificate) bool {
+func (k *pairDirectory) fresh(c *x509.Certificate) bool {
 	return k.now.After(c.NotBefore) && k.now.Before(c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore)/10))
 }
 
@@ -283,7 +283,7 @@ func parseKey(path string, b []byte) (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-func (k *keeper) read(name string) (*Pair, error) {
+func (k *pairDirectory) read(name string) (*Pair, error) {
 	if k.dir == "" {
 		return nil, nil
 	}
@@ -318,7 +318,7 @@ func (k *keeper) read(name string) (*Pair, error) {
 	return &Pair{Certificate: cert, Key: key, CertPEM: c, KeyPEM: kb}, nil
 }
 
-func (k *keeper) write(name string, p *Pair) error {
+func (k *pairDirectory) write(name string, p *Pair) error {
 	if k.dir == "" {
 		return nil
 	}

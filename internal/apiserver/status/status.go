@@ -94,7 +94,8 @@ func Media(code int, reason metav1.StatusReason, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message}}
 }
 
-// Refuse is Write for those who may not: what they said is repeated to them, and must not be taken for a page.
+// Refuse is Write for authorization failures: the message repeats the client's text, which browsers must not interpret as a
+// page.
 func Refuse(w http.ResponseWriter, r *http.Request, err error) int {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	return Write(w, r, err)

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/cork"
+	"github.com/mortise-dev/mortise/internal/apiserver/bufferedconn"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 )
 
@@ -31,9 +31,9 @@ type answer struct {
 	buf   []byte // not sent yet; its maker may append to it and then calls spill
 	limit int    // of buf
 	// out is where it is sent; nil: nothing was sent yet.
-	out  io.Writer
-	conn *http.ResponseController
-	cork *cork.Conn // held from the first byte that is sent to the last
+	out      io.Writer
+	conn     *http.ResponseController
+	buffered *bufferedconn.Conn // held from the first byte that is sent to the last
 }
 
 // stream sends an answer while make writes it. An error before anything was sent is returned; one in the middle ends the
@@ -51,7 +51,7 @@ func (q *req) stream(code int, media string, make func(*answer) error) error {
 		q.accepts.unzip(z)
 	}
 	if err != nil && w.out != nil {
-		_ = w.cork.Release() // there is an error already
+		_ = w.buffered.Release() // there is an error already
 		panic(http.ErrAbortHandler)
 	}
 	return err
@@ -106,8 +106,8 @@ func (w *answer) begin() error {
 	w.limit = sendFrom
 	w.conn = http.NewResponseController(w.w)
 	if w.r.ProtoMajor == 1 {
-		w.cork = cork.From(w.r.Context())
-		w.cork.Hold()
+		w.buffered = bufferedconn.FromContext(w.r.Context())
+		w.buffered.Hold()
 	}
 	w.headers(w.media)
 	w.w.WriteHeader(w.code)
@@ -140,7 +140,7 @@ func (w *answer) end() error {
 			return err
 		}
 	}
-	if err := w.cork.Release(); err != nil {
+	if err := w.buffered.Release(); err != nil {
 		return err
 	}
 	_ = w.conn.SetWriteDeadline(time.Time{})

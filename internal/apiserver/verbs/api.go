@@ -4,15 +4,15 @@
 // Package verbs answers requests for resources: get, list, watch, create, update, patch, delete, deletecollection and
 // connect, a file each, for whatever kinds it is given. Built-in kinds and kinds from CRDs go the same way.
 //
-// It is the HTTP of stored objects, and no more: package registry below it reads and writes them. [API.Serve] finds the kind that a
-// path names and hands the request to its verb. A verb reads and checks the request (options.go, decode.go, negotiate.go), then
-// either has the registry find records and splices bytes that exist (respond.go, liststream.go, watchstream.go; answer.go sends what
-// is long as it is made), or hands the object to the registry's writer, with admission as functions that the writer calls
+// It is the HTTP of stored objects, and no more: package registry below it reads and writes them. [API.Serve] finds the
+// kind of a path and calls its verb. A verb reads and validates the request (options.go, decode.go, negotiate.go), then
+// either lets the registry find records and splices existing bytes (respond.go, liststream.go, watchstream.go; answer.go
+// streams long responses), or hands the object to the registry's writer, with admission as functions that the writer calls
 // (create.go, update.go, patch.go, delete.go).
 //
 // # Concurrency
 //
-// An API is used by many goroutines.
+// An API is safe for concurrent use.
 package verbs
 
 import (

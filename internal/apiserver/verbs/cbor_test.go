@@ -29,7 +29,7 @@ func TestCBORSplices(t *testing.T) {
 	k := testKind()
 	for _, size := range []int{0, 1, 30, 300, 70000} {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Data: map[string]string{"k": strings.Repeat("x", size)}}
-		b, err := whole(k.NewForms(cm), 0, mediaCBOR)
+		b, err := whole(k.NewCachedObject(cm), 0, mediaCBOR)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -104,7 +104,7 @@ func (q *req) act(ctx context.Context, obj resource.Object, opts *metav1.CreateO
 	if out == nil {
 		return q.respondOther(http.StatusCreated, &metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated}, "v1", "Status")
 	}
-	return q.respond(http.StatusCreated, q.kind.NewForms(out))
+	return q.respond(http.StatusCreated, q.kind.NewCachedObject(out))
 }
 
 // writing is the context of a write: bounded, and with the request's warnings.

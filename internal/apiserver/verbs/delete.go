@@ -73,7 +73,7 @@ func (q *req) warnDelete(opts *metav1.DeleteOptions) {
 	}
 }
 
-// deletion prepares a deletion, with admission, which is told no name when the deletion is of a collection.
+// deletion prepares a deletion, with admission, which gets no name if the request deletes a collection.
 func (q *req) deletion(ns, name string, opts *metav1.DeleteOptions, collection bool) *registry.Deletion {
 	d := &registry.Deletion{Kind: q.kind, Namespace: ns, Name: name, Options: opts}
 	if len(q.Admission) == 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // whole is an object's bytes as the body of an answer, from its bare form.
-func whole(f *watchcache.Forms, version int, media string) ([]byte, error) {
+func whole(f *watchcache.CachedObject, version int, media string) ([]byte, error) {
 	k := f.Kind
 	gvk := k.GroupVersionKind(k.Versions[version].Name)
 	if media == mediaProtobuf {

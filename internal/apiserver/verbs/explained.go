@@ -20,7 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Explained reads what traces keep of objects, for those who ask for it.
+// Explained reads the recorded contents of objects from traces.
 type Explained struct{ api *API }
 
 var _ explain.Objects = Explained{}
@@ -44,7 +44,7 @@ func (e Explained) version(r schema.GroupResource, version string) (*Kind, int, 
 	return k, i, nil
 }
 
-// Stored is what a kind stored, in one of its versions.
+// Stored decodes an object as a kind stored it, in one of its versions.
 func (e Explained) Stored(r schema.GroupResource, version string, data []byte) (map[string]any, error) {
 	k, i, err := e.version(r, version)
 	if err != nil {
@@ -54,10 +54,10 @@ func (e Explained) Stored(r schema.GroupResource, version string, data []byte) (
 	if err != nil {
 		return nil, err
 	}
-	return e.shown(k.NewForms(obj), i)
+	return e.shown(k.NewCachedObject(obj), i)
 }
 
-func (e Explained) shown(f *watchcache.Forms, version int) (map[string]any, error) {
+func (e Explained) shown(f *watchcache.CachedObject, version int) (map[string]any, error) {
 	b, err := whole(f, version, mediaJSON)
 	if err != nil {
 		return nil, err
@@ -79,11 +79,11 @@ func (e Explained) Live(ctx context.Context, r schema.GroupResource, namespace, 
 	if err != nil {
 		return nil, "", err
 	}
-	m, err := e.shown(k.NewForms(obj.DeepCopyObject().(resource.Object)), i)
+	m, err := e.shown(k.NewCachedObject(obj.DeepCopyObject().(resource.Object)), i)
 	return m, k.Versions[i].Name, err
 }
 
-// Sent is what a client sent, and the same with what the kind fills in.
+// Sent decodes an object as a client sent it, and returns it also with the kind's defaults.
 func (e Explained) Sent(r schema.GroupResource, version, media string, body []byte) (said, filled map[string]any, err error) {
 	k, i, err := e.version(r, version)
 	if err != nil {

@@ -29,8 +29,8 @@ func get(q *req) error {
 }
 
 // read is the forms of the object that the path names. The newest revision serves every resourceVersion that a client may ask for.
-func (q *req) read() (*watchcache.Forms, error) {
-	rec, now, err := q.record()
+func (q *req) read() (*watchcache.CachedObject, error) {
+	rec, head, err := q.record()
 	if err != nil {
 		return nil, err
 	}
@@ -42,14 +42,14 @@ func (q *req) read() (*watchcache.Forms, error) {
 		if err != nil {
 			return nil, err
 		}
-		if want > now {
-			return nil, status.TooLarge(want, now)
+		if want > head {
+			return nil, status.TooLarge(want, head)
 		}
 	}
 	if rec == nil {
 		return nil, apierrors.NewNotFound(q.gr(), q.name)
 	}
-	return q.kind.Forms(rec)
+	return q.kind.Cached(rec)
 }
 
 func (q *req) record() (*store.Record, int64, error) {

@@ -29,15 +29,15 @@ func (q *req) respondList(code int, l *registry.Found) error {
 		return err
 	}
 	if a.target != nil && (a.target.Kind == "PartialObjectMetadata" || a.media != mediaJSON || a.pretty || len(l.Records) == 0 || ordered(q.ver().Columns)) {
-		forms := make([]*watchcache.Forms, len(l.Records))
+		objects := make([]*watchcache.CachedObject, len(l.Records))
 		for i, r := range l.Records {
-			f, err := q.kind.Forms(r)
+			f, err := q.kind.Cached(r)
 			if err != nil {
 				return err
 			}
-			forms[i] = f
+			objects[i] = f
 		}
-		return q.respondAs(code, true, forms, l.Meta)
+		return q.respondAs(code, true, objects, l.Meta)
 	}
 	switch {
 	case a.target != nil && a.target.Kind == "Table":
@@ -62,7 +62,7 @@ func (q *req) respondList(code int, l *registry.Found) error {
 	return q.stream(code, mediaJSON, func(w *answer) error { return q.jsonList(w, l) })
 }
 
-// foreseen is how many objects a version is asked to convert at once.
+// foreseen is the number of objects that one call of a version's Foresee converts.
 const foreseen = 500
 
 // foresee has the records converted to the version of the request before anything is sent, many at once where the version
@@ -84,11 +84,11 @@ func (q *req) foreseeAll(records []*store.Record) error {
 		n := min(foreseen, len(records))
 		hubs := make([]resource.Object, n)
 		for i, r := range records[:n] {
-			forms, err := q.kind.Forms(r)
+			cached, err := q.kind.Cached(r)
 			if err != nil {
 				return err
 			}
-			hubs[i] = forms.Hub
+			hubs[i] = cached.Hub
 		}
 		if err := f(q.ctx, hubs); err != nil {
 			return err
@@ -138,7 +138,7 @@ func (q *req) partialList(w io.Writer, l *registry.Found) error {
 	})
 }
 
-// ordered is true of columns that want to see all rows at once.
+// ordered reports whether columns need all rows together.
 func ordered(c resource.Columns) bool {
 	_, ok := c.(table.Orderer)
 	return ok
@@ -148,7 +148,7 @@ func ordered(c resource.Columns) bool {
 func (q *req) tableList(w io.Writer, c *table.Converter, l *registry.Found) error {
 	const closing = "]}"
 	for i, r := range l.Records {
-		f, err := q.kind.Forms(r)
+		f, err := q.kind.Cached(r)
 		if err != nil {
 			return err
 		}

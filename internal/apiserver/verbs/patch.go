@@ -29,6 +29,7 @@ import (
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/explain"
+	"github.com/mortise-dev/mortise/internal/apiserver/managedfields"
 	"github.com/mortise-dev/mortise/internal/apiserver/merge"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
@@ -120,7 +121,7 @@ func patch(q *req) error {
 	c := q.alteration(toCreate(update), update, len(p.opts.DryRun) > 0)
 	c.Applied = p.kind == types.ApplyYAMLPatchType
 	c.AllowCreate = c.Applied && q.sub == nil
-	return q.alterWith(ctx, c, func(_ context.Context, old *watchcache.Forms) (resource.Object, error) {
+	return q.alterWith(ctx, c, func(_ context.Context, old *watchcache.CachedObject) (resource.Object, error) {
 		obj, err := p.apply(old)
 		if err != nil {
 			return nil, err
@@ -133,14 +134,15 @@ func patch(q *req) error {
 }
 
 // apply makes the patched object from the current one; nil is that there is none.
-func (p *patching) apply(old *watchcache.Forms) (resource.Object, error) {
+func (p *patching) apply(old *watchcache.CachedObject) (resource.Object, error) {
 	if p.kind == types.ApplyYAMLPatchType {
 		return p.configured(func(u *unstructured.Unstructured, force bool) (resource.Object, error) {
 			if p.Fields == nil {
 				return nil, unsupportedMedia(p.patchTypes()[:2])
 			}
 			explain.From(p.ctx).Managed(p.opts.FieldManager, string(metav1.ManagedFieldsOperationApply))
-			obj, err := p.Fields.Apply(p.req.kind.Descriptor, p.ver().Name, p.subName(), hubOf(old), u, p.opts.FieldManager, force)
+			c := managedfields.Configuration{Object: u, Manager: p.opts.FieldManager, Force: force}
+			obj, err := p.Fields.Apply(p.req.kind.Descriptor, p.ver().Name, p.subName(), hubOf(old), c)
 			if err == nil && p.dec.coerce != nil {
 				err = p.dec.coerce(obj)
 			}

@@ -27,9 +27,9 @@ import (
 )
 
 // respond answers with one object.
-func (q *req) respond(code int, f *watchcache.Forms) error {
+func (q *req) respond(code int, f *watchcache.CachedObject) error {
 	if q.accept.target != nil {
-		return q.respondAs(code, false, []*watchcache.Forms{f}, metav1.ListMeta{ResourceVersion: f.Hub.GetResourceVersion()})
+		return q.respondAs(code, false, []*watchcache.CachedObject{f}, metav1.ListMeta{ResourceVersion: f.Hub.GetResourceVersion()})
 	}
 	media := q.accept.media
 	if media == mediaYAML || media == mediaJSON && q.accept.pretty {
@@ -192,7 +192,7 @@ func goType(k *Kind, list bool) string {
 }
 
 // respondAs answers with a Table or with PartialObjectMetadata(List).
-func (q *req) respondAs(code int, list bool, forms []*watchcache.Forms, meta metav1.ListMeta) error {
+func (q *req) respondAs(code int, list bool, objects []*watchcache.CachedObject, meta metav1.ListMeta) error {
 	t := *q.accept.target
 	if !list && q.kind.Unstructured && t.Kind == "PartialObjectMetadataList" {
 		return errors.New("content is not a list") // upstream's words
@@ -201,21 +201,21 @@ func (q *req) respondAs(code int, list bool, forms []*watchcache.Forms, meta met
 		return err
 	}
 	if t.Kind == "Table" {
-		tab, err := q.table(t, forms, meta)
+		tab, err := q.table(t, objects, meta)
 		if err != nil {
 			return err
 		}
 		return q.encode(code, tab)
 	}
 	if !list {
-		return q.encode(code, table.Partial(t, forms[0].Hub))
+		return q.encode(code, table.Partial(t, objects[0].Hub))
 	}
-	return q.encode(code, table.PartialList(t, hubs(forms), meta))
+	return q.encode(code, table.PartialList(t, hubs(objects), meta))
 }
 
-func hubs(forms []*watchcache.Forms) []resource.Object {
-	objs := make([]resource.Object, len(forms))
-	for i, f := range forms {
+func hubs(objects []*watchcache.CachedObject) []resource.Object {
+	objs := make([]resource.Object, len(objects))
+	for i, f := range objects {
 		objs[i] = f.Hub
 	}
 	return objs
@@ -227,15 +227,15 @@ func (q *req) converter(t table.Target) (*table.Converter, error) {
 		return nil, err
 	}
 	return &table.Converter{Columns: q.ver().Columns, Target: t, Options: o, Object: func(hub resource.Object) (runtime.RawExtension, error) {
-		b, err := whole(q.kind.NewForms(hub), q.version, mediaJSON)
+		b, err := whole(q.kind.NewCachedObject(hub), q.version, mediaJSON)
 		return runtime.RawExtension{Raw: bytes.TrimRight(b, "\n")}, err
 	}}, nil
 }
 
-func (q *req) table(t table.Target, forms []*watchcache.Forms, meta metav1.ListMeta) (*metav1.Table, error) {
+func (q *req) table(t table.Target, objects []*watchcache.CachedObject, meta metav1.ListMeta) (*metav1.Table, error) {
 	c, err := q.converter(t)
 	if err != nil {
 		return nil, err
 	}
-	return c.List(hubs(forms), meta)
+	return c.List(hubs(objects), meta)
 }

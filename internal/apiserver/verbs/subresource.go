@@ -253,7 +253,7 @@ func (q *req) alterView(c *alteration, edit func(was resource.Object) (resource.
 	c.Strategy = &q.kind.Strategy
 	validate := c.Validate
 	c.Validate = nil
-	c.Make = func(ctx context.Context, old *watchcache.Forms) (resource.Object, error) {
+	c.Make = func(ctx context.Context, old *watchcache.CachedObject) (resource.Object, error) {
 		was, err := begin(old.Hub)
 		if err != nil {
 			return nil, err

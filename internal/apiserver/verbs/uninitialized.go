@@ -17,12 +17,13 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Initialization is what [Options] say of objects that wait for initializers. Nil: no object does.
+// Initialization configures waiting for initializers. Nil: no object waits.
 type Initialization struct {
-	// Fill are the plug-ins that complete a new object, and Check those that judge one. An object that waits is changed as if
-	// it were created anew: what nobody has seen yet may still become anything, and must in the end be what may be created.
+	// Fill are the plug-ins that complete a new object, and Check those that validate one. A change of a waiting object is
+	// treated as a create: no client has seen the object, so that it may still change in any way, and must in the end be
+	// valid for a create.
 	Fill, Check admit.Chain
-	// Serving ends when the server is told to end: creates that wait are answered then, rather than hold it up.
+	// Serving ends when the server shuts down: waiting creates then get their response instead of delaying the shutdown.
 	Serving context.Context
 }
 
@@ -38,7 +39,7 @@ func (q *req) includesUninitialized() bool {
 
 // initialized waits for an object that was just created to be initialised, if it has to be, and returns it as it is then. It
 // holds no seat meanwhile, so that initializers find one.
-func (q *req) initialized(ctx context.Context, f *watchcache.Forms, dryRun bool) (*watchcache.Forms, error) {
+func (q *req) initialized(ctx context.Context, f *watchcache.CachedObject, dryRun bool) (*watchcache.CachedObject, error) {
 	if q.Initialization == nil || dryRun || !v1alpha1.Uninitialized(f.Hub) || q.includesUninitialized() {
 		return f, nil
 	}

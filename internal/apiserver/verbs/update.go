@@ -45,7 +45,7 @@ func update(q *req) error {
 	if q.sub == nil { // of what is put below, only that part counts
 		c.Declared = q.said
 	}
-	edited := func(_ context.Context, old *watchcache.Forms) (resource.Object, error) {
+	edited := func(_ context.Context, old *watchcache.CachedObject) (resource.Object, error) {
 		o := obj.DeepCopyObject().(resource.Object)
 		if o.GetResourceVersion() == "" && old != nil && !q.conditional() {
 			o.SetResourceVersion(old.Hub.GetResourceVersion())
@@ -66,7 +66,7 @@ func (q *req) subName() string {
 	return q.sub.Name
 }
 
-func hubOf(f *watchcache.Forms) resource.Object {
+func hubOf(f *watchcache.CachedObject) resource.Object {
 	if f == nil {
 		return nil
 	}
@@ -74,7 +74,7 @@ func hubOf(f *watchcache.Forms) resource.Object {
 }
 
 // edit is how an update or patch makes the new object.
-type edit func(ctx context.Context, old *watchcache.Forms) (resource.Object, error)
+type edit func(ctx context.Context, old *watchcache.CachedObject) (resource.Object, error)
 
 // alteration is an update with its mutating admission.
 type alteration struct {
@@ -135,7 +135,7 @@ func (q *req) alteration(create, update runtime.Object, dryRun bool) *alteration
 
 // alterWith makes the change and answers.
 func (q *req) alterWith(ctx context.Context, c *alteration, e edit) error {
-	c.Make = func(ctx context.Context, old *watchcache.Forms) (resource.Object, error) {
+	c.Make = func(ctx context.Context, old *watchcache.CachedObject) (resource.Object, error) {
 		obj, err := e(ctx, old)
 		if err != nil {
 			return nil, err

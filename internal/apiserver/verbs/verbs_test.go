@@ -64,7 +64,7 @@ func TestDecodeRefusals(t *testing.T) {
 
 func TestBodiesAgree(t *testing.T) {
 	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "<b>"}}, Data: map[string]string{"k": "v"}}
-	f := testKind().NewForms(want)
+	f := testKind().NewCachedObject(want)
 	d := configMapDecoder(func() resource.Object { return &corev1.ConfigMap{} })
 	for _, media := range []string{mediaJSON, mediaProtobuf} {
 		b, err := whole(f, 0, media)
@@ -160,7 +160,7 @@ func FuzzPatch(f *testing.F) {
 		p := &patching{req: q, bytes: body, opts: &metav1.PatchOptions{}, validation: metav1.FieldValidationWarn, toHub: q.toHub,
 			kind: []types.PatchType{types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType}[how%3],
 			dec:  configMapDecoder(func() resource.Object { return &corev1.ConfigMap{} })}
-		old := q.kind.NewForms(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Data: map[string]string{"k": "v"}})
+		old := q.kind.NewCachedObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Data: map[string]string{"k": "v"}})
 		obj, err := p.apply(old)
 		if err == nil && obj == nil {
 			t.Fatal("neither object nor error")
@@ -215,7 +215,7 @@ func FuzzAccept(f *testing.F) {
 
 func TestListSplices(t *testing.T) {
 	k := testKind()
-	f := k.NewForms(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+	f := k.NewCachedObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
 	b, err := f.Bytes(0, watchcache.JSON)
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
-	"github.com/mortise-dev/mortise/internal/handover"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 	"github.com/mortise-dev/mortise/store"
 )
 
@@ -55,7 +55,7 @@ func watch(q *req) error {
 	cursor, initial, err := q.reader.Watch(q.ctx, q.kind, q.ns, s)
 	switch {
 	case apierrors.IsResourceExpired(err), apierrors.IsTimeout(err):
-		w.refused = err // the watch begins, and says so
+		w.refused = err // the watch begins, and reports the error
 	case err != nil:
 		return err
 	default:
@@ -75,10 +75,10 @@ func watch(q *req) error {
 		return nil
 	}
 	defer w.close()
-	if taker := handover.From(q.ctx); taker != nil && q.accept.target == nil {
-		w.taker = taker
-		taker.Begin()
-		defer taker.End()
+	if receiver := sharedobjects.FromContext(q.ctx); receiver != nil && q.accept.target == nil {
+		w.receiver = receiver
+		receiver.Begin()
+		defer receiver.End()
 	}
 	if w.overHTTP() == nil {
 		w.run(cursor, initial, nil)
@@ -191,7 +191,7 @@ func (w *watching) drain(c *watchcache.Cursor) bool {
 
 func (w *watching) tellInitial(initial *registry.Found) error {
 	for _, rec := range initial.Records {
-		f, err := w.kind.Forms(rec)
+		f, err := w.kind.Cached(rec)
 		if err == nil {
 			err = w.tell("ADDED", f)
 		}
@@ -217,8 +217,8 @@ func (w *watching) tellInitial(initial *registry.Found) error {
 	return w.flush()
 }
 
-// patiently does what may need an extension, until it has worked: changes are told late rather than not, and in their order, as
-// with kube-apiserver. What was to be told before is told at once.
+// patiently runs tell, which may call an extension, until it succeeds: as in kube-apiserver, changes are delivered late and
+// in order rather than dropped. It first flushes earlier events.
 func (w *watching) patiently(tell func() error) error {
 	for pause := firstPatience; ; pause = min(2*pause, lastPatience) {
 		err := tell()
@@ -273,7 +273,7 @@ func (w *watching) event(e *watchcache.Event) error {
 			}
 		}
 	}
-	var f *watchcache.Forms
+	var f *watchcache.CachedObject
 	what := ""
 	switch {
 	case is:
@@ -281,7 +281,7 @@ func (w *watching) event(e *watchcache.Event) error {
 		if !was {
 			what = "ADDED"
 		}
-		f, err = w.kind.Forms(e.Record)
+		f, err = w.kind.Cached(e.Record)
 	case was:
 		what = "DELETED"
 		f, err = e.Gone(w.kind)

@@ -23,11 +23,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/cork"
+	"github.com/mortise-dev/mortise/internal/apiserver/bufferedconn"
 	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
 	"github.com/mortise-dev/mortise/internal/apiserver/table"
 	"github.com/mortise-dev/mortise/internal/apiserver/watchcache"
-	"github.com/mortise-dev/mortise/internal/handover"
+	"github.com/mortise-dev/mortise/internal/sharedobjects"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -38,20 +38,20 @@ const (
 
 // eventStream is the way to one watcher: events are appended to it, and sent when it is flushed.
 type eventStream struct {
-	buf     []byte
-	pending bool
-	out     http.ResponseWriter
-	conn    *http.ResponseController
-	own     bool         // the connection is this watch's alone, as with HTTP/1.1
-	cork    *cork.Conn   // set when it is, and can be held
-	until   time.Time    // when the write deadline passes that was set last
-	endless bool         // there are no deadlines, as in-process
-	zips    *acceptCache // set when the client takes it compressed
+	buf      []byte
+	pending  bool
+	out      http.ResponseWriter
+	conn     *http.ResponseController
+	own      bool               // the connection is this watch's alone, as with HTTP/1.1
+	buffered *bufferedconn.Conn // set when it is, and can be held
+	until    time.Time          // when the write deadline passes that was set last
+	endless  bool               // there are no deadlines, as in-process
+	zips     *acceptCache       // set when the client takes it compressed
 	// ws takes the events as messages, which end at ends; nil: they go out over HTTP, one after the other.
 	ws   *websocket.Conn
 	ends []int
-	// taker takes the events as they are, when the client is in this process and can.
-	taker *handover.Taker
+	// receiver takes the events as they are, when the client is in this process and can.
+	receiver *sharedobjects.Receiver
 	// sent counts what was appended, until a flush tells traffic.
 	sent    watchcache.Sent
 	traffic *watchcache.Traffic
@@ -77,7 +77,7 @@ func (w *watching) overHTTP() error {
 	w.w.WriteHeader(http.StatusOK)
 	w.out, w.conn = w.w, http.NewResponseController(w.w)
 	if w.own = w.r.ProtoMajor == 1; w.own {
-		w.cork = cork.From(w.r.Context())
+		w.buffered = bufferedconn.FromContext(w.r.Context())
 	}
 	w.pending = true
 	return w.flush()
@@ -105,7 +105,7 @@ func (w *watching) overWebSocket(run func(gone <-chan struct{})) {
 		}()
 		w.ws = ws
 		run(gone)
-		_ = ws.Close() // the client is told, if it is there
+		_ = ws.Close() // the client gets the close frame, if it is still there
 		<-gone
 	}).ServeHTTP(w.w, w.r)
 }
@@ -113,12 +113,12 @@ func (w *watching) overWebSocket(run func(gone <-chan struct{})) {
 // hand hands an event over. Objects lack their kind and version, as what typed clients decode does.
 func (w *watching) hand(what string, obj runtime.Object, size int) error {
 	w.sent.Note(size)
-	return w.taker.Tell(w.ctx, apiwatch.Event{Type: apiwatch.EventType(what), Object: obj})
+	return w.receiver.Send(w.ctx, apiwatch.Event{Type: apiwatch.EventType(what), Object: obj})
 }
 
 // tell appends an event with an object's kept bytes.
-func (w *watching) tell(what string, f *watchcache.Forms) error {
-	if w.taker != nil {
+func (w *watching) tell(what string, f *watchcache.CachedObject) error {
+	if w.receiver != nil {
 		obj, err := f.Share(w.version)
 		if err != nil {
 			return err
@@ -190,7 +190,7 @@ func (s *eventStream) took(b []byte) {
 // errNoForm ends a watch, without a word as in kube-apiserver, whose objects do not have the form that was asked for.
 var errNoForm = errors.New("an object has no form as a list")
 
-func (w *watching) form(f *watchcache.Forms) (runtime.Object, error) {
+func (w *watching) form(f *watchcache.CachedObject) (runtime.Object, error) {
 	switch w.accept.target.Kind {
 	case "Table":
 		return w.table.Event(f.Hub)
@@ -202,7 +202,7 @@ func (w *watching) form(f *watchcache.Forms) (runtime.Object, error) {
 
 // frame appends an event with an object that has no kept bytes.
 func (w *watching) frame(what string, obj runtime.Object) error {
-	if w.taker != nil {
+	if w.receiver != nil {
 		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 		return w.hand(what, obj, 0)
 	}
@@ -268,7 +268,7 @@ func (w *watching) bookmark(at int64, initialEnd bool) error {
 	obj.GetObjectKind().SetGroupVersionKind(gvk)
 	var tell runtime.Object = obj
 	if w.accept.target != nil {
-		v, err := w.form(w.kind.NewForms(obj))
+		v, err := w.form(w.kind.NewCachedObject(obj))
 		if err != nil {
 			return err
 		}
@@ -318,7 +318,7 @@ func (s *eventStream) flush() error {
 	return err
 }
 
-// An idle watch keeps the memory of a small batch of events; that of larger ones is whoever's needs it next.
+// An idle watch keeps the memory of a small batch of events; larger buffers go back to a pool.
 const (
 	smallBatch = 16 << 10
 	largeBatch = 256 << 10
@@ -344,7 +344,7 @@ func giveBatch(b []byte) {
 
 func (s *eventStream) chunk() error {
 	s.begin()
-	s.cork.Hold()
+	s.buffered.Hold()
 	var err error
 	if len(s.buf) > 0 {
 		err = s.write(s.buf)
@@ -352,7 +352,7 @@ func (s *eventStream) chunk() error {
 	if err == nil {
 		err = s.conn.Flush()
 	}
-	if e := s.cork.Release(); err == nil {
+	if e := s.buffered.Release(); err == nil {
 		err = e
 	}
 	if !s.own {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	defaultCapacity = 1024     // events that a feed keeps for those who resume
+	defaultCapacity = 1024     // events that a feed keeps for watches that resume
 	maxLag          = 100_000  // events that a cursor may be behind before its watch is ended
 	maxLagBytes     = 64 << 20 // of the objects in them
 	milestoneEvents = 1024     // about so many events lie between the nodes where a list may be cut
@@ -25,31 +25,31 @@ const (
 // ErrExpired is returned to a cursor that is too far behind: its client is too slow.
 var ErrExpired = errors.New("watch is too far behind")
 
-// Lifetime is how long feeds run: until its context ends. Its owner waits for them.
+// Lifetime is the lifetime of feeds: they run until its context ends. Its owner waits for them.
 type Lifetime struct {
 	Context context.Context
 	Group   sync.WaitGroup
 }
 
-// Event is one change, with the forms that watchers need beyond those on its records.
+// Event is one change, with the cached objects that watchers need beyond those on its records.
 type Event struct {
 	store.Event
-	gone atomic.Pointer[Forms]
+	gone atomic.Pointer[CachedObject]
 }
 
-// Gone is the object before the change, at the change's revision: what a watcher is told when an object is deleted or no
-// longer selected. All callers get the same, also those that ask at the same time.
-func (e *Event) Gone(k *Kind) (*Forms, error) {
+// Gone is the object before the change, at the change's revision: watchers get it when an object is deleted or no longer
+// selected. All callers get the same object, concurrent ones too.
+func (e *Event) Gone(k *Kind) (*CachedObject, error) {
 	if f := e.gone.Load(); f != nil {
 		return f, nil
 	}
-	before, err := k.Forms(e.Previous)
+	before, err := k.Cached(e.Previous)
 	if err != nil {
 		return nil, err
 	}
 	hub := before.Hub.DeepCopyObject().(resource.Object)
 	hub.SetResourceVersion(strconv.FormatInt(e.Revision, 10))
-	if f := k.NewForms(hub); e.gone.CompareAndSwap(nil, f) {
+	if f := k.NewCachedObject(hub); e.gone.CompareAndSwap(nil, f) {
 		return f, nil
 	}
 	return e.gone.Load(), nil
@@ -73,8 +73,8 @@ type node struct {
 // resumes after 7 is not reached by the list: it reads an engine watcher until that has passed the list's beginning, and
 // goes on there.
 //
-// A cursor keeps the list alive from its place on. The list is cut behind it when it lags too far, also when its client
-// takes nothing and nobody calls it: what slow clients may hold is bounded for the feed, whatever their number.
+// A cursor keeps the list alive from its position on. The feed cuts the list behind a cursor that lags too far, also when
+// its client reads nothing: the memory of slow clients is bounded for the feed, whatever their number.
 type Feed struct {
 	kind     *Kind
 	storage  Storage
@@ -103,7 +103,7 @@ type milestone struct {
 // cut is what follows a node that is too old.
 var cut = &node{}
 
-// mark makes a node a milestone if the last one is far enough, and cuts the list at those that nobody may lag behind.
+// mark makes a node a milestone if the last one is far enough, and cuts the list at those that are too old.
 func (f *Feed) mark(n *node) {
 	if k := len(f.milestones); k == 0 || n.count-f.milestones[k-1].count >= f.space {
 		f.milestones = append(f.milestones, milestone{node: weak.Make(n), count: n.count, bytes: n.bytes})

@@ -39,11 +39,11 @@ func TestFormsAreMadeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, release := heldKind()
 		r := &store.Record{Key: k.Key("ns", "a"), Revision: 5, Value: []byte(`{"metadata":{"name":"a"}}`)}
-		var got [4]*Forms
+		var got [4]*CachedObject
 		var readers sync.WaitGroup
 		for i := range got {
 			readers.Go(func() {
-				f, err := k.Forms(r)
+				f, err := k.Cached(r)
 				if err != nil {
 					t.Error(err)
 				}
@@ -68,7 +68,7 @@ func TestGoneIsOneObject(t *testing.T) {
 		key := k.Key("ns", "a")
 		before := &store.Record{Key: key, Revision: 5, Value: []byte(`{"metadata":{"name":"a"}}`)}
 		deleted := &Event{Event: store.Event{Revision: 7, Previous: before}}
-		var told [4]*Forms
+		var told [4]*CachedObject
 		var watchers sync.WaitGroup
 		for i := range told {
 			watchers.Go(func() {

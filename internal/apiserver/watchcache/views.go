@@ -16,12 +16,12 @@ const (
 	roomTries   = 8 // how many entries are looked at to make room for one
 )
 
-// Views bounds what the forms on records take together. Who writes or gets an object drops the oldest forms for it; a list
-// only drops forms that are of no use any more, or that no list has had for a while.
+// Views bounds the memory of the cached objects on records. A write or GET drops the oldest ones; a list drops only those that are of no use
+// any more, or that no recent list had.
 //
-// Worked example: there is room for 10,000 objects, and 100,000 are listed again and again. The first 10,000 are kept, and
-// each list finds them; the other 90,000 are decoded and forgotten each time. Had each been kept, the list would have found
-// none: the first would have gone for the last.
+// Worked example: there is room for 10,000 objects, and clients list 100,000 again and again. The first 10,000 stay cached, and each list
+// finds them; it decodes the other 90,000 each time. If each were cached, a list would find none: the last ones would have displaced the
+// first.
 type Views struct {
 	max   int64
 	lists atomic.Int64 // how many lists have begun
@@ -32,16 +32,16 @@ type Views struct {
 	first int
 }
 
-// viewEntry is a record with forms, which it does not keep alive.
+// viewEntry is a record with a cached object, which it does not keep alive.
 type viewEntry struct {
 	record weak.Pointer[store.Record]
 	size   int64
 }
 
-// NewViews bounds forms at about max bytes.
+// NewViews bounds cached objects at about max bytes.
 func NewViews(max int64) *Views { return &Views{max: max} }
 
-// add counts new forms of a record, and drops the oldest ones for them.
+// add counts a record's new cached object, and drops the oldest ones.
 func (v *Views) add(r *store.Record, size int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -51,20 +51,20 @@ func (v *Views) add(r *store.Record, size int64) {
 		if old == nil || old == r {
 			continue
 		}
-		if f, ok := old.View().(*Forms); ok { // a record may be in the queue more than once
+		if f, ok := old.View().(*CachedObject); ok { // a record may be in the queue more than once
 			old.SetView(f.left())
 		}
 	}
 }
 
-// grow counts what was added to forms that are there.
+// grow counts a new encoding of a cached object.
 func (v *Views) grow(r *store.Record, size int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.push(viewEntry{record: weak.Make(r), size: size})
 }
 
-// room says whether forms of a size fit, and drops what may go for a list.
+// room reports whether a cached object of a size fits, and drops what a list may drop.
 func (v *Views) room(size int64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -78,7 +78,7 @@ func (v *Views) room(size int64) bool {
 		if r == nil {
 			continue
 		}
-		f, ok := r.View().(*Forms)
+		f, ok := r.View().(*CachedObject)
 		switch {
 		case !ok:
 		case now-f.listed.Load() > recentLists:

@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package watchcache makes what is read often once: the decoded form and the encodings of each stored record, and the
-// stream of changes that all watchers of a resource share.
+// Package watchcache caches what many requests read: the decoded object and the encodings of each stored record, and the stream of changes
+// that all watches of a resource share.
 //
-// A [Kind] is a descriptor at work on a store. [Kind.Forms] is a record's decoded object with its encodings, kept on the
-// record itself, so that GET, LIST and WATCH in all their media types encode an object once for each revision, version
-// and media type; [Views] bounds what all of them together may take, and drops the oldest. A [Feed] is one engine watcher
+// A [Kind] combines a descriptor with a store. [Kind.Cached] returns a record's decoded object with its encodings, a [CachedObject] that is
+// kept on the record itself, so that GET, LIST and WATCH in all their media types encode an object once for each revision, version and media
+// type; [Views] bounds the memory of all cached objects, and drops the oldest. A [Feed] is one engine watcher
 // whose events are a linked list; each client's watch is a [Cursor] on it that holds no queue of its own.
 //
 // # Concurrency
 //
-// Everything here may be used by many goroutines, save a Cursor. Objects in Forms are shared: nobody changes them.
-// Readers take no lock that a writer holds.
+// Everything but a Cursor is safe for concurrent use. Objects in a CachedObject are shared and must not be changed. Readers take no lock that
+// a writer holds.
 package watchcache
 
 import (
@@ -34,14 +34,14 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Storage is what a Kind needs of a store.
+// Storage is the part of a store that a Kind uses.
 type Storage interface {
 	Range(ctx context.Context, r store.Range) (store.Page, error)
 	Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error)
 	Revision() int64
 }
 
-// Kind is a descriptor at work.
+// Kind is a descriptor with its store.
 type Kind struct {
 	*resource.Descriptor
 	// Root is the prefix of all the kind's keys: "/registry/pods/".
@@ -50,15 +50,15 @@ type Kind struct {
 	Unstructured bool
 	// HubGroup is the group whose Go types the hub is of; it differs from the group for events.k8s.io, whose hub is core's.
 	HubGroup string
-	// Feed is the kind's stream of changes.
+	// Feed is the stream of the kind's changes.
 	Feed *Feed
-	// Traffic is what watches were sent, by version.
+	// Traffic counts what watches sent, by version.
 	Traffic []Traffic
 
 	views *Views
 }
 
-// NewKind puts a descriptor to work.
+// NewKind makes the Kind of a descriptor.
 func NewKind(d *resource.Descriptor, s Storage, v *Views, lifetime *Lifetime) *Kind {
 	k := &Kind{Descriptor: d, Root: "/registry/" + d.Prefix + "/", views: v, Traffic: make([]Traffic, len(d.Versions))}
 	k.HubGroup = d.Group
@@ -89,10 +89,10 @@ func (k *Kind) Under(namespace string) string {
 	return k.Root
 }
 
-// Media is one of the forms in which an object's bytes are kept.
+// Media is a media type whose encodings are cached.
 type Media int
 
-// The media whose bytes are kept. YAML and tables are made from them or from the object.
+// The cached media types. YAML and tables are made from them or from the object.
 const (
 	JSON Media = iota
 	Protobuf
@@ -100,30 +100,30 @@ const (
 	mediaCount
 )
 
-// Forms is one object at one revision, decoded and encoded.
-type Forms struct {
+// CachedObject is one object at one revision, decoded and encoded; upstream's counterpart is cachingObject of k8s.io/apiserver.
+type CachedObject struct {
 	Kind *Kind
 	// Hub is the object; shared, read-only.
 	Hub resource.Object
 
-	record    *store.Record // nil: kept elsewhere, not counted
-	shared    atomic.Bool   // others may keep Hub for longer
+	record    *store.Record // nil: not on a record, not counted
+	shared    atomic.Bool   // clients in the process may hold Hub for longer
 	encodings []atomic.Pointer[[]byte]
-	listed    atomic.Int64 // the last list that it was in
+	listed    atomic.Int64 // the last list that had it
 	fieldSet  atomic.Pointer[fields.Set]
 }
 
-// NewForms wraps a hub object that nobody changes any more. A typed one loses its kind and version, which the bare forms lack.
-func (k *Kind) NewForms(hub resource.Object) *Forms {
+// NewCachedObject wraps a hub object that is not changed any more. It clears the kind and version of a typed one, which encodings omit.
+func (k *Kind) NewCachedObject(hub resource.Object) *CachedObject {
 	if gvk := hub.GetObjectKind(); !k.Unstructured && gvk.GroupVersionKind().Kind != "" {
 		gvk.SetGroupVersionKind(schema.GroupVersionKind{})
 	}
-	return &Forms{Kind: k, Hub: hub, encodings: make([]atomic.Pointer[[]byte], int(mediaCount)*len(k.Versions))}
+	return &CachedObject{Kind: k, Hub: hub, encodings: make([]atomic.Pointer[[]byte], int(mediaCount)*len(k.Versions))}
 }
 
-// Unstored is what obj would be if it were stored and read again, without a revision. Codecs do not keep every difference
-// (between an empty list and none).
-func (k *Kind) Unstored(key string, obj resource.Object) (*Forms, error) {
+// Unstored returns obj as if it had been stored and read again, without a revision. Codecs do not keep every difference (between an empty
+// list and none).
+func (k *Kind) Unstored(key string, obj resource.Object) (*CachedObject, error) {
 	data, err := k.Codec.Encode(obj)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", key, err)
@@ -133,23 +133,23 @@ func (k *Kind) Unstored(key string, obj resource.Object) (*Forms, error) {
 		return nil, err
 	}
 	obj.SetResourceVersion(rv)
-	return k.NewForms(obj), nil
+	return k.NewCachedObject(obj), nil
 }
 
-// Attach keeps the forms of the object that a record was made from on the record.
-func (k *Kind) Attach(r *store.Record, hub resource.Object) *Forms {
-	f := k.NewForms(hub)
+// Attach caches hub, the object that the record was encoded from, on the record.
+func (k *Kind) Attach(r *store.Record, hub resource.Object) *CachedObject {
+	f := k.NewCachedObject(hub)
 	f.record = r
 	if _, ok := r.View().(*lent); ok {
 		f.shared.Store(true)
 	}
 	r.SetView(f)
-	k.views.add(r, k.formsSize(r))
+	k.views.add(r, k.cachedSize(r))
 	return f
 }
 
-// formsSize is about what a record's decoded object takes.
-func (k *Kind) formsSize(r *store.Record) int64 {
+// cachedSize estimates the memory of a record's decoded object.
+func (k *Kind) cachedSize(r *store.Record) int64 {
 	times := 2
 	if k.Bulky {
 		times = 12
@@ -157,31 +157,31 @@ func (k *Kind) formsSize(r *store.Record) int64 {
 	return int64(times*len(r.Value) + 1024)
 }
 
-// Forms is the record's decoded and encoded forms, made now if nobody has before. All who ask at once get the same.
-func (k *Kind) Forms(r *store.Record) (*Forms, error) {
+// Cached returns the record's decoded object with its encodings, and caches it if it is not cached yet. Concurrent callers get the same one.
+func (k *Kind) Cached(r *store.Record) (*CachedObject, error) {
 	for {
 		before := r.View()
-		if f, ok := before.(*Forms); ok && f.Kind == k {
+		if f, ok := before.(*CachedObject); ok && f.Kind == k {
 			return f, nil
 		}
 		hub, err := k.hub(r)
 		if err != nil {
 			return nil, err
 		}
-		f := k.NewForms(hub)
+		f := k.NewCachedObject(hub)
 		f.record = r
 		if _, ok := before.(*lent); ok {
 			f.shared.Store(true)
 		}
 		if r.ReplaceView(before, f) {
-			k.views.add(r, k.formsSize(r))
+			k.views.add(r, k.cachedSize(r))
 			return f, nil
 		}
 	}
 }
 
-// Once is [Kind.Forms] of a record that is about to be replaced: what it does not have is not kept for others.
-func (k *Kind) Once(r *store.Record) (*Forms, error) {
+// Once is [Kind.Cached] for a record that is about to be replaced: it caches nothing.
+func (k *Kind) Once(r *store.Record) (*CachedObject, error) {
 	if f := k.view(r); f != nil {
 		return f, nil
 	}
@@ -189,18 +189,18 @@ func (k *Kind) Once(r *store.Record) (*Forms, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.NewForms(hub), nil
+	return k.NewCachedObject(hub), nil
 }
 
-// view is the record's forms; nil if it has none.
-func (k *Kind) view(r *store.Record) *Forms {
-	if f, ok := r.View().(*Forms); ok && f.Kind == k {
+// view returns the record's cached object; nil if there is none.
+func (k *Kind) view(r *store.Record) *CachedObject {
+	if f, ok := r.View().(*CachedObject); ok && f.Kind == k {
 		return f
 	}
 	return nil
 }
 
-// hub is the object of a record without forms: the one that somebody still has, or a new one.
+// hub returns the object of a record that is not cached: the one that a client in the process still holds, or a new one.
 func (k *Kind) hub(r *store.Record) (resource.Object, error) {
 	if v, ok := r.View().(*lent); ok && v.kind == k {
 		if hub := v.hub(); hub != nil {
@@ -210,52 +210,52 @@ func (k *Kind) hub(r *store.Record) (resource.Object, error) {
 	return k.Decode(r)
 }
 
-// lent stands for forms that had to go while somebody may still have their object, who keeps it alive.
+// lent replaces a dropped cached object while a client in the process may still hold its object and keep it alive.
 type lent struct {
 	kind *Kind
-	hub  func() resource.Object // nil: nobody has it any more
+	hub  func() resource.Object // nil: it was freed
 }
 
-// left is what a record has in the place of its forms when these have to go.
-func (f *Forms) left() any {
+// left returns what the record keeps when its cached object is dropped.
+func (f *CachedObject) left() any {
 	if weakly := f.Kind.Hub().Weak; weakly != nil && f.shared.Load() {
 		return &lent{f.Kind, weakly(f.Hub)}
 	}
 	return nil
 }
 
-// Share is the object in a version, for somebody of this process who may keep it and does not change it.
-func (f *Forms) Share(version int) (resource.Object, error) {
+// Share returns the object in a version, for clients in this process, which may hold it and must not change it.
+func (f *CachedObject) Share(version int) (resource.Object, error) {
 	f.shared.Store(true)
 	return f.Kind.Versioned(version, f.Hub)
 }
 
-// Size is how many bytes are stored of the object; 0 if it is none that is stored.
-func (f *Forms) Size() int {
+// Size is the number of stored bytes of the object; 0 if it is not stored.
+func (f *CachedObject) Size() int {
 	if f.record == nil {
 		return 0
 	}
 	return len(f.record.Value)
 }
 
-// Listing is told of each list that begins.
+// Listing counts a list that begins.
 func (k *Kind) Listing() { k.views.lists.Add(1) }
 
-// Listed is the record's forms as [Kind.Forms] gives them, for a list of many. They are kept only if there is room: a list
-// of more than there is room for would drop, each time, what it comes to next, and what others use.
-func (k *Kind) Listed(r *store.Record) (*Forms, error) {
+// Listed is [Kind.Cached] for a list of many records. It caches only if there is room: otherwise a list larger than the cache would drop, each
+// time, the objects that it reads next and those that others use.
+func (k *Kind) Listed(r *store.Record) (*CachedObject, error) {
 	if f := k.view(r); f != nil {
 		f.listed.Store(k.views.lists.Load())
 		return f, nil
 	}
-	if !k.views.room(k.formsSize(r)) {
+	if !k.views.room(k.cachedSize(r)) {
 		hub, err := k.hub(r)
 		if err != nil {
 			return nil, err
 		}
-		return k.NewForms(hub), nil
+		return k.NewCachedObject(hub), nil
 	}
-	f, err := k.Forms(r)
+	f, err := k.Cached(r)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +263,7 @@ func (k *Kind) Listed(r *store.Record) (*Forms, error) {
 	return f, nil
 }
 
-// Decode makes a new object from a record, which is the caller's own.
+// Decode decodes a record to a new object, which the caller owns.
 func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 	hub, err := k.Codec.Decode(r.Value)
 	if err != nil {
@@ -276,13 +276,13 @@ func (k *Kind) Decode(r *store.Record) (resource.Object, error) {
 		hub.SetResourceVersion(strconv.FormatInt(r.Revision, 10))
 	}
 	if measured, ok := hub.(interface{ Size() int }); ok {
-		measured.Size() // a quantity keeps its text when it is asked for that first: now, while nobody shares it
+		measured.Size() // a quantity caches its text at the first call: now, while the object is not shared
 	}
 	return hub, nil
 }
 
-// Fields is the object's selectable fields.
-func (f *Forms) Fields() fields.Set {
+// Fields returns the object's selectable fields.
+func (f *CachedObject) Fields() fields.Set {
 	if s := f.fieldSet.Load(); s != nil {
 		return *s
 	}
@@ -291,7 +291,7 @@ func (f *Forms) Fields() fields.Set {
 	return s
 }
 
-// FieldSet is an object's selectable fields.
+// FieldSet returns an object's selectable fields.
 func (k *Kind) FieldSet(hub resource.Object) fields.Set {
 	var s fields.Set
 	if k.Fields != nil {
@@ -307,7 +307,7 @@ func (k *Kind) FieldSet(hub resource.Object) fields.Set {
 	return s
 }
 
-// Versioned is the object in a served version. It is shared when that is the hub; the caller must not change it.
+// Versioned returns the object in a served version. The result is shared if that is the hub; the caller must not change it.
 func (k *Kind) Versioned(version int, hub resource.Object) (resource.Object, error) {
 	v := &k.Versions[version]
 	if v.FromHub == nil {
@@ -325,7 +325,7 @@ func (k *Kind) Versioned(version int, hub resource.Object) (resource.Object, err
 
 // Bytes is the object in a version and medium, without the kind and version that a typed object's place in a list
 // implies: JSON of a typed object begins with its metadata, protobuf is the bare message, CBOR is a map without a tag.
-func (f *Forms) Bytes(version int, m Media) ([]byte, error) {
+func (f *CachedObject) Bytes(version int, m Media) ([]byte, error) {
 	slot := &f.encodings[version*int(mediaCount)+int(m)]
 	if b := slot.Load(); b != nil {
 		return *b, nil

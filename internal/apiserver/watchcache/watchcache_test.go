@@ -212,7 +212,7 @@ func TestViewsAreBounded(t *testing.T) {
 	var records []*store.Record
 	for i := range 50 {
 		r := f.put(t, fmt.Sprint("n", i))
-		forms, err := f.Forms(r)
+		forms, err := f.Cached(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +233,7 @@ func TestViewsAreBounded(t *testing.T) {
 	if records[0].View() != nil {
 		t.Error("the oldest view is still there")
 	}
-	again, err := f.Forms(records[0])
+	again, err := f.Cached(records[0])
 	if err != nil || again.Hub.GetName() != "n0" || again.Hub.GetResourceVersion() != fmt.Sprint(records[0].Revision) {
 		t.Errorf("a dropped view came back as %v, %v", again, err)
 	}
@@ -253,9 +253,9 @@ func TestSharedObjectIsFoundAgain(t *testing.T) {
 			return nil
 		}
 	}
-	forms := func(r *store.Record) *Forms {
+	forms := func(r *store.Record) *CachedObject {
 		t.Helper()
-		got, err := f.Forms(r)
+		got, err := f.Cached(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -276,13 +276,13 @@ func TestSharedObjectIsFoundAgain(t *testing.T) {
 		}
 		forms(other)
 		forms(f.put(t, "third"))
-		if _, ok := one.View().(*Forms); ok {
+		if _, ok := one.View().(*CachedObject); ok {
 			t.Fatal("there is room for more than one")
 		}
 		if once, err := f.Once(one); err != nil || once.Hub != shared {
 			t.Errorf("once: %v, %v, which is not the shared object", once, err)
 		}
-		if _, ok := one.View().(*Forms); ok {
+		if _, ok := one.View().(*CachedObject); ok {
 			t.Error("forms for one use were kept")
 		}
 		if forms(one).Hub != shared {

@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package zpages answers what a component says of itself: /statusz, its versions and how long it has been up; /flagz, the flags
-// it was started with; and /configz, the configuration that came of them.
+// Package zpages serves pages about a component: /statusz, its versions and uptime; /flagz, its flags; and /configz, its
+// effective configuration.
 //
-// The first two are text for people, or, for who asks for the kind by name (Accept: application/json;g=config.k8s.io;v=v1beta1;as=Flagz),
-// a Kubernetes object in JSON or YAML. v1alpha1 is answered too, with a warning. Nothing else is acceptable.
+// The first two are text for people, or, for clients that request the kind by name (Accept:
+// application/json;g=config.k8s.io;v=v1beta1;as=Flagz), a Kubernetes object in JSON or YAML. v1alpha1 is served too, with a
+// warning. Nothing else is acceptable.
 package zpages
 
 import (
@@ -32,7 +33,7 @@ const (
 	heading = "\n%s %s\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n"
 )
 
-// Component is what there is to tell. The functions are called on each request.
+// Component has the data of the pages. The functions are called on each request.
 type Component struct {
 	Name                                       string
 	Started                                    time.Time

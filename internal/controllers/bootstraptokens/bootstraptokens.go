@@ -3,8 +3,8 @@
 
 // Package bootstraptokens serves machines that know no more of a cluster than a bootstrap token.
 //
-// [Signer] signs the ConfigMap kube-public/cluster-info with each token that is meant for it, so that who knows the token can
-// tell that what the ConfigMap says of the cluster is true. [Cleaner] deletes tokens when they expire.
+// [Signer] signs the ConfigMap kube-public/cluster-info with each token that is meant for it, so that a client that knows
+// the token can verify the ConfigMap. [Cleaner] deletes tokens when they expire.
 package bootstraptokens
 
 import (
@@ -51,6 +51,7 @@ var (
 func Signer() controllers.Controller {
 	return controllers.Controller{
 		Name:    "bootstrap-signer-controller",
+		Account: "bootstrap-signer",
 		Outputs: []schema.GroupVersionResource{configMaps},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
 			tokens := only(d, metav1.NamespaceSystem, fields.OneTermEqualSelector("type", tokenType))
@@ -180,6 +181,7 @@ func sign(content, id, secret string) (string, error) {
 func Cleaner() controllers.Controller {
 	return controllers.Controller{
 		Name:    "token-cleaner-controller",
+		Account: "token-cleaner",
 		Outputs: []schema.GroupVersionResource{secrets},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
 			tokens := only(d, metav1.NamespaceSystem, fields.OneTermEqualSelector("type", tokenType))

@@ -39,18 +39,19 @@ var (
 func Approving() controllers.Controller {
 	return controllers.Controller{
 		Name:    "certificatesigningrequest-approving-controller",
+		Account: "certificate-controller",
 		Inputs:  []schema.GroupVersionResource{requests},
 		Outputs: []schema.GroupVersionResource{requests, reviews},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
-			return follow(d, "csrapproving", func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
+			return newController(d, "csrapproving", func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
 				return approve(ctx, d.Client, csr)
 			})
 		},
 	}
 }
 
-// follow works on each request that comes or changes; work gets a copy of its own.
-func follow(d *controllers.Deps, name string, work func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error) (controllers.Runner, error) {
+// newController works on each request that is created or changed; work gets a copy of its own.
+func newController(d *controllers.Deps, name string, work func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error) (controllers.Runner, error) {
 	informer := d.Informers.Certificates().V1().CertificateSigningRequests()
 	queue := controllers.NewQueue[string](d, name, 5)
 	err := controllers.Subscribe(d, informer.Informer(), controllers.Handler[*certificatesv1.CertificateSigningRequest]{
@@ -88,7 +89,7 @@ var rules = []rule{
 	{"nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.", false},
 }
 
-// approve approves a kubelet's client certificate if the user who asks may have it approved by nobody.
+// approve approves a kubelet's client certificate if the requesting user may have it approved automatically.
 func approve(ctx context.Context, client kubernetes.Interface, csr *certificatesv1.CertificateSigningRequest) error {
 	if has(csr, certificatesv1.CertificateApproved) || has(csr, certificatesv1.CertificateDenied) {
 		return nil

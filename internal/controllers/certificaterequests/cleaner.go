@@ -22,7 +22,7 @@ import (
 // Upstream's times.
 const (
 	keepDone    = time.Hour      // what has a certificate, or never will
-	keepPending = 24 * time.Hour // what waits for somebody
+	keepPending = 24 * time.Hour // requests that wait for an approver
 	keepPod     = 15 * time.Minute
 )
 
@@ -30,6 +30,7 @@ const (
 func Cleaner() controllers.Controller {
 	return controllers.Controller{
 		Name:    "certificatesigningrequest-cleaner-controller",
+		Account: "certificate-controller",
 		Inputs:  []schema.GroupVersionResource{requests},
 		Outputs: []schema.GroupVersionResource{requests},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
@@ -61,7 +62,7 @@ func only(uid types.UID) metav1.DeleteOptions {
 	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
 }
 
-// gone takes an object that somebody else deleted for one that is deleted.
+// gone treats an object that was already deleted as deleted.
 func gone(err error) error {
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
@@ -115,6 +116,7 @@ func PodCleaner() controllers.Controller {
 	pods := certificatesv1.SchemeGroupVersion.WithResource("podcertificaterequests")
 	return controllers.Controller{
 		Name:    "podcertificaterequest-cleaner-controller",
+		Account: "podcertificaterequestcleaner",
 		Inputs:  []schema.GroupVersionResource{pods},
 		Outputs: []schema.GroupVersionResource{pods},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {

@@ -34,6 +34,7 @@ const (
 func Signing() controllers.Controller {
 	return controllers.Controller{
 		Name:    "certificatesigningrequest-signing-controller",
+		Account: "certificate-controller",
 		Inputs:  []schema.GroupVersionResource{requests},
 		Outputs: []schema.GroupVersionResource{requests},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
@@ -43,7 +44,7 @@ func Signing() controllers.Controller {
 					return nil
 				}), nil
 			}
-			return follow(d, "csrsigning", func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
+			return newController(d, "csrsigning", func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
 				return signApproved(ctx, d, csr)
 			})
 		},

@@ -4,8 +4,8 @@
 // Package claimprotection lets a PersistentVolumeClaim that was deleted go once no pod uses it any more. Until then the
 // finalizer kubernetes.io/pvc-protection keeps it, which claims have from their creation, or get here.
 //
-// A pod uses a claim from when it has a node until it is gone: a kubelet does not start a pod whose claim is going. A pod's
-// own claim, made from a template, is free as soon as the pod has shut down.
+// A pod uses a claim from when it is bound to a node until it is deleted: a kubelet does not start a pod whose claim is
+// being deleted. A pod's own claim, made from a template, is free as soon as the pod has terminated.
 package claimprotection
 
 import (
@@ -33,6 +33,7 @@ func Controller() controllers.Controller {
 	claims := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
 	return controllers.Controller{
 		Name:    "persistentvolumeclaim-protection-controller",
+		Account: "pvc-protection-controller",
 		Inputs:  []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("pods"), claims},
 		Outputs: []schema.GroupVersionResource{claims},
 		New:     build,
@@ -66,8 +67,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			}
 		})),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
-			Update: func(before, now *corev1.Pod) {
-				if before.UID != now.UID || !over(before) && over(now) {
+			Update: func(before, updated *corev1.Pod) {
+				if before.UID != updated.UID || !over(before) && over(updated) {
 					free(before)
 				}
 			},
@@ -126,7 +127,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	return nil
 }
 
-// used asks the cache first, and the server when that knows of nobody: a pod may just have got its node.
+// used asks the cache first, and the server if the cache has no user: a pod may just have been bound.
 func (c *controller) used(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	cached, err := c.pods.Pods(claim.Namespace).List(labels.Everything())
 	if err != nil {

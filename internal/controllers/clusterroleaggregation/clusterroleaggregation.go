@@ -30,7 +30,8 @@ const manager = "clusterrole-aggregation-controller"
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	roles := []schema.GroupVersionResource{rbacv1.SchemeGroupVersion.WithResource("clusterroles")}
-	return controllers.Controller{Name: "clusterrole-aggregation-controller", Inputs: roles, Outputs: roles, New: build}
+	const name = "clusterrole-aggregation-controller"
+	return controllers.Controller{Name: name, Account: name, Inputs: roles, Outputs: roles, New: build}
 }
 
 type controller struct {
@@ -50,9 +51,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	})
 }
 
-func (c *controller) changed(old, now *rbacv1.ClusterRole) {
-	if old != nil && now != nil && equality.Semantic.DeepEqual(old.Rules, now.Rules) && equality.Semantic.DeepEqual(old.Labels, now.Labels) &&
-		equality.Semantic.DeepEqual(old.AggregationRule, now.AggregationRule) {
+func (c *controller) changed(old, updated *rbacv1.ClusterRole) {
+	if old != nil && updated != nil && equality.Semantic.DeepEqual(old.Rules, updated.Rules) && equality.Semantic.DeepEqual(old.Labels, updated.Labels) &&
+		equality.Semantic.DeepEqual(old.AggregationRule, updated.AggregationRule) {
 		return
 	}
 	all, err := c.roles.List(labels.Everything())

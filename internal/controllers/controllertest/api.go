@@ -33,8 +33,8 @@ type api struct {
 	clock   clock.PassiveClock
 	wrote   func(line string, before, after runtime.Object)
 
-	// In a simulation: disturb is asked before each write of a controller, and may refuse it, or have it fail though it is done;
-	// feed hears of each change in its order; pods that are bound go only when their node says so.
+	// In a simulation: disturb is called before each write of a controller, and may reject it, or let it succeed with an
+	// error; feed gets each change in its order; bound pods are removed only when their node confirms.
 	disturb func(clienttesting.Action) (refused, late error)
 	feed    func(schema.GroupVersionResource, watch.EventType, runtime.Object)
 	settled func()             // after a write

@@ -222,8 +222,8 @@ func (w *World) spanLocked(what string, longest time.Duration) time.Duration {
 	return w.alone(d, what)
 }
 
-// alone is about d: until a moment at which nothing else happens. Whoever is woken then runs alone, and so does all that follows from
-// it: what is done first never depends on which of two goroutines is the quicker.
+// alone waits for d: until a moment at which nothing else happens. The woken goroutine then runs alone, with everything
+// that follows from it: the order never depends on which of two goroutines is faster.
 func (w *World) alone(d time.Duration, what string) time.Duration {
 	d += time.Duration(1 + w.roll(1_000_000, "moment "+what))
 	now := w.clock.Now()
@@ -248,7 +248,7 @@ func (w *World) disturb(action clienttesting.Action) (refused, late error) {
 	case n < 16:
 		w.sayLocked(what + ": refused")
 		return apierrors.NewInternalError(errors.New("not today")), nil
-	case n < 20 && name != "": // a pod whose name nobody knows is another each time
+	case n < 20 && name != "": // a generated name differs each time
 		w.sayLocked(what + ": done, and said to have failed")
 		w.acting = true
 		return nil, apierrors.NewTimeoutError("too slow", 0)
@@ -413,7 +413,7 @@ func (w *World) changeLocked(gvr schema.GroupVersionResource, namespace, name, s
 	}
 	obj = obj.DeepCopyObject()
 	change(obj)
-	_, _ = w.api.update(gvr, namespace, subresource, obj, false) // it was there a moment ago, and nobody else is let in
+	_, _ = w.api.update(gvr, namespace, subresource, obj, false) // it existed a moment ago, and no other goroutine runs
 }
 
 // Remove deletes an object.
@@ -456,7 +456,7 @@ func (w *World) allLocked(gvr schema.GroupVersionResource, gvk schema.GroupVersi
 	return objects
 }
 
-// Locked calls f while nobody writes.
+// Locked calls f without concurrent writes.
 func (w *World) Locked(f func() string) string {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()

@@ -38,6 +38,7 @@ func Controller() controllers.Controller {
 	crons, jobs := batchv1.SchemeGroupVersion.WithResource("cronjobs"), batchv1.SchemeGroupVersion.WithResource("jobs")
 	return controllers.Controller{
 		Name:    "cronjob-controller",
+		Account: "cronjob-controller",
 		Inputs:  []schema.GroupVersionResource{crons, jobs},
 		Outputs: []schema.GroupVersionResource{crons, jobs},
 		New:     build,
@@ -172,11 +173,11 @@ func (c *controller) execute(ctx context.Context, cj *batchv1.CronJob, out decis
 	if !equality.Semantic.DeepEqual(cj.Status, out.status) {
 		update := cj.DeepCopy()
 		update.Status = out.status
-		now, err := c.client.BatchV1().CronJobs(cj.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
+		updated, err := c.client.BatchV1().CronJobs(cj.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
 		if err != nil {
 			return errors.Join(append(errs, fmt.Errorf("update status: %w", err))...)
 		}
-		c.writes.Note(now)
+		c.writes.Note(updated)
 	}
 	return errors.Join(errs...)
 }

@@ -42,6 +42,7 @@ func Controller() controllers.Controller {
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:    "daemonset-controller",
+		Account: "daemon-set-controller",
 		Inputs:  []schema.GroupVersionResource{sets, revisions, pods, corev1.SchemeGroupVersion.WithResource("nodes")},
 		Outputs: []schema.GroupVersionResource{sets, revisions, pods},
 		New:     build,
@@ -77,8 +78,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Expectations: c.expectations}.Subscribe(d, core.Pods().Informer()),
 		controllers.Subscribe(d, core.Nodes().Informer(), controllers.Handler[*corev1.Node]{
 			Add: func(*corev1.Node) { c.wakeAll() },
-			Update: func(before, now *corev1.Node) {
-				if !equality.Semantic.DeepEqual(before.Labels, now.Labels) || !equality.Semantic.DeepEqual(before.Spec, now.Spec) {
+			Update: func(before, updated *corev1.Node) {
+				if !equality.Semantic.DeepEqual(before.Labels, updated.Labels) || !equality.Semantic.DeepEqual(before.Spec, updated.Spec) {
 					c.wakeAll()
 				}
 			},
@@ -123,8 +124,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	} else if err != nil {
 		return fmt.Errorf("get daemon set: %w", err)
 	}
-	if s := set.Spec.Selector; s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		c.recorder.Event(set, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
+	if workload.LacksSelector(c.recorder, set, "daemon set", set.Spec.Selector) {
 		return nil
 	}
 	if set.DeletionTimestamp != nil {

@@ -52,8 +52,8 @@ func (d *decision) lookAgain(after time.Duration) {
 
 type event struct{ level, reason, message string }
 
-// place is one node as the set sees it.
-type place struct {
+// nodePods is one node with the pods that the set has there.
+type nodePods struct {
 	name      string
 	gone      bool          // there is no such node
 	run, stay bool          // should a pod run there; may one that does
@@ -127,30 +127,30 @@ func target(pod *corev1.Pod) string {
 
 func decide(in observed) decision {
 	var d decision
-	places := in.places()
-	d.status = in.count(places)
+	nodes := in.nodePods()
+	d.status = in.count(nodes)
 	if d.status.NumberReady != d.status.NumberAvailable {
 		d.lookAgain(workload.NextAvailable(in.pods, in.set.Spec.MinReadySeconds, in.now))
 	}
 	if !in.settled {
 		return d
 	}
-	for _, p := range places {
+	for _, p := range nodes {
 		d.manage(in, p)
 	}
 	if len(d.create) == 0 && len(d.delete) == 0 && in.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
-		d.roll(in, places)
+		d.roll(in, nodes)
 	}
 	d.create, d.delete = d.create[:min(len(d.create), burst)], d.delete[:min(len(d.delete), burst)]
 	return d
 }
 
-// places are the nodes, and those that pods were made for and that are gone, by name.
-func (in observed) places() []*place {
-	byName := map[string]*place{}
+// nodePods are the nodes, and those that pods were made for and that are gone, by name.
+func (in observed) nodePods() []*nodePods {
+	byName := map[string]*nodePods{}
 	tolerated := tolerations(&in.set.Spec.Template.Spec)
 	for _, node := range in.nodes {
-		p := &place{name: node.Name}
+		p := &nodePods{name: node.Name}
 		p.run, p.stay = fits(in.set, tolerated, node)
 		byName[node.Name] = p
 	}
@@ -161,16 +161,16 @@ func (in observed) places() []*place {
 		}
 		p := byName[name]
 		if p == nil {
-			p = &place{name: name, gone: true}
+			p = &nodePods{name: name, gone: true}
 			byName[name] = p
 		}
 		p.pods = append(p.pods, pod)
 	}
-	places := slices.SortedFunc(maps.Values(byName), func(a, b *place) int { return cmp.Compare(a.name, b.name) })
-	for _, p := range places {
+	nodes := slices.SortedFunc(maps.Values(byName), func(a, b *nodePods) int { return cmp.Compare(a.name, b.name) })
+	for _, p := range nodes {
 		slices.SortFunc(p.pods, eldest)
 	}
-	return places
+	return nodes
 }
 
 // eldest puts pods that are bound before others, and older ones before younger.
@@ -200,12 +200,12 @@ func (in observed) available(pod *corev1.Pod) bool {
 
 // manage sees to it that there is a pod where one should run, and none where none may. Unless the set may surge, a pod that is
 // going has to be gone before the next one is made.
-func (d *decision) manage(in observed, p *place) {
+func (d *decision) manage(in observed, p *nodePods) {
 	switch {
 	case p.gone:
 		for _, pod := range p.pods {
 			if pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil {
-				d.delete = append(d.delete, pod) // never bound, so nobody else deletes it
+				d.delete = append(d.delete, pod) // never bound, so no kubelet deletes it
 			}
 		}
 	case p.run && len(p.pods) == 0:
@@ -223,7 +223,7 @@ func (d *decision) manage(in observed, p *place) {
 
 // keep sees to it that one pod runs where one may: what has ended goes, and all but the eldest; with surge, all but the eldest of
 // each template, until that of the newest can take over.
-func (d *decision) keep(in observed, p *place) {
+func (d *decision) keep(in observed, p *nodePods) {
 	var running []*corev1.Pod
 	for _, pod := range p.pods {
 		switch {
@@ -270,8 +270,8 @@ func (d *decision) keep(in observed, p *place) {
 	}
 }
 
-// pair are the pods of a place that are not going, of the newest template and of a former one; false when there are more.
-func (in observed) pair(p *place) (current, former *corev1.Pod, ok bool) {
+// pair are the pods of a node that are not going, of the newest template and of a former one; false when there are more.
+func (in observed) pair(p *nodePods) (current, former *corev1.Pod, ok bool) {
 	for _, pod := range p.pods {
 		switch isNew := in.updated(pod); {
 		case pod.DeletionTimestamp != nil:
@@ -288,22 +288,22 @@ func (in observed) pair(p *place) (current, former *corev1.Pod, ok bool) {
 
 // roll replaces old pods. Without surge, old ones are deleted, first those that are not available, then as many as may be
 // missing; a later sync makes the new. With surge, new ones are made beside the old, which go when they are available.
-func (d *decision) roll(in observed, places []*place) {
+func (d *decision) roll(in observed, nodes []*nodePods) {
 	desired := 0
-	for _, p := range places {
+	for _, p := range nodes {
 		if p.run {
 			desired++
 		}
 	}
 	surge, unavailable := in.limits(desired)
-	places = slices.DeleteFunc(slices.Clone(places), func(p *place) bool { return !p.run && len(p.pods) == 0 })
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(p *nodePods) bool { return !p.run && len(p.pods) == 0 })
 	if surge > 0 {
-		d.surge(in, places, surge, desired)
+		d.surge(in, nodes, surge, desired)
 		return
 	}
 	missing := 0
 	var healthy []*corev1.Pod
-	for _, p := range places {
+	for _, p := range nodes {
 		switch current, former, ok := in.pair(p); {
 		case !ok || (current == nil) == (former == nil):
 			missing++
@@ -311,7 +311,7 @@ func (d *decision) roll(in observed, places []*place) {
 			if !in.available(current) {
 				missing++
 			}
-		case !in.available(former): // it serves nobody; its going makes nothing worse
+		case !in.available(former): // it is not available; deleting it makes nothing worse
 			d.delete = append(d.delete, former)
 			missing++
 		default:
@@ -321,11 +321,11 @@ func (d *decision) roll(in observed, places []*place) {
 	d.delete = append(d.delete, healthy[:min(max(unavailable-missing, 0), len(healthy))]...)
 }
 
-func (d *decision) surge(in observed, places []*place, most, desired int) {
+func (d *decision) surge(in observed, nodes []*nodePods, most, desired int) {
 	beside, up := 0, 0
 	var leaving []*corev1.Pod
 	var healthy []string
-	for _, p := range places {
+	for _, p := range nodes {
 		current, former, ok := in.pair(p)
 		if !ok {
 			beside++
@@ -380,14 +380,14 @@ func (in observed) limits(nodes int) (surge, unavailable int) {
 }
 
 // count makes the status. Of several pods on a node the eldest counts.
-func (in observed) count(places []*place) appsv1.DaemonSetStatus {
+func (in observed) count(nodes []*nodePods) appsv1.DaemonSetStatus {
 	s := appsv1.DaemonSetStatus{
 		ObservedGeneration: in.set.Generation, CollisionCount: in.set.Status.CollisionCount, Conditions: in.set.Status.Conditions,
 	}
 	if !in.settled {
 		s.ObservedGeneration = in.set.Status.ObservedGeneration // nothing has been done about it yet
 	}
-	for _, p := range places {
+	for _, p := range nodes {
 		if p.run {
 			s.DesiredNumberScheduled++
 		}

@@ -51,6 +51,7 @@ func Controller() controllers.Controller {
 	sets := appsv1.SchemeGroupVersion.WithResource("replicasets")
 	return controllers.Controller{
 		Name:    "deployment-controller",
+		Account: "deployment-controller",
 		Inputs:  []schema.GroupVersionResource{deployments, sets, corev1.SchemeGroupVersion.WithResource("pods")},
 		Outputs: []schema.GroupVersionResource{deployments, sets},
 		New:     build,
@@ -82,12 +83,12 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		controllers.Subscribe(d, deployments.Informer(), controllers.OnAny(func(o *appsv1.Deployment) { c.queue.Add(controllers.Key(o)) })),
 		controllers.Subscribe(d, sets.Informer(), controllers.Handler[*appsv1.ReplicaSet]{
 			Add: func(rs *appsv1.ReplicaSet) { c.wake(rs) },
-			Update: func(before, now *appsv1.ReplicaSet) {
-				was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(now)
+			Update: func(before, updated *appsv1.ReplicaSet) {
+				was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(updated)
 				if was != nil && (is == nil || is.UID != was.UID) {
 					c.wake(before)
 				}
-				c.wake(now)
+				c.wake(updated)
 			},
 			Delete: func(rs *appsv1.ReplicaSet) {
 				if metav1.GetControllerOfNoCopy(rs) != nil {
@@ -146,8 +147,7 @@ func (c *controller) sync(ctx context.Context, key types.NamespacedName) error {
 	} else if err != nil {
 		return fmt.Errorf("get deployment: %w", err)
 	}
-	if s := cached.Spec.Selector; s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		c.recorder.Event(cached, corev1.EventTypeWarning, "SelectingAll", "This deployment is selecting all pods. A non-empty selector is required.")
+	if workload.LacksSelector(c.recorder, cached, "deployment", cached.Spec.Selector) {
 		if cached.Status.ObservedGeneration >= cached.Generation {
 			return nil
 		}
@@ -221,12 +221,12 @@ func (c *controller) execute(ctx context.Context, cached *appsv1.Deployment, out
 	api := c.client.AppsV1()
 	key := controllers.Key(cached)
 	for _, w := range out.writes {
-		var now *appsv1.ReplicaSet
+		var written *appsv1.ReplicaSet
 		var err error
 		if w.create {
-			now, err = api.ReplicaSets(w.set.Namespace).Create(ctx, w.set, metav1.CreateOptions{})
+			written, err = api.ReplicaSets(w.set.Namespace).Create(ctx, w.set, metav1.CreateOptions{})
 		} else {
-			now, err = api.ReplicaSets(w.set.Namespace).Update(ctx, w.set, metav1.UpdateOptions{})
+			written, err = api.ReplicaSets(w.set.Namespace).Update(ctx, w.set, metav1.UpdateOptions{})
 		}
 		if err != nil {
 			c.written.note(key, w.set.Name, nil)
@@ -235,7 +235,7 @@ func (c *controller) execute(ctx context.Context, cached *appsv1.Deployment, out
 			}
 			return fmt.Errorf("update replica set: %w", err)
 		}
-		c.written.note(key, w.set.Name, now)
+		c.written.note(key, w.set.Name, written)
 		for _, said := range w.events {
 			c.recorder.Event(cached, corev1.EventTypeNormal, "ScalingReplicaSet", said)
 		}

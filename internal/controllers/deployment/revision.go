@@ -61,8 +61,8 @@ func revision(o metav1.Object) int64 {
 	return n
 }
 
-// syncRevision makes the replica set with the deployment's template the newest revision, making it first if create says
-// so, and copies annotations to it and its revision to the deployment.
+// syncRevision makes the replica set with the deployment's template the newest revision, creating it first if create is
+// set, and copies annotations to it and its revision to the deployment.
 func (p *planner) syncRevision(create bool) {
 	var newest int64
 	for _, rs := range p.old {

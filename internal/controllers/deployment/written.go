@@ -28,10 +28,10 @@ type written struct {
 func newWritten() *written { return &written{of: map[types.NamespacedName]map[string]uint64{}} }
 
 // note remembers what a write returned; nil: that it failed, and may have been done.
-func (w *written) note(key types.NamespacedName, name string, now *appsv1.ReplicaSet) {
+func (w *written) note(key types.NamespacedName, name string, updated *appsv1.ReplicaSet) {
 	version := uint64(0)
-	if now != nil {
-		version, _ = strconv.ParseUint(now.ResourceVersion, 10, 64)
+	if updated != nil {
+		version, _ = strconv.ParseUint(updated.ResourceVersion, 10, 64)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -43,6 +43,7 @@ func Controller() controllers.Controller {
 	v1 := resourcev1.SchemeGroupVersion
 	return controllers.Controller{
 		Name:    name,
+		Account: "device-taint-eviction-controller",
 		Inputs:  []schema.GroupVersionResource{pods, v1.WithResource("resourceclaims"), v1.WithResource("resourceslices"), v1.WithResource("devicetaintrules")},
 		Outputs: []schema.GroupVersionResource{pods, v1.WithResource("devicetaintrules")},
 		New:     build,
@@ -127,10 +128,10 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		})),
 		controllers.Subscribe(d, rules.Informer(), controllers.Handler[*resourcev1.DeviceTaintRule]{
 			Add: wakeRule, Delete: wakeRule,
-			Update: func(before, now *resourcev1.DeviceTaintRule) {
-				if before.UID != now.UID || before.Generation != now.Generation {
+			Update: func(before, updated *resourcev1.DeviceTaintRule) {
+				if before.UID != updated.UID || before.Generation != updated.Generation {
 					wakeRule(before)
-					wakeRule(now)
+					wakeRule(updated)
 				}
 			},
 		}),

@@ -45,6 +45,7 @@ func Controller() controllers.Controller {
 	budgets := policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
 	return controllers.Controller{
 		Name:      "disruption-controller",
+		Account:   "disruption-controller",
 		Component: "controllermanager",
 		Inputs: []schema.GroupVersionResource{
 			budgets, core.WithResource("pods"), core.WithResource("replicationcontrollers"),
@@ -90,7 +91,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	err := errors.Join(
 		controllers.Subscribe(d, budgets.Informer(), controllers.OnAny(func(b *policyv1.PodDisruptionBudget) { c.queue.Add(controllers.Key(b)) })),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
-			Add: c.podSeen, Update: func(_, now *corev1.Pod) { c.podSeen(now) }, Delete: c.wake,
+			Add: c.podSeen, Update: func(_, updated *corev1.Pod) { c.podSeen(updated) }, Delete: c.wake,
 		}),
 	)
 	return controllers.RunnerFunc(func(ctx context.Context) error {

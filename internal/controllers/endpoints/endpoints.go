@@ -37,6 +37,7 @@ const (
 func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:      "endpoints-controller",
+		Account:   "endpoint-controller",
 		Component: "endpoint-controller",
 		Inputs: []schema.GroupVersionResource{
 			corev1.SchemeGroupVersion.WithResource("services"), corev1.SchemeGroupVersion.WithResource("pods"), resource,
@@ -69,7 +70,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		controllers.Subscribe(d, core.Services().Informer(), controllers.OnAny(func(s *corev1.Service) { c.queue.Add(controllers.Key(s)) })),
 		controllers.Subscribe(d, core.Pods().Informer(), controllers.Handler[*corev1.Pod]{
 			Add:    func(pod *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(nil, pod)) },
-			Update: func(before, now *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(before, now)) },
+			Update: func(before, updated *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(before, updated)) },
 			Delete: func(pod *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(pod, nil)) },
 		}),
 		// Endpoints may be written before their service is: then they stay.

@@ -17,8 +17,8 @@ import (
 // capacity is how many addresses an Endpoints object holds; EndpointSlices hold all.
 const capacity = 1000
 
-// place is one pod's address, ready or not, and the ports it serves.
-type place struct {
+// podAddress is one pod's address, ready or not, and the ports it serves.
+type podAddress struct {
 	address corev1.EndpointAddress
 	ready   bool
 	ports   []corev1.EndpointPort
@@ -44,15 +44,15 @@ func subsets(service *corev1.Service, pods []*corev1.Pod) []corev1.EndpointSubse
 }
 
 // locate finds where a pod serves the service; false when it does not.
-func locate(service *corev1.Service, pod *corev1.Pod) (place, bool) {
+func locate(service *corev1.Service, pod *corev1.Pod) (podAddress, bool) {
 	if !util.ShouldPodBeInEndpoints(pod, service.Spec.PublishNotReadyAddresses) {
-		return place{}, false
+		return podAddress{}, false
 	}
 	ip := address(service, pod)
 	if ip == "" {
-		return place{}, false
+		return podAddress{}, false
 	}
-	p := place{
+	p := podAddress{
 		ready: service.Spec.PublishNotReadyAddresses || workload.Ready(pod),
 		address: corev1.EndpointAddress{
 			IP: ip, NodeName: &pod.Spec.NodeName,

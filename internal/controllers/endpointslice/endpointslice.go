@@ -42,6 +42,7 @@ const manager = "endpointslice-controller.k8s.io"
 func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:      "endpointslice-controller",
+		Account:   "endpointslice-controller",
 		Component: "endpoint-slice-controller",
 		Inputs: []schema.GroupVersionResource{
 			corev1.SchemeGroupVersion.WithResource("services"), corev1.SchemeGroupVersion.WithResource("pods"),
@@ -84,7 +85,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		controllers.Subscribe(d, core.Services().Informer(), controllers.OnAny(func(s *corev1.Service) { c.queue.Add(controllers.Key(s)) })),
 		controllers.Subscribe(d, core.Pods().Informer(), controllers.Handler[*corev1.Pod]{
 			Add:    func(pod *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(nil, pod)) },
-			Update: func(before, now *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(before, now)) },
+			Update: func(before, updated *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(before, updated)) },
 			Delete: func(pod *corev1.Pod) { c.wake(util.GetPodUpdateProjectionKey(pod, nil)) },
 		}),
 		controllers.Subscribe(d, published.Informer(), controllers.Handler[*discoveryv1.EndpointSlice]{
@@ -102,8 +103,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		}),
 		controllers.Subscribe(d, core.Nodes().Informer(), controllers.Handler[*corev1.Node]{
 			Add: func(*corev1.Node) { c.nodesChanged() },
-			Update: func(before, now *corev1.Node) {
-				if ready(before) != ready(now) || before.Labels[corev1.LabelTopologyZone] != now.Labels[corev1.LabelTopologyZone] {
+			Update: func(before, updated *corev1.Node) {
+				if ready(before) != ready(updated) || before.Labels[corev1.LabelTopologyZone] != updated.Labels[corev1.LabelTopologyZone] {
 					c.nodesChanged()
 				}
 			},
@@ -139,14 +140,14 @@ func (c *controller) wakeFor(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-func (c *controller) sliceUpdated(before, now *discoveryv1.EndpointSlice) {
-	if before.Labels[discoveryv1.LabelServiceName] != now.Labels[discoveryv1.LabelServiceName] {
+func (c *controller) sliceUpdated(before, updated *discoveryv1.EndpointSlice) {
+	if before.Labels[discoveryv1.LabelServiceName] != updated.Labels[discoveryv1.LabelServiceName] {
 		c.wakeFor(before)
-		c.wakeFor(now)
+		c.wakeFor(updated)
 		return
 	}
-	if c.reconciler.ManagedByChanged(before, now) || c.reconciler.ManagedByController(now) && c.tracker.ShouldSync(now) {
-		c.wakeFor(now)
+	if c.reconciler.ManagedByChanged(before, updated) || c.reconciler.ManagedByController(updated) && c.tracker.ShouldSync(updated) {
+		c.wakeFor(updated)
 	}
 }
 

@@ -40,6 +40,7 @@ func Controller() controllers.Controller {
 	slices := discoveryv1.SchemeGroupVersion.WithResource("endpointslices")
 	return controllers.Controller{
 		Name:      "endpointslice-mirroring-controller",
+		Account:   "endpointslicemirroring-controller",
 		Component: "endpoint-slice-mirroring-controller",
 		Inputs: []schema.GroupVersionResource{
 			corev1.SchemeGroupVersion.WithResource("services"), corev1.SchemeGroupVersion.WithResource("endpoints"), slices,
@@ -85,18 +86,18 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	err = errors.Join(err,
 		controllers.Subscribe(d, core.Services().Informer(), controllers.Handler[*corev1.Service]{
 			Add: unselective,
-			Update: func(before, now *corev1.Service) {
-				if (before.Spec.Selector == nil) != (now.Spec.Selector == nil) {
-					c.queue.Add(controllers.Key(now))
+			Update: func(before, updated *corev1.Service) {
+				if (before.Spec.Selector == nil) != (updated.Spec.Selector == nil) {
+					c.queue.Add(controllers.Key(updated))
 				}
 			},
 			Delete: unselective,
 		}),
 		controllers.Subscribe(d, core.Endpoints().Informer(), controllers.Handler[*corev1.Endpoints]{
 			Add: written,
-			Update: func(before, now *corev1.Endpoints) {
-				if mirrored(before) || mirrored(now) {
-					c.queue.Add(controllers.Key(now))
+			Update: func(before, updated *corev1.Endpoints) {
+				if mirrored(before) || mirrored(updated) {
+					c.queue.Add(controllers.Key(updated))
 				}
 			},
 			Delete: written,
@@ -138,14 +139,14 @@ func (c *controller) wake(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-func (c *controller) sliceUpdated(before, now *discoveryv1.EndpointSlice) {
-	if before.Labels[discoveryv1.LabelServiceName] != now.Labels[discoveryv1.LabelServiceName] {
+func (c *controller) sliceUpdated(before, updated *discoveryv1.EndpointSlice) {
+	if before.Labels[discoveryv1.LabelServiceName] != updated.Labels[discoveryv1.LabelServiceName] {
 		c.wake(before)
-		c.wake(now)
+		c.wake(updated)
 		return
 	}
-	if ours(before) != ours(now) || ours(now) && c.tracker.ShouldSync(now) {
-		c.wake(now)
+	if ours(before) != ours(updated) || ours(updated) && c.tracker.ShouldSync(updated) {
+		c.wake(updated)
 	}
 }
 

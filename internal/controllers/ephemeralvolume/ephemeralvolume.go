@@ -30,6 +30,7 @@ func Controller() controllers.Controller {
 	claims := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
 	return controllers.Controller{
 		Name:      "ephemeral-volume-controller",
+		Account:   "ephemeral-volume-controller",
 		Component: "ephemeral_volume",
 		Inputs:    []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("pods"), claims},
 		Outputs:   []schema.GroupVersionResource{claims},

@@ -46,8 +46,9 @@ import (
 // watches by metadata.
 func Controller() controllers.Controller {
 	return controllers.Controller{
-		Name: "garbage-collector-controller",
-		New:  build,
+		Name:    "garbage-collector-controller",
+		Account: "generic-garbage-collector",
+		New:     build,
 	}
 }
 

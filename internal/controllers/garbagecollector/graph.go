@@ -44,8 +44,8 @@ func keyOf(ref metav1.OwnerReference, namespace string) ownerKey {
 	return ownerKey{uid: ref.UID, group: gv.Group, kind: ref.Kind, namespace: namespace, name: ref.Name}
 }
 
-// graph is who owns whom, as far as it was observed. It does no I/O; the methods that take observations return the UIDs
-// of the objects that must be judged anew.
+// graph has the observed owner references. It does no I/O; the methods that take observations return the UIDs of the
+// objects to check again.
 type graph struct {
 	objects    map[types.UID]*object
 	dependents map[types.UID]map[types.UID]bool // owner → those that name it, whether or not it was ever observed
@@ -74,10 +74,10 @@ func (g *graph) observe(o *object) (wake []types.UID, lost []astray) {
 		had = before.owners
 	}
 	for _, ref := range had {
-		if now := reference(o, ref.UID); now == nil {
+		if current := reference(o, ref.UID); current == nil {
 			g.unlink(ref.UID, o.uid)
 			wake = append(wake, ref.UID) // it may have waited for this one
-		} else if blocks(ref) && !blocks(*now) {
+		} else if blocks(ref) && !blocks(*current) {
 			wake = append(wake, ref.UID)
 		}
 	}

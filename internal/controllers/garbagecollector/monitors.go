@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
-	"github.com/mortise-dev/mortise/internal/controllers/follow"
+	"github.com/mortise-dev/mortise/internal/controllers/metadatareflector"
 )
 
 // patience is how long the first judgement waits for lists; a resource that cannot be listed must not stop the rest.
@@ -240,7 +240,7 @@ func (m *monitors) start(ctx context.Context, group *errgroup.Group, gvr schema.
 			return &monitor{stop: func() {}, synced: registration.HasSyncedChecker().Done()}, nil
 		}
 	}
-	one := follow.New(func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) }, func(g follow.Gone) { m.removed(g.UID) })
+	one := metadatareflector.New(func(o metav1.Object) { m.observed(describe(gvr, r.kind, o)) }, func(g metadatareflector.Deleted) { m.removed(g.UID) })
 	ctx, stop := context.WithCancel(ctx)
 	group.Go(func() error { return one.Run(ctx, m.d.Metadata, gvr) })
 	return &monitor{stop: stop, synced: one.Synced(), stopped: ctx.Done()}, nil

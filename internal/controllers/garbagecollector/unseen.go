@@ -19,7 +19,8 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// errNamespacedOwner is that of a cluster-wide object: a mistake that nobody is to be deleted for, and that no retry mends.
+// errNamespacedOwner is the error of a cluster-scoped object with a namespaced owner: a mistake for which nothing is
+// deleted, and that no retry fixes.
 var errNamespacedOwner = errors.New("a cluster-wide object has an owner in a namespace")
 
 // errBusy is that a group has enough requests under way.
@@ -134,7 +135,7 @@ func (c *controller) poll(ctx context.Context, key ownerKey) error {
 		}
 	}
 	if child == nil || c.graph.objects[key.uid] != nil {
-		delete(c.polls, key) // nobody cares any more, or its going will be observed
+		delete(c.polls, key) // it is not needed any more, or its deletion will be observed
 		c.mu.Unlock()
 		return nil
 	}

@@ -46,13 +46,13 @@ func (c *controller) execute(ctx context.Context, in observed) outcome {
 	if !equality.Semantic.DeepEqual(j.Status, out.status) {
 		update := j.DeepCopy()
 		update.Status = out.status
-		now, err := c.client.BatchV1().Jobs(j.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
+		updated, err := c.client.BatchV1().Jobs(j.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
 		if err != nil {
 			done.err = errors.Join(failure, fmt.Errorf("update status: %w", err))
 			return done
 		}
-		c.writes.Note(now)
-		c.meters.counted(j, now, out.over)
+		c.writes.Note(updated)
+		c.meters.counted(j, updated, out.over)
 	}
 	c.records.Store(controllers.Key(j), remembered{j.UID, out.record})
 	c.meters.ruled(out.ruled)

@@ -52,6 +52,7 @@ func Controller() controllers.Controller {
 	jobs, pods := batchv1.SchemeGroupVersion.WithResource("jobs"), corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:    "job-controller",
+		Account: "job-controller",
 		Inputs:  []schema.GroupVersionResource{jobs, pods},
 		Outputs: []schema.GroupVersionResource{jobs, pods},
 		New:     build,
@@ -117,20 +118,20 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 				c.meters.tracked(nil, pod)
 				c.podChanged(pod)
 			},
-			Update: func(before, now *corev1.Pod) {
-				c.meters.tracked(before, now)
-				if !tracked(now) {
-					c.released.Delete(now.UID)
+			Update: func(before, updated *corev1.Pod) {
+				c.meters.tracked(before, updated)
+				if !tracked(updated) {
+					c.released.Delete(updated.UID)
 				}
-				if now.DeletionTimestamp != nil {
-					if j := c.owner(now); j != nil {
-						c.expectations.DeletionObserved(controllers.Key(j), now.UID)
+				if updated.DeletionTimestamp != nil {
+					if j := c.owner(updated); j != nil {
+						c.expectations.DeletionObserved(controllers.Key(j), updated.UID)
 					}
 				}
-				if was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(now); was != nil && (is == nil || is.UID != was.UID) {
+				if was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(updated); was != nil && (is == nil || is.UID != was.UID) {
 					c.podChanged(before)
 				}
-				c.podChanged(now)
+				c.podChanged(updated)
 			},
 			Delete: func(pod *corev1.Pod) {
 				c.meters.tracked(pod, nil)

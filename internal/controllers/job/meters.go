@@ -31,17 +31,19 @@ type meters struct {
 func newMeters(d *controllers.Deps) (*meters, error) {
 	m := &meters{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Subsystem: "job_controller", Name: "job_sync_duration_seconds", Help: "How long a sync of a job takes.",
+			Subsystem: "job_controller", Name: "job_sync_duration_seconds", Help: "Duration of a sync of a job.",
 			Buckets: prometheus.ExponentialBuckets(0.004, 2, 15),
 		}, []string{"completion_mode", "result", "action"}),
 		syncs:      counter("job_syncs_total", "Syncs of jobs.", "completion_mode", "result", "action"),
-		finished:   counter("jobs_finished_total", "Jobs that ended.", "completion_mode", "result", "reason"),
-		foreigners: counter("jobs_by_external_controller_total", "Jobs that another controller manages.", "controller_name"),
-		pods:       counter("job_pods_finished_total", "Pods whose end was counted.", "completion_mode", "result"),
-		rulings:    counter("pod_failures_handled_by_failure_policy_total", "Failed pods that a rule of the pod failure policy matched, by its action.", "action"),
-		held:       counter("terminated_pods_tracking_finalizer_total", "Ended pods that got, or lost, the finalizer batch.kubernetes.io/job-tracking.", "event"),
-		indexes:    counter("job_finished_indexes_total", "Indexes that ended.", "status", "backoffLimit"),
-		creations:  counter("job_pods_creation_total", "Pods that were created, by why.", "reason", "status"),
+		finished:   counter("jobs_finished_total", "Finished jobs.", "completion_mode", "result", "reason"),
+		foreigners: counter("jobs_by_external_controller_total", "Jobs managed by another controller.", "controller_name"),
+		pods:       counter("job_pods_finished_total", "Finished pods that were counted.", "completion_mode", "result"),
+		rulings: counter("pod_failures_handled_by_failure_policy_total",
+			"Failed pods matched by a rule of the pod failure policy, by its action.", "action"),
+		held: counter("terminated_pods_tracking_finalizer_total",
+			"Terminated pods that got, or lost, the finalizer batch.kubernetes.io/job-tracking.", "event"),
+		indexes:   counter("job_finished_indexes_total", "Finished indexes.", "status", "backoffLimit"),
+		creations: counter("job_pods_creation_total", "Created pods, by reason.", "reason", "status"),
 	}
 	all := []prometheus.Collector{m.duration}
 	for _, c := range []**prometheus.CounterVec{&m.syncs, &m.finished, &m.foreigners, &m.pods, &m.rulings, &m.held, &m.indexes, &m.creations} {
@@ -81,19 +83,19 @@ func (m *meters) synced(j *batchv1.Job, action string, err error, took time.Dura
 func (m *meters) foreign(controller string) { m.foreigners.WithLabelValues(controller).Inc() }
 
 // counted tells of what a status says and the one before did not.
-func (m *meters) counted(before, now *batchv1.Job, over *batchv1.JobCondition) {
-	add(m.pods, int(now.Status.Failed-before.Status.Failed), mode(now), "failed")
-	add(m.pods, int(now.Status.Succeeded-before.Status.Succeeded), mode(now), "succeeded")
-	if mode(now) == string(batchv1.IndexedCompletion) {
+func (m *meters) counted(before, updated *batchv1.Job, over *batchv1.JobCondition) {
+	add(m.pods, int(updated.Status.Failed-before.Status.Failed), mode(updated), "failed")
+	add(m.pods, int(updated.Status.Succeeded-before.Status.Succeeded), mode(updated), "succeeded")
+	if mode(updated) == string(batchv1.IndexedCompletion) {
 		limit := "global"
-		if now.Spec.BackoffLimitPerIndex != nil {
+		if updated.Spec.BackoffLimitPerIndex != nil {
 			limit = "perIndex"
 		}
-		add(m.indexes, int(now.Status.Succeeded-before.Status.Succeeded), "succeeded", limit)
-		if now.Status.FailedIndexes != nil && now.Spec.Completions != nil {
-			lost := parseIndexes(*now.Status.FailedIndexes, int(*now.Spec.Completions)).total()
+		add(m.indexes, int(updated.Status.Succeeded-before.Status.Succeeded), "succeeded", limit)
+		if updated.Status.FailedIndexes != nil && updated.Spec.Completions != nil {
+			lost := parseIndexes(*updated.Status.FailedIndexes, int(*updated.Spec.Completions)).total()
 			if before.Status.FailedIndexes != nil {
-				lost -= parseIndexes(*before.Status.FailedIndexes, int(*now.Spec.Completions)).total()
+				lost -= parseIndexes(*before.Status.FailedIndexes, int(*updated.Spec.Completions)).total()
 			}
 			add(m.indexes, lost, "failed", limit)
 		}
@@ -103,7 +105,7 @@ func (m *meters) counted(before, now *batchv1.Job, over *batchv1.JobCondition) {
 		if over.Type == batchv1.JobFailed {
 			result = "failed"
 		}
-		m.finished.WithLabelValues(mode(now), result, over.Reason).Inc()
+		m.finished.WithLabelValues(mode(updated), result, over.Reason).Inc()
 	}
 }
 
@@ -121,9 +123,9 @@ func (m *meters) ruled(by map[batchv1.PodFailurePolicyAction]int) {
 }
 
 // tracked tells of ended pods that got or lost the finalizer.
-func (m *meters) tracked(before, now *corev1.Pod) {
+func (m *meters) tracked(before, updated *corev1.Pod) {
 	was := before != nil && workload.Finished(before) && tracked(before)
-	is := now != nil && workload.Finished(now) && tracked(now)
+	is := updated != nil && workload.Finished(updated) && tracked(updated)
 	switch {
 	case is && !was:
 		m.held.WithLabelValues("add").Inc()

@@ -244,8 +244,8 @@ func (p *planner) countIndexes(succeeded []*corev1.Pod) {
 	p.delay()
 }
 
-// delay finds the failed pods that must stay until their index has its next pod, which is told by them how often the
-// index has failed.
+// delay finds the failed pods that must stay until their index has its next pod, since they record how often the index has
+// failed.
 func (p *planner) delay() {
 	p.delayed = map[int]*corev1.Pod{}
 	settled := p.done.with(p.lost, p.indexesOfPods(p.active))

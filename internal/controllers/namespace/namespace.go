@@ -40,6 +40,7 @@ func Controller() controllers.Controller {
 	namespaces := corev1.SchemeGroupVersion.WithResource("namespaces")
 	return controllers.Controller{
 		Name:    "namespace-controller",
+		Account: "namespace-controller",
 		Inputs:  []schema.GroupVersionResource{namespaces, podsResource},
 		Outputs: []schema.GroupVersionResource{namespaces},
 		New:     build,

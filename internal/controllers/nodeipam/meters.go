@@ -27,12 +27,12 @@ func newMeters(d *controllers.Deps) (*meters, error) {
 		return controllers.Keep(d.Metrics, &failure, prometheus.NewGaugeVec(prometheus.GaugeOpts{Subsystem: subsystem, Name: name, Help: help}, of))
 	}
 	return &meters{
-		given:    counter("cidrset_cidrs_allocations_total", "Subnets that nodes were given."),
-		released: counter("cidrset_cidrs_releases_total", "Subnets that nodes gave back."),
+		given:    counter("cidrset_cidrs_allocations_total", "Subnets allocated to nodes."),
+		released: counter("cidrset_cidrs_releases_total", "Subnets released by nodes."),
 		most:     gauge("cirdset_max_cidrs", "Subnets that there are."), // upstream's name
 		used:     gauge("cidrset_usage_cidrs", "Which part of the subnets is given."),
 		tries: controllers.Keep(d.Metrics, &failure, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Subsystem: subsystem, Name: "cidrset_allocation_tries_per_request", Help: "Subnets that were looked at until one was free.",
+			Subsystem: subsystem, Name: "cidrset_allocation_tries_per_request", Help: "Subnets tried until one was free.",
 			Buckets: prometheus.ExponentialBuckets(1, 5, 5),
 		}, of)),
 	}, failure

@@ -30,6 +30,7 @@ func Controller() controllers.Controller {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	return controllers.Controller{
 		Name:      "node-ipam-controller",
+		Account:   "node-controller",
 		Component: "cidrAllocator",
 		Inputs:    []schema.GroupVersionResource{nodes},
 		Outputs:   []schema.GroupVersionResource{nodes},

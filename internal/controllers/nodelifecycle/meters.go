@@ -35,7 +35,8 @@ func newMeters(d *controllers.Deps) (*meters, error) {
 		health:    gauge("zone_health", "Which part of a zone is ready, in percent."),
 		unhealthy: gauge("unhealthy_nodes_in_zone", "Nodes of a zone that are not ready."),
 		emptied: controllers.Keep(d.Metrics, &failure, prometheus.NewCounterVec(
-			prometheus.CounterOpts{Subsystem: subsystem, Name: "evictions_total", Help: "Nodes whose pods were evicted since they were not ready."}, of)),
+			prometheus.CounterOpts{Subsystem: subsystem, Name: "evictions_total",
+				Help: "Nodes whose pods were evicted because the node was not ready."}, of)),
 		one:  histogram("update_node_health_duration_seconds", "How long it takes to see whether a node is well.", 0.001),
 		all:  histogram("update_all_nodes_health_duration_seconds", "How long it takes to judge all zones.", 0.01),
 		told: map[string]bool{},

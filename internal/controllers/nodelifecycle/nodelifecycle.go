@@ -35,6 +35,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
@@ -45,6 +46,7 @@ func Controller() controllers.Controller {
 	nodes, pods := corev1.SchemeGroupVersion.WithResource("nodes"), corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:      "node-lifecycle-controller",
+		Account:   "node-controller",
 		Component: "node-controller",
 		Inputs:    []schema.GroupVersionResource{nodes, pods, coordinationv1.SchemeGroupVersion.WithResource("leases")},
 		Outputs:   []schema.GroupVersionResource{nodes, pods},
@@ -84,7 +86,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		queue: controllers.NewQueue[string](d, "node_lifecycle_controller", 4), heard: map[string]time.Time{},
 		settings: settings{
 			grace: cmp.Or(h.Grace, 50*time.Second), startupGrace: cmp.Or(h.StartupGrace, time.Minute), period: cmp.Or(h.Period, 5*time.Second),
-			rate: or(h.EvictionRate, 0.1), secondary: or(h.SecondaryEvictionRate, 0.01), unhealthy: or(h.UnhealthyZone, 0.55), large: or(h.LargeZone, 50),
+			rate: ptr.Deref(h.EvictionRate, 0.1), secondary: ptr.Deref(h.SecondaryEvictionRate, 0.01),
+			unhealthy: ptr.Deref(h.UnhealthyZone, 0.55), large: ptr.Deref(h.LargeZone, 50),
 		},
 	}
 	c.zones = newZones(c.settings)
@@ -109,17 +112,17 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		}),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
 			Add: bound,
-			Update: func(before, now *corev1.Pod) {
-				if before.Spec.NodeName != now.Spec.NodeName {
-					bound(now)
+			Update: func(before, updated *corev1.Pod) {
+				if before.Spec.NodeName != updated.Spec.NodeName {
+					bound(updated)
 				}
 			},
 		}),
 		controllers.Subscribe(d, leases.Informer(), controllers.Handler[*coordinationv1.Lease]{
 			Add: beat,
-			Update: func(before, now *coordinationv1.Lease) {
-				if before.Spec.RenewTime == nil || !before.Spec.RenewTime.Equal(now.Spec.RenewTime) {
-					beat(now)
+			Update: func(before, updated *coordinationv1.Lease) {
+				if before.Spec.RenewTime == nil || !before.Spec.RenewTime.Equal(updated.Spec.RenewTime) {
+					beat(updated)
 				}
 			},
 		}),
@@ -134,13 +137,13 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 				c.observe(node)
 				c.queue.Add(node.Name)
 			},
-			Update: func(before, now *corev1.Node) {
-				was, is := condition(before.Status.Conditions, corev1.NodeReady), condition(now.Status.Conditions, corev1.NodeReady)
+			Update: func(before, updated *corev1.Node) {
+				was, is := condition(before.Status.Conditions, corev1.NodeReady), condition(updated.Status.Conditions, corev1.NodeReady)
 				if (was == nil) != (is == nil) || is != nil && !was.LastHeartbeatTime.Equal(&is.LastHeartbeatTime) {
-					c.hear(now.Name, c.clock.Now())
+					c.hear(updated.Name, c.clock.Now())
 				}
-				c.observe(now)
-				c.queue.Add(now.Name)
+				c.observe(updated)
+				c.queue.Add(updated.Name)
 			},
 			Delete: func(node *corev1.Node) {
 				c.mu.Lock()

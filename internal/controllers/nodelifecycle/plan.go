@@ -91,8 +91,8 @@ func fled(node *corev1.Node) string {
 	return ""
 }
 
-// taints are a node's taints after those of its conditions have been set right: NoSchedule for each, and NoExecute for a
-// node that is not ready or cannot be reached, if flee says so. Those of others stay as they are.
+// taints returns a node's taints with those of its conditions updated: NoSchedule for each, and NoExecute for a node that
+// is not ready or unreachable, if flee is set. Taints of others are unchanged.
 func taints(node *corev1.Node, flee bool, now time.Time) []corev1.Taint {
 	type id struct {
 		key    string

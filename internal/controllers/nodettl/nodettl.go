@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodettl tells nodes by an annotation for how many seconds they may keep secrets and config maps before they ask
-// for them again: the more nodes there are, the longer.
+// Package nodettl sets an annotation on nodes with the number of seconds for which they may cache secrets and config maps:
+// the more nodes there are, the longer.
 //
 // The sizes at which that changes overlap, so that a cluster at a bound does not go to and fro: with 101 nodes it is 15 s,
 // and becomes 0 again when fewer than 90 are left.
@@ -32,6 +32,7 @@ func Controller() controllers.Controller {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	return controllers.Controller{
 		Name:    "ttl-controller",
+		Account: "ttl-controller",
 		Inputs:  []schema.GroupVersionResource{nodes},
 		Outputs: []schema.GroupVersionResource{nodes},
 		New:     build,
@@ -72,9 +73,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 			c.counted(1)
 			c.queue.Add(node.Name)
 		},
-		Update: func(before, now *corev1.Node) {
-			if before.Annotations[corev1.ObjectTTLAnnotationKey] != now.Annotations[corev1.ObjectTTLAnnotationKey] {
-				c.queue.Add(now.Name)
+		Update: func(before, updated *corev1.Node) {
+			if before.Annotations[corev1.ObjectTTLAnnotationKey] != updated.Annotations[corev1.ObjectTTLAnnotationKey] {
+				c.queue.Add(updated.Name)
 			}
 		},
 		Delete: func(*corev1.Node) { c.counted(-1) },

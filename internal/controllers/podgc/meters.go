@@ -29,7 +29,7 @@ func newMeters(d *controllers.Deps) (*meters, error) {
 			prometheus.CounterOpts{Subsystem: "pod_gc_collector", Name: name, Help: help}, []string{"namespace", "reason"}))
 	}
 	return &meters{
-		deleted: counter("force_delete_pods_total", "Pods that were deleted without grace."),
-		failed:  counter("force_delete_pod_errors_total", "Pods that could not be deleted without grace."),
+		deleted: counter("force_delete_pods_total", "Pods deleted without grace period."),
+		failed:  counter("force_delete_pod_errors_total", "Failed deletions of pods without grace period."),
 	}, failure
 }

@@ -37,6 +37,7 @@ func Controller() controllers.Controller {
 	nodes, pods := corev1.SchemeGroupVersion.WithResource("nodes"), corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:    "pod-garbage-collector-controller",
+		Account: "pod-garbage-collector",
 		Inputs:  []schema.GroupVersionResource{nodes, pods},
 		Outputs: []schema.GroupVersionResource{pods},
 		New:     build,
@@ -70,8 +71,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c.meters, err = newMeters(d)
 	err = errors.Join(err,
 		controllers.Subscribe(d, nodes.Informer(), controllers.Handler[*corev1.Node]{
-			Update: func(before, now *corev1.Node) {
-				if !abandoned(before) && abandoned(now) {
+			Update: func(before, updated *corev1.Node) {
+				if !abandoned(before) && abandoned(updated) {
 					c.queue.Add(sweep)
 				}
 			},
@@ -83,14 +84,14 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 					c.queue.Add(sweep)
 				}
 			},
-			Update: func(before, now *corev1.Pod) {
-				unbound := now.DeletionTimestamp != nil && now.Spec.NodeName == ""
-				if now.DeletionTimestamp != nil && before.DeletionTimestamp == nil {
-					if node, err := c.nodes.Get(now.Spec.NodeName); err == nil && abandoned(node) {
+			Update: func(before, updated *corev1.Pod) {
+				unbound := updated.DeletionTimestamp != nil && updated.Spec.NodeName == ""
+				if updated.DeletionTimestamp != nil && before.DeletionTimestamp == nil {
+					if node, err := c.nodes.Get(updated.Spec.NodeName); err == nil && abandoned(node) {
 						c.queue.Add(sweep)
 					}
 				}
-				if unbound || workload.Finished(now) && !workload.Finished(before) {
+				if unbound || workload.Finished(updated) && !workload.Finished(before) {
 					c.queue.AddAfter(sweep, time.Second) // many finish together
 				}
 			},

@@ -31,7 +31,8 @@ const manager = "validatingadmissionpolicy-status"
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	policies := []schema.GroupVersionResource{admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies")}
-	return controllers.Controller{Name: "validatingadmissionpolicy-status-controller", Inputs: policies, Outputs: policies, New: build}
+	const name = "validatingadmissionpolicy-status-controller"
+	return controllers.Controller{Name: name, Account: name, Inputs: policies, Outputs: policies, New: build}
 }
 
 type controller struct {

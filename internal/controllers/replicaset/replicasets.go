@@ -23,6 +23,7 @@ func Controller() controllers.Controller {
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:      "replicaset-controller",
+		Account:   "replicaset-controller",
 		Component: "replicaset-controller",
 		Inputs:    []schema.GroupVersionResource{sets, pods},
 		Outputs:   []schema.GroupVersionResource{sets, pods},
@@ -71,7 +72,7 @@ func replicaSets(d *controllers.Deps) (controllers.Runner, error) {
 		workload.IndexByController(sets.Informer()),
 		controllers.Subscribe(d, sets.Informer(), controllers.Handler[*appsv1.ReplicaSet]{
 			Add:    func(rs *appsv1.ReplicaSet) { c.changed(nil, rs) },
-			Update: func(before, now *appsv1.ReplicaSet) { c.changed(before, now) },
+			Update: func(before, updated *appsv1.ReplicaSet) { c.changed(before, updated) },
 			Delete: func(rs *appsv1.ReplicaSet) { c.gone(rs) },
 		}),
 	)

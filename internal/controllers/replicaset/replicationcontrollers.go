@@ -21,6 +21,7 @@ func ReplicationControllers() controllers.Controller {
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:      "replicationcontroller-controller",
+		Account:   "replication-controller",
 		Component: "replication-controller",
 		Inputs:    []schema.GroupVersionResource{rcs, pods},
 		Outputs:   []schema.GroupVersionResource{rcs, pods},
@@ -63,7 +64,7 @@ func replicationControllers(d *controllers.Deps) (controllers.Runner, error) {
 	}
 	return c, controllers.Subscribe(d, rcs.Informer(), controllers.Handler[*corev1.ReplicationController]{
 		Add:    func(rc *corev1.ReplicationController) { c.changed(nil, rc) },
-		Update: func(before, now *corev1.ReplicationController) { c.changed(before, now) },
+		Update: func(before, updated *corev1.ReplicationController) { c.changed(before, updated) },
 		Delete: func(rc *corev1.ReplicationController) { c.gone(rc) },
 	})
 }

@@ -72,7 +72,7 @@ func (c *controller) there(ctx context.Context, pod *corev1.Pod, name string, ow
 	return err == nil && (!own || workload.Controlled(claim, pod)), err
 }
 
-// orphan finds a claim that was made for a pod whose status does not say so: the write of that failed.
+// orphan finds a claim that was created for a pod whose status lacks it, because that write failed.
 func (c *controller) orphan(ctx context.Context, pod *corev1.Pod, podClaim string) (string, error) {
 	mine, err := workload.Children[*resourcev1.ResourceClaim](c.owned, pod, false)
 	if err != nil {

@@ -36,8 +36,8 @@ type released struct {
 	unlock     bool // the finalizer goes
 }
 
-// release decides that for a claim whose users that left are known. An allocation goes with the last user, and not merely
-// because nobody uses it: a driver may allocate ahead. Of a claim that is deleted it goes in any case.
+// release decides about a claim whose former users are known. It deallocates when the last user leaves, not merely because
+// there is none: a driver may allocate ahead. It deallocates a deleted claim in any case.
 func release(claim *resourcev1.ResourceClaim, left func(resourcev1.ResourceClaimConsumerReference) bool) released {
 	r := released{users: slices.DeleteFunc(slices.Clone(claim.Status.ReservedFor), left)}
 	ours := slices.Contains(claim.Finalizers, resourcev1.Finalizer)
@@ -94,7 +94,7 @@ func (c *controller) left(ctx context.Context, namespace string, user resourcev1
 	return pod.UID != user.UID || done(pod), nil
 }
 
-// write makes a claim what was decided. Both writes fail if anybody else was faster.
+// write updates the claim by the decision. Both writes fail on a conflict.
 func (c *controller) write(ctx context.Context, claim *resourcev1.ResourceClaim, r released) (_ *resourcev1.ResourceClaim, err error) {
 	api := c.client.ResourceV1().ResourceClaims(claim.Namespace)
 	if r.status {

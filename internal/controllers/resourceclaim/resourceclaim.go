@@ -38,6 +38,7 @@ func Controller() controllers.Controller {
 	pods, claims := corev1.SchemeGroupVersion.WithResource("pods"), resourcev1.SchemeGroupVersion.WithResource("resourceclaims")
 	return controllers.Controller{
 		Name:      "resourceclaim-controller",
+		Account:   "resource-claim-controller",
 		Component: "resource_claim",
 		Inputs:    []schema.GroupVersionResource{pods, claims, resourcev1.SchemeGroupVersion.WithResource("resourceclaimtemplates")},
 		Outputs:   []schema.GroupVersionResource{pods, claims},
@@ -92,15 +93,15 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		}),
 		workload.IndexByController(claims.Informer()),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
-			Add: c.podCame, Update: func(_, now *corev1.Pod) { c.podCame(now) }, Delete: c.podWent,
+			Add: c.podCame, Update: func(_, updated *corev1.Pod) { c.podCame(updated) }, Delete: c.podWent,
 		}),
 		controllers.Subscribe(d, claims.Informer(), controllers.Handler[*resourcev1.ResourceClaim]{
-			Add: c.claimCame, Update: func(_, now *resourcev1.ResourceClaim) { c.claimCame(now) },
+			Add: c.claimCame, Update: func(_, updated *resourcev1.ResourceClaim) { c.claimCame(updated) },
 			Delete: func(claim *resourcev1.ResourceClaim) { c.wakePods(byClaim, claim) },
 		}),
 		controllers.Subscribe(d, templates.Informer(), controllers.Handler[*resourcev1.ResourceClaimTemplate]{
 			Add:    func(t *resourcev1.ResourceClaimTemplate) { c.wakePods(byTemplate, t) },
-			Update: func(_, now *resourcev1.ResourceClaimTemplate) { c.wakePods(byTemplate, now) },
+			Update: func(_, updated *resourcev1.ResourceClaimTemplate) { c.wakePods(byTemplate, updated) },
 		}),
 	)
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err

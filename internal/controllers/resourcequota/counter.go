@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/quota"
 )
 
-// page is how many objects are listed at once where the server does not tell how many there are.
+// page is the number of objects of one list request if the server does not report how many there are.
 const page = 500
 
 // counter counts what there is, at the server.
@@ -162,7 +162,7 @@ func (c *counter) list(ctx context.Context, r schema.GroupResource, namespace st
 			objs = append(objs, &l.Items[i])
 		}
 	default:
-		return nil, fmt.Errorf("list %s: nobody knows their type", r)
+		return nil, fmt.Errorf("list %s: unknown type", r)
 	}
 	return objs, nil
 }

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
-	"github.com/mortise-dev/mortise/internal/controllers/follow"
+	"github.com/mortise-dev/mortise/internal/controllers/metadatareflector"
 	"github.com/mortise-dev/mortise/internal/quota"
 )
 
@@ -55,7 +55,7 @@ func newFollower(d *controllers.Deps, released func(schema.GroupResource, string
 // begin gives the follower the life of its controller.
 func (f *follower) begin(ctx context.Context, group *errgroup.Group) { f.ctx, f.group = ctx, group }
 
-// follow returns once deletions of a resource will be heard of; false if nobody serves it, or not so that it could be counted.
+// follow returns once deletions of a resource will be observed; false if it is not served, or cannot be counted.
 func (f *follower) follow(ctx context.Context, r schema.GroupResource) (schema.GroupVersionResource, bool, error) {
 	timer := f.d.Clock.NewTimer(patience)
 	defer timer.Stop()
@@ -92,7 +92,7 @@ func (f *follower) start(r schema.GroupResource) (*followed, error) {
 		return nil, err
 	}
 	if one.synced = informer; informer == nil || f.d.Cluster.Initializers { // informers do not see what waits for initializers
-		meta := follow.New(func(metav1.Object) {}, func(g follow.Gone) { f.released(r, g.Namespace) })
+		meta := metadatareflector.New(func(metav1.Object) {}, func(g metadatareflector.Deleted) { f.released(r, g.Namespace) })
 		ctx, stop := context.WithCancel(f.ctx)
 		one.stop, one.synced = stop, meta.Synced()
 		f.group.Go(func() error { return meta.Run(ctx, f.d.Metadata, gvr) })
@@ -112,8 +112,8 @@ func (f *follower) informer(gvr schema.GroupVersionResource) (<-chan struct{}, e
 	core := f.d.Informers.Core().V1()
 	switch {
 	case gvr == corev1.SchemeGroupVersion.WithResource("pods"):
-		registration, err = subscribe(f, r, core.Pods().Informer(), func(before, now *corev1.Pod) bool {
-			return quota.PodReleases(before, now, f.d.Clock.Now())
+		registration, err = subscribe(f, r, core.Pods().Informer(), func(before, updated *corev1.Pod) bool {
+			return quota.PodReleases(before, updated, f.d.Clock.Now())
 		})
 	case gvr == corev1.SchemeGroupVersion.WithResource("services"):
 		registration, err = subscribe(f, r, core.Services().Informer(), quota.ServiceReleases)

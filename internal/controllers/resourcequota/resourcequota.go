@@ -55,6 +55,7 @@ const attempts = 8
 func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:    "resourcequota-controller",
+		Account: "resourcequota-controller",
 		Inputs:  []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("resourcequotas")},
 		Outputs: []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("resourcequotas")},
 		New:     build,
@@ -88,12 +89,12 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	err := errors.Join(
 		controllers.Subscribe(d, informer.Informer(), controllers.Handler[*corev1.ResourceQuota]{
 			Add: func(q *corev1.ResourceQuota) { c.queue.Add(controllers.Key(q)) },
-			Update: func(before, now *corev1.ResourceQuota) {
+			Update: func(before, updated *corev1.ResourceQuota) {
 				switch {
-				case !maths.Equals(before.Spec.Hard, now.Spec.Hard), !equality.Semantic.DeepEqual(now.Spec.Hard, now.Status.Hard):
-					c.queue.Add(controllers.Key(now))
-				case !maths.Equals(before.Status.Used, now.Status.Used):
-					c.queue.AddAfter(controllers.Key(now), cmp.Or(d.Cluster.QuotaPeriod, 5*time.Minute))
+				case !maths.Equals(before.Spec.Hard, updated.Spec.Hard), !equality.Semantic.DeepEqual(updated.Spec.Hard, updated.Status.Hard):
+					c.queue.Add(controllers.Key(updated))
+				case !maths.Equals(before.Status.Used, updated.Status.Used):
+					c.queue.AddAfter(controllers.Key(updated), cmp.Or(d.Cluster.QuotaPeriod, 5*time.Minute))
 				}
 			},
 		}),
@@ -223,9 +224,9 @@ func (c *controller) count(ctx context.Context, q *corev1.ResourceQuota, served 
 	}
 	maps.Copy(used, counted)
 	used = maths.Mask(used, maths.ResourceNames(hard))
-	now := q.DeepCopy()
-	now.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: used}
-	if _, err := api.UpdateStatus(ctx, now, metav1.UpdateOptions{}); err != nil {
+	updated := q.DeepCopy()
+	updated.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: used}
+	if _, err := api.UpdateStatus(ctx, updated, metav1.UpdateOptions{}); err != nil {
 		if apierrors.IsConflict(err) {
 			return err
 		}

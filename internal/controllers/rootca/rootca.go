@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rootca keeps the ConfigMap kube-root-ca.crt in every namespace, from which pods learn whom to trust as the API
-// server.
+// Package rootca publishes the ConfigMap kube-root-ca.crt in every namespace, from which pods read the API server's CA.
 package rootca
 
 import (
@@ -35,6 +34,7 @@ func Controller() controllers.Controller {
 	maps := corev1.SchemeGroupVersion.WithResource("configmaps")
 	return controllers.Controller{
 		Name:    "root-ca-certificate-publisher-controller",
+		Account: "root-ca-cert-publisher",
 		Inputs:  []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("namespaces")},
 		Outputs: []schema.GroupVersionResource{maps},
 		New:     build,

@@ -27,6 +27,7 @@ func Controller() controllers.Controller {
 	accounts := corev1.SchemeGroupVersion.WithResource("serviceaccounts")
 	return controllers.Controller{
 		Name:    "serviceaccount-controller",
+		Account: "service-account-controller",
 		Inputs:  []schema.GroupVersionResource{accounts, corev1.SchemeGroupVersion.WithResource("namespaces")},
 		Outputs: []schema.GroupVersionResource{accounts},
 		New:     build,

@@ -4,9 +4,9 @@
 // Package servicecidr looks after the ranges of cluster IPs: a range is marked ready, so that services get addresses from
 // it, and one that is deleted stays for as long as an address is in use that no other range has.
 //
-// plan.go decides, from the ranges and addresses alone. An event of an address wakes the ranges that it is in, one of a
-// range those that it overlaps. Upstream waits ten seconds before it lets a range go, for other servers to learn of the
-// deletion; the addresses here are given by what the store says, and nobody waits.
+// plan.go decides, from the ranges and addresses alone. An event of an address enqueues the ranges that contain it, one of
+// a range those that it overlaps. Upstream waits ten seconds before it removes the finalizer of a range, so that other
+// servers learn of the deletion; here the store determines the allocated addresses, so that no wait is needed.
 package servicecidr
 
 import (
@@ -42,6 +42,7 @@ func Controller() controllers.Controller {
 	ranges := networkingv1.SchemeGroupVersion.WithResource("servicecidrs")
 	return controllers.Controller{
 		Name:    "service-cidr-controller",
+		Account: "service-cidrs-controller",
 		Inputs:  []schema.GroupVersionResource{ranges, networkingv1.SchemeGroupVersion.WithResource("ipaddresses")},
 		Outputs: []schema.GroupVersionResource{ranges},
 		New:     build,

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulation has the controllers of workloads work together in a world in which everything goes wrong that can
-// (controllertest.World), by seeds: `make test` tries 200, `make soak` 10,000. simulation_test.go has what users ask for, and
-// promises_test.go and order_test.go what must hold at each moment and what must come about: never more pods than surge allows, never
-// fewer than a budget or a roll-out keeps available, one pod of each ordinal, made and taken in order, one daemon on a node, at most one
-// active job of a CronJob that forbids more, no orphan left. A controller is judged by what its informers could show it.
+// Package simulation runs the controllers of workloads together in a world with all kinds of faults (controllertest.World),
+// by seeds: `make test` tries 200, `make soak` 10,000. simulation_test.go has the users' requests, and promises_test.go and
+// order_test.go the invariants and the eventual outcomes: never more pods than surge allows, never fewer than a budget or a
+// rollout keeps available, one pod of each ordinal, created and deleted in order, one daemon on a node, at most one active
+// job of a CronJob that forbids more, no orphan left. A controller is judged by what its informers could show it.
 //
 // A failure prints the seed and the fewest steps that still fail:
 //

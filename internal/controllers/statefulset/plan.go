@@ -139,7 +139,7 @@ func (in *observed) partition() (wanted, excess []*corev1.Pod) {
 	return wanted, excess
 }
 
-// old tells whether the i-th pod is made from the current revision, not from that which is being rolled out.
+// old reports whether the i-th pod is made from the current revision, not from the update revision.
 func (in *observed) old(i int) bool {
 	s := in.set.Spec.UpdateStrategy
 	switch {

@@ -30,8 +30,8 @@ func policy(set *appsv1.StatefulSet) (deleted, scaled bool) {
 	return p.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType, p.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
 }
 
-// owners are the owner references that a claim of a pod is to have; off says that it has others, and conflict that somebody
-// else's controller is in the way, so that the policy is not kept.
+// owners returns the owner references that a pod's claim should have; off reports that it has others, and conflict that
+// another controller owns it, so that the policy cannot be applied.
 func owners(set *appsv1.StatefulSet, pod *corev1.Pod, c *corev1.PersistentVolumeClaim) (want []metav1.OwnerReference, off, conflict bool) {
 	conflict = contested(set, pod, c)
 	if stale(c, set, kind) || stale(c, pod, podKind) {

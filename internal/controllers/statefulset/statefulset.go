@@ -39,6 +39,7 @@ func Controller() controllers.Controller {
 	pods, claims := corev1.SchemeGroupVersion.WithResource("pods"), corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
 	return controllers.Controller{
 		Name:    "statefulset-controller",
+		Account: "statefulset-controller",
 		Inputs:  []schema.GroupVersionResource{sets, revisions, pods, claims},
 		Outputs: []schema.GroupVersionResource{sets, revisions, pods, claims},
 		New:     build,
@@ -169,11 +170,11 @@ func (c *controller) execute(ctx context.Context, in *observed, out decision) er
 	}
 	update := in.set.DeepCopy()
 	update.Status = *status
-	now, err := c.client.AppsV1().StatefulSets(in.set.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
+	updated, err := c.client.AppsV1().StatefulSets(in.set.Namespace).UpdateStatus(ctx, update, metav1.UpdateOptions{})
 	if err != nil {
 		return errors.Join(failure, fmt.Errorf("update status: %w", err))
 	}
-	c.writes.Note(now)
+	c.writes.Note(updated)
 	return failure
 }
 

@@ -26,7 +26,7 @@ const (
 	failedReason    = "StorageVersionMigrationFailed"
 	// nowhere is a namespace that cannot exist: its list is empty, and tells the revision.
 	nowhere = "@fake:svm_ns!"
-	// page is how many objects are listed at once.
+	// page is the number of objects of one list request.
 	page = 500
 )
 
@@ -166,7 +166,7 @@ func (c *controller) rewrite(ctx context.Context, m *storagemigrationv1.StorageV
 		_, err = api.Patch(ctx, o.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: name})
 		switch {
 		case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err):
-			left-- // written by somebody else meanwhile, or gone
+			left-- // written by another client meanwhile, or deleted
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case passing(err):

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storageversionmigrator has stored objects written anew, so that all are in the version, and under the encryption
-// key, that the server writes by now: what a StorageVersionMigration asks for.
+// Package storageversionmigrator rewrites stored objects, so that all of them have the server's current storage version and
+// encryption key, as a StorageVersionMigration requests.
 //
 // Of the migrations of one resource one runs at a time, the oldest first. Its way:
 //
@@ -12,8 +12,8 @@
 //	finish    Succeeded or Failed; then Running ends, and the definition's storedVersions shrink to the storage version
 //	          if its generation is still the one that was promoted
 //
-// All that is known stands in the status, so that a restart goes on where it was: an object that was rewritten already
-// is newer than the recorded revision.
+// The status holds all state, so that a restart continues from it: an object that was already rewritten is newer than the
+// recorded revision.
 package storageversionmigrator
 
 import (
@@ -49,6 +49,7 @@ func Controller() controllers.Controller {
 	migrations := storagemigrationv1.SchemeGroupVersion.WithResource("storageversionmigrations")
 	return controllers.Controller{
 		Name:    name,
+		Account: "storage-version-migrator-controller",
 		Inputs:  []schema.GroupVersionResource{migrations},
 		Outputs: []schema.GroupVersionResource{migrations, definitions},
 		New:     build,

@@ -39,6 +39,7 @@ func Controller() controllers.Controller {
 	nodes, pods := corev1.SchemeGroupVersion.WithResource("nodes"), corev1.SchemeGroupVersion.WithResource("pods")
 	return controllers.Controller{
 		Name:    "taint-eviction-controller",
+		Account: "node-controller",
 		Inputs:  []schema.GroupVersionResource{nodes, pods},
 		Outputs: []schema.GroupVersionResource{pods},
 		New:     build,
@@ -91,9 +92,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		}),
 		controllers.Subscribe(d, pods.Informer(), controllers.Handler[*corev1.Pod]{
 			Add: wake,
-			Update: func(before, now *corev1.Pod) {
-				if before.Spec.NodeName != now.Spec.NodeName || !equality.Semantic.DeepEqual(before.Spec.Tolerations, now.Spec.Tolerations) {
-					wake(now)
+			Update: func(before, updated *corev1.Pod) {
+				if before.Spec.NodeName != updated.Spec.NodeName || !equality.Semantic.DeepEqual(before.Spec.Tolerations, updated.Spec.Tolerations) {
+					wake(updated)
 				}
 			},
 			Delete: func(pod *corev1.Pod) {
@@ -108,9 +109,9 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 					c.wakePods(node)
 				}
 			},
-			Update: func(before, now *corev1.Node) {
-				if !equality.Semantic.DeepEqual(noExecute(before), noExecute(now)) {
-					c.wakePods(now)
+			Update: func(before, updated *corev1.Node) {
+				if !equality.Semantic.DeepEqual(noExecute(before), noExecute(updated)) {
+					c.wakePods(updated)
 				}
 			},
 		}),
@@ -135,7 +136,7 @@ func (c *controller) renew(key types.NamespacedName) {
 	}
 }
 
-// cancel forgets that a pod has to go, and says so if its time was running.
+// cancel cancels the deletion of a pod, and records an event if its time was running.
 func (c *controller) cancel(key types.NamespacedName) {
 	c.mu.Lock()
 	was, ok := c.due[key]
@@ -298,7 +299,7 @@ func (c *controller) evict(ctx context.Context, key types.NamespacedName, pod *c
 func newMeters(d *controllers.Deps) (deleted prometheus.Counter, delay prometheus.Histogram, err error) {
 	const subsystem = "taint_eviction_controller"
 	deleted = controllers.Keep(d.Metrics, &err, prometheus.NewCounter(prometheus.CounterOpts{
-		Subsystem: subsystem, Name: "pod_deletions_total", Help: "Pods that were deleted from nodes with taints.",
+		Subsystem: subsystem, Name: "pod_deletions_total", Help: "Pods deleted from tainted nodes.",
 	}))
 	delay = controllers.Keep(d.Metrics, &err, prometheus.NewHistogram(prometheus.HistogramOpts{
 		Subsystem: subsystem, Name: "pod_deletion_duration_seconds", Help: "From when a pod has to go to its deletion.",

@@ -48,6 +48,7 @@ const (
 func Cleaner() controllers.Controller {
 	return controllers.Controller{
 		Name:    "legacy-serviceaccount-token-cleaner-controller",
+		Account: "legacy-service-account-token-cleaner",
 		Inputs:  []schema.GroupVersionResource{accounts, corev1.SchemeGroupVersion.WithResource("pods")},
 		Outputs: []schema.GroupVersionResource{secrets},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {

@@ -46,6 +46,7 @@ var (
 func Filler() controllers.Controller {
 	return controllers.Controller{
 		Name:    "serviceaccount-token-controller",
+		Account: controllers.Manager,
 		Inputs:  []schema.GroupVersionResource{accounts},
 		Outputs: []schema.GroupVersionResource{secrets, accounts},
 		New:     build,

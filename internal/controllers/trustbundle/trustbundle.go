@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trustbundle publishes the authority of the API server's serving certificate as a ClusterTrustBundle, which pods can
-// project into their volumes. The bundle's name tells its contents; others of the same signer are deleted.
+// Package trustbundle publishes the CA of the API server's serving certificate as a ClusterTrustBundle, which pods can
+// project into their volumes. The bundle's name contains a hash of its contents; other bundles of the signer are deleted.
 package trustbundle
 
 import (
@@ -30,6 +30,7 @@ func Controller() controllers.Controller {
 	bundles := certificatesv1.SchemeGroupVersion.WithResource("clustertrustbundles")
 	return controllers.Controller{
 		Name:    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+		Account: "kube-apiserver-serving-clustertrustbundle-publisher",
 		Inputs:  []schema.GroupVersionResource{bundles},
 		Outputs: []schema.GroupVersionResource{bundles},
 		New:     build,

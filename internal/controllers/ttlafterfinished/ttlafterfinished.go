@@ -25,7 +25,8 @@ import (
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	jobs := []schema.GroupVersionResource{batchv1.SchemeGroupVersion.WithResource("jobs")}
-	return controllers.Controller{Name: "ttl-after-finished-controller", Inputs: jobs, Outputs: jobs, New: build}
+	const name = "ttl-after-finished-controller"
+	return controllers.Controller{Name: name, Account: name, Inputs: jobs, Outputs: jobs, New: build}
 }
 
 type controller struct {

@@ -161,7 +161,7 @@ func (c *controller) namingClaim(ctx context.Context, claim *corev1.PersistentVo
 	}
 	c.tell(claim, corev1.EventTypeWarning, "FailedBinding", fmt.Sprintf("volume %q already bound to a different claim.", pv.Name))
 	if _, ours := claim.Annotations[volume.AnnBoundByController]; ours {
-		// Somebody has taken the annotation away that says it is bound.
+		// The annotation of a completed binding was removed.
 		return fmt.Errorf("invalid binding of claim %q to volume %q: volume already claimed by %q", claim.Namespace+"/"+claim.Name, pv.Name, pv.Spec.ClaimRef.Namespace+"/"+pv.Spec.ClaimRef.Name)
 	}
 	return c.claimPhase(ctx, claim, corev1.ClaimPending, nil)

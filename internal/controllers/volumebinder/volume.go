@@ -65,7 +65,8 @@ func (c *controller) claimOf(ctx context.Context, ref *corev1.ObjectReference) (
 	return claim, nil
 }
 
-// reclaim releases a volume whose claim is gone. It is deleted by who made it, and kept if nobody did or that is the policy.
+// reclaim releases a volume whose claim is deleted. Its provisioner deletes it; it is kept if it has none or if the policy
+// is Retain.
 func (c *controller) reclaim(ctx context.Context, pv *corev1.PersistentVolume) error {
 	if pv.Status.Phase != corev1.VolumeReleased && pv.Status.Phase != corev1.VolumeFailed {
 		var err error
@@ -110,11 +111,11 @@ func (c *controller) unbind(ctx context.Context, pv *corev1.PersistentVolume) er
 	} else {
 		update.Spec.ClaimRef.UID = ""
 	}
-	now, err := c.client.CoreV1().PersistentVolumes().Update(ctx, update, metav1.UpdateOptions{})
+	updated, err := c.client.CoreV1().PersistentVolumes().Update(ctx, update, metav1.UpdateOptions{})
 	if err != nil {
 		return fmt.Errorf("update volume: %w", err)
 	}
-	_, err = c.volumePhase(ctx, now, corev1.VolumeAvailable)
+	_, err = c.volumePhase(ctx, updated, corev1.VolumeAvailable)
 	return err
 }
 
@@ -125,9 +126,9 @@ func (c *controller) volumePhase(ctx context.Context, pv *corev1.PersistentVolum
 	}
 	update := pv.DeepCopy()
 	update.Status.Phase, update.Status.Message = phase, ""
-	now, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, update, metav1.UpdateOptions{})
+	updated, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, update, metav1.UpdateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("update volume status: %w", err)
 	}
-	return now, nil
+	return updated, nil
 }

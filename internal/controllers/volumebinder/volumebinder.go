@@ -1,15 +1,17 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumebinder binds claims to volumes, and says what has become of either.
+// Package volumebinder binds claims to volumes, and sets the phase of both.
 //
-// A claim that names no volume gets the smallest one that satisfies it (claim.go), but not if its class waits for the claim's first
-// pod: then the scheduler chooses. If there is none, and the class has an external provisioner, that is told to make one. A volume
-// whose claim is gone is released; what then becomes of it is up to who made it (volume.go).
+// A claim that names no volume is bound to the smallest one that satisfies it (claim.go), unless its class waits for the
+// first consumer: then the scheduler chooses. If there is none, and the class has an external provisioner, the controller
+// annotates the claim for it. A volume whose claim was deleted is released; its provisioner handles it from then on
+// (volume.go).
 //
-// Binding is four writes (bind.go), each of which may be the last before a crash: the volume's claimRef, its phase, the claim's
-// volumeName, its phase. Whoever looks next goes on from there. One worker does all, so that a volume is offered to one claim at a
-// time; that the cache may be behind does not matter, since each write is of the version that was looked at.
+// Binding is four writes (bind.go), each of which may be the last before a crash: the volume's claimRef, its phase, the
+// claim's volumeName, its phase. The next sync continues from there. One worker does all, so that a volume is offered to
+// one claim at a time; that the cache may be stale does not matter, since each write is conditional on the version that was
+// read.
 package volumebinder
 
 import (
@@ -36,7 +38,8 @@ import (
 func Controller() controllers.Controller {
 	volumes, claims := corev1.SchemeGroupVersion.WithResource("persistentvolumes"), corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
 	return controllers.Controller{
-		Name: "persistentvolume-binder-controller", Component: "persistentvolume-controller",
+		Name:    "persistentvolume-binder-controller",
+		Account: "persistent-volume-binder", Component: "persistentvolume-controller",
 		Inputs:  []schema.GroupVersionResource{volumes, claims, storagev1.SchemeGroupVersion.WithResource("storageclasses")},
 		Outputs: []schema.GroupVersionResource{volumes, claims},
 		New:     build,
@@ -86,7 +89,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		controllers.Subscribe(d, volumes.Informer(), controllers.OnAny(c.volumeHeard)),
 		controllers.Subscribe(d, claims.Informer(), controllers.OnAny(c.claimHeard)),
 		controllers.Subscribe(d, classes.Informer(), controllers.Handler[*storagev1.StorageClass]{
-			Add: c.classHeard, Update: func(_, now *storagev1.StorageClass) { c.classHeard(now) },
+			Add: c.classHeard, Update: func(_, updated *storagev1.StorageClass) { c.classHeard(updated) },
 		}),
 	)
 	return controllers.RunnerFunc(func(ctx context.Context) error { return c.queue.Run(ctx, c.sync) }), err

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumeprotection keeps what claims are made of while they need it: a PersistentVolume that was deleted stays while
-// it is bound, and a VolumeAttributesClass while any volume or claim names it. Both have a finalizer for that from their
-// creation, or get it here.
+// Package volumeprotection protects volumes and classes in use: a PersistentVolume that was deleted stays while it is
+// bound, and a VolumeAttributesClass while any volume or claim names it. Both get a finalizer for this at their creation,
+// or from this controller.
 //
 // [Volumes] and [AttributesClasses] are the two loops; package claimprotection is the third of the kind.
 package volumeprotection
@@ -34,6 +34,7 @@ var (
 func Volumes() controllers.Controller {
 	return controllers.Controller{
 		Name:    "persistentvolume-protection-controller",
+		Account: "pv-protection-controller",
 		Inputs:  []schema.GroupVersionResource{volumes},
 		Outputs: []schema.GroupVersionResource{volumes},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
@@ -55,6 +56,7 @@ const byClass = "class"
 func AttributesClasses() controllers.Controller {
 	return controllers.Controller{
 		Name:    "volumeattributesclass-protection-controller",
+		Account: "volumeattributesclass-protection-controller",
 		Inputs:  []schema.GroupVersionResource{volumes, claims, classes},
 		Outputs: []schema.GroupVersionResource{classes},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
@@ -129,7 +131,7 @@ type object[T any] interface {
 	DeepCopy() T
 }
 
-// protection keeps a finalizer on objects of one kind, until they are deleted and nobody uses them.
+// protection keeps a finalizer on objects of one kind, until they are deleted and unused.
 type protection[T object[T]] struct {
 	finalizer string
 	get       func(name string) (T, error)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// target is one place of a configuration that names a service and whom to trust.
+// target is a part of a configuration that names a service and its CA.
 type target struct {
 	service types.NamespacedName
 	place   map[string]any // that has the caBundle; part of the configuration

@@ -62,6 +62,7 @@ func Controller() controllers.Controller {
 	secrets := corev1.SchemeGroupVersion.WithResource("secrets")
 	return controllers.Controller{
 		Name:    Name,
+		Account: "webhook-trust-controller",
 		Inputs:  []schema.GroupVersionResource{secrets},
 		Outputs: append(kinds(), secrets),
 		New:     build,
@@ -138,7 +139,8 @@ func (c *controller) sync(ctx context.Context, src source) error {
 		bundle, again, err := c.keep(ctx, key, c.sharers.hosts(key))
 		switch {
 		case errors.Is(err, errForeign):
-			c.recorder.Eventf(obj, corev1.EventTypeWarning, "SecretNotManaged", "Secret %s is there, and is not annotated %s: %s; it is left alone", key, Annotation, Managed)
+			c.recorder.Eventf(obj, corev1.EventTypeWarning, "SecretNotManaged",
+				"Secret %s exists without the annotation %s: %s; the controller does not change it", key, Annotation, Managed)
 		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // nobody needs it any more
 		case err != nil:
 			errs = append(errs, err)

@@ -88,6 +88,16 @@ type Owner interface {
 	runtime.Object
 }
 
+// LacksSelector reports whether an owner's selector is missing or empty. It would select all pods, so the controller leaves such an owner
+// alone; an event about the owner, which name describes ("deployment"), says why.
+func LacksSelector(r record.EventRecorder, owner Owner, name string, s *metav1.LabelSelector) bool {
+	if s != nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0 {
+		return false
+	}
+	r.Event(owner, corev1.EventTypeWarning, "SelectingAll", "This "+name+" is selecting all pods. A non-empty selector is required.")
+	return true
+}
+
 // SlowStart calls do for 0 … n-1, at first one, then two at once, then four, and stops after the first round with an error, so that n
 // creations that must all fail for the same reason do not all try. It returns how many succeeded, and the first error.
 func SlowStart(n int, do func(i int) error) (succeeded int, err error) {
@@ -116,7 +126,7 @@ func SlowStart(n int, do func(i int) error) (succeeded int, err error) {
 	return succeeded, nil
 }
 
-// Concurrently calls do for 0 … n-1, at most width at once, and returns the first error.
+// Concurrently calls do for 0 … n-1, at most width of them concurrently, and returns the first error.
 func Concurrently(n, width int, do func(i int) error) error {
 	var group errgroup.Group
 	group.SetLimit(width)
@@ -143,7 +153,7 @@ func IndexByController(children cache.SharedIndexInformer) error {
 	})
 }
 
-// ByController returns the pods that owner controls, and with orphans also those in its namespace that nobody does.
+// ByController returns the pods that owner controls, and with orphans also those in its namespace without a controller.
 func ByController(pods cache.Indexer, owner metav1.Object, orphans bool) ([]*corev1.Pod, error) {
 	return Children[*corev1.Pod](pods, owner, orphans)
 }

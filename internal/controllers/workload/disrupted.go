@@ -12,8 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Disrupted is the strategic merge patch of a pod's status that says why the pod is about to be deleted; nil when it says so
-// already. Owners tell by it that the pod did not fail by itself. generation is which one of the pod that is said of; 0: none.
+// Disrupted is the strategic merge patch of a pod's status with the condition DisruptionTarget for a pod that is about to
+// be deleted; nil if it has the condition already. Owners see by it that the pod did not fail by itself. generation is the
+// pod's observed generation; 0: none.
 func Disrupted(pod *corev1.Pod, reason, message string, generation int64, now time.Time) ([]byte, error) {
 	is := corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now),

@@ -16,8 +16,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 )
 
-// PodEvents is what the events of pods mean to a controller whose objects own them: what was expected has been seen, an
-// owner has something to look at, or there is an orphan that somebody may want.
+// PodEvents translates events of pods for a controller whose objects own them: an expectation was met, an owner must sync,
+// or there is an orphan that an owner may adopt.
 type PodEvents struct {
 	// Owned tells whether the pod's controller is one of the controller's objects, and is there.
 	Owned func(pod *corev1.Pod) bool
@@ -25,7 +25,8 @@ type PodEvents struct {
 	Orphan func(pod *corev1.Pod)
 	// Wake puts an owner into the queue.
 	Wake func(owner types.NamespacedName)
-	// Soon does so after a moment, for those to whom looking is dear; nil: as Wake. What an owner waits for wakes it at once.
+	// Soon does so after a moment, for controllers with expensive syncs; nil: as Wake. An event that an owner waits for
+	// wakes it immediately.
 	Soon func(owner types.NamespacedName)
 
 	Expectations *Expectations
@@ -55,7 +56,7 @@ func (e PodEvents) added(pod *corev1.Pod) {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	switch {
 	case pod.DeletionTimestamp != nil:
-		e.gone(pod) // it was going before anybody here heard of it
+		e.gone(pod) // it was being deleted before this controller saw it
 	case ref == nil:
 		e.Orphan(pod)
 	default:
@@ -63,19 +64,19 @@ func (e PodEvents) added(pod *corev1.Pod) {
 	}
 }
 
-func (e PodEvents) updated(before, now *corev1.Pod) {
-	was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(now)
+func (e PodEvents) updated(before, current *corev1.Pod) {
+	was, is := metav1.GetControllerOfNoCopy(before), metav1.GetControllerOfNoCopy(current)
 	moved := was != nil && (is == nil || is.UID != was.UID)
 	if moved {
 		e.wake(before, was, nil)
 	}
 	switch {
-	case now.DeletionTimestamp != nil:
-		e.gone(now) // a replacement is due at once, not only when the node has finished with the pod
+	case current.DeletionTimestamp != nil:
+		e.gone(current) // a replacement is due at once, not only when the node has finished with the pod
 	case is != nil:
-		e.wake(now, is, nil)
-	case moved || !maps.Equal(before.Labels, now.Labels):
-		e.Orphan(now)
+		e.wake(current, is, nil)
+	case moved || !maps.Equal(before.Labels, current.Labels):
+		e.Orphan(current)
 	}
 }
 

@@ -59,7 +59,8 @@ func StatefulSet() *resource.Descriptor {
 // dropMaxUnavailable drops a field whose gate may be off.
 func dropMaxUnavailable(s, old *appsv1.StatefulSet) {
 	was := old.Spec.UpdateStrategy.RollingUpdate
-	if u := s.Spec.UpdateStrategy.RollingUpdate; u != nil && !upstream.Gate("MaxUnavailableStatefulSet") && (was == nil || was.MaxUnavailable == nil) {
+	if u := s.Spec.UpdateStrategy.RollingUpdate; u != nil && !upstream.Gate("MaxUnavailableStatefulSet") &&
+		(was == nil || was.MaxUnavailable == nil) {
 		u.MaxUnavailable = nil
 	}
 }

@@ -43,7 +43,8 @@ func SelfSubjectReview() *resource.Descriptor {
 
 // info is a user as reviews show one.
 func info(u user.Info) authenticationv1.UserInfo {
-	out := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: map[string]authenticationv1.ExtraValue{}}
+	out := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(),
+		Extra: map[string]authenticationv1.ExtraValue{}}
 	for key, values := range u.GetExtra() {
 		out.Extra[key] = values
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Verify finds out whose token it is, and for which of the audiences it is good; no audiences: the API server's own. A nil
-// user without an error is a token that nobody knows; an error with a method InvalidAudiences is of what gave the token audiences
-// that nobody had asked for.
+// Verify finds the user of a token, and for which of the audiences it is valid; no audiences: the API server's own. A nil
+// user without an error means that no authenticator knows the token; an error with a method InvalidAudiences means that an
+// authenticator returned audiences that were not requested.
 type Verify func(ctx context.Context, token string, audiences []string) (user.Info, []string, error)
 
 // TokenReview describes the question of whose a token is. Without verify every token is unknown.

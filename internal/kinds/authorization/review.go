@@ -32,7 +32,8 @@ const group = "authorization.k8s.io"
 type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
 // Rules lists what a user may do in a namespace; incomplete when an authorizer cannot list its rules.
-type Rules func(ctx context.Context, u user.Info, namespace string) (resources []authorizationv1.ResourceRule, paths []authorizationv1.NonResourceRule, incomplete bool, err error)
+type Rules func(ctx context.Context, u user.Info, namespace string) (resources []authorizationv1.ResourceRule,
+	paths []authorizationv1.NonResourceRule, incomplete bool, err error)
 
 // Administrators lets the group system:masters do everything, and says nothing of others.
 func Administrators(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -43,7 +44,8 @@ func Administrators(_ context.Context, a authorizer.Attributes) (authorizer.Deci
 }
 
 // AdministratorRules are the rules behind [Administrators].
-func AdministratorRules(_ context.Context, u user.Info, _ string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
+func AdministratorRules(_ context.Context, u user.Info, _ string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool,
+	error) {
 	if !slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
 		return nil, nil, false, nil
 	}
@@ -191,7 +193,7 @@ func fieldRequirements(s *authorizationv1.FieldSelectorAttributes) (fields.Requi
 	return out, errors.Join(errs...)
 }
 
-// subject is whom a review asks about.
+// subject is the user that a review asks about.
 func subject(s *authorizationv1.SubjectAccessReviewSpec) user.Info {
 	u := &user.DefaultInfo{Name: s.User, UID: s.UID, Groups: s.Groups}
 	if s.Extra != nil {

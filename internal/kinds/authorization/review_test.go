@@ -33,10 +33,14 @@ func TestSelectorTermsAreBounded(t *testing.T) {
 		about authorizationv1.ResourceAttributes
 		want  string
 	}{
-		"labels as text": {authorizationv1.ResourceAttributes{LabelSelector: &authorizationv1.LabelSelectorAttributes{RawSelector: "k in (" + strings.Join(values, ",") + ")"}}, "labelSelector ignored"},
-		"labels":         {authorizationv1.ResourceAttributes{LabelSelector: &authorizationv1.LabelSelectorAttributes{Requirements: labelTerms}}, "labelSelector ignored"},
-		"fields as text": {authorizationv1.ResourceAttributes{FieldSelector: &authorizationv1.FieldSelectorAttributes{RawSelector: strings.Repeat("metadata.name=a,", many)}}, "fieldSelector ignored"},
-		"fields":         {authorizationv1.ResourceAttributes{FieldSelector: &authorizationv1.FieldSelectorAttributes{Requirements: fieldTerms}}, "fieldSelector ignored"},
+		"labels as text": {authorizationv1.ResourceAttributes{LabelSelector: &authorizationv1.LabelSelectorAttributes{RawSelector: "k in (" +
+			strings.Join(values, ",") + ")"}}, "labelSelector ignored"},
+		"labels": {authorizationv1.ResourceAttributes{LabelSelector: &authorizationv1.LabelSelectorAttributes{Requirements: labelTerms}},
+			"labelSelector ignored"},
+		"fields as text": {authorizationv1.ResourceAttributes{FieldSelector: &authorizationv1.FieldSelectorAttributes{
+			RawSelector: strings.Repeat("metadata.name=a,", many)}}, "fieldSelector ignored"},
+		"fields": {authorizationv1.ResourceAttributes{FieldSelector: &authorizationv1.FieldSelectorAttributes{Requirements: fieldTerms}},
+			"fieldSelector ignored"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := Authorize(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {

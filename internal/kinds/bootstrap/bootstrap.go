@@ -6,7 +6,7 @@
 // default range of cluster IPs. [Objects] lists them all; fields.go says who owns which of their fields. Nothing here
 // writes: that is for the server that has them.
 //
-// The list is made once for a process, and its objects are shared: nobody changes them.
+// The list is made once for a process, and its objects are shared and immutable.
 package bootstrap
 
 import (
@@ -181,7 +181,8 @@ func flows() []Object {
 	for _, l := range slices.Concat(bootstrap.SuggestedPriorityLevelConfigurations, bootstrap.MandatoryPriorityLevelConfigurations) {
 		l = l.DeepCopy()
 		follow(&l.ObjectMeta)
-		out = append(out, Object{Resource: schema.GroupResource{Group: group, Resource: "prioritylevelconfigurations"}, Object: l, Fields: updated(l, Producer)})
+		out = append(out, Object{Resource: schema.GroupResource{Group: group, Resource: "prioritylevelconfigurations"}, Object: l,
+			Fields: updated(l, Producer)})
 	}
 	for _, s := range slices.Concat(bootstrap.SuggestedFlowSchemas, bootstrap.MandatoryFlowSchemas) {
 		s = s.DeepCopy()
@@ -199,7 +200,8 @@ func found(obj resource.Object, now metav1.Time) {
 	s := obj.(*flowcontrolv1.FlowSchema)
 	s.Status.Conditions = []flowcontrolv1.FlowSchemaCondition{{
 		Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionFalse, LastTransitionTime: now, Reason: "Found",
-		Message: fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q and it exists", s.Spec.PriorityLevelConfiguration.Name),
+		Message: fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q and it exists",
+			s.Spec.PriorityLevelConfiguration.Name),
 	}}
 }
 
@@ -213,7 +215,8 @@ func serviceCIDR(ranges []netip.Prefix) Object {
 	}
 	o := of("networking.k8s.io", "servicecidrs", s)
 	o.Fields = append([]metav1.ManagedFieldsEntry{applied(s, "kubernetes-service-cidr-controller", "networking.k8s.io/v1",
-		`{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:status":{},"f:type":{}}}}}`)}, o.Fields...)
+		`{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:status":{},"f:type":{}}}}}`)},
+		o.Fields...)
 	o.Finish = func(obj resource.Object, now metav1.Time) {
 		obj.(*networkingv1.ServiceCIDR).Status.Conditions = []metav1.Condition{{
 			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: now,
@@ -227,7 +230,8 @@ func serviceCIDR(ranges []netip.Prefix) Object {
 // ones, "true" for those of definitions.
 func APIService(gv GroupVersion, managed string) Object {
 	return of("apiregistration.k8s.io", "apiservices", &apiregistrationv1.APIService{
-		ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group, Labels: map[string]string{"kube-aggregator.kubernetes.io/automanaged": managed}},
+		ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group,
+			Labels: map[string]string{"kube-aggregator.kubernetes.io/automanaged": managed}},
 		Spec: apiregistrationv1.APIServiceSpec{
 			Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: gv.GroupPriority, VersionPriority: gv.VersionPriority,
 		},

@@ -36,7 +36,8 @@ func updated(obj resource.Object, manager string) []metav1.ManagedFieldsEntry {
 		panic(fmt.Sprintf("own fields of %T: %v", obj, err)) // a tree of maps has a JSON form
 	}
 	return []metav1.ManagedFieldsEntry{{
-		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: version, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(raw)),
+		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: version, FieldsType: "FieldsV1",
+		FieldsV1: metav1.NewFieldsV1(string(raw)),
 	}}
 }
 

@@ -24,8 +24,8 @@ import (
 // Authorize decides whether a user may do something.
 type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
-// PodCertificateRequest describes pods' requests for certificates, with the subresource status, which only those may change whom
-// authorize lets sign for the signer.
+// PodCertificateRequest describes pods' requests for certificates, with the subresource status, which only users that
+// authorize allows to sign for the signer may change.
 func PodCertificateRequest(authorize Authorize) *resource.Descriptor {
 	check := upstream.PodCertificateRequest()
 	return kind.Describe[certificatesv1.PodCertificateRequest](resource.Descriptor{
@@ -58,7 +58,8 @@ func PodCertificateRequest(authorize Authorize) *resource.Descriptor {
 }
 
 // maySign adds to a validation that who changes a status must be allowed to sign for the request's signer.
-func maySign(authorize Authorize, check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+func maySign(authorize Authorize, check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj,
+	old resource.Object) field.ErrorList {
 	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
 		if errs := check(ctx, obj, old); len(errs) > 0 {
 			return errs
@@ -71,7 +72,8 @@ func maySign(authorize Authorize, check func(ctx context.Context, obj, old resou
 		path := field.NewPath("spec", "signerName")
 		user, ok := request.UserFrom(ctx)
 		if !ok {
-			return field.ErrorList{field.InternalError(path, errors.New(`cannot determine calling user to perform "sign" check`))} // upstream's words
+			return field.ErrorList{field.InternalError(path,
+				errors.New(`cannot determine calling user to perform "sign" check`))} // upstream's words
 		}
 		domain, _, _ := strings.Cut(was.Spec.SignerName, "/")
 		for _, name := range []string{was.Spec.SignerName, domain + "/*"} {
@@ -82,6 +84,7 @@ func maySign(authorize Authorize, check func(ctx context.Context, obj, old resou
 				return nil
 			}
 		}
-		return field.ErrorList{field.Forbidden(path, fmt.Sprintf("User %q is not permitted to \"sign\" for signer %q", user.GetName(), was.Spec.SignerName))} // upstream's words
+		return field.ErrorList{field.Forbidden(path, fmt.Sprintf("User %q is not permitted to \"sign\" for signer %q", user.GetName(),
+			was.Spec.SignerName))} // upstream's words
 	}
 }

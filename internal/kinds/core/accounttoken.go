@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// apiAudience is whom a token is for when the request names nobody.
+// apiAudience is the default audience of a token.
 const apiAudience = "https://kubernetes.default.svc.cluster.local"
 
 var tokenRequest = authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
@@ -41,8 +41,9 @@ func accountToken() resource.Subresource {
 	}
 }
 
-// issueToken signs a token for an account, bound to a pod, node or secret if the request says so.
-func issueToken(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object, _ *metav1.CreateOptions) (runtime.Object, error) {
+// issueToken signs a token for an account, bound to a pod, node or secret if the request names one.
+func issueToken(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object,
+	_ *metav1.CreateOptions) (runtime.Object, error) {
 	in, ok := obj.(*authenticationv1.TokenRequest)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest: %T", obj))
@@ -65,7 +66,7 @@ func issueToken(ctx context.Context, b resource.Backend, namespace, name string,
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, account.GetUID()))
 	}
 	unset := len(req.Spec.Audiences) == 0
-	if unset { // the server's own, which whoever signs knows
+	if unset { // the server's own, which the signer knows
 		req.Spec.Audiences = []string{apiAudience}
 	}
 	req.Name, req.Namespace, req.UID = name, namespace, account.GetUID()
@@ -111,7 +112,8 @@ func bindToken(ctx context.Context, b resource.Backend, ref *authenticationv1.Bo
 		}
 		pod, ok := obj.(*corev1.Pod)
 		if !ok || pod.Spec.ServiceAccountName != claims.ServiceAccount {
-			return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", claims.ServiceAccount))
+			return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.",
+				claims.ServiceAccount))
 		}
 		uid = pod.UID
 		claims.PodName, claims.PodUID, claims.NodeName = pod.Name, string(pod.UID), pod.Spec.NodeName

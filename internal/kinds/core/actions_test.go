@@ -60,7 +60,8 @@ func (s *shelf) List(_ context.Context, r schema.GroupResource, namespace string
 	return out, nil
 }
 
-func (s *shelf) Update(_ context.Context, r schema.GroupResource, namespace, name string, dry bool, change func(resource.Object) error) (resource.Object, error) {
+func (s *shelf) Update(_ context.Context, r schema.GroupResource, namespace, name string, dry bool,
+	change func(resource.Object) error) (resource.Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, ok := s.objects[at(r, namespace, name)]
@@ -77,7 +78,8 @@ func (s *shelf) Update(_ context.Context, r schema.GroupResource, namespace, nam
 	return obj, nil
 }
 
-func (s *shelf) Replace(_ context.Context, r schema.GroupResource, namespace, name string, dry bool, with func(resource.Object) (resource.Object, error)) (resource.Object, error) {
+func (s *shelf) Replace(_ context.Context, r schema.GroupResource, namespace, name string, dry bool,
+	with func(resource.Object) (resource.Object, error)) (resource.Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, ok := s.objects[at(r, namespace, name)]
@@ -122,7 +124,8 @@ func (s *shelf) IssueToken(_ context.Context, c resource.TokenClaims) (resource.
 }
 
 func pod(name string, change func(p *corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid-1", ResourceVersion: "5", Labels: map[string]string{"app": "a"}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid-1", ResourceVersion: "5",
+		Labels: map[string]string{"app": "a"}}}
 	p.Status.Phase = corev1.PodRunning
 	if change != nil {
 		change(p)
@@ -133,17 +136,21 @@ func pod(name string, change func(p *corev1.Pod)) *corev1.Pod {
 // TestBinding binds a pod once, and says why it does not otherwise.
 func TestBinding(t *testing.T) {
 	binding := func(name string) *corev1.Binding {
-		return &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"k": "v"}}, Target: corev1.ObjectReference{Kind: "Node", Name: "n1"}}
+		return &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"k": "v"}},
+			Target: corev1.ObjectReference{Kind: "Node", Name: "n1"}}
 	}
 	for name, c := range map[string]struct {
 		pod     *corev1.Pod
 		binding *corev1.Binding
 		want    string
 	}{
-		"free":         {pod("p", nil), binding("p"), ""},
-		"bound":        {pod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n0" }), binding("p"), `Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node "n0"`},
-		"going":        {pod("p", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), binding("p"), `Operation cannot be fulfilled on pods/binding "p": pod p is being deleted, cannot be assigned to a host`},
-		"gated":        {pod("p", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} }), binding("p"), `Operation cannot be fulfilled on pods/binding "p": pod p has non-empty .spec.schedulingGates`},
+		"free": {pod("p", nil), binding("p"), ""},
+		"bound": {pod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n0" }), binding("p"),
+			`Operation cannot be fulfilled on pods/binding "p": pod p is already assigned to node "n0"`},
+		"going": {pod("p", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), binding("p"),
+			`Operation cannot be fulfilled on pods/binding "p": pod p is being deleted, cannot be assigned to a host`},
+		"gated": {pod("p", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} }), binding("p"),
+			`Operation cannot be fulfilled on pods/binding "p": pod p has non-empty .spec.schedulingGates`},
 		"absent":       {nil, binding("p"), `pods "p" not found`},
 		"another name": {pod("p", nil), binding("q"), "name in URL does not match name in Binding object"},
 		"no target":    {pod("p", nil), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, "target.name: Required value"},
@@ -164,7 +171,8 @@ func TestBinding(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := b.objects[at(podsResource, "ns", "p")].(*corev1.Pod)
-			if p.Spec.NodeName != "n1" || p.Annotations["k"] != "v" || len(p.Status.Conditions) != 1 || p.Status.Conditions[0].Type != corev1.PodScheduled {
+			if p.Spec.NodeName != "n1" || p.Annotations["k"] != "v" || len(p.Status.Conditions) != 1 ||
+				p.Status.Conditions[0].Type != corev1.PodScheduled {
 				t.Errorf("bound pod is %+v", p)
 			}
 		})
@@ -186,14 +194,17 @@ func TestBoundIsAsStored(t *testing.T) {
 		return obj.(*corev1.Pod)
 	}
 	rapid.Check(t, func(r *rapid.T) {
-		words := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "pod.beta.kubernetes.io/init-containers"}), rapid.SampledFrom([]string{"", "v"}), 0, 3)
+		words := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "pod.beta.kubernetes.io/init-containers"}),
+			rapid.SampledFrom([]string{"", "v"}), 0, 3)
 		p := pod("p", func(p *corev1.Pod) {
 			p.Annotations, p.Labels = words.Draw(r, "annotations"), words.Draw(r, "labels")
 			p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i", Ports: []corev1.ContainerPort{{ContainerPort: 80}}}}
 			p.Status.NominatedNodeName = rapid.SampledFrom([]string{"", "n2"}).Draw(r, "nominated")
-			for _, kind := range rapid.SliceOfNDistinct(rapid.SampledFrom([]corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady}), 0, 2, rapid.ID).Draw(r, "conditions") {
+			for _, kind := range rapid.SliceOfNDistinct(rapid.SampledFrom([]corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady}), 0, 2,
+				rapid.ID).Draw(r, "conditions") {
 				p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
-					Type: kind, Status: corev1.ConditionStatus(rapid.SampledFrom([]string{"True", "False"}).Draw(r, "status")), LastTransitionTime: metav1.Unix(7, 0),
+					Type: kind, Status: corev1.ConditionStatus(rapid.SampledFrom([]string{"True", "False"}).Draw(r, "status")),
+					LastTransitionTime: metav1.Unix(7, 0),
 				})
 			}
 		})
@@ -228,19 +239,21 @@ func TestEviction(t *testing.T) {
 		budget *policyv1.PodDisruptionBudget
 		want   string
 	}{
-		"no budget":      {pod("p", ready), nil, ""},
-		"room":           {pod("p", ready), budget(1), ""},
-		"no room":        {pod("p", ready), budget(0), "Cannot evict pod as it would violate the pod's disruption budget."},
-		"not begun":      {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), budget(0), ""},
-		"not ready":      {pod("p", nil), budget(0), ""},
-		"still counting": {pod("p", ready), func() *policyv1.PodDisruptionBudget { b := budget(1); b.Generation = 2; return b }(), "Cannot evict pod as it would violate the pod's disruption budget."},
+		"no budget": {pod("p", ready), nil, ""},
+		"room":      {pod("p", ready), budget(1), ""},
+		"no room":   {pod("p", ready), budget(0), "Cannot evict pod as it would violate the pod's disruption budget."},
+		"not begun": {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), budget(0), ""},
+		"not ready": {pod("p", nil), budget(0), ""},
+		"still counting": {pod("p", ready), func() *policyv1.PodDisruptionBudget { b := budget(1); b.Generation = 2; return b }(),
+			"Cannot evict pod as it would violate the pod's disruption budget."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := shelfOf(map[string]resource.Object{at(podsResource, "ns", "p"): c.pod})
 			if c.budget != nil {
 				b.objects[at(budgetsResource, "ns", "b")] = c.budget
 			}
-			_, err := evictPod(context.Background(), b, "ns", "p", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, &metav1.CreateOptions{})
+			_, err := evictPod(context.Background(), b, "ns", "p", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}},
+				&metav1.CreateOptions{})
 			_, kept := b.objects[at(podsResource, "ns", "p")]
 			if c.want != "" {
 				if !kept || !apierrors.IsTooManyRequests(err) || err.Error() != c.want {
@@ -258,9 +271,10 @@ func TestEviction(t *testing.T) {
 // TestToken issues tokens, bound to pods of the account only.
 func TestToken(t *testing.T) {
 	b := shelfOf(map[string]resource.Object{
-		at(schema.GroupResource{Resource: "serviceaccounts"}, "ns", "a"): &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u"}},
-		at(podsResource, "ns", "p"):                                      pod("p", func(p *corev1.Pod) { p.Spec.ServiceAccountName = "a" }),
-		at(podsResource, "ns", "q"):                                      pod("q", nil),
+		at(schema.GroupResource{Resource: "serviceaccounts"}, "ns",
+			"a"): &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u"}},
+		at(podsResource, "ns", "p"): pod("p", func(p *corev1.Pod) { p.Spec.ServiceAccountName = "a" }),
+		at(podsResource, "ns", "q"): pod("q", nil),
 	})
 	issue := func(change func(r *authenticationv1.TokenRequest)) (*authenticationv1.TokenRequest, error) {
 		seconds := int64(3600)
@@ -281,7 +295,8 @@ func TestToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "ns/a for [https://kubernetes.default.svc.cluster.local] on p"; r.Status.Token != want || r.Status.ExpirationTimestamp.Unix() != 3600 {
+	if want := "ns/a for [https://kubernetes.default.svc.cluster.local] on p"; r.Status.Token != want ||
+		r.Status.ExpirationTimestamp.Unix() != 3600 {
 		t.Errorf("token %q until %v, want %q", r.Status.Token, r.Status.ExpirationTimestamp, want)
 	}
 	if _, err := issue(bound("q")); !apierrors.IsBadRequest(err) {
@@ -331,7 +346,8 @@ func TestAllocation(t *testing.T) {
 		t.Error("a seventh address was found in a full range")
 	}
 	taken := service("taken", func(s *corev1.ServiceSpec) { s.ClusterIP = all[0].Spec.ClusterIP })
-	if _, err := again.allocate(ctx, b, taken, nil, false); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "provided IP is already allocated") {
+	if _, err := again.allocate(ctx, b, taken, nil, false); !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), "provided IP is already allocated") {
 		t.Errorf("a taken address: %v", err)
 	}
 	if _, err := again.allocate(ctx, b, service("dry", nil), nil, true); err != nil {
@@ -394,11 +410,12 @@ func TestGrace(t *testing.T) {
 		asks *int64
 		want int64
 	}{
-		"on a node":        {pod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n"; p.Spec.TerminationGracePeriodSeconds = &thirty }), nil, 30},
-		"asked for none":   {pod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n"; p.Spec.TerminationGracePeriodSeconds = &thirty }), &zero, 0},
-		"without a node":   {pod("p", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &thirty }), nil, 0},
-		"that has ended":   {pod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n"; p.Status.Phase = corev1.PodFailed }), &thirty, 0},
-		"negative is soon": {pod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n"; n := int64(-5); p.Spec.TerminationGracePeriodSeconds = &n }), nil, 1},
+		"on a node":      {pod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n"; p.Spec.TerminationGracePeriodSeconds = &thirty }), nil, 30},
+		"asked for none": {pod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n"; p.Spec.TerminationGracePeriodSeconds = &thirty }), &zero, 0},
+		"without a node": {pod("p", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &thirty }), nil, 0},
+		"that has ended": {pod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n"; p.Status.Phase = corev1.PodFailed }), &thirty, 0},
+		"negative is soon": {pod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n"; n := int64(-5); p.Spec.TerminationGracePeriodSeconds = &n }),
+			nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &metav1.DeleteOptions{GracePeriodSeconds: c.asks}
@@ -454,7 +471,8 @@ func TestBindingRefusals(t *testing.T) {
 	}{
 		{binding("", nil), "Name parameter required."},
 		{binding("p", func(o *corev1.Binding) { o.UID = "u" }), stale + "UID in precondition: u, UID in object meta: uid-1"},
-		{binding("p", func(o *corev1.Binding) { o.ResourceVersion = "4" }), stale + "ResourceVersion in precondition: 4, ResourceVersion in object meta: 5"},
+		{binding("p", func(o *corev1.Binding) { o.ResourceVersion = "4" }),
+			stale + "ResourceVersion in precondition: 4, ResourceVersion in object meta: 5"},
 	} {
 		if _, err := Binding().Create(ctx, b, c.obj, &metav1.CreateOptions{}); err == nil || !strings.HasSuffix(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.want, err)
@@ -467,7 +485,8 @@ func TestBindingRefusals(t *testing.T) {
 	evict := podEviction().Create.Do
 	_, err := evict(ctx, b, "ns", "p", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"},
 		DeleteOptions: &metav1.DeleteOptions{PropagationPolicy: &policy}}, &metav1.CreateOptions{})
-	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), `DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Nope"`) {
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(),
+		`DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Nope"`) {
 		t.Errorf("an eviction with a bad policy: %v", err)
 	}
 }
@@ -478,7 +497,8 @@ type booking struct {
 	booked []string
 }
 
-func (b *booking) UpdateAsServer(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool, change func(resource.Object) error) (resource.Object, error) {
+func (b *booking) UpdateAsServer(ctx context.Context, r schema.GroupResource, namespace, name, sub string, dryRun bool,
+	change func(resource.Object) error) (resource.Object, error) {
 	b.booked = append(b.booked, fmt.Sprintf("%s/%s %s/%s %v", r.Resource, sub, namespace, name, dryRun))
 	return b.Update(ctx, r, namespace, name, dryRun, change)
 }
@@ -488,7 +508,8 @@ func TestEvictionIsBooked(t *testing.T) {
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b"},
 		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}},
 		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1}}
-	b := &booking{shelf: shelfOf(map[string]resource.Object{at(podsResource, "ns", "p"): pod("p", nil), at(budgetsResource, "ns", "b"): budget})}
+	b := &booking{shelf: shelfOf(map[string]resource.Object{at(podsResource, "ns", "p"): pod("p", nil),
+		at(budgetsResource, "ns", "b"): budget})}
 	if _, err := spendBudget(context.Background(), b, pod("p", nil), false); err != nil {
 		t.Fatal(err)
 	}

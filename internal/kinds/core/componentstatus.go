@@ -10,8 +10,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// ComponentStatus describes what was once how a cluster's other processes were seen. Here there are none: the list is
-// empty, and nobody can write to it.
+// ComponentStatus describes the deprecated status of a cluster's other processes. Mortise has none: the list is empty and
+// read-only.
 func ComponentStatus() *resource.Descriptor {
 	d := kind.Describe[corev1.ComponentStatus](resource.Descriptor{
 		Resource:   "componentstatuses",

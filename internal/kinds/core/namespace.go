@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package core describes the kinds of the core group, a file each. Each function makes one descriptor, to be handed to
-// the server as it is; only [Service] keeps something: what its allocator has given out.
+// Package core describes the kinds of the core group, a file each. Each function makes one descriptor for the server; only
+// [Service] has state: the allocated IPs and ports.
 package core
 
 import (

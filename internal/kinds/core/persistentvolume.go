@@ -64,7 +64,8 @@ func volumeWarnings(pv *corev1.PersistentVolume) []string {
 	}
 	spec := field.NewPath("spec")
 	if pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
-		add(spec.Child("persistentVolumeReclaimPolicy"), "The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
+		add(spec.Child("persistentVolumeReclaimPolicy"),
+			"The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
 	}
 	if n := pv.Spec.NodeAffinity; n != nil && n.Required != nil {
 		for i, term := range n.Required.NodeSelectorTerms {

@@ -51,7 +51,8 @@ func Binding() *resource.Descriptor {
 }
 
 // bindPod sets a pod's node, once.
-func bindPod(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object, opts *metav1.CreateOptions) (runtime.Object, error) {
+func bindPod(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object,
+	opts *metav1.CreateOptions) (runtime.Object, error) {
 	binding, ok := obj.(*corev1.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", obj))
@@ -94,22 +95,22 @@ func bindPod(ctx context.Context, b resource.Backend, namespace, name string, ob
 
 // bound is the pod on the binding's node. It shares with the pod what does not change, and is what would be read back once stored.
 func bound(pod *corev1.Pod, binding *corev1.Binding) *corev1.Pod {
-	now := *pod
-	now.Spec.NodeName = binding.Target.Name
+	assigned := *pod
+	assigned.Spec.NodeName = binding.Target.Name
 	if upstream.Gate("ClearingNominatedNodeNameAfterBinding") {
-		now.Status.NominatedNodeName = ""
+		assigned.Status.NominatedNodeName = ""
 	}
-	now.Annotations = joined(pod.Annotations, binding.Annotations)
-	podspec.DropInitAnnotations(now.Annotations)
-	if len(now.Annotations) == 0 {
-		now.Annotations = nil
+	assigned.Annotations = joined(pod.Annotations, binding.Annotations)
+	podspec.DropInitAnnotations(assigned.Annotations)
+	if len(assigned.Annotations) == 0 {
+		assigned.Annotations = nil
 	}
 	if upstream.Gate("PodTopologyLabelsAdmission") {
-		now.Labels = joined(pod.Labels, binding.Labels)
+		assigned.Labels = joined(pod.Labels, binding.Labels)
 	}
-	now.Status.Conditions = append(make([]corev1.PodCondition, 0, len(pod.Status.Conditions)+1), pod.Status.Conditions...)
-	podspec.SetCondition(&now.Status, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
-	return &now
+	assigned.Status.Conditions = append(make([]corev1.PodCondition, 0, len(pod.Status.Conditions)+1), pod.Status.Conditions...)
+	podspec.SetCondition(&assigned.Status, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
+	return &assigned
 }
 
 // joined is a map of its own with what both have, the second's where they differ; nil where neither has anything.

@@ -118,7 +118,8 @@ func connectCommand(ctx context.Context, b resource.Backend, c command) (http.Ha
 	)), nil
 }
 
-func connectPortForward(ctx context.Context, b resource.Backend, namespace, name string, opts runtime.Object, _ string) (http.Handler, error) {
+func connectPortForward(ctx context.Context, b resource.Backend, namespace, name string, opts runtime.Object, _ string) (http.Handler,
+	error) {
 	pod, err := getPod(ctx, b, namespace, name)
 	if err != nil {
 		return nil, err
@@ -216,7 +217,8 @@ func podAndContainer(ctx context.Context, b resource.Backend, namespace, name, c
 	case len(pod.Spec.Containers) == 0:
 		return nil, "", apierrors.NewBadRequest("a container name must be specified for pod " + name)
 	}
-	return nil, "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: %s", name, containerNames(pod)))
+	return nil, "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: %s", name,
+		containerNames(pod)))
 }
 
 // containerNames are those of all a pod's containers: init, ordinary, ephemeral.

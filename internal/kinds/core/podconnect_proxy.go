@@ -45,16 +45,18 @@ func nodeProxy(dial egress.Dial) resource.Subresource {
 
 var errNotAllowed = apierrors.NewBadRequest("address not allowed")
 
-// ordinary is the way to what is addressed by IP and shows its own certificate, which nobody here could check. What leads to this
-// host's own services is refused at the moment of the connection too, when a node's name may mean something else than before.
+// ordinary is the transport for targets addressed by IP with certificates of their own, which cannot be verified here.
+// Connections to this host's own services are also rejected when they are made, since a node's name may resolve differently
+// by then.
 func ordinary(dial egress.Dial) *http.Transport {
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
-			if host, _, err := net.SplitHostPort(address); err != nil || !allowed(net.ParseIP(host)) {
-				return errNotAllowed
-			}
-			return nil
-		}}).DialContext
+		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second,
+			ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+				if host, _, err := net.SplitHostPort(address); err != nil || !allowed(net.ParseIP(host)) {
+					return errNotAllowed
+				}
+				return nil
+			}}).DialContext
 	}
 	return &http.Transport{DialContext: egress.Bounded(dial), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 }
@@ -135,7 +137,8 @@ func locateService(preferred corev1.IPFamily) locate {
 	}
 }
 
-func locateEndpoint(ctx context.Context, b resource.Backend, namespace, id string, preferred corev1.IPFamily) (*url.URL, http.RoundTripper, error) {
+func locateEndpoint(ctx context.Context, b resource.Backend, namespace, id string, preferred corev1.IPFamily) (*url.URL, http.RoundTripper,
+	error) {
 	scheme, name, port, valid := utilnet.SplitSchemeNamePort(id)
 	if !valid {
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", id))
@@ -174,8 +177,8 @@ func locateEndpoint(ctx context.Context, b resource.Backend, namespace, id strin
 	return &url.URL{Scheme: scheme, Host: host}, nil, nil
 }
 
-// isPodAddress reports whether an endpoint is a pod of the namespace, at an address that is really its own. Others are
-// not proxied to: whoever can write an EndpointSlice could reach anything.
+// isPodAddress reports whether an endpoint is a pod of the namespace, at the pod's own address. Others are not proxied to:
+// users who can write an EndpointSlice could reach anything.
 func isPodAddress(ctx context.Context, b resource.Backend, namespace string, e *discoveryv1.Endpoint) bool {
 	if e.TargetRef == nil || e.TargetRef.Namespace != namespace {
 		return false
@@ -184,7 +187,8 @@ func isPodAddress(ctx context.Context, b resource.Backend, namespace string, e *
 	if err != nil {
 		return false
 	}
-	return len(e.Addresses) > 0 && allowed(net.ParseIP(e.Addresses[0])) && slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == e.Addresses[0] })
+	return len(e.Addresses) > 0 && allowed(net.ParseIP(e.Addresses[0])) &&
+		slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == e.Addresses[0] })
 }
 
 func locateNode(ctx context.Context, b resource.Backend, _, id string) (*url.URL, http.RoundTripper, error) {

@@ -75,14 +75,17 @@ func serveProxies(t *testing.T) string {
 	}
 	b := &connectBackend{agent: newAgent(t), objects: map[string]resource.Object{
 		"pods/web": pod, "pods/away": away,
-		"services/web": &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "a", Port: 8000}, {Name: "b", Port: 8443}}}},
+		"services/web": &corev1.Service{ObjectMeta: meta,
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "a", Port: 8000}, {Name: "b", Port: 8443}}}},
 		"endpointslices/web": &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
-			Ports:     []discoveryv1.EndpointPort{port("a", 80), port("b", 443)},
-			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}}}},
+			Ports: []discoveryv1.EndpointPort{port("a", 80), port("b", 443)},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"},
+				TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}}}},
 	}}
 	subs := map[string]*resource.Connect{
-		"pods": proxySubresource("PodProxyOptions", locatePod, way).Connect, "services": proxySubresource("ServiceProxyOptions", locateService(corev1.IPv4Protocol), way).Connect,
-		"nodes": proxySubresource("NodeProxyOptions", locateNode, way).Connect,
+		"pods":     proxySubresource("PodProxyOptions", locatePod, way).Connect,
+		"services": proxySubresource("ServiceProxyOptions", locateService(corev1.IPv4Protocol), way).Connect,
+		"nodes":    proxySubresource("NodeProxyOptions", locateNode, way).Connect,
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p := strings.SplitN(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/", 4)
@@ -259,8 +262,10 @@ func TestProxiesKeepOffThisHost(t *testing.T) {
 		pod := connectPod("web", "n1", "c")
 		pod.Status.PodIPs = []corev1.PodIP{{IP: ip}}
 		meta := metav1.ObjectMeta{Name: "web", Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}
-		slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("a"), Port: &port}},
-			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{ip}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}}}}
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
+			Ports: []discoveryv1.EndpointPort{{Name: new("a"), Port: &port}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{ip},
+				TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web"}}}}
 		b := &connectBackend{objects: map[string]resource.Object{"pods/web": pod, "endpointslices/web": slice}}
 		refuse("the pod "+ip, locatePod, b, "web:"+portText, "address not allowed")
 		refuse("the service of "+ip, locateService(corev1.IPv4Protocol), b, "web:a", "no endpoints available")
@@ -270,7 +275,8 @@ func TestProxiesKeepOffThisHost(t *testing.T) {
 	}
 
 	// A name that has another address by the time of the connection than it had before.
-	if c, err := way.DialContext(t.Context(), "tcp", "localhost:"+portText); err == nil || !strings.Contains(err.Error(), "address not allowed") {
+	if c, err := way.DialContext(t.Context(), "tcp", "localhost:"+portText); err == nil ||
+		!strings.Contains(err.Error(), "address not allowed") {
 		t.Errorf("by a name: %v, %v", c, err)
 	}
 }

@@ -68,7 +68,8 @@ func (b *connectBackend) Node(_ context.Context, name string) (*url.URL, http.Ro
 // echo is a container runtime that says back what it hears.
 type echo struct{}
 
-func (echo) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan crremote.TerminalSize) error {
+func (echo) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool,
+	_ <-chan crremote.TerminalSize) error {
 	fmt.Fprintf(out, "%s %v ", id, cmd)
 	if in != nil {
 		io.Copy(out, in)
@@ -172,7 +173,8 @@ func serveConnect(t *testing.T) (*connectBackend, string) {
 		"pods/homeless": connectPod("homeless", "", "c"),
 		"pods/lost":     connectPod("lost", "gone", "c"),
 	}}
-	subs := map[string]*resource.Connect{"services/proxy": serviceProxy(corev1.IPv4Protocol, nil).Connect, "nodes/proxy": nodeProxy(nil).Connect}
+	subs := map[string]*resource.Connect{"services/proxy": serviceProxy(corev1.IPv4Protocol, nil).Connect,
+		"nodes/proxy": nodeProxy(nil).Connect}
 	for _, s := range podConnect(nil) {
 		subs["pods/"+s.Name] = s.Connect
 	}

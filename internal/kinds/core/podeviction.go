@@ -52,7 +52,8 @@ func podEviction() resource.Subresource {
 }
 
 // evictPod deletes a pod unless a budget says no.
-func evictPod(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object, opts *metav1.CreateOptions) (runtime.Object, error) {
+func evictPod(ctx context.Context, b resource.Backend, namespace, name string, obj resource.Object,
+	opts *metav1.CreateOptions) (runtime.Object, error) {
 	request, ok := obj.(*policyv1.Eviction)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Eviction object: %T", obj))
@@ -113,8 +114,8 @@ func evictOnce(ctx context.Context, b resource.Backend, namespace, name string, 
 	if errs := metav1validation.ValidateDeleteOptions(del); len(errs) > 0 {
 		return false, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
-	// The disruption is counted: a client that goes now must not leave it spent on a pod that stays. Nobody would get one
-	// from this budget until its controller gives up on the pod, minutes later.
+	// The disruption is counted: if the client leaves now, it must not stay counted for a pod that is not evicted.
+	// Otherwise the budget would allow none until its controller gives up on the pod, minutes later.
 	err = markAndDelete(context.WithoutCancel(ctx), b, namespace, name, del)
 	if free && spared != "" && apierrors.IsConflict(err) {
 		return false, beingProcessed(spared)
@@ -128,8 +129,8 @@ func beyondBudgets(pod *corev1.Pod) bool {
 		pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
 }
 
-// spendBudget takes one disruption from the pod's budget, if it has one. A pod that is not ready may be spared that: then
-// the budget's name is told.
+// spendBudget takes one disruption from the pod's budget, if it has one. For a pod that is not ready this may be
+// unnecessary: then spared is the budget's name.
 func spendBudget(ctx context.Context, b resource.Backend, pod *corev1.Pod, dry bool) (spared string, err error) {
 	budget, err := budgetOf(ctx, b, pod)
 	if err != nil || budget == nil {
@@ -187,7 +188,8 @@ func spend(budget *policyv1.PodDisruptionBudget, pod string) error {
 		return cause(apierrors.NewForbidden(one, budget.Name, errors.New("pdb disruptions allowed is negative")),
 			"does not allow evicting pods currently: pdb disruptions allowed is negative")
 	case len(status.DisruptedPods) > maxDisruptedPods:
-		return cause(apierrors.NewForbidden(one, budget.Name, errors.New("DisruptedPods map too big - too many evictions not confirmed by PDB controller")),
+		return cause(apierrors.NewForbidden(one, budget.Name,
+			errors.New("DisruptedPods map too big - too many evictions not confirmed by PDB controller")),
 			"does not allow evicting pods currently: too many pending evictions not confirmed by PDB controller")
 	case status.DisruptionsAllowed == 0:
 		err := apierrors.NewTooManyRequests(refused, 0)
@@ -289,11 +291,13 @@ func holds(p *metav1.Preconditions, pod *corev1.Pod) error {
 	pods := schema.GroupResource{Resource: "Pod"}
 	if p.UID != nil && *p.UID != "" && *p.UID != pod.UID {
 		return apierrors.NewConflict(pods, pod.Name, fmt.Errorf(
-			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, pod.UID))
+			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID,
+			pod.UID))
 	}
 	if p.ResourceVersion != nil && *p.ResourceVersion != "" && *p.ResourceVersion != pod.ResourceVersion {
 		return apierrors.NewConflict(pods, pod.Name, fmt.Errorf(
-			"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, pod.ResourceVersion))
+			"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified",
+			*p.ResourceVersion, pod.ResourceVersion))
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ func (b *evictionBackend) List(context.Context, schema.GroupResource, string) ([
 	return []resource.Object{b.budget}, nil
 }
 
-func (b *evictionBackend) Update(ctx context.Context, r schema.GroupResource, _, _ string, _ bool, change func(resource.Object) error) (resource.Object, error) {
+func (b *evictionBackend) Update(ctx context.Context, r schema.GroupResource, _, _ string, _ bool,
+	change func(resource.Object) error) (resource.Object, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -58,7 +59,8 @@ func TestEvictionOutlivesItsClient(t *testing.T) {
 		gone: gone,
 		pod: &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", Labels: labels},
-			Status:     corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning,
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		},
 		budget: &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "default"},
@@ -66,7 +68,8 @@ func TestEvictionOutlivesItsClient(t *testing.T) {
 			Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1},
 		},
 	}
-	if _, err := evictPod(ctx, b, "default", "one", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, &metav1.CreateOptions{}); err != nil {
+	if _, err := evictPod(ctx, b, "default", "one", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "one"}},
+		&metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if ctx.Err() == nil || b.budget.Status.DisruptionsAllowed != 0 || !b.deleted {
@@ -84,7 +87,8 @@ func (b *racingBackend) Get(context.Context, schema.GroupResource, string, strin
 	return b.pod.DeepCopy(), nil
 }
 
-func (b *racingBackend) Update(ctx context.Context, r schema.GroupResource, namespace, name string, dry bool, change func(resource.Object) error) (resource.Object, error) {
+func (b *racingBackend) Update(ctx context.Context, r schema.GroupResource, namespace, name string, dry bool,
+	change func(resource.Object) error) (resource.Object, error) {
 	if r == podsResource && len(b.changes) > 0 {
 		b.changes[0](b.pod)
 		b.pod.ResourceVersion += "0"
@@ -117,21 +121,24 @@ func TestEvictionOfAPodThatChanges(t *testing.T) {
 		{"a pending pod that becomes ready is counted", corev1.PodPending, nil, 1, []func(*corev1.Pod){ready}, nil, true, 0, 0},
 		{"and stays where the budget is spent", corev1.PodPending, nil, 0, []func(*corev1.Pod){ready}, nil, false, 0, 429},
 		{"a pending pod that stays pending goes", corev1.PodPending, nil, 0, []func(*corev1.Pod){still, still}, nil, true, 0, 0},
-		{"not another version than the one that was asked for", corev1.PodPending, nil, 1, []func(*corev1.Pod){still}, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}}, false, 1, 409},
+		{"not another version than the one that was asked for", corev1.PodPending, nil, 1, []func(*corev1.Pod){still},
+			&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}}, false, 1, 409},
 		{"a pod that is not ready and becomes so", corev1.PodRunning, &always, 0, []func(*corev1.Pod){ready}, nil, false, 0, 429},
 		{"one that stays so", corev1.PodRunning, &always, 0, nil, nil, true, 0, 0},
 		{"one that has ended is not missed", corev1.PodFailed, nil, 0, []func(*corev1.Pod){still}, nil, true, 0, 0},
 	} {
 		b := &racingBackend{changes: c.changes, evictionBackend: evictionBackend{
 			gone: func() {},
-			pod:  &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", ResourceVersion: "1"}, Status: corev1.PodStatus{Phase: c.phase}},
+			pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", ResourceVersion: "1"},
+				Status: corev1.PodStatus{Phase: c.phase}},
 			budget: &policyv1.PodDisruptionBudget{
 				ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "default"},
 				Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}, UnhealthyPodEvictionPolicy: c.policy}, // all pods, those without labels too
 				Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: c.allowed, CurrentHealthy: 1, DesiredHealthy: 1},
 			},
 		}}
-		_, err := evictPod(t.Context(), b, "default", "one", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "one"}, DeleteOptions: c.options}, &metav1.CreateOptions{})
+		_, err := evictPod(t.Context(), b, "default", "one",
+			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "one"}, DeleteOptions: c.options}, &metav1.CreateOptions{})
 		var status apierrors.APIStatus
 		code := int32(0)
 		if errors.As(err, &status) {

@@ -48,7 +48,8 @@ func TestProcMount(t *testing.T) {
 				for _, err := range d.Strategy.Validate(context.Background(), p) {
 					said = append(said, err.Error())
 				}
-				right := c.want == "" && len(said) == 0 || c.want != "" && len(said) == 1 && strings.HasPrefix(said[0], "spec."+where+"[0].securityContext."+c.want)
+				right := c.want == "" && len(said) == 0 || c.want != "" && len(said) == 1 &&
+					strings.HasPrefix(said[0], "spec."+where+"[0].securityContext."+c.want)
 				if !right {
 					t.Errorf("validation says %q, want %q", slices.Sorted(slices.Values(said)), c.want)
 				}

@@ -43,7 +43,8 @@ func ResourceQuota() *resource.Descriptor {
 // quotaWarnings are about requests that may be more than limits.
 func quotaWarnings(q *corev1.ResourceQuota) []string {
 	var out []string
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceStorage, corev1.ResourceEphemeralStorage} {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceStorage,
+		corev1.ResourceEphemeralStorage} {
 		asked := "requests." + name
 		request, ok := q.Spec.Hard[asked]
 		if !ok && (name == corev1.ResourceCPU || name == corev1.ResourceMemory) {
@@ -53,7 +54,8 @@ func quotaWarnings(q *corev1.ResourceQuota) []string {
 		}
 		limit, limited := q.Spec.Hard["limits."+name]
 		if ok && limited && request.Cmp(limit) > 0 {
-			out = append(out, fmt.Sprintf("ResourceQuota %s (%s) should be less than %s (%s)", asked, request.String(), "limits."+name, limit.String()))
+			out = append(out, fmt.Sprintf("ResourceQuota %s (%s) should be less than %s (%s)", asked, request.String(), "limits."+name,
+				limit.String()))
 		}
 	}
 	return out

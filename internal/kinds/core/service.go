@@ -24,7 +24,7 @@ import (
 func Service(ranges []netip.Prefix, dial egress.Dial) *resource.Descriptor {
 	check := upstream.Service()
 	status := kind.Status(func(svc, old *corev1.Service) { svc.Spec = old.Spec }, check.Status)
-	status.Strategy.CreateOnUpdate = true // as upstream, which says so for both paths
+	status.Strategy.CreateOnUpdate = true // as upstream, which returns true for both paths
 	status.Strategy.Warn = kind.Warn(func(svc, _ *corev1.Service) []string {
 		var warnings []string
 		for i, in := range svc.Status.LoadBalancer.Ingress {
@@ -197,7 +197,8 @@ func serviceWarnings(svc *corev1.Service) []string {
 	var out []string
 	spec := field.NewPath("spec")
 	if _, ok := svc.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]; ok {
-		out = append(out, fmt.Sprintf("annotation %s is deprecated, please use %s instead", corev1.DeprecatedAnnotationTopologyAwareHints, corev1.AnnotationTopologyMode))
+		out = append(out, fmt.Sprintf("annotation %s is deprecated, please use %s instead", corev1.DeprecatedAnnotationTopologyAwareHints,
+			corev1.AnnotationTopologyMode))
 	}
 	headless := svc.Spec.Type == corev1.ServiceTypeClusterIP && svc.Spec.ClusterIP == corev1.ClusterIPNone
 	if svc.Spec.ClusterIP != corev1.ClusterIPNone && svc.Spec.ClusterIP != "" {
@@ -235,7 +236,8 @@ func serviceWarnings(svc *corev1.Service) []string {
 		out = append(out, fmt.Sprintf("spec.externalName is ignored when spec.type is not %q", corev1.ServiceTypeExternalName))
 	}
 	if d := svc.Spec.TrafficDistribution; d != nil && *d == corev1.ServiceTrafficDistributionPreferClose {
-		out = append(out, fmt.Sprintf("spec.trafficDistribution: %q is deprecated; use %q", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone))
+		out = append(out, fmt.Sprintf("spec.trafficDistribution: %q is deprecated; use %q", corev1.ServiceTrafficDistributionPreferClose,
+			corev1.ServiceTrafficDistributionPreferSameZone))
 	}
 	return out
 }

@@ -121,7 +121,7 @@ func (r *reservation) address(family corev1.IPFamily, asked string) (string, err
 	return "", apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", r.svc.Name, errFull)) // upstream's words
 }
 
-// take reserves this address: by making its IPAddress, whose name one alone can have, whoever asks on whichever server.
+// take reserves this address by creating its IPAddress, whose name is unique for all servers.
 func (r *reservation) take(ip netip.Addr, ranges []netip.Prefix) error {
 	within := slices.ContainsFunc(ranges, func(p netip.Prefix) bool {
 		first, last := usable(p)

@@ -25,9 +25,8 @@ import (
 // IPAddress object, whose name one alone can have, and the ports are one record (see [portSet]), written only over the
 // revision that was read. What is kept in memory saves asking for what is known to be taken.
 //
-// On first use it repairs what went wrong before: addresses and ports that a service has but nobody noted are noted,
-// those that are noted but nobody has are given back after [leakAge], since another server may be about to store their
-// service.
+// On first use it repairs inconsistencies: it records unrecorded addresses and ports of services, and releases recorded
+// ones without a service after [leakAge], since another server may be about to store their service.
 type allocator struct {
 	ranges []netip.Prefix
 	now    func() time.Time
@@ -372,10 +371,12 @@ func (r *reservation) families(old *corev1.Service) error {
 		}
 	}
 	if single && len(spec.ClusterIPs) == 2 {
-		errs = append(errs, field.Invalid(path, spec.IPFamilyPolicy, "must be 'RequireDualStack' or 'PreferDualStack' when multiple cluster IPs are specified"))
+		errs = append(errs, field.Invalid(path, spec.IPFamilyPolicy,
+			"must be 'RequireDualStack' or 'PreferDualStack' when multiple cluster IPs are specified"))
 	}
 	if single && len(spec.IPFamilies) == 2 {
-		errs = append(errs, field.Invalid(path, spec.IPFamilyPolicy, "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified"))
+		errs = append(errs, field.Invalid(path, spec.IPFamilyPolicy,
+			"must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified"))
 	}
 	configured := r.a.families()
 	for i, text := range spec.ClusterIPs {
@@ -387,7 +388,8 @@ func (r *reservation) families(old *corev1.Service) error {
 		}
 		family := familyOf(text)
 		if !slices.Contains(configured, family) {
-			errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), spec.ClusterIPs, fmt.Sprintf("%s is not configured on this cluster", family)))
+			errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), spec.ClusterIPs,
+				fmt.Sprintf("%s is not configured on this cluster", family)))
 			continue
 		}
 		spec.IPFamilies = append(spec.IPFamilies, family)

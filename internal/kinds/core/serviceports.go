@@ -59,7 +59,7 @@ func (s *portSet) without(other *portSet) []int32 {
 }
 
 // portRecord is the set of all node ports in use, as kube-apiserver keeps it: one RangeAllocation for all servers of a
-// store. On a server that keeps no records (see [resource.Keeper]) it is in memory.
+// store. On a server that stores no records (see [resource.RecordStore]) it is in memory.
 type portRecord struct {
 	mu     sync.Mutex // held over a change, so that this server's own writers do not fight
 	own    portSet    // where the server keeps no records
@@ -104,7 +104,7 @@ func (p *portRecord) leakedBefore(t time.Time) []int32 {
 func (p *portRecord) change(ctx context.Context, b resource.Backend, edit func(set *portSet) error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	keeper, ok := b.(resource.Keeper)
+	records, ok := b.(resource.RecordStore)
 	if !ok {
 		next := portSet{}
 		next.bits.Set(&p.own.bits)
@@ -115,7 +115,7 @@ func (p *portRecord) change(ctx context.Context, b resource.Backend, edit func(s
 		return nil
 	}
 	for {
-		set, stored, revision, err := readPorts(ctx, keeper)
+		set, stored, revision, err := readPorts(ctx, records)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (p *portRecord) change(ctx context.Context, b resource.Backend, edit func(s
 		if err != nil {
 			return fmt.Errorf("store node ports: %w", err)
 		}
-		done, err := keeper.SetRecord(ctx, portsKey, value, revision)
+		done, err := records.SetRecord(ctx, portsKey, value, revision)
 		if err != nil {
 			return fmt.Errorf("store node ports: %w", err)
 		}
@@ -144,13 +144,13 @@ func (p *portRecord) change(ctx context.Context, b resource.Backend, edit func(s
 
 // look lets see read the newest set.
 func (p *portRecord) look(ctx context.Context, b resource.Backend, see func(set *portSet) error) error {
-	keeper, ok := b.(resource.Keeper)
+	records, ok := b.(resource.RecordStore)
 	if !ok {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return see(&p.own)
 	}
-	set, _, _, err := readPorts(ctx, keeper)
+	set, _, _, err := readPorts(ctx, records)
 	if err != nil {
 		return err
 	}
@@ -159,8 +159,8 @@ func (p *portRecord) look(ctx context.Context, b resource.Backend, see func(set 
 
 // readPorts reads the stored set. One of another range, as a cluster's range may have changed, counts as empty: what its
 // services hold was added when this server started.
-func readPorts(ctx context.Context, keeper resource.Keeper) (set portSet, stored *corev1.RangeAllocation, revision int64, err error) {
-	value, revision, err := keeper.Record(ctx, portsKey)
+func readPorts(ctx context.Context, records resource.RecordStore) (set portSet, stored *corev1.RangeAllocation, revision int64, err error) {
+	value, revision, err := records.Record(ctx, portsKey)
 	if err != nil {
 		return set, nil, 0, fmt.Errorf("read node ports: %w", err)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Namespaces finds a namespace. Claims for administrators' access to devices are allowed in those that say so. Nil: there
-// are none.
+// Namespaces finds a namespace. Claims with admin access are allowed in namespaces with the label for it. Nil: there are
+// none.
 type Namespaces func(ctx context.Context, name string) (*corev1.Namespace, error)
 
 // allow is the error at path if the namespace does not say that administrators may claim devices in it.
@@ -64,14 +64,16 @@ func adminResult(a *resourcev1.AllocationResult) *field.Path {
 
 // newClaim adds the question of administrators' access to a claim's or template's validation. A spec never changes
 // later, so that it is asked once.
-func (find Namespaces) newClaim(check func(context.Context, resource.Object) field.ErrorList, spec func(resource.Object) *resourcev1.ResourceClaimSpec) func(context.Context, resource.Object) field.ErrorList {
+func (find Namespaces) newClaim(check func(context.Context, resource.Object) field.ErrorList,
+	spec func(resource.Object) *resourcev1.ResourceClaimSpec) func(context.Context, resource.Object) field.ErrorList {
 	return func(ctx context.Context, obj resource.Object) field.ErrorList {
 		return append(find.allow(ctx, adminRequest(spec(obj)), obj.GetNamespace()), check(ctx, obj)...)
 	}
 }
 
 // newStatus is newClaim's match for an allocation.
-func (find Namespaces) newStatus(check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+func (find Namespaces) newStatus(check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj,
+	old resource.Object) field.ErrorList {
 	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
 		var errs field.ErrorList
 		if adminResult(old.(*resourcev1.ResourceClaim).Status.Allocation) == nil {

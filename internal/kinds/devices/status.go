@@ -22,12 +22,13 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Authorize decides as the request chain does. Whoever writes a claim's status must be allowed more than that: binding to
-// allocate it, and the driver of each device whose state it tells. Nil: nobody is asked.
+// Authorize decides as the request chain does. Writing a claim's status needs further permissions: binding to allocate it,
+// and the driver of each device whose status is written. Nil: these are not checked.
 type Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
 // parts adds the questions for the parts of a claim's status to its validation.
-func (ask Authorize) parts(check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj, old resource.Object) field.ErrorList {
+func (ask Authorize) parts(check func(ctx context.Context, obj, old resource.Object) field.ErrorList) func(ctx context.Context, obj,
+	old resource.Object) field.ErrorList {
 	return func(ctx context.Context, obj, old resource.Object) field.ErrorList {
 		var errs field.ErrorList
 		claim, before := obj.(*resourcev1.ResourceClaim), old.(*resourcev1.ResourceClaim)
@@ -45,7 +46,8 @@ func (ask Authorize) binding(ctx context.Context, u user.Info, claim, old *resou
 	verb := verbOf(ctx)
 	if err := ask.may(ctx, u, verb, resourcev1.SubresourceBinding, "", ""); err != nil {
 		return field.ErrorList{field.Forbidden(field.NewPath("status", "allocation"),
-			fmt.Sprintf(`changing status.allocation or status.reservedFor requires resource="resourceclaims/binding", verb="%s" permission: %s`, verb, err))}
+			fmt.Sprintf(`changing status.allocation or status.reservedFor requires resource="resourceclaims/binding", verb="%s" permission: %s`,
+				verb, err))}
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ func TestPartsOfStatus(t *testing.T) {
 		return c
 	}
 	joe := &user.DefaultInfo{Name: "joe"}
-	bound := &user.DefaultInfo{Name: "system:serviceaccount:ns:sa", Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"n1"}}}
+	bound := &user.DefaultInfo{Name: "system:serviceaccount:ns:sa",
+		Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"n1"}}}
 	none := func(context.Context, resource.Object, resource.Object) field.ErrorList { return nil }
 	for _, c := range []struct {
 		name     string
@@ -49,7 +50,8 @@ func TestPartsOfStatus(t *testing.T) {
 		{"allocated by leave", joe, claim(node), claim(nil), []string{"update binding /"}, []string{"update binding /"}, nil},
 		{"two drivers", joe, claim(node, "b", "a"), claim(node), []string{"arbitrary-node:update driver ns/a"},
 			[]string{"arbitrary-node:update driver ns/a", "arbitrary-node:update driver ns/b"}, []string{"status.devices"}},
-		{"a driver on its node", bound, claim(node, "a"), claim(node), []string{"associated-node:update driver ns/a"}, []string{"associated-node:update driver ns/a"}, nil},
+		{"a driver on its node", bound, claim(node, "a"), claim(node), []string{"associated-node:update driver ns/a"},
+			[]string{"associated-node:update driver ns/a"}, nil},
 		{"a driver on its node, by the wider leave", bound, claim(node, "a"), claim(node), []string{"arbitrary-node:update driver ns/a"},
 			[]string{"associated-node:update driver ns/a", "arbitrary-node:update driver ns/a"}, nil},
 		{"a device goes", joe, claim(node), claim(node, "a"), nil, []string{"arbitrary-node:update driver ns/a"}, []string{"status.devices"}},

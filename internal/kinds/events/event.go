@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package events describes the one kind of the group events.k8s.io: the core group's events in another form. Both
-// descriptors store core events under one prefix, so that each group sees what the other wrote.
+// descriptors store core events under one prefix, so that each group shows events that were written through the other.
 package events
 
 import (

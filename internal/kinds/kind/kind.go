@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kind is what the built-in kinds share in writing down their descriptors: [Describe] completes one whose Go
-// type is known, and the small adaptors turn functions on a kind's own type into those on [resource.Object] that
-// [resource.Strategy] holds.
+// Package kind has the common parts of the built-in kinds' descriptors: [Describe] completes one whose Go type is known,
+// and small adaptors turn functions on a kind's own type into those on [resource.Object] for a [resource.Strategy].
 //
-// Everything here runs once, while the list of kinds is made. Descriptors are immutable afterwards.
+// The package's functions run once, while the list of kinds is made. Descriptors are immutable afterwards.
 package kind
 
 import (

@@ -18,7 +18,8 @@ import (
 )
 
 // Scale is the scale subresource of a kind. get reads what a scale shows, replicas points to what it sets.
-func Scale[T any](group, plural string, get func(obj *T) (spec, status int32, selector string, err error), replicas func(obj *T) **int32) resource.Subresource {
+func Scale[T any](group, plural string, get func(obj *T) (spec, status int32, selector string, err error),
+	replicas func(obj *T) **int32) resource.Subresource {
 	check := upstream.Scale()
 	return resource.Subresource{
 		Name:             "scale",

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podspec is what every kind with pods in it does to them: dropping fields whose gates are off, defaults that
-// need the whole pod, warnings, and setting conditions. All of it works on one object that is the caller's own.
+// Package podspec has the common parts of kinds with pods in them: dropping fields of disabled gates, defaults that need
+// the whole pod, warnings, and setting conditions. It works on one object that the caller owns.
 package podspec
 
 import (

@@ -102,7 +102,9 @@ func TestWarnings(t *testing.T) {
 	if diff := cmp.Diff(want, Warnings(nil, spec, &metav1.ObjectMeta{})); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
-	if got := TemplateWarnings(field.NewPath("spec", "template"), &corev1.PodTemplateSpec{Spec: corev1.PodSpec{ImagePullSecrets: []corev1.LocalObjectReference{{}}}}); len(got) != 1 || got[0] != `spec.template.spec.imagePullSecrets[0].name: invalid empty name ""` {
+	if got := TemplateWarnings(field.NewPath("spec", "template"),
+		&corev1.PodTemplateSpec{Spec: corev1.PodSpec{ImagePullSecrets: []corev1.LocalObjectReference{{}}}}); len(got) != 1 ||
+		got[0] != `spec.template.spec.imagePullSecrets[0].name: invalid empty name ""` {
 		t.Errorf("of a template: %q", got)
 	}
 }
@@ -118,7 +120,8 @@ func TestSyncAppArmor(t *testing.T) {
 		t.Errorf("warnings: %q", got)
 	}
 	a := pod.Spec.Containers[0].SecurityContext
-	if a == nil || a.AppArmorProfile == nil || a.AppArmorProfile.Type != corev1.AppArmorProfileTypeLocalhost || *a.AppArmorProfile.LocalhostProfile != "p" {
+	if a == nil || a.AppArmorProfile == nil || a.AppArmorProfile.Type != corev1.AppArmorProfileTypeLocalhost ||
+		*a.AppArmorProfile.LocalhostProfile != "p" {
 		t.Errorf("a has %+v", a)
 	}
 	if pod.Spec.Containers[1].SecurityContext != nil || pod.Spec.Containers[2].SecurityContext != nil {
@@ -132,8 +135,9 @@ func TestDefaultPodResources(t *testing.T) {
 		return corev1.ResourceList{corev1.ResourceCPU: apiresource.MustParse(q)}
 	}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
-		Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: cpu("1")}}, {Resources: corev1.ResourceRequirements{Requests: cpu("2")}}},
-		Resources:  &corev1.ResourceRequirements{Limits: cpu("5")},
+		Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: cpu("1")}},
+			{Resources: corev1.ResourceRequirements{Requests: cpu("2")}}},
+		Resources: &corev1.ResourceRequirements{Limits: cpu("5")},
 	}}
 	DefaultPodResources(pod)
 	if q := pod.Spec.Resources.Requests[corev1.ResourceCPU]; q.String() != "3" {
@@ -147,7 +151,8 @@ func TestDefaultPodResources(t *testing.T) {
 // TestMergeLabelKeys writes label keys out as requirements.
 func TestMergeLabelKeys(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"v": "1"}}}
-	pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{LabelSelector: &metav1.LabelSelector{}, MatchLabelKeys: []string{"v", "absent"}}}
+	pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{LabelSelector: &metav1.LabelSelector{},
+		MatchLabelKeys: []string{"v", "absent"}}}
 	MergeLabelKeys(pod)
 	want := []metav1.LabelSelectorRequirement{{Key: "v", Operator: metav1.LabelSelectorOpIn, Values: []string{"1"}}}
 	if diff := cmp.Diff(want, pod.Spec.TopologySpreadConstraints[0].LabelSelector.MatchExpressions); diff != "" {

@@ -43,7 +43,8 @@ func Warnings(path *field.Path, spec *corev1.PodSpec, meta *metav1.ObjectMeta) [
 			w.affinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, at.Child("podAffinity"))
 		}
 		if p := a.PodAntiAffinity; p != nil {
-			w.affinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, at.Child("podAntiAffinity"))
+			w.affinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution,
+				at.Child("podAntiAffinity"))
 		}
 	}
 	if d := spec.DNSConfig; d != nil {
@@ -98,11 +99,13 @@ func (w *warner) nodeLabels() {
 		n, at := w.spec.Affinity.NodeAffinity, spec.Child("affinity", "nodeAffinity")
 		if r := n.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
 			for i, term := range r.NodeSelectorTerms {
-				w.out = append(w.out, NodeTermWarnings(term, false, at.Child("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms").Index(i))...)
+				w.out = append(w.out, NodeTermWarnings(term, false,
+					at.Child("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms").Index(i))...)
 			}
 		}
 		for i, term := range n.PreferredDuringSchedulingIgnoredDuringExecution {
-			w.out = append(w.out, NodeTermWarnings(term.Preference, true, at.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("preference"))...)
+			w.out = append(w.out, NodeTermWarnings(term.Preference, true,
+				at.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("preference"))...)
 		}
 	}
 	for i, c := range w.spec.TopologySpreadConstraints {
@@ -325,7 +328,8 @@ func (w *warner) ports() {
 
 // portText is a port as upstream prints its own type, which has no string form.
 func portText(p corev1.ContainerPort) string {
-	return fmt.Sprintf("{Name:%s HostPort:%d ContainerPort:%d Protocol:%s HostIP:%s}", p.Name, p.HostPort, p.ContainerPort, p.Protocol, p.HostIP)
+	return fmt.Sprintf("{Name:%s HostPort:%d ContainerPort:%d Protocol:%s HostIP:%s}", p.Name, p.HostPort, p.ContainerPort, p.Protocol,
+		p.HostIP)
 }
 
 func (w *warner) affinity(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, at *field.Path) {

@@ -22,8 +22,8 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Authority is who knows what users may do: nobody may give others more than they have, save with the verbs escalate (of
-// roles) and bind (of bindings). The zero value bounds nobody.
+// Authority knows the users' rights: no user may grant rights that they do not have, except with the verbs escalate (of
+// roles) and bind (of bindings). The zero value restricts no user.
 type Authority struct {
 	// Authorize decides as the request chain does.
 	Authorize func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
@@ -33,7 +33,7 @@ type Authority struct {
 	RulesOf func(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error)
 }
 
-// unbound is true of whom nothing is refused: administrators, and parts of this server, which are no user.
+// unbound reports requests without restrictions: those of administrators, and of the server itself, which have no user.
 func (a Authority) unbound(ctx context.Context) (user.Info, bool) {
 	u, ok := request.UserFrom(ctx)
 	return u, !ok || a.RulesFor == nil || slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
@@ -41,7 +41,8 @@ func (a Authority) unbound(ctx context.Context) (user.Info, bool) {
 
 func (a Authority) may(ctx context.Context, u user.Info, verb, plural, namespace, name string) bool {
 	d, _, err := a.Authorize(ctx, authorizer.AttributesRecord{
-		User: u, Verb: verb, APIGroup: rbacv1.GroupName, APIVersion: "*", Resource: plural, Namespace: namespace, Name: name, ResourceRequest: true,
+		User: u, Verb: verb, APIGroup: rbacv1.GroupName, APIVersion: "*", Resource: plural, Namespace: namespace, Name: name,
+		ResourceRequest: true,
 	})
 	return d == authorizer.DecisionAllow && err == nil
 }
@@ -106,7 +107,8 @@ func (a Authority) covers(u user.Info, namespace string, rules []rbacv1.PolicyRu
 	if ok {
 		return nil
 	}
-	msg := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(), u.GetGroups(), strings.Join(describe(missing), "\n"))
+	msg := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(), u.GetGroups(),
+		strings.Join(describe(missing), "\n"))
 	if err != nil {
 		msg += fmt.Sprintf("; resolution errors: %v", []error{err})
 	}

@@ -20,7 +20,8 @@ import (
 )
 
 func allow(verbs, group, resources string, names ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{Verbs: strings.Split(verbs, ","), APIGroups: []string{group}, Resources: strings.Split(resources, ","), ResourceNames: names}
+	return rbacv1.PolicyRule{Verbs: strings.Split(verbs, ","), APIGroups: []string{group}, Resources: strings.Split(resources, ","),
+		ResourceNames: names}
 }
 
 func allowURL(url string) rbacv1.PolicyRule {
@@ -72,11 +73,13 @@ func clusterRole(rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
 }
 
 func binding(kind, name string) resource.Object {
-	return &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}}
+	return &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b"},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}}
 }
 
 func clusterBinding(name string) resource.Object {
-	return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}}
+	return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b"},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}}
 }
 
 // TestEscalation has jane write roles and bindings: none may give more than she has, unless she may escalate or bind.
@@ -93,52 +96,65 @@ func TestEscalation(t *testing.T) {
 		obj, old resource.Object
 		refused  string // empty: it is allowed
 	}{
-		"a role of one's own rules":              {has: []rbacv1.PolicyRule{reads}, obj: role(reads)},
-		"a part of them":                         {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "", "pods"))},
-		"a role with none":                       {obj: role()},
-		"another verb":                           {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get,delete", "", "pods")), refused: `Verbs:["delete"]`},
-		"another resource":                       {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "", "pods,secrets")), refused: `Resources:["secrets"]`},
-		"a subresource":                          {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "", "pods/exec")), refused: `Resources:["pods/exec"]`},
-		"another group":                          {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "apps", "pods")), refused: `APIGroups:["apps"]`},
-		"every verb":                             {has: []rbacv1.PolicyRule{reads}, obj: role(allow("*", "", "pods")), refused: `Verbs:["*"]`},
-		"every resource":                         {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "", "*")), refused: `Resources:["*"]`},
-		"one name of all":                        {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "", "pods", "p"))},
-		"all of one name":                        {has: []rbacv1.PolicyRule{allow("get", "", "pods", "p")}, obj: role(allow("get", "", "pods")), refused: more},
-		"another name":                           {has: []rbacv1.PolicyRule{allow("get", "", "pods", "p")}, obj: role(allow("get", "", "pods", "q")), refused: `ResourceNames:["q"]`},
-		"a role that has more and gets it again": {obj: role(edits, reads), old: role(edits), refused: more},
+		"a role of one's own rules": {has: []rbacv1.PolicyRule{reads}, obj: role(reads)},
+		"a part of them":            {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "", "pods"))},
+		"a role with none":          {obj: role()},
+		"another verb": {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get,delete", "", "pods")),
+			refused: `Verbs:["delete"]`},
+		"another resource": {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "", "pods,secrets")),
+			refused: `Resources:["secrets"]`},
+		"a subresource": {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "", "pods/exec")),
+			refused: `Resources:["pods/exec"]`},
+		"another group": {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "apps", "pods")),
+			refused: `APIGroups:["apps"]`},
+		"every verb":      {has: []rbacv1.PolicyRule{reads}, obj: role(allow("*", "", "pods")), refused: `Verbs:["*"]`},
+		"every resource":  {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "", "*")), refused: `Resources:["*"]`},
+		"one name of all": {has: []rbacv1.PolicyRule{reads}, obj: role(allow("get", "", "pods", "p"))},
+		"all of one name": {has: []rbacv1.PolicyRule{allow("get", "", "pods", "p")}, obj: role(allow("get", "", "pods")),
+			refused: more},
+		"another name": {has: []rbacv1.PolicyRule{allow("get", "", "pods", "p")},
+			obj: role(allow("get", "", "pods", "q")), refused: `ResourceNames:["q"]`},
+		"a role that has more and gets it again":         {obj: role(edits, reads), old: role(edits), refused: more},
 		"an update that takes nothing and gives nothing": {obj: role(edits), old: role(edits)},
 		"owners and finalizers alone":                    {obj: collected, old: role(edits)},
 		"a create where escalate is allowed":             {may: []string{"escalate roles ns/"}, obj: role(edits)},
-		"escalate of cluster roles":                      {may: []string{"escalate clusterroles ns/", "escalate clusterroles /"}, obj: role(edits), refused: more},
-		"escalate of roles":                              {may: []string{"escalate roles ns/", "escalate roles /"}, obj: clusterRole(edits), refused: more},
-		"bind is not escalate":                           {may: []string{"bind roles ns/r", "bind roles ns/"}, obj: role(edits), refused: more},
-		"a cluster role of one's own rules":              {has: []rbacv1.PolicyRule{reads}, obj: clusterRole(reads)},
-		"a cluster role with more":                       {has: []rbacv1.PolicyRule{reads}, obj: clusterRole(edits), refused: more},
-		"a URL":                                          {has: []rbacv1.PolicyRule{allowURL("/healthz")}, obj: clusterRole(allowURL("/healthz"))},
-		"another URL":                                    {has: []rbacv1.PolicyRule{allowURL("/healthz")}, obj: clusterRole(allowURL("/metrics")), refused: `NonResourceURLs:["/metrics"]`},
-		"every URL":                                      {has: []rbacv1.PolicyRule{allowURL("/healthz"), edits}, obj: clusterRole(allowURL("/*")), refused: more},
-		"a URL below a star":                             {has: []rbacv1.PolicyRule{allowURL("/logs/*")}, obj: clusterRole(allowURL("/logs/a"))},
-		"aggregation":                                    {has: []rbacv1.PolicyRule{edits}, obj: aggregated, refused: "must have cluster-admin privileges to use the aggregationRule"},
-		"aggregation by who has everything":              {has: everythingHeld, obj: aggregated},
-		"aggregation with escalate":                      {may: []string{"escalate clusterroles /"}, obj: aggregated},
-		"aggregation taken away":                         {has: []rbacv1.PolicyRule{edits}, obj: clusterRole(), old: aggregated, refused: "aggregationRule"},
+		"escalate of cluster roles": {may: []string{"escalate clusterroles ns/", "escalate clusterroles /"},
+			obj: role(edits), refused: more},
+		"escalate of roles":                 {may: []string{"escalate roles ns/", "escalate roles /"}, obj: clusterRole(edits), refused: more},
+		"bind is not escalate":              {may: []string{"bind roles ns/r", "bind roles ns/"}, obj: role(edits), refused: more},
+		"a cluster role of one's own rules": {has: []rbacv1.PolicyRule{reads}, obj: clusterRole(reads)},
+		"a cluster role with more":          {has: []rbacv1.PolicyRule{reads}, obj: clusterRole(edits), refused: more},
+		"a URL":                             {has: []rbacv1.PolicyRule{allowURL("/healthz")}, obj: clusterRole(allowURL("/healthz"))},
+		"another URL": {has: []rbacv1.PolicyRule{allowURL("/healthz")}, obj: clusterRole(allowURL("/metrics")),
+			refused: `NonResourceURLs:["/metrics"]`},
+		"every URL": {has: []rbacv1.PolicyRule{allowURL("/healthz"), edits}, obj: clusterRole(allowURL("/*")),
+			refused: more},
+		"a URL below a star": {has: []rbacv1.PolicyRule{allowURL("/logs/*")}, obj: clusterRole(allowURL("/logs/a"))},
+		"aggregation": {has: []rbacv1.PolicyRule{edits}, obj: aggregated,
+			refused: "must have cluster-admin privileges to use the aggregationRule"},
+		"aggregation by who has everything": {has: everythingHeld, obj: aggregated},
+		"aggregation with escalate":         {may: []string{"escalate clusterroles /"}, obj: aggregated},
+		"aggregation taken away":            {has: []rbacv1.PolicyRule{edits}, obj: clusterRole(), old: aggregated, refused: "aggregationRule"},
 
-		"a binding to less":                          {has: []rbacv1.PolicyRule{reads}, obj: binding("Role", "view")},
-		"a binding to more":                          {has: []rbacv1.PolicyRule{reads}, obj: binding("Role", "edit"), refused: more},
-		"a binding to a cluster role with more":      {has: []rbacv1.PolicyRule{reads}, obj: binding("ClusterRole", "edit"), refused: more},
-		"bind":                                       {may: []string{"bind roles ns/edit"}, obj: binding("Role", "edit")},
-		"bind of another":                            {may: []string{"bind roles ns/view"}, obj: binding("Role", "edit"), refused: more},
-		"bind of a role of that name":                {may: []string{"bind roles ns/edit"}, obj: binding("ClusterRole", "edit"), refused: more},
-		"bind of a cluster role":                     {may: []string{"bind clusterroles ns/edit"}, obj: binding("ClusterRole", "edit")},
-		"escalate is not bind":                       {may: []string{"escalate roles ns/edit", "escalate roles ns/"}, obj: binding("Role", "edit"), refused: more},
-		"a binding to what is not there":             {has: everythingHeld, obj: binding("Role", "none"), refused: `rolebindings.rbac.authorization.k8s.io "none" not found`},
-		"a binding that stays":                       {obj: binding("Role", "edit"), old: binding("Role", "edit")},
-		"a binding to another role":                  {obj: binding("Role", "edit"), old: binding("Role", "view"), refused: more},
-		"a cluster binding to less":                  {has: []rbacv1.PolicyRule{reads}, obj: clusterBinding("view")},
-		"a cluster binding to more":                  {has: []rbacv1.PolicyRule{reads}, obj: clusterBinding("edit"), refused: more},
-		"a cluster binding, bound in the namespace":  {may: []string{"bind clusterroles ns/edit"}, obj: clusterBinding("edit"), refused: more},
-		"a cluster binding, bound in the cluster":    {may: []string{"bind clusterroles /edit"}, obj: clusterBinding("edit")},
-		"a cluster binding to what is not there":     {has: everythingHeld, obj: clusterBinding("none"), refused: `clusterrolebindings.rbac.authorization.k8s.io "none" not found`},
+		"a binding to less":                     {has: []rbacv1.PolicyRule{reads}, obj: binding("Role", "view")},
+		"a binding to more":                     {has: []rbacv1.PolicyRule{reads}, obj: binding("Role", "edit"), refused: more},
+		"a binding to a cluster role with more": {has: []rbacv1.PolicyRule{reads}, obj: binding("ClusterRole", "edit"), refused: more},
+		"bind":                                  {may: []string{"bind roles ns/edit"}, obj: binding("Role", "edit")},
+		"bind of another":                       {may: []string{"bind roles ns/view"}, obj: binding("Role", "edit"), refused: more},
+		"bind of a role of that name":           {may: []string{"bind roles ns/edit"}, obj: binding("ClusterRole", "edit"), refused: more},
+		"bind of a cluster role":                {may: []string{"bind clusterroles ns/edit"}, obj: binding("ClusterRole", "edit")},
+		"escalate is not bind": {may: []string{"escalate roles ns/edit", "escalate roles ns/"},
+			obj: binding("Role", "edit"), refused: more},
+		"a binding to what is not there": {has: everythingHeld, obj: binding("Role", "none"),
+			refused: `rolebindings.rbac.authorization.k8s.io "none" not found`},
+		"a binding that stays":                      {obj: binding("Role", "edit"), old: binding("Role", "edit")},
+		"a binding to another role":                 {obj: binding("Role", "edit"), old: binding("Role", "view"), refused: more},
+		"a cluster binding to less":                 {has: []rbacv1.PolicyRule{reads}, obj: clusterBinding("view")},
+		"a cluster binding to more":                 {has: []rbacv1.PolicyRule{reads}, obj: clusterBinding("edit"), refused: more},
+		"a cluster binding, bound in the namespace": {may: []string{"bind clusterroles ns/edit"}, obj: clusterBinding("edit"), refused: more},
+		"a cluster binding, bound in the cluster":   {may: []string{"bind clusterroles /edit"}, obj: clusterBinding("edit")},
+		"a cluster binding to what is not there": {has: everythingHeld, obj: clusterBinding("none"),
+			refused: `clusterrolebindings.rbac.authorization.k8s.io "none" not found`},
 		"a kind of role that there is none of, bind": {may: []string{"bind users ns/edit"}, obj: binding("User", "edit"), refused: more},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -152,7 +168,8 @@ func TestEscalation(t *testing.T) {
 				t.Errorf("refused: %v", err)
 			case c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused)):
 				t.Errorf("%v, want %q", err, c.refused)
-			case strings.Contains(c.refused, "not found") != apierrors.IsNotFound(err) || c.refused != "" && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
+			case strings.Contains(c.refused, "not found") != apierrors.IsNotFound(err) || c.refused != "" && !apierrors.IsNotFound(err) &&
+				!apierrors.IsForbidden(err):
 				t.Errorf("refused as %s", apierrors.ReasonForError(err))
 			}
 		})

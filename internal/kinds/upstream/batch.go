@@ -84,7 +84,8 @@ func jobStatusOptions(j, old *batch.Job) validation.JobStatusValidationOptions {
 	completion := !ptr.Equal(was.CompletionTime, now.CompletionTime)
 	uncounted := !apiequality.Semantic.DeepEqual(was.UncountedTerminatedPods, now.UncountedTerminatedPods)
 	empty := ptr.Deref(j.Spec.Suspend, false) && j.Spec.Completions != nil && *j.Spec.Completions == 0
-	resuming := validation.IsConditionTrue(was.Conditions, batch.JobSuspended) && validation.IsConditionFalse(now.Conditions, batch.JobSuspended)
+	resuming := validation.IsConditionTrue(was.Conditions, batch.JobSuspended) &&
+		validation.IsConditionFalse(now.Conditions, batch.JobSuspended)
 	return validation.JobStatusValidationOptions{
 		RejectDecreasingSucceededCounter:             !indexed || !ptr.Equal(j.Spec.Completions, j.Spec.Parallelism),
 		RejectDecreasingFailedCounter:                true,

@@ -50,7 +50,8 @@ func Tolerations(ts []corev1.Toleration, path *field.Path) field.ErrorList {
 	in := make([]core.Toleration, len(ts))
 	for i, t := range ts {
 		in[i] = core.Toleration{
-			Key: t.Key, Operator: core.TolerationOperator(t.Operator), Value: t.Value, Effect: core.TaintEffect(t.Effect), TolerationSeconds: t.TolerationSeconds,
+			Key: t.Key, Operator: core.TolerationOperator(t.Operator), Value: t.Value, Effect: core.TaintEffect(t.Effect),
+			TolerationSeconds: t.TolerationSeconds,
 		}
 	}
 	return validation.ValidateTolerations(in, path, validation.PodValidationOptions{})

@@ -44,7 +44,8 @@ func podOptions(old *core.PodSpec) validation.PodValidationOptions {
 		return o
 	}
 	for c := range containers(old) {
-		o.AllowIndivisibleHugePagesValues = o.AllowIndivisibleHugePagesValues || indivisible(c.Resources.Requests) || indivisible(c.Resources.Limits)
+		o.AllowIndivisibleHugePagesValues = o.AllowIndivisibleHugePagesValues || indivisible(c.Resources.Requests) ||
+			indivisible(c.Resources.Limits)
 		o.AllowSysAdminWhenPrivilegeEscalationFalse = o.AllowSysAdminWhenPrivilegeEscalationFalse || sysAdminUnescalated(c.SecurityContext)
 		o.AllowUserNamespacesWithVolumeDevices = o.AllowUserNamespacesWithVolumeDevices ||
 			old.HostUsers != nil && !*old.HostUsers && len(c.VolumeDevices) > 0

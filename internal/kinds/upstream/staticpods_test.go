@@ -18,7 +18,8 @@ func TestStaticPods(t *testing.T) {
 		t.Fatalf("%v, %v", pods, err)
 	}
 	p := pods[0]
-	if p.Name != "web-node1" || p.Namespace != "default" || p.Spec.NodeName != "node1" || len(p.UID) != 32 || p.Annotations["kubernetes.io/config.hash"] != string(p.UID) ||
+	if p.Name != "web-node1" || p.Namespace != "default" || p.Spec.NodeName != "node1" || len(p.UID) != 32 ||
+		p.Annotations["kubernetes.io/config.hash"] != string(p.UID) ||
 		p.Status.Phase != corev1.PodPending || p.Spec.RestartPolicy != corev1.RestartPolicyAlways || len(p.Spec.Tolerations) != 1 {
 		t.Errorf("pod: %+v", p)
 	}
@@ -40,22 +41,26 @@ func TestStaticPods(t *testing.T) {
 		}
 	}
 	list := "apiVersion: v1\nkind: PodList\nitems: [{metadata: {name: a}, spec: {containers: [{name: c, image: i}]}}, {metadata: {name: b}, spec: {containers: [{name: c, image: i}]}}]\n"
-	if pods, err := StaticPods([]byte(list), "http://x", false, "n"); err != nil || len(pods) != 2 || pods[1].Name != "b-n" || len(pods[1].Spec.Tolerations) != 0 {
+	if pods, err := StaticPods([]byte(list), "http://x", false, "n"); err != nil || len(pods) != 2 || pods[1].Name != "b-n" ||
+		len(pods[1].Spec.Tolerations) != 0 {
 		t.Errorf("list: %v, %v", pods, err)
 	}
 }
 
 func TestBadManifests(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"no YAML":         {"{", "unexpected end of JSON input"},
-		"empty":           {"", "couldn't parse as pod"},
-		"other kind":      {"apiVersion: v1\nkind: Service\nmetadata: {name: s}\n", "invalid pod"},
-		"no name":         {"apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, image: i}]}\n", "name is needed for the pod"},
-		"no containers":   {"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n", "spec.containers: Required value"},
-		"service account": {strings.Replace(staticWeb, "spec: {", "spec: {serviceAccountName: a, ", 1), "static pods may not reference serviceaccounts"},
-		"secret":          {strings.Replace(staticWeb, "image: i", "image: i, envFrom: [{secretRef: {name: s}}]", 1), "static pods may not reference secrets"},
-		"claim":           {strings.Replace(staticWeb, "spec: {", "spec: {volumes: [{name: v, persistentVolumeClaim: {claimName: p}}], ", 1), "static pods may not reference persistentvolumeclaims"},
-		"list in a file":  {"apiVersion: v1\nkind: PodList\nitems: []\n", "a file holds one pod"},
+		"no YAML":       {"{", "unexpected end of JSON input"},
+		"empty":         {"", "couldn't parse as pod"},
+		"other kind":    {"apiVersion: v1\nkind: Service\nmetadata: {name: s}\n", "invalid pod"},
+		"no name":       {"apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, image: i}]}\n", "name is needed for the pod"},
+		"no containers": {"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n", "spec.containers: Required value"},
+		"service account": {strings.Replace(staticWeb, "spec: {", "spec: {serviceAccountName: a, ", 1),
+			"static pods may not reference serviceaccounts"},
+		"secret": {strings.Replace(staticWeb, "image: i", "image: i, envFrom: [{secretRef: {name: s}}]", 1),
+			"static pods may not reference secrets"},
+		"claim": {strings.Replace(staticWeb, "spec: {", "spec: {volumes: [{name: v, persistentVolumeClaim: {claimName: p}}], ", 1),
+			"static pods may not reference persistentvolumeclaims"},
+		"list in a file": {"apiVersion: v1\nkind: PodList\nitems: []\n", "a file holds one pod"},
 	} {
 		if _, err := StaticPods([]byte(c.text), "/f", true, "n"); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)

@@ -5,9 +5,9 @@
 // its conversions, all of them offered on the versioned types of k8s.io/api. The unversioned types behind them never
 // leave the package.
 //
-// [Default] fills in absent fields, [Convert] goes between served versions, [Columns] makes table rows, and [Checks]
-// holds one kind's validation, made by a function of the kind's name. All are safe for concurrent use and keep no
-// state: the scheme is filled once, on first use, and only read afterwards.
+// [Default] sets defaults, [Convert] converts between served versions, [Columns] makes table rows, and [Checks] is one
+// kind's validation, made by a function of the kind's name. All are safe for concurrent use and have no state: the scheme
+// is filled once, on first use, and only read afterwards.
 package upstream
 
 import (
@@ -47,7 +47,8 @@ import (
 var scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := legacyscheme.Scheme
 	for _, add := range []func(*runtime.Scheme) error{
-		admissionregistration.AddToScheme, admissionregistrationv1.AddToScheme, admissionregistrationv1beta1.AddToScheme, admissionregistrationv1alpha1.AddToScheme,
+		admissionregistration.AddToScheme, admissionregistrationv1.AddToScheme, admissionregistrationv1beta1.AddToScheme,
+		admissionregistrationv1alpha1.AddToScheme,
 		apiserverinternal.AddToScheme, apiserverinternalv1alpha1.AddToScheme,
 		certificatesv1beta1.AddToScheme, coordinationv1beta1.AddToScheme, coordinationv1alpha2.AddToScheme,
 		resourcev1beta2.AddToScheme, resourcev1beta1.AddToScheme, resourcev1alpha3.AddToScheme,

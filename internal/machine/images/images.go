@@ -4,9 +4,9 @@
 // Package images builds the few small container images that a machine without a registry needs, and loads them into
 // containerd.
 //
-// They are made in memory of two programs: pause, whose instructions stand in this package, and the machine's own static
-// busybox. [Build] makes them, [Runtime.Load] imports those that are missing through the ctr program into the namespace
-// k8s.io, where CRI looks for images. Nothing is downloaded.
+// They are made in memory of two programs: pause, whose instructions are in this package, and the machine's own static
+// busybox. [Build] makes them, [Runtime.Load] imports the missing ones by the ctr program into the namespace k8s.io, where
+// CRI looks for images. Nothing is downloaded.
 //
 //	mortise.local/pause:1     the pod sandbox
 //	mortise.local/busybox:1   a shell and the usual programs; runs sh
@@ -197,7 +197,7 @@ func WriteArchive(w io.Writer, imgs map[string]v1.Image) error {
 	return nil
 }
 
-// Usable says whether this machine has what the images are made of: a busybox that needs no libraries.
+// Usable reports whether this machine can build the images: it needs a static busybox.
 func Usable() error {
 	_, _, err := staticBusybox()
 	return err

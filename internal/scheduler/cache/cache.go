@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cache is what the scheduler knows of the cluster: nodes and the pods on them, those included that it has decided
-// on and whose binding is not seen yet (assumed pods).
+// Package cache is the scheduler's cache of the cluster: nodes and the pods on them, including pods that it has assigned
+// and whose binding it has not seen yet (assumed pods).
 //
 // Informers' handlers and the scheduling loop write to a [Cache], each call under its lock. The loop reads from a
-// [Snapshot], which nobody else touches: [Cache.Update] brings it up to date by copying the nodes that changed since, so a
-// cycle costs what the last decision changed, not what the cluster holds.
+// [Snapshot], which it owns: [Cache.Update] updates it by copying the nodes that changed since, so the cost of a cycle
+// depends on the changes since the last one, not on the size of the cluster.
 package cache
 
 import (
@@ -44,7 +44,7 @@ type entry struct {
 	imagesAt uint64 // the count of moves that its images' numbers are of
 }
 
-// image is who has it; its size is what the first of them told.
+// image is the set of nodes with an image; its size is the one that the first of them reported.
 type image struct {
 	size  int64
 	nodes sets.Set[string]
@@ -122,12 +122,12 @@ func (c *Cache) countImages(e *entry) {
 		return
 	}
 	e.imagesAt = c.imageMoves
-	now := make(map[string]*fwk.ImageStateSummary, len(states))
+	images := make(map[string]*fwk.ImageStateSummary, len(states))
 	for name := range states {
 		of := c.images[name]
-		now[name] = &fwk.ImageStateSummary{Size: of.size, NumNodes: of.nodes.Len()}
+		images[name] = &fwk.ImageStateSummary{Size: of.size, NumNodes: of.nodes.Len()}
 	}
-	e.info.SetImages(now)
+	e.info.SetImages(images)
 }
 
 func (c *Cache) dropImages(e *entry) {
@@ -141,7 +141,7 @@ func (c *Cache) dropImages(e *entry) {
 	}
 }
 
-// RemoveNode forgets a node. Its pods stay known until their own end is told.
+// RemoveNode removes a node. Its pods stay until they are removed.
 func (c *Cache) RemoveNode(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -195,7 +195,8 @@ func TestListsOfNodesWithAffinity(t *testing.T) {
 			}{
 				"affinity":      {s.NodeInfos().HavePodsWithAffinityList, fwk.NodeInfo.GetPodsWithAffinity},
 				"anti-affinity": {s.NodeInfos().HavePodsWithRequiredAntiAffinityList, fwk.NodeInfo.GetPodsWithRequiredAntiAffinity},
-				"far":           {s.NodeInfos().HavePodsWithRequiredNonHostScopedAntiAffinityList, fwk.NodeInfo.GetPodsWithRequiredNonHostScopedAntiAffinity},
+				"far": {s.NodeInfos().HavePodsWithRequiredNonHostScopedAntiAffinityList,
+					fwk.NodeInfo.GetPodsWithRequiredNonHostScopedAntiAffinity},
 			} {
 				var want []fwk.NodeInfo
 				for _, n := range s.Nodes() {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package claims tells which claims of volumes a pod uses: those that its volumes name, and those that are made for its generic
+// Package claims finds the claims of a pod's volumes: those that volumes name, and those that are created for its generic
 // ephemeral volumes (KEP-1698).
 package claims
 

@@ -72,7 +72,8 @@ func checkArgs(args runtime.Object, path *field.Path) []error {
 	case *configv1.VolumeBindingArgs:
 		var errs []error
 		if n := value(a.BindTimeoutSeconds); n < 0 {
-			errs = append(errs, field.Invalid(path.Child("bindTimeoutSeconds"), n, "invalid BindTimeoutSeconds, should not be a negative value")) // upstream's words
+			errs = append(errs, field.Invalid(path.Child("bindTimeoutSeconds"), n,
+				"invalid BindTimeoutSeconds, should not be a negative value")) // upstream's words
 		}
 		return append(errs, checkShape(a.Shape, path.Child("shape"))...)
 	}
@@ -117,7 +118,8 @@ func checkNodeAffinity(a *configv1.NodeAffinityArgs, path *field.Path) (errs []e
 		}
 	}
 	if terms := a.AddedAffinity.PreferredDuringSchedulingIgnoredDuringExecution; len(terms) > 0 {
-		if _, err := nodeaffinity.NewPreferredSchedulingTerms(terms, field.WithPath(path.Child("preferredDuringSchedulingIgnoredDuringExecution"))); err != nil {
+		if _, err := nodeaffinity.NewPreferredSchedulingTerms(terms,
+			field.WithPath(path.Child("preferredDuringSchedulingIgnoredDuringExecution"))); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -188,7 +190,8 @@ func checkShape(shape []configv1.UtilizationShapePoint, path *field.Path) (errs 
 	}
 	for i := 1; i < len(shape); i++ {
 		if shape[i-1].Utilization >= shape[i].Utilization {
-			errs = append(errs, field.Invalid(path.Index(i).Child("utilization"), shape[i].Utilization, "values must be sorted in increasing order")) // upstream's words
+			errs = append(errs, field.Invalid(path.Index(i).Child("utilization"), shape[i].Utilization,
+				"values must be sorted in increasing order")) // upstream's words
 			break
 		}
 	}
@@ -197,7 +200,8 @@ func checkShape(shape []configv1.UtilizationShapePoint, path *field.Path) (errs 
 			errs = append(errs, field.Invalid(path.Index(i).Child("utilization"), p.Utilization, "not in valid range [0, 100]")) // upstream's words
 		}
 		if p.Score < 0 || p.Score > mostShapeScore {
-			errs = append(errs, field.Invalid(path.Index(i).Child("score"), p.Score, fmt.Sprintf("not in valid range [0, %d]", mostShapeScore))) // upstream's words
+			errs = append(errs, field.Invalid(path.Index(i).Child("score"), p.Score,
+				fmt.Sprintf("not in valid range [0, %d]", mostShapeScore))) // upstream's words
 		}
 	}
 	return errs
@@ -236,7 +240,8 @@ func checkSpread(a *configv1.PodTopologySpreadArgs, path *field.Path) (errs []er
 			errs = append(errs, field.NotSupported(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, actions))
 		}
 		if c.LabelSelector != nil {
-			errs = append(errs, field.Forbidden(at.Child("labelSelector"), "constraint must not define a selector, as they deduced for each pod")) // upstream's words
+			errs = append(errs, field.Forbidden(at.Child("labelSelector"),
+				"constraint must not define a selector, as they deduced for each pod")) // upstream's words
 		}
 		p := pair{c.TopologyKey, c.WhenUnsatisfiable}
 		if seen[p] {

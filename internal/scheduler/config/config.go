@@ -3,10 +3,10 @@
 
 // Package config reads KubeSchedulerConfiguration files of kubescheduler.config.k8s.io/v1 as kube-scheduler does.
 //
-// [Parse] decodes strictly (what is unknown or there twice is refused), fills in what kube-scheduler 1.37 would
-// (defaults.go), merges each profile's plug-ins into the default ones (plugins.go), and validates all of it (validation.go,
-// args.go): every mistake is in the one error, under its field. The arguments of plug-ins that kube-scheduler knows are
-// decoded into their types; those of others stay as they are written, as a [runtime.Unknown].
+// [Parse] decodes strictly (unknown and duplicate fields are errors), sets the defaults of kube-scheduler 1.37
+// (defaults.go), merges each profile's plug-ins into the default ones (plugins.go), and validates everything
+// (validation.go, args.go): one error has all mistakes, under their fields. It decodes the arguments of kube-scheduler's
+// plug-ins into their types; those of others stay a [runtime.Unknown].
 //
 // A [Configuration] is not changed after it was parsed.
 package config

@@ -83,8 +83,9 @@ func merge(own *configv1.Plugins) *configv1.Plugins {
 	return out
 }
 
-// mergeSet puts a profile's plug-ins of one point into the default ones: one that it disables, or all by "*", go; one that it
-// names again keeps its place and takes the profile's weight; the others come after. Whoever is both stays.
+// mergeSet merges a profile's plug-ins of one point into the default ones: it removes those that the profile disables, or
+// all by "*"; one that the profile names again keeps its place and takes the profile's weight; the others follow. A plug-in
+// that is both disabled and enabled stays.
 func mergeSet(defaults []configv1.Plugin, own *configv1.PluginSet) (out configv1.PluginSet) {
 	off := sets.New[string]()
 	for _, p := range own.Disabled {

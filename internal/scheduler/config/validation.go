@@ -43,7 +43,8 @@ func validate(c *configv1.KubeSchedulerConfiguration) error {
 		errs = append(errs, field.Invalid(field.NewPath("podInitialBackoffSeconds"), initial, "must be greater than 0")) // upstream's words
 	}
 	if most < initial {
-		errs = append(errs, field.Invalid(field.NewPath("podMaxBackoffSeconds"), most, "must be greater than or equal to PodInitialBackoffSeconds")) // upstream's words
+		errs = append(errs, field.Invalid(field.NewPath("podMaxBackoffSeconds"), most,
+			"must be greater than or equal to PodInitialBackoffSeconds")) // upstream's words
 	}
 	errs = append(errs, validateExtenders(c.Extenders, field.NewPath("extenders"))...)
 	if all := utilerrors.Flatten(utilerrors.NewAggregate(errs)); all != nil {
@@ -70,7 +71,8 @@ func validateConnection(c *configv1.KubeSchedulerConfiguration) (errs []error) {
 		errs = append(errs, field.Invalid(path.Child("retryPeriod"), e.RetryPeriod, "must be greater than zero")) // upstream's words
 	}
 	if e.LeaseDuration.Duration <= e.RenewDeadline.Duration {
-		errs = append(errs, field.Invalid(path.Child("leaseDuration"), e.RenewDeadline, "must be greater than `RenewDeadline`")) // upstream's words
+		errs = append(errs, field.Invalid(path.Child("leaseDuration"), e.RenewDeadline,
+			"must be greater than `RenewDeadline`")) // upstream's words
 	}
 	if e.ResourceLock != "leases" {
 		errs = append(errs, field.Invalid(path.Child("resourceLock"), e.ResourceLock, `resourceLock value must be "leases"`)) // upstream's words
@@ -102,7 +104,8 @@ func validateProfile(p *configv1.KubeSchedulerProfile, version string, path *fie
 	refuse := func(path *field.Path, plugin string) bool {
 		since, is := gone(plugin)
 		if is {
-			errs = append(errs, field.Invalid(path, plugin, fmt.Sprintf("was invalid in version %q (KubeSchedulerConfiguration is version %q)", since, version))) // upstream's words
+			errs = append(errs, field.Invalid(path, plugin,
+				fmt.Sprintf("was invalid in version %q (KubeSchedulerConfiguration is version %q)", since, version))) // upstream's words
 		}
 		return is
 	}
@@ -154,7 +157,8 @@ func validateQueueSort(profiles []configv1.KubeSchedulerProfile, path *field.Pat
 	if n := len(first.Enabled); n > 0 {
 		sorter = first.Enabled[0].Name
 		if n > 1 {
-			errs = append(errs, field.Invalid(path.Index(0).Child("plugins", "queueSort", "Enabled"), n, "only one queue sort plugin can be enabled")) // upstream's words
+			errs = append(errs, field.Invalid(path.Index(0).Child("plugins", "queueSort", "Enabled"), n,
+				"only one queue sort plugin can be enabled")) // upstream's words
 		}
 	}
 	var args runtime.Object
@@ -163,11 +167,13 @@ func validateQueueSort(profiles []configv1.KubeSchedulerProfile, path *field.Pat
 	}
 	for i := 1; i < len(profiles); i++ {
 		if own := shown(profiles[i].Plugins.QueueSort); !equality.Semantic.DeepEqual(first, own) {
-			errs = append(errs, field.Invalid(path.Index(i).Child("plugins", "queueSort"), own, "must be the same for all profiles")) // upstream's words
+			errs = append(errs, field.Invalid(path.Index(i).Child("plugins", "queueSort"), own,
+				"must be the same for all profiles")) // upstream's words
 		}
 		for _, c := range profiles[i].PluginConfig {
 			if sorter != "" && c.Name == sorter && !equality.Semantic.DeepEqual(args, c.Args.Object) {
-				errs = append(errs, field.Invalid(path.Index(i).Child("pluginConfig", "args"), c.Args.Object, "queueSort must be the same for all profiles")) // upstream's words
+				errs = append(errs, field.Invalid(path.Index(i).Child("pluginConfig", "args"), c.Args.Object,
+					"queueSort must be the same for all profiles")) // upstream's words
 			}
 		}
 	}
@@ -194,7 +200,8 @@ func validateExtenders(extenders []configv1.Extender, path *field.Path) (errs []
 		}
 	}
 	if binders > 1 {
-		errs = append(errs, field.Invalid(path, fmt.Sprintf("found %d extenders implementing bind", binders), "only one extender can implement bind")) // upstream's words
+		errs = append(errs, field.Invalid(path, fmt.Sprintf("found %d extenders implementing bind", binders),
+			"only one extender can implement bind")) // upstream's words
 	}
 	return errs
 }
@@ -207,7 +214,8 @@ func validateExtendedResource(name string, path *field.Path) (errs []error) {
 		return errs
 	}
 	native := !strings.Contains(name, "/") || strings.Contains(name, corev1.ResourceDefaultNamespacePrefix)
-	if native || strings.HasPrefix(name, corev1.DefaultResourceRequestsPrefix) || len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+name)) > 0 {
+	if native || strings.HasPrefix(name, corev1.DefaultResourceRequestsPrefix) ||
+		len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+name)) > 0 {
 		errs = append(errs, field.Invalid(path, name, "is an invalid extended resource name")) // upstream's words
 	}
 	return errs

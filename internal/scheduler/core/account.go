@@ -131,7 +131,7 @@ func counted(in []Filtered, plugin, reason string) ([]Filtered, int) {
 	return in, len(in) - 1
 }
 
-// best are the scores of the best few nodes, that which was drawn first.
+// best returns the scores of the best few nodes, the selected one first.
 func (c *Core) best(q *search) ([]string, []Scores) {
 	totals := c.table.Total
 	top := make([]int, 1, mostScored+1)

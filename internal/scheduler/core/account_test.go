@@ -116,9 +116,10 @@ func TestAccountIsBounded(t *testing.T) {
 		c.SetNode(c.node(i))
 	}
 	c.Update(c.snapshot)
-	p := schedulertest.NewProfile(t, profile.Registry{{Name: "Refusing", New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-		return refusing{}, nil
-	}}}, profile.Clients{Lister: c.snapshot})
+	p := schedulertest.NewProfile(t, profile.Registry{{Name: "Refusing",
+		New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+			return refusing{}, nil
+		}}}, profile.Clients{Lister: c.snapshot})
 	x := core.New(core.Options{})
 	if _, err := x.Schedule(t.Context(), p, c.snapshot, profile.NewCycleState(), c.pod(), nil); err == nil {
 		t.Fatal("a node was found")

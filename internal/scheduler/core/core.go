@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package core decides where a pod goes: a snapshot of the nodes and a pod come in, a node or the reasons why there is none
+// Package core selects a node for a pod: a snapshot of the nodes and a pod go in, a node or the reasons why there is none
 // come out. It does no I/O and reads no clock.
 //
 // A pod's way: PreFilter plug-ins may narrow the nodes down; the filters are asked about nodes, from where the last search
 // ended, until enough feasible ones are found; the scorers rank those; of the best one is drawn.
 //
-// What makes it quick: pods made from one template are alike, and a decision changes one node. The verdicts and raw scores
-// of node-local plug-ins are kept by the pod's signature and, for each node, the generation that they were found at. For the
-// next such pod all nodes but the changed ones are a comparison of two numbers. Normalisation and what else looks at several
-// nodes is worked out each time, so that the outcome is what it would be without anything kept.
+// It is fast because pods made from one template are alike, and a decision changes one node. The core caches the statuses
+// and raw scores of node-local plug-ins by the pod's signature and, for each node, the generation at which they were
+// computed. For the next such pod all nodes but the changed ones cost a comparison of two numbers. Normalisation, and
+// everything else that looks at several nodes, is computed each time, so that the result is the same as without a cache.
 package core
 
 import (
@@ -70,7 +70,8 @@ type Decision struct {
 }
 
 // Schedule decides. The error is [ErrNoNodes], a [*FitError], or what a plug-in failed with. The pod's signature may be nil.
-func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapshot, state fwk.CycleState, pod *corev1.Pod, signature fwk.PodSignature) (Decision, error) {
+func (c *Core) Schedule(ctx context.Context, p *profile.Profile, s *cache.Snapshot, state fwk.CycleState, pod *corev1.Pod,
+	signature fwk.PodSignature) (Decision, error) {
 	nodes := s.Nodes()
 	if len(nodes) == 0 {
 		return Decision{}, ErrNoNodes

@@ -62,7 +62,8 @@ type cluster struct {
 }
 
 func newCluster(t testing.TB, seed uint64) *cluster {
-	c := &cluster{Cache: cache.New(), snapshot: cache.NewSnapshot(), waiting: queue.New(nil, queue.Options{}), rand: rand.New(rand.NewPCG(seed, 7))}
+	c := &cluster{Cache: cache.New(), snapshot: cache.NewSnapshot(), waiting: queue.New(nil, queue.Options{}),
+		rand: rand.New(rand.NewPCG(seed, 7))}
 	c.profile = schedulertest.NewProfile(t, registry(), profile.Clients{Lister: c.snapshot, Nominator: c.waiting})
 	return c
 }
@@ -72,13 +73,15 @@ func (c *cluster) node(i int) *corev1.Node {
 		corev1.LabelHostname: fmt.Sprintf("node-%04d", i), corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%3),
 	}}}
 	n.Status.Allocatable = corev1.ResourceList{
-		"cpu": *resource.NewQuantity(4+int64(c.rand.IntN(3))*4, resource.DecimalSI), "memory": resource.MustParse("32Gi"), "pods": resource.MustParse("110"),
+		"cpu": *resource.NewQuantity(4+int64(c.rand.IntN(3))*4, resource.DecimalSI), "memory": resource.MustParse("32Gi"),
+		"pods": resource.MustParse("110"),
 	}
 	if c.rand.IntN(5) == 0 {
 		n.Labels["disk"] = "ssd"
 	}
 	if c.rand.IntN(6) == 0 {
-		n.Spec.Taints = []corev1.Taint{{Key: "k", Effect: []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule}[c.rand.IntN(2)]}}
+		n.Spec.Taints = []corev1.Taint{{Key: "k", Effect: []corev1.TaintEffect{corev1.TaintEffectNoSchedule,
+			corev1.TaintEffectPreferNoSchedule}[c.rand.IntN(2)]}}
 	}
 	n.Spec.Unschedulable = c.rand.IntN(15) == 0
 	return n
@@ -87,7 +90,8 @@ func (c *cluster) node(i int) *corev1.Node {
 func (c *cluster) pod() *corev1.Pod {
 	c.made++
 	app := fmt.Sprintf("app-%d", c.rand.IntN(4))
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("pod-%d", c.made), UID: types.UID(fmt.Sprint(c.made)), Labels: map[string]string{"app": app}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("pod-%d", c.made), UID: types.UID(fmt.Sprint(c.made)),
+		Labels: map[string]string{"app": app}}}
 	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 		"cpu": *resource.NewMilliQuantity(int64(c.rand.IntN(4))*250, resource.DecimalSI),
 	}}}}
@@ -122,7 +126,8 @@ func (c *cluster) nominate(t testing.TB, node int) *corev1.Pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.waiting.AddNominatedPod(klog.Logger{}, info, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: fmt.Sprintf("node-%04d", node)})
+	c.waiting.AddNominatedPod(klog.Logger{}, info, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride,
+		NominatedNodeName: fmt.Sprintf("node-%04d", node)})
 	return p
 }
 
@@ -249,7 +254,8 @@ func TestNominated(t *testing.T) {
 	pod := func(uid string, cpus int64, priority int32) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: uid, UID: types.UID(uid)}}
 		p.Spec.Priority = &priority
-		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": *resource.NewQuantity(cpus, resource.DecimalSI)}}}}
+		p.Spec.Containers = []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": *resource.NewQuantity(cpus, resource.DecimalSI)}}}}
 		return p
 	}
 	nominate := func(p *corev1.Pod) {
@@ -315,7 +321,8 @@ func decisions() map[string]func(*corev1.PodSpec) {
 	blue := &metav1.LabelSelector{MatchLabels: map[string]string{"color": "blue"}}
 	spread := func(key string, skew int32, when corev1.UnsatisfiableConstraintAction) func(*corev1.PodSpec) {
 		return func(s *corev1.PodSpec) {
-			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: when, LabelSelector: blue}}
+			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: key, MaxSkew: skew, WhenUnsatisfiable: when,
+				LabelSelector: blue}}
 		}
 	}
 	term := func(key string) corev1.PodAffinityTerm {
@@ -353,7 +360,8 @@ func BenchmarkDecision(b *testing.B) {
 				decide := core.New(core.Options{Forget: !keep})
 				p := c.pod()
 				p.Labels = map[string]string{"color": "blue"}
-				p.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")}}}}}
+				p.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i",
+					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")}}}}}
 				all[name](&p.Spec)
 				signature := c.profile.Signature(b.Context(), p)
 				placed := 0

@@ -18,14 +18,14 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// Claims are the ResourceClaims: as the API told of them, as they are assumed to be, and those whose allocation is in flight. It may
-// be used from several goroutines.
+// Claims are the ResourceClaims: those of the API, the assumed ones, and those whose allocation is in flight. It is safe
+// for concurrent use.
 type Claims struct {
 	mu      sync.RWMutex
 	told    map[string]*resourcev1.ResourceClaim // by namespace/name
 	assumed map[string]*resourcev1.ResourceClaim // newer than what was told
 	flights map[types.UID]*flight
-	taken   *taken // by what is told or assumed
+	taken   *taken // by claims of informers or assumed ones
 	next    chan struct{}
 
 	hearers []cache.ResourceEventHandler
@@ -49,7 +49,7 @@ func NewClaims() *Claims {
 
 func key(o metav1.Object) string { return cache.MetaObjectToName(o).String() }
 
-// Hear adds one who is told of each change after it was made. It is to be called before there are any.
+// Hear adds a handler that is called after each change. It must be called before there are any claims.
 func (c *Claims) Hear(h cache.ResourceEventHandler) { c.hearers = append(c.hearers, h) }
 
 // Changed is closed by the next change.
@@ -167,7 +167,7 @@ func (c *Claims) Get(namespace, name string) (*resourcev1.ResourceClaim, error) 
 	return nil, absent(namespace + "/" + name)
 }
 
-// ErrNotFound is of claims that nobody has told of.
+// ErrNotFound is the error of unknown claims.
 var ErrNotFound = errors.New("claim not found")
 
 type absent string
@@ -230,8 +230,8 @@ func (c *Claims) GetPendingAllocation(uid types.UID) *resourcev1.AllocationResul
 	return nil
 }
 
-// MaybeRemoveClaimPendingAllocation ends a flight, unless others share it and it is not forced. One that came to nothing counts as a
-// deallocation, and hearers are told so.
+// MaybeRemoveClaimPendingAllocation ends an in-flight allocation, unless others share it and it is not forced. An abandoned
+// one counts as a deallocation, and handlers are called for it.
 func (c *Claims) MaybeRemoveClaimPendingAllocation(uid types.UID, force bool) (deleted bool) {
 	c.mu.Lock()
 	f := c.flights[uid]

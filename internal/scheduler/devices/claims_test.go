@@ -21,7 +21,8 @@ import (
 
 // claim is one of the version that has the devices, each "name", "name!" for administration, or "name*" to share 1 of its memory.
 func claim(name string, version int, names ...string) *resourcev1.ResourceClaim {
-	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), ResourceVersion: strconv.Itoa(version)}}
+	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name),
+		ResourceVersion: strconv.Itoa(version)}}
 	for _, n := range names {
 		if c.Status.Allocation == nil {
 			c.Status.Allocation = &resourcev1.AllocationResult{}
@@ -89,7 +90,8 @@ func TestWhatIsTaken(t *testing.T) {
 		heard []string
 	}{
 		{"told", func() { h.OnAdd(claim("x", 1), true); h.OnAdd(claim("y", 2, "b"), true) }, []string{"b"}, []string{"add x", "add y"}},
-		{"in flight", func() { ok(c.SignalClaimPendingAllocation("uid-x", claim("x", 1, "a", "s*", "z!"))) }, []string{"a", "b", "s memory 1", "s/share-x"}, nil},
+		{"in flight", func() { ok(c.SignalClaimPendingAllocation("uid-x", claim("x", 1, "a", "s*", "z!"))) },
+			[]string{"a", "b", "s memory 1", "s/share-x"}, nil},
 		{"come to nothing", func() { c.MaybeRemoveClaimPendingAllocation("uid-x", false) }, []string{"b"}, []string{"x true→false"}},
 		{"in flight again, for two", func() {
 			ok(c.SignalClaimPendingAllocation("uid-x", claim("x", 1, "a", "s*")))
@@ -100,15 +102,19 @@ func TestWhatIsTaken(t *testing.T) {
 				t.Error("the other needs it still")
 			}
 		}, []string{"a", "b", "s memory 1", "s/share-x"}, nil},
-		{"written, and in flight still: counted once", func() { ok(c.AssumeClaimAfterAPICall(claim("x", 4, "a", "s*"))) }, []string{"a", "b", "s memory 1", "s/share-x"}, []string{"x false→true"}},
+		{"written, and in flight still: counted once", func() { ok(c.AssumeClaimAfterAPICall(claim("x", 4, "a", "s*"))) },
+			[]string{"a", "b", "s memory 1", "s/share-x"}, []string{"x false→true"}},
 		{"landed", func() { c.MaybeRemoveClaimPendingAllocation("uid-x", true) }, []string{"a", "b", "s memory 1", "s/share-x"}, nil},
 		{"told of what was before", func() { h.OnUpdate(claim("x", 1), claim("x", 3)) }, []string{"a", "b", "s memory 1", "s/share-x"}, nil},
-		{"told of what was written", func() { h.OnUpdate(claim("x", 3), claim("x", 4, "a", "s*")) }, []string{"a", "b", "s memory 1", "s/share-x"}, []string{"x true→true"}},
+		{"told of what was written", func() { h.OnUpdate(claim("x", 3), claim("x", 4, "a", "s*")) },
+			[]string{"a", "b", "s memory 1", "s/share-x"}, []string{"x true→true"}},
 		{"assumed late", func() { ok(c.AssumeClaimAfterAPICall(claim("x", 4, "a"))) }, []string{"a", "b", "s memory 1", "s/share-x"}, nil},
-		{"another has the device too", func() { h.OnAdd(claim("w", 5, "a"), false) }, []string{"a", "b", "s memory 1", "s/share-x"}, []string{"add w"}},
+		{"another has the device too", func() { h.OnAdd(claim("w", 5, "a"), false) }, []string{"a", "b", "s memory 1", "s/share-x"},
+			[]string{"add w"}},
 		{"released", func() { h.OnUpdate(claim("x", 4, "a", "s*"), claim("x", 6)) }, []string{"a", "b"}, []string{"x true→false"}},
 		{"the other too", func() { h.OnDelete(claim("w", 5, "a")) }, []string{"b"}, []string{"delete w"}},
-		{"assumed and taken back", func() { ok(c.AssumeClaimAfterAPICall(claim("x", 7, "a"))); c.AssumedClaimRestore("default", "x") }, []string{"b"}, []string{"x false→true", "x true→false"}},
+		{"assumed and taken back", func() { ok(c.AssumeClaimAfterAPICall(claim("x", 7, "a"))); c.AssumedClaimRestore("default", "x") },
+			[]string{"b"}, []string{"x false→true", "x true→false"}},
 		{"deleted while nobody looked", func() { h.OnDelete(gone) }, nil, []string{"delete y"}},
 		{"a flight of a claim that goes", func() {
 			ok(c.SignalClaimPendingAllocation("uid-x", claim("x", 6, "a")))

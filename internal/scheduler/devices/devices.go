@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devices is what the scheduler knows of devices (KEP-4381): [Manager] is the framework's SharedDRAManager, one for all
-// profiles. It has the DeviceClasses, the ResourceSlices with the taints of DeviceTaintRules in them, and the ResourceClaims as
-// decisions have made them ([Claims], claims.go).
+// Package devices is the scheduler's state of devices (KEP-4381): [Manager] is the framework's SharedDRAManager, one for
+// all profiles. It has the DeviceClasses, the ResourceSlices with the taints of DeviceTaintRules in them, and the
+// ResourceClaims with the scheduler's own allocations ([Claims], claims.go).
 //
-// A claim's way through it: it is told of by the API without an allocation; a decision reserves devices for it, and the claim with its
-// allocation is in flight; before its pod is bound the allocation is written, and what the API answered is assumed until an informer
-// tells of the same or of something newer. A device that any of the three gives to a claim is taken. All three lie under one lock, so
-// that at no moment a device is taken by none of them.
+// The states of a claim: the API has it without an allocation; a decision reserves devices for it, and the claim with its
+// allocation is in flight; before its pod is bound the allocation is written, and the API's response is assumed until an
+// informer has the same or a newer one. A device that any of the three assigns to a claim is taken. One lock guards all
+// three, so that at no moment a device is taken by none of them.
 //
 // Others hear of changes through the manager ([Manager.Sources]), and so after it.
 package devices

@@ -4,12 +4,13 @@
 // Package extender asks scheduler extenders: HTTP servers that a KubeSchedulerConfiguration names, and that filter and rank
 // nodes, look preemptions through, or bind, for all profiles. [All] makes them, in the order in which they are asked.
 //
-// A question is a POST of JSON to <urlPrefix>/<verb>, of the types of k8s.io/kube-scheduler/extender/v1; their keys are
-// capitalised, since the types name none. An extender that keeps nodes itself (nodeCacheCapable) is told names, others are
-// sent the objects. Every question goes through the extension ledger.
+// A request is a POST of JSON to <urlPrefix>/<verb>, with the types of k8s.io/kube-scheduler/extender/v1; their keys are
+// capitalised, since the types name none. An extender that caches nodes itself (nodeCacheCapable) gets names, others get
+// the objects. Every request goes through the extension ledger.
 //
-// An extender is believed no more than kube-scheduler does, and a little less: nodes that it was not asked about, and victims
-// that are not where it says, are errors; an answer has to end; one node is one node however often it is named.
+// The scheduler validates an extender's answer as kube-scheduler does, and a little more strictly: nodes that were not in
+// the request, and victims that are not on their node, are errors; the size of an answer is bounded; a node that is named
+// several times counts once.
 package extender
 
 import (
@@ -214,7 +215,8 @@ func (x *extender) question(pod *corev1.Pod, nodes []fwk.NodeInfo) *extenderv1.E
 }
 
 // Filter asks which of the nodes remain, and why others do not.
-func (x *extender) Filter(pod *corev1.Pod, nodes []fwk.NodeInfo) (left []fwk.NodeInfo, failed, unresolvable extenderv1.FailedNodesMap, err error) {
+func (x *extender) Filter(pod *corev1.Pod, nodes []fwk.NodeInfo) (left []fwk.NodeInfo, failed, unresolvable extenderv1.FailedNodesMap,
+	err error) {
 	if x.FilterVerb == "" {
 		return nodes, extenderv1.FailedNodesMap{}, extenderv1.FailedNodesMap{}, nil
 	}
@@ -250,7 +252,8 @@ func (x *extender) remaining(answer *extenderv1.ExtenderFilterResult, nodes []fw
 	for _, name := range names {
 		n := asked[name]
 		if n == nil {
-			return nil, fmt.Errorf("extender %q claims a filtered node %q which is not found in the input node list", x.URLPrefix, name) // upstream's words
+			return nil, fmt.Errorf("extender %q claims a filtered node %q which is not found in the input node list", x.URLPrefix,
+				name) // upstream's words
 		}
 		if !seen.Has(name) {
 			seen.Insert(name)

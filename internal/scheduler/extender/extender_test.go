@@ -103,7 +103,8 @@ func TestFilterAnswers(t *testing.T) {
 		failed map[string]string
 		err    string // what the error holds
 	}{
-		{name: "names", answer: `{"NodeNames":["c","a"],"FailedNodes":{"b":"no"}}`, left: []string{"c", "a"}, failed: map[string]string{"b": "no"}},
+		{name: "names", answer: `{"NodeNames":["c","a"],"FailedNodes":{"b":"no"}}`, left: []string{"c", "a"},
+			failed: map[string]string{"b": "no"}},
 		{name: "nodes", whole: true, answer: `{"Nodes":{"items":[{"metadata":{"name":"b"}}]}}`, left: []string{"b"}},
 		{name: "nodes, although asked for names", answer: `{"Nodes":{"items":[{"metadata":{"name":"b"}}]}}`, left: []string{"b"}},
 		{name: "names, although asked for nodes", whole: true, answer: `{"NodeNames":["a"]}`},
@@ -111,8 +112,10 @@ func TestFilterAnswers(t *testing.T) {
 		{name: "null", answer: `null`},
 		{name: "small letters", answer: `{"nodenames":["a"]}`, left: []string{"a"}},
 		{name: "an error of its own", answer: `{"NodeNames":["a"],"Error":"no idea"}`, err: "no idea"},
-		{name: "a node that nobody asked about", answer: `{"NodeNames":["z"]}`, err: `claims a filtered node "z" which is not found in the input node list`},
-		{name: "such a node as an object", whole: true, answer: `{"Nodes":{"items":[{"metadata":{"name":"z"}}]}}`, err: `claims a filtered node "z"`},
+		{name: "a node that nobody asked about", answer: `{"NodeNames":["z"]}`,
+			err: `claims a filtered node "z" which is not found in the input node list`},
+		{name: "such a node as an object", whole: true, answer: `{"Nodes":{"items":[{"metadata":{"name":"z"}}]}}`,
+			err: `claims a filtered node "z"`},
 		{name: "one node many times", answer: `{"NodeNames":["a","a","a","a","a"]}`, left: []string{"a"}},
 		{name: "garbage", answer: `<html>`, err: "invalid character"},
 		{name: "the wrong type", answer: `{"NodeNames":7}`, err: "cannot unmarshal number"},
@@ -187,7 +190,8 @@ func TestPreemptionAnswers(t *testing.T) {
 		{name: "the same", answer: `{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"uid-v"}],"NumPDBViolations":2}}}`, want: "a: v 2"},
 		{name: "none", answer: `{}`},
 		{name: "a node without victims", answer: `{"NodeNameToMetaVictims":{"a":null}}`, want: "a: nil"},
-		{name: "a pod that is not there", answer: `{"NodeNameToMetaVictims":{"b":{"Pods":[{"UID":"uid-v"}]}}}`, err: "but the pod is not found on that node"},
+		{name: "a pod that is not there", answer: `{"NodeNameToMetaVictims":{"b":{"Pods":[{"UID":"uid-v"}]}}}`,
+			err: "but the pod is not found on that node"},
 		{name: "no pod", answer: `{"NodeNameToMetaVictims":{"a":{"Pods":[null]}}}`, err: "but the pod is not found on that node"},
 		{name: "an unknown node", answer: `{"NodeNameToMetaVictims":{"z":{"Pods":[{"UID":"uid-v"}]}}}`, err: "not found"},
 	} {
@@ -249,7 +253,8 @@ func TestSlowExtendersRunOutOfTime(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	t.Cleanup(func() { close(held) })
-	x := one(t, configv1.Extender{URLPrefix: server.URL, FilterVerb: "filter", HTTPTimeout: metav1.Duration{Duration: 20 * time.Millisecond}}, nil)
+	x := one(t, configv1.Extender{URLPrefix: server.URL, FilterVerb: "filter",
+		HTTPTimeout: metav1.Duration{Duration: 20 * time.Millisecond}}, nil)
 	nodes, _ := cluster()
 	if _, _, _, err := x.Filter(newcomer(), nodes.Nodes()); err == nil || !strings.Contains(err.Error(), "Client.Timeout exceeded") {
 		t.Errorf("error is %v", err)

@@ -13,7 +13,8 @@ import (
 
 // ProcessPreemption asks which of the nodes remain where pods could make room, and which pods those are. The answer names
 // pods by their UIDs, whatever the question named them by.
-func (x *extender) ProcessPreemption(pod *corev1.Pod, victims map[string]*extenderv1.Victims, nodes fwk.NodeInfoLister) (map[string]*extenderv1.Victims, error) {
+func (x *extender) ProcessPreemption(pod *corev1.Pod, victims map[string]*extenderv1.Victims,
+	nodes fwk.NodeInfoLister) (map[string]*extenderv1.Victims, error) {
 	if !x.SupportsPreemption() {
 		return nil, fmt.Errorf("preempt verb is not defined for extender %v but run into ProcessPreemption", x.URLPrefix) // upstream's words
 	}
@@ -50,7 +51,8 @@ func (x *extender) victims(answer *extenderv1.ExtenderPreemptionResult, nodes fw
 		for _, n := range named.Pods {
 			victim := find(node, n)
 			if victim == nil {
-				return nil, fmt.Errorf("extender: %v claims to preempt pod (UID: %v) on node: %v, but the pod is not found on that node", x.URLPrefix, n, name) // upstream's words
+				return nil, fmt.Errorf("extender: %v claims to preempt pod (UID: %v) on node: %v, but the pod is not found on that node", x.URLPrefix,
+					n, name) // upstream's words
 			}
 			v.Pods = append(v.Pods, victim)
 		}

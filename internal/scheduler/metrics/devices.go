@@ -20,14 +20,17 @@ func newDeviceMetrics() deviceMetrics {
 	labels := []string{"profile", "driver", "status"}
 	return deviceMetrics{
 		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "scheduler_dra_bindingconditions_wait_duration_seconds", Help: "How long pods waited for devices to become ready, by the devices' driver.",
+			Name:    "scheduler_dra_bindingconditions_wait_duration_seconds",
+			Help:    "How long pods waited for devices to become ready, by the devices' driver.",
 			Buckets: prometheus.ExponentialBuckets(0.1, 2, 14),
 		}, labels),
 		allocations: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "scheduler_dra_bindingconditions_allocations_total", Help: "Devices that had to become ready, by their driver and by how that went, counted in each attempt.",
+			Name: "scheduler_dra_bindingconditions_allocations_total",
+			Help: "Devices with binding conditions, by driver and result, counted in each attempt.",
 		}, labels),
 		claims: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dynamic_resource_allocation_resourceclaim_creates_total", Help: "ResourceClaims that were to be created, by how that went and for whom.",
+			Name: "dynamic_resource_allocation_resourceclaim_creates_total",
+			Help: "Creations of ResourceClaims, by result and by owner.",
 		}, []string{"status", "admin_access", "owner_api_group", "owner_api_kind"}),
 	}
 }

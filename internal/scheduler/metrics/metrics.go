@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics is what the scheduler measures of itself, under kube-scheduler's names and with its labels and buckets.
+// Package metrics has the scheduler's metrics, with kube-scheduler's names, labels and buckets.
 //
-// [Metrics] are the whole scheduler's, [Profile] those of one scheduler name; both may be nil, and measure nothing then. What comes
-// often has its counters found beforehand. How full the queue and the cache are is counted when somebody asks for the metrics
-// ([Metrics.Attach]), not as it changes.
+// [Metrics] are those of the whole scheduler, [Profile] those of one scheduler name; both may be nil, and then measure
+// nothing. Frequent counters are looked up beforehand. The sizes of the queue and the cache are computed when the metrics
+// are collected ([Metrics.Attach]), not at each change.
 package metrics
 
 import (
@@ -47,27 +47,39 @@ func New(registry prometheus.Registerer) (*Metrics, error) {
 	one := func(n, help string, buckets []float64) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name(n), Help: help, Buckets: buckets})
 	}
-	long, short, fine := prometheus.ExponentialBuckets(0.001, 2, 15), prometheus.ExponentialBuckets(0.0001, 2, 12), prometheus.ExponentialBuckets(0.00001, 1.5, 20)
+	long, short, fine := prometheus.ExponentialBuckets(0.001, 2, 15), prometheus.ExponentialBuckets(0.0001, 2, 12),
+		prometheus.ExponentialBuckets(0.00001, 1.5, 20)
 	m := &Metrics{
-		attempts:    counter("schedule_attempts_total", "Attempts to schedule pods, by their result.", "result", "profile"),
-		latency:     times("scheduling_attempt_duration_seconds", "How long an attempt to schedule a pod takes, with its binding.", long, "result", "profile"),
-		algorithm:   one("scheduling_algorithm_duration_seconds", "How long deciding on a node takes.", long),
-		incoming:    counter("queue_incoming_pods_total", "Pods that came into a part of the queue, by what brought them.", "queue", "event"),
-		entities:    counter("queue_incoming_entities_total", "What came into a part of the queue, by what brought it and its sort.", "queue", "event", "type"),
-		hints:       times("queueing_hint_execution_duration_seconds", "How long a plug-in takes to say whether an event may help a pod.", fine, "plugin", "event", "hint"),
-		sli:         times("pod_scheduling_sli_duration_seconds", "From a pod's first attempt to its binding, by how many attempts it took.", prometheus.ExponentialBuckets(0.01, 2, 20), "attempts"),
-		tries:       one("pod_scheduling_attempts", "How many attempts a pod takes that is scheduled.", prometheus.ExponentialBuckets(1, 2, 5)),
-		points:      times("framework_extension_point_duration_seconds", "How long all plug-ins of an extension point take for a pod.", short, "extension_point", "status", "profile"),
-		plugins:     times("plugin_execution_duration_seconds", "How long a plug-in takes at an extension point; of one attempt in ten, and of one node in sixteen.", fine, "plugin", "extension_point", "status"),
-		victims:     one("preemption_victims", "How many pods one preemption ends.", prometheus.ExponentialBuckets(1, 2, 7)),
-		preemptions: prometheus.NewCounter(prometheus.CounterOpts{Name: name("preemption_attempts_total"), Help: "Attempts to make room by preemption."}),
-		asked:       counter("plugin_evaluation_total", "How often plug-ins were asked about pods, in PreFilter, Filter, PreScore and Score.", "plugin", "extension_point", "profile"),
-		devices:     newDeviceMetrics(),
-		evictions:   counter("preemption_goroutines_execution_total", "Preemptions whose victims were ended, by how that went.", "result"),
-		evicting:    times("preemption_goroutines_duration_seconds", "How long ending the victims of a preemption takes.", prometheus.ExponentialBuckets(0.01, 2, 20), "result"),
-		events:      times("event_handling_duration_seconds", "How long taking over a change of the cluster takes.", short, "event"),
-		permit:      times("permit_wait_duration_seconds", "How long pods wait on Permit plug-ins.", long, "result"),
-		goroutines:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("goroutines"), Help: "Goroutines at work, by what they do."}, []string{"operation"}),
+		attempts: counter("schedule_attempts_total", "Attempts to schedule pods, by their result.", "result", "profile"),
+		latency: times("scheduling_attempt_duration_seconds", "How long an attempt to schedule a pod takes, with its binding.", long,
+			"result", "profile"),
+		algorithm: one("scheduling_algorithm_duration_seconds", "How long deciding on a node takes.", long),
+		incoming:  counter("queue_incoming_pods_total", "Pods that entered a part of the queue, by event.", "queue", "event"),
+		entities: counter("queue_incoming_entities_total", "Entities that entered a part of the queue, by event and type.", "queue",
+			"event", "type"),
+		hints: times("queueing_hint_execution_duration_seconds", "How long a plug-in takes to say whether an event may help a pod.", fine,
+			"plugin", "event", "hint"),
+		sli: times("pod_scheduling_sli_duration_seconds", "From a pod's first attempt to its binding, by how many attempts it took.",
+			prometheus.ExponentialBuckets(0.01, 2, 20), "attempts"),
+		tries: one("pod_scheduling_attempts", "How many attempts a pod takes that is scheduled.", prometheus.ExponentialBuckets(1, 2, 5)),
+		points: times("framework_extension_point_duration_seconds", "How long all plug-ins of an extension point take for a pod.", short,
+			"extension_point", "status", "profile"),
+		plugins: times("plugin_execution_duration_seconds",
+			"How long a plug-in takes at an extension point; of one attempt in ten, and of one node in sixteen.", fine, "plugin", "extension_point",
+			"status"),
+		victims: one("preemption_victims", "How many pods one preemption ends.", prometheus.ExponentialBuckets(1, 2, 7)),
+		preemptions: prometheus.NewCounter(prometheus.CounterOpts{Name: name("preemption_attempts_total"),
+			Help: "Attempts to make room by preemption."}),
+		asked: counter("plugin_evaluation_total", "Number of evaluations of pods by plug-ins, in PreFilter, Filter, PreScore and Score.",
+			"plugin", "extension_point", "profile"),
+		devices:   newDeviceMetrics(),
+		evictions: counter("preemption_goroutines_execution_total", "Preemptions whose victims were deleted, by result.", "result"),
+		evicting: times("preemption_goroutines_duration_seconds", "How long ending the victims of a preemption takes.",
+			prometheus.ExponentialBuckets(0.01, 2, 20), "result"),
+		events: times("event_handling_duration_seconds", "How long taking over a change of the cluster takes.", short, "event"),
+		permit: times("permit_wait_duration_seconds", "How long pods wait on Permit plug-ins.", long, "result"),
+		goroutines: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("goroutines"), Help: "Running goroutines, by operation."},
+			[]string{"operation"}),
 	}
 	m.first, m.binding = m.sli.WithLabelValues("1"), m.goroutines.WithLabelValues("binding")
 	for _, c := range append(m.devices.all(),
@@ -196,7 +208,8 @@ const (
 )
 
 var pointNames = [pointCount]string{
-	"PreFilter", "Filter", "PostFilter", "PreScore", "Score", "Reserve", "Unreserve", "Permit", "PreBindPreFlight", "PreBind", "Bind", "PostBind",
+	"PreFilter", "Filter", "PostFilter", "PreScore", "Score", "Reserve", "Unreserve", "Permit", "PreBindPreFlight", "PreBind", "Bind",
+	"PostBind",
 }
 
 // Profile is the metrics of one scheduler name. Its methods may be called concurrently.
@@ -275,7 +288,7 @@ func (p *Profile) Samples(state fwk.CycleState) bool {
 	return p != nil && state.ShouldRecordPluginMetrics()
 }
 
-// SamplesNode says so of one node of many.
+// SamplesNode reports whether the metrics of a node are sampled; they are for one node in many.
 func (p *Profile) SamplesNode(state fwk.CycleState) bool {
 	return p.Samples(state) && p.nodes.Add(1)%16 == 1
 }

@@ -30,11 +30,14 @@ type state struct {
 }
 
 var (
-	pendingPods  = prometheus.NewDesc("scheduler_pending_pods", "Pods that wait, by the part of the queue.", []string{"queue"}, nil)
-	queued       = prometheus.NewDesc("scheduler_queued_entities", "What waits to be scheduled, by the part of the queue.", []string{"queue", "type"}, nil)
-	rejectedPods = prometheus.NewDesc("scheduler_unschedulable_pods", "Pods that wait, by the plug-ins that rejected them; a pod counts for each of them.", []string{"plugin", "profile"}, nil)
-	inFlight     = prometheus.NewDesc("scheduler_inflight_events", "Pods that are being tried (PodPopped), and events that are kept for them.", []string{"event"}, nil)
-	cacheSize    = prometheus.NewDesc("scheduler_cache_size", "Nodes, pods and assumed pods in the scheduler's cache.", []string{"type"}, nil)
+	pendingPods = prometheus.NewDesc("scheduler_pending_pods", "Pending pods, by part of the queue.", []string{"queue"}, nil)
+	queued      = prometheus.NewDesc("scheduler_queued_entities", "Pending entities, by part of the queue.",
+		[]string{"queue", "type"}, nil)
+	rejectedPods = prometheus.NewDesc("scheduler_unschedulable_pods",
+		"Pods that wait, by the plug-ins that rejected them; a pod counts for each of them.", []string{"plugin", "profile"}, nil)
+	inFlight = prometheus.NewDesc("scheduler_inflight_events", "Pods in flight (PodPopped), and events recorded for them.",
+		[]string{"event"}, nil)
+	cacheSize = prometheus.NewDesc("scheduler_cache_size", "Nodes, pods and assumed pods in the scheduler's cache.", []string{"type"}, nil)
 )
 
 // Attach has the metrics ask a running scheduler how full it is, until detach is called.

@@ -25,7 +25,8 @@ func New() Drivers { return Drivers{translation.New()} }
 // On tells whether the migration of an in-tree driver is done: that of all that are left is.
 func On(driver string) bool {
 	switch driver {
-	case plugins.AWSEBSInTreePluginName, plugins.GCEPDInTreePluginName, plugins.AzureDiskInTreePluginName, plugins.CinderInTreePluginName, plugins.PortworxVolumePluginName:
+	case plugins.AWSEBSInTreePluginName, plugins.GCEPDInTreePluginName, plugins.AzureDiskInTreePluginName, plugins.CinderInTreePluginName,
+		plugins.PortworxVolumePluginName:
 		return true
 	}
 	return false

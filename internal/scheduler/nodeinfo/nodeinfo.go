@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeinfo is what the scheduler knows of a node and of the pods on it: [NodeInfo], [PodInfo] and [Resource], the
-// forms behind the interfaces of k8s.io/kube-scheduler/framework.
+// Package nodeinfo is the scheduler's state of a node and of the pods on it: [NodeInfo], [PodInfo] and [Resource] implement
+// the interfaces of k8s.io/kube-scheduler/framework.
 //
 // A NodeInfo bears a generation, drawn from one counter for all nodes; whatever changes the node draws the next. Two
 // NodeInfos of equal generation are equal, so everything worked out for one holds for the other: the snapshot copies only
@@ -121,7 +121,7 @@ func (n *NodeInfo) Copy() *NodeInfo {
 func (n *NodeInfo) SetNode(node *corev1.Node) {
 	n.node = node
 	n.allocatable = *NewResource(node.Status.Allocatable)
-	n.features = ndf.DefaultFramework.TryMap(node.Status.DeclaredFeatures) // what nobody here knows nobody asks for
+	n.features = ndf.DefaultFramework.TryMap(node.Status.DeclaredFeatures) // unknown features are never required
 	n.touch()
 }
 
@@ -144,7 +144,8 @@ func (n *NodeInfo) AddPodInfo(p fwk.PodInfo) {
 	}
 	n.pods = append(n.pods, p)
 	if info, ok := p.(*PodInfo); !ok || info.affinity {
-		if len(p.GetRequiredAffinityTerms())+len(p.GetRequiredAntiAffinityTerms())+len(p.GetPreferredAffinityTerms())+len(p.GetPreferredAntiAffinityTerms()) > 0 {
+		if len(p.GetRequiredAffinityTerms())+len(p.GetRequiredAntiAffinityTerms())+len(p.GetPreferredAffinityTerms())+
+			len(p.GetPreferredAntiAffinityTerms()) > 0 {
 			n.withAffinity = append(n.withAffinity, p)
 		}
 		if terms := p.GetRequiredAntiAffinityTerms(); len(terms) > 0 {

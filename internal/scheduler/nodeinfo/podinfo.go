@@ -64,7 +64,8 @@ func (p *PodInfo) readAffinity(pod *corev1.Pod) (err error) {
 		}
 	}
 	if a.PodAntiAffinity != nil {
-		if p.preferredAnti, err = fwk.GetWeightedAffinityTerms(pod, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution); err != nil {
+		if p.preferredAnti, err = fwk.GetWeightedAffinityTerms(pod,
+			a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution); err != nil {
 			return fmt.Errorf("read preferred anti-affinity: %w", err)
 		}
 	}

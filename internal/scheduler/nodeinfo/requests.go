@@ -22,7 +22,8 @@ func Requests(pod *corev1.Pod) (exact *Resource, nonZeroCPU, nonZeroMemory int64
 // plain says that what the pod asks for is what its containers do together: nothing runs before or beside them, nothing is asked for
 // the pod as a whole, and nothing was resized.
 func plain(pod *corev1.Pod) bool {
-	return len(pod.Spec.InitContainers) == 0 && pod.Spec.Resources == nil && len(pod.Spec.Overhead) == 0 && len(pod.Spec.ResourceClaims) == 0 &&
+	return len(pod.Spec.InitContainers) == 0 && pod.Spec.Resources == nil && len(pod.Spec.Overhead) == 0 &&
+		len(pod.Spec.ResourceClaims) == 0 &&
 		len(pod.Status.ContainerStatuses) == 0 && pod.Status.Resources == nil && !resourcehelper.IsPodResizeInfeasible(pod)
 }
 

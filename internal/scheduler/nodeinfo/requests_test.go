@@ -18,7 +18,8 @@ func TestRequests(t *testing.T) {
 	amounts := []string{"0", "1", "1m", "100m", "1500m", "100u", "1", "2.5", "1Ki", "500Mi", "1e3", "0.5", "12345678901"}
 	list := func() corev1.ResourceList {
 		l := corev1.ResourceList{}
-		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, "example.com/gpu", "hugepages-2Mi", corev1.ResourcePods} {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, "example.com/gpu",
+			"hugepages-2Mi", corev1.ResourcePods} {
 			if random.IntN(3) > 0 {
 				l[name] = resource.MustParse(amounts[random.IntN(len(amounts))])
 			}
@@ -30,19 +31,22 @@ func TestRequests(t *testing.T) {
 	for range 5000 {
 		pod := &corev1.Pod{}
 		for i := range random.IntN(4) {
-			pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: string(rune('a' + i)), Resources: corev1.ResourceRequirements{Requests: list()}})
+			pod.Spec.Containers = append(pod.Spec.Containers,
+				corev1.Container{Name: string(rune('a' + i)), Resources: corev1.ResourceRequirements{Requests: list()}})
 		}
 		switch random.IntN(8) {
 		case 0:
 			pod.Spec.InitContainers = []corev1.Container{{Name: "init", Resources: corev1.ResourceRequirements{Requests: list()}}}
 		case 1:
-			pod.Spec.InitContainers = []corev1.Container{{Name: "beside", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Requests: list()}}}
+			pod.Spec.InitContainers = []corev1.Container{{Name: "beside", RestartPolicy: &always,
+				Resources: corev1.ResourceRequirements{Requests: list()}}}
 		case 2:
 			pod.Spec.Overhead = list()
 		case 3:
 			pod.Spec.Resources = &corev1.ResourceRequirements{Requests: list()}
 		case 4:
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", AllocatedResources: list(), Resources: &corev1.ResourceRequirements{Requests: list()}}}
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", AllocatedResources: list(),
+				Resources: &corev1.ResourceRequirements{Requests: list()}}}
 		}
 		if plain(pod) {
 			if _, _, _, ok := sum(pod.Spec.Containers); ok {
@@ -62,9 +66,10 @@ func TestRequests(t *testing.T) {
 
 // BenchmarkRequests is a pod of one container, as most are, beside upstream's library.
 func BenchmarkRequests(b *testing.B) {
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("500Mi"),
-	}}}}}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("500Mi"),
+		}}}}}}
 	b.Run("plain", func(b *testing.B) {
 		for b.Loop() {
 			Requests(pod)

@@ -99,5 +99,6 @@ func IsExtended(name corev1.ResourceName) bool {
 	if strings.HasPrefix(s, resourcev1.ResourceDeviceClassPrefix) {
 		return true
 	}
-	return strings.Contains(s, "/") && !strings.Contains(s, corev1.ResourceDefaultNamespacePrefix) && !strings.HasPrefix(s, corev1.DefaultResourceRequestsPrefix)
+	return strings.Contains(s, "/") && !strings.Contains(s, corev1.ResourceDefaultNamespacePrefix) &&
+		!strings.HasPrefix(s, corev1.DefaultResourceRequestsPrefix)
 }

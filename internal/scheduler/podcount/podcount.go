@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podcount counts pods on nodes and in domains by a criterion, and keeps the counts: a node whose generation has not
-// moved is not counted again. Spreading and affinity stand on it, so that a decision looks at the nodes that have changed
-// since the last one like it, and at the generations alone of the others.
+// Package podcount counts pods on nodes and in domains by a criterion, and caches the counts: a node whose generation has
+// not changed is not counted again. Spreading and affinity use it, so that a decision reads the nodes that changed since
+// the last one like it, and only the generations of the others.
 package podcount
 
 import (

@@ -29,20 +29,20 @@ type Tally struct {
 	sums       []sum
 	known      int // of sums, those that a node has a share in
 	keys       []string
-	places     []places
+	indexes    []domainIndex
 	nonzero    int
 	used       uint64
 }
 
-// places is where in sums each node's domain of a key is, by slot. It holds for a node until its generation moves.
-type places struct {
+// domainIndex is where in sums each node's domain of a key is, by slot. It holds for a node until its generation moves.
+type domainIndex struct {
 	key        string
 	generation []int64
 	of         []int32 // -1: the node has no such label
 }
 
 type share struct {
-	of int32 // place in sums
+	of int32 // index into sums
 	n  int64
 }
 
@@ -76,14 +76,14 @@ func (t *Tally) At(n fwk.NodeInfo, key string) (int64, bool) {
 		d, ok := Of(n.Node(), key)
 		return t.Sum(d), ok
 	}
-	p := t.placesOf(key)
+	p := t.indexOf(key)
 	for slot >= len(p.of) {
 		p.of, p.generation = append(p.of, 0), append(p.generation, 0)
 	}
 	if g := n.GetGeneration(); p.generation[slot] != g {
 		p.generation[slot], p.of[slot] = g, -1
 		if d, ok := Of(n.Node(), key); ok {
-			p.of[slot] = t.place(d)
+			p.of[slot] = t.sumOf(d)
 		}
 	}
 	if i := p.of[slot]; i >= 0 {
@@ -92,18 +92,18 @@ func (t *Tally) At(n fwk.NodeInfo, key string) (int64, bool) {
 	return 0, false
 }
 
-func (t *Tally) placesOf(key string) *places {
-	for i := range t.places {
-		if t.places[i].key == key {
-			return &t.places[i]
+func (t *Tally) indexOf(key string) *domainIndex {
+	for i := range t.indexes {
+		if t.indexes[i].key == key {
+			return &t.indexes[i]
 		}
 	}
-	t.places = append(t.places, places{key: key})
-	return &t.places[len(t.places)-1]
+	t.indexes = append(t.indexes, domainIndex{key: key})
+	return &t.indexes[len(t.indexes)-1]
 }
 
-// place is where a domain is in sums, known or not.
-func (t *Tally) place(d Domain) int32 {
+// sumOf is where a domain is in sums, known or not.
+func (t *Tally) sumOf(d Domain) int32 {
 	i, ok := t.index[d]
 	if !ok {
 		i = int32(len(t.sums))
@@ -132,10 +132,10 @@ func (t *Tally) Each(f func(d Domain, n int64)) {
 // update looks again at the nodes that have changed. Domains that are known no more keep their places, until they are many.
 func (t *Tally) update(nodes []fwk.NodeInfo, generations []int64, find func(n fwk.NodeInfo, add Share)) {
 	asked := len(nodes) // how many nodes are asked about: here may be those alone that count
-	for i := range t.places {
-		asked = max(asked, len(t.places[i].of))
+	for i := range t.indexes {
+		asked = max(asked, len(t.indexes[i].of))
 	}
-	if len(t.sums)-t.known > 2*asked*max(1, len(t.places))+64 {
+	if len(t.sums)-t.known > 2*asked*max(1, len(t.indexes))+64 {
 		*t = Tally{index: map[Domain]int32{}, used: t.used}
 	}
 	for slot := len(nodes); slot < len(t.shares); slot++ {
@@ -161,7 +161,7 @@ func (t *Tally) update(nodes []fwk.NodeInfo, generations []int64, find func(n fw
 }
 
 func (t *Tally) give(slot int, d Domain, n int64) {
-	i := t.place(d)
+	i := t.sumOf(d)
 	if t.sums[i].nodes == 0 {
 		t.known++
 		if !slices.Contains(t.keys, d.Key) {

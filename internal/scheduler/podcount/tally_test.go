@@ -65,7 +65,8 @@ func TestTally(t *testing.T) {
 				}
 			default:
 				made++
-				p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("p", made), UID: types.UID(fmt.Sprint(made)), Labels: map[string]string{"is": []string{"zoned", "racked", "unracked", "other"}[r.IntN(4)]}}}
+				p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("p", made), UID: types.UID(fmt.Sprint(made)),
+					Labels: map[string]string{"is": []string{"zoned", "racked", "unracked", "other"}[r.IntN(4)]}}}
 				p.Spec.NodeName = name
 				info, err := nodeinfo.NewPodInfo(p)
 				if err != nil {

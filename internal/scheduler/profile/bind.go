@@ -18,7 +18,8 @@ import (
 )
 
 // RunReservePluginsReserve lets the plug-ins reserve what the pod will need on the node.
-func (p *Profile) RunReservePluginsReserve(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) (st *framework.Status) {
+func (p *Profile) RunReservePluginsReserve(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
+	node string) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.Reserve, st, began) }(p.meter.Began())
 	sampled := p.meter.Samples(state)
 	for _, x := range p.reserve {
@@ -111,7 +112,8 @@ func (p *Profile) WaitOnPermit(ctx context.Context, pod *corev1.Pod) (st *framew
 }
 
 // RunPreBindPreFlights asks what there will be to do before the pod is bound: Skip if nothing.
-func (p *Profile) RunPreBindPreFlights(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node string) (st *framework.Status) {
+func (p *Profile) RunPreBindPreFlights(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
+	node string) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.PreBindPreFlight, st, began) }(p.meter.Began())
 	skip, parallel, work := sets.New[string](), sets.New[string](), false
 	for _, x := range p.preBind {

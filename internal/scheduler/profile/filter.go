@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/metrics"
 )
@@ -19,7 +20,8 @@ import (
 // RunPreFilter runs the PreFilter plug-ins. It returns the nodes that they leave (nil: all), the refusal, and which plug-ins
 // narrowed the nodes down. After a refusal that preemption may resolve the others are asked too, since PostFilter plug-ins
 // need what they find out; of several such refusals the last counts.
-func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo) (_ *framework.PreFilterResult, st *framework.Status, _ sets.Set[string]) {
+func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
+	nodes []framework.NodeInfo) (_ *framework.PreFilterResult, st *framework.Status, _ sets.Set[string]) {
 	defer func(began time.Time) { p.meter.Passed(metrics.PreFilter, st, began) }(p.meter.Began())
 	sampled := p.meter.Samples(state)
 	var result *framework.PreFilterResult
@@ -69,12 +71,14 @@ func (p *Profile) RunPreFilter(ctx context.Context, state framework.CycleState, 
 }
 
 // RunFilterPlugins asks all filters about a node; the first refusal is the answer.
-func (p *Profile) RunFilterPlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+func (p *Profile) RunFilterPlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
+	node framework.NodeInfo) *framework.Status {
 	return p.runFilters(ctx, 0, len(p.filter), state, pod, node)
 }
 
 // RunLocalFilters asks the node-local filters alone.
-func (p *Profile) RunLocalFilters(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+func (p *Profile) RunLocalFilters(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
+	node framework.NodeInfo) *framework.Status {
 	return p.runFilters(ctx, 0, p.localCount, state, pod, node)
 }
 
@@ -90,7 +94,8 @@ func (p *Profile) OtherFilters(state framework.CycleState) (concerned []int) {
 }
 
 // RunOtherFilters asks those.
-func (p *Profile) RunOtherFilters(ctx context.Context, concerned []int, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+func (p *Profile) RunOtherFilters(ctx context.Context, concerned []int, state framework.CycleState, pod *corev1.Pod,
+	node framework.NodeInfo) *framework.Status {
 	sampled := p.meter.SamplesNode(state)
 	for _, i := range concerned {
 		if s := p.runFilter(ctx, i, sampled, state, pod, node); s != nil {
@@ -101,7 +106,8 @@ func (p *Profile) RunOtherFilters(ctx context.Context, concerned []int, state fr
 }
 
 // runFilters asks the filters from one index up to another.
-func (p *Profile) runFilters(ctx context.Context, from, to int, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+func (p *Profile) runFilters(ctx context.Context, from, to int, state framework.CycleState, pod *corev1.Pod,
+	node framework.NodeInfo) *framework.Status {
 	skip, sampled := state.GetSkipFilterPlugins(), p.meter.SamplesNode(state)
 	for i := from; i < to; i++ {
 		if len(skip) > 0 && skip.Has(p.filter[i].Name()) {
@@ -115,7 +121,8 @@ func (p *Profile) runFilters(ctx context.Context, from, to int, state framework.
 }
 
 // runFilter asks one; nil: the node is good.
-func (p *Profile) runFilter(ctx context.Context, i int, sampled bool, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+func (p *Profile) runFilter(ctx context.Context, i int, sampled bool, state framework.CycleState, pod *corev1.Pod,
+	node framework.NodeInfo) *framework.Status {
 	x := p.filter[i]
 	p.asked.filter[i].Add(1)
 	began := metrics.Begin(sampled)
@@ -134,7 +141,8 @@ func (p *Profile) runFilter(ctx context.Context, i int, sampled bool, state fram
 
 // RunFilterPluginsWithNominatedPods asks the filters twice where pods of equal or higher priority are nominated to the
 // node: with them on it and, since they may never come, without.
-func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+func (p *Profile) RunFilterPluginsWithNominatedPods(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
+	node framework.NodeInfo) *framework.Status {
 	return p.RunFiltersAfter(ctx, Ahead(p.NominatedPodsForNode(node.Node().Name), pod), state, pod, node)
 }
 
@@ -151,7 +159,8 @@ func Ahead(nominated []framework.PodInfo, pod *corev1.Pod) []framework.PodInfo {
 }
 
 // RunFiltersAfter asks the filters with those on the node that are ahead of the pod, if there are any, and without.
-func (p *Profile) RunFiltersAfter(ctx context.Context, ahead []framework.PodInfo, state framework.CycleState, pod *corev1.Pod, node framework.NodeInfo) *framework.Status {
+func (p *Profile) RunFiltersAfter(ctx context.Context, ahead []framework.PodInfo, state framework.CycleState, pod *corev1.Pod,
+	node framework.NodeInfo) *framework.Status {
 	if len(ahead) > 0 {
 		with, st := node.Snapshot(), state.Clone()
 		for _, n := range ahead {
@@ -168,28 +177,26 @@ func (p *Profile) RunFiltersAfter(ctx context.Context, ahead []framework.PodInfo
 }
 
 // Priority is the pod's priority, 0 if it has none.
-func Priority(pod *corev1.Pod) int32 {
-	if pod.Spec.Priority != nil {
-		return *pod.Spec.Priority
-	}
-	return 0
-}
+func Priority(pod *corev1.Pod) int32 { return ptr.Deref(pod.Spec.Priority, 0) }
 
 // RunPreFilterExtensionAddPod tells the PreFilter plug-ins of a pod that is put on a node for the sake of argument.
-func (p *Profile) RunPreFilterExtensionAddPod(ctx context.Context, state framework.CycleState, pod *corev1.Pod, added framework.PodInfo, node framework.NodeInfo) *framework.Status {
+func (p *Profile) RunPreFilterExtensionAddPod(ctx context.Context, state framework.CycleState, pod *corev1.Pod, added framework.PodInfo,
+	node framework.NodeInfo) *framework.Status {
 	return p.extend(state, "AddPod", func(e framework.PreFilterExtensions) *framework.Status {
 		return e.AddPod(ctx, state, pod, added, node)
 	})
 }
 
 // RunPreFilterExtensionRemovePod tells them of one taken away.
-func (p *Profile) RunPreFilterExtensionRemovePod(ctx context.Context, state framework.CycleState, pod *corev1.Pod, removed framework.PodInfo, node framework.NodeInfo) *framework.Status {
+func (p *Profile) RunPreFilterExtensionRemovePod(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
+	removed framework.PodInfo, node framework.NodeInfo) *framework.Status {
 	return p.extend(state, "RemovePod", func(e framework.PreFilterExtensions) *framework.Status {
 		return e.RemovePod(ctx, state, pod, removed, node)
 	})
 }
 
-func (p *Profile) extend(state framework.CycleState, what string, call func(framework.PreFilterExtensions) *framework.Status) *framework.Status {
+func (p *Profile) extend(state framework.CycleState, what string,
+	call func(framework.PreFilterExtensions) *framework.Status) *framework.Status {
 	for _, x := range p.preFilter {
 		e := x.PreFilterExtensions()
 		if e == nil || state.GetSkipFilterPlugins().Has(x.Name()) {
@@ -211,7 +218,8 @@ func (p *Profile) Filtered(began time.Time, err error) {
 func (p *Profile) HasPostFilter() bool { return len(p.postFilter) > 0 }
 
 // RunPostFilter asks for a way to make room; the first that finds one wins.
-func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod, statuses framework.NodeToStatusReader) (_ *framework.PostFilterResult, st *framework.Status) {
+func (p *Profile) RunPostFilter(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
+	statuses framework.NodeToStatusReader) (_ *framework.PostFilterResult, st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.PostFilter, st, began) }(p.meter.Began())
 	sampled := p.meter.Samples(state)
 	if state.ShouldSkipAllPostFilterPlugins() {

@@ -81,7 +81,8 @@ func Configure(ctx context.Context, s Settings, registry Registry, clients Clien
 	if clients.Waiting == nil {
 		clients.Waiting = NewWaiting()
 	}
-	p := &Profile{name: s.Name, percentage: s.Percentage, meter: clients.Metrics.Profile(s.Name), enqueue: map[string][]framework.ClusterEventWithHint{}}
+	p := &Profile{name: s.Name, percentage: s.Percentage, meter: clients.Metrics.Profile(s.Name),
+		enqueue: map[string][]framework.ClusterEventWithHint{}}
 	p.handle = &handle{clients: clients, profile: p}
 	b := &byPoint{}
 	points := p.points(s.Plugins, b)
@@ -211,7 +212,8 @@ func (p *Profile) finish(s Settings, b *byPoint, made map[string]framework.Plugi
 		}
 		p.score = append(p.score, s)
 	}
-	if weights, err = weigh[framework.PlacementScorePlugin](slices.Concat(s.Plugins.PlacementScore.Enabled, s.Plugins.MultiPoint.Enabled), made); err != nil {
+	if weights, err = weigh[framework.PlacementScorePlugin](slices.Concat(s.Plugins.PlacementScore.Enabled, s.Plugins.MultiPoint.Enabled),
+		made); err != nil {
 		return fmt.Errorf("placement score plugins: %w", err)
 	}
 	for _, x := range b.placement {
@@ -220,7 +222,8 @@ func (p *Profile) finish(s Settings, b *byPoint, made map[string]framework.Plugi
 		}
 	}
 	p.seeWhoSigns(b)
-	p.asked = asked{counters(p.meter, p.preFilter, metrics.PreFilter), counters(p.meter, p.filter, metrics.Filter), counters(p.meter, p.preScore, metrics.PreScore)}
+	p.asked = asked{counters(p.meter, p.preFilter, metrics.PreFilter), counters(p.meter, p.filter, metrics.Filter),
+		counters(p.meter, p.preScore, metrics.PreScore)}
 	return nil
 }
 

@@ -73,7 +73,8 @@ func (b binder) Bind(context.Context, fwk.CycleState, *corev1.Pod, string) *fwk.
 // registry makes a registry of the plug-ins.
 func registry(plugins ...fwk.Plugin) (r profile.Registry) {
 	for _, p := range plugins {
-		r = append(r, profile.Registration{Name: p.Name(), New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return p, nil }})
+		r = append(r, profile.Registration{Name: p.Name(),
+			New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return p, nil }})
 	}
 	return r
 }
@@ -161,22 +162,23 @@ func TestPluginsAreMadeOnceWithTheirArguments(t *testing.T) {
 	made := map[string]int{}
 	var closed []string
 	args := map[string]runtime.Object{"C": &runtime.Unknown{Raw: []byte(`{"a":1}`)}}
-	r := append(registry(sorter{"Q"}, binder{named: "B"}), profile.Registration{Name: "C", New: func(_ context.Context, a runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
-		made["C"]++
-		if a != args["C"] || h.ProfileName() != "s" {
-			t.Errorf("made with %v for %s", a, h.ProfileName())
-		}
-		return closer{filter{"C", new([]string)}, &closed}, nil
-	}}, profile.Registration{Name: "D", New: func(_ context.Context, a runtime.Object, _ fwk.Handle) (fwk.Plugin, error) {
-		made["D"]++
-		if a != nil {
-			t.Errorf("D is made with %v", a)
-		}
-		return filter{"D", new([]string)}, nil
-	}}, profile.Registration{Name: "E", New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-		t.Error("E is made, which nobody names")
-		return filter{"E", nil}, nil
-	}})
+	r := append(registry(sorter{"Q"}, binder{named: "B"}),
+		profile.Registration{Name: "C", New: func(_ context.Context, a runtime.Object, h fwk.Handle) (fwk.Plugin, error) {
+			made["C"]++
+			if a != args["C"] || h.ProfileName() != "s" {
+				t.Errorf("made with %v for %s", a, h.ProfileName())
+			}
+			return closer{filter{"C", new([]string)}, &closed}, nil
+		}}, profile.Registration{Name: "D", New: func(_ context.Context, a runtime.Object, _ fwk.Handle) (fwk.Plugin, error) {
+			made["D"]++
+			if a != nil {
+				t.Errorf("D is made with %v", a)
+			}
+			return filter{"D", new([]string)}, nil
+		}}, profile.Registration{Name: "E", New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+			t.Error("E is made, which nobody names")
+			return filter{"E", nil}, nil
+		}})
 	p, err := profile.Configure(t.Context(), profile.Settings{Name: "s", Args: args, Plugins: &configv1.Plugins{
 		MultiPoint: set("Q B C D"), Filter: set("C"),
 	}}, r, profile.Clients{})
@@ -202,10 +204,12 @@ func (c closer) Close() error {
 }
 
 func TestAFactoryThatFailsIsNamed(t *testing.T) {
-	r := append(registry(sorter{"Q"}, binder{named: "B"}), profile.Registration{Name: "C", New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-		return nil, context.DeadlineExceeded
-	}})
-	_, err := profile.Configure(t.Context(), profile.Settings{Name: "s", Plugins: &configv1.Plugins{MultiPoint: set("Q B C")}}, r, profile.Clients{})
+	r := append(registry(sorter{"Q"}, binder{named: "B"}),
+		profile.Registration{Name: "C", New: func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+			return nil, context.DeadlineExceeded
+		}})
+	_, err := profile.Configure(t.Context(), profile.Settings{Name: "s", Plugins: &configv1.Plugins{MultiPoint: set("Q B C")}}, r,
+		profile.Clients{})
 	if err == nil || err.Error() != `initializing plugin "C": context deadline exceeded` {
 		t.Errorf("error is %v", err)
 	}
@@ -224,7 +228,8 @@ func (r registering) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHi
 func TestWhoseEventsCount(t *testing.T) {
 	own := []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add}}}
 	p, err := profile.Configure(t.Context(), profile.Settings{Name: "s", Plugins: &configv1.Plugins{MultiPoint: set("Q B F G H")}},
-		registry(sorter{"Q"}, binder{named: "B"}, filter{"F", nil}, registering{filter{"G", nil}, own}, registering{filter{"H", nil}, nil}), profile.Clients{})
+		registry(sorter{"Q"}, binder{named: "B"}, filter{"F", nil}, registering{filter{"G", nil}, own}, registering{filter{"H", nil}, nil}),
+		profile.Clients{})
 	if err != nil {
 		t.Fatal(err)
 	}

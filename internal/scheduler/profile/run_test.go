@@ -127,10 +127,13 @@ func TestPreFilter(t *testing.T) {
 			name: "nothing is left", plugins: []*scripted{nodes("A", "x"), nodes("B", "y"), nodes("C", "x")}, code: fwk.UnschedulableAndUnresolvable,
 			message: "node(s) didn't satisfy plugin(s) [A B] simultaneously", left: []string{}, asked: "A B",
 		},
-		{name: "one leaves nothing", plugins: []*scripted{nodes("A")}, code: fwk.UnschedulableAndUnresolvable, message: "node(s) didn't satisfy plugin A", left: []string{}, asked: "A"},
-		{name: "skipped", plugins: []*scripted{script("A", nil, "PreFilter", fwk.Skip), nodes("B", "y")}, left: []string{"y"}, asked: "A B", skipped: []string{"A"}},
+		{name: "one leaves nothing", plugins: []*scripted{nodes("A")}, code: fwk.UnschedulableAndUnresolvable,
+			message: "node(s) didn't satisfy plugin A", left: []string{}, asked: "A"},
+		{name: "skipped", plugins: []*scripted{script("A", nil, "PreFilter", fwk.Skip), nodes("B", "y")}, left: []string{"y"}, asked: "A B",
+			skipped: []string{"A"}},
 		{
-			name: "after a refusal that preemption may resolve the others are asked", asked: "A B C", code: fwk.Unschedulable, plugin: "A", message: "later", skipped: []string{"B"},
+			name: "after a refusal that preemption may resolve the others are asked", asked: "A B C", code: fwk.Unschedulable, plugin: "A",
+			message: "later", skipped: []string{"B"},
 			plugins: []*scripted{script("A", nil, "PreFilter", fwk.Unschedulable, "later"), script("B", nil, "PreFilter", fwk.Skip), {named: "C"}},
 		},
 		{
@@ -169,7 +172,8 @@ func TestPreFilter(t *testing.T) {
 
 func TestWhatIsSkippedIsNotAsked(t *testing.T) {
 	var log []string
-	a := &scripted{named: "A", log: &log, answers: map[string]*fwk.Status{"PreFilter": fwk.NewStatus(fwk.Skip), "PreScore": fwk.NewStatus(fwk.Skip)}}
+	a := &scripted{named: "A", log: &log, answers: map[string]*fwk.Status{"PreFilter": fwk.NewStatus(fwk.Skip),
+		"PreScore": fwk.NewStatus(fwk.Skip)}}
 	p, state, pod := make1(t, profile.Clients{}, a, &scripted{named: "B", log: &log}), profile.NewCycleState(), &corev1.Pod{}
 	nodes := []fwk.NodeInfo{oneNode()}
 	info, _ := nodeinfo.NewPodInfo(pod)
@@ -203,10 +207,14 @@ func TestPostFilter(t *testing.T) {
 		nominee string
 		asked   int
 	}{
-		{name: "the first that succeeds", plugins: []*scripted{refuse("A", "no", ""), {named: "B", nominee: "n"}, {named: "C"}}, nominee: "n", asked: 2},
-		{name: "all refuse", plugins: []*scripted{refuse("A", "no", "x"), refuse("B", "neither", "")}, code: fwk.Unschedulable, plugin: "A", message: "no, neither", nominee: "x", asked: 2},
-		{name: "an end", plugins: []*scripted{script("A", nil, "PostFilter", fwk.UnschedulableAndUnresolvable, "never"), {named: "B"}}, code: fwk.UnschedulableAndUnresolvable, plugin: "A", message: "never", asked: 1},
-		{name: "an error", plugins: []*scripted{script("A", nil, "PostFilter", fwk.Error, "boom"), {named: "B"}}, code: fwk.Error, plugin: "A", message: "boom", asked: 1},
+		{name: "the first that succeeds", plugins: []*scripted{refuse("A", "no", ""), {named: "B", nominee: "n"}, {named: "C"}}, nominee: "n",
+			asked: 2},
+		{name: "all refuse", plugins: []*scripted{refuse("A", "no", "x"), refuse("B", "neither", "")}, code: fwk.Unschedulable, plugin: "A",
+			message: "no, neither", nominee: "x", asked: 2},
+		{name: "an end", plugins: []*scripted{script("A", nil, "PostFilter", fwk.UnschedulableAndUnresolvable, "never"), {named: "B"}},
+			code: fwk.UnschedulableAndUnresolvable, plugin: "A", message: "never", asked: 1},
+		{name: "an error", plugins: []*scripted{script("A", nil, "PostFilter", fwk.Error, "boom"), {named: "B"}}, code: fwk.Error, plugin: "A",
+			message: "boom", asked: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log []string
@@ -235,7 +243,8 @@ func TestPostFilter(t *testing.T) {
 
 func TestReserveAndUnreserve(t *testing.T) {
 	var log []string
-	p := make1(t, profile.Clients{}, &scripted{named: "A", log: &log}, script("B", &log, "Reserve", fwk.Unschedulable, "full"), &scripted{named: "C", log: &log})
+	p := make1(t, profile.Clients{}, &scripted{named: "A", log: &log}, script("B", &log, "Reserve", fwk.Unschedulable, "full"),
+		&scripted{named: "C", log: &log})
 	st := p.RunReservePluginsReserve(t.Context(), profile.NewCycleState(), &corev1.Pod{}, "n")
 	if st.Code() != fwk.Unschedulable || st.Plugin() != "B" {
 		t.Errorf("status %v of %s", st.Code(), st.Plugin())
@@ -257,7 +266,8 @@ func TestPermit(t *testing.T) {
 	}{
 		{name: "allowed by both", decide: func(w fwk.WaitingPod) bool { w.Allow("A"); w.Allow("B"); return true }},
 		{name: "rejected", decide: func(w fwk.WaitingPod) bool { return w.Reject("B", "no") }, code: fwk.Unschedulable, plugin: "B", text: "no"},
-		{name: "preempted, which is no refusal", decide: func(w fwk.WaitingPod) bool { return w.Preempt("X", "for another") }, code: fwk.Error, plugin: "X", text: "waiting on permit for pod: for another"},
+		{name: "preempted, which is no refusal", decide: func(w fwk.WaitingPod) bool { return w.Preempt("X", "for another") }, code: fwk.Error,
+			plugin: "X", text: "waiting on permit for pod: for another"},
 		{
 			name: "the shortest time runs out", decide: func(w fwk.WaitingPod) bool { w.Allow("B"); return true },
 			code: fwk.Unschedulable, plugin: "A", text: "rejected due to timeout after waiting 1m0s at plugin A",
@@ -343,7 +353,8 @@ func TestPreBind(t *testing.T) {
 	skip := fwk.NewStatus(fwk.Skip)
 	t.Run("skipped ones are not asked", func(t *testing.T) {
 		ran := false
-		p, state := make1(t, profile.Clients{}, preBinder{named: "A", flight: skip, do: func(context.Context) *fwk.Status { ran = true; return nil }}), profile.NewCycleState()
+		p, state := make1(t, profile.Clients{}, preBinder{named: "A", flight: skip,
+			do: func(context.Context) *fwk.Status { ran = true; return nil }}), profile.NewCycleState()
 		if st := p.RunPreBindPreFlights(t.Context(), state, &corev1.Pod{}, "n"); !st.IsSkip() {
 			t.Errorf("flight: %v", st.Code())
 		}
@@ -361,7 +372,8 @@ func TestPreBind(t *testing.T) {
 				return nil
 			}
 			p, state := make1(t, profile.Clients{},
-				preBinder{"A", nil, true, work}, preBinder{"B", nil, true, work}, preBinder{"C", nil, false, work}, preBinder{"D", nil, true, work}), profile.NewCycleState()
+				preBinder{"A", nil, true, work}, preBinder{"B", nil, true, work}, preBinder{"C", nil, false, work}, preBinder{"D", nil, true, work}),
+				profile.NewCycleState()
 			begin := time.Now()
 			if st := p.RunPreBindPreFlights(t.Context(), state, &corev1.Pod{}, "n"); !st.IsSuccess() {
 				t.Fatal(st.Message())
@@ -397,7 +409,8 @@ func TestPreBind(t *testing.T) {
 		p := make1(t, profile.Clients{})
 		ctx, cancel := context.WithCancelCause(t.Context())
 		p.AddPodInPreBind("u", cancel)
-		if !p.GetPodInPreBind("u").CancelPod("for another") || context.Cause(ctx).Error() != "for another" || p.GetPodInPreBind("u").MarkPrebound() {
+		if !p.GetPodInPreBind("u").CancelPod("for another") || context.Cause(ctx).Error() != "for another" ||
+			p.GetPodInPreBind("u").MarkPrebound() {
 			t.Error("the pod was not called off")
 		}
 		p.RemovePodInPreBind("u")
@@ -422,7 +435,8 @@ func TestBind(t *testing.T) {
 		{name: "and no other", asked: "A"},
 		{name: "an error", first: fwk.NewStatus(fwk.Error, "boom"), asked: "A", message: `running Bind plugin "A": boom`},
 		{name: "a refusal", first: fwk.NewStatus(fwk.Unschedulable, "no"), asked: "A", message: "no"},
-		{name: "all skip", first: fwk.NewStatus(fwk.Skip), second: fwk.NewStatus(fwk.Skip), asked: "A B", message: "all Bind plugins skipped the pod"},
+		{name: "all skip", first: fwk.NewStatus(fwk.Skip), second: fwk.NewStatus(fwk.Skip), asked: "A B",
+			message: "all Bind plugins skipped the pod"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log []string

@@ -16,7 +16,8 @@ import (
 )
 
 // RunPreScorePlugins prepares the scorers for the feasible nodes.
-func (p *Profile) RunPreScorePlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo) (st *framework.Status) {
+func (p *Profile) RunPreScorePlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
+	nodes []framework.NodeInfo) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.PreScore, st, began) }(p.meter.Began())
 	sampled := p.meter.Samples(state)
 	var skip sets.Set[string]
@@ -50,7 +51,8 @@ type RawScores interface {
 }
 
 // RunScorePlugins scores all nodes by all scorers.
-func (p *Profile) RunScorePlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo) ([]framework.NodePluginScores, *framework.Status) {
+func (p *Profile) RunScorePlugins(ctx context.Context, state framework.CycleState, pod *corev1.Pod,
+	nodes []framework.NodeInfo) ([]framework.NodePluginScores, *framework.Status) {
 	var table ScoreTable
 	if s := p.Score(ctx, state, pod, nodes, nil, &table); !s.IsSuccess() {
 		return nil, s
@@ -102,18 +104,20 @@ type ScoreColumn struct {
 }
 
 // Score fills a table. Raw scores of node-local scorers are taken from kept where they are there, and kept.
-func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, kept RawScores, table *ScoreTable) (st *framework.Status) {
+func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, kept RawScores,
+	table *ScoreTable) (st *framework.Status) {
 	defer func(began time.Time) { p.meter.Passed(metrics.Score, st, began) }(p.meter.Began())
 	skip := state.GetSkipScorePlugins()
 	table.Columns, table.Total = table.Columns[:0], resize(table.Total, len(nodes))
 	clear(table.Total)
+	in := scoring{state: state, pod: pod, nodes: nodes, kept: kept}
 	for k := range p.score {
 		x := &p.score[k]
 		if len(skip) > 0 && skip.Has(x.Name()) {
 			continue
 		}
 		col := table.column(x.Name(), len(nodes))
-		if s := p.raw(ctx, x, state, pod, nodes, k, kept, table, col.Raw); !s.IsSuccess() {
+		if s := p.raw(ctx, &in, k, table, col.Raw); !s.IsSuccess() {
 			return s
 		}
 		copy(col.Weighted, col.Raw)
@@ -143,28 +147,38 @@ func (p *Profile) Score(ctx context.Context, state framework.CycleState, pod *co
 	return nil
 }
 
-func (p *Profile) raw(ctx context.Context, x *scorer, state framework.CycleState, pod *corev1.Pod, nodes []framework.NodeInfo, index int, kept RawScores, table *ScoreTable, out []int64) *framework.Status {
-	keep, missing := x.local && kept != nil && (x.fleeting == nil || !x.fleeting.Fleeting(state, pod)), table.missing[:0]
+// scoring is a pod, the nodes that it is scored on, and the raw scores that are kept from before.
+type scoring struct {
+	state framework.CycleState
+	pod   *corev1.Pod
+	nodes []framework.NodeInfo
+	kept  RawScores
+}
+
+// raw fills out with the scores of the plug-in of an index, before they are normalized.
+func (p *Profile) raw(ctx context.Context, in *scoring, index int, table *ScoreTable, out []int64) *framework.Status {
+	x := &p.score[index]
+	keep, missing := x.local && in.kept != nil && (x.fleeting == nil || !x.fleeting.Fleeting(in.state, in.pod)), table.missing[:0]
 	if keep {
-		missing = kept.Raw(index, out, missing)
+		missing = in.kept.Raw(index, out, missing)
 	} else {
-		for i := range nodes {
+		for i := range in.nodes {
 			missing = append(missing, i)
 		}
 	}
 	table.missing = missing
-	sampled := p.meter.Samples(state)
+	sampled := p.meter.Samples(in.state)
 	x.asked.Add(len(missing))
 	for _, i := range missing {
 		began := metrics.Begin(sampled && i%16 == 0)
-		score, s := x.Score(ctx, state, pod, nodes[i])
+		score, s := x.Score(ctx, in.state, in.pod, in.nodes[i])
 		p.meter.Ran(x.Name(), metrics.Score, s, began)
 		if !s.IsSuccess() {
 			return failure(x, s, "running Score plugins: plugin %q failed with: %w")
 		}
 		out[i] = score
 		if keep {
-			kept.Keep(i, index, score)
+			in.kept.Keep(i, index, score)
 		}
 	}
 	return nil

@@ -15,5 +15,5 @@ const VictimsKey framework.StateKey = "PostFilter/victims"
 // Victims are pods that had to go.
 type Victims []*corev1.Pod
 
-// Clone returns the same, which nobody changes.
+// Clone returns the value itself, which is immutable.
 func (v Victims) Clone() framework.StateData { return v }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
@@ -29,16 +30,16 @@ type Item struct {
 	errors        int // attempts that failed otherwise, since the last that did not
 	gate          string
 	ready         time.Time // end of the backoff
-	place         place
-	index         int // in the heap of its place
+	subqueue      subqueue
+	index         int // in the heap of its subqueue
 }
 
 var _ fwk.QueuedEntityInfo = (*Item)(nil)
 
-type place int
+type subqueue int
 
 const (
-	nowhere place = iota
+	none subqueue = iota
 	active
 	backoff      // after a rejection: may be taken early while there is nothing else to do
 	errorBackoff // after an error: waits it out
@@ -59,12 +60,7 @@ func (i *Item) GetGatingPlugin() string                   { return i.gate }
 func (i *Item) GetGatingPluginEvents() []fwk.ClusterEvent { return nil }
 
 // GetPriority is the pod's priority.
-func (i *Item) GetPriority() int32 {
-	if p := i.Pod.Spec.Priority; p != nil {
-		return *p
-	}
-	return 0
-}
+func (i *Item) GetPriority() int32 { return ptr.Deref(i.Pod.Spec.Priority, 0) }
 
 // Event is something that happened to the cluster and may help a pod. Old and New are the object before and after; nil
 // where it did not exist.

@@ -34,7 +34,7 @@ var (
 )
 
 func (i *Item) part() string {
-	switch i.place {
+	switch i.subqueue {
 	case active:
 		return partActive
 	case backoff, errorBackoff:
@@ -44,7 +44,7 @@ func (i *Item) part() string {
 			return partGated
 		}
 		return partUnschedulable
-	case nowhere:
+	case none:
 	}
 	return ""
 }

@@ -18,9 +18,10 @@ import (
 func TestWhatIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hints []string
-		q := queue.New(map[string]queue.Profile{"s": profile{}}, queue.Options{Hinted: func(plugin, event string, hint fwk.QueueingHint, _ time.Duration) {
-			hints = append(hints, plugin+" "+event+" "+hint.String())
-		}})
+		q := queue.New(map[string]queue.Profile{"s": profile{}},
+			queue.Options{Hinted: func(plugin, event string, hint fwk.QueueingHint, _ time.Duration) {
+				hints = append(hints, plugin+" "+event+" "+hint.String())
+			}})
 		defer q.Close()
 		inFlight := func(wantPods int, wantEvents map[string]int) {
 			t.Helper()
@@ -35,12 +36,12 @@ func TestWhatIsMeasured(t *testing.T) {
 			t.Fatal(err)
 		}
 		inFlight(1, map[string]int{})
-		q.Happened(t.Context(), node(false))
-		q.Happened(t.Context(), node(false))
+		q.MoveOnEvent(t.Context(), node(false))
+		q.MoveOnEvent(t.Context(), node(false))
 		inFlight(1, map[string]int{"NodeAdd": 2})
 		reject(t, q, item)
 		inFlight(0, map[string]int{})
-		q.Happened(t.Context(), node(true))
+		q.MoveOnEvent(t.Context(), node(true))
 		want := []string{"Big NodeAdd QueueSkip", "Big NodeAdd QueueSkip", "Big NodeAdd Queue"}
 		if diff := cmp.Diff(want, hints); diff != "" {
 			t.Errorf("hints (want -, got +): %s", diff)

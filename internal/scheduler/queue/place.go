@@ -12,8 +12,9 @@ import (
 	"github.com/mortise-dev/mortise/extension/trace"
 )
 
-// Place says where the queue has a pod: one of trace's places; PlaceTried for one in flight, none for one that it does not have.
-type Place struct {
+// Position says where in the queue a pod is: Where is one of trace's places, PlaceTried for a pod in flight, and empty for a pod that the
+// queue does not have.
+type Position struct {
 	Where        string
 	Since, Until time.Time
 	Plugins      []string // that rejected the pod, or gate it
@@ -21,8 +22,8 @@ type Place struct {
 	Nominated    string // the node that it is to come to
 }
 
-// Place finds a pod.
-func (q *Queue) Place(uid types.UID) (p Place) {
+// Position finds a pod.
+func (q *Queue) Position(uid types.UID) (p Position) {
 	p.Nominated = q.Nominated(uid)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -34,7 +35,7 @@ func (q *Queue) Place(uid types.UID) (p Place) {
 		return p
 	}
 	p.Since, p.Attempts = item.added, item.attempts
-	switch item.place {
+	switch item.subqueue {
 	case active:
 		p.Where = trace.PlaceActive
 	case backoff:
@@ -46,7 +47,7 @@ func (q *Queue) Place(uid types.UID) (p Place) {
 			p.Where, p.Until = trace.PlaceUnschedulable, item.added.Add(q.options.MaxWait)
 			p.Plugins = sets.List(item.UnschedulablePlugins.Union(item.PendingPlugins))
 		}
-	case nowhere:
+	case none:
 	}
 	return p
 }

@@ -3,16 +3,17 @@
 
 // Package queue is the pods that wait to be scheduled.
 //
-// A pod is in one of these places: active (to be tried, highest first), backoff (rejected lately, and something happened
-// since that may help it), error backoff (its attempt failed for no fault of its own), waiting (nothing has happened that
-// could help), or in flight (the scheduling loop has it). A pod that a PreEnqueue plug-in holds back waits too, gated.
+// A pod is in one of these subqueues: active (ready to be scheduled, highest priority first), backoff (rejected recently,
+// and an event since may have made it schedulable), error backoff (its attempt failed for no fault of its own), waiting (no
+// event has made it schedulable), or in flight (the scheduling loop has it). A pod that a PreEnqueue plug-in gates waits
+// too.
 //
-// A waiting pod is moved only by an event that a plug-in which rejected it has registered for, and whose hint says that it
-// may help. Events that happen while a pod is in flight are kept and held against its rejection then, so that none is
-// missed: node-added, seen between a pod's snapshot and its rejection, moves it just as if it had come after. Backoff is
-// 1 s, doubled by each rejection, at most 10 s. What has waited five minutes is tried again whatever happened.
+// A waiting pod moves only by an event for which a plug-in that rejected it has registered, and whose hint returns that it
+// may help. Events that happen while a pod is in flight are kept and applied to its rejection, so that none is missed:
+// node-added, between a pod's snapshot and its rejection, moves it as if it had come after. Backoff is 1 s, doubled by each
+// rejection, at most 10 s. A pod that has waited five minutes is retried in any case.
 //
-// Nothing here polls: one timer is set for the next moment at which a pod becomes due.
+// The queue does not poll: one timer is set for the next moment at which a pod becomes due.
 package queue
 
 import (
@@ -46,9 +47,9 @@ type Options struct {
 	MaxWait                    time.Duration              // 0: five minutes
 	Clock                      clock.WithDelayedExecution // nil: the real one
 	Logger                     *slog.Logger
-	// Incoming is told of each pod that comes into a part of the queue, and of what brought it there. Nil: nobody is.
+	// Incoming is called for each pod that enters a part of the queue, with the event that caused it. Nil: no call.
 	Incoming func(part, event string)
-	// Hinted is told of each hint that a plug-in gave, and how long that took. Nil: nobody is.
+	// Hinted is called for each queueing hint, with its duration. Nil: no call.
 	Hinted func(plugin, event string, hint fwk.QueueingHint, took time.Duration)
 }
 
@@ -126,25 +127,25 @@ func (q *Queue) Add(ctx context.Context, pod *corev1.Pod) {
 }
 
 // enter puts an item where it is tried from, now or after its backoff, or lets it wait where it is gated.
-func (q *Queue) enter(ctx context.Context, item *Item, where place) {
+func (q *Queue) enter(ctx context.Context, item *Item, to subqueue) {
 	q.take(item)
 	item.gate = ""
 	if p := q.profiles[item.Pod.Spec.SchedulerName]; p != nil {
 		if st := p.RunPreEnqueue(ctx, item.Pod); !st.IsSuccess() {
 			item.gate = st.Plugin()
 			item.UnschedulablePlugins = item.UnschedulablePlugins.Union(sets.New(st.Plugin()))
-			where = waiting
+			to = waiting
 		}
 	}
-	q.put(item, where)
+	q.put(item, to)
 }
 
-func (q *Queue) put(item *Item, p place) {
+func (q *Queue) put(item *Item, to subqueue) {
 	q.take(item)
 	q.items[uidOf(item.Pod)] = item
-	item.place = p
+	item.subqueue = to
 	q.came(item)
-	switch p {
+	switch to {
 	case active:
 		for _, p := range q.profiles {
 			if q.sort == nil {
@@ -185,7 +186,7 @@ func rejectors(item *Item) sets.Set[string] {
 
 // take takes an item out of where it is.
 func (q *Queue) take(item *Item) {
-	switch item.place {
+	switch item.subqueue {
 	case active:
 		heap.Remove(&q.active, item.index)
 	case backoff:
@@ -199,9 +200,9 @@ func (q *Queue) take(item *Item) {
 		for plugin := range rejectors(item) {
 			delete(q.waiting[plugin], uidOf(item.Pod))
 		}
-	case nowhere:
+	case none:
 	}
-	item.place = nowhere
+	item.subqueue = none
 	delete(q.items, uidOf(item.Pod))
 }
 
@@ -223,7 +224,7 @@ func (q *Queue) Pop(ctx context.Context) (*Item, error) {
 			item = q.backoff.items[0]
 		}
 		if item != nil {
-			if item.place == backoff && q.options.Incoming != nil {
+			if item.subqueue == backoff && q.options.Incoming != nil {
 				q.options.Incoming(partActive, popFromBackoff)
 			}
 			q.take(item)
@@ -253,7 +254,7 @@ func (q *Queue) Done(pod *corev1.Pod) {
 	q.land(uidOf(pod))
 }
 
-// land ends a flight and drops the events that nobody in flight still needs.
+// land ends a flight and drops the events that no pod in flight needs any more.
 func (q *Queue) land(uid string) {
 	from, ok := q.inFlight[uid]
 	if !ok {
@@ -324,7 +325,7 @@ func (q *Queue) wait(n int) time.Duration {
 const (
 	worthNothing = iota
 	worthBackoff
-	worthNow // a plug-in that the pod waited for says so: no backoff
+	worthNow // by the hint of a plug-in that the pod waited for: no backoff
 )
 
 func (q *Queue) worth(item *Item, e Event) int {
@@ -335,13 +336,14 @@ func (q *Queue) worth(item *Item, e Event) int {
 	if pod, ok := e.New.(*corev1.Pod); ok && e.Resource == fwk.TargetPod && pod.UID != item.Pod.UID {
 		return worthNothing // of another pod in flight
 	}
-	if item.gate != "" && !slices.ContainsFunc(p.Events()[item.gate], func(r fwk.ClusterEventWithHint) bool { return covers(r.Event, e.ClusterEvent) }) {
+	if item.gate != "" && !slices.ContainsFunc(p.Events()[item.gate],
+		func(r fwk.ClusterEventWithHint) bool { return covers(r.Event, e.ClusterEvent) }) {
 		return worthNothing // whatever it is to others that rejected the pod
 	}
 	best := worthNothing
 	for plugin := range rejectors(item) {
 		if plugin == "" {
-			return worthBackoff // nobody knows what it failed for
+			return worthBackoff // the reason of the failure is unknown
 		}
 		for _, r := range p.Events()[plugin] {
 			if !covers(r.Event, e.ClusterEvent) {
@@ -382,7 +384,7 @@ func (q *Queue) move(ctx context.Context, item *Item, worth int) {
 }
 
 // Happened moves the waiting pods that an event may help.
-func (q *Queue) Happened(ctx context.Context, e Event) {
+func (q *Queue) MoveOnEvent(ctx context.Context, e Event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.happened(ctx, e, "")
@@ -402,7 +404,7 @@ func (q *Queue) happened(ctx context.Context, e Event, but string) {
 		}
 	}
 	for _, item := range concerned {
-		if item.place != waiting || uidOf(item.Pod) == but {
+		if item.subqueue != waiting || uidOf(item.Pod) == but {
 			continue
 		}
 		if w := q.worth(item, e); w != worthNothing {
@@ -414,8 +416,8 @@ func (q *Queue) happened(ctx context.Context, e Event, but string) {
 	}
 }
 
-// HappenedBut is Happened for all pods but one, which the event comes of.
-func (q *Queue) HappenedBut(ctx context.Context, e Event, pod *corev1.Pod) {
+// MoveOnEventExcept is Happened for all pods but one, which the event comes of.
+func (q *Queue) MoveOnEventExcept(ctx context.Context, e Event, pod *corev1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	from, flying := q.inFlight[uidOf(pod)]

@@ -119,11 +119,11 @@ func TestOnlyEventsThatHelpMove(t *testing.T) {
 		q.Add(t.Context(), pod("a", 1))
 		item, _ := pop(time.Second)
 		reject(t, q, item)
-		q.Happened(t.Context(), node(false))
+		q.MoveOnEvent(t.Context(), node(false))
 		if item, _ := pop(time.Minute); item != nil {
 			t.Fatal("a small node moved the pod")
 		}
-		q.Happened(t.Context(), node(true))
+		q.MoveOnEvent(t.Context(), node(true))
 		if item, after := pop(time.Minute); item == nil || after > 0 {
 			t.Fatalf("a big node did not move the pod at once: %v after %v", item, after)
 		}
@@ -134,7 +134,7 @@ func TestEventDuringFlightIsNotMissed(t *testing.T) {
 	bubble(t, func(t *testing.T, q *queue.Queue, pop func(time.Duration) (*queue.Item, time.Duration)) {
 		q.Add(t.Context(), pod("a", 1))
 		item, _ := pop(time.Second)
-		q.Happened(t.Context(), node(true))
+		q.MoveOnEvent(t.Context(), node(true))
 		reject(t, q, item)
 		if item, after := pop(time.Minute); item == nil || after > 0 {
 			t.Fatalf("popped %v after %v, want the pod at once: nothing else is to be done", item, after)
@@ -147,7 +147,7 @@ func TestBackoffYieldsToActivePods(t *testing.T) {
 		q.Add(t.Context(), pod("urgent", 9))
 		item, _ := pop(time.Second)
 		reject(t, q, item)
-		q.Happened(t.Context(), node(true))
+		q.MoveOnEvent(t.Context(), node(true))
 		q.Add(t.Context(), pod("humble", 1))
 		if item, _ := pop(time.Second); item == nil || item.Pod.Name != "humble" {
 			t.Fatalf("popped %v, want the pod that is not backing off", item)
@@ -190,7 +190,7 @@ func TestGateHoldsUntilThePodChanges(t *testing.T) {
 		gated := pod("a", 1)
 		gated.Labels = map[string]string{"gated": "yes"}
 		q.Add(t.Context(), gated)
-		q.Happened(t.Context(), node(true))
+		q.MoveOnEvent(t.Context(), node(true))
 		if item, _ := pop(time.Hour); item != nil {
 			t.Fatal("a gated pod came out")
 		}
@@ -198,7 +198,8 @@ func TestGateHoldsUntilThePodChanges(t *testing.T) {
 			t.Fatalf("%d pods are gated, want 1", n)
 		}
 		open := pod("a", 1)
-		q.Update(t.Context(), gated, open, []queue.Event{{ClusterEvent: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodLabel}, Old: gated, New: open}})
+		q.Update(t.Context(), gated, open, []queue.Event{{ClusterEvent: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodLabel},
+			Old: gated, New: open}})
 		if item, after := pop(time.Minute); item == nil || after > 0 {
 			t.Fatalf("popped %v after %v, want the pod at once", item, after)
 		}
@@ -213,7 +214,7 @@ func TestDeletedPodsDoNotComeBack(t *testing.T) {
 		item, _ := pop(time.Second)
 		reject(t, q, item)
 		q.Delete(item.Pod)
-		q.Happened(t.Context(), node(true))
+		q.MoveOnEvent(t.Context(), node(true))
 		if item, _ := pop(time.Hour); item != nil {
 			t.Fatalf("popped %s, which is deleted", item.Pod.Name)
 		}
@@ -235,8 +236,8 @@ func TestNominations(t *testing.T) {
 	}
 }
 
-// TestGatedWhileItWaits: what holds a pod back counts when an event would let it be tried, and when it is activated; what it was rejected by
-// before is not forgotten meanwhile.
+// TestGatedWhileItWaits: what holds a pod back counts when an event would let it be tried, and when it is activated; what it was rejected
+// by before is not forgotten meanwhile.
 func TestGatedWhileItWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, q *queue.Queue, pop func(time.Duration) (*queue.Item, time.Duration)) {
 		p := pod("a", 0)
@@ -246,12 +247,12 @@ func TestGatedWhileItWaits(t *testing.T) {
 		gated := p.DeepCopy()
 		gated.Labels = map[string]string{"gated": "yes"}
 		q.Failed(t.Context(), item, gated)
-		q.Happened(t.Context(), node(true))
+		q.MoveOnEvent(t.Context(), node(true))
 		if _, backoff, _, held := q.Counts(); backoff != 0 || held != 1 {
 			t.Errorf("%d pods back off and %d are gated, want 0 and 1", backoff, held)
 		}
 		q.Activate(klog.Logger{}, map[string]*corev1.Pod{"ns/a": gated})
-		q.Happened(t.Context(), node(true)) // which does not concern what gates it
+		q.MoveOnEvent(t.Context(), node(true)) // which does not concern what gates it
 		if item, _ := pop(time.Minute); item != nil {
 			t.Errorf("pod %s is to be tried while it is gated", item.Pod.Name)
 		}

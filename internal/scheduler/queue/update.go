@@ -32,7 +32,7 @@ func (q *Queue) Update(ctx context.Context, old, pod *corev1.Pod, changes []Even
 		return
 	}
 	defer q.mu.Unlock()
-	was := item.place
+	was := item.subqueue
 	q.cause = "" // it stays where it is, as far as is known yet
 	if len(changes) == 0 && old.Generation == pod.Generation && old.Generation != 0 {
 		info := *item.PodInfo // nothing but status changed
@@ -79,7 +79,7 @@ func (q *Queue) Activate(_ klog.Logger, pods map[string]*corev1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, pod := range pods {
-		if item := q.items[uidOf(pod)]; item != nil && item.place != active {
+		if item := q.items[uidOf(pod)]; item != nil && item.subqueue != active {
 			q.cause = forceActivate
 			q.enter(context.Background(), item, active) // the framework has no context here
 		}
@@ -142,7 +142,7 @@ func (q *Queue) Counts() (active, backoff, waits, gated int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, item := range q.items {
-		if item.place == waiting && item.gate != "" {
+		if item.subqueue == waiting && item.gate != "" {
 			gated++
 		}
 	}

@@ -70,11 +70,12 @@ func (w *write) name() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:16])
 }
 
-// event is the write as an Event. Of a series it has the second event's note, as nothing is kept of the first one's: it matters where the server does not
-// have the event any more.
+// event is the write as an Event. Of a series it has the second event's note, as nothing is kept of the first one's: it matters where the
+// server does not have the event any more.
 func (w *write) event() *eventsv1.Event {
 	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Name: w.name(), Namespace: cmp.Or(w.regarding.Namespace, metav1.NamespaceDefault), Annotations: w.annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: w.name(), Namespace: cmp.Or(w.regarding.Namespace, metav1.NamespaceDefault),
+			Annotations: w.annotations},
 		EventTime:           metav1.MicroTime{Time: time.Unix(0, w.at)},
 		Series:              w.toSeries(),
 		ReportingController: w.from.controller,

@@ -3,20 +3,22 @@
 
 // Package recorder writes the scheduler's events, behind its bindings.
 //
-// A [Reporter] (by [Recorder.For], one for each name that events come from) is what client-go's tools/events calls an EventRecorder. It notes what
-// happened and returns; writers, which [Recorder.Run] owns, make the Event and send it. On the wire it is what client-go's
-// broadcaster would have written: names, fields, series and the patches of those, when something is tried again, and what is given up.
+// A [Reporter] (by [Recorder.For], one for each reporting controller) implements EventRecorder of client-go's tools/events.
+// It enqueues the event and returns; writers, which [Recorder.Run] owns, make the Event and send it. On the wire it equals
+// the output of client-go's broadcaster: names, fields, series and their patches, retries, and when it gives up.
 //
-// Who schedules says by [Recorder.GiveWay] and [Recorder.Proceed] when pods are on their way to be bound. One writer always goes on while
-// there is something to write, so that events come however long pods keep coming; sixteen go when nobody asks them to give way, or when
-// as many events wait as the bound says ([Options.Pending]). Nothing is dropped for their number: at twice the bound Eventf itself waits.
+// The scheduler reports by [Recorder.Throttle] and [Recorder.Unthrottle] when pods are being bound. One writer always runs
+// while there are events, so that events are written however many pods are scheduled; sixteen run when no pods are being
+// bound, or when the number of pending events reaches the bound ([Options.Pending]). Events are not dropped because of
+// their number: at twice the bound Eventf itself waits.
 //
 // An event like an earlier one (same type, action, reason, reporter and objects, resource version included) of the last six minutes is not
 // written: the two are a series. Its second event patches the first with the count of 2, further ones only count. Every half hour the
-// counts are written, and the last one when nothing was added for six minutes. For an event that stays single all that is kept is a hash and its
-// time, which together give its name back: 100,000 of them hold no pointer.
+// counts are written, and the last one when nothing was added for six minutes. For an event that stays single all that is kept is a hash
+// and its time, which together give its name back: 100,000 of them hold no pointer.
 //
-// Reading order: reporter.go (what is noted), series.go (what becomes of it), recorder.go (who writes when), write.go (one write), event.go (the wire).
+// Reading order: reporter.go (recording), series.go (aggregation), recorder.go (scheduling of writers), write.go (one
+// write), event.go (the wire).
 //
 // All methods may be called concurrently; Run once. The clock is never asked under the lock: a fake one calls back under its own.
 package recorder
@@ -38,8 +40,8 @@ const most = 16
 
 // Options are a recorder's settings.
 type Options struct {
-	// Pending is the bound: where so many events are not written yet, all writers go whoever asks them to give way, and at twice as many
-	// Eventf waits. 0: 65,536.
+	// Pending is the number of pending events from which on all writers write, even while bindings have priority; at twice
+	// as many Eventf waits. 0: 65,536.
 	Pending int
 	Clock   clock.WithDelayedExecution // nil: the real one
 	Logger  *slog.Logger               // nil: nothing is logged
@@ -97,11 +99,11 @@ func (r *Recorder) For(name string) *Reporter {
 	return &Reporter{&source{r, name, name + "-" + r.hostname}, logr.FromSlogHandler(r.logger.Handler())}
 }
 
-// GiveWay has events wait, but for one at a time, until as many calls of Proceed came: something begins that is more urgent.
-func (r *Recorder) GiveWay() { r.ahead.Add(1) }
+// Throttle has events wait, but for one at a time, until as many calls of Proceed came: something begins that is more urgent.
+func (r *Recorder) Throttle() { r.ahead.Add(1) }
 
-// Proceed ends what a GiveWay began.
-func (r *Recorder) Proceed() {
+// Proceed ends what a Throttle began.
+func (r *Recorder) Unthrottle() {
 	if r.ahead.Add(-1) == 0 {
 		r.mu.Lock()
 		r.call()
@@ -109,8 +111,8 @@ func (r *Recorder) Proceed() {
 	}
 }
 
-// Run writes until ctx is done, and returns when nothing of it is left. What is not written then is lost, as it is where a process ends, and nothing is
-// said of each. Events of before Run are written when it begins.
+// Run writes until ctx is done, and returns when nothing of it is left. What is not written then is lost, as it is where a process ends,
+// and nothing is said of each. Events of before Run are written when it begins.
 func (r *Recorder) Run(ctx context.Context) {
 	r.mu.Lock()
 	r.woken += most

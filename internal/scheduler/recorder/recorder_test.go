@@ -104,8 +104,10 @@ func (r room) Create(_ context.Context, e *eventsv1.Event, _ metav1.CreateOption
 	return e, r.server.do(&request{Verb: "create", Namespace: r.namespace, Name: e.Name, Event: e.DeepCopy()})
 }
 
-func (r room) Patch(_ context.Context, name string, kind types.PatchType, data []byte, _ metav1.PatchOptions, sub ...string) (*eventsv1.Event, error) {
-	return nil, r.server.do(&request{Verb: "patch", Namespace: r.namespace, Name: name + strings.Join(sub, "/"), Patch: string(data), kind: kind})
+func (r room) Patch(_ context.Context, name string, kind types.PatchType, data []byte, _ metav1.PatchOptions,
+	sub ...string) (*eventsv1.Event, error) {
+	return nil, r.server.do(&request{Verb: "patch", Namespace: r.namespace, Name: name + strings.Join(sub, "/"), Patch: string(data),
+		kind: kind})
 }
 
 // start runs a recorder in a bubble until it is stopped, which is at the test's end at the latest.
@@ -145,24 +147,24 @@ func TestGivesWay(t *testing.T) {
 				t.Errorf("%s: %d writers, want %d", when, got, want)
 			}
 		}
-		r.GiveWay()
-		r.GiveWay()
+		r.Throttle()
+		r.Throttle()
 		tell(r.For("x"), 0, 40)
 		is("two under way", 1)
 		for range 5 {
 			answers <- struct{}{}
 			is("two under way, one event written", 1)
 		}
-		r.Proceed()
+		r.Unthrottle()
 		is("one of two over", 1)
-		r.Proceed()
+		r.Unthrottle()
 		is("both over", most)
-		r.GiveWay()
+		r.Throttle()
 		for range most - 1 {
 			answers <- struct{}{}
 		}
 		is("another under way, and those that wrote have", 1)
-		r.Proceed()
+		r.Unthrottle()
 		is("over", most)
 		close(answers)
 		is("no event left", 0)
@@ -184,7 +186,7 @@ func TestManyWaiting(t *testing.T) {
 		s := &server{answer: func(*request) error { <-answers; return nil }}
 		r := New(s, Options{Pending: 50})
 		start(t, r)
-		r.GiveWay()
+		r.Throttle()
 		tell(r.For("x"), 0, 49)
 		synctest.Wait()
 		if n := s.underWay(); n != 1 {
@@ -245,9 +247,9 @@ func TestBeforeRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
 		r := New(s, Options{})
-		r.GiveWay()
+		r.Throttle()
 		tell(r.For("x"), 0, 30)
-		r.Proceed()
+		r.Unthrottle()
 		start(t, r)
 		if n := len(s.asked()); n != 30 || s.highest > most {
 			t.Errorf("%d events written by %d at once, want 30 by at most %d", n, s.highest, most)
@@ -334,13 +336,13 @@ func TestAtOnce(t *testing.T) {
 		for i := range tellers {
 			all.Go(func() {
 				for j := range each {
-					r.GiveWay()
+					r.Throttle()
 					tell(r.For("x"), i*each+j, i*each+j+1)
 					if j%10 == 0 {
 						tell(r.For("common"), 0, 1)
 					}
 					time.Sleep(time.Duration(j%3) * time.Millisecond)
-					r.Proceed()
+					r.Unthrottle()
 				}
 			})
 		}

@@ -38,43 +38,48 @@ func (r *Reporter) WithLogger(logger klog.Logger) events.EventRecorderLogger {
 	return &Reporter{r.source, logger}
 }
 
-// Eventf records an event. It returns before that is written, and waits only where twice as many events as the bound are pending, until there is
-// room or the recorder ends.
+// Eventf records an event. It returns before that is written, and waits only where twice as many events as the bound are pending, until
+// there is room or the recorder ends.
 func (r *Reporter) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
-	r.record(regarding, related, nil, kind, reason, action, fmt.Sprintf(note, args...))
+	r.record(regarding, related, happening{kind: kind, reason: reason, action: action, note: fmt.Sprintf(note, args...)})
 }
 
 // AnnotatedEventf is Eventf with annotations for the event.
-func (r *Reporter) AnnotatedEventf(regarding, related runtime.Object, annotations map[string]string, kind, reason, action, note string, args ...any) {
-	r.record(regarding, related, maps.Clone(annotations), kind, reason, action, fmt.Sprintf(note, args...))
+func (r *Reporter) AnnotatedEventf(regarding, related runtime.Object, annotations map[string]string, kind, reason, action, note string,
+	args ...any) {
+	r.record(regarding, related, happening{
+		annotations: maps.Clone(annotations), kind: kind, reason: reason, action: action, note: fmt.Sprintf(note, args...),
+	})
 }
 
 // Event is Eventf with a note that is ready.
 func (r *Reporter) Event(regarding, related runtime.Object, kind, reason, action, note string) {
-	r.record(regarding, related, nil, kind, reason, action, note)
+	r.record(regarding, related, happening{kind: kind, reason: reason, action: action, note: note})
 }
 
-func (r *Reporter) record(regarding, related runtime.Object, annotations map[string]string, kind, reason, action, note string) {
+// record fills in who reports and what about.
+func (r *Reporter) record(regarding, related runtime.Object, h happening) {
 	now := r.recorder.clock.Now().UnixNano()
 	about, err := refer(regarding)
 	if err != nil {
-		r.logger.Error(err, "Could not construct reference, will not report event", "object", regarding, "eventType", kind, "reason", reason, "message", note) // upstream's words
+		r.logger.Error(err, "Could not construct reference, will not report event", // upstream's words
+			"object", regarding, "eventType", h.kind, "reason", h.reason, "message", h.note)
 		return
 	}
-	h := happening{from: r.source, regarding: about, annotations: annotations, kind: kind, reason: reason, action: action, note: note}
+	h.from, h.regarding = r.source, about
 	if related != nil {
 		if h.related, err = refer(related); err != nil {
 			r.logger.V(9).Info("Could not construct reference", "object", related, "err", err) // upstream's words
 		}
 	}
-	if !util.ValidateEventType(kind) {
-		r.logger.Error(nil, "Unsupported event type", "eventType", kind) // upstream's words
+	if !util.ValidateEventType(h.kind) {
+		r.logger.Error(nil, "Unsupported event type", "eventType", h.kind) // upstream's words
 		return
 	}
 	r.recorder.record(h, now)
 }
 
-// refer makes a reference, which is nobody else's.
+// refer makes a new reference, which the caller owns.
 func refer(to runtime.Object) (*corev1.ObjectReference, error) {
 	ref, err := reference.GetReference(scheme.Scheme, to)
 	if ref != nil && ref == to {

@@ -21,8 +21,8 @@ type series struct {
 	seen      int64 // when the last one was
 }
 
-// recent has the times of single events by key: those of the last finishTime and perhaps others up to twice as old. Once in a finishTime the newer ones become
-// the older ones, and those are dropped as a whole: a map that only loses entries stays as large as it was.
+// recent has the times of single events by key: those of the last finishTime and perhaps others up to twice as old. Once in a finishTime
+// the newer ones become the older ones, and those are dropped as a whole: a map that only loses entries stays as large as it was.
 type recent struct{ newer, older map[key]int64 }
 
 func newRecent() recent { return recent{newer: map[key]int64{}} }

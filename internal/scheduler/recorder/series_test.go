@@ -49,7 +49,8 @@ func TestRepetitions(t *testing.T) {
 	}
 }
 
-// TestSeriesLife: a series' third event only counts, its count is written every half hour, and once more six minutes after the last; then nothing is left.
+// TestSeriesLife: a series' third event only counts, its count is written every half hour, and once more six minutes after the last; then
+// nothing is left.
 func TestSeriesLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
@@ -82,7 +83,8 @@ func TestSeriesLife(t *testing.T) {
 			t.Errorf("the last count is %s", got[4].Patch)
 		}
 		if len(r.series)+len(r.recent.newer)+len(r.recent.older)+len(r.open)+r.pending != 0 {
-			t.Errorf("left: %d series, %d and %d singles, %d open, %d pending", len(r.series), len(r.recent.newer), len(r.recent.older), len(r.open), r.pending)
+			t.Errorf("left: %d series, %d and %d singles, %d open, %d pending", len(r.series), len(r.recent.newer), len(r.recent.older), len(r.open),
+				r.pending)
 		}
 	})
 }

@@ -23,7 +23,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// both runs a script with client-go's broadcaster and with a recorder, each in a bubble of its own and thus at the same times, and returns what the two asked.
+// both runs a script with client-go's broadcaster and with a recorder, each in a bubble of its own and thus at the same times, and returns
+// what the two asked.
 func both(t *testing.T, answer func(*request) error, script func(events.EventRecorderLogger)) (theirs, ours []*request) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -77,15 +78,21 @@ func TestEventsAreClientGos(t *testing.T) {
 		args                       []any
 	}
 	calls := map[string]call{
-		"pod":           {regarding: pod("a"), kind: "Normal", reason: "Scheduled", action: "Binding", note: "assigned %s to %d", args: []any{"a", 3}},
-		"warning":       {regarding: pod("a"), kind: "Warning", reason: "FailedScheduling", action: "Scheduling", note: "%s", args: []any{"100% full"}},
-		"no arguments":  {regarding: pod("a"), kind: "Normal", reason: "R", action: "A", note: "100% full"},
-		"related":       {regarding: pod("a"), related: pod("b"), kind: "Normal", reason: "Preempted", action: "Preempting", note: "n"},
-		"no namespace":  {regarding: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, kind: "Normal", reason: "R", action: "A", note: "n"},
-		"reference":     {regarding: &corev1.ObjectReference{Kind: "Pod", Name: "a", Namespace: "ns", FieldPath: "spec.containers{c}"}, kind: "Normal", reason: "R", action: "A"},
-		"custom":        {regarding: custom, kind: "Normal", reason: "R", action: "A", note: "n"},
-		"list":          {regarding: &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}}, kind: "Normal", reason: "R", action: "A", note: "n"},
-		"strange name":  {regarding: &corev1.ObjectReference{Kind: "User", Name: "system:kube-scheduler"}, kind: "Normal", reason: "R", action: "A", note: "n"},
+		"pod": {regarding: pod("a"), kind: "Normal", reason: "Scheduled", action: "Binding", note: "assigned %s to %d",
+			args: []any{"a", 3}},
+		"warning": {regarding: pod("a"), kind: "Warning", reason: "FailedScheduling", action: "Scheduling", note: "%s",
+			args: []any{"100% full"}},
+		"no arguments": {regarding: pod("a"), kind: "Normal", reason: "R", action: "A", note: "100% full"},
+		"related":      {regarding: pod("a"), related: pod("b"), kind: "Normal", reason: "Preempted", action: "Preempting", note: "n"},
+		"no namespace": {regarding: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, kind: "Normal", reason: "R", action: "A",
+			note: "n"},
+		"reference": {regarding: &corev1.ObjectReference{Kind: "Pod", Name: "a", Namespace: "ns", FieldPath: "spec.containers{c}"},
+			kind: "Normal", reason: "R", action: "A"},
+		"custom": {regarding: custom, kind: "Normal", reason: "R", action: "A", note: "n"},
+		"list": {regarding: &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}}, kind: "Normal", reason: "R", action: "A",
+			note: "n"},
+		"strange name": {regarding: &corev1.ObjectReference{Kind: "User", Name: "system:kube-scheduler"}, kind: "Normal", reason: "R",
+			action: "A", note: "n"},
 		"annotated":     {regarding: pod("a"), annotations: map[string]string{"k": "v"}, kind: "Normal", reason: "R", action: "A", note: "n"},
 		"empty fields":  {regarding: pod("a"), kind: "Normal"},
 		"other type":    {regarding: pod("a"), kind: "Other", reason: "R", action: "A", note: "n"},

@@ -20,7 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestRetries: what the server refuses is given up, what does not reach it is tried twelve times, ten seconds apart and a quarter more at most.
+// TestRetries: what the server refuses is given up, what does not reach it is tried twelve times, ten seconds apart and a quarter more at
+// most.
 func TestRetries(t *testing.T) {
 	events := corev1.Resource("events")
 	missing := apierrors.NewNotFound(events, "e")
@@ -30,17 +31,20 @@ func TestRetries(t *testing.T) {
 		requests      int
 		said          string // at last; empty: nothing
 	}{
-		"all is well":            {requests: 1},
-		"cannot be asked":        {create: &rest.RequestConstructionError{Err: errors.New("no")}, requests: 1, said: "Could not create the request for an event"},
-		"refused":                {create: apierrors.NewForbidden(events, "e", nil), requests: 1, said: "Server rejected the event"},
-		"refused, wrapped":       {create: fmt.Errorf("post: %w", apierrors.NewForbidden(events, "e", nil)), requests: 1, said: "Server rejected the event"},
-		"exists":                 {create: apierrors.NewAlreadyExists(events, "e"), requests: 1},
-		"no connection":          {create: errors.New("refused"), requests: maxTries, said: "Could not write the event, giving up"},
-		"unexpected":             {create: &apierrors.UnexpectedObjectError{}, requests: maxTries, said: "Could not write the event, giving up"},
-		"series":                 {series: true, requests: 2},
-		"series refused":         {series: true, patch: apierrors.NewForbidden(events, "e", nil), requests: 2, said: "Server rejected the event"},
-		"series, no connection":  {series: true, patch: errors.New("refused"), requests: 1 + maxTries, said: "Could not write the event, giving up"},
-		"series, there then":     {series: true, patch: missing, create: apierrors.NewAlreadyExists(events, "e"), requests: 1 + 2*maxTries, said: "Could not write the event, giving up"},
+		"all is well": {requests: 1},
+		"cannot be asked": {create: &rest.RequestConstructionError{Err: errors.New("no")}, requests: 1,
+			said: "Could not create the request for an event"},
+		"refused": {create: apierrors.NewForbidden(events, "e", nil), requests: 1, said: "Server rejected the event"},
+		"refused, wrapped": {create: fmt.Errorf("post: %w", apierrors.NewForbidden(events, "e", nil)), requests: 1,
+			said: "Server rejected the event"},
+		"exists":                {create: apierrors.NewAlreadyExists(events, "e"), requests: 1},
+		"no connection":         {create: errors.New("refused"), requests: maxTries, said: "Could not write the event, giving up"},
+		"unexpected":            {create: &apierrors.UnexpectedObjectError{}, requests: maxTries, said: "Could not write the event, giving up"},
+		"series":                {series: true, requests: 2},
+		"series refused":        {series: true, patch: apierrors.NewForbidden(events, "e", nil), requests: 2, said: "Server rejected the event"},
+		"series, no connection": {series: true, patch: errors.New("refused"), requests: 1 + maxTries, said: "Could not write the event, giving up"},
+		"series, there then": {series: true, patch: missing, create: apierrors.NewAlreadyExists(events, "e"), requests: 1 + 2*maxTries,
+			said: "Could not write the event, giving up"},
 		"series, made by create": {series: true, patch: missing, requests: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +61,7 @@ func TestRetries(t *testing.T) {
 				}}
 				r := New(s, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				start(t, r)
-				r.GiveWay() // a single writer, which nothing may block
+				r.Throttle() // a single writer, which nothing may block
 				tell(r.For("x"), 0, 1)
 				if c.series {
 					tell(r.For("x"), 0, 1)
@@ -70,7 +74,8 @@ func TestRetries(t *testing.T) {
 				if len(got) != c.requests {
 					t.Fatalf("%d requests, want %d: %s", len(got), c.requests, s.said())
 				}
-				if total := got[len(got)-1].at.Sub(began); c.requests >= maxTries && (total < (maxTries-1)*retryAfter || total > (maxTries-1)*retryAfter*5/4) {
+				if total := got[len(got)-1].at.Sub(began); c.requests >= maxTries &&
+					(total < (maxTries-1)*retryAfter || total > (maxTries-1)*retryAfter*5/4) {
 					t.Errorf("tried for %v", total)
 				}
 				if !strings.Contains(log.String(), c.said) || c.said == "" && log.Len() > 0 {
@@ -98,7 +103,7 @@ func TestRetriesHoldNobodyUp(t *testing.T) {
 		}
 		r := New(s, Options{})
 		start(t, r)
-		r.GiveWay()
+		r.Throttle()
 		tell(r.For("x"), 0, 3)
 		synctest.Wait()
 		if got, want := s.said(), "create event 0, create event 1, create event 2"; got != want {

@@ -3,10 +3,10 @@
 
 // Package schedulertest runs scheduler plug-ins through the scenarios of a testdata directory. [Run] is the one entry point.
 //
-// A scenario file is testdata/NAME.yaml, a list of [Case]; testdata/NAME.golden holds what came of each: every node's
-// refusal, or its scores by plug-in (raw, then normalised and weighted), and the best nodes or the message. Each decision
-// is also made by the core, thrice (fresh, kept, and with keeping turned off), and must be one of the best each time.
-// `go test -update` writes the golden files.
+// A scenario file is testdata/NAME.yaml, a list of [Case]; testdata/NAME.golden has the result of each: every node's
+// rejection, or its scores by plug-in (raw, then normalised and weighted), and the best nodes or the message. Each decision
+// is also made by the core, three times (fresh, cached, and without the cache), and must be one of the best each time. `go
+// test -update` writes the golden files.
 package schedulertest
 
 import (

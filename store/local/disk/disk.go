@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disk is what the local engine asks of a file system, so that tests can put another one under it.
+// Package disk is the interface of the local engine to a file system, so that tests can substitute another one.
 //
 // [OS] is the machine's. [Mem] is one in memory that knows which bytes have been synced: [Mem.Crash] makes the file
 // system that could be found after the machine lost power, for a given seed, and [Mem.Hook] lets any operation fail.
@@ -21,7 +21,7 @@ type FS interface {
 	Rename(from, to string) error
 	Remove(name string) error
 	SyncDir(dir string) error
-	// Lock takes a lock that ends with the process at the latest. An error that is [store.ErrLocked] says that another
+	// Lock takes a lock that ends with the process at the latest. The error [store.ErrLocked] means that another process
 	// holds it.
 	Lock(name string) (io.Closer, error)
 }
@@ -33,7 +33,7 @@ type File interface {
 	io.Closer
 	Size() (int64, error)
 	Truncate(size int64) error
-	// Allocate reserves space and makes the file at least that long; what is new reads as zeros.
+	// Allocate reserves space and makes the file at least that long; new bytes read as zeros.
 	Allocate(size int64) error
 	// Sync makes the content and length durable.
 	Sync() error

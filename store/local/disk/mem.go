@@ -22,13 +22,13 @@ const sector = 512 // what a disk writes whole
 // usable; see [NewMem].
 type Mem struct {
 	// Hook, if set, is called before each operation with its name ("write", "sync", "datasync", "syncdir", "create",
-	// "rename", "remove", "truncate", "allocate") and the file's; an error makes the operation fail. A sync that fails
-	// so leaves what it was to make durable in doubt for ever, as real ones do.
+	// "rename", "remove", "truncate", "allocate") and the file's; an error makes the operation fail. After a failed sync it
+	// is undefined for ever whether the data is durable, as on real disks.
 	Hook func(op, name string) error
 
 	mu      *sync.Mutex
 	current map[string]*inode // what programs see
-	stable  map[string]*inode // what is durable of the names
+	stable  map[string]*inode // the durable names
 	changes []rename          // of names, not yet durable, in order
 	locked  map[string]bool
 }
@@ -59,9 +59,9 @@ func NewMem() *Mem {
 	return &Mem{mu: &sync.Mutex{}, current: map[string]*inode{}, stable: map[string]*inode{}, locked: map[string]bool{}}
 }
 
-// Crash returns a file system as it could be found after a loss of power now. What was synced is there. Of the rest,
-// depending on the seed, writes are there, lost, or torn, in order or not, and changes of names are there up to some
-// point. No locks are held in it. It may be called from a hook.
+// Crash returns a file system as it could be found after a loss of power now. Synced data is there. Of the rest, depending
+// on the seed, writes are there, lost, or torn, in order or not, and changes of names are there up to some point. No locks
+// are held in it. It may be called from a hook.
 func (m *Mem) Crash(seed uint64) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,12 +14,12 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// OS is the machine's file system. Directories are made 0700 and files 0600: what is in them is secret.
+// OS is the machine's file system. Directories are made 0700 and files 0600: their contents are secret.
 type OS struct{}
 
 var _ FS = OS{}
 
-// MkdirAll implements [FS]. What it makes is durable: were a directory lost with the power, all in it would be.
+// MkdirAll implements [FS]. The directory is durable: if a loss of power removed it, all its contents would be lost.
 func (d OS) MkdirAll(dir string) error {
 	info, err := os.Stat(dir)
 	if err == nil {

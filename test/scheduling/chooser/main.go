@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command chooser is a scheduler extender: of the nodes that it is asked about, those stay whose name begins with "good", and
-// "good-best" is the best. Where a file beside its certificate says so it is slow, or lies.
+// Command chooser is a scheduler extender: of the nodes in a request, it keeps those whose name begins with "good", and
+// "good-best" is the best. A file beside its certificate makes it slow, or lets it return wrong answers.
 //
 //	chooser CERTIFICATE KEY MODE
 //

@@ -154,7 +154,7 @@ func (r *Runtime) Pullable(image string) {
 	r.pullable[image] = true
 }
 
-// Private adds an image that only the users can pull, of whom each has the password "secret".
+// Private adds an image that only these users can pull, each with the password "secret".
 func (r *Runtime) Private(image string, users ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

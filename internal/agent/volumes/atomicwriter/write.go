@@ -61,7 +61,7 @@ func Write(dir string, files map[string]File, group *int64, now time.Time) (bool
 		return false, fmt.Errorf("open volume: %w", err)
 	}
 	defer root.Close()
-	// Nobody but the node writes there, even if a container has it mounted writable.
+	// Only the node writes there, even if a container has it mounted writable.
 	if err := root.Chmod(".", 0o755); err != nil {
 		return false, fmt.Errorf("set mode of volume: %w", err)
 	}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disktest is for tests of what the agent does to disks: it runs functions with mounts, capabilities and file descriptors of
-// their own, and looks at volumes and at the host.
+// Package disktest is for tests of the agent's file systems: it runs functions with mounts, capabilities and file
+// descriptors of their own, and inspects volumes and the host.
 package disktest
 
 import (

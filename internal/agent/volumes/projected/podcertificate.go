@@ -33,7 +33,7 @@ import (
 const (
 	// givenUp is how long after it was made a request that is not seen must have been deleted.
 	givenUp = 10 * time.Minute
-	// overdue is how long a renewal may take before somebody is told.
+	// overdue is the time after which a pending renewal causes an event.
 	overdue = 10 * time.Minute
 	// askAgain is how long a renewal waits that could not be asked for.
 	askAgain = time.Minute
@@ -99,7 +99,7 @@ func (c *credentials) forget(uid types.UID) {
 	}
 }
 
-// next is when the first of the pod's credentials needs a look that nobody else asks for.
+// next is when the first of the pod's credentials needs a check that no event triggers.
 func (c *credentials) next(uid types.UID) (first time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,7 +282,7 @@ func newRequest(pod *corev1.Pod, source *corev1.PodCertificateProjection) (key [
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode private key: %w", err)
 	}
-	// Its signature is the proof that the node has the key; nobody reads what else it says.
+	// Its signature proves that the node has the key; the rest of it is not read.
 	proof, err := x509.CreateCertificateRequest(cryptorand.Reader, &x509.CertificateRequest{}, private)
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign request for a certificate: %w", err)

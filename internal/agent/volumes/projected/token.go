@@ -38,7 +38,7 @@ func credentialFile(pod *corev1.Pod, data []byte, mode *int32) atomicwriter.File
 	return file
 }
 
-// soleUser is the user that all containers run as, if the definition says so.
+// soleUser is the user that all containers run as, if the pod's definition determines it.
 func soleUser(pod *corev1.Pod) *int64 {
 	var common *int64
 	if pod.Spec.SecurityContext != nil {

@@ -85,8 +85,8 @@ func (p *plugin) signersBundles(
 	return bundles, nil
 }
 
-// trustAnchors are the bundles' certificates, each once, without headers and what stands between them. Nobody is to rely on their
-// order: it is the same for the same certificates, whichever bundles they are in, but another with each seed.
+// trustAnchors are the bundles' certificates, each once, without headers and text between them. Their order must not be
+// relied on: it is the same for the same certificates, whichever bundles they are in, but differs with each seed.
 func trustAnchors(seed maphash.Seed, bundles []*certificatesv1.ClusterTrustBundle) []byte {
 	var anchors [][]byte
 	for _, b := range bundles {

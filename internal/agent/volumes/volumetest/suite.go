@@ -284,7 +284,7 @@ func (s *suite) contained(t *testing.T) {
 	check()
 }
 
-// Containers may write where the case says so. Where the node rewrites files, they never may.
+// Containers may write if the case allows it. To volumes that the node rewrites they never may.
 func (s *suite) readOnly(t *testing.T) {
 	m := newMachine(t)
 	agent := s.agent(m)

@@ -3,8 +3,8 @@
 
 // Package admittest runs an admission plug-in through the scenarios of its testdata directory. [Run] is the one entry point.
 //
-// A scenario file is testdata/NAME.yaml, a list of [Case]; testdata/NAME.golden holds what the plug-in made of each: its
-// verdict, what it changed as a merge patch, its warnings and audit annotations. `go test -update` writes the golden files.
+// A scenario file is testdata/NAME.yaml, a list of [Case]; testdata/NAME.golden has the plug-in's result for each: its
+// verdict, its changes as a merge patch, its warnings and audit annotations. `go test -update` writes the golden files.
 package admittest
 
 import (

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package alwaysadmit is the AlwaysAdmit plug-in: it does nothing. It is upstream's, who calls it deprecated, and is off by itself.
+// Package alwaysadmit is the AlwaysAdmit plug-in: it admits every request. It is upstream's, deprecated, and off by
+// default.
 package alwaysadmit
 
 import (
@@ -18,9 +19,9 @@ type plugin struct{}
 
 func (plugin) Name() string { return "AlwaysAdmit" }
 
-// Join says that there is no use in it.
+// Join logs that the plug-in is deprecated.
 func (plugin) Join(h *admit.Host) error {
-	h.Log.Warn("admission plug-in is deprecated upstream", "plugin", "AlwaysAdmit")
+	h.Log.Warn("Admission plug-in is deprecated", "plugin", "AlwaysAdmit")
 	return nil
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package alwaysdeny is the AlwaysDeny plug-in: nothing is written any more. It is upstream's, who calls it deprecated, and is off by itself.
+// Package alwaysdeny is the AlwaysDeny plug-in: it rejects every write. It is upstream's, deprecated, and off by default.
 package alwaysdeny
 
 import (
@@ -19,9 +19,9 @@ type plugin struct{}
 
 func (plugin) Name() string { return "AlwaysDeny" }
 
-// Join says that there is no use in it.
+// Join logs that the plug-in is deprecated.
 func (plugin) Join(h *admit.Host) error {
-	h.Log.Warn("admission plug-in is deprecated upstream", "plugin", "AlwaysDeny")
+	h.Log.Warn("Admission plug-in is deprecated", "plugin", "AlwaysDeny")
 	return nil
 }
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package alwayspullimages is the AlwaysPullImages plug-in: every container's image is pulled anew, so that private images are
-// used by those alone who have the credentials. It is off by itself.
+// Package alwayspullimages is the AlwaysPullImages plug-in: the node pulls every container's image each time, so that only
+// pods with the credentials use private images. It is off by default.
 package alwayspullimages
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certificateapproval is the CertificateApproval plug-in: who approves or denies a signing request must be allowed to
-// approve for its signer.
+// Package certificateapproval is the CertificateApproval plug-in: a user who approves or denies a signing request must be
+// allowed to approve for its signer.
 package certificateapproval
 
 import (

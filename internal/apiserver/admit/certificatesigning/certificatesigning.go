@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certificatesigning is the CertificateSigning plug-in: who writes a certificate or conditions into a signing request
-// must be allowed to sign for its signer.
+// Package certificatesigning is the CertificateSigning plug-in: a user who writes the certificate or conditions of a
+// signing request must be allowed to sign for its signer.
 package certificatesigning
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certificatesubjectrestriction is the CertificateSubjectRestriction plug-in: nobody asks the signer of API clients for
-// a certificate of the group system:masters.
+// Package certificatesubjectrestriction is the CertificateSubjectRestriction plug-in: it rejects signing requests for the
+// group system:masters to the signer of API client certificates.
 package certificatesubjectrestriction
 
 import (

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clustertrustbundleattest is the ClusterTrustBundleAttest plug-in: who writes the trust bundle of a signer must be
-// allowed to attest for it.
+// Package clustertrustbundleattest is the ClusterTrustBundleAttest plug-in: a user who writes the trust bundle of a signer
+// must be allowed to attest for it.
 package clustertrustbundleattest
 
 import (

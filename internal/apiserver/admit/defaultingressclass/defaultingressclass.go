@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultclass"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -35,28 +36,10 @@ func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribute
 	if _, named := ingress.Annotations["kubernetes.io/ingress.class"]; named || ingress.Spec.IngressClassName != nil {
 		return nil
 	}
-	all, err := b.List(ctx, schema.GroupResource{Group: "networking.k8s.io", Resource: "ingressclasses"}, "")
-	if err != nil && !apierrors.IsNotFound(err) {
-		return admit.Forbidden(a, err)
+	name, err := defaultclass.Find(ctx, b, a, schema.GroupResource{Group: "networking.k8s.io", Resource: "ingressclasses"},
+		networkingv1.AnnotationIsDefaultIngressClass)
+	if name != nil {
+		ingress.Spec.IngressClassName = name
 	}
-	var best *networkingv1.IngressClass
-	for _, obj := range all {
-		class, ok := obj.(*networkingv1.IngressClass)
-		if ok && class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true" && (best == nil || before(class, best)) {
-			best = class
-		}
-	}
-	if best != nil {
-		name := best.Name
-		ingress.Spec.IngressClassName = &name
-	}
-	return nil
-}
-
-// before prefers the newer, then the lower name.
-func before(x, y *networkingv1.IngressClass) bool {
-	if !x.CreationTimestamp.Equal(&y.CreationTimestamp) {
-		return y.CreationTimestamp.Before(&x.CreationTimestamp)
-	}
-	return x.Name < y.Name
+	return err
 }

@@ -8,11 +8,10 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
+	"github.com/mortise-dev/mortise/internal/apiserver/admit/defaultclass"
 	"github.com/mortise-dev/mortise/resource"
 )
 
@@ -35,32 +34,10 @@ func (plugin) Mutate(ctx context.Context, b resource.Backend, a *admit.Attribute
 	if _, named := pvc.Annotations[corev1.BetaStorageClassAnnotation]; named || pvc.Spec.StorageClassName != nil {
 		return nil
 	}
-	all, err := b.List(ctx, schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"}, "")
-	if err != nil && !apierrors.IsNotFound(err) {
-		return admit.Forbidden(a, err)
+	name, err := defaultclass.Find(ctx, b, a, schema.GroupResource{Group: "storage.k8s.io", Resource: "storageclasses"},
+		"storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
+	if name != nil {
+		pvc.Spec.StorageClassName = name
 	}
-	var best *storagev1.StorageClass
-	for _, obj := range all {
-		if class, ok := obj.(*storagev1.StorageClass); ok && isDefault(class) && (best == nil || before(class, best)) {
-			best = class
-		}
-	}
-	if best != nil {
-		name := best.Name
-		pvc.Spec.StorageClassName = &name
-	}
-	return nil
-}
-
-func isDefault(class *storagev1.StorageClass) bool {
-	return class.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" ||
-		class.Annotations["storageclass.beta.kubernetes.io/is-default-class"] == "true"
-}
-
-// before prefers the newer, then the lower name.
-func before(x, y *storagev1.StorageClass) bool {
-	if !x.CreationTimestamp.Equal(&y.CreationTimestamp) {
-		return y.CreationTimestamp.Before(&x.CreationTimestamp)
-	}
-	return x.Name < y.Name
+	return err
 }

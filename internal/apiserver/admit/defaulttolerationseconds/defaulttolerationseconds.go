@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package defaulttolerationseconds is the DefaultTolerationSeconds plug-in: a pod that says nothing of nodes that are not
-// ready or not reachable stays on them for a while.
+// Package defaulttolerationseconds is the DefaultTolerationSeconds plug-in: it adds tolerations, limited in time, of nodes
+// that are not ready or unreachable to pods without such tolerations.
 package defaulttolerationseconds
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Options are how long a pod stays, in seconds. 0 is: not at all.
+// Options are the default toleration seconds. 0 evicts the pod immediately.
 type Options struct{ NotReady, Unreachable int64 }
 
-// Usually is what kube-apiserver has unless its flags say otherwise.
+// Usually returns kube-apiserver's defaults.
 func Usually() Options { return Options{NotReady: 300, Unreachable: 300} }
 
 // New makes the plug-in.

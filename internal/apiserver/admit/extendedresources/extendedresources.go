@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package extendedresources is the ExtendedResourceToleration plug-in: a pod that asks for an extended resource (a device)
-// tolerates nodes that are tainted with that resource's name. It is off by itself.
+// Package extendedresources is the ExtendedResourceToleration plug-in: a pod that requests an extended resource (a device)
+// gets a toleration of the taint with that resource's name. It is off by default.
 package extendedresources
 
 import (

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package imagepolicy is the ImagePolicyWebhook plug-in: a backend of the user's is asked whether the images of a pod may be run
-// (imagepolicy.k8s.io/v1alpha1 ImageReview). Its answers are remembered for a while. It is off by itself, and needs a
-// configuration.
+// Package imagepolicy is the ImagePolicyWebhook plug-in: it asks a backend whether the images of a pod may run
+// (imagepolicy.k8s.io/v1alpha1 ImageReview), and caches its answers. It is off by default, and needs a configuration.
 package imagepolicy
 
 import (
@@ -37,7 +36,7 @@ const (
 	further    = 4    // calls after one that may go better the next time
 	factor     = 1.5  // between two waits
 	audited    = "imagepolicywebhook.image-policy.k8s.io/"
-	sent       = ".image-policy.k8s.io/" // in the keys of the pod's annotations that the backend is told of
+	sent       = ".image-policy.k8s.io/" // in the keys of the pod's annotations that the plug-in sends to the backend
 )
 
 // New makes the plug-in from its configuration, which is of no kind.
@@ -155,7 +154,7 @@ func (p *plugin) unanswered(ctx context.Context, a *admit.Attributes, err error)
 	if !p.config.DefaultAllow {
 		return admit.Forbidden(a, err)
 	}
-	p.log.WarnContext(ctx, "image policy backend does not answer: allowed", "namespace", a.Namespace, "pod", a.Name, "err", err)
+	p.log.WarnContext(ctx, "Image policy backend does not answer, admitting the pod", "namespace", a.Namespace, "pod", a.Name, "err", err)
 	a.Annotate(audited+"failed-open", "true")
 	return nil
 }

@@ -21,7 +21,8 @@ func (c columns) Definitions() []metav1.TableColumnDefinition {
 	return []metav1.TableColumnDefinition{
 		plain[0],
 		{Name: "Initializers", Type: "string", Description: "The names of the initializers, in their order."},
-		{Name: "Deadlines", Type: "string", Description: "How long an object may wait for each of them, and what becomes of it then.", Priority: 1},
+		{Name: "Deadlines", Type: "string", Description: "Time for which an object may wait for each of them, and what happens then.",
+			Priority: 1},
 		plain[1],
 	}
 }

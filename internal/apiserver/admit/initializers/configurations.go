@@ -101,7 +101,7 @@ func newRule(i *v1alpha1.Initializer) *rule {
 	return r
 }
 
-// settings are those of an initializer that somebody names: its configuration's, else the defaults.
+// settings are the deadline and failure policy of a named initializer: its configuration's, else the defaults.
 func (p *Plugin) settings(name string) v1alpha1.Pending {
 	for _, r := range *p.rules.Load() {
 		if r.Name == name {

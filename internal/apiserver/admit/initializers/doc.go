@@ -4,18 +4,18 @@
 // Package initializers has new objects wait, unseen, until the controllers that an InitializerConfiguration names are through
 // with them: the alpha that Kubernetes had until 1.13, as an API of our own.
 //
-// [Kind] describes the configuration. [Plugin] is the admission plug-in that comes after all others that change objects: it
-// writes into a new object what it waits for, and lets only those change an object that waits who may initialise it, one
-// initializer at a time. What waits is hidden, waited for and validated by package verbs, which knows such an object by its
-// annotation. [Plugin.Run] follows all that wait and acts when a deadline passes.
+// [Kind] describes the configuration. [Plugin] is the last mutating admission plug-in: it writes the matching initializers
+// into a new object, and lets only users with the verb initialize change an object that waits, one initializer at a time.
+// Package verbs hides, awaits and validates waiting objects, which it recognizes by their annotation. [Plugin.Run] follows
+// all waiting objects and acts when a deadline expires.
 //
 // # One object's way
 //
-// A pod is created that two initializers match. It is stored with pending [a, b], since 12:00:00. Who lists pods does not see
-// it; who asks for uninitialised ones does. The controller of a adds a container and takes a off: pending [b], since 12:00:02.
-// That of b is dead: its deadline of 30 s is at 12:00:32. Then, by b's failure policy, either b is taken off too, the pod is
-// initialised, and those who watch see it come; or a result is written, the pod is deleted, and who created it and still waits
-// is told why.
+// A pod is created that two initializers match. The server stores it with pending [a, b], since 12:00:00. Lists of pods do
+// not show it; lists that ask for uninitialized objects do. The controller of a adds a container and removes a: pending
+// [b], since 12:00:02. The controller of b does not respond: its deadline of 30 s is at 12:00:32. Then, by b's failure
+// policy, either the server removes b too, the pod is initialized, and watches show it; or the server writes a result,
+// deletes the pod, and responds with the reason to the create that still waits.
 //
 // # Concurrency
 //

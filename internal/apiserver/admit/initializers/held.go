@@ -17,14 +17,14 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// place is where an object is.
-type place struct {
+// objectRef names an object.
+type objectRef struct {
 	schema.GroupResource
 	namespace, name string
 }
 
-// String is how people are told of it.
-func (p place) String() string {
+// String formats the reference for people.
+func (p objectRef) String() string {
 	if p.namespace == "" {
 		return p.GroupResource.String() + " " + p.name
 	}
@@ -33,7 +33,7 @@ func (p place) String() string {
 
 // waits is one object that waits.
 type waits struct {
-	place
+	objectRef
 	uid      types.UID
 	on       v1alpha1.Initializers
 	rejected bool
@@ -53,13 +53,13 @@ func (w *waits) until() time.Time {
 // held is all that waits, the soonest due first.
 type held struct {
 	mu    sync.Mutex
-	all   map[place]*waits
+	all   map[objectRef]*waits
 	queue queue
 	woken chan struct{} // told when the soonest may be another
 }
 
 func newHeld() *held {
-	return &held{all: map[place]*waits{}, woken: make(chan struct{}, 1)}
+	return &held{all: map[objectRef]*waits{}, woken: make(chan struct{}, 1)}
 }
 
 // turn is what became of an initializer's turn.
@@ -76,16 +76,16 @@ const (
 )
 
 // see takes in what an object waits for now, nil: for nothing or it is gone; and tells whose turn that ended.
-func (h *held) see(at place, obj resource.Object, gone bool) *turn {
+func (h *held) see(at objectRef, obj resource.Object, gone bool) *turn {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was := h.all[at]
 	var is *waits
 	if obj != nil {
 		if i, err := v1alpha1.InitializersOf(obj); err == nil && i != nil && !i.Done() {
-			is = &waits{place: at, uid: obj.GetUID(), on: *i, rejected: i.Result != nil}
+			is = &waits{objectRef: at, uid: obj.GetUID(), on: *i, rejected: i.Result != nil}
 			if len(is.on.Pending) == 0 {
-				is.on.Pending = []v1alpha1.Pending{{}} // rejected by nobody in particular
+				is.on.Pending = []v1alpha1.Pending{{}} // rejected without a name
 			}
 			is.due = is.until()
 			if is.rejected {

@@ -18,17 +18,19 @@ type meter struct {
 
 var (
 	waitingObjects = prometheus.NewDesc("mortise_initializer_waiting_objects", "Objects that wait for an initializer.", []string{"name"}, nil)
-	oldestSince    = prometheus.NewDesc("mortise_initializer_oldest_since_timestamp_seconds", "Since when the object has waited that has waited longest for an initializer.", []string{"name"}, nil)
+	oldestSince    = prometheus.NewDesc("mortise_initializer_oldest_since_timestamp_seconds",
+		"Time since which the longest waiting object has waited for an initializer.", []string{"name"}, nil)
 )
 
 func newMeter(h *held) *meter {
 	return &meter{
 		held: h,
 		turns: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mortise_initializer_turns_total", Help: "Objects that have waited for an initializer by what came of it: finished, rejected, or deleted meanwhile.",
+			Name: "mortise_initializer_turns_total", Help: "Objects that waited for an initializer, by result: finished, rejected, or deleted meanwhile.",
 		}, []string{"name", "result"}),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "mortise_initializer_turn_duration_seconds", Help: "How long objects waited for an initializer.", Buckets: []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300},
+			Name: "mortise_initializer_turn_duration_seconds", Help: "Time that objects waited for an initializer.", Buckets: []float64{0.005,
+				0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"name"}),
 	}
 }

@@ -30,8 +30,7 @@ import (
 // Name is the plug-in's.
 const Name = "Initializers"
 
-// Verb is what an initializer must be allowed on the resources that it initialises, beside the verbs by which it reads and
-// writes them.
+// Verb is the verb that an initializer needs on its resources, in addition to those for reading and writing them.
 const Verb = "initialize"
 
 // Plugin has new objects wait.
@@ -111,8 +110,9 @@ func (p *Plugin) explain(t *explain.Trace, a *admit.Attributes, write func() err
 	return nil
 }
 
-// mayBelow refuses who may not initialise to change an object that waits by way of a subresource: its status, its scale, the node
-// of a pod. Those that do not change it (a token, an eviction), and what ends an object that is being deleted, are for whoever may them.
+// mayBelow rejects changes of a waiting object by subresources (its status, its scale, the node of a pod) from users
+// without the verb initialize. It allows requests that do not change the object (a token, an eviction), and those that
+// complete a deletion.
 func (p *Plugin) mayBelow(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	if a.Operation == admit.Create && a.Subresource != "binding" {
 		return nil
@@ -121,7 +121,7 @@ func (p *Plugin) mayBelow(ctx context.Context, b resource.Backend, a *admit.Attr
 	if sub := a.Descriptor.Subresource(a.Subresource); sub == nil || sub.Strategy == nil {
 		obj, err := b.Get(ctx, a.Descriptor.GroupResource(), a.Namespace, a.Name)
 		if err != nil {
-			return nil // that it is not there is told where it is changed
+			return nil // the change reports that the object does not exist
 		}
 		stored = obj
 	}
@@ -202,8 +202,8 @@ func (p *Plugin) create(ctx context.Context, b resource.Backend, a *admit.Attrib
 	return nil
 }
 
-// exempts says whether an object waits for nobody, whatever rules say: what is not stored or configures the server, and pods
-// that run already when the server is told of them.
+// exempts reports whether an object waits for no initializer, whatever rules match: objects that are not stored or that
+// configure the server, and mirror pods, which already run when the server gets them.
 func (p *Plugin) exempts(a *admit.Attributes) bool {
 	if len(*p.rules.Load()) == 0 || a.Descriptor.Create != nil || a.Descriptor.Internal || slices.Contains(exempt, a.Descriptor.Group) {
 		return true

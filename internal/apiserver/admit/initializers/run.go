@@ -22,10 +22,10 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// keeper is what a backend can do that keeps objects that wait.
-type keeper interface {
-	// FollowHeld tells of each object that waits, of each change of it, and, with nil, that it waits no more or, if gone, is
-	// no more; until ctx ends.
+// waitingBackend is a backend that hides and stores objects that wait for initializers.
+type waitingBackend interface {
+	// FollowHeld calls tell for each waiting object, for each change of it, and, with nil, when it no longer waits or is
+	// deleted; until ctx ends.
 	FollowHeld(ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)) error
 	// SettleHeld lets change edit what an object waits for, and then lets the object go on or takes it away.
 	SettleHeld(ctx context.Context, r schema.GroupResource, namespace, name string, change func(obj resource.Object) error) error
@@ -36,7 +36,7 @@ var errSettled = errors.New("the object waits for something else")
 
 // Run implements [admit.Runner]: it follows what waits, and acts on what has waited too long.
 func (p *Plugin) Run(ctx context.Context) error {
-	k, ok := p.host.Backend().(keeper)
+	k, ok := p.host.Backend().(waitingBackend)
 	if !ok {
 		return fmt.Errorf("follow uninitialized objects: %T keeps none", p.host.Backend())
 	}
@@ -49,7 +49,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 // see takes in what happens to objects that wait.
 func (p *Plugin) see(ctx context.Context) func(schema.GroupResource, string, string, resource.Object, bool) {
 	return func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool) {
-		t := p.held.see(place{r, namespace, name}, obj, gone)
+		t := p.held.see(objectRef{r, namespace, name}, obj, gone)
 		if t == nil {
 			return
 		}
@@ -61,23 +61,24 @@ func (p *Plugin) see(ctx context.Context) func(schema.GroupResource, string, str
 			if took < t.waits.until().Sub(t.waits.on.Since.Time) {
 				p.host.Ledger.Book(ref, took, nil)
 			} else { // it was passed over
-				p.host.Ledger.Book(ref, took, fmt.Errorf("%s waited for %v", t.waits.place, took.Round(time.Second)))
+				p.host.Ledger.Book(ref, took, fmt.Errorf("%s waited for %v", t.waits.objectRef, took.Round(time.Second)))
 			}
 		case rejected:
 			said := t.waits.on.Result.Message
-			p.host.Ledger.Book(ref, took, fmt.Errorf("%s was rejected: %s", t.waits.place, said))
+			p.host.Ledger.Book(ref, took, fmt.Errorf("%s was rejected: %s", t.waits.objectRef, said))
 			p.record(ctx, t.waits, said)
 		}
 	}
 }
 
 // ring acts on each object whose time has come.
-func (p *Plugin) ring(ctx context.Context, k keeper) {
+func (p *Plugin) ring(ctx context.Context, k waitingBackend) {
 	for {
 		due, again := p.held.next(p.clock.Now())
 		if due != nil {
 			if err := p.settle(ctx, k, due); err != nil && ctx.Err() == nil {
-				p.host.Log.ErrorContext(ctx, "settle an object that waits for an initializer", "object", due.String(), "initializer", due.head().Name, "error", err)
+				p.host.Log.ErrorContext(ctx, "Could not initialize or reject an object", "object", due.String(), "initializer", due.head().Name,
+					"error", err)
 			}
 			continue
 		}
@@ -102,7 +103,7 @@ func (p *Plugin) ring(ctx context.Context, k keeper) {
 }
 
 // settle rejects or lets go on what has waited too long, and takes away what was rejected and is still there.
-func (p *Plugin) settle(ctx context.Context, k keeper, w *waits) error {
+func (p *Plugin) settle(ctx context.Context, k waitingBackend, w *waits) error {
 	err := k.SettleHeld(ctx, w.GroupResource, w.namespace, w.name, func(obj resource.Object) error {
 		is, err := v1alpha1.InitializersOf(obj)
 		if err != nil || is == nil || obj.GetUID() != w.uid {
@@ -120,7 +121,7 @@ func (p *Plugin) settle(ctx context.Context, k keeper, w *waits) error {
 		}
 		is.Result = &metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: v1alpha1.ReasonDeadlineExceeded,
-			Message: fmt.Sprintf("initializer %s did not finish with %s within %v", w.head().Name, w.place, w.until().Sub(w.on.Since.Time)),
+			Message: fmt.Sprintf("initializer %s did not finish with %s within %v", w.head().Name, w.objectRef, w.until().Sub(w.on.Since.Time)),
 		}
 		return v1alpha1.SetInitializers(obj, is)
 	})
@@ -148,7 +149,7 @@ func (p *Plugin) record(ctx context.Context, w *waits, message string) {
 		Source: corev1.EventSource{Component: "initializers"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 	if _, err := p.host.Backend().Create(ctx, schema.GroupResource{Resource: "events"}, e, false); err != nil && ctx.Err() == nil {
-		p.host.Log.ErrorContext(ctx, "record that an object was rejected", "object", w.String(), "error", err)
+		p.host.Log.ErrorContext(ctx, "Could not record the event of a rejected object", "object", w.String(), "error", err)
 	}
 }
 

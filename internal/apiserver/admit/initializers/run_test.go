@@ -200,7 +200,7 @@ func pending(since time.Time, of ...v1alpha1.Pending) *v1alpha1.Initializers {
 	return &v1alpha1.Initializers{Pending: of, Since: metav1.NewMicroTime(since)}
 }
 
-const unsettled = "settle an object that waits for an initializer object=configmaps ns/m initializer=a.example.com error=the disk is full"
+const unsettled = "Could not initialize or reject an object object=configmaps ns/m initializer=a.example.com error=the disk is full"
 
 func TestDeadlinesPass(t *testing.T) {
 	a := v1alpha1.Pending{Name: "a.example.com", DeadlineSeconds: 10, FailurePolicy: v1alpha1.Ignore}
@@ -425,7 +425,7 @@ func TestRejectionsThatCannotBeRecorded(t *testing.T) {
 		time.Sleep(time.Minute)
 		want := []string{
 			"10s: m is rejected: 500 InitializerDeadlineExceeded initializer a.example.com did not finish with configmaps ns/m within 10s",
-			"10s: log: record that an object was rejected object=configmaps ns/m error=the disk is full",
+			"10s: log: Could not record the event of a rejected object object=configmaps ns/m error=the disk is full",
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -437,7 +437,7 @@ func TestRejectionsThatCannotBeRecorded(t *testing.T) {
 
 // TestHeld: what waits no more is not looked at again, and people are told of objects by where they are.
 func TestHeld(t *testing.T) {
-	h, at := newHeld(), place{schema.GroupResource{Group: "example.com", Resource: "widgets"}, "", "w"}
+	h, at := newHeld(), objectRef{schema.GroupResource{Group: "example.com", Resource: "widgets"}, "", "w"}
 	if at.String() != "widgets.example.com w" {
 		t.Errorf("told of as %s", at)
 	}

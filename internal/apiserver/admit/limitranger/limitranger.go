@@ -4,8 +4,8 @@
 // Package limitranger is the LimitRanger plug-in: containers that say nothing of a resource get what their namespace's
 // LimitRanges give by default, and no container, pod or claim may have less or more than they allow.
 //
-// The LimitRanges of a namespace are taken in the order of their names. All that is wrong with an object by one of them is
-// told at once.
+// The plug-in applies the LimitRanges of a namespace in the order of their names, and reports all violations of an object
+// together.
 package limitranger
 
 import (

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package manifests reads webhooks and policies from files instead of the API: a directory of YAML or JSON documents whose
-// names end in .static.k8s.io. What is in such a file counts from the first request on, and nobody can take it away through the API.
+// names end in .static.k8s.io. They are in force from the first request on, and no user can remove them through the API.
 //
 // [Webhooks] and [Policies] read a directory once. [Follow] reads it again when something happens in it; a bad new state
 // keeps the old one.
@@ -32,7 +32,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// every is how often a directory is read when nobody tells that something happened in it.
+// every is how often a directory is read without an event.
 const every = time.Minute
 
 // decoder reads the kinds that files may hold, and lists of them, strictly.
@@ -49,7 +49,7 @@ func decoder() runtime.Decoder {
 	return serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer()
 }
 
-// Webhooks reads the configurations of one kind, sorted by name, and says by a hash what they were read from.
+// Webhooks reads the configurations of one kind, sorted by name, and returns a hash of their source.
 func Webhooks(h *admit.Host, r schema.GroupResource, dir string) ([]resource.Object, string, error) {
 	kind := h.Kind(r)
 	if kind == nil {
@@ -112,15 +112,15 @@ func check(d *resource.Descriptor, obj resource.Object) error {
 	return d.Strategy.Validate(context.Background(), asked).ToAggregate()
 }
 
-// Follow calls load whenever the directory may have changed, until ctx ends. load says whether anything was new; its error is
-// logged, and what was there stays.
+// Follow calls load whenever the directory may have changed, until ctx ends. load reports whether there were changes; its
+// error is logged, and the previous manifests stay.
 func Follow(ctx context.Context, log *slog.Logger, dir string, load func() (bool, error)) {
 	reload.Watch(ctx, every, log, func() {
 		switch changed, err := load(); {
 		case err != nil:
-			log.ErrorContext(ctx, "read admission manifests again; what was read before stays", "dir", dir, "error", err)
+			log.ErrorContext(ctx, "Could not reload admission manifests, keeping the previous ones", "dir", dir, "error", err)
 		case changed:
-			log.InfoContext(ctx, "read admission manifests again", "dir", dir)
+			log.InfoContext(ctx, "Reloaded admission manifests", "dir", dir)
 		}
 	}, filepath.Join(dir, "manifest"))
 }

@@ -309,14 +309,14 @@ func TestFollow(t *testing.T) {
 			defer func() { loads <- string(text) }()
 			if err != nil || string(text) == "bad" {
 				err = errors.Join(err, errors.New("bad file"))
-				want = append(want, fmt.Sprint("ERROR read admission manifests again; what was read before stays ", dir, " ", err))
+				want = append(want, fmt.Sprint("ERROR Could not reload admission manifests, keeping the previous ones ", dir, " ", err))
 				return false, err
 			}
 			if string(text) == last {
 				return false, nil
 			}
 			last = string(text)
-			want = append(want, "INFO read admission manifests again "+dir+" <nil>")
+			want = append(want, "INFO Reloaded admission manifests "+dir+" <nil>")
 			return true, nil
 		})
 	}()

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package namespaceautoprovision is the NamespaceAutoProvision plug-in: who creates something in a namespace that is not there
-// creates the namespace too. It is off by itself.
+// Package namespaceautoprovision is the NamespaceAutoProvision plug-in: creating an object in a namespace that does not
+// exist creates the namespace too. It is off by default.
 package namespaceautoprovision
 
 import (

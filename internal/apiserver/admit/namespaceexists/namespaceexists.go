@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package namespaceexists is the NamespaceExists plug-in: nothing is written in a namespace that is not there. NamespaceLifecycle
-// sees to that for what is created; this one, off by itself, also for updates and deletions.
+// Package namespaceexists is the NamespaceExists plug-in: it rejects writes in a namespace that does not exist.
+// NamespaceLifecycle does this for creates; this plug-in, off by default, also for updates and deletions.
 package namespaceexists
 
 import (

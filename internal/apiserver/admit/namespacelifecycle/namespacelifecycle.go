@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package namespacelifecycle is the NamespaceLifecycle plug-in: nothing is created in a namespace that is not there or
-// is going away, and the namespaces that the system stands on are not deleted.
+// Package namespacelifecycle is the NamespaceLifecycle plug-in: it rejects creates in a namespace that does not exist or is
+// terminating, and the deletion of the system's namespaces.
 package namespacelifecycle
 
 import (

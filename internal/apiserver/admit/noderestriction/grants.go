@@ -83,25 +83,31 @@ func (r *request) driver(ctx context.Context, pod *corev1.Pod, v *corev1.Volume)
 	case v.CSI != nil:
 		return v.CSI.Driver, nil
 	}
-	return migrated(v.AWSElasticBlockStore != nil, v.GCEPersistentDisk != nil, v.AzureDisk != nil, v.AzureFile != nil, v.Cinder != nil, v.VsphereVolume != nil, v.PortworxVolume != nil), nil
+	return migrated(inTree{
+		ebs: v.AWSElasticBlockStore != nil, gce: v.GCEPersistentDisk != nil, disk: v.AzureDisk != nil, file: v.AzureFile != nil,
+		cinder: v.Cinder != nil, vsphere: v.VsphereVolume != nil, portworx: v.PortworxVolume != nil,
+	}), nil
 }
 
+// inTree says which volume source of those that CSI drivers have taken over a volume has.
+type inTree struct{ ebs, gce, disk, file, cinder, vsphere, portworx bool }
+
 // migrated is the driver that has taken over a volume source of old.
-func migrated(ebs, gce, disk, file, cinder, vsphere, portworx bool) string {
+func migrated(source inTree) string {
 	switch {
-	case ebs:
+	case source.ebs:
 		return "ebs.csi.aws.com"
-	case gce:
+	case source.gce:
 		return "pd.csi.storage.gke.io"
-	case disk:
+	case source.disk:
 		return "disk.csi.azure.com"
-	case file:
+	case source.file:
 		return "file.csi.azure.com"
-	case cinder:
+	case source.cinder:
 		return "cinder.csi.openstack.org"
-	case vsphere:
+	case source.vsphere:
 		return "csi.vsphere.vmware.com"
-	case portworx:
+	case source.portworx:
 		return "pxd.portworx.com"
 	}
 	return ""
@@ -120,7 +126,10 @@ func (r *request) claimDriver(ctx context.Context, namespace, name string) (stri
 	if s.CSI != nil {
 		return s.CSI.Driver, nil
 	}
-	return migrated(s.AWSElasticBlockStore != nil, s.GCEPersistentDisk != nil, s.AzureDisk != nil, s.AzureFile != nil, s.Cinder != nil, s.VsphereVolume != nil, s.PortworxVolume != nil), nil
+	return migrated(inTree{
+		ebs: s.AWSElasticBlockStore != nil, gce: s.GCEPersistentDisk != nil, disk: s.AzureDisk != nil, file: s.AzureFile != nil,
+		cinder: s.Cinder != nil, vsphere: s.VsphereVolume != nil, portworx: s.PortworxVolume != nil,
+	}), nil
 }
 
 func (r *request) wants(ctx context.Context, driver, audience string) (bool, error) {

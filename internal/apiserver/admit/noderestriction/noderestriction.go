@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package noderestriction is the NodeRestriction plug-in: a kubelet writes only what is its own. It is the half of the Node
-// authorizer that sees objects: mirror pods and their node, labels and taints of nodes, the pod that a token or a certificate
-// is for.
+// Package noderestriction is the NodeRestriction plug-in: a kubelet may only write its own objects. It is the part of the
+// Node authorizer that sees objects: mirror pods and their node, labels and taints of nodes, the pod of a token or a
+// certificate.
 package noderestriction
 
 import (
@@ -42,7 +42,7 @@ type plugin struct{ host *admit.Host }
 
 func (*plugin) Name() string { return "NodeRestriction" }
 
-// Join tells the plug-in whom to ask what a node may have beyond what its pods mount.
+// Join gives the plug-in the node's references beyond those that its pods mount.
 func (p *plugin) Join(h *admit.Host) error {
 	p.host = h
 	return nil

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ownerreferences is the OwnerReferencesPermissionEnforcement plug-in: who changes the owners of an object must be
-// allowed to delete it, since its owner's end will be its own; and who has an owner's deletion wait for the object must be
-// allowed to set finalizers on that owner. It is off by itself.
+// Package ownerreferences is the OwnerReferencesPermissionEnforcement plug-in: a user who changes the owners of an object
+// must be allowed to delete it, since it is deleted with its owner; and a user who sets blockOwnerDeletion must be allowed
+// to set finalizers on that owner. It is off by default.
 package ownerreferences
 
 import (

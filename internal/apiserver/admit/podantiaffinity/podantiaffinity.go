@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podantiaffinity is the LimitPodHardAntiAffinityTopology plug-in: a pod may require to be kept away from others on one
-// node, not in a wider domain, where it would keep others out. It is off by itself.
+// Package podantiaffinity is the LimitPodHardAntiAffinityTopology plug-in: it rejects pods with required anti-affinity in a
+// topology wider than a node, which could keep other pods out of a whole domain. It is off by default.
 package podantiaffinity
 
 import (

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podnodeselector is the PodNodeSelector plug-in: a namespace's annotation says on which nodes its pods may be, or else
-// the cluster's default does; and the configuration may bound what the pods of a namespace select. It is off by itself.
+// Package podnodeselector is the PodNodeSelector plug-in: it adds the node selector of a namespace's annotation, or else
+// the cluster's default, to the namespace's pods; its configuration may restrict which nodes a namespace's pods select. It
+// is off by default.
 package podnodeselector
 
 import (

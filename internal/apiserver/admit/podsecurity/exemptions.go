@@ -14,7 +14,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 )
 
-// exempted says whether the request is none of the plug-in's business, because of where or by whom it is made.
+// exempted reports whether the plug-in ignores the request because of its namespace, user or runtime class.
 func (p *plugin) exempted(a *admit.Attributes) bool {
 	switch {
 	case slices.Contains(p.exempt.Namespaces, a.Namespace):

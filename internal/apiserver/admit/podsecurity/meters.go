@@ -37,7 +37,7 @@ func newMeters() *meters {
 			Name: "pod_security_exemptions_total", Help: "Requests that are exempt from pod security.",
 		}, []string{"request_operation", "resource", "subresource"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pod_security_errors_total", Help: "Errors that kept an evaluation from its normal course.",
+			Name: "pod_security_errors_total", Help: "Errors that prevented normal evaluation.",
 		}, []string{"fatal", "request_operation", "resource", "subresource"}),
 		newest: api.MajorMinorVersion(1, 37),
 	}

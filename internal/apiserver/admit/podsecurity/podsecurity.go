@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podsecurity is the PodSecurity plug-in: a namespace's labels say which of the Pod Security Standards its pods must
-// meet (enforce), be told of (warn), or be recorded against (audit).
+// Package podsecurity is the PodSecurity plug-in: a namespace's labels set the Pod Security Standards that its pods must
+// meet (enforce), or whose violations cause warnings (warn) or audit annotations (audit).
 package podsecurity
 
 import (

@@ -25,11 +25,11 @@ func newMeters(r prometheus.Registerer, subsystem string, labels ...string) (*me
 	m := &meters{
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "apiserver", Subsystem: subsystem, Name: "check_total",
-			Help: "[BETA] Evaluations of admission policies, by policy, binding, kind of error, and what was done about it.",
+			Help: "[BETA] Evaluations of admission policies, by policy, binding, kind of error, and enforcement.",
 		}, labels),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "apiserver", Subsystem: subsystem, Name: "check_duration_seconds", Buckets: []float64{0.0000005, 0.001, 0.01, 0.1, 1},
-			Help: "[BETA] How long single expressions of admission policies took, by policy, binding, kind of error, and what was done about it.",
+			Help: "[BETA] Duration of single expressions of admission policies, by policy, binding, kind of error, and enforcement.",
 		}, labels),
 	}
 	if r == nil {

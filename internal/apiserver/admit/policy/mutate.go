@@ -344,7 +344,7 @@ func (s *Mutating) patch(ctx context.Context, m *mutation, v *matching.Versioned
 		d = nil
 	}
 	if s.host.Types == nil {
-		return nil, apierrors.NewServiceUnavailable("nobody knows the shapes of kinds")
+		return nil, apierrors.NewServiceUnavailable("schemas of kinds are not available")
 	}
 	types, err := s.host.Types(d)
 	if err != nil {

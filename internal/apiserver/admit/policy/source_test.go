@@ -393,7 +393,7 @@ func TestRun(t *testing.T) {
 	}
 	select {
 	case got := <-logged.messages:
-		if got != "read admission manifests again" {
+		if got != "Reloaded admission manifests" {
 			t.Error(got)
 		}
 	case err := <-ended:

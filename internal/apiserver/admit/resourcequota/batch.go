@@ -68,8 +68,8 @@ func (w *work) paid(uid types.UID) bool {
 
 func (w *work) settle(err error) { w.settled, w.result = true, err }
 
-// run has w checked: by whoever is checking the namespace's requests now, or by this goroutine, which then takes all that wait
-// with it. When it is done it hands over to the first who came meanwhile.
+// run lets w be checked: by the goroutine that currently checks the namespace's requests, or by this one, which then takes
+// all waiting work with it. When it is done it hands over to the first work that arrived meanwhile.
 func (p *plugin) run(ctx context.Context, b resource.Backend, s *space, w *work) error {
 	w.done, w.lead = make(chan struct{}), make(chan struct{})
 	s.mu.Lock()
@@ -113,7 +113,7 @@ func (p *plugin) run(ctx context.Context, b resource.Backend, s *space, w *work)
 	return w.result
 }
 
-// withdraw takes a request out that nobody has begun to check; false if somebody has.
+// withdraw removes a request that is not being checked yet; false if it is.
 func (s *space) withdraw(w *work) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +241,7 @@ func (s *space) charge(ctx context.Context, b resource.Backend, rs []*running, b
 	return stale, nil
 }
 
-// giveBack takes charges back, but for those to quotas that somebody else has counted anew.
+// giveBack releases charges, except those to quotas that the controller has recalculated.
 func (s *space) giveBack(ctx context.Context, b resource.Backend, namespace string, charges []charge) error {
 	var errs []error
 	for _, c := range charges {
@@ -259,7 +259,7 @@ func (s *space) giveBack(ctx context.Context, b resource.Backend, namespace stri
 		switch {
 		case errors.Is(err, errStale), apierrors.IsNotFound(err):
 		case err != nil:
-			errs = append(errs, fmt.Errorf("give back to quota %s: %w", c.name, err))
+			errs = append(errs, fmt.Errorf("release usage of quota %s: %w", c.name, err))
 		default:
 			account.used = stored.Status.Used
 		}
@@ -267,8 +267,8 @@ func (s *space) giveBack(ctx context.Context, b resource.Backend, namespace stri
 	return errors.Join(errs...)
 }
 
-// read begins to charge quotas as they are now. A quota whose used is not what was last written here has been counted by
-// somebody else: what was charged before is in that count or is not, and cannot be given back.
+// read begins to charge the current quotas. A quota whose used differs from the last value written here was recalculated by
+// the controller: earlier charges may or may not be in that count, and cannot be released.
 func (s *space) read(all []*corev1.ResourceQuota) []*running {
 	rs := make([]*running, len(all))
 	for i, q := range all {

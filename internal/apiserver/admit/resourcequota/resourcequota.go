@@ -4,18 +4,19 @@
 // Package resourcequota is the ResourceQuota plug-in: a write that would use more than its namespace's quotas leave is refused,
 // one that is allowed is charged to them.
 //
-// What a write uses is measured by internal/quota. An index that follows the store keeps the quotas of each namespace;
-// in a namespace without any, a request pays one look-up. Elsewhere the requests of a namespace are checked by one of them
-// at a time (batch.go), who takes all that wait, holds them against the quotas one after the other (check.go), and writes each
-// quota that changed once, on condition that it still is the version that was looked at.
+// Package internal/quota measures the usage of a write. An index that follows the store has the quotas of each namespace;
+// in a namespace without any, a request costs one lookup. Elsewhere one request at a time checks those of its namespace
+// (batch.go): it takes all waiting requests, checks them against the quotas one after the other (check.go), and writes each
+// changed quota once, on condition that it did not change since it was read.
 //
-// # What is charged, and when it is given back
+// # Charges and releases
 //
-// A write is charged before it is committed, so used is never less than what is there. When the write comes to nothing after
-// all (the name was taken, a later plug-in refused it) the charge is taken back before the client is told. What was deleted
-// is given back by the controller, which counts what there is. Its count must not miss a write that was charged and is not yet
-// committed, so a write of a quota's status waits until the writes of its namespace that are under way have ended: the
-// controller asks for one that is a dry run, counts, and writes on condition that nothing was charged meanwhile.
+// The plug-in charges a write before it is committed, so status.used is never less than the real usage. When the write
+// fails afterwards (the name was taken, a later plug-in rejected it), the plug-in releases the charge before the client
+// gets its response. The controller, which counts objects, releases usage of deleted objects. Its count must not miss a
+// write that was charged and is not yet committed. So a write of a quota's status waits until the pending writes of its
+// namespace have ended: the controller sends it as a dry run, counts, and writes on condition that nothing was charged
+// meanwhile.
 package resourcequota
 
 import (
@@ -161,7 +162,8 @@ func (p *plugin) Validate(ctx context.Context, b resource.Backend, a *admit.Attr
 		}
 		back := &work{attributes: a, refund: w.charged}
 		if err := p.run(context.WithoutCancel(ctx), b, s, back); err != nil {
-			p.log.ErrorContext(ctx, "give back what a failed write was charged", "namespace", a.Namespace, "error", err) // the next count finds it
+			p.log.ErrorContext(ctx, "Could not release the quota of a failed write", "namespace", a.Namespace,
+				"error", err) // the next count finds it
 		}
 	})
 	return nil

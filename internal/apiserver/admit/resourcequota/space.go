@@ -19,7 +19,7 @@ const shutFor = time.Second
 type space struct {
 	mu       sync.Mutex
 	queue    []*work // who waits to be checked
-	busy     bool    // somebody checks
+	busy     bool    // a goroutine checks
 	underway map[chan struct{}]struct{}
 	gate     chan struct{} // not nil: the namespace's objects are being counted for limits that are not in force yet
 	timer    *time.Timer

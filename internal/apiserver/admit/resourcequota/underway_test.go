@@ -152,7 +152,7 @@ func TestNotGivenBack(t *testing.T) {
 		a.End(apierrors.NewAlreadyExists(quotas, "a"))
 		want := ""
 		if broken != nil && !apierrors.IsNotFound(broken) {
-			want = `error="give back to quota q: disk full"`
+			want = `error="release usage of quota q: disk full"`
 		}
 		if got := log.String(); !strings.Contains(got, want) || (got == "") != (want == "") {
 			t.Errorf("%v: logged %q, want %q", broken, got, want)

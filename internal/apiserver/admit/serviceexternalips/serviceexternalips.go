@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serviceexternalips is the DenyServiceExternalIPs plug-in: a service takes on no external address that it did not
-// have, since such an address takes over what others send there. It is off by itself.
+// Package serviceexternalips is the DenyServiceExternalIPs plug-in: it rejects new external IPs of Services, since such an
+// address intercepts traffic to it. It is off by default.
 package serviceexternalips
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package settings reads what an AdmissionConfiguration says for one plug-in. Unknown fields are errors.
+// Package settings decodes the configuration of one plug-in in an AdmissionConfiguration. Unknown fields are errors.
 package settings
 
 import (

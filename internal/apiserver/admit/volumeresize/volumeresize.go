@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumeresize is the PersistentVolumeClaimResize plug-in: a claim may ask for more only once it is bound, and
-// where its class says that volumes can grow.
+// Package volumeresize is the PersistentVolumeClaimResize plug-in: a claim may request more storage only once it is bound,
+// and if its class allows expansion.
 package volumeresize
 
 import (

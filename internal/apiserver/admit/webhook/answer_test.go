@@ -119,7 +119,7 @@ func TestReviewVersions(t *testing.T) {
 	} {
 		server := newHookServer(t)
 		server.say = c.say
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		h := webhookOf(server, "w")
 		h.AdmissionReviewVersions = strings.Fields(c.versions)
 		s.register(t, c.mutating, h)
@@ -152,7 +152,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		server := newHookServer(t)
 		server.say = answerOf(say)
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		s.register(t, false, webhookOf(server, "w"))
 		a := creation()
 		a.Descriptor = s.kinds[0]
@@ -180,7 +180,7 @@ func TestAnswersAreBooked(t *testing.T) {
 	} {
 		server := newHookServer(t)
 		server.say = say
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		s.register(t, true, webhookOf(server, "w"))
 		_ = s.outcome(t, server, creation())
 		if e := s.host.Ledger.Snapshot()[0]; e.State != want || e.Calls != 1 {

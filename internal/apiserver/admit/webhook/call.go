@@ -20,7 +20,7 @@ import (
 )
 
 // call asks a webhook, and passes on what it says beside its verdict. The error is a *failed, a rejected, or one of ours.
-func (p *side) call(ctx context.Context, h *hook, q *matching.Request, r *reviews, v *matching.Versioned, mutating bool) (*answer, error) {
+func (p *generic) call(ctx context.Context, h *hook, q *matching.Request, r *reviews, v *matching.Versioned, mutating bool) (*answer, error) {
 	if q.DryRun {
 		if h.sideEffects == nil {
 			return nil, &failed{h.title, errors.New("Webhook SideEffects is nil"), http.StatusBadRequest} //nolint:staticcheck // upstream's words
@@ -49,7 +49,7 @@ func (p *side) call(ctx context.Context, h *hook, q *matching.Request, r *review
 	switch {
 	case wrong != nil:
 		return nil, &failed{h.title, fmt.Errorf("received invalid webhook response: %w", wrong), http.StatusServiceUnavailable} // upstream's words
-	case a == nil && err != nil: // there was none; what is wrong with a patch is told after what else the webhook said
+	case a == nil && err != nil: // there was none; an invalid patch is reported after the rest of the webhook's answer
 		code := int32(http.StatusServiceUnavailable)
 		if errors.Is(err, errSpent) {
 			code = http.StatusGatewayTimeout
@@ -63,7 +63,7 @@ func (p *side) call(ctx context.Context, h *hook, q *matching.Request, r *review
 		p.annotate(q, h.name+"/"+key, value)
 	}
 	for _, w := range a.warnings {
-		if p.care.Configurations && w != "" {
+		if p.protection.Configurations && w != "" {
 			w = "webhook " + h.title + ": " + w
 		}
 		warning.AddWarning(ctx, "", w)
@@ -75,16 +75,16 @@ func (p *side) call(ctx context.Context, h *hook, q *matching.Request, r *review
 }
 
 // annotate adds an audit annotation whose key a webhook had a part in.
-func (p *side) annotate(q *matching.Request, key, value string) {
+func (p *generic) annotate(q *matching.Request, key, value string) {
 	if strings.Count(key, "/") != 1 || len(validation.IsQualifiedName(key)) > 0 {
-		p.host.Log.Warn("audit annotation of a webhook has no valid key", "key", key)
+		p.host.Log.Warn("Dropped an audit annotation of a webhook with an invalid key", "key", key)
 		return
 	}
 	q.Annotate(key, value)
 }
 
 // observe counts a call.
-func (p *side) observe(h *hook, q *matching.Request, took time.Duration, err error) {
+func (p *generic) observe(h *hook, q *matching.Request, took time.Duration, err error) {
 	op := string(q.Operation)
 	var f *failed
 	var no rejected

@@ -43,7 +43,7 @@ func TestFailurePolicy(t *testing.T) {
 			for _, mutating := range []bool{true, false} {
 				server := newHookServer(t)
 				server.status, server.say = c.status, c.say
-				s := newSetting(t, Care{})
+				s := newSetting(t, Protection{})
 				h := webhookOf(server, "w")
 				h.FailurePolicy = policy
 				s.register(t, mutating, h)
@@ -88,7 +88,7 @@ func TestUnreachable(t *testing.T) {
 	server.say = answerOf(`"allowed":true`)
 	h := webhookOf(server, "w")
 	h.ClientConfig.CABundle = nil
-	s := newSetting(t, Care{})
+	s := newSetting(t, Protection{})
 	s.register(t, false, h)
 	if got := s.outcome(t, server, creation()); !strings.HasPrefix(got, `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": failed to call webhook: Post "URL/w?timeout=10s": tls: failed to verify certificate`) {
 		t.Errorf("not trusted: %s", got)
@@ -131,7 +131,7 @@ func TestMutations(t *testing.T) {
 	} {
 		server := newHookServer(t)
 		server.say = c.say
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		s.register(t, true, webhookOf(server, "w"))
 		a := creation()
 		if d := cmp.Diff(c.want, s.outcome(t, server, a)); d != "" {
@@ -143,7 +143,7 @@ func TestMutations(t *testing.T) {
 	}
 	server := newHookServer(t)
 	server.say = patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`)
-	s := newSetting(t, Care{})
+	s := newSetting(t, Protection{})
 	s.register(t, true, webhookOf(server, "w"))
 	a := creation()
 	a.Operation, a.Old, a.Object = admit.Delete, a.Object, nil
@@ -160,7 +160,7 @@ func TestValidatorsMayNotPatch(t *testing.T) {
 	} {
 		server := newHookServer(t)
 		server.say = say
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		s.register(t, false, webhookOf(server, "w"))
 		if got := s.outcome(t, server, creation()); got != `500 InternalError: Internal error occurred: failed calling webhook "w.example.com": `+want {
 			t.Errorf("%s: %s", say, got)
@@ -178,7 +178,7 @@ func TestDryRun(t *testing.T) {
 	} {
 		server := newHookServer(t)
 		server.say = answerOf(`"allowed":true`)
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		h := webhookOf(server, "w")
 		if h.SideEffects = &class; class == "" {
 			h.SideEffects = nil
@@ -209,7 +209,7 @@ func TestReinvocation(t *testing.T) {
 		if c.change {
 			server.other = map[string]string{"second": patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`)}
 		}
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		first, second := webhookOf(server, "first"), webhookOf(server, "second")
 		if c.again {
 			first.ReinvocationPolicy = ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy)
@@ -242,7 +242,7 @@ func TestMatchConditions(t *testing.T) {
 		for _, mutating := range []bool{true, false} {
 			server := newHookServer(t)
 			server.say = answerOf(`"allowed":true`)
-			s := newSetting(t, Care{})
+			s := newSetting(t, Protection{})
 			h := webhookOf(server, "w")
 			h.FailurePolicy, h.MatchConditions = &c.policy, []admissionregistrationv1.MatchCondition{{Name: "x", Expression: c.expression}}
 			s.register(t, mutating, h)

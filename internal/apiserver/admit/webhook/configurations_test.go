@@ -50,7 +50,7 @@ func (s *setting) listed() (out []string) {
 func TestConfigurationsAreFollowed(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
-	s := newSetting(t, Care{})
+	s := newSetting(t, Protection{})
 	s.store(true, "b", webhookOf(server, "b2"), webhookOf(server, "b1"))
 	s.store(true, "a", webhookOf(server, "a"))
 	s.store(false, "v", webhookOf(server, "v"))
@@ -106,7 +106,7 @@ func TestConfigurationsThatCannotBeRead(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
 	for _, mutating := range []bool{true, false} {
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		var p admit.Follower = s.validating
 		if mutating {
 			p = s.mutating
@@ -137,7 +137,7 @@ func TestSameName(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
 	server.other = map[string]string{"patch": patchOf(`[{"op":"add","path":"/metadata/labels/a","value":"b"}]`)}
-	s := newSetting(t, Care{})
+	s := newSetting(t, Protection{})
 	once, again, patch := webhookOf(server, "once"), webhookOf(server, "again"), webhookOf(server, "patch")
 	once.Name = again.Name
 	again.ReinvocationPolicy = ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy)
@@ -162,7 +162,7 @@ func TestWhoIsNotAsked(t *testing.T) {
 		"admissionregistration.k8s.io/validatingadmissionpolicies//c":     {true, false},
 	} {
 		for _, c := range []struct{ file, api bool }{{true, false}, {false, true}, {true, true}} {
-			s := newSetting(t, Care{})
+			s := newSetting(t, Protection{})
 			var asked []string
 			for _, mutating := range []bool{true, false} {
 				h, own := webhookOf(server, "api"), webhookOf(server, "file")
@@ -199,9 +199,9 @@ func (s *setting) fromFile(t *testing.T, mutating bool, hooks ...admissionregist
 	t.Helper()
 	dir := t.TempDir()
 	s.write(t, dir, mutating, "own", hooks...)
-	p := &s.validating.side
+	p := &s.validating.generic
 	if mutating {
-		p = &s.mutating.side
+		p = &s.mutating.generic
 	}
 	p.options.Manifests = dir
 	if err := p.Load(t.Context(), s.objects); err != nil {
@@ -258,7 +258,7 @@ func TestFilesAreFollowed(t *testing.T) {
 	server.say = answerOf(`"allowed":true`)
 	for _, mutating := range []bool{true, false} {
 		log := newTold()
-		s := newSetting(t, Care{}, func(s *setting) { s.host.Log = slog.New(log) })
+		s := newSetting(t, Protection{}, func(s *setting) { s.host.Log = slog.New(log) })
 		var p interface {
 			admit.Follower
 			admit.Runner
@@ -287,7 +287,7 @@ func TestFilesAreFollowed(t *testing.T) {
 		go func() { done <- p.Run(ctx) }()
 		s.write(t, options.Manifests, mutating, "y", webhookOf(server, "y"))
 		for line := range log.lines {
-			if strings.HasPrefix(line, "read admission manifests again dir=") {
+			if strings.HasPrefix(line, "Reloaded admission manifests dir=") {
 				break
 			}
 		}
@@ -319,7 +319,7 @@ func TestFilesAreFollowed(t *testing.T) {
 // TestRunWithoutFiles: there is nothing to follow, and that is no reason to end.
 func TestRunWithoutFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.mutating.Run(ctx) }()
@@ -365,13 +365,13 @@ func proxied(t *testing.T, dir string) func(*setting) {
 func TestJoin(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, p := range []admit.Hosted{NewMutating(Options{Kubeconfig: missing}), NewValidating(Options{Kubeconfig: missing})} {
-		if err := p.Join(&admit.Host{Ledger: newSetting(t, Care{}).host.Ledger}); err == nil || !strings.Contains(err.Error(), missing) {
+		if err := p.Join(&admit.Host{Ledger: newSetting(t, Protection{}).host.Ledger}); err == nil || !strings.Contains(err.Error(), missing) {
 			t.Errorf("%s: %v", p.Name(), err)
 		}
 	}
 	dir := t.TempDir()
 	server := newHookServer(t)
-	s := newSetting(t, Care{}, proxied(t, dir), func(s *setting) { s.host.Services = oneEndpoint{} })
+	s := newSetting(t, Protection{}, proxied(t, dir), func(s *setting) { s.host.Services = oneEndpoint{} })
 	for name, h := range map[string]admissionregistrationv1.MutatingWebhook{"controlplane": webhookOf(server, "w"), "cluster": behind(server)} {
 		s.register(t, false, h)
 		if got := s.outcome(t, server, creation()); !strings.Contains(got, filepath.Join(dir, name+".sock")) {

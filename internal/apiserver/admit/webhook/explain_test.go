@@ -111,7 +111,7 @@ func TestExplained(t *testing.T) {
 	} {
 		server := newHookServer(t)
 		server.say = c.say
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		h := webhookOf(server, "w")
 		if c.ignore {
 			h.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
@@ -128,7 +128,7 @@ func TestLatencies(t *testing.T) {
 	for _, mutating := range []bool{true, false} {
 		server := newHookServer(t)
 		server.say = answerOf(`"allowed":true`)
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		s.register(t, mutating, webhookOf(server, "w"))
 		ctx := request.WithLatencyTrackers(t.Context())
 		if got := s.outcomeIn(ctx, server, creation()); got[:7] != "allowed" {

@@ -30,9 +30,10 @@ import (
 // guardAnnotation begins the keys of audit annotations.
 const guardAnnotation = "passed.lockout-guard.extension.mortise.dev/"
 
-// letThrough says whether the request goes on without a webhook that failed, and tells everybody why.
-func (p *side) letThrough(ctx context.Context, h *hook, q *matching.Request, i int, f *failed) bool {
-	if f.code == http.StatusBadRequest || ctx.Err() != nil { // it was not even asked; nobody waits any more
+// letThrough reports whether the request continues without a failed webhook, and reports why in a warning, the log and the
+// audit event.
+func (p *generic) letThrough(ctx context.Context, h *hook, q *matching.Request, i int, f *failed) bool {
+	if f.code == http.StatusBadRequest || ctx.Err() != nil { // it was not called, or the client has left
 		return false
 	}
 	because := p.mends(ctx, h, q)
@@ -43,7 +44,8 @@ func (p *side) letThrough(ctx context.Context, h *hook, q *matching.Request, i i
 	if p.step == "admit" {
 		round = q.Round
 	}
-	p.host.Log.WarnContext(ctx, "webhook failed; an object that brings it back is let through", "configuration", h.configuration, "webhook", h.name, "resource", q.Resource().GroupResource(),
+	p.host.Log.WarnContext(ctx, "Webhook failed, admitting an object that it needs to recover", "configuration", h.configuration,
+		"webhook", h.name, "resource", q.Resource().GroupResource(),
 		"namespace", q.Namespace, "name", q.Name, "because", because, "error", f)
 	q.Annotate(fmt.Sprintf("%s%s_round_%d_index_%d", guardAnnotation, p.step, round, i), h.configuration+"/"+h.name)
 	q.Warn(fmt.Sprintf("webhook %q of %s %q cannot be called; the lock-out guard let this through without it, since it is %s", h.name, p.kind, h.configuration, because))
@@ -51,7 +53,7 @@ func (p *side) letThrough(ctx context.Context, h *hook, q *matching.Request, i i
 }
 
 // mends says what of the webhook's service the request's object is; empty: nothing.
-func (p *side) mends(ctx context.Context, h *hook, q *matching.Request) string {
+func (p *generic) mends(ctx context.Context, h *hook, q *matching.Request) string {
 	s := h.service
 	if s.Name == "" {
 		return ""
@@ -129,7 +131,7 @@ type guarded struct {
 }
 
 // guarded reads the webhook's service; nil: it is not there, or selects nothing.
-func (p *side) guarded(ctx context.Context, h *hook) *guarded {
+func (p *generic) guarded(ctx context.Context, h *hook) *guarded {
 	b := p.host.Backend()
 	obj, err := b.Get(ctx, schema.GroupResource{Resource: "services"}, h.service.Namespace, h.service.Name)
 	if err != nil {

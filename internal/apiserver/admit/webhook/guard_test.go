@@ -262,7 +262,7 @@ passed.lockout-guard.extension.mortise.dev/validating_round_0_index_0 = c/w.exam
 			""},
 	} {
 		server := newHookServer(t)
-		s := newSetting(t, Care{Guard: true}, withoutEndpoints)
+		s := newSetting(t, Protection{Guard: true}, withoutEndpoints)
 		s.objects.objects = map[string]resource.Object{}
 		for k, v := range c.stored {
 			s.objects.objects[k] = v
@@ -288,26 +288,26 @@ func TestGuardedWebhooks(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		name   string
-		change func(*admissionregistrationv1.MutatingWebhook)
-		care   Care
-		passes bool
+		name       string
+		change     func(*admissionregistrationv1.MutatingWebhook)
+		protection Protection
+		passes     bool
 	}{
-		{"its service", nil, Care{Guard: true}, true},
-		{"without the guard", nil, Care{}, false},
-		{"by its host name", atURL("https://hook.hooks.svc:1/x"), Care{Guard: true}, true},
-		{"by its whole host name", atURL("https://hook.hooks.svc.cluster.local"), Care{Guard: true}, true},
-		{"by the host name of another", atURL("https://web.hooks.svc"), Care{Guard: true}, false},
-		{"by a host name in the same place of another", atURL("https://hook.other.svc"), Care{Guard: true}, false},
-		{"a host outside", atURL("https://hook.hooks.example:1"), Care{Guard: true}, false},
-		{"a short host", atURL("https://hook:1"), Care{Guard: true}, false},
-		{"no URL", atURL("https://hook.hooks.svc:port%"), Care{Guard: true}, false},
+		{"its service", nil, Protection{Guard: true}, true},
+		{"without the guard", nil, Protection{}, false},
+		{"by its host name", atURL("https://hook.hooks.svc:1/x"), Protection{Guard: true}, true},
+		{"by its whole host name", atURL("https://hook.hooks.svc.cluster.local"), Protection{Guard: true}, true},
+		{"by the host name of another", atURL("https://web.hooks.svc"), Protection{Guard: true}, false},
+		{"by a host name in the same place of another", atURL("https://hook.other.svc"), Protection{Guard: true}, false},
+		{"a host outside", atURL("https://hook.hooks.example:1"), Protection{Guard: true}, false},
+		{"a short host", atURL("https://hook:1"), Protection{Guard: true}, false},
+		{"no URL", atURL("https://hook.hooks.svc:port%"), Protection{Guard: true}, false},
 		{"it takes no version that is known", func(h *admissionregistrationv1.MutatingWebhook) { h.AdmissionReviewVersions = []string{"v7"} },
-			Care{Guard: true}, false},
+			Protection{Guard: true}, false},
 	} {
 		for _, mutating := range []bool{true, false} {
 			server := newHookServer(t)
-			s := newSetting(t, c.care, withoutEndpoints, proxied(t, t.TempDir()))
+			s := newSetting(t, c.protection, withoutEndpoints, proxied(t, t.TempDir()))
 			h := behind(server)
 			if c.change != nil {
 				c.change(&h)
@@ -322,7 +322,7 @@ func TestGuardedWebhooks(t *testing.T) {
 	}
 	// nobody waits any more
 	server := newHookServer(t)
-	s := newSetting(t, Care{Guard: true}, withoutEndpoints)
+	s := newSetting(t, Protection{Guard: true}, withoutEndpoints)
 	s.register(t, true, behind(server))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -331,7 +331,7 @@ func TestGuardedWebhooks(t *testing.T) {
 	}
 	// what it refuses stays refused
 	server.say = answerOf(`"allowed":false`)
-	s = newSetting(t, Care{Guard: true})
+	s = newSetting(t, Protection{Guard: true})
 	h := webhookOf(server, "w")
 	h.Rules[0].Resources = []string{"*/*"}
 	s.register(t, true, h)
@@ -346,7 +346,7 @@ func TestGuardTellsWhich(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
 	server.other = map[string]string{"patch": patchOf(`[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`)}
-	s := newSetting(t, Care{Guard: true}, withoutEndpoints)
+	s := newSetting(t, Protection{Guard: true}, withoutEndpoints)
 	dead, patch := behind(server), webhookOf(server, "patch")
 	dead.ReinvocationPolicy, patch.Rules = ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy), dead.Rules
 	first := webhookOf(server, "first")

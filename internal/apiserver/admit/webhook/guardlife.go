@@ -15,8 +15,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
 )
 
-// A pod comes back on a node that is alive, by controllers and a scheduler that lead, and may have to lead itself before it answers. These say
-// so by leases and by the node's status. They are let through where it is the one whose sign of life it is that writes it.
+// To recover, a pod needs a node with a heartbeat, a controller manager and a scheduler that lead, and may itself need to
+// lead before it answers. All of them show this by leases and by the node's status. The guard admits these writes from the
+// component whose heartbeat they are.
 
 // Where signs of life are kept.
 const (

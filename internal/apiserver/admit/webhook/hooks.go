@@ -93,7 +93,7 @@ func validating(c *admissionregistrationv1.ValidatingWebhookConfiguration) []com
 }
 
 // read makes the webhooks of a configuration.
-func (p *side) read(obj resource.Object, static bool) ([]*hook, error) {
+func (p *generic) read(obj resource.Object, static bool) ([]*hook, error) {
 	var said []common
 	switch c := obj.(type) {
 	case *admissionregistrationv1.MutatingWebhookConfiguration:
@@ -115,7 +115,7 @@ func (p *side) read(obj resource.Object, static bool) ([]*hook, error) {
 	return hooks, nil
 }
 
-func (p *side) hook(w *common, configuration string, nth int) *hook {
+func (p *generic) hook(w *common, configuration string, nth int) *hook {
 	h := &hook{
 		uid:           fmt.Sprintf("%s/%s/%d", configuration, w.name, nth), // no configuration of the API has the name of one from a file
 		configuration: configuration,
@@ -169,15 +169,15 @@ func targetOf(w *common) webhook.Target {
 	return t
 }
 
-// side is what both plug-ins have in common: the webhooks of one kind of configuration.
-type side struct {
-	name     string // of the plug-in
-	kind     string // of its configurations
-	step     string // "admit" or "validating", as metrics call it
-	point    extension.Point
-	resource schema.GroupResource
-	options  Options
-	care     Care
+// generic is the common part of both plug-ins: the webhooks of one kind of configuration.
+type generic struct {
+	name       string // of the plug-in
+	kind       string // of its configurations
+	step       string // "admit" or "validating", as metrics call it
+	point      extension.Point
+	resource   schema.GroupResource
+	options    Options
+	protection Protection
 
 	host   *admit.Host
 	caller *webhook.Caller
@@ -200,10 +200,10 @@ type Options struct {
 }
 
 // Name is upstream's.
-func (p *side) Name() string { return p.name }
+func (p *generic) Name() string { return p.name }
 
 // Join makes the way out.
-func (p *side) Join(h *admit.Host) (err error) {
+func (p *generic) Join(h *admit.Host) (err error) {
 	p.host = h
 	p.by = map[string][]*hook{}
 	p.caller, err = webhook.NewAdmission(h.Ledger, h.Services, p.options.Kubeconfig)
@@ -216,17 +216,17 @@ func (p *side) Join(h *admit.Host) (err error) {
 }
 
 // compiler makes match conditions.
-func (p *side) compiler() celplugin.ConditionCompiler {
+func (p *generic) compiler() celplugin.ConditionCompiler {
 	return celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 }
 
-// Follows is the kind of configuration; and, where there are breakers, what tells that a service has other endpoints.
-func (p *side) Follows() []schema.GroupResource {
+// Follows returns the kind of configuration; and endpoint slices, whose changes reset breakers.
+func (p *generic) Follows() []schema.GroupResource {
 	return []schema.GroupResource{p.resource, endpointSlices}
 }
 
 // Run follows the directory of manifests until ctx ends.
-func (p *side) Run(ctx context.Context) error {
+func (p *generic) Run(ctx context.Context) error {
 	if p.options.Manifests == "" {
 		<-ctx.Done()
 		return nil
@@ -236,7 +236,7 @@ func (p *side) Run(ctx context.Context) error {
 }
 
 // readManifests reads the directory, and says whether there was anything new.
-func (p *side) readManifests() (bool, error) {
+func (p *generic) readManifests() (bool, error) {
 	all, hash, err := manifests.Webhooks(p.host, p.resource, p.options.Manifests)
 	if err != nil {
 		return false, err
@@ -260,7 +260,7 @@ func (p *side) readManifests() (bool, error) {
 }
 
 // Load replaces all configurations with those that are stored.
-func (p *side) Load(ctx context.Context, stored feed.Lister) error {
+func (p *generic) Load(ctx context.Context, stored feed.Lister) error {
 	if p.options.Manifests != "" {
 		if _, err := p.readManifests(); err != nil {
 			return err
@@ -283,10 +283,10 @@ func (p *side) Load(ctx context.Context, stored feed.Lister) error {
 	return nil
 }
 
-// Apply applies a change of a configuration, or of what tells where a service answers.
-func (p *side) Apply(_ context.Context, c *feed.Change) error {
+// Apply applies a change of a configuration or of an endpoint slice.
+func (p *generic) Apply(_ context.Context, c *feed.Change) error {
 	if c.Resource == endpointSlices {
-		if c.Object != nil { // a server that is gone helps nobody
+		if c.Object != nil { // a deleted service helps no webhook
 			p.moved(c.Namespace, c.Object.GetLabels()[discoveryv1.LabelServiceName])
 		}
 		return nil
@@ -308,7 +308,7 @@ func (p *side) Apply(_ context.Context, c *feed.Change) error {
 }
 
 // arrange makes the list that requests see: those from files first, then by configuration.
-func (p *side) arrange() {
+func (p *generic) arrange() {
 	all := slices.Clone(p.static)
 	for _, name := range slices.Sorted(maps.Keys(p.by)) {
 		all = append(all, p.by[name]...)
@@ -327,7 +327,7 @@ func (p *side) arrange() {
 
 // relevant are the webhooks that a request may meet. Reviews of users are not for webhooks; configurations of webhooks and policies only
 // for those from files, so that none of the others can keep itself from being mended.
-func (p *side) relevant(a *admit.Attributes) []*hook {
+func (p *generic) relevant(a *admit.Attributes) []*hook {
 	all := p.hooks.Load()
 	if all == nil || virtual(a.Descriptor) {
 		return nil
@@ -338,7 +338,7 @@ func (p *side) relevant(a *admit.Attributes) []*hook {
 	return *all
 }
 
-func (p *side) staticOf(all []*hook) []*hook {
+func (p *generic) staticOf(all []*hook) []*hook {
 	n := slices.IndexFunc(all, func(h *hook) bool { return !h.static })
 	if n < 0 {
 		return all
@@ -358,7 +358,7 @@ func virtual(d *resource.Descriptor) bool {
 }
 
 // matches says in which form a webhook is to be called for the request; nil: not at all.
-func (p *side) matches(ctx context.Context, h *hook, q *matching.Request) (*matching.Form, error) {
+func (p *generic) matches(ctx context.Context, h *hook, q *matching.Request) (*matching.Form, error) {
 	form, err := h.criteria.Match(ctx, q)
 	if form == nil || err != nil || h.matcher == nil {
 		return form, err

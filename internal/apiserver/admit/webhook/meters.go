@@ -23,7 +23,7 @@ func newMeters(r prometheus.Registerer) *meters {
 	m := &meters{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "apiserver_admission_webhook_admission_duration_seconds", Buckets: []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 25},
-			Help: "[STABLE] How long calls to admission webhooks took, by webhook, type (admit or validating), operation, and whether the request was rejected.",
+			Help: "[STABLE] Duration of calls to admission webhooks, by webhook, type (admit or validating), operation, and whether the request was rejected.",
 		}, []string{"name", "type", "operation", "rejected"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_admission_webhook_request_total",
@@ -31,11 +31,11 @@ func newMeters(r prometheus.Registerer) *meters {
 		}, []string{"name", "type", "operation", "code", "rejected"}),
 		rejection: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_admission_webhook_rejection_count",
-			Help: "[ALPHA] Requests rejected for an admission webhook, by webhook, type, operation, what kind of error it was, and the code of the rejection.",
+			Help: "[ALPHA] Requests rejected for an admission webhook, by webhook, type, operation, kind of error, and code of the rejection.",
 		}, []string{"name", "type", "operation", "error_type", "rejection_code"}),
 		failOpen: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "apiserver_admission_webhook_fail_open_count",
-			Help: "[ALPHA] Calls to admission webhooks that failed and were passed over, by webhook and type.",
+			Help: "[ALPHA] Failed calls to admission webhooks that were ignored, by webhook and type.",
 		}, []string{"name", "type"}),
 	}
 	if r == nil {

@@ -32,7 +32,7 @@ import (
 )
 
 // Mutating is the plug-in MutatingAdmissionWebhook.
-type Mutating struct{ side }
+type Mutating struct{ generic }
 
 var (
 	_ admit.Mutator  = (*Mutating)(nil)
@@ -42,7 +42,7 @@ var (
 
 // NewMutating returns the plug-in.
 func NewMutating(o Options) *Mutating {
-	return &Mutating{side{name: "MutatingAdmissionWebhook", kind: "MutatingWebhookConfiguration", step: "admit", point: extension.MutatingWebhook, options: o,
+	return &Mutating{generic{name: "MutatingAdmissionWebhook", kind: "MutatingWebhookConfiguration", step: "admit", point: extension.MutatingWebhook, options: o,
 		resource: schema.GroupResource{Group: group, Resource: "mutatingwebhookconfigurations"}}}
 }
 
@@ -130,7 +130,7 @@ func (p *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attr
 }
 
 // settle is what comes of a call that did not end well: nil if the request goes on.
-func (p *side) settle(ctx context.Context, h *hook, q *matching.Request, i int, err error) error {
+func (p *generic) settle(ctx context.Context, h *hook, q *matching.Request, i int, err error) error {
 	var f *failed
 	if !errors.As(err, &f) {
 		var no rejected
@@ -140,12 +140,13 @@ func (p *side) settle(ctx context.Context, h *hook, q *matching.Request, i int, 
 		return err
 	}
 	if !h.ignore {
-		if p.care.Guard && p.letThrough(ctx, h, q, i, f) {
+		if p.protection.Guard && p.letThrough(ctx, h, q, i, f) {
 			return nil
 		}
 		return apierrors.NewInternalError(f)
 	}
-	p.host.Log.WarnContext(ctx, "webhook failed and is passed over", "configuration", h.configuration, "webhook", h.name, "error", f)
+	p.host.Log.WarnContext(ctx, "Webhook failed, ignoring it by its failurePolicy", "configuration", h.configuration, "webhook", h.name,
+		"error", f)
 	if !errors.Is(f, context.Canceled) {
 		p.passedOver(h, q, i)
 	}
@@ -155,8 +156,8 @@ func (p *side) settle(ctx context.Context, h *hook, q *matching.Request, i int, 
 	return nil
 }
 
-// passedOver counts that the request goes on without a webhook that failed, and has the audit log say so.
-func (p *side) passedOver(h *hook, q *matching.Request, i int) {
+// passedOver counts that the request continues without a failed webhook, and records it in the audit log.
+func (p *generic) passedOver(h *hook, q *matching.Request, i int) {
 	p.meter.failOpen.WithLabelValues(h.name, p.step).Inc()
 	begin, round := "failed-open.validating.webhook.admission.k8s.io/", 0
 	if p.step == "admit" {

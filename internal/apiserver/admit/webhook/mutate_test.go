@@ -28,7 +28,7 @@ func patchingBy(t *testing.T, patch string) (*setting, *hookServer) {
 	t.Helper()
 	server := newHookServer(t)
 	server.say = patchOf(patch)
-	s := newSetting(t, Care{})
+	s := newSetting(t, Protection{})
 	h := webhookOf(server, "w")
 	h.Rules[0].Resources = []string{"*"}
 	s.register(t, true, h)
@@ -171,7 +171,7 @@ func TestSecondRound(t *testing.T) {
 	} {
 		server := newHookServer(t)
 		server.say = answerOf(`"allowed":true`)
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		h := webhookOf(server, "w")
 		h.ReinvocationPolicy = &c.policy
 		s.register(t, true, h)
@@ -197,7 +197,7 @@ func TestFirstCallInSecondRound(t *testing.T) {
 	server := newHookServer(t)
 	server.other = map[string]string{"patch": patchOf(`[{"op":"add","path":"/metadata/labels/late","value":"b"}]`)}
 	server.say = "nonsense"
-	s := newSetting(t, Care{})
+	s := newSetting(t, Protection{})
 	late, again, patch := webhookOf(server, "late"), webhookOf(server, "again"), webhookOf(server, "patch")
 	late.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"late": "b"}}
 	for _, h := range []*admissionregistrationv1.MutatingWebhook{&late, &again} {
@@ -241,7 +241,7 @@ func TestEquivalents(t *testing.T) {
 			if mutating {
 				server.say = patchOf(c.patch)
 			}
-			s := newSetting(t, Care{})
+			s := newSetting(t, Protection{})
 			h := webhookOf(server, "w")
 			h.MatchPolicy, h.Rules[0].APIVersions = c.policy, []string{"v1beta1"}
 			s.register(t, mutating, h)
@@ -296,7 +296,7 @@ func TestSelectors(t *testing.T) {
 		for _, mutating := range []bool{true, false} {
 			server := newHookServer(t)
 			server.say = answerOf(`"allowed":true`)
-			s := newSetting(t, Care{})
+			s := newSetting(t, Protection{})
 			if c.namespace != nil {
 				s.objects.objects["namespaces//ns"] = c.namespace
 			}
@@ -318,7 +318,7 @@ func TestConditionsOfForms(t *testing.T) {
 		for _, mutating := range []bool{true, false} {
 			server := newHookServer(t)
 			server.say = answerOf(`"allowed":true`)
-			s := newSetting(t, Care{})
+			s := newSetting(t, Protection{})
 			h := webhookOf(server, "w")
 			h.MatchPolicy, h.Rules[0].APIVersions = ptr.To(admissionregistrationv1.Equivalent), []string{"v1beta1"}
 			h.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "x", Expression: "object.metadata.annotations.form == 'v1beta1'"}}
@@ -337,7 +337,7 @@ func TestConditionsOfForms(t *testing.T) {
 func TestExclusionsAreCounted(t *testing.T) {
 	for mutating, kind := range map[bool]string{true: "admit", false: "validate"} {
 		server := newHookServer(t)
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		h := webhookOf(server, "excluded-"+kind)
 		h.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "x", Expression: "false"}}
 		s.register(t, mutating, h)
@@ -379,7 +379,7 @@ func exclusions(t *testing.T, name, kind string) (n float64) {
 func TestWithoutMetrics(t *testing.T) {
 	server := newHookServer(t)
 	server.say = answerOf(`"allowed":true`)
-	s := newSetting(t, Care{}, func(s *setting) { s.host.Metrics = nil })
+	s := newSetting(t, Protection{}, func(s *setting) { s.host.Metrics = nil })
 	s.register(t, false, webhookOf(server, "w"))
 	if got := s.outcome(t, server, creation()); got != "allowed" {
 		t.Error(got)

@@ -195,7 +195,7 @@ func kinds() []*resource.Descriptor {
 	}
 }
 
-func newSetting(t *testing.T, care Care, prepare ...func(*setting)) *setting {
+func newSetting(t *testing.T, protection Protection, prepare ...func(*setting)) *setting {
 	t.Helper()
 	s := &setting{mutating: NewMutating(Options{}), validating: NewValidating(Options{}), objects: &cupboard{objects: map[string]resource.Object{}}}
 	s.kinds = kinds()
@@ -210,8 +210,8 @@ func newSetting(t *testing.T, care Care, prepare ...func(*setting)) *setting {
 	for _, f := range prepare {
 		f(s)
 	}
-	s.mutating.Care(care)
-	s.validating.Care(care)
+	s.mutating.Protect(protection)
+	s.validating.Protect(protection)
 	if err := errors.Join(s.mutating.Join(s.host), s.validating.Join(s.host)); err != nil {
 		t.Fatal(err)
 	}

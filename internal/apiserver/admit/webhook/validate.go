@@ -21,7 +21,7 @@ import (
 )
 
 // Validating is the plug-in ValidatingAdmissionWebhook.
-type Validating struct{ side }
+type Validating struct{ generic }
 
 var (
 	_ admit.Validator = (*Validating)(nil)
@@ -31,7 +31,7 @@ var (
 
 // NewValidating returns the plug-in.
 func NewValidating(o Options) *Validating {
-	return &Validating{side{name: "ValidatingAdmissionWebhook", kind: "ValidatingWebhookConfiguration", step: "validating", point: extension.ValidatingWebhook, options: o,
+	return &Validating{generic{name: "ValidatingAdmissionWebhook", kind: "ValidatingWebhookConfiguration", step: "validating", point: extension.ValidatingWebhook, options: o,
 		resource: schema.GroupResource{Group: group, Resource: "validatingwebhookconfigurations"}}}
 }
 
@@ -41,7 +41,7 @@ type asked struct {
 	in *matching.Versioned
 }
 
-// Validate calls the webhooks that match, all at once. The first error that comes is the request's.
+// Validate calls the matching webhooks concurrently. The first error is the request's.
 func (p *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	hooks := p.relevant(a)
 	if len(hooks) == 0 {
@@ -97,7 +97,7 @@ func (p *Validating) ask(ctx context.Context, h *asked, q *matching.Request, r *
 		if x == nil {
 			return
 		}
-		p.host.Log.ErrorContext(ctx, "panic while calling a webhook", "webhook", h.name, "panic", x, "stack", string(debug.Stack()))
+		p.host.Log.ErrorContext(ctx, "Panic while calling a webhook", "webhook", h.name, "panic", x, "stack", string(debug.Stack()))
 		if h.ignore {
 			p.passedOver(h.hook, q, i)
 			err = nil

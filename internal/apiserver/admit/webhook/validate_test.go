@@ -25,7 +25,7 @@ func TestValidatorsAtOnce(t *testing.T) {
 			met.Done()
 			met.Wait() // all of them are asked before the first answers
 		}
-		s := newSetting(t, Care{})
+		s := newSetting(t, Protection{})
 		var hooks []admissionregistrationv1.MutatingWebhook
 		for _, name := range names {
 			hooks = append(hooks, webhookOf(server, name))
@@ -52,7 +52,7 @@ func TestPanics(t *testing.T) {
 			server := newHookServer(t)
 			server.say = answerOf(`"allowed":true`)
 			server.other = map[string]string{"w": answerOf(`"allowed":true,"auditAnnotations":{"panic":"now"}`)}
-			s := newSetting(t, Care{})
+			s := newSetting(t, Protection{})
 			h := webhookOf(server, "w")
 			h.FailurePolicy = &policy
 			hooks := []admissionregistrationv1.MutatingWebhook{h}
@@ -78,7 +78,7 @@ func TestFailuresAreMarked(t *testing.T) {
 	server.say, server.other = answerOf(`"allowed":true`), map[string]string{"b": "nonsense"}
 	a, b := webhookOf(server, "a"), webhookOf(server, "b")
 	b.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
-	s := newSetting(t, Care{})
+	s := newSetting(t, Protection{})
 	s.register(t, false, a, b)
 	if got := s.outcome(t, server, creation()); got != "allowed\nfailed-open.validating.webhook.admission.k8s.io/round_0_index_1 = b.example.com" {
 		t.Error(got)

@@ -29,21 +29,31 @@ type answer struct {
 	body        []byte
 }
 
-// ask sends one question. Redirects are answers: nobody is followed.
-func ask(ctx context.Context, way http.RoundTripper, r *Remote, path, accept, etag string, limit time.Duration, size int64) (*answer, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no whole answer within %v", limit))
+// question is one GET to a server. The answer may take so long, and be so many bytes.
+type question struct {
+	way                http.RoundTripper
+	remote             *Remote
+	path, accept, etag string
+	limit              time.Duration
+	size               int64
+}
+
+// ask sends the question. It follows no redirects: they are answers.
+func (q question) ask(ctx context.Context) (*answer, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, q.limit, fmt.Errorf("no whole answer within %v", q.limit))
 	defer cancel()
+	r, path, size := q.remote, q.path, q.size
 	to := *r.Base
 	to.Path = path
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("ask for %s: %w", path, err)
 	}
-	req.Header.Set("Accept", accept)
-	if etag != "" {
-		req.Header.Set("If-None-Match", etag)
+	req.Header.Set("Accept", q.accept)
+	if q.etag != "" {
+		req.Header.Set("If-None-Match", q.etag)
 	}
-	resp, err := way.RoundTrip(req)
+	resp, err := q.way.RoundTrip(req)
 	if err != nil {
 		return nil, r.trouble(NoAnswer, path, fmt.Errorf("ask for %s: %w", path, because(ctx, err)))
 	}
@@ -91,7 +101,7 @@ func (s *server) discover(ctx context.Context) error {
 	s.learner.mu.Lock()
 	etag := s.etag
 	s.learner.mu.Unlock()
-	a, err := ask(ctx, remotes[0].Discovery, &remotes[0], "/apis", aggregatedType, etag, discoveryTime, discoverySize)
+	a, err := question{remotes[0].Discovery, &remotes[0], "/apis", aggregatedType, etag, discoveryTime, discoverySize}.ask(ctx)
 	var said map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery
 	switch {
 	case err != nil:
@@ -162,7 +172,7 @@ func (s *server) discoverLegacy(ctx context.Context, remotes []Remote) error {
 		if r.Group == "" {
 			path = "/api/" + r.Version
 		}
-		a, err := ask(ctx, r.Discovery, r, path, "application/json", "", discoveryTime, discoverySize)
+		a, err := question{r.Discovery, r, path, "application/json", "", discoveryTime, discoverySize}.ask(ctx)
 		if err == nil && a.code != http.StatusOK {
 			err = r.trouble(Refused, path, a.refused(path))
 		}

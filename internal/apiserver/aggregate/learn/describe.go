@@ -45,8 +45,8 @@ func (d *described) add(to *openapi.Remote, r *Remote) {
 	}
 }
 
-// describe asks for the server's OpenAPI: the index of v3, whose documents are fetched when somebody asks for them, and the document of v2. A server may have
-// neither.
+// describe requests the server's OpenAPI: the index of v3, whose documents are fetched on demand, and the document of v2. A
+// server may have neither.
 func (s *server) describe(ctx context.Context) error {
 	remotes, err := s.askable()
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *server) describeV2(ctx context.Context, remotes []Remote, now *describe
 	if !slices.Equal(of, now.of) {
 		tag = "" // what it said of others was thrown away
 	}
-	a, err := ask(ctx, remotes[0].OpenAPI, &remotes[0], "/openapi/v2", "application/json", tag, openapiTime, openapiSize)
+	a, err := question{remotes[0].OpenAPI, &remotes[0], "/openapi/v2", "application/json", tag, openapiTime, openapiSize}.ask(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -109,7 +109,7 @@ func (s *server) describeV2(ctx context.Context, remotes []Remote, now *describe
 
 // describeV3 reads the v3 index. Where there is none, documents are made from the v2 document.
 func (s *server) describeV3(ctx context.Context, remotes []Remote, now *described, whole *spec.Swagger) error {
-	a, err := ask(ctx, remotes[0].OpenAPI, &remotes[0], "/openapi/v3", "application/json", "", openapiTime, openapiSize)
+	a, err := question{remotes[0].OpenAPI, &remotes[0], "/openapi/v3", "application/json", "", openapiTime, openapiSize}.ask(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -185,7 +185,7 @@ type document struct {
 	name, path, hash string
 
 	turn chan struct{}     // holds one while one fetches
-	kept map[string][]byte // by content type; whoever has the turn may use it
+	kept map[string][]byte // by content type; the holder of the turn may use it
 }
 
 func (d *document) get(ctx context.Context, contentType string) ([]byte, bool, error) {
@@ -203,7 +203,7 @@ func (d *document) get(ctx context.Context, contentType string) ([]byte, bool, e
 	if i < 0 {
 		return nil, false, errors.New("it is not registered any more")
 	}
-	a, err := ask(ctx, remotes[i].OpenAPI, &remotes[i], d.path, contentType, "", openapiTime, openapiSize)
+	a, err := question{remotes[i].OpenAPI, &remotes[i], d.path, contentType, "", openapiTime, openapiSize}.ask(ctx)
 	switch {
 	case err != nil:
 		return nil, false, err

@@ -1,21 +1,22 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package learn asks aggregated API servers what they serve, in the background, and keeps what they said last.
+// Package learn runs discovery of aggregated API servers in the background, and keeps the last results.
 //
-// A [Learner] has two workers for each server: one for discovery, one for OpenAPI. Each asks one thing at a time, with a deadline and a bound on
-// the size of the answer, by the tag of the answer before: at once when an APIService of the server is new or becomes available, then every
-// minute, and after failures with growing pauses. What came of it is published as one immutable state
-// ([Learner.Discovery], [Learner.OpenAPI]), and is another pointer only when its content is another; so a request for documents waits for no
-// server, and makes nothing that was made before.
+// A [Learner] has two workers for each server: one for discovery, one for OpenAPI. Each sends one request at a time, with a
+// deadline, a bound on the size of the response, and the previous response's ETag: immediately when an APIService of the
+// server is new or becomes available, then every minute, and after failures with growing pauses. It publishes the result as
+// one immutable state ([Learner.Discovery], [Learner.OpenAPI]), whose pointer changes only with its content; so a request
+// for documents waits for no server, and computes nothing again.
 //
-// Worked example: v1.a and v2.a are at one server, v1.b at another. The first is asked for /apis once, and both versions are taken from its
-// answer. The other one has become garbage: v1.b stays as it was said last, now marked Stale, one line in the log names it, and nothing else
-// changes. When it answers again, it is Current with the next question, without a restart.
+// Worked example: v1.a and v2.a are on one server, v1.b on another. The learner requests /apis of the first server once,
+// for both versions. The other server responds with garbage: v1.b keeps its last result, now marked Stale, one log message
+// names it, and nothing else changes. When the server works again, v1.b is Current after the next request, without a
+// restart.
 //
 // # Concurrency
 //
-// All methods may be called by many goroutines. [Learner.Run] owns the workers and ends them.
+// All methods are safe for concurrent use. [Learner.Run] owns the workers and ends them.
 package learn
 
 import (
@@ -50,18 +51,19 @@ const (
 	firstOpenAPIPause, longestOpenAPIPause     = time.Minute, time.Hour
 )
 
-// Remote is one group version that another server serves, as its APIService says.
+// Remote is one group version that another server serves, by its APIService.
 type Remote struct {
 	Name                           string // of the APIService
 	Group, Version                 string
 	GroupPriority, VersionPriority int
-	// Server says who answers: those that are equal are one server, and are asked once.
+	// Server identifies the server: equal ones are one server, and get one request.
 	Server string
-	// State is what a new question is worth for when it changes: it names the registration and whether its server is available.
+	// State identifies the state of the registration and whether its server is available: a change triggers a new request.
 	State string
 	// Unavailable is true while requests are not sent on: the server is not asked then, nor is it believed.
 	Unavailable bool
-	// Base is the server's address; paths are below it. Discovery and OpenAPI are the ways to it, as those who may ask.
+	// Base is the URL of the server. Discovery and OpenAPI are the transports for both, with the identities that may read
+	// them.
 	Base               *url.URL
 	Discovery, OpenAPI http.RoundTripper
 }
@@ -76,13 +78,13 @@ type Options struct {
 	Remotes func() []Remote
 	// Changed is closed when Remotes has something else to say.
 	Changed func() <-chan struct{}
-	// Told is called after each question for discovery, with why nothing was learned (a [Trouble], mostly); nil: it is known what is
-	// served. It must not block for long. Nil: nobody wants to know.
+	// Told is called after each discovery, with its error (mostly a [Trouble]); nil: it succeeded. It must not block for
+	// long. Nil: no call.
 	Told  func(r *Remote, err error)
 	Log   *slog.Logger
 	Clock clock.Clock
 
-	published func() // after each state; nil: nobody wants to know
+	published func() // called after each state; nil: no call
 }
 
 // Learner keeps what servers say of themselves.
@@ -131,7 +133,7 @@ func New(o Options) *Learner {
 	return &Learner{o: o, servers: map[string]*server{}}
 }
 
-// Discovery is what other servers serve; nil: there are none.
+// Discovery returns the resources of other servers; nil: there are none.
 func (l *Learner) Discovery() *discovery.Remote { return l.discovery.Load() }
 
 // OpenAPI are the documents of other servers; nil: there are none.
@@ -198,7 +200,7 @@ func (s *server) poke() {
 }
 
 // errUnavailable is of a server that is not asked.
-var errUnavailable = errors.New("no registration of it is available")
+var errUnavailable = errors.New("none of its APIServices is available")
 
 // askable are the server's group versions that are available, by name.
 func (s *server) askable() ([]Remote, error) {
@@ -225,17 +227,17 @@ func (s *server) work(ctx context.Context, wake <-chan struct{}, do func(context
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errUnavailable): // its registration says so; when that changes, it is asked at once
+		case errors.Is(err, errUnavailable): // its registration shows this; when that changes, the server is asked immediately
 			pause = 0
 		case err == nil:
 			if said != "" {
-				s.learner.o.Log.InfoContext(ctx, "an aggregated API server tells again what it serves", "server", s.name, "apiservices", names(s.asked()))
+				s.learner.o.Log.InfoContext(ctx, "Discovery of an aggregated API server works again", "server", s.name, "apiservices", names(s.asked()))
 			}
 			pause, said = 0, ""
 		default:
 			pause = min(max(2*pause, first), longest)
 			if said != err.Error() {
-				s.learner.o.Log.WarnContext(ctx, "an aggregated API server does not tell what it serves; what it said last is kept",
+				s.learner.o.Log.WarnContext(ctx, "Could not discover the resources of an aggregated API server, keeping the previous ones",
 					"server", s.name, "apiservices", names(s.asked()), "error", err)
 			}
 			said = err.Error()

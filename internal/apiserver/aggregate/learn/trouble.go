@@ -13,7 +13,7 @@ const (
 	NotUnderstood = "NotUnderstood" // an answer that is no list of resources
 )
 
-// Trouble is why what a server tells of itself is not known.
+// Trouble is the reason why discovery or OpenAPI of a server is not known.
 type Trouble struct {
 	Reason string
 	URL    string // what was asked for, at the server's own name
@@ -32,8 +32,9 @@ func (r *Remote) trouble(reason, path string, err error) *Trouble {
 	return &Trouble{reason, to.String(), err}
 }
 
-// tell says of each group version whether it is known what the server serves: troubles are by the name of the APIService. Once is chance,
-// as when a server starts anew: trouble is told of when it comes twice running, in one state of the registration.
+// tell reports for each group version whether discovery of the server succeeded; troubles are keyed by the name of the
+// APIService. One failure may be chance, as when a server restarts: tell reports trouble that occurs twice in succession,
+// in one state of the registration.
 func (s *server) tell(ctx context.Context, remotes []Remote, troubles map[string]error) {
 	if s.learner.o.Told == nil || ctx.Err() != nil {
 		return // a worker that ends found out nothing

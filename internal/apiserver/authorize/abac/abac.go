@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
-// Policy allows a user or a group (of both, who is both) requests for resources or paths.
+// Policy allows requests for resources or paths to a user or a group; if it names both, to a user in the group.
 type Policy struct {
 	User, Group                   string
 	Readonly                      bool
@@ -26,7 +26,7 @@ type Policy struct {
 	NonResourcePath               string
 }
 
-// Decode reads a line of a policy file; old says that the line is of the form from before there were versions.
+// Decode decodes a line of a policy file; old reports that the line has neither apiVersion nor kind.
 type Decode func(line []byte) (p Policy, old bool, err error)
 
 // Policies are the policies of a file.
@@ -76,7 +76,7 @@ func (ps Policies) Authorize(_ context.Context, a *authorize.Attributes) (author
 	return authorize.NoOpinion, "No policy matched.", nil // upstream's words
 }
 
-// is says whether the policy is about a user. One that names nobody is about nobody.
+// is reports whether the policy is about a user. One without a user or group matches no user.
 func (p *Policy) is(u user.Info) bool {
 	if u == nil || p.User == "" && p.Group == "" {
 		return false

@@ -36,7 +36,7 @@ type Options struct {
 	Egress   *egress.Selector // the way to webhooks
 	Log      *slog.Logger
 	ServerID string // of this server among those of its store
-	// Reread is how long a change of the file may go unnoticed where the machine does not tell of it; 0: a minute.
+	// Reread is the interval at which the file is read without a file event; 0: a minute.
 	Reread time.Duration
 }
 
@@ -77,7 +77,7 @@ func (s *Settings) Build(o Options) (*Chain, error) {
 		}
 	}
 	if s.oldLines > 0 {
-		o.Log.Warn("the policy file has rules from before there were versions", "file", s.policy, "rules", s.oldLines)
+		o.Log.Warn("Policy file has rules without apiVersion and kind", "file", s.policy, "rules", s.oldLines)
 	}
 	if err := c.use(s.config); err != nil {
 		return nil, fmt.Errorf("make authorizers: %w", err)
@@ -153,7 +153,7 @@ func (c *Chain) Review(ctx context.Context, u user.Info, namespace string) (rs [
 	return rs, paths, incomplete, utilerrors.NewAggregate(errs)
 }
 
-// Metrics are what the chain counts.
+// Metrics returns the chain's metrics.
 func (c *Chain) Metrics() *Metrics { return c.metrics }
 
 // Run follows the file until ctx ends.
@@ -188,12 +188,13 @@ func (c *Chain) reload(ctx context.Context) {
 	}
 	if err != nil {
 		c.metrics.reloaded(false)
-		c.options.Log.ErrorContext(ctx, "reload the authorization configuration: the one before stays in force", "file", c.settings.file, "error", err)
+		c.options.Log.ErrorContext(ctx, "Could not reload the authorization configuration, keeping the previous one", "file", c.settings.file,
+			"error", err)
 		return
 	}
 	c.metrics.reloaded(true)
 	c.metrics.applied(data)
-	c.options.Log.InfoContext(ctx, "the authorization configuration was reloaded", "file", c.settings.file, "authorizers", len(config.Authorizers))
+	c.options.Log.InfoContext(ctx, "Reloaded the authorization configuration", "file", c.settings.file, "authorizers", len(config.Authorizers))
 }
 
 // always is an authorizer of one mind.
@@ -207,7 +208,7 @@ func (z always) Name() string {
 	return "alwaysdeny"
 }
 
-// Authorize says what it always says.
+// Authorize returns the constant decision.
 func (z always) Authorize(context.Context, *authorize.Attributes) (authorize.Decision, string, error) {
 	if z.d == authorize.Allow {
 		return z.d, "", nil

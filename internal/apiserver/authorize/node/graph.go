@@ -14,6 +14,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/apiserver/feed"
 	"github.com/mortise-dev/mortise/internal/podrefs"
@@ -63,7 +64,7 @@ type Graph struct {
 	seed maphash.Seed
 
 	want   sync.Once
-	wanted chan struct{} // closed when somebody first asks
+	wanted chan struct{} // closed at the first request for it
 	try    sync.Once
 	tried  chan struct{} // closed when the graph was loaded, or could not be
 
@@ -115,10 +116,11 @@ func NewGraph() *Graph {
 	return &Graph{seed: maphash.MakeSeed(), wanted: make(chan struct{}), tried: make(chan struct{})}
 }
 
-// Wanted is closed when somebody first asks.
+// Wanted is closed at the first use of the graph.
 func (g *Graph) Wanted() <-chan struct{} { return g.wanted }
 
-// Related says whether an object is bound to a node, or referred to by what is. The first call waits until the graph is loaded.
+// Related reports whether an object is bound to a node, or is referred to by an object that is. The first call waits until
+// the graph is loaded.
 func (g *Graph) Related(ctx context.Context, node string, k kind, namespace, name string) (bool, error) {
 	select {
 	case <-g.tried:
@@ -233,7 +235,7 @@ func (g *Graph) same(k kind, namespace, name string, obj resource.Object) bool {
 	case *storagev1.VolumeAttachment:
 		return g.isBound(k, 0, name, o.Spec.NodeName)
 	case *resourcev1.ResourceSlice:
-		return g.isBound(k, 0, name, deref(o.Spec.NodeName))
+		return g.isBound(k, 0, name, ptr.Deref(o.Spec.NodeName, ""))
 	case *certificatesv1.PodCertificateRequest:
 		return known && g.isBound(k, ns, name, string(o.Spec.NodeName))
 	}
@@ -267,7 +269,7 @@ func (g *Graph) set(k kind, namespace, name string, obj resource.Object) {
 	case *storagev1.VolumeAttachment:
 		node = o.Spec.NodeName
 	case *resourcev1.ResourceSlice:
-		node = deref(o.Spec.NodeName)
+		node = ptr.Deref(o.Spec.NodeName, "")
 	case *certificatesv1.PodCertificateRequest:
 		node = string(o.Spec.NodeName)
 	}
@@ -377,13 +379,6 @@ func (g *Graph) space(name string) int32 {
 		g.spaces[name] = n
 	}
 	return n
-}
-
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 // few is how many nodes are counted in a list; more are in a map.

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node authorizes kubelets: a node reads what the pods bound to it refer to, and writes what is its own.
+// Package node authorizes kubelets: a node may read the objects that pods bound to it refer to, and write its own.
 //
-// An [Authorizer] answers for users named system:node:NAME in the group system:nodes, and has no opinion of others. What is
-// not about objects that belong to nodes is decided by the rules that all nodes have; the rest by name, by a field selector on
-// the node's name, or by a [Graph] of what is bound to which node:
+// An [Authorizer] decides for users named system:node:NAME in the group system:nodes, and has no opinion of others. The
+// rules of all nodes decide requests for objects that do not belong to nodes; for the others it decides by name, by a field
+// selector on the node's name, or by a [Graph] of the objects that are bound to each node:
 //
 //	node ← pod ← secret, config map, service account, resource claim
 //	node ← pod ← claim ← volume ← secret
@@ -51,7 +51,7 @@ type Authorizer struct {
 // Name is as in an AuthorizationConfiguration.
 func (*Authorizer) Name() string { return "node" }
 
-// Review says that a node's rules cannot be listed, and nothing of others.
+// Review reports that a node's rules cannot be listed, and has no rules of other users.
 func (*Authorizer) Review(_ context.Context, u user.Info, _ string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
 	if _, ok := Identity(u); ok {
 		return nil, nil, true, errors.New("node authorizer does not support user rule resolution") // upstream's words

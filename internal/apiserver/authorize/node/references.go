@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/podrefs"
 )
@@ -28,7 +29,7 @@ func state(seed maphash.Seed, p *corev1.Pod) uint64 {
 	for i := range p.Status.ResourceClaimStatuses {
 		s := &p.Status.ResourceClaimStatuses[i]
 		part(s.Name)
-		part(deref(s.ResourceClaimName))
+		part(ptr.Deref(s.ResourceClaimName, ""))
 	}
 	if s := p.Status.ExtendedResourceClaimStatus; s != nil {
 		part(s.ResourceClaimName)
@@ -73,7 +74,7 @@ func volumeSecrets(v *corev1.PersistentVolume, f func(namespace, name string)) {
 	s := &v.Spec.PersistentVolumeSource
 	switch {
 	case s.AzureFile != nil:
-		namespace := deref(s.AzureFile.SecretNamespace)
+		namespace := ptr.Deref(s.AzureFile.SecretNamespace, "")
 		if namespace == "" {
 			namespace = v.Spec.ClaimRef.Namespace
 		}

@@ -3,9 +3,9 @@
 
 // Package rbac authorizes by roles and their bindings, as the group rbac.authorization.k8s.io means them.
 //
-// An [Index] follows the four kinds: the server's feed has it apply each change before the write is answered, so that a binding
-// counts for the very next request. It keeps each subject's grants ready to be looked up; a request costs one look-up for
-// its user and one for each group, in the cluster and in the namespace, and takes no lock.
+// An [Index] follows the four kinds: the server's feed applies each change before the write is answered, so that a binding
+// is in force for the next request. It keeps each subject's grants by subject; a request costs one lookup for its user and
+// one for each group, in the cluster and in the namespace, and takes no lock.
 package rbac
 
 import (
@@ -47,7 +47,7 @@ type Index struct {
 	roles  sync.Map // roleKey → []rbacv1.PolicyRule
 	grants sync.Map // subjectKey → []*grant, replaced as a whole
 
-	mu       sync.Mutex              // held by those who change
+	mu       sync.Mutex              // held by writers
 	bindings map[bindingKey]*binding // those that are in grants
 }
 
@@ -185,7 +185,7 @@ func (x *Index) change(at subjectKey, f func([]*grant) []*grant) {
 	}
 }
 
-// subject is where a binding's subject is looked up; false when nobody can be it.
+// subject returns the key of a binding's subject; false if no user can be it.
 func subject(s rbacv1.Subject, namespace string) (subjectKey, bool) {
 	switch s.Kind {
 	case rbacv1.UserKind:
@@ -301,7 +301,7 @@ func (x *Index) rules(b *binding) ([]rbacv1.PolicyRule, bool) {
 // Name is "rbac".
 func (*Index) Name() string { return "rbac" }
 
-// Review is what RulesFor finds, in the form of a rules review.
+// Review returns the result of RulesFor as a rules review.
 func (x *Index) Review(_ context.Context, u user.Info, namespace string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
 	rules, err := x.RulesFor(u, namespace)
 	var resources []authorizationv1.ResourceRule
@@ -358,7 +358,7 @@ func (x *Index) RulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRu
 	return nil, apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: strings.ToLower(ref.Kind)}, ref.Name)
 }
 
-// Allow tells whether some rule holds for a request.
+// Allow reports whether a rule allows a request.
 func Allow(rules []rbacv1.PolicyRule, a *authorize.Attributes) bool {
 	combined := a.Resource
 	if a.Subresource != "" {

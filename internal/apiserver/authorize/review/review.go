@@ -3,8 +3,9 @@
 
 // Package review authorizes by asking a webhook: a SubjectAccessReview is posted to it, and its status is the decision.
 //
-// What is sent, cached, retried and matched beforehand is k8s.io/apiserver's own authorizer, so that it is exact; every call
-// that it makes goes through the extension ledger ([New]). What a webhook may do cannot be listed ([Authorizer.Review]).
+// k8s.io/apiserver's own authorizer encodes, caches, retries and evaluates match conditions, so that all of this is exact;
+// every call that it makes goes through the extension ledger ([New]). The rules of a webhook cannot be listed
+// ([Authorizer.Review]).
 package review
 
 import (
@@ -48,7 +49,7 @@ type Authorizer struct {
 // Name is the one that the configuration gives it.
 func (z *Authorizer) Name() string { return z.name }
 
-// Review says that a webhook's rules cannot be listed.
+// Review reports that a webhook's rules cannot be listed.
 func (z *Authorizer) Review(context.Context, user.Info, string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
 	return nil, nil, true, errors.New("webhook authorizer does not support user rule resolution") // upstream's words
 }

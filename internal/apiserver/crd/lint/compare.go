@@ -17,8 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 )
 
-// Compare says what the server would refuse in an update from old to def, and what the update would break: versions and
-// fields that are no longer there, and values that were good and are no more.
+// Compare returns the errors of the server for an update from old to def, and what the update would break: removed versions
+// and fields, and values that become invalid.
 func Compare(ctx context.Context, old, def *v1.CustomResourceDefinition) []Finding {
 	kind := crd.Definitions()
 	before, after := old.DeepCopy(), def.DeepCopy()
@@ -46,7 +46,7 @@ func (c *comparison) definitions(old, def *v1.CustomResourceDefinition) {
 	}
 	for _, s := range old.Spec.Names.ShortNames {
 		if !slices.Contains(def.Spec.Names.ShortNames, s) {
-			c.breaks(spec.Child("names", "shortNames"), "%q is gone", s)
+			c.breaks(spec.Child("names", "shortNames"), "%q was removed", s)
 		}
 	}
 	stored := ""
@@ -58,11 +58,12 @@ func (c *comparison) definitions(old, def *v1.CustomResourceDefinition) {
 	for i, before := range old.Spec.Versions {
 		at := slices.IndexFunc(def.Spec.Versions, func(v v1.CustomResourceDefinitionVersion) bool { return v.Name == before.Name })
 		if before.Storage && stored != before.Name {
-			c.out = append(c.out, Finding{Note, spec.Child("versions").String(), fmt.Sprintf("the storage version changes from %s to %s: stored objects are to be migrated before %s goes", before.Name, stored, before.Name)})
+			c.out = append(c.out,
+				Finding{Note, spec.Child("versions").String(), fmt.Sprintf("the storage version changes from %s to %s: migrate stored objects before %s is removed", before.Name, stored, before.Name)})
 		}
 		if at < 0 {
 			if before.Served || before.Storage {
-				c.breaks(spec.Child("versions").Index(i), "version %s is gone", before.Name)
+				c.breaks(spec.Child("versions").Index(i), "version %s was removed", before.Name)
 			}
 			continue
 		}
@@ -78,17 +79,17 @@ func (c *comparison) definitions(old, def *v1.CustomResourceDefinition) {
 func (c *comparison) versions(path *field.Path, old, v *v1.CustomResourceDefinitionVersion) {
 	had, has := old.Subresources, v.Subresources
 	if had != nil && had.Status != nil && (has == nil || has.Status == nil) {
-		c.breaks(path.Child("subresources", "status"), "is gone")
+		c.breaks(path.Child("subresources", "status"), "was removed")
 	}
 	if had != nil && had.Scale != nil && (has == nil || !apiequality.Semantic.DeepEqual(had.Scale, has.Scale)) {
-		c.breaks(path.Child("subresources", "scale"), "is gone or reads other fields")
+		c.breaks(path.Child("subresources", "scale"), "was removed or reads other fields")
 	}
 	if (had == nil || had.Status == nil) && has != nil && has.Status != nil {
 		c.breaks(path.Child("subresources", "status"), "is new: a status in a write of the object is ignored from now on")
 	}
 	for _, f := range old.SelectableFields {
 		if !slices.ContainsFunc(v.SelectableFields, func(g v1.SelectableField) bool { return g.JSONPath == f.JSONPath }) {
-			c.breaks(path.Child("selectableFields"), "%s is gone", f.JSONPath)
+			c.breaks(path.Child("selectableFields"), "%s was removed", f.JSONPath)
 		}
 	}
 	if old.Schema == nil || v.Schema == nil {
@@ -112,7 +113,7 @@ func (c *comparison) schemas(path *field.Path, old, s *v1.JSONSchemaProps) {
 			c.schemas(child, &before, &after)
 		case keeps(s):
 		default:
-			c.breaks(child, "the field is gone: what is stored in it is dropped")
+			c.breaks(child, "the field was removed: stored values of it are dropped")
 		}
 	}
 	for _, name := range s.Required {
@@ -145,7 +146,7 @@ func (c *comparison) kinds(path *field.Path, old, s *v1.JSONSchemaProps) {
 		c.breaks(path.Child("type"), "changed from %s to %s", orNone(old.Type), orNone(s.Type))
 	}
 	if old.XIntOrString && !s.XIntOrString {
-		c.breaks(path.Child("x-kubernetes-int-or-string"), "is gone")
+		c.breaks(path.Child("x-kubernetes-int-or-string"), "was removed")
 	}
 	if old.Nullable && !s.Nullable {
 		c.breaks(path.Child("nullable"), "null is no longer a value")
@@ -166,7 +167,7 @@ func (c *comparison) kinds(path *field.Path, old, s *v1.JSONSchemaProps) {
 		case old.Default == nil:
 			c.out = append(c.out, Finding{Note, path.Child("default").String(), fmt.Sprintf("is new: %s", s.Default.Raw)})
 		case s.Default == nil:
-			c.breaks(path.Child("default"), "is gone")
+			c.breaks(path.Child("default"), "was removed")
 		default:
 			c.breaks(path.Child("default"), "changed from %s to %s", old.Default.Raw, s.Default.Raw)
 		}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kmstest is a KMS v2 plug-in for tests: it wraps with AES-GCM under keys that it keeps over its own restarts, and can
-// be stopped, started and told to use another key at any time.
+// Package kmstest is a KMS v2 plug-in for tests: it encrypts with AES-GCM under keys that survive its restarts, and tests
+// can stop it, start it and rotate its key at any time.
 package kmstest
 
 import (
@@ -20,9 +20,9 @@ import (
 	"k8s.io/kms/pkg/service"
 )
 
-// Plugin is a plug-in. It implements [service.Service], for those who need no socket.
+// Plugin is a fake plug-in. It implements [service.Service], for tests without a socket.
 type Plugin struct {
-	// Socket is where it listens once it is started.
+	// Socket is the path of the socket once the plug-in is started.
 	Socket string
 
 	mu                             sync.Mutex
@@ -70,7 +70,7 @@ func (p *Plugin) Disagree(status string) {
 	p.current = status
 }
 
-// Say sets what the status says of the plug-in's health, and its version; empty: that it is well, and v2.
+// Say sets the health and version of the status; empty: healthy, and v2.
 func (p *Plugin) Say(health, version string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *Plugin) Say(health, version string) {
 	}
 }
 
-// Calls is how often each method was called.
+// Calls returns the number of calls of each method.
 func (p *Plugin) Calls() (statuses, encryptions, decryptions int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,7 +96,7 @@ func (p *Plugin) Start() error {
 	return nil
 }
 
-// Stop ends listening; who calls then finds nobody.
+// Stop ends listening; callers then get a connection error.
 func (p *Plugin) Stop() {
 	if p.server != nil {
 		p.server.Close()

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fair decides which request runs next: fair queuing of the requests of one priority level, as Kubernetes' API
-// Priority and Fairness has it. It is pure: it reads no clock, starts nothing, waits for nothing and takes no lock.
+// Package fair selects the request that runs next: fair queuing of the requests of one priority level, as in Kubernetes'
+// API Priority and Fairness. It is pure: it reads no clock, starts no goroutine, never waits and takes no lock.
 //
-// A [Set] has so many seats. A [Request] is given its seats at once if there are enough; else it waits in one of the set's
-// queues, is refused where its queue is full, and is given its seats when others give theirs back. Flows are dealt a hand of
-// queues each (shuffle sharding) and a request goes to that of the hand with the least work, so that one noisy flow fills
-// few queues and leaves the others' alone.
+// A [Set] has a number of seats. A [Request] gets its seats immediately if enough are free; else it waits in one of the
+// set's queues, or is rejected if its queue is full, and gets its seats when others release theirs. Each flow has a hand of
+// queues (shuffle sharding) and its requests go to the queue of the hand with the least work, so that one noisy flow fills
+// few queues and leaves those of others alone.
 //
 // # Which is next
 //
@@ -20,8 +20,8 @@
 //	R 0.5  B's comes: B's nextR is 0.5, it would end at 1.5
 //	R 1    the seat is free: B's ends first, so B's runs; then A's second and third
 //
-// The work of a request is not known before it has run: it is guessed as 3 ms for each of its seats, and put right when it
-// has ended. Seats that are held for a while after the end (watchers are being told) count as work from the start.
+// The work of a request is not known before it has run: it is estimated as 3 ms for each of its seats, and corrected when
+// it has ended. Seats that are held for a while after the end, while watchers get the event, count as work from the start.
 //
 // # Lifetimes
 //
@@ -46,19 +46,19 @@ const (
 	far  = back + back/2
 )
 
-// Config is how a set queues. Queues may be 0: nothing waits, but is refused; or [Unlimited].
+// Config configures a set's queues. Queues may be 0: requests are rejected instead of waiting; or [Unlimited].
 type Config struct{ Queues, Hand, Length int }
 
 // Unlimited as the number of queues: everything runs, and is counted.
 const Unlimited = -1
 
-// Decision is what becomes of a request.
+// Decision is the state of a request.
 type Decision uint8
 
 // The decisions.
 const (
 	Run  Decision = iota // now
-	Wait                 // until Admitted says so
+	Wait                 // until Admitted is set
 	Full                 // refused: its queue has no room
 	Busy                 // refused: no seat is free, and there are no queues
 )
@@ -88,7 +88,7 @@ type Set struct {
 	last                 Last
 }
 
-// Last tells of the last dispatch from a queue.
+// Last describes the last dispatch from a queue.
 type Last struct {
 	Seen                             bool
 	R, S, Min, Max, LessMin, LessMax SeatSeconds
@@ -143,7 +143,7 @@ func (s *Set) Configure(now time.Time, c Config) {
 	s.Waiting.SetOf(now, float64(room))
 }
 
-// Limit says how many seats there are, and what their use is measured against.
+// Limit sets the number of seats, and the number relative to which their use is reported.
 func (s *Set) Limit(now time.Time, seats, of int) {
 	s.sync(now)
 	s.limit = seats
@@ -183,7 +183,7 @@ func (s *Set) Start(now time.Time, hash uint64, r *Request) Decision {
 	}
 	r.queue = q
 	r.Flow.EverQueued = true
-	if s.waiting == 0 && s.held < s.limit && s.fits(seats) { // nobody is before it
+	if s.waiting == 0 && s.held < s.limit && s.fits(seats) { // no request is before it
 		r.Flow.Lengths.Observe(1)
 		q.nextR = max(q.nextR, s.r)
 		s.robin = q.index
@@ -268,13 +268,13 @@ func (s *Set) release(now time.Time, r *Request) {
 // Idle is true when nothing waits or runs.
 func (s *Set) Idle() bool { return s.waiting == 0 && s.running == 0 }
 
-// Demanded is what was wanted since it was last asked for.
+// Demanded returns the demand since the last call.
 func (s *Set) Demanded(now time.Time) Demanded { return s.demand.reset(now) }
 
 // R is the virtual time now.
 func (s *Set) R() SeatSeconds { return s.r }
 
-// Last tells of the last dispatch from a queue.
+// Last returns the last dispatch from a queue.
 func (s *Set) Last() Last { return s.last }
 
 // tell has the gauges know what is.

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Gen writes z_shapes.json.gz: the shapes of the built-in kinds, which the client-go module carries as YAML in a Go string, in the form
-// that package managedfields reads (its type shape, which the types here must suit).
+// Gen writes z_shapes.json.gz: the schemas of the built-in kinds, which the client-go module carries as YAML in a Go
+// string, in the form that package managedfields reads (its type shape, which the types here must match).
 package main
 
 import (

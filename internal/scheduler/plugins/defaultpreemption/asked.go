@@ -22,7 +22,8 @@ type asked struct {
 
 // likeness is what a profile's handle tells beside the framework's.
 type likeness interface {
-	// Alike is equal for pods that the filters treat alike as long as a node and the pods nominated to it are the same; empty: it is not known.
+	// Alike is equal for pods that the filters treat alike as long as a node and the pods nominated to it are the same; empty: it is not
+	// known.
 	Alike(ctx context.Context, state fwk.CycleState, pod *corev1.Pod) string
 	// Nominations are the pods nominated to a node, and a number that no other set of them has; 0 where that says nothing for the pod.
 	Nominations(node string, pod *corev1.Pod) ([]fwk.PodInfo, uint64)

@@ -39,13 +39,15 @@ func TestAskedAgain(t *testing.T) {
 		}
 		for i := range 12 {
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%02d", i)}}
-			n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("6"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10")}
+			n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("6"), "memory": resource.MustParse("8Gi"),
+				"pods": resource.MustParse("10")}
 			cluster.SetNode(n)
 			for range 4 {
 				run(n.Name)
 			}
 		}
-		prof := schedulertest.NewProfile(t, profile.Registry{{Name: noderesources.FitName, New: noderesources.NewFit}}, profile.Clients{Lister: snapshot, Nominator: waiting})
+		prof := schedulertest.NewProfile(t, profile.Registry{{Name: noderesources.FitName, New: noderesources.NewFit}},
+			profile.Clients{Lister: snapshot, Nominator: waiting})
 		p := &plugin{handle: prof, percentage: 10, absolute: 5}
 		var nominated []*corev1.Pod
 		for step := range 30 {

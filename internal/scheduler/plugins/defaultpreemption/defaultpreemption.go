@@ -9,9 +9,9 @@
 // Of the nodes the one is taken with the fewest budgets hurt, the least important victims, the fewest of them, and then the
 // youngest. Nodes whose refusal no preemption resolves are not looked at.
 //
-// A pod that has made room waits for it: as long as one of its victims is on the node that it is nominated to, it ends no
-// others. Victims are remembered (ended.go), since it takes a moment until the API says of them that they are going. They are ended
-// beside the scheduling of others (evict.go).
+// A pod that has preempted others waits for them: as long as one of its victims is on its nominated node, it preempts no
+// others. The plug-in remembers victims (ended.go), since it takes a moment until the API shows their deletion. It deletes
+// them concurrently with the scheduling of other pods (evict.go).
 package defaultpreemption
 
 import (
@@ -109,7 +109,8 @@ type candidate struct {
 }
 
 // PostFilter makes room, or says why there is none to make.
-func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod,
+	statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	defer p.metrics.Preempted()
 	nodes, err := p.handle.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
@@ -135,7 +136,8 @@ func (p *plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 	state.Write(profile.VictimsKey, profile.Victims(best.victims))
 	name := best.node.Node().Name
 	return &fwk.PostFilterResult{NominatingInfo: &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: name}},
-		fwk.NewStatus(fwk.Success, fmt.Sprintf("preemption: found a potential placement for pod on node %v, preempting %d victims", name, len(best.victims)))
+		fwk.NewStatus(fwk.Success, fmt.Sprintf("preemption: found a potential placement for pod on node %v, preempting %d victims", name,
+			len(best.victims)))
 }
 
 // ineligible says why the pod may not preempt now: it must never, or victims of its last preemption are still going.
@@ -170,9 +172,11 @@ func beingPreempted(pod *corev1.Pod) bool {
 }
 
 // search returns the best candidate, or how many nodes there were of each reason.
-func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo, statuses fwk.NodeToStatusReader) (*candidate, map[string]int, error) {
+func (p *plugin) search(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo,
+	statuses fwk.NodeToStatusReader) (*candidate, map[string]int, error) {
 	priority := profile.Priority(pod)
-	lower := p.lower.Count(podcount.NewList(nodes, p.handle.SnapshotSharedLister()), fmt.Sprint(priority), func(o *corev1.Pod) bool { return profile.Priority(o) < priority })
+	lower := p.lower.Count(podcount.NewList(nodes, p.handle.SnapshotSharedLister()), fmt.Sprint(priority),
+		func(o *corev1.Pod) bool { return profile.Priority(o) < priority })
 	var budgets []*policyv1.PodDisruptionBudget
 	if p.budgets != nil {
 		var err error
@@ -233,8 +237,9 @@ func summary(nodes int, reasons map[string]int) string {
 	return fmt.Sprintf("0/%v nodes are available: %v.", nodes, strings.Join(parts, ", "))
 }
 
-// victims finds who has to go from a node, which is the caller's to change; nil and a refusal if it does not help.
-func (p *plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo, budgets []*policyv1.PodDisruptionBudget) (*candidate, *fwk.Status, error) {
+// victims finds the pods to evict from a node, which it may change; nil and a status if preemption does not help.
+func (p *plugin) victims(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo,
+	budgets []*policyv1.PodDisruptionBudget) (*candidate, *fwk.Status, error) {
 	var lower []fwk.PodInfo
 	for _, o := range node.GetPods() {
 		if profile.Priority(o.GetPod()) < profile.Priority(pod) {

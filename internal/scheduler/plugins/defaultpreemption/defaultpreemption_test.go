@@ -113,7 +113,8 @@ func TestVictims(t *testing.T) {
 			cluster, snapshot := cache.New(), cache.NewSnapshot()
 			for _, name := range []string{"a", "b"} {
 				n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-				n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10")}
+				n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"),
+					"pods": resource.MustParse("10")}
 				cluster.SetNode(n)
 			}
 			for _, x := range c.there {
@@ -188,7 +189,8 @@ func TestNodesThatHurtNoBudgetAreLookedFor(t *testing.T) {
 	cluster, snapshot := cache.New(), cache.NewSnapshot()
 	for i := range 30 {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%02d", i)}}
-		n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10")}
+		n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"),
+			"pods": resource.MustParse("10")}
 		cluster.SetNode(n)
 		x := there{n.Name, "pod-" + n.Name, 1, "4", 0, "db"}
 		if i == 29 {
@@ -197,7 +199,8 @@ func TestNodesThatHurtNoBudgetAreLookedFor(t *testing.T) {
 		cluster.SetPod(x.pod())
 	}
 	cluster.Update(snapshot)
-	prof := schedulertest.NewProfile(t, profile.Registry{{Name: noderesources.FitName, New: noderesources.NewFit}}, profile.Clients{Lister: snapshot})
+	prof := schedulertest.NewProfile(t, profile.Registry{{Name: noderesources.FitName, New: noderesources.NewFit}},
+		profile.Clients{Lister: snapshot})
 	p := &plugin{handle: prof, budgets: budgets(t, map[string]int32{"db": 0}), percentage: 10, absolute: 2}
 	pod, state := there{name: "p", priority: 9, cpu: "4"}.pod(), profile.NewCycleState()
 	_, err := core.New(core.Options{Forget: true}).Schedule(t.Context(), prof, snapshot, state, pod, nil)

@@ -15,10 +15,10 @@ type ended struct {
 	victims sets.Set[types.UID]
 }
 
-// manyEnded is from how many on those are looked for that nobody waits for any more.
+// manyEnded is the number of remembered victims from which on abandoned ones are removed.
 const manyEnded = 256
 
-// remember notes whom the pod ends.
+// remember records the pod's victims.
 func (p *plugin) remember(pod types.UID, node string, victims []*corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +61,7 @@ func (p *plugin) forget(pod types.UID) {
 	delete(p.ended, pod)
 }
 
-// spared notes that a victim goes back to the queue, and that nobody has to wait for it.
+// spared records that a victim returns to the queue, so that no pod waits for it.
 func (p *plugin) spared(pod, victim types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,8 +96,8 @@ func (p *plugin) over(pod types.UID, failed bool) {
 	}
 }
 
-// held says whether the pod has to wait until its victims are being deleted. That the last of them is may be heard of before the request returns;
-// nothing else would come that lets the pod be tried.
+// held says whether the pod has to wait until its victims are being deleted. That the last of them is may be heard of before the request
+// returns; nothing else would come that lets the pod be tried.
 func (p *plugin) held(pod types.UID) bool {
 	p.mu.Lock()
 	last, ok := p.ending[pod]
@@ -105,8 +105,8 @@ func (p *plugin) held(pod types.UID) bool {
 	if !ok || last == nil || p.pods == nil {
 		return ok
 	}
-	now, err := p.pods.Pods(last.Namespace).Get(last.Name)
-	return err == nil && now.UID == last.UID && now.DeletionTimestamp == nil
+	current, err := p.pods.Pods(last.Namespace).Get(last.Name)
+	return err == nil && current.UID == last.UID && current.DeletionTimestamp == nil
 }
 
 func (p *plugin) anyLeft(e ended) bool {

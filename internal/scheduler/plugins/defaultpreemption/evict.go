@@ -31,8 +31,9 @@ func selects(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 // atOnce is how many victims are ended at a time.
 const atOnce = 16
 
-// evict ends the victims beside the scheduling of others, and takes back the nominations of lesser pods to the node. Until it is over the pod is
-// not tried again (PreEnqueue); it is when there is nothing to wait for, since a victim could not be ended or was not on the node yet.
+// evict ends the victims beside the scheduling of others, and takes back the nominations of lesser pods to the node. Until it is over the
+// pod is not tried again (PreEnqueue); it is when there is nothing to wait for, since a victim could not be ended or was not on the node
+// yet.
 func (p *plugin) evict(ctx context.Context, pod *corev1.Pod, c *candidate) {
 	victims := slices.DeleteFunc(slices.Clone(c.victims), func(v *corev1.Pod) bool { return v.DeletionTimestamp != nil })
 	if len(victims) == 0 {
@@ -50,8 +51,8 @@ func (p *plugin) evict(ctx context.Context, pod *corev1.Pod, c *candidate) {
 	})
 }
 
-// evictAll ends the victims, the last of them when the others are done with: by it the pod's waiting ends (see held). It says whether no event
-// will tell of the end of the last.
+// evictAll ends the victims, the last of them when the others are done with: by it the pod's waiting ends (see held). It says whether no
+// event will tell of the end of the last.
 func (p *plugin) evictAll(ctx context.Context, pod *corev1.Pod, victims []*corev1.Pod, node string) (again bool, err error) {
 	p.takeBack(ctx, pod, node)
 	errs := make([]error, len(victims))
@@ -74,7 +75,8 @@ func (p *plugin) evictAll(ctx context.Context, pod *corev1.Pod, victims []*corev
 	return again || err != nil, err
 }
 
-// preempt ends a victim: one that is not bound yet goes back to the queue at once, others are deleted. It says whether nothing is left to wait for.
+// preempt ends a victim: one that is not bound yet goes back to the queue at once, others are deleted. It says whether nothing is left to
+// wait for.
 func (p *plugin) preempt(ctx context.Context, pod, victim *corev1.Pod, node string) (gone bool, err error) {
 	stopped := false
 	note := "Preempted by pod %v on node %v" // upstream's words
@@ -91,7 +93,8 @@ func (p *plugin) preempt(ctx context.Context, pod, victim *corev1.Pod, node stri
 	} else if err != nil {
 		return false, fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
 	}
-	p.handle.EventRecorder().WithLogger(klog.Logger{}).Eventf(victim, pod, corev1.EventTypeNormal, "Preempted", "Preempting", note, pod.UID, node)
+	p.handle.EventRecorder().WithLogger(klog.Logger{}).Eventf(victim, pod, corev1.EventTypeNormal, "Preempted", "Preempting", note,
+		pod.UID, node)
 	return stopped, nil
 }
 
@@ -107,7 +110,8 @@ func (p *plugin) takeBack(ctx context.Context, pod *corev1.Pod, node string) {
 		again[lesser.Namespace+"/"+lesser.Name] = lesser
 		data := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"nominatedNodeName":null}}`, lesser.UID)
 		// What fails here is written at the pod's next attempt.
-		_, _ = p.handle.ClientSet().CoreV1().Pods(lesser.Namespace).Patch(ctx, lesser.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
+		_, _ = p.handle.ClientSet().CoreV1().Pods(lesser.Namespace).Patch(ctx, lesser.Name, types.StrategicMergePatchType, data,
+			metav1.PatchOptions{}, "status")
 	}
 	if len(again) > 0 {
 		p.handle.Activate(klog.Logger{}, again)

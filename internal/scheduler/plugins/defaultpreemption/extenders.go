@@ -44,7 +44,7 @@ func (p *plugin) askExtenders(pod *corev1.Pod, found []*candidate) ([]*candidate
 		}
 	}
 	if victims == nil {
-		return found, nil // nobody had a say
+		return found, nil // no extender was consulted
 	}
 	out := make([]*candidate, 0, len(victims))
 	for _, name := range slices.Sorted(maps.Keys(victims)) {
@@ -71,7 +71,8 @@ func check(pod *corev1.Pod, left map[string]*extenderv1.Victims, ignorable bool)
 		}
 		for _, victim := range v.Pods {
 			if profile.Priority(victim) >= profile.Priority(pod) {
-				return fmt.Errorf("extender names pod %s/%s on node %q as a victim, which is not of lower priority", victim.Namespace, victim.Name, name)
+				return fmt.Errorf("extender names pod %s/%s on node %q as a victim, which is not of lower priority", victim.Namespace,
+					victim.Name, name)
 			}
 		}
 	}

@@ -29,7 +29,8 @@ type looking struct {
 func (looking) SupportsPreemption() bool          { return true }
 func (looking) IsInterested(pod *corev1.Pod) bool { return pod.Name != "unseen" }
 func (x looking) IsIgnorable() bool               { return x.ignorable }
-func (x looking) ProcessPreemption(_ *corev1.Pod, v map[string]*extenderv1.Victims, _ fwk.NodeInfoLister) (map[string]*extenderv1.Victims, error) {
+func (x looking) ProcessPreemption(_ *corev1.Pod, v map[string]*extenderv1.Victims, _ fwk.NodeInfoLister) (map[string]*extenderv1.Victims,
+	error) {
 	return x.answer(v)
 }
 
@@ -62,8 +63,10 @@ func TestExtendersLookCandidatesThrough(t *testing.T) {
 		{name: "one after the other", extenders: []fwk.Extender{looking{answer: leave("a", "b")}, looking{answer: leave("b")}}, left: "b"},
 		{name: "none is left, and the next not asked", extenders: []fwk.Extender{looking{answer: leave()}, looking{answer: fail}}},
 		{name: "a failure", extenders: []fwk.Extender{looking{answer: fail}}, err: "boom"},
-		{name: "a failure that can be ignored", extenders: []fwk.Extender{looking{answer: fail, ignorable: true}, looking{answer: leave("a")}}, left: "a"},
-		{name: "a node without victims", extenders: []fwk.Extender{looking{answer: leave("a", "c")}}, err: `expected at least one victim pod on node "c"`},
+		{name: "a failure that can be ignored", extenders: []fwk.Extender{looking{answer: fail, ignorable: true}, looking{answer: leave("a")}},
+			left: "a"},
+		{name: "a node without victims", extenders: []fwk.Extender{looking{answer: leave("a", "c")}},
+			err: `expected at least one victim pod on node "c"`},
 		{name: "one that can be ignored", extenders: []fwk.Extender{looking{answer: leave("a", "c"), ignorable: true}}, left: "a"},
 		{name: "a victim as important as the pod", extenders: []fwk.Extender{looking{answer: naming}}, err: "not of lower priority"},
 	} {

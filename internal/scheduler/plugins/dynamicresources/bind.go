@@ -85,7 +85,8 @@ func (p *plugin) Unreserve(ctx context.Context, cycle fwk.CycleState, pod *corev
 			continue
 		}
 		patch := fmt.Sprintf(`{"metadata": {"uid": %q}, "status": { "reservedFor": [ {"$patch": "delete", "uid": %q} ] }}`, claim.UID, pod.UID)
-		_, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).Patch(ctx, claim.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		_, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).Patch(ctx, claim.Name, types.StrategicMergePatchType,
+			[]byte(patch), metav1.PatchOptions{}, "status")
 		if err != nil { // the pod's next try, or its end, comes to the same
 			klog.FromContext(ctx).Error(err, "unreserve", "resourceclaim", klog.KObj(claim))
 		}
@@ -93,7 +94,8 @@ func (p *plugin) Unreserve(ctx context.Context, cycle fwk.CycleState, pod *corev
 }
 
 // PreBindPreFlight tells whether the pod has claims.
-func (p *plugin) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, _ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+func (p *plugin) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, _ string) (*fwk.PreBindPreFlightResult,
+	*fwk.Status) {
 	result := &fwk.PreBindPreFlightResult{AllowParallel: true}
 	if read(cycle) == nil {
 		return result, fwk.NewStatus(fwk.Skip)
@@ -124,7 +126,8 @@ func (p *plugin) PreBind(ctx context.Context, cycle fwk.CycleState, pod *corev1.
 	if !slices.ContainsFunc(s.claims, conditional) {
 		return nil
 	}
-	p.handle.EventRecorder().WithLogger(klog.FromContext(ctx)).Eventf(pod, nil, corev1.EventTypeNormal, "BindingConditionsPending", "Scheduling",
+	p.handle.EventRecorder().WithLogger(klog.FromContext(ctx)).Eventf(pod, nil, corev1.EventTypeNormal, "BindingConditionsPending",
+		"Scheduling",
 		"waiting for binding conditions for device on node %s", node) // upstream's words
 	began := time.Now()
 	err := p.awaitDevices(ctx, s)
@@ -148,10 +151,11 @@ func (p *plugin) bindClaim(ctx context.Context, s *state, i int, pod *corev1.Pod
 	return nil
 }
 
-// write tells the API of an allocation, if there is one, and that the claim is reserved for the pod. Somebody may be at the claim at
-// the same time; whether it can still be had is seen anew each time. Who calls the pod off does not call off a write under way: nobody
-// would know then whether the devices are taken. The words are upstream's.
-func (p *plugin) write(ctx context.Context, claim *resourcev1.ResourceClaim, allocation *resourcev1.AllocationResult, pod *corev1.Pod) (*resourcev1.ResourceClaim, error) {
+// write writes an allocation, if there is one, and the pod in reservedFor to the claim. Other clients may change the claim
+// concurrently; so each attempt checks again whether it can be had. Cancelling the pod does not cancel a write in flight:
+// otherwise it would be unknown whether the devices are taken. The messages are upstream's.
+func (p *plugin) write(ctx context.Context, claim *resourcev1.ResourceClaim, allocation *resourcev1.AllocationResult,
+	pod *corev1.Pod) (*resourcev1.ResourceClaim, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -190,7 +194,8 @@ func (p *plugin) write(ctx context.Context, claim *resourcev1.ResourceClaim, all
 			return fmt.Errorf("claim %s got deallocated elsewhere in the meantime", klog.KObj(claim))
 		}
 		if !resourceclaim.IsReservedForPod(pod, claim, false) {
-			claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
+			claim.Status.ReservedFor = append(claim.Status.ReservedFor,
+				resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
 		}
 		if claim.Status.Allocation.AllocationTimestamp == nil {
 			claim.Status.Allocation.AllocationTimestamp = &metav1.Time{Time: time.Now()}
@@ -214,6 +219,7 @@ func (p *plugin) patchPod(ctx context.Context, pod *corev1.Pod, status map[strin
 	if err != nil {
 		return fmt.Errorf("encode status patch: %w", err)
 	}
-	_, err = p.handle.ClientSet().CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
+	_, err = p.handle.ClientSet().CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{},
+		"status")
 	return err
 }

@@ -38,15 +38,16 @@ func TestAWriteUnderWayIsNotCalledOff(t *testing.T) {
 	gone := errors.New("the pod is gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var writes []string
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
-		writes = append(writes, r.Method+" "+r.URL.Path)
-		cancel(gone)
-		if err := r.Context().Err(); err != nil {
-			return nil, err
-		}
-		// The server answers with what it was sent.
-		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": r.Header["Content-Type"]}, Body: r.Body}, nil
-	})})
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api",
+		Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			writes = append(writes, r.Method+" "+r.URL.Path)
+			cancel(gone)
+			if err := r.Context().Err(); err != nil {
+				return nil, err
+			}
+			// The server answers with what it was sent.
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": r.Header["Content-Type"]}, Body: r.Body}, nil
+		})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,18 +58,21 @@ func TestAWriteUnderWayIsNotCalledOff(t *testing.T) {
 	other := claim.DeepCopy()
 	other.Name, other.UID = "z", "z"
 	s := &state{claims: []*resourcev1.ResourceClaim{claim, other}, reserved: []*resourcev1.AllocationResult{
-		{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Driver: "d", Pool: "p", Device: "0"}}}}, {},
+		{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Driver: "d", Pool: "p",
+			Device: "0"}}}}, {},
 	}}
 	cycle := profile.NewCycleState()
 	cycle.Write(stateKey, s)
 	if st := p.PreBind(ctx, cycle, pod, "a"); !errors.Is(st.AsError(), gone) {
 		t.Errorf("PreBind: %v", st.AsError())
 	}
-	want := []string{"PUT /apis/resource.k8s.io/v1/namespaces/default/resourceclaims/x", "PUT /apis/resource.k8s.io/v1/namespaces/default/resourceclaims/x/status"}
+	want := []string{"PUT /apis/resource.k8s.io/v1/namespaces/default/resourceclaims/x",
+		"PUT /apis/resource.k8s.io/v1/namespaces/default/resourceclaims/x/status"}
 	if !slices.Equal(writes, want) {
 		t.Errorf("written are %q, want %q", writes, want)
 	}
-	if got := s.claims[0]; got.Status.Allocation == nil || got.Status.Allocation.AllocationTimestamp == nil || len(got.Status.ReservedFor) != 1 ||
+	if got := s.claims[0]; got.Status.Allocation == nil || got.Status.Allocation.AllocationTimestamp == nil ||
+		len(got.Status.ReservedFor) != 1 ||
 		got.Status.ReservedFor[0].UID != types.UID("p") || !slices.Contains(got.Finalizers, resourcev1.Finalizer) {
 		t.Errorf("the claim is %+v", got)
 	}

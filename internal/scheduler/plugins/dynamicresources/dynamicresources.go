@@ -4,17 +4,18 @@
 // Package dynamicresources is the plug-in that finds devices for the ResourceClaims of pods (KEP-4381): a pod fits where all of its
 // claims can have devices, or where those are that they have already.
 //
-// A claim's allocation is worked out for one node at a time, from the ResourceSlices, the DeviceClasses and what other claims have
-// taken, by k8s.io/dynamic-resource-allocation/structured. What was found for the node that wins is reserved (it is in flight), written
-// to the claim before the pod is bound, together with the pod as one of those that the claim is reserved for, and then the claim is
-// waited for where its devices must become ready first (binding conditions, KEP-5007). A claim that has devices where its pods can not go
-// loses them when nobody uses it.
+// k8s.io/dynamic-resource-allocation/structured computes a claim's allocation for one node at a time, from the
+// ResourceSlices, the DeviceClasses and the allocations of other claims. The allocation for the selected node is reserved
+// (in flight), written to the claim before the pod is bound, together with the pod in reservedFor, and then the plug-in
+// waits for devices that must become ready first (binding conditions, KEP-5007). A claim whose devices its pods cannot
+// reach is deallocated when no pod uses it.
 //
 // Worked example: two nodes with one device each, pods p and q with a claim each. p: both nodes fit, one is taken, its device is in
 // flight. q is decided on meanwhile: the device in flight is taken, so the other node it is. A third pod fits nowhere: "cannot allocate
 // all claims". p is deleted before it is bound: its flight ends, the third pod is tried again.
 //
-// A pod's extended resources may stand for devices too (KEP-5004, extended.go): a claim is made for them when the pod is bound.
+// A pod's extended resources may be backed by devices too (KEP-5004, extended.go): the plug-in creates a claim for them
+// when the pod is bound.
 package dynamicresources
 
 import (
@@ -102,7 +103,7 @@ func (p *plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment
 	return nil, nil
 }
 
-// state is what is found out about one pod with claims. Filters of several nodes may run at once.
+// state is the state of one pod with claims. Filters of several nodes may run concurrently.
 type state struct {
 	claims    []*resourcev1.ResourceClaim // shared until written; the one for extended resources comes last
 	extended  bool                        // there is one for extended resources
@@ -193,7 +194,8 @@ func (p *plugin) claimsOf(pod *corev1.Pod) (claims []*resourcev1.ResourceClaim, 
 }
 
 // PreFilter sees what the pod's claims have and need, and leaves pods without any out.
-func (p *plugin) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (p *plugin) PreFilter(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult,
+	*fwk.Status) {
 	if p.devices == nil || len(pod.Spec.ResourceClaims) == 0 && !asksForExtended(pod) {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}

@@ -57,7 +57,8 @@ func (p *plugin) addExtended(pod *corev1.Pod, s *state) error {
 		return err
 	}
 	for _, claim := range all {
-		if owner := metav1.GetControllerOfNoCopy(claim); claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] == "true" && owner != nil && owner.UID == pod.UID {
+		if owner := metav1.GetControllerOfNoCopy(claim); claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] == "true" &&
+			owner != nil && owner.UID == pod.UID {
 			s.claims, s.initial = append(s.claims, claim), claim.UID
 			return nil
 		}
@@ -92,7 +93,8 @@ func (p *plugin) classOf(name corev1.ResourceName) *resourcev1.DeviceClass {
 
 // extendedOn is the claim for extended resources as the node needs it, and which container has what of it; nil if the node has them all
 // without it.
-func (p *plugin) extendedOn(s *state, pod *corev1.Pod, info fwk.NodeInfo) (*resourcev1.ResourceClaim, []corev1.ContainerExtendedResourceRequest, *fwk.Status) {
+func (p *plugin) extendedOn(s *state, pod *corev1.Pod, info fwk.NodeInfo) (*resourcev1.ResourceClaim,
+	[]corev1.ContainerExtendedResourceRequest, *fwk.Status) {
 	claim := s.forExtended()
 	if claim == nil {
 		return nil, nil, nil
@@ -137,7 +139,8 @@ func (p *plugin) bindExtended(ctx context.Context, s *state, i int, pod *corev1.
 		return nil // the node has the resources without it
 	}
 	if len(found.mappings) == 0 {
-		return fmt.Errorf("nil or empty request mappings, no update of pod %s/%s ExtendedResourceClaimStatus", pod.Namespace, pod.Name) // upstream's words
+		return fmt.Errorf("nil or empty request mappings, no update of pod %s/%s ExtendedResourceClaimStatus", pod.Namespace,
+			pod.Name) // upstream's words
 	}
 	claim := found.extended.DeepCopy()
 	claim.Name, claim.UID = "", ""
@@ -292,7 +295,8 @@ func requestOf(i int, c *corev1.Container, name corev1.ResourceName, class strin
 		return out
 	}
 	use := func(request string) {
-		out.mappings = append(out.mappings, corev1.ContainerExtendedResourceRequest{ContainerName: c.Name, ResourceName: string(name), RequestName: request})
+		out.mappings = append(out.mappings, corev1.ContainerExtendedResourceRequest{ContainerName: c.Name, ResourceName: string(name),
+			RequestName: request})
 	}
 	for _, r := range others {
 		if r == nil {

@@ -41,15 +41,18 @@ func TestRequestsForExtendedResources(t *testing.T) {
 			"container-0-request-1: 2", "container-2-request-1: 1", "a: container-0-request-1", "d: container-2-request-1",
 		}},
 		{"an init container uses what comes later", []corev1.Container{c("i", 2)}, []corev1.Container{c("a", 1), c("b", 3)}, []string{
-			"container-1-request-1: 1", "container-2-request-1: 3", "a: container-1-request-1", "b: container-2-request-1", "i: container-1-request-1", "i: container-2-request-1",
+			"container-1-request-1: 1", "container-2-request-1: 3", "a: container-1-request-1", "b: container-2-request-1",
+			"i: container-1-request-1", "i: container-2-request-1",
 		}},
 		{"an init container needs more than what comes later", []corev1.Container{c("i", 5)}, []corev1.Container{c("a", 1)}, []string{
-			"container-0-request-1: 4", "container-1-request-1: 1", "a: container-1-request-1", "i: container-1-request-1", "i: container-0-request-1",
+			"container-0-request-1: 4", "container-1-request-1: 1", "a: container-1-request-1", "i: container-1-request-1",
+			"i: container-0-request-1",
 		}},
-		{"of two init containers the one that needs more counts for both", []corev1.Container{c("i", 2), c("j", 4)}, []corev1.Container{c("a", 1)}, []string{
-			"container-1-request-1: 3", "container-2-request-1: 1", "a: container-2-request-1",
-			"i: container-2-request-1", "i: container-1-request-1", "j: container-2-request-1", "j: container-1-request-1",
-		}},
+		{"of two init containers the one that needs more counts for both", []corev1.Container{c("i", 2), c("j", 4)},
+			[]corev1.Container{c("a", 1)}, []string{
+				"container-1-request-1: 3", "container-2-request-1: 1", "a: container-2-request-1",
+				"i: container-2-request-1", "i: container-1-request-1", "j: container-2-request-1", "j: container-1-request-1",
+			}},
 		{"a sidecar before it is in use", []corev1.Container{sidecar("s", 1), c("i", 1)}, []corev1.Container{c("a", 0)}, []string{
 			"container-1-request-1: 1", "container-0-request-1: 1", "s: container-0-request-1", "i: container-1-request-1",
 		}},

@@ -118,8 +118,10 @@ func (p *plugin) allocate(ctx context.Context, s *state, node *corev1.Node, foun
 	return nil
 }
 
-// PostFilter takes the devices from a claim that nobody else uses and that some node could not reach: on another the pod may fit.
-func (p *plugin) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+// PostFilter deallocates a claim that no other pod uses and that some node could not reach: with another allocation the pod
+// may fit.
+func (p *plugin) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *corev1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult,
+	*fwk.Status) {
 	s := read(cycle)
 	if s == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
@@ -139,7 +141,8 @@ func (p *plugin) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *core
 		}
 		claim = claim.DeepCopy()
 		claim.Status.ReservedFor, claim.Status.Allocation, claim.Status.Devices = nil, nil, nil
-		if _, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(ctx, claim, metav1.UpdateOptions{}); err != nil {
+		if _, err := p.handle.ClientSet().ResourceV1().ResourceClaims(claim.Namespace).UpdateStatus(ctx, claim,
+			metav1.UpdateOptions{}); err != nil {
 			return nil, fwk.AsStatus(err)
 		}
 		return nil, fwk.NewStatus(fwk.Unschedulable, "deallocation of ResourceClaim completed") // upstream's words
@@ -154,7 +157,8 @@ func (p *plugin) PostFilter(ctx context.Context, cycle fwk.CycleState, pod *core
 }
 
 // PodGroupPostFilter does nothing: there are no groups of pods (docs/scheduling.md). A configuration may name the plug-in there.
-func (*plugin) PodGroupPostFilter(context.Context, fwk.PodGroupCycleState, fwk.PodGroupInfo, fwk.PodGroupSchedulingFunc) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
+func (*plugin) PodGroupPostFilter(context.Context, fwk.PodGroupCycleState, fwk.PodGroupInfo,
+	fwk.PodGroupSchedulingFunc) (*fwk.PodGroupPostFilterResult, *fwk.Status) {
 	return nil, fwk.NewStatus(fwk.Unschedulable)
 }
 

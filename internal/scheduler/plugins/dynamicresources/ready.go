@@ -23,9 +23,10 @@ var (
 
 // conditional tells whether any of a claim's devices must become ready first.
 func conditional(claim *resourcev1.ResourceClaim) bool {
-	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool {
-		return len(r.BindingConditions) > 0
-	})
+	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
+		func(r resourcev1.DeviceRequestAllocationResult) bool {
+			return len(r.BindingConditions) > 0
+		})
 }
 
 // readiness tells whether the driver says that all of a claim's devices are ready; the error is that one never will be.
@@ -47,7 +48,8 @@ func readiness(claim *resourcev1.ResourceClaim) (ready bool, err error) {
 		conditions := claim.Status.Devices[at].Conditions
 		for _, name := range r.BindingFailureConditions {
 			if c := apimeta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionTrue {
-				return false, fmt.Errorf("%w: claim=%s, reason=%s, message=%q", ErrDeviceBindingFailed, claim.Name, c.Reason, c.Message) // upstream's words
+				return false, fmt.Errorf("%w: claim=%s, reason=%s, message=%q", ErrDeviceBindingFailed, claim.Name, c.Reason,
+					c.Message) // upstream's words
 			}
 		}
 		for _, name := range r.BindingConditions {

@@ -49,7 +49,8 @@ func waiting(version string, conditions ...string) *resourcev1.ResourceClaim {
 		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: "d", Pool: "p", Device: "0"}}
 	}
 	for _, name := range conditions {
-		c.Status.Devices[0].Conditions = append(c.Status.Devices[0].Conditions, metav1.Condition{Type: name, Status: metav1.ConditionTrue, Reason: "Why", Message: "because"})
+		c.Status.Devices[0].Conditions = append(c.Status.Devices[0].Conditions,
+			metav1.Condition{Type: name, Status: metav1.ConditionTrue, Reason: "Why", Message: "because"})
 	}
 	return c
 }
@@ -94,7 +95,8 @@ func TestDevicesGetReadyOrNot(t *testing.T) {
 			tell.OnUpdate(nil, waiting("2", "broken"))
 		}, 0, ErrDeviceBindingFailed},
 		{"it takes too long", func(cache.ResourceEventHandler, context.CancelCauseFunc) {}, time.Minute, ErrDeviceBindingTimeout},
-		{"its claim goes", func(tell cache.ResourceEventHandler, _ context.CancelCauseFunc) { tell.OnDelete(waiting("2")) }, 0, devices.ErrNotFound},
+		{"its claim goes", func(tell cache.ResourceEventHandler, _ context.CancelCauseFunc) { tell.OnDelete(waiting("2")) }, 0,
+			devices.ErrNotFound},
 		{"its pod goes", func(_ cache.ResourceEventHandler, cancel context.CancelCauseFunc) { cancel(gone) }, 0, gone},
 		{"it was allocated long ago", func(tell cache.ResourceEventHandler, _ context.CancelCauseFunc) {
 			old := waiting("2")
@@ -137,7 +139,8 @@ func TestAllocationsAreCalledOff(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("enough is found"))
-		if st = p.allocate(ctx, s, node, &placement{}); st.Code() != fwk.UnschedulableAndUnresolvable || st.Message() != "asked by caller to stop allocating devices: enough is found" {
+		if st = p.allocate(ctx, s, node, &placement{}); st.Code() != fwk.UnschedulableAndUnresolvable ||
+			st.Message() != "asked by caller to stop allocating devices: enough is found" {
 			t.Errorf("called off: %v %q", st.Code(), st.Message())
 		}
 	})
@@ -152,7 +155,8 @@ func TestHints(t *testing.T) {
 		return c
 	}
 	name, template := "x", "t"
-	uses := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &name}}}}
+	uses := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"},
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "c", ResourceClaimName: &name}}}}
 	misses := uses.DeepCopy()
 	misses.Spec.ResourceClaims = append(misses.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "d", ResourceClaimTemplateName: &template})
 	made := misses.DeepCopy()

@@ -5,8 +5,8 @@
 // domain with certain pods, or away from them. Required terms say where a pod fits (the terms of pods that are there
 // already against newcomers, too), preferred ones where better.
 //
-// How many pods the newcomer's terms match, and what the terms of those that are there say about pods like it, is added up by
-// domain and kept (podcount).
+// The number of pods that the incoming pod's terms match, and the results of existing pods' terms for pods like it, are
+// added up by domain and cached (podcount).
 package interpodaffinity
 
 import (
@@ -60,7 +60,7 @@ type plugin struct {
 	namespaces corelisters.NamespaceLister // nil: namespaces have no labels
 	counts     podcount.Counter
 
-	far, crowded, unwelcome *fwk.Status // shared by all who are refused; nobody changes them
+	far, crowded, unwelcome *fwk.Status // shared by all rejected pods, immutable
 
 	hardWeight   int64 // of a required term of a pod that is there, in the score of newcomers that it is about
 	ignoreOthers bool  // pods without preferences of their own are not ranked by those of others
@@ -222,7 +222,8 @@ func (s *filterState) empty() bool {
 }
 
 // PreFilter counts the domains.
-func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult,
+	*fwk.Status) {
 	haveAnti, err := p.handle.SnapshotSharedLister().NodeInfos().HavePodsWithRequiredAntiAffinityList()
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("failed to list NodeInfos with pods with affinity: %w", err)) // upstream's words

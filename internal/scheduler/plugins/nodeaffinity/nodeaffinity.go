@@ -103,11 +103,11 @@ func (p plugin) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (f
 		return fwk.QueueSkip, nil
 	}
 	want := nodeaffinity.GetRequiredNodeAffinity(pod)
-	now, err := want.Match(node)
+	matches, err := want.Match(node)
 	if err != nil {
 		return fwk.Queue, err
 	}
-	if !now {
+	if !matches {
 		return fwk.QueueSkip, nil
 	}
 	if old, ok := oldObj.(*corev1.Node); ok && old != nil {

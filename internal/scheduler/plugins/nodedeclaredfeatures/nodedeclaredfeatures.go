@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodedeclaredfeatures is the plug-in that keeps pods away from nodes which do not declare what the pods ask of them (KEP-5328):
-// a pod whose containers are all to be restarted when one exits goes only where a node says that it does so.
+// Package nodedeclaredfeatures is the plug-in that keeps pods away from nodes which do not declare a feature that they need
+// (KEP-5328): a pod whose containers are all to be restarted when one exits needs a node that declares this.
 package nodedeclaredfeatures
 
 import (
@@ -87,7 +87,7 @@ func (p *plugin) afterPod(_ klog.Logger, _ *corev1.Pod, oldObj, newObj any) (fwk
 
 type state struct{ needs ndf.FeatureSet }
 
-// Clone returns the state itself: nobody changes it.
+// Clone returns the state itself, which is immutable.
 func (s *state) Clone() fwk.StateData { return s }
 
 // PreFilter leaves pods out that ask for nothing that nodes declare.

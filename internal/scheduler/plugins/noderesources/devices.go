@@ -16,7 +16,8 @@ import (
 
 // leaves says whether the resource is left to DynamicResources: a node has none, and a class of devices stands behind it (KEP-5004).
 func (f fit) leaves(name corev1.ResourceName, has fwk.Resource) bool {
-	return f.devices != nil && nodeinfo.IsExtended(name) && has.GetScalarResources()[name] == 0 && f.devices.DeviceClassResolver().GetDeviceClass(name) != nil
+	return f.devices != nil && nodeinfo.IsExtended(name) && has.GetScalarResources()[name] == 0 &&
+		f.devices.DeviceClassResolver().GetDeviceClass(name) != nil
 }
 
 // fitByDevices is NodeResourcesFit where it scores resources that a class may stand behind.

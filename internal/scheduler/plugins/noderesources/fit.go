@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package noderesources is two plug-ins about what pods ask for and nodes have. NodeResourcesFit ([NewFit]): a pod fits
-// where its requests are still free, and better where more is left. NodeResourcesBalancedAllocation ([NewBalanced]): better
-// where the pod brings the shares of cpu and memory in use closer together.
+// Package noderesources has two plug-ins about requests of pods and capacity of nodes. NodeResourcesFit ([NewFit]): a pod
+// fits if its requests are still free, and scores by what remains. NodeResourcesBalancedAllocation ([NewBalanced]): a node
+// scores higher if the pod brings the shares of cpu and memory in use closer together.
 //
 // Worked example: a node of 4 cores and 8 GiB, half its cores and a quarter of its memory requested, and a pod of 1 core
 // and 2 GiB. Least allocated: (100·(4-3)/4 + 100·(8-4)/8)/2 = (25+50)/2 = 37. Balanced: the shares are 0.75 and 0.5 with
 // the pod, 0.5 and 0.25 without, deviating by 0.125 both times, so the pod neither helps nor harms: 50 + 50/2 = 75.
 //
-// Behind an extended resource that a node has none of there may be a class of devices (KEP-5004): the pod then fits as far as these two are
-// concerned (devices.go), and they score the node by its devices (stock.go).
+// An extended resource that a node does not have may be backed by a DeviceClass (KEP-5004): these two then accept the node
+// (devices.go), and score it by its devices (stock.go).
 package noderesources
 
 import (

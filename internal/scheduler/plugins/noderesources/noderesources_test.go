@@ -15,5 +15,6 @@ import (
 var _ = flag.Bool("update", false, "write the golden files")
 
 func TestScenarios(t *testing.T) {
-	schedulertest.Run(t, profile.Registry{{Name: noderesources.FitName, New: noderesources.NewFit}, {Name: noderesources.BalancedName, New: noderesources.NewBalanced}})
+	schedulertest.Run(t, profile.Registry{{Name: noderesources.FitName, New: noderesources.NewFit},
+		{Name: noderesources.BalancedName, New: noderesources.NewBalanced}})
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/scheduler/nodeinfo"
 )
 
-// stock tells how many devices a node has, and how many of them are taken, of the classes behind extended resources that are scored
-// (KEP-5004). All devices of a class count alike: one that is tainted, one that shares what it is made of with others, one of a pool that
-// is not complete; and one that may be shared is taken once anybody has a share. Devices that are given for administration are not taken.
+// stock counts the devices of a node, and how many of them are taken, of the classes behind extended resources that are
+// scored (KEP-5004). All devices of a class count alike: tainted ones, overlapping partitions, those of incomplete pools; a
+// shareable device is taken once any claim has a share. Devices allocated for admin access are not taken.
 //
 // Three things are worked out, each for as long as it holds: which devices of a slice are the class's, for as long as the two are the same
 // objects; which nodes reach them, for as long as the slices are the same; and what is taken, for one cycle.
@@ -71,7 +71,7 @@ func (s *stock) on(ctx context.Context, r *request, name corev1.ResourceName, no
 	return v.on(node), nil
 }
 
-// sight is what a cycle has seen of devices. It is empty until the first node is scored by them.
+// sight caches what a cycle has seen of devices. It is empty until the first node is scored by them.
 type sight struct {
 	mu    sync.Mutex
 	taken *taken
@@ -128,7 +128,7 @@ func (s *stock) supply(ctx context.Context, name corev1.ResourceName) (*supply, 
 	if old != nil && old.of(all) {
 		return old, nil
 	}
-	now := &supply{class: class, slices: make(map[*resourcev1.ResourceSlice][]lot, len(all)), byNode: map[string][]lot{}}
+	current := &supply{class: class, slices: make(map[*resourcev1.ResourceSlice][]lot, len(all)), byNode: map[string][]lot{}}
 	var selectors []cel.CompilationResult
 	for _, c := range class.Spec.Selectors {
 		if c.CEL != nil {
@@ -143,13 +143,13 @@ func (s *stock) supply(ctx context.Context, name corev1.ResourceName) (*supply, 
 		if !ok {
 			lots = lotsOf(ctx, slice, selectors)
 		}
-		now.add(slice, lots)
+		current.add(slice, lots)
 	}
 	if ctx.Err() != nil { // it may be why an expression failed
 		return nil, fmt.Errorf("find devices of class %s: %w", class.Name, context.Cause(ctx))
 	}
-	s.supplies[name] = now
-	return now, nil
+	s.supplies[name] = current
+	return current, nil
 }
 
 // supply is the devices of one class, as of one set of slices, by which nodes reach them. It does not change.

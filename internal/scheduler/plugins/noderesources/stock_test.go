@@ -72,17 +72,20 @@ func (m *manager) publish(node, model string, n int) {
 		Driver: "d.example.com", NodeName: &node, Pool: resourcev1.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
 	}}
 	for i := range n {
-		s.Spec.Devices = append(s.Spec.Devices, resourcev1.Device{Name: strconv.Itoa(i), Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"model": {StringValue: &model}}})
+		s.Spec.Devices = append(s.Spec.Devices, resourcev1.Device{Name: strconv.Itoa(i),
+			Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"model": {StringValue: &model}}})
 	}
 	m.slices[node] = s
 }
 
 // claim has a claim have so many of the node's devices.
 func (m *manager) claim(version int, node string, n int) {
-	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x", UID: "x", ResourceVersion: strconv.Itoa(version)}}
+	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x", UID: "x",
+		ResourceVersion: strconv.Itoa(version)}}
 	c.Status.Allocation = &resourcev1.AllocationResult{}
 	for i := range n {
-		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourcev1.DeviceRequestAllocationResult{Driver: "d.example.com", Pool: node, Device: strconv.Itoa(i)})
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+			resourcev1.DeviceRequestAllocationResult{Driver: "d.example.com", Pool: node, Device: strconv.Itoa(i)})
 	}
 	m.Handler().OnAdd(c, false)
 }
@@ -108,9 +111,10 @@ func TestScoresByDevicesAreNotKept(t *testing.T) {
 	decide := core.New(core.Options{Rand: rand.New(rand.NewPCG(1, 2))})
 	pods := map[string]*corev1.Pod{}
 	for name, r := range map[string]corev1.ResourceName{"devices": gpu, "own": "example.com/own", "plain": "cpu"} {
-		pods[name] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{r: resource.MustParse("1")}},
-		}}}}
+		pods[name] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{r: resource.MustParse("1")}},
+			}}}}
 	}
 	signature := map[string]fwk.PodSignature{}
 	for name, pod := range pods {

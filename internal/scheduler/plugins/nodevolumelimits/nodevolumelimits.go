@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodevolumelimits is the NodeVolumeLimits plug-in: a node has no more volumes of a CSI driver than its CSINode says can be
-// attached (KEP-554), and none of a driver that is not there, where the CSIDriver wants that prevented (KEP-5030).
+// Package nodevolumelimits is the NodeVolumeLimits plug-in: it limits the volumes of a CSI driver on a node to the number
+// in its CSINode (KEP-554), and rejects nodes without the driver if the CSIDriver demands this (KEP-5030).
 //
 // A volume counts once however many pods of the node use it, and also while a VolumeAttachment of no pod is left. A claim that is not
 // bound yet counts as a volume of its class's driver.
@@ -221,11 +221,11 @@ func (p *plugin) of(claim *corev1.PersistentVolumeClaim, csi *storagev1.CSINode)
 		if driver, err := p.migrated.GetInTreePluginNameFromSpec(pv, nil); err != nil || csi == nil || !migrated.On(driver) {
 			return attached{}
 		}
-		now, err := p.migrated.TranslateInTreePVToCSI(klog.Logger{}, pv)
-		if err != nil || now.Spec.CSI == nil {
+		translated, err := p.migrated.TranslateInTreePVToCSI(klog.Logger{}, pv)
+		if err != nil || translated.Spec.CSI == nil {
 			return attached{}
 		}
-		source = now.Spec.CSI
+		source = translated.Spec.CSI
 	}
 	return attached{source.Driver, source.VolumeHandle}
 }

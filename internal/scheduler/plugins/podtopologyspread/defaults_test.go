@@ -55,7 +55,8 @@ func TestDefaultConstraints(t *testing.T) {
 		}
 		for _, n := range snapshot.Nodes() {
 			st := p.RunFilterPlugins(t.Context(), state, newcomer, n)
-			if want := c.want; n.Node().Name == "a" && !strings.HasPrefix(st.Message(), want) || (n.Node().Name == "b" || want == "") && !st.IsSuccess() || want != "" && n.Node().Name == "a" && st.IsSuccess() {
+			if want := c.want; n.Node().Name == "a" && !strings.HasPrefix(st.Message(), want) || (n.Node().Name == "b" || want == "") &&
+				!st.IsSuccess() || want != "" && n.Node().Name == "a" && st.IsSuccess() {
 				t.Errorf("pod of %s on node %s: %q, want %q on a", c.app, n.Node().Name, st.Message(), want)
 			}
 		}

@@ -43,7 +43,8 @@ func (s *filterState) findLeast(i int) {
 }
 
 // PreFilter counts the domains of the DoNotSchedule constraints.
-func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult,
+	*fwk.Status) {
 	all, err := p.constraintsOf(pod, corev1.DoNotSchedule)
 	if err != nil {
 		return nil, fwk.AsStatus(fmt.Errorf("obtaining pod's hard topology spread constraints: %w", err))

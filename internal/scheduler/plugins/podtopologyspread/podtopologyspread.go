@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podtopologyspread is the PodTopologySpread plug-in: pods alike are spread over zones, hosts or what else nodes'
-// labels tell apart. A DoNotSchedule constraint refuses nodes where the spread would exceed its skew; ScheduleAnyway ones
-// rank nodes. Pods without constraints of their own, but of a service or a controller, are ranked by the system's: hosts
+// Package podtopologyspread is the PodTopologySpread plug-in: it spreads pods over zones, hosts or other topologies of
+// nodes' labels. A DoNotSchedule constraint rejects nodes where the skew would be exceeded; ScheduleAnyway ones score
+// nodes. Pods without constraints of their own, but of a service or a controller, are scored by the system defaults: hosts
 // with a skew of 3, zones with one of 5.
 //
 // Worked example: zones x and y hold 3 and 1 matching pods, maxSkew is 1. In x the skew would be 3+1-1 = 3, refused; in y
@@ -47,8 +47,9 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 	}
 	p := &plugin{
 		handle: h, owners: newOwners(h), defaults: a.DefaultConstraints,
-		unlabelled: fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) didn't match pod topology spread constraints (missing required label)").WithPlugin(Name),
-		skewed:     fwk.NewStatus(fwk.Unschedulable, "node(s) didn't match pod topology spread constraints").WithPlugin(Name),
+		unlabelled: fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
+			"node(s) didn't match pod topology spread constraints (missing required label)").WithPlugin(Name),
+		skewed: fwk.NewStatus(fwk.Unschedulable, "node(s) didn't match pod topology spread constraints").WithPlugin(Name),
 	}
 	if p.systems = a.DefaultingType == configv1.SystemDefaulting; p.systems {
 		p.defaults = []corev1.TopologySpreadConstraint{
@@ -68,7 +69,7 @@ type plugin struct {
 	systems  bool
 	counts   podcount.Counter
 
-	unlabelled, skewed *fwk.Status // shared by all who are refused; nobody changes them
+	unlabelled, skewed *fwk.Status // shared by all rejected pods, immutable
 }
 
 func (*plugin) Name() string { return Name }
@@ -89,7 +90,8 @@ func (p *plugin) afterPod(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (f
 	}
 	for _, obj := range []any{oldObj, newObj} {
 		other, ok := obj.(*corev1.Pod)
-		if ok && other != nil && other.Namespace == pod.Namespace && slices.ContainsFunc(all, func(c constraint) bool { return c.selector.Matches(labels.Set(other.Labels)) }) {
+		if ok && other != nil && other.Namespace == pod.Namespace &&
+			slices.ContainsFunc(all, func(c constraint) bool { return c.selector.Matches(labels.Set(other.Labels)) }) {
 			return fwk.Queue, nil
 		}
 	}
@@ -105,7 +107,8 @@ type constraint struct {
 	mindTaints          bool // nodes with taints that the pod does not tolerate do not count
 }
 
-func constraints(pod *corev1.Pod, given []corev1.TopologySpreadConstraint, when corev1.UnsatisfiableConstraintAction) ([]constraint, error) {
+func constraints(pod *corev1.Pod, given []corev1.TopologySpreadConstraint, when corev1.UnsatisfiableConstraintAction) ([]constraint,
+	error) {
 	var out []constraint
 	for _, g := range given {
 		if g.WhenUnsatisfiable != when {
@@ -169,7 +172,8 @@ func (p *plugin) matching(nodes podcount.List, namespace string, c *constraint) 
 }
 
 // tally counts those pods in the constraint's domains, on nodes that count and, where that is wanted, have the labels of all.
-func (p *plugin) tally(nodes podcount.List, pod *corev1.Pod, c *constraint, all []constraint, affinity nodeaffinity.RequiredNodeAffinity) *podcount.Tally {
+func (p *plugin) tally(nodes podcount.List, pod *corev1.Pod, c *constraint, all []constraint,
+	affinity nodeaffinity.RequiredNodeAffinity) *podcount.Tally {
 	criterion := struct {
 		Namespace, Selector, Key string
 		Nothing                  bool

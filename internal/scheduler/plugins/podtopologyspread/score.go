@@ -46,7 +46,8 @@ func (p *plugin) PreScore(_ context.Context, state fwk.CycleState, pod *corev1.P
 	if err != nil {
 		return fwk.AsStatus(fmt.Errorf("getting all nodes: %w", err))
 	}
-	s := &scoreState{all: all, domains: make([]map[string]int32, len(all)), hosts: make([][]int32, len(all)), weight: make([]float64, len(all)), ignored: map[string]bool{}}
+	s := &scoreState{all: all, domains: make([]map[string]int32, len(all)), hosts: make([][]int32, len(all)),
+		weight: make([]float64, len(all)), ignored: map[string]bool{}}
 	// Unless they are the system's, constraints count only nodes that have all the labels.
 	for _, n := range feasible {
 		if strict && !hasAll(n.Node(), all) {

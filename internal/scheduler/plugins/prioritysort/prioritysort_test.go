@@ -31,7 +31,8 @@ func TestHighestThenOldest(t *testing.T) {
 		t.Fatal("the plug-in does not sort")
 	}
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	high, old, young := entity{priority: 9, added: at.Add(time.Hour)}, entity{priority: 1, added: at}, entity{priority: 1, added: at.Add(time.Second)}
+	high, old, young := entity{priority: 9, added: at.Add(time.Hour)}, entity{priority: 1, added: at},
+		entity{priority: 1, added: at.Add(time.Second)}
 	if !sort.Less(high, old) || sort.Less(old, high) || !sort.Less(old, young) || sort.Less(young, old) || sort.Less(old, old) {
 		t.Error("want the highest priority first, and of equals the oldest")
 	}

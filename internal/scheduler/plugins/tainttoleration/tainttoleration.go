@@ -60,7 +60,8 @@ func (plugin) afterNode(_ klog.Logger, pod *corev1.Pod, oldObj, newObj any) (fwk
 
 func untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) bool {
 	for i := range taints {
-		if t := &taints[i]; t.Effect != corev1.TaintEffectPreferNoSchedule && !v1helper.TolerationsTolerateTaint(klog.Logger{}, tolerations, t, false) {
+		if t := &taints[i]; t.Effect != corev1.TaintEffectPreferNoSchedule &&
+			!v1helper.TolerationsTolerateTaint(klog.Logger{}, tolerations, t, false) {
 			return true
 		}
 	}

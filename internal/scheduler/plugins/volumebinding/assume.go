@@ -86,7 +86,8 @@ func (a *assumed[T]) assume(o T) error {
 		return err
 	}
 	if stored.GetResourceVersion() != o.GetResourceVersion() {
-		return fmt.Errorf("%q is out of sync (stored: %s, assume: %s)", key(o), stored.GetResourceVersion(), o.GetResourceVersion()) // upstream's words
+		return fmt.Errorf("%q is out of sync (stored: %s, assume: %s)", key(o), stored.GetResourceVersion(),
+			o.GetResourceVersion()) // upstream's words
 	}
 	a.over[key(o)] = o
 	return nil

@@ -81,7 +81,8 @@ func (p *plugin) restore(as *placement) {
 }
 
 // PreBindPreFlight tells whether anything is to be bound.
-func (p *plugin) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, node string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+func (p *plugin) PreBindPreFlight(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, node string) (*fwk.PreBindPreFlightResult,
+	*fwk.Status) {
 	result := &fwk.PreBindPreFlightResult{AllowParallel: true}
 	s, err := read(cycle)
 	switch {
@@ -214,7 +215,7 @@ func (p *plugin) provisionFollowed(asked *corev1.PersistentVolumeClaim, node *co
 	case claim.Annotations == nil:
 		return fmt.Errorf("selectedNode annotation reset for PVC %q", claim.Name)
 	case claim.Annotations[volume.AnnSelectedNode] != node.Name:
-		return fmt.Errorf("provisioning failed for PVC %q", claim.Name) // who makes volumes says so by taking the annotation away
+		return fmt.Errorf("provisioning failed for PVC %q", claim.Name) // provisioners report this by removing the annotation
 	}
 	if claim.Spec.VolumeName != "" {
 		pv, err := p.volumes.told(claim.Spec.VolumeName)

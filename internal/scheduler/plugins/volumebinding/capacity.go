@@ -20,7 +20,8 @@ import (
 
 // room tells whether a driver has room for the claim's volume within reach of a node, and which (KEP-1472). A driver that does not
 // tell has.
-func (p *plugin) room(class *storagev1.StorageClass, claim *corev1.PersistentVolumeClaim, node *corev1.Node) (of *storagev1.CSIStorageCapacity, enough bool, err error) {
+func (p *plugin) room(class *storagev1.StorageClass, claim *corev1.PersistentVolumeClaim,
+	node *corev1.Node) (of *storagev1.CSIStorageCapacity, enough bool, err error) {
 	size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	if !ok {
 		return nil, true, nil

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumebinding is the VolumeBinding plug-in: pods go where their volumes are or can be, and claims of classes that wait for
-// their first pod are bound for the node that the pod goes to.
+// Package volumebinding is the VolumeBinding plug-in: it selects nodes on which a pod's volumes are or can be available,
+// and binds claims of classes that wait for their first consumer for the selected node.
 //
 // A pod's way: PreFilter sorts its claims. For each node, Filter (volumes.go) finds which volumes would be bound to the claims that
 // wait, smallest claim first, and which a driver would have to make there; Score (capacity.go) prefers nodes where more is left over.
 // Reserve takes that to be done (assume.go); PreBind (bind.go) writes it and waits until controllers and drivers have followed.
 //
-// Worked example: claim a (1Gi) and b (3Gi) of class "local" wait; node n has volumes of 2Gi and 5Gi, node m one of 4Gi. On n the 2Gi
-// volume is a's and the other b's; on m only b's could be had, and n is where the pod goes. The volumes' claimRefs are written, and
-// once the claims say that they are bound, the pod is.
+// Worked example: claims a (1Gi) and b (3Gi) of class "local" wait; node n has volumes of 2Gi and 5Gi, node m one of 4Gi.
+// On n the plug-in matches the 2Gi volume with a and the other with b; on m only b has a match, so the pod goes to n. The
+// plug-in writes the volumes' claimRefs, and once the claims are bound, the pod is bound.
 package volumebinding
 
 import (
@@ -52,7 +52,8 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 		return nil, fmt.Errorf("want args to be of type VolumeBindingArgs, got %T", args) // upstream's words
 	}
 	f := h.SharedInformerFactory()
-	volumes, claims, nodes := f.Core().V1().PersistentVolumes().Informer(), f.Core().V1().PersistentVolumeClaims().Informer(), f.Core().V1().Nodes()
+	volumes, claims, nodes := f.Core().V1().PersistentVolumes().Informer(), f.Core().V1().PersistentVolumeClaims().Informer(),
+		f.Core().V1().Nodes()
 	err := volumes.AddIndexers(cache.Indexers{byClass: func(obj any) ([]string, error) {
 		if pv, ok := obj.(*corev1.PersistentVolume); ok {
 			return []string{volume.GetPersistentVolumeClass(pv)}, nil
@@ -77,7 +78,8 @@ func New(_ context.Context, args runtime.Object, h fwk.Handle) (fwk.Plugin, erro
 			p.shape = a.Shape
 		}
 	}
-	return p, errors.Join(p.follow(volumes, p.volumes.changed), p.follow(claims, p.claims.changed), p.follow(nodes.Informer(), nil))
+	return p, errors.Join(p.addHandler(volumes, p.volumes.changed), p.addHandler(claims, p.claims.changed),
+		p.addHandler(nodes.Informer(), nil))
 }
 
 type plugin struct {
@@ -100,7 +102,7 @@ type plugin struct {
 
 func (*plugin) Name() string { return Name }
 
-// state is what is found out about one pod. Filters of several nodes may run at once.
+// state is the state of one pod. Filters of several nodes may run concurrently.
 type state struct {
 	bound   []*corev1.PersistentVolumeClaim
 	waiting []*corev1.PersistentVolumeClaim       // for their first pod, smallest first
@@ -200,15 +202,16 @@ func (b *bell) ring() {
 	}
 }
 
-// follow rings for each change of an informer's objects, after changed, if any, has heard of it.
-func (p *plugin) follow(informer cache.SharedIndexInformer, changed func(any)) error {
+// addHandler rings for each change of an informer's objects, after changed, if any, has heard of it.
+func (p *plugin) addHandler(informer cache.SharedIndexInformer, changed func(any)) error {
 	heard := func(obj any) {
 		if changed != nil {
 			changed(obj)
 		}
 		p.changed.ring()
 	}
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) }, DeleteFunc: heard})
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) },
+		DeleteFunc: heard})
 	if err != nil {
 		return fmt.Errorf("follow changes: %w", err)
 	}

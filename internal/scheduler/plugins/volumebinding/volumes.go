@@ -83,7 +83,7 @@ func (p *plugin) Filter(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, 
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	there, why, err := p.place(s, info.Node())
+	there, why, err := p.findVolumes(s, info.Node())
 	switch {
 	case err != nil:
 		return fwk.AsStatus(err)
@@ -96,8 +96,8 @@ func (p *plugin) Filter(_ context.Context, cycle fwk.CycleState, _ *corev1.Pod, 
 	return nil
 }
 
-// place finds volumes for the claims on a node, or why there are none; the words are upstream's.
-func (p *plugin) place(s *state, node *corev1.Node) (there *placement, why []string, err error) {
+// findVolumes finds volumes for the claims on a node, or why there are none; the words are upstream's.
+func (p *plugin) findVolumes(s *state, node *corev1.Node) (there *placement, why []string, err error) {
 	reach, exist, err := p.reach(s.bound, node)
 	if err != nil {
 		return nil, nil, err
@@ -202,7 +202,8 @@ func (p *plugin) provide(there *placement, made []*corev1.PersistentVolumeClaim,
 		if err != nil {
 			return false, false, fmt.Errorf("failed to find storage class %q", name) // upstream's words
 		}
-		if cmp.Or(class.Provisioner, volume.NotSupportedProvisioner) == volume.NotSupportedProvisioner || !allowed(class.AllowedTopologies, node.Labels) {
+		if cmp.Or(class.Provisioner, volume.NotSupportedProvisioner) == volume.NotSupportedProvisioner ||
+			!allowed(class.AllowedTopologies, node.Labels) {
 			return false, true, nil
 		}
 		capacity, enough, err := p.room(class, claim, node)
@@ -220,9 +221,10 @@ func (p *plugin) provide(there *placement, made []*corev1.PersistentVolumeClaim,
 // allowed tells whether one of the terms, if any, has all its labels here.
 func allowed(terms []corev1.TopologySelectorTerm, labels map[string]string) bool {
 	return len(terms) == 0 || slices.ContainsFunc(terms, func(t corev1.TopologySelectorTerm) bool {
-		return len(t.MatchLabelExpressions) > 0 && !slices.ContainsFunc(t.MatchLabelExpressions, func(r corev1.TopologySelectorLabelRequirement) bool {
-			value, ok := labels[r.Key]
-			return !ok || !slices.Contains(r.Values, value)
-		})
+		return len(t.MatchLabelExpressions) > 0 && !slices.ContainsFunc(t.MatchLabelExpressions,
+			func(r corev1.TopologySelectorLabelRequirement) bool {
+				value, ok := labels[r.Key]
+				return !ok || !slices.Contains(r.Values, value)
+			})
 	})
 }

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumerestrictions is the VolumeRestrictions plug-in: what may be mounted once is mounted once. A disk that a pod on
-// the node writes to is not given to another there, and a claim with ReadWriteOncePod (KEP-2485) to one pod only in the cluster.
+// Package volumerestrictions is the VolumeRestrictions plug-in: it enforces exclusive volumes. It rejects a node where
+// another pod uses the same disk and one of them writes to it, and allows a claim with ReadWriteOncePod (KEP-2485) to one
+// pod in the cluster only.
 package volumerestrictions
 
 import (
@@ -90,7 +91,7 @@ func (a *alone) count(p fwk.PodInfo, sign int) {
 	}
 }
 
-// PreFilter leaves out pods whose volumes nobody can be in the way of.
+// PreFilter skips pods whose volumes cannot conflict.
 func (p *plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	a := &alone{names: sets.New[string]()}
 	for _, v := range pod.Spec.Volumes {
@@ -201,7 +202,8 @@ func sameDisk(a, b *corev1.Volume) bool {
 		return a.ISCSI.IQN == b.ISCSI.IQN && !(a.ISCSI.ReadOnly && b.ISCSI.ReadOnly)
 	case a.RBD != nil && b.RBD != nil:
 		x, y := a.RBD, b.RBD
-		return x.RBDPool == y.RBDPool && x.RBDImage == y.RBDImage && !(x.ReadOnly && y.ReadOnly) && sets.New(x.CephMonitors...).HasAny(y.CephMonitors...)
+		return x.RBDPool == y.RBDPool && x.RBDImage == y.RBDImage && !(x.ReadOnly && y.ReadOnly) &&
+			sets.New(x.CephMonitors...).HasAny(y.CephMonitors...)
 	}
 	return false
 }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package volumezone is the VolumeZone plug-in: a pod goes where the zone and region of its volumes, as their labels tell, are the
-// node's. Nodes that tell neither take any.
+// Package volumezone is the VolumeZone plug-in: a node must be in the zone and region of the pod's volumes, by their
+// labels. Nodes without such labels fit all volumes.
 package volumezone
 
 import (
@@ -88,7 +88,8 @@ func afterClaim(_ klog.Logger, pod *corev1.Pod, _, newObj any) (fwk.QueueingHint
 func afterVolume(_ klog.Logger, _ *corev1.Pod, oldObj, newObj any) (fwk.QueueingHint, error) {
 	old, ok := oldObj.(*corev1.PersistentVolume)
 	pv, ok2 := newObj.(*corev1.PersistentVolume)
-	if ok && ok2 && slices.EqualFunc(tied(old), tied(pv), func(a, b tie) bool { return a.label == b.label && slices.Equal(a.values, b.values) }) {
+	if ok && ok2 && slices.EqualFunc(tied(old), tied(pv),
+		func(a, b tie) bool { return a.label == b.label && slices.Equal(a.values, b.values) }) {
 		return fwk.QueueSkip, nil
 	}
 	return fwk.Queue, nil
@@ -125,7 +126,7 @@ func tied(pv *corev1.PersistentVolume) (ties []tie) {
 
 type state struct{ ties []tie }
 
-// Clone returns the state itself: nobody changes it.
+// Clone returns the state itself, which is immutable.
 func (s *state) Clone() fwk.StateData { return s }
 
 // PreFilter finds the places that the pod's volumes are tied to.

@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodeaddress finds the addresses at which others reach this machine, and follows their changes: a machine's address may be
+// leased, and its network may get another IP family while the node runs.
+//
+//	pick.go   [Pick]: selects the node's addresses from the machine's; pure
+//	look.go   reads links, addresses and routes from the kernel
+//	watch.go  [Addresses.Run]: watches the kernel's events and updates the node's addresses
+//
+// [Find] looks once. The [Addresses] that it returns are safe for concurrent use, and change while Run runs; afterwards Run calls the
+// functions that [Addresses.Tell] registered. [Fixed] addresses are configured and never change.
+//
+// Lost addresses stay for a while. If a link flaps, or a lease is renewed late, the node keeps its addresses as long as no others replace
+// them; it drops the address of one of two IP families some time after the loss. A node always has an address.
+package nodeaddress
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+)
+
+// Options select the addresses. The zero value selects the source address of the default route.
+type Options struct {
+	// Server is the host:port that the node must reach: its address is the source address of these connections. Empty: the default route.
+	Server string
+	// Both adds the address of the other IP family on the same link.
+	Both bool
+	// Pods and Services are the cluster's ranges, which have no nodes' addresses.
+	Pods, Services []netip.Prefix
+	Logger         *slog.Logger // nil discards logs
+}
+
+// Addresses are a node's addresses: the primary one and, if there is one, that of the other IP family.
+type Addresses struct {
+	options Options
+	fixed   bool
+	look    func(context.Context, Options) (View, error)
+
+	mu   sync.Mutex
+	now  []netip.Addr
+	told []func()
+}
+
+// Find finds the machine's addresses. The address of a machine without any is 127.0.0.1.
+func Find(ctx context.Context, o Options) (*Addresses, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	v, err := look(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	a := &Addresses{options: o, look: look}
+	if a.now, _ = Pick(nil, v, o); len(a.now) == 0 {
+		a.now = []netip.Addr{nowhere}
+	}
+	return a, nil
+}
+
+// nowhere is the address of a machine that has none.
+var nowhere = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// Fixed are addresses that were given. What is no address is left out.
+func Fixed(texts ...string) *Addresses {
+	a := &Addresses{fixed: true}
+	for _, text := range texts {
+		if ip, err := netip.ParseAddr(text); err == nil {
+			a.now = append(a.now, ip.Unmap())
+		}
+	}
+	return a
+}
+
+// Fixed says whether they never change.
+func (a *Addresses) Fixed() bool { return a.fixed }
+
+// Texts are the addresses of now, as texts; they are the caller's.
+func (a *Addresses) Texts() (out []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, ip := range a.now {
+		out = append(out, ip.String())
+	}
+	return out
+}
+
+// Tell has f called after each change, after those that were to be told before. It is called by Run.
+func (a *Addresses) Tell(f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.told = append(a.told, f)
+}
+
+// become makes them these, and tells.
+func (a *Addresses) become(next []netip.Addr) {
+	a.mu.Lock()
+	before, told := a.now, slices.Clone(a.told)
+	a.now = next
+	a.mu.Unlock()
+	a.options.Logger.Info("Addresses of the node changed", "before", before, "now", next)
+	for _, f := range told {
+		f()
+	}
+}

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeaddress
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/mortise-dev/mortise/internal/agent/device"
+)
+
+// Events come in bursts: they are looked at when there was none for a moment, or after a while at last. What is lost is held for long
+// enough to be leased again, or to be made of a router's next advertisement.
+const (
+	settled  = 500 * time.Millisecond
+	atLast   = 3 * time.Second
+	holding  = 30 * time.Second
+	reopened = 10 * time.Second
+)
+
+// Run follows the machine's addresses until ctx is done.
+func (a *Addresses) Run(ctx context.Context) error {
+	if a.fixed {
+		<-ctx.Done()
+		return nil
+	}
+	for ctx.Err() == nil {
+		err := a.follow(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		a.options.Logger.Error("Could not watch the machine's addresses, retrying", "error", err, "again", reopened)
+		wait := time.NewTimer(reopened)
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+		wait.Stop()
+	}
+	return nil
+}
+
+// follow follows them as long as the kernel tells of them.
+func (a *Addresses) follow(ctx context.Context) error {
+	return device.Listen(ctx, func(ctx context.Context, events <-chan struct{}) error {
+		a.settle(ctx, events)
+		return nil
+	})
+}
+
+// settle looks, at once and after each burst of events.
+func (a *Addresses) settle(ctx context.Context, events <-chan struct{}) {
+	quiet, last, lost := stopped(), stopped(), stopped()
+	defer quiet.Stop()
+	defer last.Stop()
+	defer lost.Stop()
+	burst, holds := false, a.see(ctx, false)
+	if holds {
+		lost.Reset(holding)
+	}
+	for {
+		over := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-events:
+			if quiet.Reset(settled); !burst {
+				burst = true
+				last.Reset(atLast)
+			}
+			continue
+		case <-quiet.C:
+		case <-last.C:
+		case <-lost.C:
+			over = true
+		}
+		burst = false
+		quiet.Stop()
+		last.Stop()
+		switch held := a.see(ctx, over); {
+		case held && (!holds || over):
+			lost.Reset(holding)
+			holds = true
+		case !held:
+			lost.Stop()
+			holds = false
+		}
+	}
+}
+
+func stopped() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
+}
+
+// see looks at the machine, and makes the addresses what they are now. Those that are lost are held, or, if that is over, forgotten. It
+// says whether there are such, or whether it is to look again for another reason.
+func (a *Addresses) see(ctx context.Context, over bool) bool {
+	v, err := a.look(ctx, a.options)
+	if err != nil {
+		if ctx.Err() == nil {
+			a.options.Logger.Error("Could not find the machine's addresses, retrying", "error", err, "again", holding)
+		}
+		return true
+	}
+	a.mu.Lock()
+	now := slices.Clone(a.now)
+	a.mu.Unlock()
+	next, held := Pick(now, v, a.options)
+	if held && over {
+		var anew []netip.Addr
+		if anew, held = Pick(nil, v, a.options); len(anew) > 0 {
+			next = anew
+		}
+	}
+	if len(next) > 0 && !slices.Equal(now, next) {
+		a.become(next)
+	}
+	return held
+}

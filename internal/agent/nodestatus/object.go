@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
+	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/servingkey"
+	"github.com/mortise-dev/mortise/internal/version"
+)
+
+// Annotations of Nodes.
+const (
+	attachDetach = "volumes.kubernetes.io/controller-managed-attach-detach"
+	providedIP   = "alpha.kubernetes.io/provided-node-ip" // of nodes with a cloud provider
+)
+
+// defaultLabels are the labels that registration sets anew, where the node knows a value.
+var defaultLabels = []string{
+	corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
+	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceTypeStable, corev1.LabelInstanceType, corev1.LabelOSStable,
+	corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+}
+
+// Node is the newest Node that the API server has shown; until it has shown one, the Node as it will be registered. It must not be changed.
+func (m *Manager) Node() *corev1.Node {
+	m.mu.Lock()
+	newest := m.newest
+	m.mu.Unlock()
+	if newest != nil {
+		return newest
+	}
+	return m.initial()
+}
+
+// FetchNode gets the Node from the API server.
+func (m *Manager) FetchNode(ctx context.Context) (*corev1.Node, error) {
+	node, err := m.Client.CoreV1().Nodes().Get(ctx, m.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node %s: %w", m.NodeName, err)
+	}
+	m.saw(node)
+	return node, nil
+}
+
+// saw keeps what the API server shows of the Node, unless it is older than what it has shown before.
+func (m *Manager) saw(node *corev1.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.newest != nil {
+		order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.newest.ResourceVersion)
+		if err == nil && order < 0 {
+			return
+		}
+	}
+	m.newest = node
+}
+
+// initial is the Node as it is registered.
+func (m *Manager) initial() *corev1.Node {
+	node := &corev1.Node{}
+	node.Name, node.Labels, node.Annotations = m.NodeName, labels(m.NodeName, m.Labels), map[string]string{}
+	annotate(node, m.TLS)
+	if *m.Kubelet.EnableControllerAttachDetach {
+		node.Annotations[attachDetach] = "true"
+	}
+	node.Spec.ProviderID, node.Spec.Taints = m.Kubelet.ProviderID, m.Kubelet.RegisterWithTaints
+	m.setStatus(&node.Status)
+	return node
+}
+
+// labels are those that a node is registered with.
+func labels(name string, more map[string]string) map[string]string {
+	labels := map[string]string{
+		corev1.LabelHostname: name, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
+		"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
+	}
+	maps.Copy(labels, more)
+	return labels
+}
+
+// annotate sets the annotations that follow the node's state.
+func annotate(node *corev1.Node, serving *tls.Config) {
+	delete(node.Annotations, providedIP)
+	delete(node.Annotations, servingkey.Annotation)
+	if key := servingkey.Published(serving); key != "" {
+		node.Annotations[servingkey.Annotation] = key
+	}
+}
+
+// updated is the Node with all that the node owns of it. What others have written stays: docs/nodes.md says what is whose.
+func (m *Manager) updated(have *corev1.Node) *corev1.Node {
+	node := have.DeepCopy()
+	if node.Labels == nil {
+		node.Labels = map[string]string{}
+	}
+	if node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	node.Labels[corev1.LabelOSStable], node.Labels[corev1.LabelArchStable] = runtime.GOOS, runtime.GOARCH
+	annotate(node, m.TLS)
+	m.setStatus(&node.Status)
+	return node
+}
+
+// adopted is a Node that was there before the node registered, with all that the node owns of it, and what registration decides.
+func (m *Manager) adopted(have *corev1.Node) *corev1.Node {
+	node, known := m.updated(have), labels(m.NodeName, m.Labels)
+	for _, name := range defaultLabels {
+		if value, is := known[name]; is {
+			node.Labels[name] = value
+		}
+	}
+	delete(node.Annotations, attachDetach)
+	if *m.Kubelet.EnableControllerAttachDetach {
+		node.Annotations[attachDetach] = "true"
+	}
+	return node
+}
+
+// setStatus sets what the node owns of its status.
+func (m *Manager) setStatus(s *corev1.NodeStatus) {
+	setResources(s, m.Resources.Capacity(), m.Resources.Allocatable())
+	s.DeclaredFeatures = kubeletconfig.Features(m.Kubelet)
+	var own []corev1.NodeAddress
+	for _, ip := range m.Addresses.Texts() {
+		own = append(own, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
+	}
+	s.Addresses = mergeAddresses(s.Addresses, append(own, corev1.NodeAddress{Type: corev1.NodeHostName, Address: m.NodeName}))
+	s.DaemonEndpoints = corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: m.Port}}
+	s.NodeInfo = corev1.NodeSystemInfo{
+		MachineID: m.Resources.Machine.MachineID, SystemUUID: m.Resources.Machine.SystemUUID, BootID: m.Resources.Machine.BootID,
+		KernelVersion: m.Resources.Machine.Kernel, OSImage: m.Resources.Machine.OSImage,
+		ContainerRuntimeVersion: m.Runtime.Name + "://" + strings.TrimPrefix(m.Runtime.Version, "v"),
+		KubeletVersion:          version.Get().GitVersion, OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
+	}
+	if m.Resources.Machine.Swap > 0 { // a capacity of nothing is refused
+		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &m.Resources.Machine.Swap}
+	}
+	m.setConditions(s)
+	s.VolumesInUse = nil // no volume of the node has to be attached
+	m.mu.Lock()
+	s.Images = slices.Clone(m.listed)
+	s.RuntimeHandlers, s.Features = slices.Clone(m.handlers), &corev1.NodeFeatures{SupplementalGroupsPolicy: new(m.strictGroups)}
+	m.mu.Unlock()
+}
+
+// setResources sets the node's own resources. Others that were put into the capacity stay, and all of them is allocatable; of these, huge
+// pages alone are the node's to take away.
+func setResources(s *corev1.NodeStatus, capacity, left corev1.ResourceList) {
+	all, free := corev1.ResourceList{}, corev1.ResourceList{}
+	maps.Copy(all, s.Capacity)
+	maps.Copy(free, s.Allocatable)
+	for name := range s.Capacity {
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			delete(all, name)
+		}
+	}
+	maps.Copy(all, capacity)
+	for name := range s.Allocatable {
+		_, there := all[name]
+		if !there && (allocatable.IsExtended(name) || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)) {
+			delete(free, name)
+		}
+	}
+	maps.Copy(free, all)
+	maps.Copy(free, left)
+	s.Capacity, s.Allocatable = all, free
+}
+
+// mergeAddresses is the node's own addresses, which are those inside the cluster and its host name, with what others have added to them.
+func mergeAddresses(have, own []corev1.NodeAddress) []corev1.NodeAddress {
+	foreign := func(a corev1.NodeAddress) bool {
+		return a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeHostName
+	}
+	if slices.Equal(slices.DeleteFunc(slices.Clone(have), foreign), own) {
+		return have // in the order that they have
+	}
+	return append(own, slices.DeleteFunc(slices.Clone(have), func(a corev1.NodeAddress) bool { return !foreign(a) })...)
+}

@@ -1,0 +1,211 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pleg is the pod lifecycle event generator: it makes the workers of pods look when the runtime has news of them. It listens to
+// the runtime's events where there are some, and lists everything in any case.
+package pleg
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+)
+
+// How often everything is listed: where the runtime has no events, and where it has.
+const (
+	relistAlone  = time.Second
+	relistBeside = 10 * time.Second
+)
+
+// Workers make pods what they should be.
+type Workers interface {
+	// Wake makes the pod's worker look, if the pod has one.
+	Wake(pod types.UID)
+	// Relisted makes the pod's worker look, unless its last look has seen just the sum. It starts a worker for a pod that has none; false:
+	// it cannot yet, because the pods of the API server are not known.
+	Relisted(pod types.UID, sum uint64) bool
+}
+
+// Status is what the node says of itself.
+type Status interface {
+	// Resync makes the node look at the runtime, and write what has changed.
+	Resync()
+	// NetworkReady reports whether pods with a network of their own can be made, and if not, why.
+	NetworkReady() (ready bool, why string)
+}
+
+// Config is what a Generator is made from. All of it is required but Period.
+type Config struct {
+	Runtime *cri.Client
+	Workers Workers
+	Status  Status
+	Period  time.Duration // how often everything is listed; 0: as the runtime has events or not
+	Clock   clock.WithTicker
+	Logger  *slog.Logger
+}
+
+// Generator wakes workers; Run does its work.
+type Generator struct{ Config }
+
+// New makes the generator.
+func New(c Config) *Generator { return &Generator{c} }
+
+// listener hears the runtime's events.
+type listener struct {
+	runtime   *cri.Client
+	events    chan *runtimeapi.ContainerEventResponse
+	broken    chan error
+	listening bool
+}
+
+func (l *listener) start(ctx context.Context) {
+	l.listening = true
+	go func() { l.broken <- l.runtime.Runtime.GetContainerEvents(cri.Quiet(ctx), l.events, nil) }()
+}
+
+// stop waits for the end of the stream.
+func (l *listener) stop() {
+	for l.listening {
+		select {
+		case <-l.events:
+		case <-l.broken:
+			l.listening = false
+		}
+	}
+}
+
+// Run generates events until ctx is done.
+func (g *Generator) Run(ctx context.Context) error {
+	period := g.Period
+	if period == 0 {
+		period = relistAlone
+	}
+	l := &listener{runtime: g.Runtime, events: make(chan *runtimeapi.ContainerEventResponse, 64), broken: make(chan error, 1)}
+	l.start(ctx)
+	defer l.stop()
+	known := map[types.UID]uint64{}
+	failing := false
+	timer := g.Clock.NewTimer(period)
+	defer timer.Stop()
+	first := make(chan struct{})
+	close(first)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-first:
+			first = nil
+		case e := <-l.events:
+			if g.Period == 0 {
+				period = relistBeside
+			}
+			if uid := e.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
+				g.Workers.Wake(types.UID(uid))
+			}
+			continue
+		case err := <-l.broken:
+			l.listening = false
+			if g.Period == 0 {
+				period = relistAlone
+			}
+			if !cri.IsUnimplemented(err) && !failing && ctx.Err() == nil {
+				// It is listened to again after the runtime has answered once.
+				failing = true
+			}
+			continue
+		case <-timer.C():
+		}
+		sums, err := g.List(ctx)
+		timer.Reset(period)
+		if err != nil {
+			if ctx.Err() == nil && !failing {
+				g.Logger.Warn("The runtime does not answer", "err", err)
+				g.Status.Resync()
+			}
+			failing = true
+			continue
+		}
+		if failing {
+			failing = false
+			g.Status.Resync()
+			if !l.listening {
+				l.start(ctx)
+			}
+		}
+		if ready, _ := g.Status.NetworkReady(); !ready {
+			g.Status.Resync()
+		}
+		g.compare(known, sums)
+		known = sums
+	}
+}
+
+// compare wakes the workers of pods that have changed. It takes those out of now whose workers cannot be started yet: they are looked at
+// again when the API server's pods are known.
+func (g *Generator) compare(before, now map[types.UID]uint64) {
+	for uid, sum := range now {
+		if before[uid] != sum && !g.Workers.Relisted(uid, sum) {
+			delete(now, uid)
+		}
+	}
+	for uid := range before {
+		if _, ok := now[uid]; !ok {
+			g.Workers.Wake(uid)
+		}
+	}
+}
+
+var seed = maphash.MakeSeed()
+
+// List sums up what the runtime has, by pod: the sums differ when anything has changed.
+func (g *Generator) List(ctx context.Context) (map[types.UID]uint64, error) {
+	ctx = cri.Quiet(ctx)
+	sandboxes, err := g.Runtime.Runtime.ListPodSandbox(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	containers, err := g.Runtime.Runtime.ListContainers(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	out := map[types.UID]uint64{}
+	for _, s := range sandboxes {
+		if uid := types.UID(s.Labels[podstate.LabelPodUID]); uid != "" {
+			out[uid] += sandboxSum(s.Id, s.State == runtimeapi.PodSandboxState_SANDBOX_READY)
+		}
+	}
+	for _, c := range containers {
+		if uid := types.UID(c.Labels[podstate.LabelPodUID]); uid != "" {
+			out[uid] += containerSum(c.Id, cri.StateOf(c.State))
+		}
+	}
+	return out, nil
+}
+
+// Sum is the same sum of what a worker has seen of its pod.
+func Sum(pod *podstate.Pod) (sum uint64) {
+	for i := range pod.Sandboxes {
+		sum += sandboxSum(pod.Sandboxes[i].ID, pod.Sandboxes[i].Ready)
+	}
+	for i := range pod.Containers {
+		sum += containerSum(pod.Containers[i].ID, pod.Containers[i].State)
+	}
+	return sum
+}
+
+func sandboxSum(id string, ready bool) uint64 {
+	return maphash.String(seed, fmt.Sprintf("s %s %t", id, ready))
+}
+
+func containerSum(id string, state podstate.State) uint64 {
+	return maphash.String(seed, "c "+id+" "+string(state))
+}

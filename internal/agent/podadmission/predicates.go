@@ -1,0 +1,203 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podadmission
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+)
+
+// The names of predicates, as reasons.
+const (
+	outOf        = "OutOf" // and the resource's name
+	nodeAffinity = "NodeAffinity"
+	unexpected   = "UnexpectedAdmissionError"
+)
+
+// refusal is one of the things that stand in a pod's way.
+type refusal struct {
+	reason, message string
+	short           shortage // of a resource, if that is what stands in its way
+}
+
+func (r refusal) rejection() *Rejection { return &Rejection{r.reason, r.message} }
+
+// shortage is how much of a resource the node lacks for a pod; CPU in thousandths.
+type shortage struct {
+	resource corev1.ResourceName
+	amount   int64
+}
+
+func affinityOnly(refusals []refusal) bool {
+	return len(refusals) > 0 && !slices.ContainsFunc(refusals, func(r refusal) bool { return r.reason != nodeAffinity })
+}
+
+// fit says whether the pod fits the node beside the other pods, or would if the victims ended.
+func (m *Manager) fit(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) {
+	others := slices.DeleteFunc(m.Pods.CountedPods(), func(other *corev1.Pod) bool { return other.UID == pod.UID })
+	refusals := insufficient(pod, node.Status.Allocatable, others)
+	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !ok {
+		refusals = append(refusals, predicate(nodeAffinity, "node(s) didn't match Pod's node affinity/selector"))
+	}
+	if pod.Spec.NodeName != "" && pod.Spec.NodeName != node.Name {
+		refusals = append(refusals, predicate("NodeName", "node(s) didn't match the requested node name"))
+	}
+	if portsTaken(pod, others) {
+		refusals = append(refusals, predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"))
+	}
+	if !podspec.IsStatic(pod) {
+		expels := func(t *corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }
+		_, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, expels, false)
+		if found {
+			refusals = append(refusals, predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
+		}
+	}
+	if len(refusals) == 0 || !podspec.IsCritical(pod) {
+		return nil, refusals
+	}
+	// A critical pod is not refused for want of resources: others make room.
+	if rest := slices.DeleteFunc(slices.Clone(refusals), func(r refusal) bool { return r.short.resource != "" }); len(rest) > 0 {
+		return nil, rest
+	}
+	return makeRoom(pod, others, refusals)
+}
+
+func predicate(name, message string) refusal {
+	return refusal{reason: name, message: fmt.Sprintf("Predicate %s failed: %s", name, message)}
+}
+
+// insufficient is what the node has too little of for the pod.
+func insufficient(pod *corev1.Pod, has corev1.ResourceList, others []*corev1.Pod) (out []refusal) {
+	short := func(name corev1.ResourceName, wants, used, capacity int64) {
+		out = append(out, refusal{
+			reason:  outOf + string(name),
+			message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, wants, used, capacity),
+			short:   shortage{name, wants - (capacity - used)},
+		})
+	}
+	if limit := has[corev1.ResourcePods]; int64(len(others))+1 > limit.Value() {
+		short(corev1.ResourcePods, 1, int64(len(others)), limit.Value())
+	}
+	used := map[corev1.ResourceName]int64{}
+	for _, other := range others {
+		requests := resourcehelper.PodRequests(other, resourcehelper.PodResourcesOptions{})
+		for name := range requests {
+			used[name] += allocatable.Amount(requests, name)
+		}
+	}
+	requests := resourcehelper.PodRequests(fromNode(pod, has), resourcehelper.PodResourcesOptions{})
+	for _, name := range inOrder(requests) {
+		capacity := allocatable.Amount(has, name)
+		if wants := allocatable.Amount(requests, name); wants > 0 && used[name]+wants > capacity {
+			short(name, wants, used[name], capacity)
+		}
+	}
+	return out
+}
+
+// inOrder are the names of resources that nodes are checked for: those of each machine first, then the others by name.
+func inOrder(requests corev1.ResourceList) []corev1.ResourceName {
+	first := []corev1.ResourceName{corev1.ResourceEphemeralStorage, corev1.ResourceMemory, corev1.ResourceCPU}
+	names := slices.DeleteFunc(slices.Collect(maps.Keys(requests)), func(name corev1.ResourceName) bool {
+		return !slices.Contains(first, name) && !strings.Contains(string(name), "/") &&
+			!strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) &&
+			!strings.HasPrefix(string(name), corev1.ResourceAttachableVolumesPrefix)
+	})
+	slices.SortFunc(names, func(a, b corev1.ResourceName) int {
+		return cmp.Or(slices.Index(first, b)-slices.Index(first, a), cmp.Compare(a, b))
+	})
+	return names
+}
+
+// fromNode is the pod with those of its requests that a node has to meet. Extended resources that the Node does not have are of the
+// cluster, and those of resource claims are allocated by the scheduler.
+func fromNode(pod *corev1.Pod, has corev1.ResourceList) *corev1.Pod {
+	claimed := func(container string, name corev1.ResourceName) bool {
+		s := pod.Status.ExtendedResourceClaimStatus
+		return s != nil && slices.ContainsFunc(s.RequestMappings, func(m corev1.ContainerExtendedResourceRequest) bool {
+			return m.ContainerName == container && m.ResourceName == string(name)
+		})
+	}
+	without := func(containers []corev1.Container) []corev1.Container {
+		out := slices.Clone(containers)
+		for i, c := range out {
+			requests := maps.Clone(c.Resources.Requests)
+			maps.DeleteFunc(requests, func(name corev1.ResourceName, _ resource.Quantity) bool {
+				_, there := has[name]
+				return allocatable.IsExtended(name) && (!there || claimed(c.Name, name))
+			})
+			out[i].Resources.Requests = requests
+		}
+		return out
+	}
+	shallow := *pod
+	shallow.Spec.Containers, shallow.Spec.InitContainers = without(pod.Spec.Containers), without(pod.Spec.InitContainers)
+	return &shallow
+}
+
+// hostPort is a port of the node's that a container has.
+type hostPort struct {
+	protocol corev1.Protocol
+	number   int32
+}
+
+// anyAddress is the host IP of ports at all addresses of the node.
+const anyAddress = "0.0.0.0"
+
+// hostPorts are the node's ports that the pod has as long as it runs, with the addresses at which it has them.
+func hostPorts(pod *corev1.Pod) map[hostPort][]string {
+	var out map[hostPort][]string
+	take := func(c *corev1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort <= 0 {
+				continue
+			}
+			if out == nil {
+				out = map[hostPort][]string{}
+			}
+			port := hostPort{cmp.Or(p.Protocol, corev1.ProtocolTCP), p.HostPort}
+			out[port] = append(out[port], cmp.Or(p.HostIP, anyAddress))
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			take(c)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		take(&pod.Spec.Containers[i])
+	}
+	return out
+}
+
+// portsTaken says whether another pod has a port that the pod wants.
+func portsTaken(pod *corev1.Pod, others []*corev1.Pod) bool {
+	wanted := hostPorts(pod)
+	if len(wanted) == 0 {
+		return false
+	}
+	for _, other := range others {
+		for port, theirs := range hostPorts(other) {
+			for _, ip := range wanted[port] {
+				if ip == anyAddress || slices.Contains(theirs, ip) || slices.Contains(theirs, anyAddress) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podworkers
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/static"
+)
+
+// TestPodIsReplacedUnnoticed: a pod that was deleted, and made again, while the node did not hear the API server ends, and who asks for the
+// name reaches the new one.
+func TestPodIsReplacedUnnoticed(t *testing.T) {
+	named := func(uid types.UID) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: uid}}
+	}
+	m := &Manager{podTable: newPodTable(nil, nil), Managers: Managers{Static: static.New(static.Config{Kubelet: kubeletconfig.Default()})}}
+	for _, uid := range []types.UID{"u1", "u2"} {
+		m.workers[uid] = &worker{m: m, uid: uid, wakes: make(chan struct{}, 1)}
+	}
+	m.PodAdded(named("u1"))
+	m.PodUpdated(named("u1"), named("u1"))
+	if p, err := m.FindPod(podspec.Target{Namespace: "default", Pod: "p", UID: "u1"}); err != nil || p.UID != "u1" {
+		t.Fatalf("found %v, %v", p, err)
+	}
+	m.PodUpdated(named("u1"), named("u2"))
+	if !m.workers["u1"].gone {
+		t.Error("the old pod goes on")
+	}
+	if p, err := m.FindPod(podspec.Target{Namespace: "default", Pod: "p"}); err != nil || p.UID != "u2" {
+		t.Errorf("by name: found %v, %v", p, err)
+	}
+	if p, err := m.FindPod(podspec.Target{Namespace: "default", Pod: "p", UID: "u1"}); err == nil {
+		t.Errorf("by the old UID: found %v", p)
+	}
+}

@@ -1,0 +1,558 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podworkers
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/pleg"
+	"github.com/mortise-dev/mortise/internal/agent/podadmission"
+	"github.com/mortise-dev/mortise/internal/agent/podresize"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/podstatus"
+)
+
+// The waits of a worker that could not do what it should.
+const (
+	retrySoon = time.Second
+	retryLate = 10 * time.Second
+)
+
+// entry is what the node knows of a pod beside its worker, and what others want of the worker. Manager.mu guards it.
+type entry struct {
+	spec    *corev1.Pod // newest definition; nil for a pod known from the runtime only
+	gone    bool        // from the API server
+	counted bool        // its requests are taken from the node
+	status  *corev1.PodStatus
+	made    *corev1.Pod        // by the last write, until the API server shows it
+	cancel  context.CancelFunc // of the present round
+	evicted *verdict           // the node ends the pod
+}
+
+// worker makes one pod what its definition says. Each pod has one, and each worker one
+// goroutine. It is woken when the definition changes, when the runtime says something,
+// when a probe's verdict changes, when an object that the pod refers to changes, and by
+// its own timer; whatever woke it, it looks at everything anew.
+type worker struct {
+	m     *Manager
+	uid   types.UID
+	wakes chan struct{}
+	seen  atomic.Uint64 // sum of what the last round saw
+	entry
+
+	// The goroutine's own.
+	admitted   bool
+	state      *podstate.Pod
+	waiting    map[string]corev1.ContainerStateWaiting
+	messages   lastWords
+	resizer    *podresize.Pod
+	adopted    bool
+	inherited  inherited               // if the pod is in the node's network
+	final      *podadmission.Rejection // the node has ended the pod
+	ending     *ending
+	tornDown   bool
+	mountTries int
+	removed    bool // from the API server, by us
+	written    written
+}
+
+// written is what was last written of the pod's status.
+type written struct {
+	status    *corev1.PodStatus
+	at        string         // the revision that came of it
+	mirror    types.UID      // of what the API server shows of a static pod
+	complaint string         // why it shows nothing
+	writing   sync.WaitGroup // beside what the round does
+}
+
+// PodAdded takes what the API server says of a pod.
+func (m *Manager) PodAdded(pod *corev1.Pod) {
+	if podspec.IsMirror(pod) {
+		m.Static.MirrorSeen(pod, false)
+		return
+	}
+	m.SetPod(pod)
+}
+
+// PodUpdated takes a pod's newest definition. While the API server was not heard, the pod may have been deleted, and another of its name
+// made: that is another pod.
+func (m *Manager) PodUpdated(old, pod *corev1.Pod) {
+	if old.UID != pod.UID {
+		m.PodDeleted(old)
+	}
+	m.PodAdded(pod)
+}
+
+// PodDeleted hears that the API server does not have a pod any more.
+func (m *Manager) PodDeleted(pod *corev1.Pod) {
+	if podspec.IsMirror(pod) {
+		m.Static.MirrorSeen(pod, true)
+		return
+	}
+	m.RemovePod(pod)
+}
+
+// SetPod takes a pod's newest definition.
+func (m *Manager) SetPod(pod *corev1.Pod) {
+	m.mu.Lock()
+	w := m.workerOf(pod.UID)
+	old := w.spec
+	if old == nil && begunBefore(pod) {
+		w.counted = true
+	}
+	known := !w.gone && echo(old, pod, w.status)
+	if w.spec, w.gone = pod, false; w.made != nil && !later(w.made.ResourceVersion, pod.ResourceVersion) {
+		w.made = nil
+	}
+	var cancel context.CancelFunc
+	if old != nil && graceOf(old) != graceOf(pod) {
+		// It is to end, or to end sooner: what is being done for it now is moot.
+		cancel = w.cancel
+	}
+	m.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	if !known {
+		w.wake()
+	}
+}
+
+// begunBefore says whether a former life of the node has admitted the pod, and the pod has not ended.
+func begunBefore(pod *corev1.Pod) bool {
+	over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return pod.Status.StartTime != nil && !over
+}
+
+// graceOf is how long a pod that is being deleted has; minus one for one that is not.
+func graceOf(pod *corev1.Pod) int64 {
+	switch {
+	case pod.DeletionTimestamp == nil:
+		return -1
+	case pod.DeletionGracePeriodSeconds == nil:
+		return 0
+	}
+	return *pod.DeletionGracePeriodSeconds
+}
+
+// RemovePod hears that a pod is not in the API server any more.
+func (m *Manager) RemovePod(pod *corev1.Pod) {
+	m.mu.Lock()
+	w := m.workers[pod.UID]
+	var cancel context.CancelFunc
+	if w != nil {
+		w.gone, cancel = true, w.cancel
+		if pod.DeletionTimestamp != nil {
+			w.spec = pod // it says how much grace is left
+		}
+	}
+	m.mu.Unlock()
+	if w != nil {
+		if cancel != nil {
+			cancel()
+		}
+		w.wake()
+	}
+}
+
+// workerOf finds or starts a pod's worker; the caller holds the lock.
+func (m *Manager) workerOf(uid types.UID) *worker {
+	w := m.workers[uid]
+	if w == nil {
+		w = &worker{
+			m: m, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: lastWords{},
+			resizer: m.Resizes.NewPod(),
+		}
+		m.workers[uid] = w
+		m.running.Go(func() { w.run(m.ctx) })
+	}
+	return w
+}
+
+// Wake makes the pod's worker look.
+func (t *podTable) Wake(uid types.UID) {
+	t.mu.Lock()
+	w := t.workers[uid]
+	t.mu.Unlock()
+	if w != nil {
+		w.wake()
+	}
+}
+
+func (t *podTable) WakeEach(uids []types.UID) {
+	for _, uid := range uids {
+		t.Wake(uid)
+	}
+}
+
+func (w *worker) wake() {
+	select {
+	case w.wakes <- struct{}{}:
+	default:
+	}
+}
+
+// run is the worker's life: rounds, until the pod is gone and nothing is left of it.
+func (w *worker) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		round, cancel := context.WithCancel(ctx)
+		w.m.mu.Lock()
+		w.cancel = cancel
+		w.m.mu.Unlock()
+		select {
+		case <-w.wakes: // what it was woken for, this round sees
+		default:
+		}
+		next, done := w.round(round)
+		w.written.writing.Wait()
+		cancel()
+		if done {
+			return
+		}
+		if next == again {
+			continue
+		}
+		timer := w.m.Clock.NewTimer(next)
+		select {
+		case <-ctx.Done():
+		case <-w.wakes:
+		case <-timer.C():
+		}
+		timer.Stop()
+	}
+}
+
+// The answers of a round beside a time to wait.
+const (
+	again = time.Duration(0)
+	idle  = 60 * time.Second // until something is heard
+	ended = time.Hour        // for a pod that is over
+)
+
+// round looks at everything once and does the next step.
+func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
+	m := w.m
+	m.mu.Lock()
+	pod, gone, evicted := w.spec, w.gone, w.evicted
+	m.mu.Unlock()
+	if evicted != nil && w.final == nil {
+		w.final = &podadmission.Rejection{Reason: evicted.Reason, Message: evicted.Message}
+	}
+
+	state, err := m.Runtime.Observe(ctx, w.uid)
+	if err != nil {
+		if ctx.Err() == nil {
+			m.Logger.Warn("Container runtime does not answer", "pod", w.uid, "err", err)
+			m.NodeStatus.Resync()
+		}
+		return retrySoon, false
+	}
+	w.state = state
+	w.seen.Store(pleg.Sum(state))
+	w.messages.fillIn(pod, state, &m.RunConfig)
+
+	if pod == nil || gone {
+		return w.bury(ctx, pod)
+	}
+	pod = w.withStatus(pod)
+	w.probe(ctx, pod, state)
+	switch {
+	case pod.DeletionTimestamp != nil:
+		next = w.terminate(ctx, pod, graceOf(pod), true)
+	case w.final != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
+		seconds := podspec.Grace(pod)
+		if evicted != nil {
+			seconds = evicted.Grace
+		}
+		next = w.terminate(ctx, pod, seconds, false)
+	case pastDeadline(pod, m.Clock.Now()):
+		w.final = &podadmission.Rejection{
+			Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline",
+		}
+		m.Events.Event(pod, corev1.EventTypeNormal, "DeadlineExceeded", w.final.Message)
+		next = again
+	default:
+		next = w.advance(ctx, pod)
+	}
+	if until := untilDeadline(pod, m.Clock.Now()); until > 0 && until < next {
+		next = until
+	}
+	return next, false
+}
+
+// advance makes the next step of a pod that is to run.
+func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
+	m := w.m
+	if podspec.IsStatic(pod) && m.nameTaken(w, pod) {
+		return idle // the end of the other wakes it
+	}
+	retry, ok := w.prepare(ctx, pod)
+	if !ok {
+		return retry
+	}
+	if next := w.proceed(ctx, pod); retry == 0 || next < retry {
+		return next
+	}
+	return retry
+}
+
+// prepare has what the pod needs be there. ok: the pod may go on; retry: something is to be tried again then; zero: all is well. A pod
+// whose containers were made already goes on with the volumes that it has, as with kubelet, when they cannot be brought up to date.
+func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Duration, ok bool) {
+	m := w.m
+	for _, h := range m.hooks {
+		if h.setUp == nil {
+			continue
+		}
+		err := h.setUp(ctx, w, pod)
+		if err == nil {
+			continue
+		}
+		if reject := (*podadmission.Rejection)(nil); errors.As(err, &reject) {
+			w.final = &podadmission.Rejection{Reason: reject.Reason, Message: "Pod was rejected: " + reject.Message}
+			m.Events.Event(pod, corev1.EventTypeWarning, reject.Reason, reject.Message)
+			return again, false
+		}
+		if ctx.Err() != nil {
+			return retrySoon, false
+		}
+		m.Events.Event(pod, corev1.EventTypeWarning, h.reason, err.Error())
+		w.mountTries++
+		retry = min(500*time.Millisecond<<min(w.mountTries, 8), 2*time.Minute)
+		if !begun(w.state) {
+			w.writeStatus(ctx, pod)
+			return retry, false
+		}
+	}
+	if retry == 0 {
+		w.mountTries = 0
+	}
+	return retry, true
+}
+
+// begun says whether containers were made in the pod's present sandbox: then its volumes were all there.
+func begun(state *podstate.Pod) bool {
+	sandbox := state.ReadySandbox()
+	return sandbox != nil && slices.ContainsFunc(state.Containers, func(c podstate.Container) bool { return c.SandboxID == sandbox.ID })
+}
+
+// proceed makes the next step of a pod that has what it needs.
+func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
+	m := w.m
+	act := decide.Next(w.input(pod))
+	if !act.KillPod && !act.Done && len(act.Reset) == 0 {
+		act.Kill = append(act.Kill, w.resizer.Resize(ctx, pod, w.state)...)
+	}
+	w.noteWaiting(pod, act)
+	if startsSomething(act) {
+		pod = w.writeBeside(ctx, pod)
+	} else {
+		pod = w.writeStatus(ctx, pod)
+	}
+	switch {
+	case len(act.Reset) > 0:
+		if err := m.Killer.Reset(ctx, pod, act.Reset); err != nil {
+			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+		}
+		return again
+	case act.Done:
+		return w.complete(ctx, pod, act)
+	case act.KillPod:
+		if len(w.state.Sandboxes) > 0 || len(w.state.Running()) > 0 {
+			if act.SandboxChanged {
+				m.Events.Event(pod, corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+			}
+			if err := m.Killer.StopPod(ctx, pod, w.state, podspec.Grace(pod)); err != nil {
+				return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+			}
+		}
+		if act.CreateSandbox {
+			if err := m.Cgroups.Create(pod); err != nil {
+				return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
+			}
+			return w.makeSandbox(ctx, pod, act.Attempt)
+		}
+		return again
+	}
+	if len(act.Kill) > 0 {
+		for _, k := range act.Kill {
+			if err := m.Killer.StopOne(ctx, pod, k); err != nil {
+				return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+			}
+		}
+		return again
+	}
+	if len(act.Start)+len(act.Ephemeral) > 0 {
+		if err := m.Cgroups.Bound(pod); err != nil {
+			return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
+		}
+	}
+	started, retry := w.startContainers(ctx, pod, act)
+	if started {
+		return again
+	}
+	next := m.Kubelet.SyncFrequency.Duration // contents of volumes are looked at again at least so often
+	if len(w.resizer.Conditions()) > 0 {
+		next = retryLate // there may be room by then
+	}
+	if retry > 0 {
+		next = retry
+		w.writeStatus(ctx, pod)
+	}
+	for _, held := range act.Waiting {
+		next = min(next, max(held.Until.Sub(m.Clock.Now()), again))
+	}
+	if renewal := m.Volumes.NextRenewal(w.uid); !renewal.IsZero() {
+		next = min(next, max(renewal.Sub(m.Clock.Now()), retrySoon))
+	}
+	if err := m.Killer.Prune(ctx, w.state); err != nil && ctx.Err() == nil {
+		m.Logger.Warn("Could not remove dead containers", "pod", pod.Name, "err", err)
+	}
+	return next
+}
+
+// startsSomething says whether what is to be done takes long, and needs nothing of the status that is written meanwhile. What ends a
+// pod looks at it.
+func startsSomething(act decide.Action) bool {
+	return !act.Done && (act.CreateSandbox || len(act.Start)+len(act.Ephemeral) > 0)
+}
+
+// complete ends a pod that has run to its end: what still runs (sidecars) is stopped, and the
+// status says how it went.
+func (w *worker) complete(ctx context.Context, pod *corev1.Pod, act decide.Action) time.Duration {
+	if act.KillPod && (len(w.state.Running()) > 0 || w.state.ReadySandbox() != nil) {
+		if err := w.m.Killer.StopPod(ctx, pod, w.state, podspec.Grace(pod)); err != nil {
+			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+		}
+		return again
+	}
+	if w.written.status != nil && (w.written.status.Phase == corev1.PodSucceeded || w.written.status.Phase == corev1.PodFailed) {
+		return again // the round sees the phase, and ends the pod
+	}
+	return retryLate
+}
+
+// trouble says what went wrong, and when to try again.
+func (w *worker) trouble(ctx context.Context, pod *corev1.Pod, reason, prefix string, err error) time.Duration {
+	if ctx.Err() != nil {
+		return retrySoon
+	}
+	w.m.Events.Event(pod, corev1.EventTypeWarning, reason, prefix+err.Error())
+	return retryLate
+}
+
+// input gathers what a decision is made from.
+func (w *worker) input(pod *corev1.Pod) decide.Input {
+	m := w.m
+	return decide.Input{
+		Pod: pod, State: w.state, Now: m.Clock.Now(),
+		Failed: m.probes.Failed(w.uid),
+		Started: func(id string) bool {
+			for i := range w.state.Containers {
+				if c := &w.state.Containers[i]; c.ID == id {
+					if spec := podspec.Container(pod, c.Name); spec != nil {
+						return m.probes.Started(spec, id)
+					}
+				}
+			}
+			return true
+		},
+		Backoff: func(c *corev1.Container, last *podstate.Container) (time.Time, time.Duration) {
+			return m.Backoff.Until(backoffKey(w.uid, c), last.Finished)
+		},
+	}
+}
+
+// probe sees to it that what runs is probed, and nothing else.
+func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) {
+	m := w.m
+	keep := map[string]bool{}
+	first := !w.adopted
+	w.adopted = true
+	ips := podstatus.PodIPs(pod, state, m.Addresses.Texts())
+	for _, c := range state.Running() {
+		spec := podspec.Container(pod, c.Name)
+		if spec == nil || c.State != podstate.Running {
+			continue
+		}
+		keep[c.ID] = true
+		m.ensureProbed(pod, spec, c, ips)
+		if !first {
+			continue
+		}
+		for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+			for _, s := range list {
+				if s.ContainerID == m.Runtime.ContainerID(c.ID) {
+					m.probes.Adopt(c.ID, s.Started != nil && *s.Started, s.Ready)
+				}
+			}
+		}
+	}
+	m.probes.Keep(w.uid, keep)
+	if pod.DeletionTimestamp != nil || w.final != nil {
+		m.probes.Ending(w.uid)
+	}
+}
+
+func pastDeadline(pod *corev1.Pod, now time.Time) bool {
+	return pod.Spec.ActiveDeadlineSeconds != nil && pod.Status.StartTime != nil && untilDeadline(pod, now) <= 0
+}
+
+func untilDeadline(pod *corev1.Pod, now time.Time) time.Duration {
+	if pod.Spec.ActiveDeadlineSeconds == nil || pod.Status.StartTime == nil {
+		return 0
+	}
+	return pod.Status.StartTime.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second).Sub(now)
+}
+
+// statusOf makes the pod's status of now.
+func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
+	m := w.m
+	in := podstatus.Input{
+		Pod: pod, State: w.state, HostIPs: m.Addresses.Texts(), Scheme: m.Runtime.Name, Waiting: w.waiting,
+		Started: func(c *podstate.Container) bool {
+			spec := podspec.Container(pod, c.Name)
+			return spec == nil || m.probes.Started(spec, c.ID)
+		},
+		Ready: func(c *podstate.Container) bool {
+			spec := podspec.Container(pod, c.Name)
+			return spec == nil || m.probes.Ready(spec, c.ID)
+		},
+		Resources: func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements {
+			return w.resizer.Bounds(pod, c.ID, spec)
+		},
+		Whole:    w.resizer.Whole(pod),
+		Resizing: w.resizer.Conditions(),
+		Now:      metav1.NewTime(m.Clock.Now()).Rfc3339Copy(),
+	}
+	if pod.Spec.HostNetwork && w.state != nil {
+		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)
+	}
+	m.mu.Lock()
+	if e := w.evicted; e != nil && e.Disruption != "" {
+		in.Disruption = &corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.Disruption,
+		}
+	}
+	m.mu.Unlock()
+	if w.final != nil {
+		in.Terminal, in.Reason, in.Message = true, w.final.Reason, w.final.Message
+	}
+	if pod.DeletionTimestamp != nil && len(w.state.Running()) == 0 {
+		in.Terminal = true
+	}
+	in.Over, in.Static = w.tornDown, podspec.IsStatic(pod)
+	return podstatus.Make(in)
+}
