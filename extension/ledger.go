@@ -113,7 +113,7 @@ func (l *Ledger) forget(ref Ref) {
 	}
 	delete(l.entries, ref)
 	if len(l.gone) == maxGone {
-		clear(l.gone) // those are so old that nobody calls them
+		clear(l.gone) // those are old, and are not called any more
 	}
 	l.gone[ref] = true
 }
