@@ -80,7 +80,7 @@ func newFake(t *testing.T, c clock.WithTicker) (*cluster, *fakecri.Runtime) {
 	t.Cleanup(r.Stop)
 	return newCluster(t, Options{
 		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: "-", CgroupFS: t.TempDir(),
-		NodeIPs: []string{"192.168.1.5"}, Mounter: noMounts{}, Clock: c,
+		NodeIPs: []string{"192.168.1.5"}, Mounter: noMounts{}, Clock: c, ClusterDNS: func() []string { return []string{"10.96.0.10"} },
 	}), r
 }
 
