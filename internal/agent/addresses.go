@@ -17,7 +17,7 @@ type Addresses interface {
 	Tell(f func())
 }
 
-// findAddresses finds out where others reach the node, if nobody has said.
+// findAddresses finds out where others reach the node, unless the options say it.
 func (n *node) findAddresses(ctx context.Context) (err error) {
 	switch {
 	case len(n.NodeIPs) > 0:

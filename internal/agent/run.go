@@ -165,8 +165,8 @@ func Run(ctx context.Context, options Options) error {
 		{name: "image collection", run: n.images.Collect},
 		{name: "healthz", run: func(ctx context.Context) error { return n.serveHealthz(ctx, health) }},
 		{name: "node API", run: func(ctx context.Context) error { return n.serve(ctx, listener) }},
-		// All above goes on without an API server; the next begins when there is one. The parts stop in this order: no new work first,
-		// then those who do it, then those whom they asked.
+		// All above goes on without an API server; the next begins when there is one. The parts stop in this order: the API server
+		// first, which brings work, then the workers, then what they use.
 		{name: "API server", run: func(ctx context.Context) error { return n.join(ctx, following, group.Go) }, stop: following.stop},
 		{name: "pod workers", stop: n.workers.Wait},
 		{name: "object cache", stop: n.objects.Stop},

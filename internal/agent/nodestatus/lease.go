@@ -38,7 +38,7 @@ func (l *lease) renew(ctx context.Context) error {
 		have.Spec = coordinationv1.LeaseSpec{HolderIdentity: &l.node, LeaseDurationSeconds: &l.seconds, RenewTime: &now}
 		_, err = leases.Create(ctx, have, metav1.CreateOptions{})
 		if apierrors.IsNotFound(err) {
-			// The namespace is not there yet; whoever makes namespaces makes it.
+			// The namespace does not exist yet; the API server creates it.
 			return nil
 		}
 	} else if err == nil {

@@ -40,7 +40,7 @@ type lastWords map[string]string
 
 // fillIn fills in the termination messages of the pod's containers that have ended. Each is read once: the file goes away with the pod.
 func (l lastWords) fillIn(pod *corev1.Pod, state *podstate.Pod, logs *runconfig.Node) {
-	if pod == nil { // known from the runtime only: nobody is told
+	if pod == nil { // known from the runtime only: the API server has no status of it
 		return
 	}
 	for i := range state.Containers {

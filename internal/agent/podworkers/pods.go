@@ -23,7 +23,7 @@ type podTable struct {
 	clock  clock.WithTicker
 	logger *slog.Logger
 
-	mu      sync.Mutex // guards also what the workers say that it does
+	mu      sync.Mutex // guards also the entry of each worker
 	workers map[types.UID]*worker
 	synced  bool          // the pods that the API server has for the node are known
 	killed  chan struct{} // closed when a pod that the node ends has ended, and made anew
@@ -46,7 +46,7 @@ func (t *podTable) AdmittedPods() []*corev1.Pod {
 	return out
 }
 
-// ActivePods are the pods that run, or are about to, and that nobody ends yet, the oldest first.
+// ActivePods are the pods that run, or are about to, and that are not being ended yet, the oldest first.
 func (t *podTable) ActivePods() []*corev1.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,7 +170,7 @@ func (t *podTable) Synced() bool {
 	return t.synced
 }
 
-// sourcesRead reports whether all sources of pods have spoken: only then is a pod that nobody knows an orphan.
+// sourcesRead reports whether all sources of pods have spoken: only then is a pod that none of them has an orphan.
 func (m *Manager) sourcesRead() bool { return m.Synced() && m.Static.SourcesRead() }
 
 // WakeNamed wakes the workers of the name.

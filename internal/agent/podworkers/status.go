@@ -178,7 +178,7 @@ func sameText(a, b corev1.PodStatus) bool {
 	return err == nil && wrong == nil && bytes.Equal(one, other)
 }
 
-// spoiled says whether somebody has changed what the node wrote of a pod since, as the controllers do when the node is silent: then
+// spoiled says whether another client has changed what the node wrote of a pod since, as the controllers do when the node is silent: then
 // it is to be written again. What the informer shows may be older than what was written; that says nothing.
 func spoiled(api *corev1.Pod, written corev1.PodStatus, at string) bool {
 	if api.ResourceVersion == "" || !later(api.ResourceVersion, at) {

@@ -30,7 +30,7 @@ const (
 	retryLate = 10 * time.Second
 )
 
-// entry is what the node knows of a pod beside its worker, and what others want of the worker. Manager.mu guards it.
+// entry is what the node knows of a pod beside its worker, and what others want of the worker. podTable.mu guards it.
 type entry struct {
 	spec    *corev1.Pod // newest definition; nil for a pod known from the runtime only
 	gone    bool        // from the API server
