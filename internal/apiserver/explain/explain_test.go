@@ -283,7 +283,7 @@ func TestFieldIsToldByWhomItWasSet(t *testing.T) {
 	if f := s.field("metadata.labels"); f.Present || f.Note == "" {
 		t.Errorf("a field that is not there: %+v", f)
 	}
-	if f := s.field("spec.serviceAccountName"); f.Present || !strings.Contains(f.Note, "changed since") {
+	if f := s.field("spec.serviceAccountName"); f.Present || !strings.Contains(f.Note, "changed the field") {
 		t.Errorf("a field that has gone by a write that is not kept: %+v", f)
 	}
 }

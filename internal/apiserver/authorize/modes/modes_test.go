@@ -490,7 +490,7 @@ func TestReload(t *testing.T) {
 		{strings.Replace(h.configuration("", "- {type: RBAC, name: rbac}\n"+deny), h.kubeconfig, "/does/not/exist", 1), "no such file"},
 	} {
 		put(bad.text)
-		log.await(t, "level=ERROR", "the one before stays in force", bad.says)
+		log.await(t, "level=ERROR", "keeping the previous one", bad.says)
 		if now := decide(); now != old {
 			t.Errorf("%s: the decision became %s", bad.says, now)
 		}
