@@ -9,7 +9,11 @@ import (
 	"context"
 	"os"
 
+	"github.com/spf13/pflag"
+
 	"github.com/mortise-dev/mortise/embed"
+	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/cli"
 )
 
@@ -38,6 +42,16 @@ func main() {
 			}
 			return n, nil
 		},
-		Judge: judge, Examine: examine,
+		Engines:  engines(),
+		AddFlags: func(f *pflag.FlagSet, o *options.APIServer) { embed.AddFlags(f, o) },
+		Judge:    judge, Examine: examine,
 	}))
+}
+
+// engines are the store engines that `mortise up` selects from.
+func engines() (all []cli.Engine) {
+	for _, e := range builtin.Engines() {
+		all = append(all, cli.Engine{Name: e.Name, Usage: e.Usage})
+	}
+	return all
 }

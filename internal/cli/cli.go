@@ -15,6 +15,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/config"
 )
@@ -27,11 +29,18 @@ type Program struct {
 	Start func(ctx context.Context, o UpOptions) (Cluster, error)
 	// Join starts a node of a cluster that is elsewhere, and returns when it is at work.
 	Join func(ctx context.Context, o NodeOptions) (Cluster, error)
+	// Engines are the store engines that --store selects from, the default first.
+	Engines []Engine
+	// AddFlags binds the settings of an API server and its controllers to flags.
+	AddFlags func(f *pflag.FlagSet, o *options.APIServer)
 	// Judge judges definitions offline.
 	Judge Judge
 	// Examine examines the node of this machine.
 	Examine Examine
 }
+
+// Engine is a store engine: its name, and what it does, for the help of --store.
+type Engine struct{ Name, Usage string }
 
 // Cluster is a running cluster, as `up` sees it.
 type Cluster interface {

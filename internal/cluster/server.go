@@ -120,7 +120,8 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	}
 	b := &bootstrapper{server: a.server, self: a.self(), encryption: a.encryption, log: a.settings.Logger}
 	objects, found, err := b.makeObjects(ctx, bootstrap.Options{
-		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known, Trusting: !a.settings.bare,
+		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known,
+		Accounts: a.settings.accounts(), KubeletClient: !a.settings.bare,
 		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
 	})
 	if err != nil {
