@@ -12,6 +12,8 @@ import (
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/config"
 	"github.com/mortise-dev/mortise/internal/controllers"
+	"github.com/mortise-dev/mortise/internal/node"
+	"github.com/mortise-dev/mortise/internal/zpages"
 )
 
 // TestControllerFlags parses flags of controllers, and completes the settings that come of them.
@@ -93,5 +95,60 @@ func TestControllerFields(t *testing.T) {
 	}
 	if o.Controllers.Settings != nil {
 		t.Errorf("settings are made that nobody asked for: %v", o.Controllers.Settings)
+	}
+}
+
+// TestFlagsInEffect: each setting has a flag and a field in what /flagz and /configz show, and starting by these gives the same settings.
+func TestFlagsInEffect(t *testing.T) {
+	s := Settings{
+		Listen: "127.0.0.1:7443", Controllers: []string{"*", "-job-controller"}, RuntimeConfig: map[string]string{"api/beta": "true"}, Nodes: 3,
+		FeatureGates: map[string]bool{cborGate: true}, PodCIDR: "10.9.1.0/16",
+	}
+	s.APIServer.Explain = options.Explain{Enabled: true, Memory: 32}
+	s.APIServer.Controllers.Settings = map[string]string{"concurrent-job-syncs": "7", "node-cidr-mask-size": "26"}
+	s.APIServer.Authentication.Anonymous = new(true)
+	s.APIServer.Network.MasqueradeAll = true
+	complete, err := s.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := &node.Plan{Options: complete.nodeOptions(nil)}
+	f := complete.flags(plan)
+	for _, setting := range config.Settings(f) {
+		if f.Lookup(setting.Flag) == nil {
+			t.Errorf("--%s is not shown", setting.Flag)
+		}
+	}
+	c, err := effective(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := config.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"listen: 127.0.0.1:7443", "engine: memory", "podCIDR: 10.9.0.0/16", "job-controller: 7", "nodeCIDRMaskSize: 26", "memoryMiB: 32",
+		"masqueradeAll: true", "CBORServingAndStorage: true", "api/beta: true", "level: error", "anonymous:\n    enabled: true", "count: 3",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the configuration in effect lacks %s:\n%s", want, text)
+		}
+	}
+	for _, absent := range []string{"allowPrivileged", "leaderElect:", "nodeCIDRMaskSizeIPv4", "maxRequestBytesInflight"} {
+		if strings.Contains(string(text), absent) {
+			t.Errorf("the configuration in effect has %s, which nobody set", absent)
+		}
+	}
+	if _, err := config.Parse(text, f); err != nil {
+		t.Errorf("the configuration in effect is refused: %v\n%s", err, text)
+	}
+	shown := zpages.Flags(f)
+	if shown["concurrent-job-syncs"] != "7" || shown["concurrent-gc-syncs"] != "20" || shown["controllers"] != "*,-job-controller" ||
+		shown["anonymous-auth"] != "true" {
+		t.Errorf("the flags are %v", shown)
+	}
+	if s.APIServer.Explain.Memory != 32 || complete.APIServer.Explain.Memory != 32 {
+		t.Error("showing the settings changes them")
 	}
 }
