@@ -14,16 +14,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/mortise-dev/mortise/embed"
-	"github.com/mortise-dev/mortise/embed/options"
 )
 
 // TestControllerOptions: what is said of controllers reaches them, and their queues are on /metrics.
 func TestControllerOptions(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	grace := 200 * time.Millisecond
 	s := &embed.Server{Node: embed.NodeNone, Controllers: []string{"node-lifecycle"}}
-	s.APIServer.Controllers = options.Controllers{Nodes: options.Nodes{Grace: &grace}}
+	s.APIServer.Controllers.Settings = map[string]string{"node-monitor-grace-period": "200ms"}
 	if err := s.Start(ctx); err != nil {
 		t.Fatal(err)
 	}

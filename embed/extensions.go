@@ -45,6 +45,10 @@ type (
 
 	// Controller is a control loop, run with the built-in ones on the caches that all share.
 	Controller = controllers.Controller
+	// ControllerSetting is a setting that it declares; ControllerSyncs is that of how many objects it syncs concurrently.
+	ControllerSetting = controllers.Setting
+	// ControllerSyncs is the setting of concurrent syncs.
+	ControllerSyncs = controllers.Syncs
 	// ControllerDeps are what it works with.
 	ControllerDeps = controllers.Deps
 	// ControllerRunner is one incarnation of it.

@@ -9,7 +9,11 @@ import (
 	"context"
 	"os"
 
+	"github.com/spf13/pflag"
+
 	"github.com/mortise-dev/mortise/embed"
+	"github.com/mortise-dev/mortise/embed/options"
+	"github.com/mortise-dev/mortise/internal/builtin"
 	"github.com/mortise-dev/mortise/internal/cli"
 	"github.com/mortise-dev/mortise/internal/node"
 )
@@ -39,6 +43,16 @@ func main() {
 			}
 			return n, nil
 		},
-		Judge: judge, Examine: examine, EnsureDNS: node.EnsureDNS,
+		Engines:  engines(),
+		AddFlags: func(f *pflag.FlagSet, o *options.APIServer) { embed.AddFlags(f, o) },
+		Judge:    judge, Examine: examine, EnsureDNS: node.EnsureDNS,
 	}))
+}
+
+// engines are the store engines that `mortise up` selects from.
+func engines() (all []cli.Engine) {
+	for _, e := range builtin.Engines() {
+		all = append(all, cli.Engine{Name: e.Name, Usage: e.Usage})
+	}
+	return all
 }

@@ -157,3 +157,6 @@ func (v *numeral[T]) String() string {
 }
 
 func (v *numeral[T]) Type() string { return fmt.Sprintf("%T", v.without) }
+
+// Given reports whether the flag has a value.
+func (v *numeral[T]) Given() bool { return v.to != nil && *v.to != nil }

@@ -6,15 +6,12 @@ package options
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/pflag"
 )
 
 // Signing configures the signers of CertificateSigningRequests, and the CA that pods trust.
 type Signing struct {
-	// Duration is how long a certificate is good at most; nil: a year.
-	Duration *time.Duration
 	// All is the authority of all signers; without files it is the cluster's own.
 	All SigningFiles
 	// KubeletServing, KubeletClient, APIClient and LegacyUnknown are those of one signer each. With any of them, All is not to be set.
@@ -27,17 +24,16 @@ type Signing struct {
 type SigningFiles struct{ CertFile, KeyFile string }
 
 func (o *Signing) addFlags(f *pflag.FlagSet) {
-	f.Var(&span{&o.Duration, 365 * 24 * time.Hour}, "cluster-signing-duration", "Maximum validity of certificates that are signed for CertificateSigningRequests.")
 	add := func(to *SigningFiles, name, of string) {
-		f.StringVar(&to.CertFile, name+"-cert-file", "", "File of the certificate of the CA that signs for "+of+". Default: the cluster's CA.")
-		f.StringVar(&to.KeyFile, name+"-key-file", "", "File of the private key of the CA that signs for "+of+". Default: the cluster's CA.")
+		f.StringVar(&to.CertFile, name+"-cert-file", to.CertFile, "File of the certificate of the CA that signs for "+of+". Default: the cluster's CA.")
+		f.StringVar(&to.KeyFile, name+"-key-file", to.KeyFile, "File of the private key of the CA that signs for "+of+". Default: the cluster's CA.")
 	}
 	add(&o.All, "cluster-signing", "all signers of kubernetes.io")
 	add(&o.KubeletServing, "cluster-signing-kubelet-serving", "kubernetes.io/kubelet-serving")
 	add(&o.KubeletClient, "cluster-signing-kubelet-client", "kubernetes.io/kube-apiserver-client-kubelet")
 	add(&o.APIClient, "cluster-signing-kube-apiserver-client", "kubernetes.io/kube-apiserver-client")
 	add(&o.LegacyUnknown, "cluster-signing-legacy-unknown", "kubernetes.io/legacy-unknown")
-	f.StringVar(&o.RootCAFile, "root-ca-file", "", "File of the root CA to publish in the ConfigMap kube-root-ca.crt and in service-account token Secrets. Default: the cluster's CA.")
+	f.StringVar(&o.RootCAFile, "root-ca-file", o.RootCAFile, "File of the root CA to publish in the ConfigMap kube-root-ca.crt and in service-account token Secrets. Default: the cluster's CA.")
 }
 
 func (o *Signing) check() error {
@@ -61,9 +57,6 @@ func (o *Signing) check() error {
 	}
 	if err := o.All.check(); err != nil {
 		errs = append(errs, fmt.Errorf("%q: %w", "cluster-signing", err))
-	}
-	if d := o.Duration; d != nil && *d <= 0 {
-		errs = append(errs, errors.New("--cluster-signing-duration must be above 0"))
 	}
 	return errors.Join(errs...)
 }

@@ -37,6 +37,9 @@ func (v *switched) String() string {
 
 func (v *switched) Type() string { return "bool" }
 
+// Given reports whether the flag has a value.
+func (v *switched) Given() bool { return v.to != nil && *v.to != nil }
+
 func addSwitch(f *pflag.FlagSet, to **bool, name string, without bool, usage string) {
 	f.Var(&switched{to, without}, name, usage)
 	f.Lookup(name).NoOptDefVal = "true"
@@ -65,6 +68,9 @@ func (v *span) String() string {
 }
 
 func (v *span) Type() string { return "duration" }
+
+// Given reports whether the flag has a value.
+func (v *span) Given() bool { return v.to != nil && *v.to != nil }
 
 // pairs is a flag KEY=VALUE that may be repeated; a value may hold commas.
 type pairs struct{ to *map[string]string }

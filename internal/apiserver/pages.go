@@ -7,30 +7,37 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	"k8s.io/klog/v2"
 
-	"github.com/mortise-dev/mortise/internal/apiserver/zpages"
+	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
+	"github.com/mortise-dev/mortise/internal/zpages"
 )
 
 // pages are what the server tells of itself.
 func (s *Server) pages(mux map[string]http.Handler) *zpages.Component {
-	version, _, _ := strings.Cut(strings.TrimPrefix(s.opts.Version.GitVersion, "v"), "+")
-	return &zpages.Component{
-		Name: "apiserver", Started: s.started, Now: s.opts.Now,
-		GoVersion: s.opts.Version.GoVersion, BinaryVersion: version,
-		EmulationVersion: s.opts.Version.EmulationMajor + "." + s.opts.Version.EmulationMinor,
-		Paths:            func() []string { return s.listed(mux) },
-		Flags:            func() map[string]string { return s.opts.Flags },
-		Config: func() map[string]any {
-			if s.opts.Config == nil {
-				return map[string]any{}
-			}
-			return s.opts.Config
-		},
+	pages := zpages.New("apiserver", s.opts.Version)
+	pages.Started, pages.Now, pages.Pretty = s.started, s.opts.Now, negotiate.Pretty
+	pages.Fail = func(w http.ResponseWriter, r *http.Request, err error) { status.Write(w, r, err) }
+	pages.Paths = func() []string { return slices.DeleteFunc(s.listed(mux), ownPage) }
+	pages.Flags = func() map[string]string { return s.opts.Flags }
+	pages.Config = func() map[string]any {
+		if s.opts.Config == nil {
+			return map[string]any{}
+		}
+		return s.opts.Config
 	}
+	return pages
+}
+
+// ownPage tells that a path is none of those that /statusz of kube-apiserver lists.
+func ownPage(path string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return !slices.Contains([]string{"flagz", "healthz", "livez", "metrics", "readyz", "statusz", "version"}, first)
 }
 
 // debugFlags lists the flags that can be changed while the server runs, and changes the one there is: v, how much the libraries

@@ -23,7 +23,13 @@ func TestAccounts(t *testing.T) {
 			}
 		}
 	}
-	for _, o := range bootstrap.Objects(bootstrap.Options{Trusting: true}) {
+	var own []bootstrap.Account
+	for _, c := range Controllers() {
+		if len(c.Rules) > 0 {
+			own = append(own, bootstrap.Account{Name: c.Account, Rules: c.Rules})
+		}
+	}
+	for _, o := range bootstrap.Objects(bootstrap.Options{Accounts: own}) {
 		switch b := o.Object.(type) {
 		case *rbacv1.ClusterRoleBinding:
 			bind(b.Subjects)

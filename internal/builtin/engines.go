@@ -15,6 +15,8 @@ import (
 type Engine struct {
 	// Name selects it: the value of --store.
 	Name string
+	// Usage says in the help of --store what the engine does: "keeps objects on disk".
+	Usage string
 	// InDataDir is true of an engine that keeps its data in the data directory, and cannot do without one.
 	InDataDir bool
 	// Lasting is true of an engine whose data outlives the process.
@@ -28,11 +30,12 @@ type EngineOptions struct {
 	Dir string
 }
 
-// Engines are the store engines. The first one is the default where there is a data directory, the last one where there is none.
+// Engines are the store engines, the most usual first: with a data directory the first one that lasts is the default, without one the
+// first that does not.
 func Engines() []Engine {
 	return []Engine{
-		{Name: "local", InDataDir: true, Lasting: true, Open: openLocal},
-		{Name: "memory", Open: openMemory},
+		{Name: "local", Usage: "keeps objects on disk", InDataDir: true, Lasting: true, Open: openLocal},
+		{Name: "memory", Usage: "loses them when the process ends", Open: openMemory},
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/mortise-dev/mortise/embed/options"
@@ -30,6 +31,10 @@ type Program struct {
 	Start func(ctx context.Context, o UpOptions) (Cluster, error)
 	// Join starts a node of a cluster that is elsewhere, and returns when it is at work.
 	Join func(ctx context.Context, o NodeOptions) (Cluster, error)
+	// Engines are the store engines that --store selects from, the default first.
+	Engines []Engine
+	// AddFlags binds the settings of an API server and its controllers to flags.
+	AddFlags func(f *pflag.FlagSet, o *options.APIServer)
 	// Judge judges definitions offline.
 	Judge Judge
 	// Examine examines the node of this machine.
@@ -37,6 +42,9 @@ type Program struct {
 	// EnsureDNS creates the Service of the cluster DNS in a cluster without one, and returns its address.
 	EnsureDNS func(ctx context.Context, client kubernetes.Interface) (address netip.Addr, made bool, err error)
 }
+
+// Engine is a store engine: its name, and what it does, for the help of --store.
+type Engine struct{ Name, Usage string }
 
 // Cluster is a running cluster, as `up` sees it.
 type Cluster interface {

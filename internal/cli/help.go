@@ -101,7 +101,7 @@ func bySetting(f *pflag.FlagSet, first ...flagGroup) []flagGroup {
 	for _, heading := range config.Headings() {
 		g := flagGroup{heading: heading}
 		f.VisitAll(func(flag *pflag.Flag) {
-			if !listed[flag.Name] && config.Heading(flag.Name) == heading {
+			if !listed[flag.Name] && config.Heading(flag) == heading {
 				g.flags = append(g.flags, flag.Name)
 			}
 		})

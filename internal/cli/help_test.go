@@ -14,15 +14,22 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/mortise-dev/mortise/embed"
+	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/config"
 )
+
+// addFlags are the flags that cmd/mortise has.
+func addFlags(f *pflag.FlagSet, o *options.APIServer) { embed.AddFlags(f, o) }
+
+var engines = []Engine{{"local", "keeps objects on disk"}, {"memory", "loses them when the process ends"}}
 
 // flagSet are the flags of a command.
 func flagSet(t *testing.T, command string) *pflag.FlagSet {
 	t.Helper()
 	switch command {
 	case "up":
-		return newUpFlags("up", Program{}, &UpOptions{}).set
+		return newUpFlags("up", Program{AddFlags: addFlags, Engines: engines}, &UpOptions{}).set
 	case "node":
 		f, _, _ := newNodeFlags(Program{}, &NodeOptions{})
 		return f
@@ -99,7 +106,7 @@ func TestHelp(t *testing.T) {
 		}
 		for _, arg := range []string{"--help", "-h", "--help=all"} {
 			var out bytes.Buffer
-			if code := Main(context.Background(), []string{command, arg}, Program{Out: &out, Err: &out}); code != 0 {
+			if code := Main(context.Background(), []string{command, arg}, Program{Out: &out, Err: &out, AddFlags: addFlags, Engines: engines}); code != 0 {
 				t.Errorf("mortise %s %s: exit code %d", command, arg, code)
 			}
 			text := out.String()
@@ -126,7 +133,7 @@ func TestEachFlagHasAField(t *testing.T) {
 		t.Errorf("defaults are %+v", c)
 	}
 	fields := map[string]string{}
-	for _, s := range config.Settings() {
+	for _, s := range config.Settings(f) {
 		if f.Lookup(s.Flag) == nil {
 			t.Errorf("the table has --%s, which is no flag", s.Flag)
 		}

@@ -19,7 +19,10 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"mortise": func() {
-			os.Exit(Main(context.Background(), os.Args[1:], Program{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Start: startNothing, Judge: judgeByName, Examine: examineByName}))
+			os.Exit(Main(context.Background(), os.Args[1:], Program{
+				In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+				Start: startNothing, AddFlags: addFlags, Engines: engines, Judge: judgeByName, Examine: examineByName,
+			}))
 		},
 	})
 }

@@ -118,6 +118,7 @@ type upFlags struct {
 	config               string // file
 	controllers, level   string
 	gates, runtimeConfig []string
+	engines              []string // names
 }
 
 // newUpFlags binds the flags of `up` to o.
@@ -130,7 +131,12 @@ func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
 	f.StringVar(&o.DataDir, "data-dir", defaultDataDir(), "Directory of all state.")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:6443", "HOST:PORT of the API. Port 0 selects a free port.")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "File to write the administrator's kubeconfig to. Default: DATA-DIR/kubeconfig.")
-	f.StringVar(&o.Store, "store", "local", "Storage engine: local keeps objects on disk, memory loses them when the process ends.")
+	var does []string
+	for _, e := range p.Engines {
+		u.engines, does = append(u.engines, e.Name), append(does, e.Name+" "+e.Usage)
+	}
+	f.StringVar(&o.Store, "store", u.engines[0], "Storage engine: "+strings.Join(does, ", ")+".")
+	config.Allow(f.Lookup("store"), u.engines...)
 	f.StringVar(&o.Node, "node", "auto", "Node of this machine: cri (real containers), simulated (pods without containers), none, or auto (cri if possible, else simulated).")
 	f.IntVar(&o.Nodes, "nodes", 1, "Number of simulated nodes.")
 	f.StringVar(&o.CRISocket, "cri-socket", "", "Socket of the container runtime. Default: containerd's.")
@@ -141,7 +147,7 @@ func newUpFlags(name string, p Program, o *UpOptions) *upFlags {
 	f.StringSliceVar(&u.runtimeConfig, "runtime-config", nil, "APIs to enable or disable, as KEY=true|false. Keys: api/all, api/ga, api/beta, api/alpha, GROUP/VERSION, GROUP/VERSION/RESOURCE.")
 	o.APIServer.Explain.Enabled = true
 	o.APIServer.Authentication.BootstrapTokens = true // there are none before `mortise token create`
-	o.APIServer.AddFlags(f)
+	p.AddFlags(f, &o.APIServer)
 	f.StringVar(&u.level, "log-level", "warn", "Lowest level to log: debug, info, warn or error.")
 	u.help.add(f)
 	f.Usage = func() {}
@@ -165,7 +171,7 @@ func (u *upFlags) read(p Program, args []string) (applied *config.Applied, code 
 	if u.config == "" {
 		return nil, 0, true
 	}
-	file, err := config.Read(u.config)
+	file, err := config.Read(u.config, f)
 	if err == nil {
 		applied, err = file.Apply(f)
 	}
@@ -193,8 +199,8 @@ func parseUp(p Program, args []string) (o UpOptions, code int, ok bool) {
 
 // finish checks the flags and fills in what follows from them.
 func (u *upFlags) finish(p Program, o *UpOptions) error {
-	if !slices.Contains([]string{"local", "memory"}, o.Store) {
-		return fmt.Errorf("--store %q: want local or memory", o.Store)
+	if !slices.Contains(u.engines, o.Store) {
+		return fmt.Errorf("--store %q: want %s", o.Store, strings.Join(u.engines, " or "))
 	}
 	if !slices.Contains([]string{"auto", "cri", "simulated", "none"}, o.Node) {
 		return fmt.Errorf("--node %q: want auto, cri, simulated or none", o.Node)

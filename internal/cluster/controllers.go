@@ -17,33 +17,23 @@ import (
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 )
 
-// selectControllers returns those of a selection, the built-in ones and those of third parties.
-func (c *settings) selectControllers(selection []string) ([]controllers.Controller, error) {
-	return controllers.Select(append(builtin.Controllers(), c.Extensions.Controllers...), selection)
+// configureControllers sets and checks the settings of all controllers, the built-in ones and those of third parties.
+func (c *settings) configureControllers() error {
+	c.controllers = append(builtin.Controllers(), c.Extensions.Controllers...)
+	if err := controllers.Configure(c.controllers, c.APIServer.Controllers.Settings); err != nil {
+		return err
+	}
+	return controllers.Check(c.controllers, &controllers.Cluster{PodCIDRs: c.podCIDRs, ServiceCIDR: c.serviceCIDRs[0]})
 }
 
-// layout is what controllers know of the cluster: its layout, and what the options say.
+// layout is what controllers know of the cluster.
 func (c *settings) layout(material *serving.Material, advertised netip.AddrPort, tokens controllers.TokenSigner) controllers.Cluster {
-	o := &c.APIServer.Controllers
-	n := &o.Nodes
 	return controllers.Cluster{
 		RootCA: material.CA.CertPEM, Signer: &controllers.Authority{Certificate: material.CA.Certificate, Key: material.CA.Key},
 		PodCIDRs: c.podCIDRs, ServiceCIDR: c.serviceCIDRs[0],
 		AdvertiseAddress: advertised.Addr(), AdvertisePort: int(advertised.Port()), Tokens: tokens, Initializers: c.APIServer.Admission.Initializers,
 
-		Signers: c.signing.signers(), SigningLife: orZero(o.Signing.Duration), PodRootCA: c.signing.rootCA,
-
-		FinishedPods: o.FinishedPods, MirroredAddresses: orZero(o.MirroredAddresses), LegacyTokenPeriod: orZero(o.LegacyTokenPeriod),
-		Endpoints: controllers.Endpoints{
-			PerSlice: orZero(o.Endpoints.PerSlice), Batch: orZero(o.Endpoints.Batch), SliceBatch: orZero(o.Endpoints.SliceBatch),
-			MirrorBatch: orZero(o.Endpoints.MirrorBatch),
-		},
-		Syncs: o.Syncs, QuotaPeriod: orZero(o.QuotaPeriod), NodeMaskIPv4: c.nodeMasks.IPv4, NodeMaskIPv6: c.nodeMasks.IPv6,
-		NodeHealth: controllers.NodeHealth{
-			Grace: orZero(n.Grace), StartupGrace: orZero(n.StartupGrace), Period: orZero(n.Period),
-			EvictionRate: n.EvictionRate, SecondaryEvictionRate: n.SecondaryEvictionRate,
-			LargeZone: n.LargeZone, UnhealthyZone: n.UnhealthyZone,
-		},
+		Signers: c.signing.signers(), PodRootCA: c.signing.rootCA,
 	}
 }
 
@@ -56,7 +46,7 @@ func (c *settings) runControllers(
 	if c.bare { // a server publishes itself, alone too
 		selection = []string{kubernetesservice.Name}
 	}
-	selected, err := c.selectControllers(selection)
+	selected, err := controllers.Select(c.controllers, selection)
 	if err != nil {
 		return nil, err
 	}

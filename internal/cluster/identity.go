@@ -18,6 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/modes"
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/kubernetesservice"
+	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 )
 
 // The components of this process ask the API as those that they would be in processes of their own: the scheduler as
@@ -71,6 +72,19 @@ func (c components) decidedBy(mode string, u *user.DefaultInfo) *user.DefaultInf
 		u.Groups = append(u.Groups, user.SystemPrivilegedGroup)
 	}
 	return u
+}
+
+// accounts are those of controllers that Kubernetes does not have. A bare server runs none of them.
+func (c *settings) accounts() (all []bootstrap.Account) {
+	if c.bare {
+		return nil
+	}
+	for _, controller := range c.controllers {
+		if len(controller.Rules) > 0 {
+			all = append(all, bootstrap.Account{Name: controller.Account, Rules: controller.Rules})
+		}
+	}
+	return all
 }
 
 // asController is how a controller asks. No role is written for one that names no account: it is an administrator.

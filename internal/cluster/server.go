@@ -20,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/kinds/bootstrap"
 	"github.com/mortise-dev/mortise/internal/version"
+	"github.com/mortise-dev/mortise/internal/zpages"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 )
@@ -49,6 +50,11 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		return nil, err
 	}
 	s, o := a.settings, &a.settings.APIServer
+	flags := s.flags(a.node)
+	configuration, err := effective(flags)
+	if err != nil {
+		return nil, err
+	}
 	server, err := apiserver.New(apiserver.Options{
 		Store:     a.store,
 		MoreKinds: func(server *apiserver.Server) []*resource.Descriptor { return a.encryption.know(a.kinds(server)) },
@@ -74,8 +80,8 @@ func makeServer(a *assembly) (*apiserver.Server, error) {
 		FinishWait:   s.finishWait(),
 		FlowControl:  flowControl(&o.FlowControl),
 		Aggregation:  aggregation(&o.Aggregation, a.frontProxy),
-		Flags:        s.flags(a.node),
-		Config:       map[string]any{"mortise": s.configuration(a.node)},
+		Flags:        zpages.Flags(flags),
+		Config:       map[string]any{"mortise": configuration},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make API server: %w", err)
@@ -120,7 +126,8 @@ func makeObjects(ctx context.Context, a *assembly) error {
 	}
 	b := &bootstrapper{server: a.server, self: a.self(), encryption: a.encryption, log: a.settings.Logger}
 	objects, found, err := b.makeObjects(ctx, bootstrap.Options{
-		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known, Trusting: !a.settings.bare,
+		ServiceCIDR: a.settings.serviceCIDRs, Served: served(a.server), Now: now, Authentication: known,
+		Accounts: a.settings.accounts(), KubeletClient: !a.settings.bare,
 		Identity: identity(hostname), Hostname: hostname, AdvertiseAddress: a.advertised().String(),
 	})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mortise-dev/mortise/internal/builtin"
+	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/kinds"
 	"github.com/mortise-dev/mortise/internal/node"
 )
@@ -25,10 +26,10 @@ type settings struct {
 	engine        builtin.Engine
 	host, port    string         // of Listen
 	podCIDRs      []netip.Prefix // one, or one of each IP family
-	nodeMasks     nodeMasks
 	serviceCIDRs  []netip.Prefix // one, or one of each IP family, the preferred first
 	signing       *signing
-	bare          bool // neither controllers nor scheduler nor node
+	controllers   []controllers.Controller // all, with their settings
+	bare          bool                     // neither controllers nor scheduler nor node
 	cbor          bool
 	runtimeConfig kinds.RuntimeConfig
 }
@@ -91,22 +92,18 @@ func (s Settings) complete() (*settings, error) {
 	if c.host, c.port, err = net.SplitHostPort(cmp.Or(s.Listen, "127.0.0.1:0")); err != nil {
 		return nil, fmt.Errorf("listen %q: want HOST:PORT: %w", s.Listen, err)
 	}
-	return c, c.parseRanges()
+	if err := c.parseRanges(); err != nil {
+		return nil, err
+	}
+	return c, c.configureControllers()
 }
 
 // engine finds the store engine of a name, or the default one.
 func engine(name string, dataDir bool) (builtin.Engine, error) {
-	all := builtin.Engines()
-	if name == "" {
-		if dataDir {
-			return all[0], nil
-		}
-		return all[len(all)-1], nil
-	}
 	var names []string
-	for _, e := range all {
+	for _, e := range builtin.Engines() {
 		names = append(names, e.Name)
-		if e.Name != name {
+		if e.Name != name && (name != "" || e.Lasting != dataDir) {
 			continue
 		}
 		if e.InDataDir && !dataDir {
@@ -119,7 +116,7 @@ func engine(name string, dataDir bool) (builtin.Engine, error) {
 
 // parseRanges reads the ranges of pods' and services' addresses.
 func (c *settings) parseRanges() (err error) {
-	if c.podCIDRs, c.nodeMasks, err = podRanges(cmp.Or(c.PodCIDR, node.DefaultPodCIDR), c.APIServer.Controllers.Masks); err != nil {
+	if c.podCIDRs, err = node.ParsePodCIDRs(cmp.Or(c.PodCIDR, node.DefaultPodCIDR)); err != nil {
 		return err
 	}
 	if c.serviceCIDRs, err = parseServiceCIDRs(cmp.Or(c.ServiceCIDR, "10.96.0.0/16")); err != nil {

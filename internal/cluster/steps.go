@@ -12,6 +12,7 @@ import (
 	"github.com/mortise-dev/mortise/extension/egress"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize/modes"
 	"github.com/mortise-dev/mortise/internal/apiserver/encryption"
+	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/datadir"
 	"github.com/mortise-dev/mortise/internal/lifecycle"
 	"github.com/mortise-dev/mortise/internal/node"
@@ -35,7 +36,7 @@ func steps() []step {
 func checks() []step {
 	return []step{
 		{Name: "check the selection", Start: func(_ context.Context, a *assembly) error {
-			_, err := a.settings.selectControllers(a.settings.Controllers)
+			_, err := controllers.Select(a.settings.controllers, a.settings.Controllers)
 			return err
 		}},
 		{Name: "make admission", Start: func(_ context.Context, a *assembly) (err error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/mortise-dev/mortise/api/config/v1alpha1"
+	"github.com/mortise-dev/mortise/embed"
 	"github.com/mortise-dev/mortise/embed/options"
 	"github.com/mortise-dev/mortise/internal/config"
 )
@@ -26,8 +27,9 @@ const head = "apiVersion: config.mortise.dev/v1alpha1\nkind: ServerConfiguration
 // newFlags are the flags of an API server, and some of the server around it.
 func newFlags() (*pflag.FlagSet, *options.APIServer) {
 	f, o := pflag.NewFlagSet("", pflag.ContinueOnError), &options.APIServer{}
-	o.AddFlags(f)
+	embed.AddFlags(f, o)
 	f.String("store", "local", "")
+	config.Allow(f.Lookup("store"), "local", "memory")
 	f.String("controllers", "*", "")
 	f.StringSlice("runtime-config", nil, "")
 	f.Int("nodes", 1, "")
@@ -64,7 +66,8 @@ func TestWrongFilesAreRefused(t *testing.T) {
 		head + "node: {mode: docker}\nlogging: {level: loud}":    `node.mode: "docker": want one of auto, cri, simulated, none`,
 		head + "node: {mode: docker}\nlogging: {level: [loud]}":  "line 4: logging.level: a list: want text",
 	} {
-		if c, err := config.Parse([]byte(file)); err == nil || !strings.Contains(err.Error(), want) {
+		f, _ := newFlags()
+		if c, err := config.Parse([]byte(file), f); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\nis read with the error %v, want one with %s (%+v)", file, err, want, c)
 		}
 	}
@@ -86,11 +89,11 @@ audit: {webhook: {initialBackoff: 1m}}
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file, err := config.Read(name)
+	f, o := newFlags()
+	file, err := config.Read(name, f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, o := newFlags()
 	if err := f.Parse([]string{"--store=local", "--authorization-mode=Node", "--request-timeout=10s", "--audit-webhook-batch-initial-backoff=3s"}); err != nil {
 		t.Fatal(err)
 	}
@@ -116,8 +119,8 @@ audit: {webhook: {initialBackoff: 1m}}
 	if o.FlowControl.Connections != nil {
 		t.Error("a value that is the default is set")
 	}
-	if got := o.Controllers.Syncs["garbage-collector-controller"]; got != 3 {
-		t.Errorf("the garbage collector has %d workers, want 3", got)
+	if got := o.Controllers.Settings["concurrent-gc-syncs"]; got != "3" {
+		t.Errorf("the garbage collector has %q workers, want 3", got)
 	}
 	if got := f.Lookup("controllers").Value.String(); got != "*,-job-controller" {
 		t.Errorf("controllers are %s", got)
@@ -129,11 +132,11 @@ audit: {webhook: {initialBackoff: 1m}}
 
 // TestErrorsNameTheField adds the field to an error about a flag, if the file set it.
 func TestErrorsNameTheField(t *testing.T) {
-	c, err := config.Parse([]byte(head + "explain: {memoryMiB: 100000}"))
+	f, o := newFlags()
+	c, err := config.Parse([]byte(head+"explain: {memoryMiB: 100000}"), f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, o := newFlags()
 	applied, err := (&config.File{Name: "server.yaml", Config: c}).Apply(f)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +170,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		first := printed(t, f)
-		c, err := config.Parse(first)
+		c, err := config.Parse(first, f)
 		if err != nil {
 			t.Errorf("%s: what was printed is refused: %v\n%s", line, err, first)
 			continue
@@ -205,10 +208,15 @@ func printed(t *testing.T, f *pflag.FlagSet) []byte {
 // TestEachFieldHasAFlag walks the configuration: each of its fields is in the table, and none holds a secret.
 func TestEachFieldHasAFlag(t *testing.T) {
 	table := map[string]bool{}
-	for _, s := range config.Settings() {
+	flags, _ := newFlags()
+	for _, s := range config.Settings(flags) {
 		field, _, _ := strings.Cut(s.Field, "[")
 		table[field] = true
-		if config.Heading(s.Flag) == "" {
+		flag := flags.Lookup(s.Flag)
+		if flag == nil {
+			flag = &pflag.Flag{Name: s.Flag}
+		}
+		if config.Heading(flag) == "" {
 			t.Errorf("--%s has no heading", s.Flag)
 		}
 	}
@@ -244,7 +252,8 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(head + `listen: "\x7f\0 0o7"` + "\nkubeconfig: '<<'\ndataDir: 2026-11-23\naudit: {log: {batch: {throttle: {qps: 1e30, burst: 0x10}}}}"))
 	f.Add([]byte(`{"apiVersion":"config.mortise.dev/v1alpha1","kind":"ServerConfiguration","audit":{"log":{"batch":{"throttle":{"qps":0.5}}}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := config.Parse(data)
+		flags, _ := newFlags()
+		c, err := config.Parse(data, flags)
 		if err != nil {
 			return
 		}
@@ -252,14 +261,13 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q is read, but not written: %v", data, err)
 		}
-		again, err := config.Parse(text)
+		again, err := config.Parse(text, flags)
 		if err != nil {
 			t.Fatalf("%q is written as %q, which is refused: %v", data, text, err)
 		}
 		if diff := cmp.Diff(c, again, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%q is written as %q, which is read as something else:\n%s", data, text, diff)
 		}
-		flags, _ := newFlags()
 		_, _ = (&config.File{Config: c}).Apply(flags)
 	})
 }
@@ -272,7 +280,8 @@ func TestGuide(t *testing.T) {
 	}
 	guide := string(text)
 	rows := 0
-	for _, s := range config.Settings() {
+	flags, _ := newFlags()
+	for _, s := range config.Settings(flags) {
 		mark := ""
 		if s.Optional {
 			mark = " *"
@@ -288,7 +297,7 @@ func TestGuide(t *testing.T) {
 	}
 	_, example, _ := strings.Cut(guide, "```yaml\n")
 	example, _, _ = strings.Cut(example, "```")
-	if _, err := config.Parse([]byte(example)); err != nil {
+	if _, err := config.Parse([]byte(example), flags); err != nil {
 		t.Errorf("the example of docs/configuration.md is refused: %v", err)
 	}
 }

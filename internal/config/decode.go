@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -33,8 +34,8 @@ const apiVersion = v1alpha1.Group + "/" + v1alpha1.Version
 // maxFileBytes is the largest file that is read.
 const maxFileBytes = 1 << 20
 
-// Read reads and checks the file of that name.
-func Read(name string) (*File, error) {
+// Read reads and checks the file of that name, for a server that has these flags.
+func Read(name string, flags *pflag.FlagSet) (*File, error) {
 	opened, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -47,15 +48,15 @@ func Read(name string) (*File, error) {
 	if len(data) > maxFileBytes {
 		return nil, fmt.Errorf("read configuration %s: the file has more than %d bytes", name, maxFileBytes)
 	}
-	c, err := Parse(data)
+	c, err := Parse(data, flags)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration %s: %w", name, err)
 	}
 	return &File{Name: name, Config: c}, nil
 }
 
-// Parse decodes a configuration, as YAML or JSON. Its error names every field that is unknown, duplicate or invalid, with its line.
-func Parse(data []byte) (*v1alpha1.ServerConfiguration, error) {
+// Parse decodes a configuration, as YAML or JSON, for a server that has these flags. Its error names every field that is unknown, duplicate or invalid, with its line.
+func Parse(data []byte, flags *pflag.FlagSet) (*v1alpha1.ServerConfiguration, error) {
 	documents := yaml.NewDecoder(bytes.NewReader(data))
 	var document yaml.Node
 	if err := documents.Decode(&document); errors.Is(err, io.EOF) {
@@ -79,7 +80,7 @@ func Parse(data []byte) (*v1alpha1.ServerConfiguration, error) {
 		return nil, fmt.Errorf("apiVersion %q and kind %q: want %s and %s", version, kind, apiVersion, v1alpha1.ServerConfigurationKind)
 	}
 	d.decode(root, reflect.ValueOf(&c).Elem(), "")
-	d.check(&c)
+	d.check(&c, Settings(flags))
 	if len(d.errs) > 0 {
 		return nil, oneLine(d.errs)
 	}
@@ -247,9 +248,9 @@ func shown(n *yaml.Node) string {
 }
 
 // check refuses values that the table does not allow.
-func (d *decoder) check(c *v1alpha1.ServerConfiguration) {
+func (d *decoder) check(c *v1alpha1.ServerConfiguration, settings []Setting) {
 	keys := map[string][]string{} // of maps whose keys the table knows, by the map's path
-	for _, s := range Settings() {
+	for _, s := range settings {
 		names, key := s.path()
 		if key != "" {
 			at := strings.Join(names, ".")

@@ -32,7 +32,7 @@ func (f *File) Apply(flags *pflag.FlagSet) (*Applied, error) {
 	applied := &Applied{file: f.Name, flags: map[string]string{}}
 	given := map[pflag.Value]bool{} // also by a deprecated name
 	flags.Visit(func(flag *pflag.Flag) { given[flag.Value] = true })
-	for _, s := range Settings() {
+	for _, s := range Settings(flags) {
 		flag := flags.Lookup(s.Flag)
 		texts, ok := s.texts(f.Config)
 		if !ok || flag == nil || given[flag.Value] {
@@ -144,7 +144,7 @@ func text(v reflect.Value) string {
 // Effective is the configuration that flags hold: their defaults, and what the file and the command line have set.
 func Effective(flags *pflag.FlagSet) (*v1alpha1.ServerConfiguration, error) {
 	c := &v1alpha1.ServerConfiguration{}
-	for _, s := range Settings() {
+	for _, s := range Settings(flags) {
 		flag := flags.Lookup(s.Flag)
 		if flag == nil || s.Optional && !flag.Changed {
 			continue

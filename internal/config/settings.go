@@ -3,7 +3,8 @@
 
 // Package config reads and prints the configuration file of a server: the kind ServerConfiguration of config.mortise.dev.
 //
-// One table, [Settings], names for each flag of `mortise up` the field of the file that sets the same. [Read] decodes a file strictly,
+// One table names for each flag of `mortise up` the field of the file that sets the same; the flags of controllers name their fields
+// themselves, by [Declare]. [Settings] are both. [Read] decodes a file strictly,
 // [File.Apply] gives its values to the flags that the command line left alone, and [Effective] reads a configuration back from
 // flags; [Marshal] writes it as YAML. So a flag's parser and its checks are those of the field too, and a server never sees which
 // of the two a setting came from.
@@ -12,7 +13,12 @@
 // Effective omits optional settings that are not set.
 package config
 
-import "strings"
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
 
 // Setting is one row of the table: a flag and the field that sets the same.
 type Setting struct {
@@ -26,7 +32,6 @@ type Setting struct {
 }
 
 var (
-	engines   = []string{"local", "memory"}
 	levels    = []string{"debug", "info", "warn", "error"}
 	nodeModes = []string{"auto", "cri", "simulated", "none"}
 	auditTo   = []string{"batch", "blocking", "blocking-strict"}
@@ -35,13 +40,62 @@ var (
 	proxies   = []string{"nftables", "iptables"}
 )
 
-// Settings are all of them, in the order of the configuration.
-func Settings() []Setting {
+// Annotations of flags: the field that sets the same, and the values that are allowed.
+const (
+	fieldOf  = "config.mortise.dev/field"
+	valuesOf = "config.mortise.dev/values"
+)
+
+// Allow says which values a flag takes, and so its field. It is for flags of which the table does not say it.
+func Allow(flag *pflag.Flag, values ...string) { annotate(flag, valuesOf, values) }
+
+func annotate(flag *pflag.Flag, name string, texts []string) {
+	if flag.Annotations == nil {
+		flag.Annotations = map[string][]string{}
+	}
+	flag.Annotations[name] = texts
+}
+
+// Declare has a flag name its field, and whether it is optional. It is for flags that are declared outside of this package's table.
+func Declare(flag *pflag.Flag, s Setting) {
+	texts := []string{s.Field}
+	if s.Optional {
+		texts = append(texts, "optional")
+	}
+	annotate(flag, fieldOf, texts)
+}
+
+// declared is the setting that a flag declares.
+func declared(flag *pflag.Flag) (Setting, bool) {
+	texts := flag.Annotations[fieldOf]
+	if len(texts) == 0 {
+		return Setting{}, false
+	}
+	return Setting{Flag: flag.Name, Field: texts[0], Values: flag.Annotations[valuesOf], Optional: len(texts) > 1}, true
+}
+
+// Settings are those of a server that has these flags: the table, in the order of the configuration, then what flags declare.
+func Settings(flags *pflag.FlagSet) []Setting {
+	all := table()
+	for i := range all {
+		if flag := flags.Lookup(all[i].Flag); flag != nil && len(flag.Annotations[valuesOf]) > 0 {
+			all[i].Values = flag.Annotations[valuesOf]
+		}
+	}
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if s, ok := declared(flag); ok {
+			all = append(all, s)
+		}
+	})
+	return all
+}
+
+func table() []Setting {
 	rows := []Setting{
 		{Flag: "data-dir", Field: "dataDir"},
 		{Flag: "kubeconfig", Field: "kubeconfig"},
 		{Flag: "listen", Field: "listen"},
-		{Flag: "store", Field: "store.engine", Values: engines},
+		{Flag: "store", Field: "store.engine"}, // its values are the engines: see Allow
 		{Flag: "log-level", Field: "logging.level", Values: levels},
 		{Flag: "feature-gates", Field: "featureGates"},
 		{Flag: "runtime-config", Field: "runtimeConfig"},
@@ -183,35 +237,6 @@ func auditBackend(name string) []Setting {
 func controllers() []Setting {
 	return []Setting{
 		{Flag: "controllers", Field: "controllers.enabled"},
-		{Flag: "node-monitor-grace-period", Field: "controllers.nodeLifecycle.nodeMonitorGracePeriod"},
-		{Flag: "node-startup-grace-period", Field: "controllers.nodeLifecycle.nodeStartupGracePeriod"},
-		{Flag: "node-monitor-period", Field: "controllers.nodeLifecycle.nodeMonitorPeriod"},
-		{Flag: "node-eviction-rate", Field: "controllers.nodeLifecycle.nodeEvictionRate"},
-		{Flag: "secondary-node-eviction-rate", Field: "controllers.nodeLifecycle.secondaryNodeEvictionRate"},
-		{Flag: "large-cluster-size-threshold", Field: "controllers.nodeLifecycle.largeClusterSizeThreshold"},
-		{Flag: "unhealthy-zone-threshold", Field: "controllers.nodeLifecycle.unhealthyZoneThreshold"},
-		{Flag: "node-cidr-mask-size", Field: "controllers.nodeIPAM.nodeCIDRMaskSize", Optional: true},
-		{Flag: "node-cidr-mask-size-ipv4", Field: "controllers.nodeIPAM.nodeCIDRMaskSizeIPv4", Optional: true},
-		{Flag: "node-cidr-mask-size-ipv6", Field: "controllers.nodeIPAM.nodeCIDRMaskSizeIPv6", Optional: true},
-		{Flag: "max-endpoints-per-slice", Field: "controllers.endpoints.maxEndpointsPerSlice"},
-		{Flag: "mirroring-max-endpoints-per-subset", Field: "controllers.endpoints.mirroringMaxEndpointsPerSubset"},
-		{Flag: "endpoint-updates-batch-period", Field: "controllers.endpoints.endpointUpdatesBatchPeriod"},
-		{Flag: "endpointslice-updates-batch-period", Field: "controllers.endpoints.endpointSliceUpdatesBatchPeriod"},
-		{Flag: "mirroring-endpointslice-updates-batch-period", Field: "controllers.endpoints.mirroringEndpointSliceUpdatesBatchPeriod"},
-		{Flag: "terminated-pod-gc-threshold", Field: "controllers.podGC.terminatedPodGCThreshold"},
-		{Flag: "resource-quota-sync-period", Field: "controllers.resourceQuota.resourceQuotaSyncPeriod"},
-		{Flag: "legacy-service-account-token-clean-up-period", Field: "controllers.legacyServiceAccountTokenCleaner.cleanUpPeriod"},
-
-		workers("cron-job", "cronjob"), workers("daemonset", "daemonset"), workers("deployment", "deployment"),
-		workers("device-taint-eviction", "device-taint-eviction"), workers("disruption", "disruption"), workers("endpoint", "endpoints"),
-		workers("ephemeralvolume", "ephemeral-volume"), workers("gc", "garbage-collector"), workers("job", "job"),
-		workers("namespace", "namespace"), workers("rc", "replicationcontroller"), workers("replicaset", "replicaset"),
-		workers("resource-quota", "resourcequota"), workers("resourceclaim", "resourceclaim"), workers("service-endpoint", "endpointslice"),
-		workers("serviceaccount-token", "serviceaccount-token"), workers("statefulset", "statefulset"),
-		workers("ttl-after-finished", "ttl-after-finished"),
-		workers("validating-admission-policy-status", "validatingadmissionpolicy-status"),
-		{Flag: "mirroring-concurrent-service-endpoint-syncs", Field: "controllers.concurrentSyncs[endpointslice-mirroring-controller]"},
-
 		{Flag: "leader-elect", Field: "controllers.leaderElection.leaderElect", Optional: true},
 		{Flag: "leader-elect-lease-duration", Field: "controllers.leaderElection.leaseDuration"},
 		{Flag: "leader-elect-renew-deadline", Field: "controllers.leaderElection.renewDeadline"},
@@ -220,7 +245,6 @@ func controllers() []Setting {
 		{Flag: "leader-elect-resource-namespace", Field: "controllers.leaderElection.resourceNamespace"},
 		{Flag: "leader-elect-resource-name", Field: "controllers.leaderElection.resourceName"},
 
-		{Flag: "cluster-signing-duration", Field: "controllers.certificateSigning.duration"},
 		{Flag: "cluster-signing-cert-file", Field: "controllers.certificateSigning.certFile"},
 		{Flag: "cluster-signing-key-file", Field: "controllers.certificateSigning.keyFile"},
 		{Flag: "cluster-signing-kubelet-serving-cert-file", Field: "controllers.certificateSigning.kubeletServing.certFile"},
@@ -233,11 +257,6 @@ func controllers() []Setting {
 		{Flag: "cluster-signing-legacy-unknown-key-file", Field: "controllers.certificateSigning.legacyUnknown.keyFile"},
 		{Flag: "root-ca-file", Field: "controllers.certificateSigning.rootCAFile"},
 	}
-}
-
-// workers is the setting of how many objects a controller processes at once.
-func workers(flag, controller string) Setting {
-	return Setting{Flag: "concurrent-" + flag + "-syncs", Field: "controllers.concurrentSyncs[" + controller + "-controller]"}
 }
 
 // path splits a setting's field into the names of nested fields and the key of a map, if it has one.
@@ -278,16 +297,20 @@ func Headings() []string {
 }
 
 // Heading is the group of a flag; empty: the flag is no setting of a server.
-func Heading(flag string) string {
-	for _, s := range Settings() {
-		if s.Flag != flag {
-			continue
+func Heading(flag *pflag.Flag) string {
+	s, ok := declared(flag)
+	if !ok {
+		rows := table()
+		i := slices.IndexFunc(rows, func(row Setting) bool { return row.Flag == flag.Name })
+		if i < 0 {
+			return ""
 		}
-		for _, h := range headings {
-			for _, f := range h.fields {
-				if s.Field == f || strings.HasPrefix(s.Field, f+".") || strings.HasPrefix(s.Field, f+"[") {
-					return h.name
-				}
+		s = rows[i]
+	}
+	for _, h := range headings {
+		for _, f := range h.fields {
+			if s.Field == f || strings.HasPrefix(s.Field, f+".") || strings.HasPrefix(s.Field, f+"[") {
+				return h.name
 			}
 		}
 	}

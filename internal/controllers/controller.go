@@ -22,7 +22,6 @@
 package controllers
 
 import (
-	"cmp"
 	"context"
 	"crypto"
 	"crypto/x509"
@@ -33,6 +32,7 @@ import (
 	"sync"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -58,11 +58,21 @@ type Controller struct {
 	// than those of --controllers. [Manager] is for one that acts as all controllers together. A controller without an account acts as
 	// the account of its own name, which is an administrator.
 	Account string
+	// Rules are the role of Account, where Kubernetes has no such role. They allow what the controller does beside reading by the shared
+	// informers.
+	Rules []rbacv1.PolicyRule
 	// Component is the event source that its events carry; Name when empty.
 	Component string
 	// Inputs are the resources whose events drive it and all of whose objects it sees by the shared informers; Outputs are
 	// those that it writes.
 	Inputs, Outputs []schema.GroupVersionResource
+	// Syncs is the setting of how many objects are synced concurrently; nil: it is always one.
+	Syncs *Syncs
+	// Settings are the controller's other settings. They are set by [Configure], before New is called, and hold for all that is
+	// made of this Controller: one with settings is of one cluster.
+	Settings []Setting
+	// Check refuses settings that are invalid in a cluster of these address ranges; nil: all are valid.
+	Check func(*Cluster) error
 	// New builds one incarnation. It subscribes to informers and must not block or talk to the server.
 	New func(*Deps) (Runner, error)
 }
@@ -80,38 +90,20 @@ type RunnerFunc func(ctx context.Context) error
 // Run calls f.
 func (f RunnerFunc) Run(ctx context.Context) error { return f(ctx) }
 
-// Cluster is what controllers know of the cluster's layout.
+// Cluster is what all controllers know of the cluster. The settings of one controller are its own.
 type Cluster struct {
 	RootCA           []byte         // PEM; what kube-root-ca.crt publishes
 	PodRootCA        []byte         // the same where it is not to be RootCA
 	Signer           *Authority     // signs certificates; nil: nobody does
 	Tokens           TokenSigner    // signs the tokens that secrets hold; nil: nobody does
 	PodCIDRs         []netip.Prefix // the ranges nodes' pod CIDRs are cut from; none: nodes get none
-	NodeMaskIPv4     int            // 24 when 0
-	NodeMaskIPv6     int            // 64 when 0
 	ServiceCIDR      netip.Prefix   // its first address is the service "kubernetes"
 	AdvertiseAddress netip.Addr     // where the API server can be reached from pods
 	AdvertisePort    int            // 6443 when 0
 
-	Signers     map[string]func() *Authority // by signer name, where it is not to be Signer
-	SigningLife time.Duration                // of a certificate at most; a year when 0
-
-	LegacyTokenPeriod time.Duration // after how long unused tokens go that were made unasked; a year when 0
-	FinishedPods      *int          // how many are kept; 12500 when nil, all when not above 0
-	QuotaPeriod       time.Duration // how long after a change of its use a quota is counted once more; 5 min when 0
-	MirroredAddresses int           // of one subset of Endpoints, how many are mirrored; 1000 when 0
-	Endpoints         Endpoints
-	Syncs             map[string]int // how many objects a controller works on at once, by its name
-
-	NodeHealth NodeHealth
+	Signers map[string]func() *Authority // by signer name, where it is not to be Signer
 
 	Initializers bool // objects may be hidden while they wait for initializers: Metadata shows them, Informers do not
-}
-
-// Endpoints says how endpoints of services are published.
-type Endpoints struct {
-	PerSlice                       int           // 100 when 0
-	Batch, SliceBatch, MirrorBatch time.Duration // how long changes are collected: of pods for Endpoints and for slices; of mirrored slices
 }
 
 // Trusted is what pods are told to trust.
@@ -120,18 +112,6 @@ func (c *Cluster) Trusted() []byte {
 		return c.PodRootCA
 	}
 	return c.RootCA
-}
-
-// NodeHealth says when a node counts as lost, and how fast its pods are evicted then.
-type NodeHealth struct {
-	Grace        time.Duration // how long a node may be silent; 50 s when 0
-	StartupGrace time.Duration // and one that has never reported; 1 min when 0
-	Period       time.Duration // how long changes are collected before zones are judged; 5 s when 0
-
-	EvictionRate          *float32 // nodes a second, of each zone; 0.1 when nil
-	SecondaryEvictionRate *float32 // the same of a zone in which most nodes are lost; 0.01 when nil
-	LargeZone             *int     // up to how many nodes that is none at all; 50 when nil
-	UnhealthyZone         *float32 // which part of a zone is most; 0.55 when nil
 }
 
 // TokenSigner signs the token that a secret holds for a service account.
@@ -171,13 +151,19 @@ type Deps struct {
 	Metrics  *Metrics // nil: not measured
 	Name     string
 
+	syncs *Syncs // nil: one object at a time
 	scope *scope
 	start func() // starts informers that were asked for since the last call
 	turn  func(what string) time.Duration
 }
 
-// Syncs is how many objects the controller works on at once: without, unless the settings say something else.
-func (d *Deps) Syncs(without int) int { return cmp.Or(d.Cluster.Syncs[d.Name], without) }
+// Syncs is how many objects the controller syncs concurrently.
+func (d *Deps) Syncs() int {
+	if d.syncs == nil {
+		return 1
+	}
+	return d.syncs.effective()
+}
 
 // Await makes the incarnation wait for informer's initial list although it does not subscribe to its events.
 func (d *Deps) Await(informer cache.SharedIndexInformer) {

@@ -176,7 +176,7 @@ func source(c Controller) string { return cmp.Or(c.Component, c.Name) }
 
 // become makes shared Deps those of a controller.
 func (d *Deps) become(c Controller, options Options) error {
-	d.Name = c.Name
+	d.Name, d.syncs = c.Name, c.Syncs
 	d.Logger = options.Logger.With("controller", c.Name)
 	if options.As == nil {
 		return nil

@@ -47,6 +47,7 @@ func layers() []layer {
 		layer{from: "internal/node", to: module + "/internal/apiserver", why: "a node is a client of the API server, which may be elsewhere"},
 		layer{from: "internal/cluster", to: module + "/embed$", why: "embed is the face of what is assembled here"},
 		layer{from: "internal/node", to: module + "/embed$", why: "embed is the face of what is assembled here"},
+		layer{from: "internal/zpages", to: module, why: "it shows what any component tells of itself"},
 		layer{from: "internal/lifecycle", to: module, why: "it starts and stops parts, whatever they are"},
 		layer{from: "embed/options", to: module, why: "settings are data that every room may read"},
 		layer{from: "store", to: module + "/resource", why: "the store speaks bytes, keys and revisions, not objects"},

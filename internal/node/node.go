@@ -237,7 +237,7 @@ func (p *Plan) runAgent(ctx context.Context, c *Connection, n Network, parts *li
 	measured := agent.NewMetrics()
 	parts.Run(ctx, "node's addresses", c.Addresses.Run)
 	api := server.Serve(p.kubelet.settings(server.Options{
-		ClientCAs: c.ClientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer(),
+		ClientCAs: c.ClientCAs, Host: server.Host, Logger: log, Reviews: reviews, Metrics: measured.Gatherer(), Pages: p.pages(),
 	}))
 	parts.Run(ctx, "node", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Options{

@@ -189,6 +189,7 @@ func TestWhatPathsMean(t *testing.T) {
 	for path, want := range map[string][]string{
 		"/stats": {"stats"}, "/stats/summary": {"stats"}, "/metrics/cadvisor": {"metrics"}, "/logs/x": {"log"}, "/checkpoint/a/b": {"checkpoint"},
 		"/pods": {"pods", "proxy"}, "/runningpods/": {"pods", "proxy"}, "/healthz/ping": {"healthz", "proxy"}, "/configz": {"configz", "proxy"},
+		"/statusz": {"statusz"}, "/flagz": {"configz"}, "/flagzabout": {"proxy"},
 		"/exec/a/b/c": {"proxy"}, "/statsabout": {"proxy"}, "/": {"proxy"},
 	} {
 		if got := subresources(path); !slices.Equal(got, want) {

@@ -129,6 +129,10 @@ func subresources(path string) []string {
 		return []string{"healthz", "proxy"}
 	case under("/configz"):
 		return []string{"configz", "proxy"}
+	case under("/statusz"):
+		return []string{"statusz"}
+	case under("/flagz"):
+		return []string{"configz"} // as upstream has it
 	}
 	return []string{"proxy"}
 }
@@ -180,10 +184,11 @@ func (s *Server) admitted(w http.ResponseWriter, r *http.Request) bool {
 // configz shows the configuration in effect, as kubelet does.
 func (s *Server) configz(w http.ResponseWriter, _ *http.Request) {
 	shown := s.o.Effective.DeepCopy()
-	shown.TypeMeta = metav1.TypeMeta{}
+	shown.TypeMeta = metav1.TypeMeta{APIVersion: configv1beta1.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"}
 	for name := range shown.StaticPodURLHeader {
 		shown.StaticPodURLHeader[name] = []string{"<masked>"}
 	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	s.writeJSON(w, map[string]any{"kubeletconfig": shown})
 }
 

@@ -7,17 +7,20 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/zpages"
 )
 
 func TestTokensAndUsersAreReviewed(t *testing.T) {
@@ -83,6 +86,27 @@ func TestTokensAndUsersAreReviewed(t *testing.T) {
 	}
 }
 
+// TestPages asks for the node's versions and flags, with debugging handlers and without.
+func TestPages(t *testing.T) {
+	config := kubeletconfig.Default()
+	config.Authorization.Mode, config.Authentication.Anonymous.Enabled = configv1beta1.KubeletAuthorizationModeAlwaysAllow, new(true)
+	pages := zpages.New("kubelet", version.Info{GitVersion: "v1.37.1+mortise.0.1", GoVersion: "go1.26", EmulationMajor: "1", EmulationMinor: "37"})
+	pages.Flags = func() map[string]string { return map[string]string{"root-dir": "/var/lib/kubelet"} }
+	for path, want := range map[string]string{
+		"/flagz":   "\nkubelet flagz\n",
+		"/statusz": "Binary version: 1.37.1\nEmulation version: 1.37\nPaths: /configz /flagz /healthz /metrics\n",
+	} {
+		for _, debugging := range []bool{true, false} {
+			config.EnableDebuggingHandlers = &debugging
+			w := httptest.NewRecorder()
+			New(newFakeNode(t), Options{Kubelet: config, Pages: pages}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			if debugging && !strings.Contains(w.Body.String(), want) || !debugging && w.Code != http.StatusNotFound {
+				t.Errorf("%s, debugging handlers %t: %d %s, want %s", path, debugging, w.Code, w.Body, want)
+			}
+		}
+	}
+}
+
 func TestConfigz(t *testing.T) {
 	config := kubeletconfig.Default()
 	config.MaxPods, config.StaticPodURLHeader = 33, map[string][]string{"Secret": {"hidden"}}
@@ -94,7 +118,7 @@ func TestConfigz(t *testing.T) {
 	var got struct {
 		Kubeletconfig configv1beta1.KubeletConfiguration
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Kubeletconfig.MaxPods != 33 || got.Kubeletconfig.StaticPodURLHeader["Secret"][0] != "<masked>" {
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Kubeletconfig.MaxPods != 33 || got.Kubeletconfig.Kind != "KubeletConfiguration" || got.Kubeletconfig.StaticPodURLHeader["Secret"][0] != "<masked>" {
 		t.Errorf("configz: %d %s, %v", w.Code, w.Body, err)
 	}
 	if config.StaticPodURLHeader["Secret"][0] != "hidden" {

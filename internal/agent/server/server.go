@@ -12,6 +12,7 @@
 //	/metrics, /metrics/resource                metrics.go
 //	/metrics/cadvisor                          what the kernel counts of all cgroups: cadvisor.go
 //	/configz                                   the kubelet configuration in effect
+//	/statusz, /flagz                           versions and how long the process is up; the flags in effect
 //
 // A [Server] knows nothing of containers: what it serves comes from an [agent.Node], which is the real node or a
 // simulated one. Streams are proxied to the streaming server of the container runtime, which speaks SPDY; newer
@@ -43,6 +44,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
+	"github.com/mortise-dev/mortise/internal/zpages"
 )
 
 // Options say whom a Server lets in and what it tells beside the node's own. The zero value lets nobody in.
@@ -66,6 +68,8 @@ type Options struct {
 	Kubelet *configv1beta1.KubeletConfiguration
 	// Effective is what /configz shows; nil: there is no such page.
 	Effective *configv1beta1.KubeletConfiguration
+	// Pages are /statusz and /flagz, but for their paths; nil: there are none.
+	Pages *zpages.Component
 	// Reviews is asked about tokens and users, with Kubelet; nil: nobody is.
 	Reviews kubernetes.Interface
 }
@@ -148,6 +152,12 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET /runningpods/", s.runningPods)
 	if s.o.Effective != nil {
 		s.mux.HandleFunc("GET /configz", s.configz)
+	}
+	if k := s.o.Kubelet; s.o.Pages != nil && (k == nil || *k.EnableDebuggingHandlers) {
+		pages := *s.o.Pages
+		pages.Now, pages.Paths = s.o.Clock, func() []string { return []string{"/configz", "/flagz", "/healthz", "/metrics"} }
+		s.mux.HandleFunc("/statusz", pages.Statusz)
+		s.mux.HandleFunc("/flagz", pages.Flagz)
 	}
 	s.mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.debugging(s.containerLogs))
 	for path, handler := range map[string]http.HandlerFunc{"exec": s.exec, "attach": s.attach, "run": s.run} {

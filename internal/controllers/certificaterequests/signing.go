@@ -32,11 +32,19 @@ const (
 
 // Signing describes the loop that signs approved requests with the cluster's authority.
 func Signing() controllers.Controller {
+	most := life
 	return controllers.Controller{
 		Name:    "certificatesigningrequest-signing-controller",
 		Account: "certificate-controller",
 		Inputs:  []schema.GroupVersionResource{requests},
 		Outputs: []schema.GroupVersionResource{requests},
+		Settings: []controllers.Setting{{
+			Flag: signingDuration, Field: "controllers.certificateSigning.duration", Value: controllers.Value(&most),
+			Usage: "Maximum validity of certificates that are signed for CertificateSigningRequests.",
+		}},
+		Check: func(*controllers.Cluster) error {
+			return controllers.AboveZero(map[string]time.Duration{signingDuration: most})
+		},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
 			if d.Cluster.Signer == nil && len(d.Cluster.Signers) == 0 {
 				return controllers.RunnerFunc(func(ctx context.Context) error {
@@ -45,11 +53,13 @@ func Signing() controllers.Controller {
 				}), nil
 			}
 			return newController(d, "csrsigning", func(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
-				return signApproved(ctx, d, csr)
+				return signApproved(ctx, d, csr, most)
 			})
 		},
 	}
 }
+
+const signingDuration = "cluster-signing-duration"
 
 // signers are those of kubernetes.io that have a built-in controller, each with what it refuses.
 var signers = map[string]func(r *x509.CertificateRequest, asked []certificatesv1.KeyUsage) error{
@@ -59,7 +69,7 @@ var signers = map[string]func(r *x509.CertificateRequest, asked []certificatesv1
 	"kubernetes.io/legacy-unknown":                      func(*x509.CertificateRequest, []certificatesv1.KeyUsage) error { return nil },
 }
 
-func signApproved(ctx context.Context, d *controllers.Deps, csr *certificatesv1.CertificateSigningRequest) error {
+func signApproved(ctx context.Context, d *controllers.Deps, csr *certificatesv1.CertificateSigningRequest, most time.Duration) error {
 	check := signers[csr.Spec.SignerName]
 	ca := authorityFor(&d.Cluster, csr.Spec.SignerName)
 	if check == nil || ca == nil || !approved(csr) || failed(csr) {
@@ -75,7 +85,7 @@ func signApproved(ctx context.Context, d *controllers.Deps, csr *certificatesv1.
 			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure", Message: err.Error(),
 			LastUpdateTime: metav1.NewTime(now),
 		})
-	} else if csr.Status.Certificate, err = Sign(ca, asked, csr.Spec.Usages, lifetime(csr.Spec.ExpirationSeconds, d.Cluster.SigningLife), now); err != nil {
+	} else if csr.Status.Certificate, err = Sign(ca, asked, csr.Spec.Usages, lifetime(csr.Spec.ExpirationSeconds, most), now); err != nil {
 		return fmt.Errorf("sign request %s: %w", csr.Name, err)
 	}
 	if _, err := d.Client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, csr, metav1.UpdateOptions{}); err != nil {

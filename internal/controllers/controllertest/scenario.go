@@ -78,6 +78,20 @@ func Run(t *testing.T, pattern string, options controllers.Options, all ...contr
 	}
 }
 
+// Configured sets settings of a controller, each FLAG=VALUE.
+func Configured(t *testing.T, c controllers.Controller, settings ...string) controllers.Controller {
+	t.Helper()
+	values := map[string]string{}
+	for _, s := range settings {
+		flag, value, _ := strings.Cut(s, "=")
+		values[flag] = value
+	}
+	if err := controllers.Configure([]controllers.Controller{c}, values); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 type scene struct {
 	t      *testing.T
 	client *fake.Clientset

@@ -41,6 +41,7 @@ func Controller() controllers.Controller {
 		Account: "cronjob-controller",
 		Inputs:  []schema.GroupVersionResource{crons, jobs},
 		Outputs: []schema.GroupVersionResource{crons, jobs},
+		Syncs:   &controllers.Syncs{Flag: "concurrent-cron-job-syncs", Default: 5},
 		New:     build,
 	}
 }
@@ -60,7 +61,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	crons, jobs := d.Informers.Batch().V1().CronJobs(), d.Informers.Batch().V1().Jobs()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock, crons: crons.Lister(), jobs: jobs.Informer().GetIndexer(), writes: workload.NewWrites(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "cronjob", d.Syncs(5)),
+		queue: controllers.NewQueue[types.NamespacedName](d, "cronjob", d.Syncs()),
 	}
 	wake := func(j *batchv1.Job) {
 		if ref := metav1.GetControllerOfNoCopy(j); ref != nil && ref.Kind == kind.Kind {

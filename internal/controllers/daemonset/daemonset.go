@@ -45,6 +45,7 @@ func Controller() controllers.Controller {
 		Account: "daemon-set-controller",
 		Inputs:  []schema.GroupVersionResource{sets, revisions, pods, corev1.SchemeGroupVersion.WithResource("nodes")},
 		Outputs: []schema.GroupVersionResource{sets, revisions, pods},
+		Syncs:   &controllers.Syncs{Flag: "concurrent-daemonset-syncs", Default: 2},
 		New:     build,
 	}
 }
@@ -69,7 +70,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		client: d.Client, control: workload.Control{Client: d.Client, Recorder: d.Recorder}, recorder: d.Recorder, clock: d.Clock,
 		sets: apps.DaemonSets().Lister(), revisions: apps.ControllerRevisions().Informer().GetIndexer(), nodes: core.Nodes().Lister(),
 		pods: core.Pods().Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock), waits: newWaits(d.Clock),
-		queue: controllers.NewQueue[types.NamespacedName](d, "daemonset", d.Syncs(2)),
+		queue: controllers.NewQueue[types.NamespacedName](d, "daemonset", d.Syncs()),
 	}
 	d.Await(apps.ControllerRevisions().Informer())
 	err := errors.Join(

@@ -54,6 +54,7 @@ func Controller() controllers.Controller {
 		Account: "deployment-controller",
 		Inputs:  []schema.GroupVersionResource{deployments, sets, corev1.SchemeGroupVersion.WithResource("pods")},
 		Outputs: []schema.GroupVersionResource{deployments, sets},
+		Syncs:   &controllers.Syncs{Flag: "concurrent-deployment-syncs", Default: 5},
 		New:     build,
 	}
 }
@@ -75,7 +76,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock,
 		deployments: deployments.Lister(), sets: sets.Lister(), setIndex: sets.Informer().GetIndexer(), pods: pods.Informer().GetIndexer(), written: newWritten(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "deployment", d.Syncs(5)),
+		queue: controllers.NewQueue[types.NamespacedName](d, "deployment", d.Syncs()),
 	}
 	err := errors.Join(
 		workload.IndexByController(pods.Informer()),

@@ -46,6 +46,7 @@ func Controller() controllers.Controller {
 		Account: "device-taint-eviction-controller",
 		Inputs:  []schema.GroupVersionResource{pods, v1.WithResource("resourceclaims"), v1.WithResource("resourceslices"), v1.WithResource("devicetaintrules")},
 		Outputs: []schema.GroupVersionResource{pods, v1.WithResource("devicetaintrules")},
+		Syncs:   &controllers.Syncs{Flag: "concurrent-device-taint-eviction-syncs", Default: 8},
 		New:     build,
 	}
 }
@@ -84,7 +85,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock, pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(),
 		claims: claims.Lister(), slices: published.Informer().GetIndexer(), rules: rules.Lister(),
-		queue: controllers.NewQueue[key](d, "device-taint-eviction-controller", d.Syncs(8)),
+		queue: controllers.NewQueue[key](d, "device-taint-eviction-controller", d.Syncs()),
 		due:   map[types.NamespacedName]types.UID{}, deleted: map[types.NamespacedName]types.UID{}, evicted: map[types.UID]int{},
 	}
 	wakeRule := func(rule *resourcev1.DeviceTaintRule) {

@@ -52,6 +52,7 @@ func Controller() controllers.Controller {
 			apps.WithResource("replicasets"), apps.WithResource("deployments"), apps.WithResource("statefulsets"),
 		},
 		Outputs: []schema.GroupVersionResource{budgets, core.WithResource("pods")},
+		Syncs:   &controllers.Syncs{Flag: "concurrent-disruption-syncs", Default: 1},
 		New:     build,
 	}
 }
@@ -80,7 +81,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		client: d.Client, dynamic: d.Dynamic, discovery: d.Discovery, mapper: d.RESTMapper, recorder: d.Recorder, clock: d.Clock,
 		budgets: budgets.Lister(), pods: pods.Lister(), replication: replication.Lister(),
 		sets: apps.ReplicaSets().Lister(), deployments: apps.Deployments().Lister(), stateful: apps.StatefulSets().Lister(),
-		queue:   controllers.NewQueue[types.NamespacedName](d, "disruption", d.Syncs(1)),
+		queue:   controllers.NewQueue[types.NamespacedName](d, "disruption", d.Syncs()),
 		targets: controllers.NewQueue[types.NamespacedName](d, "stale_pod_disruption", 1),
 	}
 	// A budget follows its pods, as upstream's does: a workload that asks for more or fewer soon has more or fewer.

@@ -35,6 +35,7 @@ const (
 
 // Controller describes the loop.
 func Controller() controllers.Controller {
+	var batch time.Duration
 	return controllers.Controller{
 		Name:      "endpoints-controller",
 		Account:   "endpoint-controller",
@@ -43,7 +44,12 @@ func Controller() controllers.Controller {
 			corev1.SchemeGroupVersion.WithResource("services"), corev1.SchemeGroupVersion.WithResource("pods"), resource,
 		},
 		Outputs: []schema.GroupVersionResource{resource},
-		New:     build,
+		Syncs:   &controllers.Syncs{Flag: "concurrent-endpoint-syncs", Default: 5},
+		Settings: []controllers.Setting{{
+			Flag: "endpoint-updates-batch-period", Field: "controllers.endpoints.endpointUpdatesBatchPeriod", Value: controllers.Value(&batch),
+			Usage: "Time for which the endpoints controller collects pod changes before it writes Endpoints.",
+		}},
+		New: func(d *controllers.Deps) (controllers.Runner, error) { return build(d, batch) },
 	}
 }
 
@@ -60,11 +66,11 @@ type controller struct {
 	queue     *controllers.Queue[types.NamespacedName]
 }
 
-func build(d *controllers.Deps) (controllers.Runner, error) {
+func build(d *controllers.Deps, batch time.Duration) (controllers.Runner, error) {
 	core := d.Informers.Core().V1()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, services: core.Services().Lister(), pods: core.Pods().Lister(), endpoints: core.Endpoints().Lister(),
-		times: util.NewTriggerTimeTracker(), queue: controllers.NewQueue[types.NamespacedName](d, "endpoint", d.Syncs(5)), batch: d.Cluster.Endpoints.Batch,
+		times: util.NewTriggerTimeTracker(), queue: controllers.NewQueue[types.NamespacedName](d, "endpoint", d.Syncs()), batch: batch,
 	}
 	err := errors.Join(
 		controllers.Subscribe(d, core.Services().Informer(), controllers.OnAny(func(s *corev1.Service) { c.queue.Add(controllers.Key(s)) })),

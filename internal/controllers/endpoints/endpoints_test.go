@@ -25,7 +25,7 @@ func TestScenarios(t *testing.T) {
 }
 
 func TestBatch(t *testing.T) {
-	controllertest.Run(t, "testdata/batch/*.txtar", controllers.Options{Cluster: controllers.Cluster{Endpoints: controllers.Endpoints{Batch: 5 * time.Second}}}, Controller())
+	controllertest.Run(t, "testdata/batch/*.txtar", controllers.Options{}, controllertest.Configured(t, Controller(), "endpoint-updates-batch-period=5s"))
 }
 
 // TestLeftover: Endpoints whose service went before the controller came are deleted, unless they serve as a lock.

@@ -9,7 +9,6 @@
 package endpointslice
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +39,7 @@ const manager = "endpointslice-controller.k8s.io"
 
 // Controller describes the loop.
 func Controller() controllers.Controller {
+	o := &options{perSlice: 100}
 	return controllers.Controller{
 		Name:      "endpointslice-controller",
 		Account:   "endpointslice-controller",
@@ -49,8 +49,27 @@ func Controller() controllers.Controller {
 			corev1.SchemeGroupVersion.WithResource("nodes"), discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
 		},
 		Outputs: []schema.GroupVersionResource{discoveryv1.SchemeGroupVersion.WithResource("endpointslices")},
-		New:     build,
+		Syncs:   &controllers.Syncs{Flag: "concurrent-service-endpoint-syncs", Default: 5, Max: 50},
+		Settings: []controllers.Setting{
+			{
+				Flag: "max-endpoints-per-slice", Field: "controllers.endpoints.maxEndpointsPerSlice", Value: controllers.Value(&o.perSlice),
+				Usage: "Maximum number of endpoints in an EndpointSlice, from 1 to 1000.",
+			},
+			{
+				Flag: "endpointslice-updates-batch-period", Field: "controllers.endpoints.endpointSliceUpdatesBatchPeriod", Value: controllers.Value(&o.batch),
+				Usage: "Time for which the EndpointSlice controller collects pod changes before it writes EndpointSlices.",
+			},
+		},
+		Check: func(*controllers.Cluster) error {
+			return controllers.Within("max-endpoints-per-slice", o.perSlice, 1, 1000)
+		},
+		New: func(d *controllers.Deps) (controllers.Runner, error) { return build(d, o) },
 	}
+}
+
+type options struct {
+	perSlice int
+	batch    time.Duration
 }
 
 type controller struct {
@@ -68,17 +87,16 @@ type controller struct {
 	queue      *controllers.Queue[types.NamespacedName]
 }
 
-func build(d *controllers.Deps) (controllers.Runner, error) {
+func build(d *controllers.Deps, o *options) (controllers.Runner, error) {
 	core := d.Informers.Core().V1()
 	published := d.Informers.Discovery().V1().EndpointSlices()
 	c := &controller{
 		log: logr.FromSlogHandler(d.Logger.Handler()).V(4), recorder: d.Recorder,
 		services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: published.Lister(),
 		tracker: util.NewEndpointSliceTracker(), times: util.NewTriggerTimeTracker(), topology: topologycache.NewTopologyCache(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "endpoint_slice", d.Syncs(5)), batch: d.Cluster.Endpoints.SliceBatch,
+		queue: controllers.NewQueue[types.NamespacedName](d, "endpoint_slice", d.Syncs()), batch: o.batch,
 	}
-	perSlice := int32(cmp.Or(d.Cluster.Endpoints.PerSlice, 100))
-	c.reconciler = endpointslice.NewReconciler(d.Client, c.nodes, perSlice, c.tracker, c.topology, d.Recorder, manager,
+	c.reconciler = endpointslice.NewReconciler(d.Client, c.nodes, int32(o.perSlice), c.tracker, c.topology, d.Recorder, manager,
 		endpointslice.WithPreferSameTrafficDistributionEnabled(true))
 	err := errors.Join(
 		measure(d.Metrics),

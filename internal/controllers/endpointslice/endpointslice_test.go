@@ -5,7 +5,6 @@ package endpointslice
 
 import (
 	"testing"
-	"time"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/controllertest"
@@ -20,7 +19,6 @@ func TestScenarios(t *testing.T) {
 }
 
 func TestBatch(t *testing.T) {
-	controllertest.Run(t, "testdata/batch/*.txtar", controllers.Options{Cluster: controllers.Cluster{
-		Endpoints: controllers.Endpoints{SliceBatch: 5 * time.Second, PerSlice: 1},
-	}}, Controller())
+	controllertest.Run(t, "testdata/batch/*.txtar", controllers.Options{},
+		controllertest.Configured(t, Controller(), "endpointslice-updates-batch-period=5s", "max-endpoints-per-slice=1"))
 }

@@ -9,7 +9,6 @@
 package endpointslicemirroring
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +37,7 @@ const manager = "endpointslicemirroring-controller.k8s.io"
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	slices := discoveryv1.SchemeGroupVersion.WithResource("endpointslices")
+	o := &options{limit: 1000}
 	return controllers.Controller{
 		Name:      "endpointslice-mirroring-controller",
 		Account:   "endpointslicemirroring-controller",
@@ -46,8 +46,28 @@ func Controller() controllers.Controller {
 			corev1.SchemeGroupVersion.WithResource("services"), corev1.SchemeGroupVersion.WithResource("endpoints"), slices,
 		},
 		Outputs: []schema.GroupVersionResource{slices},
-		New:     build,
+		Syncs:   &controllers.Syncs{Flag: "mirroring-concurrent-service-endpoint-syncs", Default: 5, Max: 50},
+		Settings: []controllers.Setting{
+			{
+				Flag: "mirroring-max-endpoints-per-subset", Field: "controllers.endpoints.mirroringMaxEndpointsPerSubset", Value: controllers.Value(&o.limit),
+				Usage: "Maximum number of addresses of an Endpoints subset that are mirrored to EndpointSlices, from 1 to 1000.",
+			},
+			{
+				Flag:  "mirroring-endpointslice-updates-batch-period",
+				Field: "controllers.endpoints.mirroringEndpointSliceUpdatesBatchPeriod", Value: controllers.Value(&o.batch),
+				Usage: "Time for which the mirroring controller collects changes of EndpointSlices before it corrects them.",
+			},
+		},
+		Check: func(*controllers.Cluster) error {
+			return controllers.Within("mirroring-max-endpoints-per-subset", o.limit, 1, 1000)
+		},
+		New: func(d *controllers.Deps) (controllers.Runner, error) { return build(d, o) },
 	}
+}
+
+type options struct {
+	limit int // addresses of one subset
+	batch time.Duration
 }
 
 type controller struct {
@@ -63,13 +83,13 @@ type controller struct {
 	queue     *controllers.Queue[types.NamespacedName]
 }
 
-func build(d *controllers.Deps) (controllers.Runner, error) {
+func build(d *controllers.Deps, o *options) (controllers.Runner, error) {
 	core, published := d.Informers.Core().V1(), d.Informers.Discovery().V1().EndpointSlices()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder,
 		services: core.Services().Lister(), endpoints: core.Endpoints().Lister(), slices: published.Lister(),
-		tracker: util.NewEndpointSliceTracker(), limit: cmp.Or(d.Cluster.MirroredAddresses, 1000),
-		queue: controllers.NewQueue[types.NamespacedName](d, "endpoint_slice_mirroring", d.Syncs(5)), batch: d.Cluster.Endpoints.MirrorBatch,
+		tracker: util.NewEndpointSliceTracker(), limit: o.limit,
+		queue: controllers.NewQueue[types.NamespacedName](d, "endpoint_slice_mirroring", d.Syncs()), batch: o.batch,
 	}
 	var err error
 	c.meters, err = newMeters(d)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -73,9 +72,8 @@ func TestCounts(t *testing.T) {
 }
 
 func TestBatch(t *testing.T) {
-	controllertest.Run(t, "testdata/batch/*.txtar", controllers.Options{Cluster: controllers.Cluster{
-		Endpoints: controllers.Endpoints{MirrorBatch: 5 * time.Second},
-	}}, Controller())
+	controllertest.Run(t, "testdata/batch/*.txtar", controllers.Options{},
+		controllertest.Configured(t, Controller(), "mirroring-endpointslice-updates-batch-period=5s"))
 }
 
 // What is left out is told of: addresses that are none, and those above the limit.

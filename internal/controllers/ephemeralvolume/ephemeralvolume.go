@@ -34,6 +34,7 @@ func Controller() controllers.Controller {
 		Component: "ephemeral_volume",
 		Inputs:    []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("pods"), claims},
 		Outputs:   []schema.GroupVersionResource{claims},
+		Syncs:     &controllers.Syncs{Flag: "concurrent-ephemeralvolume-syncs", Default: 5},
 		New:       build,
 	}
 }
@@ -52,7 +53,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	pods, claims := d.Informers.Core().V1().Pods(), d.Informers.Core().V1().PersistentVolumeClaims()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, pods: pods.Lister(), claims: claims.Lister(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "ephemeral_volume", d.Syncs(5)),
+		queue: controllers.NewQueue[types.NamespacedName](d, "ephemeral_volume", d.Syncs()),
 	}
 	var unkept error
 	counter := func(name, help string) prometheus.Counter {

@@ -48,6 +48,7 @@ func Controller() controllers.Controller {
 	return controllers.Controller{
 		Name:    "garbage-collector-controller",
 		Account: "generic-garbage-collector",
+		Syncs:   &controllers.Syncs{Flag: "concurrent-gc-syncs", Default: 20},
 		New:     build,
 	}
 }
@@ -69,7 +70,7 @@ type controller struct {
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		metadata: d.Metadata, mapper: d.RESTMapper, recorder: d.Recorder, graph: newGraph(),
-		queue:  controllers.NewQueue[types.UID](d, "garbage_collector_attempt_to_delete", d.Syncs(20)),
+		queue:  controllers.NewQueue[types.UID](d, "garbage_collector_attempt_to_delete", d.Syncs()),
 		owners: controllers.NewQueue[ownerKey](d, "garbage-collector-owners", 5),
 		gates:  gates{open: map[string]int{}, local: map[string]bool{}}, polls: map[ownerKey]time.Duration{},
 	}

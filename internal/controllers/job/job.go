@@ -55,6 +55,7 @@ func Controller() controllers.Controller {
 		Account: "job-controller",
 		Inputs:  []schema.GroupVersionResource{jobs, pods},
 		Outputs: []schema.GroupVersionResource{jobs, pods},
+		Syncs:   &controllers.Syncs{Flag: "concurrent-job-syncs", Default: 5},
 		New:     build,
 	}
 }
@@ -86,7 +87,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, control: workload.Control{Client: d.Client, Recorder: d.Recorder}, recorder: d.Recorder, clock: d.Clock,
 		jobs: jobs.Lister(), pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock), writes: workload.NewWrites(),
-		queue:   controllers.NewQueue[types.NamespacedName](d, "job", d.Syncs(5)),
+		queue:   controllers.NewQueue[types.NamespacedName](d, "job", d.Syncs()),
 		orphans: controllers.NewQueue[types.NamespacedName](d, "job_orphan_pod", 1),
 	}
 	var err error

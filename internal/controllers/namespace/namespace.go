@@ -43,6 +43,7 @@ func Controller() controllers.Controller {
 		Account: "namespace-controller",
 		Inputs:  []schema.GroupVersionResource{namespaces, podsResource},
 		Outputs: []schema.GroupVersionResource{namespaces},
+		Syncs:   &controllers.Syncs{Flag: "concurrent-namespace-syncs", Default: 10},
 		New:     build,
 	}
 }
@@ -63,7 +64,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	namespaces, pods := d.Informers.Core().V1().Namespaces(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, metadata: d.Metadata, discovery: d.Discovery, clock: d.Clock,
-		namespaces: namespaces.Lister(), pods: pods.Lister(), queue: controllers.NewQueue[string](d, "namespace", d.Syncs(10)),
+		namespaces: namespaces.Lister(), pods: pods.Lister(), queue: controllers.NewQueue[string](d, "namespace", d.Syncs()),
 	}
 	going := func(ns *corev1.Namespace) {
 		if ns.DeletionTimestamp != nil {

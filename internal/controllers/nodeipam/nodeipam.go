@@ -28,13 +28,16 @@ import (
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	m := &masks{}
 	return controllers.Controller{
 		Name:      "node-ipam-controller",
 		Account:   "node-controller",
 		Component: "cidrAllocator",
 		Inputs:    []schema.GroupVersionResource{nodes},
 		Outputs:   []schema.GroupVersionResource{nodes},
-		New:       build,
+		Settings:  m.declare(),
+		Check:     func(cluster *controllers.Cluster) error { return m.check(cluster.PodCIDRs) },
+		New:       func(d *controllers.Deps) (controllers.Runner, error) { return build(d, m) },
 	}
 }
 
@@ -49,7 +52,7 @@ type controller struct {
 	meters *meters
 }
 
-func build(d *controllers.Deps) (controllers.Runner, error) {
+func build(d *controllers.Deps, m *masks) (controllers.Runner, error) {
 	nodes := d.Informers.Core().V1().Nodes()
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, nodes: nodes.Lister(), queue: controllers.NewQueue[string](d, "cidrallocator_node", 4),
@@ -59,14 +62,13 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		return nil, err
 	}
 	for _, cidr := range d.Cluster.PodCIDRs {
-		bits := d.Cluster.NodeMaskIPv4
-		if bits == 0 {
+		bits := m.of(cidr)
+		switch {
+		case bits != 0:
+		case cidr.Addr().Is6():
+			bits = max(64, cidr.Bits())
+		default:
 			bits = max(24, cidr.Bits())
-		}
-		if cidr.Addr().Is6() {
-			if bits = d.Cluster.NodeMaskIPv6; bits == 0 {
-				bits = max(64, cidr.Bits())
-			}
 		}
 		p, err := newPool(cidr, bits)
 		if err != nil {

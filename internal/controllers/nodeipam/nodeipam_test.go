@@ -43,9 +43,8 @@ func TestScenarios(t *testing.T) {
 // TestDualStack: a node gets a subnet of each range, as long as the masks say.
 func TestDualStack(t *testing.T) {
 	controllertest.Run(t, "testdata/dual/*.txtar", controllers.Options{Cluster: controllers.Cluster{
-		PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:1::/60")},
-		NodeMaskIPv4: 26, NodeMaskIPv6: 62,
-	}}, Controller())
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:1::/60")},
+	}}, controllertest.Configured(t, Controller(), "node-cidr-mask-size-ipv4=26", "node-cidr-mask-size-ipv6=62"))
 }
 
 func TestPool(t *testing.T) {

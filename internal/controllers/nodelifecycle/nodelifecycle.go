@@ -14,7 +14,6 @@
 package nodelifecycle
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,7 +34,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/controllers"
 	"github.com/mortise-dev/mortise/internal/controllers/workload"
@@ -44,13 +42,16 @@ import (
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	nodes, pods := corev1.SchemeGroupVersion.WithResource("nodes"), corev1.SchemeGroupVersion.WithResource("pods")
+	s := defaults()
 	return controllers.Controller{
 		Name:      "node-lifecycle-controller",
 		Account:   "node-controller",
 		Component: "node-controller",
 		Inputs:    []schema.GroupVersionResource{nodes, pods, coordinationv1.SchemeGroupVersion.WithResource("leases")},
 		Outputs:   []schema.GroupVersionResource{nodes, pods},
-		New:       build,
+		Settings:  s.declare(),
+		Check:     func(*controllers.Cluster) error { return s.check() },
+		New:       func(d *controllers.Deps) (controllers.Runner, error) { return build(d, *s) },
 	}
 }
 
@@ -77,18 +78,13 @@ type controller struct {
 	zones *zones
 }
 
-func build(d *controllers.Deps) (controllers.Runner, error) {
+func build(d *controllers.Deps, s settings) (controllers.Runner, error) {
 	nodes, pods := d.Informers.Core().V1().Nodes(), d.Informers.Core().V1().Pods()
 	leases := d.Informers.Coordination().V1().Leases()
-	h := d.Cluster.NodeHealth
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Informer().GetIndexer(), leases: leases.Lister(),
 		queue: controllers.NewQueue[string](d, "node_lifecycle_controller", 4), heard: map[string]time.Time{},
-		settings: settings{
-			grace: cmp.Or(h.Grace, 50*time.Second), startupGrace: cmp.Or(h.StartupGrace, time.Minute), period: cmp.Or(h.Period, 5*time.Second),
-			rate: ptr.Deref(h.EvictionRate, 0.1), secondary: ptr.Deref(h.SecondaryEvictionRate, 0.01),
-			unhealthy: ptr.Deref(h.UnhealthyZone, 0.55), large: ptr.Deref(h.LargeZone, 50),
-		},
+		settings: s,
 	}
 	c.zones = newZones(c.settings)
 	beat := func(lease *coordinationv1.Lease) {

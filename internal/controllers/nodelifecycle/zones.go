@@ -231,13 +231,6 @@ func (z *zones) rejudge() {
 	}
 }
 
-// settings are the flags.
-type settings struct {
-	grace, startupGrace, period time.Duration
-	rate, secondary, unhealthy  float32
-	large                       int
-}
-
 // zoneOf names a node's zone, after the labels of clouds, the old ones first; all without are in one.
 func zoneOf(labels map[string]string) string {
 	first := func(old, now string) string {

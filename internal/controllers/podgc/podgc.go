@@ -35,12 +35,17 @@ const (
 // Controller describes the loop.
 func Controller() controllers.Controller {
 	nodes, pods := corev1.SchemeGroupVersion.WithResource("nodes"), corev1.SchemeGroupVersion.WithResource("pods")
+	kept := 12500
 	return controllers.Controller{
 		Name:    "pod-garbage-collector-controller",
 		Account: "pod-garbage-collector",
 		Inputs:  []schema.GroupVersionResource{nodes, pods},
 		Outputs: []schema.GroupVersionResource{pods},
-		New:     build,
+		Settings: []controllers.Setting{{
+			Flag: "terminated-pod-gc-threshold", Field: "controllers.podGC.terminatedPodGCThreshold", Value: controllers.Value(&kept),
+			Usage: "Number of terminated pods that may exist before the collector deletes terminated pods. 0 or less keeps all.",
+		}},
+		New: func(d *controllers.Deps) (controllers.Runner, error) { return build(d, max(kept, 0)) },
 	}
 }
 
@@ -58,14 +63,11 @@ type controller struct {
 	missed map[string]time.Time // nodes that pods name and that do not exist, since when; the worker's own
 }
 
-func build(d *controllers.Deps) (controllers.Runner, error) {
+func build(d *controllers.Deps, kept int) (controllers.Runner, error) {
 	nodes, pods := d.Informers.Core().V1().Nodes(), d.Informers.Core().V1().Pods()
 	c := &controller{
 		client: d.Client, clock: d.Clock, nodes: nodes.Lister(), pods: pods.Lister(),
-		queue: controllers.NewQueue[string](d, "orphaned_pods_nodes", 1), missed: map[string]time.Time{}, kept: 12500,
-	}
-	if kept := d.Cluster.FinishedPods; kept != nil {
-		c.kept = max(*kept, 0)
+		queue: controllers.NewQueue[string](d, "orphaned_pods_nodes", 1), missed: map[string]time.Time{}, kept: kept,
 	}
 	var err error
 	c.meters, err = newMeters(d)

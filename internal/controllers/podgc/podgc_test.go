@@ -13,9 +13,9 @@ import (
 )
 
 func TestScenarios(t *testing.T) {
-	kept := 3
 	metrics, counted := controllertest.Meters(t)
-	controllertest.Run(t, "testdata/*.txtar", controllers.Options{Cluster: controllers.Cluster{FinishedPods: &kept}, Metrics: metrics}, Controller())
+	controllertest.Run(t, "testdata/*.txtar", controllers.Options{Metrics: metrics},
+		controllertest.Configured(t, Controller(), "terminated-pod-gc-threshold=3"))
 	want := []string{
 		"force_delete_pods_total{namespace=default,reason=orphaned} 1",
 		"force_delete_pods_total{namespace=default,reason=out-of-service} 1",

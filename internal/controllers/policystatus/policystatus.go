@@ -32,7 +32,10 @@ const manager = "validatingadmissionpolicy-status"
 func Controller() controllers.Controller {
 	policies := []schema.GroupVersionResource{admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies")}
 	const name = "validatingadmissionpolicy-status-controller"
-	return controllers.Controller{Name: name, Account: name, Inputs: policies, Outputs: policies, New: build}
+	return controllers.Controller{
+		Name: name, Account: name, Inputs: policies, Outputs: policies, New: build,
+		Syncs: &controllers.Syncs{Flag: "concurrent-validating-admission-policy-status-syncs", Default: 5},
+	}
 }
 
 type controller struct {
@@ -45,7 +48,7 @@ type controller struct {
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	policies := d.Informers.Admissionregistration().V1().ValidatingAdmissionPolicies()
 	c := &controller{
-		client: d.Client, policies: policies.Lister(), queue: controllers.NewQueue[string](d, manager, d.Syncs(5)),
+		client: d.Client, policies: policies.Lister(), queue: controllers.NewQueue[string](d, manager, d.Syncs()),
 		checker: validating.TypeChecker{SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: d.Discovery}, RestMapper: d.RESTMapper},
 	}
 	wake := func(p *admissionv1.ValidatingAdmissionPolicy) {

@@ -76,7 +76,7 @@ func newController(d *controllers.Deps, queue string, s source) (*controller, er
 		clock:        d.Clock,
 		pods:         pods.Informer().GetIndexer(),
 		expectations: workload.NewExpectations(d.Clock),
-		queue:        controllers.NewQueue[types.NamespacedName](d, queue, d.Syncs(5)),
+		queue:        controllers.NewQueue[types.NamespacedName](d, queue, d.Syncs()),
 	}
 	return c, workload.PodEvents{Owned: c.owned, Orphan: c.wakeSuitors, Wake: c.queue.Add, Soon: c.soon, Expectations: c.expectations}.Subscribe(d, pods.Informer())
 }

@@ -27,6 +27,7 @@ func Controller() controllers.Controller {
 		Component: "replicaset-controller",
 		Inputs:    []schema.GroupVersionResource{sets, pods},
 		Outputs:   []schema.GroupVersionResource{sets, pods},
+		Syncs:     &controllers.Syncs{Flag: "concurrent-replicaset-syncs", Default: 5},
 		New:       replicaSets,
 	}
 }

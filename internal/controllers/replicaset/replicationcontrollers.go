@@ -25,6 +25,7 @@ func ReplicationControllers() controllers.Controller {
 		Component: "replication-controller",
 		Inputs:    []schema.GroupVersionResource{rcs, pods},
 		Outputs:   []schema.GroupVersionResource{rcs, pods},
+		Syncs:     &controllers.Syncs{Flag: "concurrent-rc-syncs", Default: 5},
 		New:       replicationControllers,
 	}
 }

@@ -42,6 +42,7 @@ func Controller() controllers.Controller {
 		Component: "resource_claim",
 		Inputs:    []schema.GroupVersionResource{pods, claims, resourcev1.SchemeGroupVersion.WithResource("resourceclaimtemplates")},
 		Outputs:   []schema.GroupVersionResource{pods, claims},
+		Syncs:     &controllers.Syncs{Flag: "concurrent-resourceclaim-syncs", Default: 50},
 		New:       build,
 	}
 }
@@ -76,7 +77,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	c := &controller{
 		client: d.Client, recorder: d.Recorder, pods: pods.Lister(), podIndex: pods.Informer().GetIndexer(),
 		claims: claims.Lister(), owned: claims.Informer().GetIndexer(), templates: templates.Lister(),
-		queue: controllers.NewQueue[key](d, "resource_claim", d.Syncs(50)), made: map[types.UID]map[string]string{},
+		queue: controllers.NewQueue[key](d, "resource_claim", d.Syncs()), made: map[types.UID]map[string]string{},
 	}
 	err := errors.Join(
 		controllers.Index(pods.Informer(), byClaim, func(obj any) ([]string, error) {

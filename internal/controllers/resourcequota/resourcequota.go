@@ -21,7 +21,6 @@
 package resourcequota
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,12 +52,21 @@ const attempts = 8
 
 // Controller describes the loop.
 func Controller() controllers.Controller {
+	period := 5 * time.Minute
 	return controllers.Controller{
 		Name:    "resourcequota-controller",
 		Account: "resourcequota-controller",
 		Inputs:  []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("resourcequotas")},
 		Outputs: []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("resourcequotas")},
-		New:     build,
+		Syncs:   &controllers.Syncs{Flag: "concurrent-resource-quota-syncs", Default: 5},
+		Settings: []controllers.Setting{{
+			Flag: "resource-quota-sync-period", Field: "controllers.resourceQuota.resourceQuotaSyncPeriod", Value: controllers.Value(&period),
+			Usage: "Time after a change of usage after which the controller recalculates a quota.",
+		}},
+		Check: func(*controllers.Cluster) error {
+			return controllers.AboveZero(map[string]time.Duration{"resource-quota-sync-period": period})
+		},
+		New: func(d *controllers.Deps) (controllers.Runner, error) { return build(d, period) },
 	}
 }
 
@@ -72,11 +80,11 @@ type controller struct {
 	groups   *controllers.Queue[string]               // whose resources may have changed
 }
 
-func build(d *controllers.Deps) (controllers.Runner, error) {
+func build(d *controllers.Deps, period time.Duration) (controllers.Runner, error) {
 	informer := d.Informers.Core().V1().ResourceQuotas()
 	c := &controller{
 		client: d.Client, clock: d.Clock, quotas: informer.Lister(),
-		queue:  controllers.NewQueue[types.NamespacedName](d, "resourcequota_primary", d.Syncs(5)),
+		queue:  controllers.NewQueue[types.NamespacedName](d, "resourcequota_primary", d.Syncs()),
 		groups: controllers.NewQueue[string](d, "resourcequota_discovery", 1),
 	}
 	c.counter = &counter{client: d.Client, metadata: d.Metadata, clock: d.Clock}
@@ -94,7 +102,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 				case !maths.Equals(before.Spec.Hard, updated.Spec.Hard), !equality.Semantic.DeepEqual(updated.Spec.Hard, updated.Status.Hard):
 					c.queue.Add(controllers.Key(updated))
 				case !maths.Equals(before.Status.Used, updated.Status.Used):
-					c.queue.AddAfter(controllers.Key(updated), cmp.Or(d.Cluster.QuotaPeriod, 5*time.Minute))
+					c.queue.AddAfter(controllers.Key(updated), period)
 				}
 			},
 		}),

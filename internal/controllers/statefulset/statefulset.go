@@ -42,6 +42,7 @@ func Controller() controllers.Controller {
 		Account: "statefulset-controller",
 		Inputs:  []schema.GroupVersionResource{sets, revisions, pods, claims},
 		Outputs: []schema.GroupVersionResource{sets, revisions, pods, claims},
+		Syncs:   &controllers.Syncs{Flag: "concurrent-statefulset-syncs", Default: 5},
 		New:     build,
 	}
 }
@@ -65,7 +66,7 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 		client: d.Client, recorder: d.Recorder, clock: d.Clock,
 		sets: apps.StatefulSets().Lister(), revisions: apps.ControllerRevisions().Lister(), claims: core.PersistentVolumeClaims().Lister(),
 		pods: core.Pods().Informer().GetIndexer(), expectations: workload.NewExpectations(d.Clock), writes: workload.NewWrites(),
-		queue: controllers.NewQueue[types.NamespacedName](d, "statefulset", d.Syncs(5)),
+		queue: controllers.NewQueue[types.NamespacedName](d, "statefulset", d.Syncs()),
 	}
 	d.Await(apps.ControllerRevisions().Informer())
 	d.Await(core.PersistentVolumeClaims().Informer())

@@ -4,7 +4,6 @@
 package tokensecrets
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,15 +41,25 @@ const (
 const (
 	unusedFor = 365 * 24 * time.Hour // before a secret is marked, and again before it is deleted
 	every     = 24 * time.Hour
+
+	cleanUpPeriod = "legacy-service-account-token-clean-up-period"
 )
 
 // Cleaner describes the loop that takes away the secrets that were made without being asked for and are not used.
 func Cleaner() controllers.Controller {
+	unused := unusedFor
 	return controllers.Controller{
 		Name:    "legacy-serviceaccount-token-cleaner-controller",
 		Account: "legacy-service-account-token-cleaner",
 		Inputs:  []schema.GroupVersionResource{accounts, corev1.SchemeGroupVersion.WithResource("pods")},
 		Outputs: []schema.GroupVersionResource{secrets},
+		Settings: []controllers.Setting{{
+			Flag: cleanUpPeriod, Field: "controllers.legacyServiceAccountTokenCleaner.cleanUpPeriod", Value: controllers.Value(&unused),
+			Usage: "Time since the last use after which an auto-generated service-account token Secret is deleted.",
+		}},
+		Check: func(*controllers.Cluster) error {
+			return controllers.AboveZero(map[string]time.Duration{cleanUpPeriod: unused})
+		},
 		New: func(d *controllers.Deps) (controllers.Runner, error) {
 			own := ofType(d)
 			found, all, pods := own.Core().V1().Secrets(), d.Informers.Core().V1().ServiceAccounts(), d.Informers.Core().V1().Pods()
@@ -58,7 +67,7 @@ func Cleaner() controllers.Controller {
 			d.Await(pods.Informer())
 			c := &cleaner{
 				client: d.Client, secrets: found.Lister(), accounts: all.Lister(), pods: pods.Informer().GetIndexer(),
-				unused: cmp.Or(d.Cluster.LegacyTokenPeriod, unusedFor),
+				unused: unused,
 			}
 			informer := found.Informer()
 			return controllers.RunnerFunc(func(ctx context.Context) error {

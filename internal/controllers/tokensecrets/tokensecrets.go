@@ -49,6 +49,7 @@ func Filler() controllers.Controller {
 		Account: controllers.Manager,
 		Inputs:  []schema.GroupVersionResource{accounts},
 		Outputs: []schema.GroupVersionResource{secrets, accounts},
+		Syncs:   &controllers.Syncs{Flag: "concurrent-serviceaccount-token-syncs", Default: 5},
 		New:     build,
 	}
 }
@@ -85,8 +86,8 @@ func build(d *controllers.Deps) (controllers.Runner, error) {
 	own := ofType(d)
 	all, found := d.Informers.Core().V1().ServiceAccounts(), own.Core().V1().Secrets()
 	c := &filler{client: d.Client, sign: d.Cluster.Tokens, rootCA: d.Cluster.Trusted(), secrets: found.Lister(), accounts: all.Lister()}
-	tokens := controllers.NewQueue[token](d, "serviceaccount_tokens_secret", d.Syncs(5))
-	owners := controllers.NewQueue[account](d, "serviceaccount_tokens_service", d.Syncs(5))
+	tokens := controllers.NewQueue[token](d, "serviceaccount_tokens_secret", d.Syncs())
+	owners := controllers.NewQueue[account](d, "serviceaccount_tokens_service", d.Syncs())
 	err := errors.Join(
 		controllers.Subscribe(d, all.Informer(), controllers.OnAny(func(a *corev1.ServiceAccount) {
 			owners.Add(account{NamespacedName: controllers.Key(a), uid: a.UID})

@@ -26,7 +26,10 @@ import (
 func Controller() controllers.Controller {
 	jobs := []schema.GroupVersionResource{batchv1.SchemeGroupVersion.WithResource("jobs")}
 	const name = "ttl-after-finished-controller"
-	return controllers.Controller{Name: name, Account: name, Inputs: jobs, Outputs: jobs, New: build}
+	return controllers.Controller{
+		Name: name, Account: name, Inputs: jobs, Outputs: jobs, New: build,
+		Syncs: &controllers.Syncs{Flag: "concurrent-ttl-after-finished-syncs", Default: 5},
+	}
 }
 
 type controller struct {
@@ -38,7 +41,7 @@ type controller struct {
 
 func build(d *controllers.Deps) (controllers.Runner, error) {
 	jobs := d.Informers.Batch().V1().Jobs()
-	c := &controller{client: d.Client, clock: d.Clock, jobs: jobs.Lister(), queue: controllers.NewQueue[types.NamespacedName](d, "ttl_jobs_to_delete", d.Syncs(5))}
+	c := &controller{client: d.Client, clock: d.Clock, jobs: jobs.Lister(), queue: controllers.NewQueue[types.NamespacedName](d, "ttl_jobs_to_delete", d.Syncs())}
 	wake := func(j *batchv1.Job) {
 		if _, ok := expiry(j); ok {
 			c.queue.Add(controllers.Key(j))

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -62,10 +63,27 @@ func Controller() controllers.Controller {
 	secrets := corev1.SchemeGroupVersion.WithResource("secrets")
 	return controllers.Controller{
 		Name:    Name,
-		Account: "webhook-trust-controller",
+		Account: Name,
+		Rules:   rules(),
 		Inputs:  []schema.GroupVersionResource{secrets},
 		Outputs: append(kinds(), secrets),
 		New:     build,
+	}
+}
+
+// rules let the controller keep secrets, and fill what configurations trust.
+func rules() []rbacv1.PolicyRule {
+	rule := func(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+	}
+	change := []string{"get", "update"}
+	return []rbacv1.PolicyRule{
+		rule("", []string{"create", "get", "update"}, "secrets"),
+		rule("", []string{"create", "patch", "update"}, "events"),
+		rule("events.k8s.io", []string{"create", "patch", "update"}, "events"),
+		rule("admissionregistration.k8s.io", change, "mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
+		rule("apiextensions.k8s.io", change, "customresourcedefinitions"),
+		rule("apiregistration.k8s.io", change, "apiservices"),
 	}
 }
 

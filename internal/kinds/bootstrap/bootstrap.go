@@ -53,8 +53,10 @@ type Options struct {
 	Identity                   string
 	Hostname, AdvertiseAddress string
 	Now                        time.Time
-	// Trusting adds the role of the controller that gives webhooks certificates, which Kubernetes does not have.
-	Trusting bool
+	// Accounts are those of controllers that Kubernetes does not have.
+	Accounts []Account
+	// KubeletClient adds the binding that lets API servers use nodes.
+	KubeletClient bool
 }
 
 // GroupVersion is a served group-version with the order that it has among the others.
@@ -88,8 +90,11 @@ var always = sync.OnceValue(func() []Object {
 // Objects lists the objects in the order in which they are to be made.
 func Objects(o Options) []Object {
 	all := slices.Clone(always())
-	if o.Trusting {
-		all = append(all, trusting()...)
+	for _, a := range o.Accounts {
+		all = append(all, a.role()...)
+	}
+	if o.KubeletClient {
+		all = append(all, kubeletClient())
 	}
 	if len(o.ServiceCIDR) > 0 {
 		all = append(all, serviceCIDR(o.ServiceCIDR))

@@ -11,6 +11,7 @@ package zpages
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -19,18 +20,22 @@ import (
 	"strings"
 	"time"
 
+	"github.com/munnerz/goautoneg"
+	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/yaml"
-
-	"github.com/mortise-dev/mortise/internal/apiserver/negotiate"
-	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
 const (
-	group = "config.k8s.io"
-	text  = "text/plain"
+	group    = "config.k8s.io"
+	text     = "text/plain"
+	jsonType = "application/json"
+	yamlType = "application/yaml"
 	// upstream's words
-	heading = "\n%s %s\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n"
+	heading = "\n%s %s\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees " +
+		"and is for debugging purposes only.\n"
 )
 
 // Component has the data of the pages. The functions are called on each request.
@@ -38,10 +43,32 @@ type Component struct {
 	Name                                       string
 	Started                                    time.Time
 	GoVersion, BinaryVersion, EmulationVersion string
-	Paths                                      func() []string
+	Paths                                      func() []string // of which /statusz lists the first elements
 	Flags                                      func() map[string]string
 	Config                                     func() map[string]any
 	Now                                        func() time.Time
+	// Pretty tells whether JSON is indented; nil: never.
+	Pretty func(*http.Request) bool
+	// Fail answers with an error; nil: as a Status in JSON.
+	Fail func(http.ResponseWriter, *http.Request, error)
+}
+
+// New makes what a component of these versions tells, but for its start, its paths and its settings.
+func New(name string, v version.Info) *Component {
+	binary, _, _ := strings.Cut(strings.TrimPrefix(v.GitVersion, "v"), "+")
+	return &Component{Name: name, GoVersion: v.GoVersion, BinaryVersion: binary, EmulationVersion: v.EmulationMajor + "." + v.EmulationMinor}
+}
+
+// Flags are flags and their values. Those that upstream's annotation marks as classified are not shown.
+func Flags(f *pflag.FlagSet) map[string]string {
+	values := map[string]string{}
+	f.VisitAll(func(flag *pflag.Flag) {
+		values[flag.Name] = flag.Value.String()
+		if len(flag.Annotations["classified"]) > 0 {
+			values[flag.Name] = "CLASSIFIED" // upstream's word
+		}
+	})
+	return values
 }
 
 // statusz and flagz are the wire forms of both kinds in both versions.
@@ -69,16 +96,18 @@ func (c *Component) Statusz(w http.ResponseWriter, r *http.Request) {
 		ObjectMeta: metav1.ObjectMeta{Name: c.Name}, StartTime: metav1.NewTime(c.Started.UTC()), UptimeSeconds: up,
 		GoVersion: c.GoVersion, BinaryVersion: c.BinaryVersion, EmulationVersion: c.EmulationVersion, Paths: roots(c.Paths()),
 	}
-	answer(w, r, "Statusz", &s, &s.TypeMeta, func() string {
-		return fmt.Sprintf(heading, c.Name, "statusz") + fmt.Sprintf("\nStarted: %s\nUp: %d hr %02d min %02d sec\nGo version: %s\nBinary version: %s\nEmulation version: %s\nPaths: %s\n",
-			c.Started.UTC().Format(time.UnixDate), up/3600, up/60%60, up%60, c.GoVersion, c.BinaryVersion, c.EmulationVersion, strings.Join(s.Paths, " "))
+	c.answer(w, r, "Statusz", &s, &s.TypeMeta, func() string {
+		const form = "\nStarted: %s\nUp: %d hr %02d min %02d sec\nGo version: %s\nBinary version: %s\nEmulation version: %s\nPaths: %s\n"
+		return fmt.Sprintf(heading, c.Name, "statusz") + fmt.Sprintf(form,
+			c.Started.UTC().Format(time.UnixDate), up/3600, up/60%60, up%60, c.GoVersion, c.BinaryVersion, c.EmulationVersion,
+			strings.Join(s.Paths, " "))
 	})
 }
 
 // Flagz answers /flagz.
 func (c *Component) Flagz(w http.ResponseWriter, r *http.Request) {
 	f := flagz{ObjectMeta: metav1.ObjectMeta{Name: c.Name}, Flags: c.Flags()}
-	answer(w, r, "Flagz", &f, &f.TypeMeta, func() string {
+	c.answer(w, r, "Flagz", &f, &f.TypeMeta, func() string {
 		out := fmt.Sprintf(heading, c.Name, "flagz")
 		for _, k := range slices.Sorted(maps.Keys(f.Flags)) {
 			out += k + "=" + f.Flags[k] + "\n"
@@ -91,33 +120,56 @@ func (c *Component) Flagz(w http.ResponseWriter, r *http.Request) {
 func (c *Component) Configz(w http.ResponseWriter, r *http.Request) {
 	b, err := json.Marshal(c.Config())
 	if err != nil {
-		status.Write(w, r, fmt.Errorf("encode configuration: %w", err))
+		c.fail(w, r, fmt.Errorf("encode configuration: %w", err))
 		return
 	}
-	send(w, "application/json", b)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	send(w, jsonType, b)
 }
 
-// roots are the paths' first elements that are pages of their own, each once, sorted.
+// roots are the first elements of paths, but for those of APIs, each once, sorted.
 func roots(paths []string) []string {
-	pages := []string{"flagz", "healthz", "livez", "metrics", "readyz", "statusz", "version"}
 	var found []string
 	for _, p := range paths {
 		first, _, _ := strings.Cut(strings.TrimPrefix(p, "/"), "/")
-		if slices.Contains(pages, first) && !slices.Contains(found, "/"+first) {
+		if first != "" && !slices.Contains([]string{"apis", "api", "openid", "openapi", ".well-known"}, first) {
 			found = append(found, "/"+first)
 		}
 	}
 	slices.Sort(found)
-	return found
+	return slices.Compact(found)
+}
+
+// fail answers with an error.
+func (c *Component) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if c.Fail != nil {
+		c.Fail(w, r, err)
+		return
+	}
+	said := apierrors.NewInternalError(err).ErrStatus
+	if known := apierrors.APIStatus(nil); errors.As(err, &known) {
+		said = known.Status()
+	}
+	said.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	b, err := json.Marshal(&said)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", jsonType)
+	w.WriteHeader(int(said.Code))
+	_, _ = w.Write(append(b, '\n')) // a client that went away needs no answer
 }
 
 // answer gives an object in the form that the client asks for; kind names it.
-func answer(w http.ResponseWriter, r *http.Request, kind string, obj any, meta *metav1.TypeMeta, plain func() string) {
+func (c *Component) answer(w http.ResponseWriter, r *http.Request, kind string, obj any, meta *metav1.TypeMeta, plain func() string) {
 	media, version, ok := form(r.Header.Get("Accept"), kind)
 	switch {
 	case !ok:
-		status.Write(w, r, status.Media(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
-			"only the following media types are accepted: application/json, application/yaml, text/plain"))
+		c.fail(w, r, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
+			Message: "only the following media types are accepted: application/json, application/yaml, text/plain",
+		}})
 		return
 	case media == text:
 		send(w, text+"; charset=utf-8", []byte(plain()))
@@ -130,16 +182,16 @@ func answer(w http.ResponseWriter, r *http.Request, kind string, obj any, meta *
 	var b []byte
 	var err error
 	switch {
-	case media == negotiate.YAML:
+	case media == yamlType:
 		b, err = yaml.Marshal(obj)
-	case negotiate.Pretty(r):
+	case c.Pretty != nil && c.Pretty(r):
 		b, err = json.MarshalIndent(obj, "", "  ")
 	default:
 		b, err = json.Marshal(obj)
 		b = append(b, '\n')
 	}
 	if err != nil {
-		status.Write(w, r, fmt.Errorf("encode %s: %w", kind, err))
+		c.fail(w, r, fmt.Errorf("encode %s: %w", kind, err))
 		return
 	}
 	send(w, media+";g="+group+";v="+version+";as="+kind, b)
@@ -150,7 +202,7 @@ func form(accept, kind string) (media, version string, ok bool) {
 	if strings.TrimSpace(accept) == "" {
 		return text, "", true
 	}
-	for _, c := range negotiate.Parse(accept) {
+	for _, c := range goautoneg.ParseAccept(accept) {
 		g, v, as := c.Params["g"], c.Params["v"], c.Params["as"]
 		named := g != "" || v != "" || as != ""
 		switch c.Type + "/" + c.SubType {
@@ -163,10 +215,10 @@ func form(accept, kind string) (media, version string, ok bool) {
 			continue
 		}
 		switch c.Type + "/" + c.SubType {
-		case negotiate.JSON, "application/*", "*/*":
-			return negotiate.JSON, v, true
-		case negotiate.YAML:
-			return negotiate.YAML, v, true
+		case jsonType, "application/*", "*/*":
+			return jsonType, v, true
+		case yamlType:
+			return yamlType, v, true
 		}
 	}
 	return "", "", false

@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Setting is one setting of a controller, declared beside it: a flag, and the field of a server's configuration file that sets the same.
+type Setting struct {
+	// Flag is the name of the flag: upstream's where upstream has it.
+	Flag string
+	// Field is the path of the field in ServerConfiguration, with the key of a map in brackets. Empty: only the flag sets it.
+	Field string
+	// Usage is the help text of the flag.
+	Usage string
+	// Value holds the default until it is set; [Value] makes one.
+	Value pflag.Value
+	// Optional: the default stands for no value, and a printed configuration leaves the field out.
+	Optional bool
+}
+
+// Value makes the value of a setting that is kept in a variable. The variable holds the default.
+func Value[T int | float32 | time.Duration](to *T) pflag.Value { return &value[T]{to} }
+
+type value[T int | float32 | time.Duration] struct{ to *T }
+
+// Set implements [pflag.Value].
+func (v *value[T]) Set(text string) (err error) {
+	switch to := any(v.to).(type) {
+	case *int:
+		var n int64
+		if n, err = strconv.ParseInt(text, 0, strconv.IntSize); err == nil {
+			*to = int(n)
+		}
+	case *float32:
+		var x float64
+		if x, err = strconv.ParseFloat(text, 32); err == nil {
+			*to = float32(x)
+		}
+	case *time.Duration:
+		var d time.Duration
+		if d, err = time.ParseDuration(text); err == nil {
+			*to = d
+		}
+	}
+	return err
+}
+
+// String implements [pflag.Value].
+func (v *value[T]) String() string {
+	if v.to == nil {
+		return ""
+	}
+	return fmt.Sprint(*v.to)
+}
+
+// Type implements [pflag.Value].
+func (v *value[T]) Type() string {
+	if _, ok := any(v.to).(*time.Duration); ok {
+		return "duration"
+	}
+	return fmt.Sprintf("%T", *v.to)
+}
+
+// Syncs is the setting of how many objects a controller syncs concurrently. It is a [pflag.Value] itself.
+type Syncs struct {
+	Flag    string
+	Default int
+	Max     int // 0: any number
+
+	number *int // nil: the default
+}
+
+// Set implements [pflag.Value].
+func (s *Syncs) Set(text string) error {
+	n, err := strconv.ParseInt(text, 0, 32)
+	if err == nil {
+		s.number = new(int(n))
+	}
+	return err
+}
+
+// String implements [pflag.Value].
+func (s *Syncs) String() string { return strconv.Itoa(s.effective()) }
+
+// Type implements [pflag.Value].
+func (s *Syncs) Type() string { return "int32" }
+
+func (s *Syncs) effective() int {
+	if s.number != nil {
+		return *s.number
+	}
+	return s.Default
+}
+
+func (s *Syncs) check() error {
+	switch n := s.effective(); {
+	case n < 1:
+		return fmt.Errorf("%s must not be less than %d, but got %d", s.Flag, 1, n) // upstream's words
+	case s.Max > 0 && n > s.Max:
+		return fmt.Errorf("%s must not be more than %d, but got %d", s.Flag, s.Max, n) // upstream's words
+	}
+	return nil
+}
+
+// AllSettings are the settings of a controller, that of its concurrent syncs included.
+func (c Controller) AllSettings() []Setting {
+	all := slices.Clone(c.Settings)
+	if c.Syncs != nil {
+		all = append(all, Setting{
+			Flag: c.Syncs.Flag, Field: "controllers.concurrentSyncs[" + c.Name + "]", Value: c.Syncs,
+			Usage: "Number of objects that " + c.Name + " syncs concurrently.",
+		})
+	}
+	return all
+}
+
+// Configure sets settings of controllers, by the names of their flags.
+func Configure(all []Controller, settings map[string]string) error {
+	values := map[string]pflag.Value{}
+	for _, c := range all {
+		for _, s := range c.AllSettings() {
+			values[s.Flag] = s.Value
+		}
+	}
+	for _, flag := range slices.Sorted(maps.Keys(settings)) {
+		v := values[flag]
+		if v == nil {
+			return fmt.Errorf("--%s: no controller has this setting", flag)
+		}
+		if err := v.Set(settings[flag]); err != nil {
+			return fmt.Errorf("--%s: %w", flag, err)
+		}
+	}
+	return nil
+}
+
+// Check refuses settings of controllers that are invalid in a cluster of these address ranges. Nothing else of the cluster needs to be
+// known yet.
+func Check(all []Controller, cluster *Cluster) error {
+	var errs []error
+	for _, c := range all {
+		if c.Syncs != nil {
+			errs = append(errs, c.Syncs.check())
+		}
+		if c.Check != nil {
+			errs = append(errs, c.Check(cluster))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// AboveZero refuses durations that are not above 0, by the names of their flags.
+func AboveZero(durations map[string]time.Duration) error {
+	for _, flag := range slices.Sorted(maps.Keys(durations)) {
+		if durations[flag] <= 0 {
+			return fmt.Errorf("--%s must be above 0", flag)
+		}
+	}
+	return nil
+}
+
+// Within refuses a number that is less than least or more than most.
+func Within(flag string, n, least, most int) error {
+	switch {
+	case n < least:
+		return fmt.Errorf("%s must not be less than %d, but got %d", flag, least, n) // upstream's words
+	case n > most:
+		return fmt.Errorf("%s must not be more than %d, but got %d", flag, most, n) // upstream's words
+	}
+	return nil
+}

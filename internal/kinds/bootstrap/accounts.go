@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Account is the service account of a controller that Kubernetes does not have, with its role.
+type Account struct {
+	Name  string // in kube-system
+	Rules []rbacv1.PolicyRule
+}
+
+// role is the account's, in the form of those of Kubernetes' own controllers.
+func (a Account) role() []Object {
+	meta := metav1.ObjectMeta{
+		Name:        "system:controller:" + a.Name,
+		Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
+	}
+	return []Object{
+		of(rbacv1.GroupName, "clusterroles", &rbacv1.ClusterRole{ObjectMeta: meta, Rules: a.Rules}),
+		of(rbacv1.GroupName, "clusterrolebindings", &rbacv1.ClusterRoleBinding{
+			ObjectMeta: *meta.DeepCopy(),
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: a.Name}},
+		}),
+	}
+}
+
+// kubeletClient lets the name that API servers go by towards nodes use them: agents that ask for access reviews admit it by this.
+func kubeletClient() Object {
+	return of(rbacv1.GroupName, "clusterrolebindings", &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "mortise:kubelet-api-admin",
+			Labels:      map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+			Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"},
+		},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kubelet-api-admin"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "kube-apiserver-kubelet-client"}},
+	})
+}
