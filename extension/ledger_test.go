@@ -325,7 +325,8 @@ func TestLongErrorsKeepTheirCause(t *testing.T) {
 	long := errors.New("post " + strings.Repeat("é", maxError) + ": connection refused")
 	_ = l.Call(t.Context(), ref, Policy{}, func(context.Context) error { return long })
 	got := l.Snapshot()[0].LastError
-	if !strings.HasPrefix(got, "post é") || !strings.HasSuffix(got, "é: connection refused") || len(got) > maxError+len("…") || strings.ToValidUTF8(got, "?") != got {
+	if !strings.HasPrefix(got, "post é") || !strings.HasSuffix(got, "é: connection refused") || len(got) > maxError+len("…") ||
+		strings.ToValidUTF8(got, "?") != got {
 		t.Errorf("%d bytes: %.40q … %q", len(got), got, got[len(got)-40:])
 	}
 }

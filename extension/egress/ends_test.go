@@ -34,12 +34,14 @@ func TestEndsAreNoErrors(t *testing.T) {
 			stream(w, r.WithContext(ctx))
 		},
 		"translation": func(w http.ResponseWriter, r *http.Request) {
-			BoundTranslation(&url.URL{}, &http.Transport{}, func(*url.URL, http.RoundTripper) http.Handler { return http.HandlerFunc(stream) }).ServeHTTP(w, r)
+			to := func(*url.URL, http.RoundTripper) http.Handler { return http.HandlerFunc(stream) }
+			BoundTranslation(&url.URL{}, &http.Transport{}, to).ServeHTTP(w, r)
 		},
 	}
 	for name, handler := range handlers {
 		for end, want := range map[string]string{
-			"server": `"level"=4 "msg"="Error on socket receive"`, "reset": `"level"=4 "msg"="Error on socket receive"`, "wrong frame": `"msg"="Single channel byte`,
+			"server": `"level"=4 "msg"="Error on socket receive"`, "reset": `"level"=4 "msg"="Error on socket receive"`,
+			"wrong frame": `"msg"="Single channel byte`,
 		} {
 			t.Run(name+" "+end, func(t *testing.T) {
 				srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -87,7 +89,9 @@ func TestEndsAreNoErrors(t *testing.T) {
 
 // stream is a handler of kube-apiserver's kind.
 func stream(w http.ResponseWriter, r *http.Request) {
-	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v5.channel.k8s.io": {Binary: true, Channels: []wsstream.ChannelType{wsstream.ReadChannel}}})
+	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{
+		"v5.channel.k8s.io": {Binary: true, Channels: []wsstream.ChannelType{wsstream.ReadChannel}},
+	})
 	_, channels, err := conn.Open(w, r)
 	if err != nil {
 		return
