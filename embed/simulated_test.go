@@ -93,7 +93,7 @@ func TestWrongSimulatedNodesAreRefused(t *testing.T) {
 		{&embed.Server{APIServer: nodesFrom(wrong)}, "read simulated nodes " + wrong + ": groups[0].count: Invalid value: -1: want 1 or more"},
 		{&embed.Server{APIServer: nodesFrom(wrong + ".none")}, "no such file"},
 		{&embed.Server{APIServer: nodesFrom(wrong), Node: embed.NodeNone}, "--simulated-nodes: the node is none, not simulated"},
-		{&embed.Server{APIServer: nodesFrom(wrong), Nodes: 3}, "--nodes does so too"},
+		{&embed.Server{APIServer: nodesFrom(wrong), Nodes: 3}, "--simulated-nodes and --nodes exclude each other"},
 	} {
 		err := c.server.Start(t.Context())
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"net/http/httptrace"
+	"strings"
 	"sync"
 	"time"
 
@@ -91,24 +92,43 @@ func (a *account) forgive() {
 	a.inARow, a.open, a.trying = 0, false, false
 }
 
-// watched is a context under which an HTTP client tells the account of the certificates that it is shown.
+// watched is a context under which an HTTP client tells the account of the certificates of its connections: of those that it makes
+// when it is shown them, of those that others have made when it takes one.
 func (a *account) watched(ctx context.Context) context.Context {
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{TLSHandshakeDone: func(s tls.ConnectionState, err error) {
-		if err != nil || len(s.PeerCertificates) == 0 {
-			return
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.entry.Certificate = s.PeerCertificates[0].NotAfter
-	}})
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		TLSHandshakeDone: func(s tls.ConnectionState, err error) {
+			if err == nil {
+				a.shown(&s)
+			}
+		},
+		GotConn: func(i httptrace.GotConnInfo) {
+			if c, ok := i.Conn.(interface{ ConnectionState() tls.ConnectionState }); ok && i.Reused {
+				s := c.ConnectionState()
+				a.shown(&s)
+			}
+		},
+	})
 }
 
-// maxError bounds what is kept of an error's text: a webhook says what it likes.
-const maxError = 1024
+// shown takes in the certificate of a connection.
+func (a *account) shown(s *tls.ConnectionState) {
+	if len(s.PeerCertificates) == 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.entry.Certificate = s.PeerCertificates[0].NotAfter
+}
+
+// What is kept of an error's text, as a webhook says what it likes: its beginning, and its end, where the cause stands.
+const (
+	maxError = 1024
+	errorEnd = 768
+)
 
 func clip(s string) string {
 	if len(s) > maxError {
-		return s[:maxError] + "…"
+		return strings.ToValidUTF8(s[:maxError-errorEnd], "") + "…" + strings.ToValidUTF8(s[len(s)-errorEnd:], "")
 	}
 	return s
 }

@@ -73,30 +73,49 @@ type Entry struct {
 type Ledger struct {
 	clock clock.Clock
 
-	mu      sync.RWMutex // of the map and the list alone
+	mu      sync.RWMutex // of the maps and the list alone
 	entries map[Ref]*account
+	gone    map[Ref]bool // what was unregistered: a call that comes late is booked nowhere
 	waits   []func() map[Ref][]Waiting
 }
 
 // NewLedger returns an empty ledger that reads the time from c.
 func NewLedger(c clock.Clock) *Ledger {
-	return &Ledger{clock: c, entries: map[Ref]*account{}}
+	return &Ledger{clock: c, entries: map[Ref]*account{}, gone: map[Ref]bool{}}
 }
 
 // Register lists an extension from now on, called or not. where names what configures it: an object
 // ("CustomResourceDefinition/widgets.example.com"), a file, a flag. Registering it again only says anew where.
 func (l *Ledger) Register(ref Ref, where string) {
+	l.mu.Lock()
+	delete(l.gone, ref)
+	l.mu.Unlock()
 	a := l.account(ref)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.entry.Where = where
 }
 
-// Unregister forgets an extension. A call that is under way still ends as it would, and is booked nowhere.
+// Unregister forgets an extension. A call that is under way, or that comes before the extension is registered again, ends as it would
+// and is booked nowhere.
 func (l *Ledger) Unregister(ref Ref) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.forget(ref)
+}
+
+// maxGone bounds how many extensions are known to be gone.
+const maxGone = 4096
+
+func (l *Ledger) forget(ref Ref) {
+	if _, listed := l.entries[ref]; !listed {
+		return // a call that is late is late for an extension that was listed
+	}
 	delete(l.entries, ref)
+	if len(l.gone) == maxGone {
+		clear(l.gone) // those are old, and are not called any more
+	}
+	l.gone[ref] = true
 }
 
 // Forgive closes the breaker of an extension for which things have changed: the next call is made.
@@ -115,7 +134,7 @@ func (l *Ledger) RegisterAll(point Point, where map[string]string) {
 	l.mu.Lock()
 	for ref := range l.entries {
 		if _, stays := where[ref.Name]; ref.Point == point && !stays {
-			delete(l.entries, ref)
+			l.forget(ref)
 		}
 	}
 	l.mu.Unlock()
@@ -124,7 +143,7 @@ func (l *Ledger) RegisterAll(point Point, where map[string]string) {
 	}
 }
 
-// account finds an extension's account, or opens it.
+// account finds an extension's account, or opens it. That of an extension that is gone is not kept.
 func (l *Ledger) account(ref Ref) *account {
 	l.mu.RLock()
 	a := l.entries[ref]
@@ -136,7 +155,9 @@ func (l *Ledger) account(ref Ref) *account {
 	defer l.mu.Unlock()
 	if a = l.entries[ref]; a == nil {
 		a = &account{entry: Entry{Ref: ref}}
-		l.entries[ref] = a
+		if !l.gone[ref] {
+			l.entries[ref] = a
+		}
 	}
 	return a
 }

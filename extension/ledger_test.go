@@ -6,8 +6,13 @@ package extension
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,6 +126,33 @@ func TestRegisteredAreListedUncalled(t *testing.T) {
 	if got := l.Snapshot(); err != nil || len(got) != 1 {
 		t.Errorf("unregistered during a call: error %v, left %+v", err, got)
 	}
+	late := func(ref Ref) { // calls that somebody makes who has not heard yet
+		t.Helper()
+		for range 2 {
+			_ = l.Call(t.Context(), ref, Policy{}, func(context.Context) error { return errors.New("gone") })
+			l.Book(ref, time.Second, nil)
+		}
+		if got := l.Snapshot(); slices.ContainsFunc(got, func(e Entry) bool { return e.Ref == ref }) {
+			t.Errorf("a call after it was unregistered lists %s again: %+v", ref.Name, got)
+		}
+	}
+	late(c)
+	late(a)
+	l.Register(c, "/etc/other.yaml")
+	if err := l.Call(t.Context(), c, Policy{}, func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.Snapshot(); len(got) != 2 || got[0].Ref != c || got[0].Calls != 1 || got[0].Where != "/etc/other.yaml" {
+		t.Errorf("registered again: %+v", got)
+	}
+	for i := range maxGone + 1 { // what is remembered of those that are gone is bounded
+		ref := Ref{ConversionWebhook, fmt.Sprint(i)}
+		l.Register(ref, "x")
+		l.Unregister(ref)
+	}
+	if len(l.gone) > maxGone || len(l.entries) != 2 {
+		t.Errorf("%d are remembered to be gone, %d are listed", len(l.gone), len(l.entries))
+	}
 }
 
 func TestRetries(t *testing.T) {
@@ -182,20 +214,29 @@ func TestCertificateOfTheExtensionIsSeen(t *testing.T) {
 	srv := httptest.NewTLSServer(http.NotFoundHandler())
 	defer srv.Close()
 	l := NewLedger(clock.RealClock{})
-	ref := Ref{TokenWebhook, "x"}
-	err := l.Call(t.Context(), ref, Policy{}, func(ctx context.Context) error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL, nil)
-		if err != nil {
-			return err
+	for _, name := range []string{"makes the connection", "uses it"} {
+		reused := false
+		err := l.Call(t.Context(), Ref{TokenWebhook, name}, Policy{}, func(ctx context.Context) error {
+			ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL, nil)
+			if err != nil {
+				return err
+			}
+			resp, err := srv.Client().Do(r)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			return errors.Join(err, resp.Body.Close())
+		})
+		if err != nil || reused != (name == "uses it") {
+			t.Fatalf("error %v, the connection was there: %t", err, reused)
 		}
-		resp, err := srv.Client().Do(r)
-		if err == nil {
-			err = resp.Body.Close()
+	}
+	for _, e := range l.Snapshot() {
+		if !e.Certificate.Equal(srv.Certificate().NotAfter) {
+			t.Errorf("who %s: certificate ends %s, want %s", e.Name, e.Certificate, srv.Certificate().NotAfter)
 		}
-		return err
-	})
-	if got := l.Snapshot()[0].Certificate; err != nil || !got.Equal(srv.Certificate().NotAfter) {
-		t.Errorf("error %v, certificate ends %s, want %s", err, got, srv.Certificate().NotAfter)
 	}
 }
 
@@ -276,4 +317,16 @@ func TestBreakerExcusesAndForgives(t *testing.T) {
 		t.Errorf("without a breaker: %v, %+v", err, l.Snapshot()[0])
 	}
 	l.Forgive(Ref{MutatingWebhook, "unknown"})
+}
+
+func TestLongErrorsKeepTheirCause(t *testing.T) {
+	l := NewLedger(clock.RealClock{})
+	ref := Ref{ValidatingWebhook, "x"}
+	long := errors.New("post " + strings.Repeat("é", maxError) + ": connection refused")
+	_ = l.Call(t.Context(), ref, Policy{}, func(context.Context) error { return long })
+	got := l.Snapshot()[0].LastError
+	if !strings.HasPrefix(got, "post é") || !strings.HasSuffix(got, "é: connection refused") || len(got) > maxError+len("…") ||
+		strings.ToValidUTF8(got, "?") != got {
+		t.Errorf("%d bytes: %.40q … %q", len(got), got, got[len(got)-40:])
+	}
 }

@@ -68,6 +68,7 @@ func TestNode(t *testing.T) {
 		{"services", services},
 		{"resizes", resizes},
 		{"declared features", declared},
+		{"admission", admits},
 		{"lives", lives},
 		{"volumes", volumes},
 		{"figures", figured},

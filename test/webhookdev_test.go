@@ -50,7 +50,7 @@ func startDev(t *testing.T, kubeconfig string, args ...string) *dev {
 		t.Fatal(err)
 	}
 	d.lines = bufio.NewScanner(out)
-	d.until(t, "Until this ends.")
+	d.until(t, "This lasts until the program ends.")
 	return d
 }
 

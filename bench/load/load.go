@@ -96,7 +96,7 @@ func Quantile(all []time.Duration, percent int) float64 {
 	return Ms(all[len(all)*percent/100])
 }
 
-// Many does do(1) … do(n), so many at once.
+// Many calls do(1) … do(n), that many concurrently.
 func Many(ctx context.Context, t *Target, at, n int, do func(ctx context.Context, client *http.Client, i int) error) error {
 	client, err := t.Client(at)
 	if err != nil {

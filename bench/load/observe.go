@@ -29,7 +29,7 @@ const (
 	protobufNames = protobuf + ";stream=watch;as=PartialObjectMetadata;g=meta.k8s.io;v=v1" // namesAlone, in fewer bytes
 
 	gatherFor  = 20 * time.Millisecond
-	gatherMost = 1 << 20 // bytes that are taken at once
+	gatherMost = 1 << 20 // maximum bytes of one read
 )
 
 // UntilAdded reads a watch until n objects were added, and calls first with the first. From then on it looks once in 20 ms at what has

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	installed = 1000 // definitions that are installed at once
+	installed = 1000 // definitions that are installed together
 	idling    = 2000 // definitions that lie idle
 	perGroup  = 20   // definitions of a group, as providers of infrastructure have them
 	aggregate = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

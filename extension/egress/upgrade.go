@@ -36,7 +36,7 @@ func BoundUpgrade(ctx context.Context, w http.ResponseWriter) (bounded context.C
 		leave()
 		end()
 	}
-	return context.WithValue(ctx, upgradeKey{}, u), &upgradeWriter{w, u}, stop
+	return context.WithValue(endsQuietly(ctx), upgradeKey{}, u), &upgradeWriter{w, u}, stop
 }
 
 // Bounded returns a dial function whose connections obey the bound that [BoundUpgrade] has put into their context, if any. A nil dial is
@@ -81,7 +81,7 @@ func BoundTranslation(
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, end := newUpgrade()
 		defer end()
-		handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), upgradeKey{}, u)))
+		handler.ServeHTTP(w, r.WithContext(context.WithValue(endsQuietly(r.Context()), upgradeKey{}, u)))
 	})
 }
 

@@ -5,12 +5,8 @@ package agent
 
 import (
 	"context"
-	"slices"
-	"strings"
 
 	"github.com/mortise-dev/mortise/internal/agent/nodeaddress"
-	"github.com/mortise-dev/mortise/internal/agent/podstate"
-	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
 // Addresses are where others reach a node. They may change at any time (package nodeaddress).
@@ -21,7 +17,7 @@ type Addresses interface {
 	Tell(f func())
 }
 
-// findAddresses finds out where others reach the node, if nobody has said.
+// findAddresses finds out where others reach the node, unless the options say it.
 func (n *node) findAddresses(ctx context.Context) (err error) {
 	switch {
 	case len(n.NodeIPs) > 0:
@@ -49,33 +45,5 @@ func (n *node) ips() []string { return n.Addresses.Texts() }
 // addressesChanged has the Node written anew, and the status of each pod.
 func (n *node) addressesChanged() {
 	n.nodeStatus.Resync()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, w := range n.workers {
-		w.wake()
-	}
-}
-
-// inherited are the addresses that a pod has from the node whose network it is in, and what it had of containers when it got them.
-type inherited struct {
-	of  string
-	ips []string
-}
-
-// inherit is what a pod in the node's network shows for its own addresses, of those that the node has. As kubelet has it, they do not
-// change while nothing happens to the pod, but a second one is added.
-func (i *inherited) inherit(state *podstate.Pod, ips []string) []string {
-	var all []string
-	for _, s := range state.Sandboxes {
-		all = append(all, s.ID)
-	}
-	for _, c := range state.Containers {
-		all = append(all, c.ID)
-	}
-	slices.Sort(all)
-	if of := strings.Join(all, " "); i.of != of || len(i.ips) == 0 {
-		i.of, i.ips = of, ips
-	}
-	i.ips = podstatus.AddSecond(i.ips, ips)
-	return i.ips
+	n.workers.WakeAll()
 }

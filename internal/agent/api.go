@@ -5,10 +5,7 @@ package agent
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstreams"
 	"github.com/mortise-dev/mortise/internal/agent/stats"
 )
@@ -26,44 +23,4 @@ var _ Node = (*api)(nil)
 func (a *api) Name() string { return a.node.NodeName }
 
 // Pods implements Node.
-func (a *api) Pods() []*corev1.Pod { return a.node.shownPods() }
-
-// shownPods are the pods with the newest status that the node has made of each. They belong to the caller.
-func (n *node) shownPods() []*corev1.Pod {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var out []*corev1.Pod
-	for _, w := range n.workers {
-		if w.spec == nil || w.gone {
-			continue
-		}
-		pod := w.spec.DeepCopy()
-		if w.status != nil {
-			w.status.DeepCopyInto(&pod.Status)
-		}
-		out = append(out, pod)
-	}
-	return out
-}
-
-// FindPod is the pod that a target names.
-func (n *node) FindPod(t podspec.Target) (*corev1.Pod, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, w := range n.workers {
-		if p := w.spec; p != nil && !w.gone && p.Namespace == t.Namespace && p.Name == t.Pod && (t.UID == "" || t.UID == p.UID || n.static.IsMirror(p, t.UID)) {
-			return p, nil
-		}
-	}
-	return nil, apierrors.NewNotFound(corev1.Resource("pods"), t.Pod)
-}
-
-// Status is the newest status that the node has made of the pod; nil: none. It must not be changed.
-func (n *node) Status(pod types.UID) *corev1.PodStatus {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if w := n.workers[pod]; w != nil {
-		return w.status
-	}
-	return nil
-}
+func (a *api) Pods() []*corev1.Pod { return a.node.workers.Pods() }

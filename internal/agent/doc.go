@@ -9,22 +9,17 @@
 //	agent.go      Options: what a node is made from
 //	run.go        Run: the rooms that are made, and THE table of the parts that run, in the order in which they stop
 //	node.go       the contract that the node's HTTP API (package server) is built on
-//	worker.go     one goroutine a pod; level-driven: look at everything, decide, act
-//	hooks.go      THE ordered table of what is done for a pod before it has a sandbox
-//	act.go        carrying a decision out: sandboxes and containers
-//	terminate.go  the end of a pod, and what is left of it
-//	messages.go   the last words of containers
-//	pods.go       what the rooms below ask about pods, and how they have them ended
-//	status.go     writing what came of it to the API server
 //	api.go        the node as its API sees it
 //
 // Under it are rooms, each with its own state and lock, which know each other by small interfaces only:
 //
+//	podworkers   THE pods: one worker a pod, and what other rooms ask about pods
 //	nodestatus   the Node object, its conditions, its lease, and the pod network
 //	pleg         what wakes workers: the runtime's events and, as safety, listing it
 //	images       pulls, credentials and the collection of images (packages pullmanager, imagegc)
 //	eviction     what runs short, and which pod is evicted for it (package evict)
 //	podadmission which pods the node refuses
+//	podresize    giving running pods other resources
 //	podkiller    stopping pods and containers (package containerhooks: postStart and preStop)
 //	podgc        what pods that are no more have left behind
 //	podstreams   logs, exec and the like, for the node's API

@@ -79,7 +79,7 @@ func (c *cluster) look(fake *clocktesting.FakeClock, name, what string, want fun
 			case <-done:
 				return
 			case <-tick.C:
-				if !c.node.(*api).node.shutdown.ShuttingDown() && !c.node.(*api).node.Killing(30*time.Second) {
+				if !c.node.(*api).node.shutdown.ShuttingDown() && !c.node.(*api).node.workers.Killing(30*time.Second) {
 					fake.Step(10 * time.Second)
 				}
 			}
@@ -198,7 +198,7 @@ func TestImagesGoBeforePods(t *testing.T) {
 	c.await("puller", "running", running(0))
 	r.Exit("puller", "c", 0)
 	over := c.await("puller", "over", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
-	c.awaitStep(fake, func() bool { return !c.node.(*api).node.Alive(over.UID) }) // its container counts no more
+	c.awaitStep(fake, func() bool { return !c.node.(*api).node.workers.Alive(over.UID) }) // its container counts no more
 	r.Pullable("example.org/used:1")
 	p = onePod("runs")
 	p.Spec.Containers[0].Image = "example.org/used:1"

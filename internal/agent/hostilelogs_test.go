@@ -13,13 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/mortise-dev/mortise/internal/agent/containerlog"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
-	"github.com/mortise-dev/mortise/internal/agent/volumes"
 )
 
 // logged is a node whose pod has a running container, and the path of that container's log.
@@ -64,7 +62,7 @@ func TestContainerLogsAreRegularFiles(t *testing.T) {
 func TestRotationStaysBelow(t *testing.T) {
 	n, _, log := logged(t)
 	rotation := containerlog.New(containerlog.Options{
-		Runtime: n.cri, Pods: n.api(), Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: 5, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Pods: n.workers, Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: 5, Clock: n.Clock, Logger: n.Logger,
 	})
 	large := filepath.Join(t.TempDir(), "large")
 	if err := errors.Join(os.WriteFile(large, nil, 0o600), os.Truncate(large, n.settings.logBytes+1)); err != nil {
@@ -85,44 +83,5 @@ func TestRotationStaysBelow(t *testing.T) {
 	// The runtime of the test opens no logs again: that it was asked to is what a rotation says here.
 	if err := rotation.Rotate(t.Context()); err == nil || !strings.Contains(err.Error(), "reopen log "+log) {
 		t.Errorf("a large log: %v", err)
-	}
-}
-
-// A container may make its hosts file as long as it likes: the node reads no more than the text that is to be there, and writes it anew.
-func TestHostsFileThatContainersChanged(t *testing.T) {
-	n := &node{config: runconfig.Node{}, volumes: volumes.NewManager(&volumes.Host{Root: t.TempDir()}, nil)}
-	pod := onePod("p")
-	pod.UID = types.UID("u")
-	path, err := n.writeHosts(pod, []string{"10.0.0.7"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := os.ReadFile(path)
-	if err != nil || !strings.Contains(string(want), "10.0.0.7\tp\n") {
-		t.Fatalf("hosts %q, %v", want, err)
-	}
-	for name, change := range map[string]func() error{
-		"nothing":    func() error { return nil },
-		"text":       func() error { return os.WriteFile(path, []byte("10.0.0.1\tapi\n"), 0o644) },
-		"a tail":     func() error { return os.WriteFile(path, append(bytes.Clone(want), "10.0.0.1\tapi\n"...), 0o644) },
-		"a sparse":   func() error { return os.Truncate(path, 1<<40) },
-		"no mode":    func() error { return errors.Join(os.WriteFile(path, nil, 0o644), os.Chmod(path, 0)) },
-		"it is gone": func() error { return os.Remove(path) },
-	} {
-		if err := change(); err != nil && !errors.Is(err, unix.EFBIG) {
-			t.Fatal(err)
-		}
-		again, err := n.writeHosts(pod, []string{"10.0.0.7"})
-		if err != nil || again != path {
-			t.Errorf("%s: %q, %v", name, again, err)
-		}
-		info, err := os.Stat(path)
-		if err != nil || info.Size() != int64(len(want)) || info.Mode() != 0o644 {
-			t.Errorf("%s: %v, %v", name, info, err)
-			continue
-		}
-		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
 	}
 }

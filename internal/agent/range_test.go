@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
-// plugins makes a directory of what passes for CNI plug-ins.
+// cniPlugins makes a directory of what passes for CNI plug-ins.
 func cniPlugins(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o755); err != nil {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -45,8 +44,9 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
 	"github.com/mortise-dev/mortise/internal/agent/podgc"
 	"github.com/mortise-dev/mortise/internal/agent/podkiller"
+	"github.com/mortise-dev/mortise/internal/agent/podresize"
 	"github.com/mortise-dev/mortise/internal/agent/podstreams"
-	"github.com/mortise-dev/mortise/internal/agent/probe"
+	"github.com/mortise-dev/mortise/internal/agent/podworkers"
 	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/shutdown"
 	"github.com/mortise-dev/mortise/internal/agent/static"
@@ -62,39 +62,26 @@ type node struct {
 	cri       *cri.Client
 	config    runconfig.Node
 	resources allocatable.Node
-	volumes   *volumes.Manager
-	probes    *probe.Manager
-	objects   *objectcache.Manager
-	services  corev1listers.ServiceLister
-	recorder  record.EventRecorder
-	hooks     []hook
-	lifecycle *containerhooks.Runner
-	killer    *podkiller.Killer
-	garbage   *podgc.Manager
-	streams   *podstreams.Server
 	settings  settings
 	finds     *nodeaddress.Addresses // which are the node's own to follow; nil: none
+	recorder  record.EventRecorder
+	port      int32 // of the node's API
+	rooms
+}
 
+// rooms are what a node consists of.
+type rooms struct {
+	workers    *podworkers.Manager
+	volumes    *volumes.Manager
+	objects    *objectcache.Manager
+	garbage    *podgc.Manager
+	streams    *podstreams.Server
 	stats      *stats.Provider
 	images     *images.Manager
 	nodeStatus *nodestatus.Manager
 	eviction   *eviction.Manager
-	admission  *podadmission.Manager
 	shutdown   *shutdown.Manager
 	static     *static.Manager
-	cgroups    *cgroups.Manager
-	users      *userns.Manager
-
-	containerBackoff *backoff.Table
-
-	port int32 // of the node's API
-
-	mu      sync.Mutex
-	workers map[types.UID]*worker
-	running sync.WaitGroup  // of workers
-	ctx     context.Context // of workers
-	synced  bool            // the pods of this node are all known
-	eased   chan struct{}   // closed when a pod that the node ends has ended, and made anew
 }
 
 // part is one of the things that a node does at the same time.
@@ -118,11 +105,7 @@ func Run(ctx context.Context, options Options) error {
 	}
 	defer dialed.Close(context.WithoutCancel(ctx))
 
-	n := &node{
-		Options: o, client: o.Client, cri: dialed,
-		containerBackoff: backoff.New(o.restartPeriod()),
-		workers:          map[types.UID]*worker{}, eased: make(chan struct{}),
-	}
+	n := &node{Options: o, client: o.Client, cri: dialed}
 	if err := n.prepare(ctx); err != nil {
 		return err
 	}
@@ -144,13 +127,13 @@ func Run(ctx context.Context, options Options) error {
 	ctx, leave := shutdown.Outlast(ctx, n.Kubelet)
 	defer leave()
 	group, ctx := errgroup.WithContext(ctx)
-	n.ctx = ctx
 	stopEvents, err := n.recordEvents(ctx)
 	if err != nil {
 		return err
 	}
 	defer stopEvents()
-	if err := n.makeRooms(ctx); err != nil {
+	all := informers.NewSharedInformerFactory(n.client, 0)
+	if err := n.makeRooms(ctx, all.Core().V1().Services().Lister()); err != nil {
 		return err
 	}
 	for _, there := range []prometheus.Collector{stats.NewCollector(n.NodeName, n.stats), n.images.Collector()} {
@@ -160,16 +143,13 @@ func Run(ctx context.Context, options Options) error {
 		defer n.Metrics.registry.Unregister(there)
 	}
 	n.nodeStatus.CheckRuntime(ctx)
-	all := informers.NewSharedInformerFactory(n.client, 0)
-	n.services = all.Core().V1().Services().Lister()
 
 	logs := containerlog.New(containerlog.Options{
-		Runtime: n.cri, Pods: n.api(), Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: int(*n.Kubelet.ContainerLogMaxFiles),
+		Runtime: n.cri, Pods: n.workers, Config: n.config, MaxBytes: n.settings.logBytes, MaxFiles: int(*n.Kubelet.ContainerLogMaxFiles),
 		Period: n.Kubelet.ContainerLogMonitorInterval.Duration, Clock: n.Clock, Logger: n.Logger,
 	})
-	registration := plugins.Options{Dir: filepath.Join(n.RootDir, "plugins_registry"), Logger: n.Logger}
 	events := pleg.New(pleg.Config{
-		Runtime: n.cri, Workers: n, Status: n.nodeStatus, Period: n.Relist, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Workers: n.workers, Status: n.nodeStatus, Period: n.Relist, Clock: n.Clock, Logger: n.Logger,
 	})
 	following := &following{services: all}
 	parts := []part{
@@ -178,19 +158,18 @@ func Run(ctx context.Context, options Options) error {
 		{name: "node addresses", run: n.followAddresses},
 		{name: "pod directories", run: n.garbage.Run},
 		{name: "log rotation", run: logs.Run},
-		{name: "plug-ins", run: func(ctx context.Context) error { return plugins.Run(ctx, registration) }},
+		{name: "plug-ins", run: n.watchPlugins},
 		{name: "mirrors of static pods", run: n.static.RemoveOrphans},
 		{name: "eviction", run: n.eviction.Run},
 		{name: "shutdown", run: func(ctx context.Context) error { return n.shutdown.Run(outer, ctx, leave) }},
 		{name: "image collection", run: n.images.Collect},
 		{name: "healthz", run: func(ctx context.Context) error { return n.serveHealthz(ctx, health) }},
 		{name: "node API", run: func(ctx context.Context) error { return n.serve(ctx, listener) }},
-		// All above goes on without an API server; the next begins when there is one. The parts stop in this order: no new work first,
-		// then those who do it, then those whom they asked.
+		// All above goes on without an API server; the next begins when there is one. The parts stop in this order: the API server
+		// first, which brings work, then the workers, then what they use.
 		{name: "API server", run: func(ctx context.Context) error { return n.join(ctx, following, group.Go) }, stop: following.stop},
-		{name: "pod workers", stop: n.running.Wait},
+		{name: "pod workers", stop: n.workers.Wait},
 		{name: "object cache", stop: n.objects.Stop},
-		{name: "probes", stop: n.probes.Wait},
 	}
 	for _, p := range parts {
 		if p.run != nil {
@@ -207,14 +186,18 @@ func Run(ctx context.Context, options Options) error {
 }
 
 // makeRooms makes the rooms that a node consists of, each from those before it.
-func (n *node) makeRooms(ctx context.Context) (err error) {
-	n.objects = objectcache.New(n.client, n.NodeName, n.wakeUsers)
+func (n *node) makeRooms(ctx context.Context, services corev1listers.ServiceLister) (err error) {
+	n.workers = podworkers.New(podworkers.Config{
+		Client: n.client, Node: n.reference(), Runtime: n.cri, RunConfig: n.config, Kubelet: n.Kubelet, Resources: n.resources, Addresses: n.Addresses,
+		Backoff: backoff.New(n.restartPeriod()), Clock: n.Clock, Logger: n.Logger,
+	})
+	n.objects = objectcache.New(n.client, n.NodeName, n.workers.WakeEach)
 	n.volumes.Sources = n.objects
 	n.volumes.Warn = func(pod *corev1.Pod, reason, message string) {
 		n.recorder.Event(pod, corev1.EventTypeWarning, reason, message)
 	}
 	n.stats = stats.NewProvider(stats.ProviderConfig{
-		Runtime: n.cri, Pods: n, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.RootDir, CgroupFS: n.CgroupFS,
+		Runtime: n.cri, Pods: n.workers, Volumes: n.volumes, Clock: n.Clock, Config: n.config, RootDir: n.RootDir, CgroupFS: n.CgroupFS,
 		VolumePeriod: n.Kubelet.VolumeStatsAggPeriod.Duration,
 	})
 	meter := &eviction.Meter{
@@ -224,7 +207,7 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 		n.Measure = meter.Observe
 	}
 	if n.images, err = images.New(ctx, images.Config{
-		Runtime: n.cri, Secrets: n.objects, Pods: n, Measure: n.Measure, Kubelet: n.Kubelet, RootDir: n.RootDir,
+		Runtime: n.cri, Secrets: n.objects, Pods: n.workers, Measure: n.Measure, Kubelet: n.Kubelet, RootDir: n.RootDir,
 		Node: n.reference(), Events: n.recorder, Metrics: n.Metrics.images, Clock: n.Clock, Logger: n.Logger,
 	}); err != nil {
 		return err
@@ -241,32 +224,41 @@ func (n *node) makeRooms(ctx context.Context) (err error) {
 		return err
 	}
 	n.Addresses.Tell(n.addressesChanged)
-	if n.users, err = userns.NewManager(ctx, userns.Options{
+	users, err := userns.NewManager(ctx, userns.Options{
 		Dirs: n.volumes, Handlers: n.nodeStatus, Kubelet: n.Kubelet, RootDir: n.RootDir, MaxPods: n.resources.MaxPods,
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
-	n.cgroups = cgroups.New(cgroups.Options{Pods: n, Config: n.config, Resources: n.resources, Kubelet: n.Kubelet, Root: n.CgroupFS})
-	n.lifecycle = containerhooks.New(containerhooks.Config{Runtime: n.cri, Addresses: n.Addresses, Events: n.recorder, Clock: n.Clock})
-	n.killer = podkiller.New(podkiller.Config{Runtime: n.cri, Hooks: n.lifecycle, Events: n.recorder, Clock: n.Clock})
+	bounds := cgroups.New(cgroups.Options{Pods: n.workers, Config: n.config, Resources: n.resources, Kubelet: n.Kubelet, Root: n.CgroupFS})
+	lifecycle := containerhooks.New(containerhooks.Config{Runtime: n.cri, Addresses: n.Addresses, Events: n.recorder, Clock: n.Clock})
+	killer := podkiller.New(podkiller.Config{Runtime: n.cri, Hooks: lifecycle, Logs: n.config, Events: n.recorder, Clock: n.Clock})
 	n.garbage = podgc.New(podgc.Config{
-		Runtime: n.cri, Pods: n, PodsDir: filepath.Join(n.volumes.Root, "pods"), LogDir: n.LogDir, Clock: n.Clock, Logger: n.Logger,
+		Runtime: n.cri, Pods: n.workers, PodsDir: filepath.Join(n.volumes.Root, "pods"), LogDir: n.LogDir, Clock: n.Clock, Logger: n.Logger,
 	})
-	n.streams = podstreams.New(podstreams.Config{Runtime: n.cri, Pods: n, Logs: n.config, Clock: n.Clock})
-	n.hooks = hooks(n)
+	n.streams = podstreams.New(podstreams.Config{Runtime: n.cri, Pods: n.workers, Logs: n.config, Clock: n.Clock})
 	n.static = static.New(static.Config{
-		Client: n.client, Definitions: n, Workers: n, Deleter: n, Decode: n.DecodePods,
+		Client: n.client, Definitions: n.workers, Workers: n.workers, Deleter: n.workers, Decode: n.DecodePods,
 		NodeName: n.NodeName, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
 	})
-	n.shutdown = shutdown.New(shutdown.Config{Pods: n, Killer: n, Status: n.nodeStatus, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger})
-	n.eviction = eviction.New(eviction.Config{
-		Pods: n, Containers: n.garbage, Killer: n, Images: n.images, Status: n.nodeStatus, Shutdown: n.shutdown, Meter: meter, Measure: n.Measure,
-		Kubelet: n.Kubelet, Thresholds: n.resources.Thresholds, Node: n.reference(), Events: n.recorder, Evictions: n.Metrics.evictions,
-		Clock: n.Clock, Logger: n.Logger,
+	n.shutdown = shutdown.New(shutdown.Config{
+		Pods: n.workers, Killer: n.workers, Status: n.nodeStatus, Kubelet: n.Kubelet, Clock: n.Clock, Logger: n.Logger,
 	})
-	n.admission = podadmission.New(podadmission.Config{
-		Pods: n, Node: n.nodeStatus, Killer: n, Shutdown: n.shutdown, Eviction: n.eviction, Sysctls: n.settings.sysctls,
+	n.eviction = eviction.New(eviction.Config{
+		Pods: n.workers, Containers: n.garbage, Killer: n.workers, Images: n.images, Status: n.nodeStatus, Shutdown: n.shutdown,
+		Meter: meter, Measure: n.Measure, Kubelet: n.Kubelet, Thresholds: n.resources.Thresholds, Node: n.reference(), Events: n.recorder,
+		Evictions: n.Metrics.evictions, Clock: n.Clock, Logger: n.Logger,
+	})
+	admission := podadmission.New(podadmission.Config{
+		Pods: n.workers, Node: n.nodeStatus, Killer: n.workers, Shutdown: n.shutdown, Eviction: n.eviction, Sysctls: n.settings.sysctls,
 		AppArmor: hardware.AppArmor(), Features: kubeletconfig.Features(n.Kubelet), Events: n.recorder, Metrics: n.Metrics.admission,
+	})
+	resizes := podresize.New(podresize.Config{
+		Runtime: n.cri, Cgroups: bounds, Node: n.nodeStatus, Admission: admission, Limits: n.config, Events: n.recorder,
+	})
+	n.workers.Start(ctx, podworkers.Managers{
+		Services: services, Events: n.recorder, Objects: n.objects, Volumes: n.volumes, Images: n.images, NodeStatus: n.nodeStatus,
+		Static: n.static, Cgroups: bounds, Users: users, Lifecycle: lifecycle, Killer: killer, Admission: admission, Resizes: resizes,
 	})
 	return nil
 }
@@ -305,6 +297,15 @@ func (n *node) serve(ctx context.Context, listener net.Listener) error {
 // api is the node as others see it.
 func (n *node) api() *api { return &api{n.streams, n.stats, n} }
 
+// watchPlugins registers plug-ins. A node that cannot watch them runs its pods all the same.
+func (n *node) watchPlugins(ctx context.Context) error {
+	err := plugins.Run(ctx, plugins.Options{Dir: filepath.Join(n.RootDir, "plugins_registry"), Logger: n.Logger})
+	if err != nil {
+		n.Logger.Error("Could not watch for plug-ins", "err", err)
+	}
+	return nil
+}
+
 // following are the informers that a node that has joined follows its pods by.
 type following struct {
 	services  informers.SharedInformerFactory
@@ -331,12 +332,7 @@ func (n *node) join(ctx context.Context, f *following, start func(func() error))
 	if !cache.WaitForCacheSync(ctx.Done(), podInformer.HasSynced) {
 		return nil
 	}
-	n.mu.Lock()
-	n.synced = true
-	for _, w := range n.workers {
-		w.wake()
-	}
-	n.mu.Unlock()
+	n.workers.SetSynced()
 	n.static.LookForOrphans()
 	if n.Started != nil {
 		n.Started(n.api())
@@ -387,10 +383,6 @@ func (n *node) prepare(ctx context.Context) error {
 	n.volumes = volumes.NewManager(&volumes.Host{
 		Root: n.RootDir, Mounter: n.Mounter, Clock: n.Clock, HostIPs: n.ips, Allocatable: n.resources.Allocatable(),
 	}, n.Options.Volumes)
-	n.probes = &probe.Manager{
-		Prober: &probe.Prober{Exec: n.cri.ExecSync}, Clock: n.Clock,
-		Changed: n.Wake, Report: n.reportProbe,
-	}
 	for _, dir := range []string{filepath.Join(n.RootDir, "pods"), n.LogDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make node's directory: %w", err)
@@ -409,14 +401,14 @@ func (n *node) follow(
 	serviceInformer := all.Core().V1().Services().Informer()
 	pods := mine.Core().V1().Pods().Informer()
 	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { n.podTold(obj.(*corev1.Pod)) },
-		UpdateFunc: func(old, obj any) { n.podChanged(old.(*corev1.Pod), obj.(*corev1.Pod)) },
+		AddFunc:    func(obj any) { n.workers.PodAdded(obj.(*corev1.Pod)) },
+		UpdateFunc: func(old, obj any) { n.workers.PodUpdated(old.(*corev1.Pod), obj.(*corev1.Pod)) },
 		DeleteFunc: func(obj any) {
 			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = gone.Obj
 			}
 			if pod, ok := obj.(*corev1.Pod); ok {
-				n.podDeleted(pod)
+				n.workers.PodDeleted(pod)
 			}
 		},
 	})
@@ -437,4 +429,9 @@ func (n *node) follow(
 	}
 	mine.Start(ctx.Done())
 	return pods, factories, nil
+}
+
+// reference is the node, for events.
+func (n *node) reference() *corev1.ObjectReference {
+	return &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.NodeName, UID: types.UID(n.NodeName)}
 }

@@ -80,7 +80,7 @@ func newFake(t *testing.T, c clock.WithTicker) (*cluster, *fakecri.Runtime) {
 	t.Cleanup(r.Stop)
 	return newCluster(t, Options{
 		NodeName: "n1", RuntimeEndpoint: r.Socket(), RootDir: dir + "/kubelet", LogDir: dir + "/pods", CNIConfDir: "-", CgroupFS: t.TempDir(),
-		NodeIPs: []string{"192.168.1.5"}, Mounter: noMounts{}, Clock: c,
+		NodeIPs: []string{"192.168.1.5"}, Mounter: noMounts{}, Clock: c, ClusterDNS: func() []string { return []string{"10.96.0.10"} },
 	}), r
 }
 
@@ -178,34 +178,6 @@ func TestStatusThatOthersChange(t *testing.T) {
 	again := c.await("p", "ready again", isReady)
 	if again.Status.NominatedNodeName != "n2" || !slices.ContainsFunc(again.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == "example.com/other" }) {
 		t.Errorf("what others say is gone: %+v", again.Status)
-	}
-}
-
-// TestSpoiled: only what is newer than what the node wrote, and differs in what is the node's, is written again.
-func TestSpoiled(t *testing.T) {
-	now := metav1.NewTime(time.Date(2026, 11, 22, 1, 2, 3, 456, time.UTC))
-	ours := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &now, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}}
-	whole := now.Rfc3339Copy()
-	for name, c := range map[string]struct {
-		revision string
-		change   func(*corev1.PodStatus)
-		want     bool
-	}{
-		"older":                 {"9", func(s *corev1.PodStatus) { s.Phase = corev1.PodPending }, false},
-		"what was written":      {"10", func(s *corev1.PodStatus) { s.Phase = corev1.PodPending }, false},
-		"the same":              {"11", func(*corev1.PodStatus) {}, false},
-		"whole seconds":         {"11", func(s *corev1.PodStatus) { s.StartTime = &whole }, false},
-		"another order":         {"11", func(s *corev1.PodStatus) { slices.Reverse(s.Conditions) }, false},
-		"a condition of others": {"11", func(s *corev1.PodStatus) { s.Conditions = append(s.Conditions, corev1.PodCondition{Type: "x"}) }, false},
-		"a field of others":     {"11", func(s *corev1.PodStatus) { s.NominatedNodeName = "n" }, false},
-		"not ready":             {"11", func(s *corev1.PodStatus) { s.Conditions[0].Status = corev1.ConditionFalse }, true},
-		"another phase":         {"100", func(s *corev1.PodStatus) { s.Phase = corev1.PodPending }, true},
-	} {
-		api := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: c.revision}, Status: *ours.DeepCopy()}
-		c.change(&api.Status)
-		if got := spoiled(api, *ours.DeepCopy(), "10"); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// Aggregation says how other API servers are reached that answer for group-versions. The zero value shows the certificate of
-// Options.Material, and calls endpoints.
+// Aggregation configures the connections to aggregated API servers. The zero value uses the certificate of
+// Options.Material, and connects to endpoints.
 type Aggregation struct {
 	// Certificate is the front proxy's; nil: the material's.
 	Certificate func() *tls.Certificate

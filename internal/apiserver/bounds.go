@@ -21,10 +21,10 @@ import (
 // Bounds are the outermost stage: they keep clients of all users from exhausting the server's memory. A nil bound has a
 // default, 0 is no bound.
 type Bounds struct {
-	// Connections are those open at once, ConnectionsPerClient those of one address that is not the machine's own; nil: 20000
-	// and 2000.
+	// Connections is the maximum number of open connections, ConnectionsPerClient that of one address other than the
+	// machine's own; nil: 20000 and 2000.
 	Connections, ConnectionsPerClient *int
-	// Streams are the requests at once of one connection of HTTP/2; nil: 1000.
+	// Streams is the maximum number of concurrent requests of one HTTP/2 connection; nil: 1000.
 	Streams *int
 	// BodyBytes are those of the request bodies under way, administrators' aside; nil: an eighth of the machine's memory, of
 	// 64 MiB to 1 GiB.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"testing"
@@ -20,8 +21,10 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 
+	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 	"github.com/mortise-dev/mortise/internal/apiserver/serving"
+	"github.com/mortise-dev/mortise/internal/apiserver/status"
 	"github.com/mortise-dev/mortise/resource"
 	"github.com/mortise-dev/mortise/store"
 	"github.com/mortise-dev/mortise/store/memory"
@@ -47,7 +50,7 @@ func TestConnectAsCreate(t *testing.T) {
 	t.Cleanup(func() { engine.Close() })
 	var asked []string
 	may := map[string][]string{"reader": {"get"}, "runner": {"get", "create"}}
-	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{d}, Material: m, Authorizers: []authorize.Authorizer{
+	s, err := New(Options{Store: engine, Kinds: []*resource.Descriptor{d}, Material: m, Explain: Explain{On: true}, Authorizers: []authorize.Authorizer{
 		authorize.Func(func(_ context.Context, a *authorize.Attributes) (authorize.Decision, string, error) {
 			asked = append(asked, fmt.Sprintf("%s %s/%s %s/%s", a.Verb, a.Resource, a.Subresource, a.Namespace, a.Name))
 			if slices.Contains(may[a.User.GetName()], a.Verb) {
@@ -107,5 +110,23 @@ func TestConnectAsCreate(t *testing.T) {
 				t.Errorf("asked of the authorizer (-want +got):\n%s", diff)
 			}
 		})
+	}
+	w := httptest.NewRecorder()
+	s.explain.Handler(s.api.Explained(), status.Write).ServeHTTP(w, httptest.NewRequest(http.MethodGet, trace.Route+"?brief=true", nil))
+	var view trace.View
+	if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
+		t.Fatal(err)
+	}
+	var traces []string
+	for _, one := range slices.Backward(view.Traces) {
+		traces = append(traces, fmt.Sprintf("%s %s %s/%s %d brief=%t", one.User, one.Method, one.Resource, one.Subresource, one.Code, one.Brief))
+	}
+	slices.Sort(traces) // they came within the same second
+	want := []string{
+		"reader GET pods/exec 403 brief=false", "reader GET pods/proxy 200 brief=true", "reader HEAD pods/proxy 200 brief=true",
+		"runner GET pods/exec 200 brief=false", "runner HEAD pods/exec 405 brief=false", "runner POST pods/exec 200 brief=false",
+	}
+	if diff := cmp.Diff(want, traces); diff != "" {
+		t.Errorf("traces (-want +got):\n%s", diff)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// Explain says whether traces of writes are kept.
+// Explain configures traces of writes.
 type Explain struct {
 	On    bool
 	Bytes int64 // that they take at most; 0: 16 MiB

@@ -22,7 +22,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/requestinfo"
 )
 
-// FlowControl says how many requests are under way at once, and whose. The zero value is what kube-apiserver does.
+// FlowControl limits concurrent requests. The zero value has kube-apiserver's defaults.
 type FlowControl struct {
 	// MaxReads and MaxWrites bound the requests under way, and together are the seats that priority levels share; nil: 400
 	// and 200; 0: no bound.
@@ -229,7 +229,7 @@ func administrator(who user.Info) bool {
 	return false
 }
 
-// inflight are the most requests that were under way at once in the last second.
+// inflight returns the maximum number of concurrent requests in the last second.
 func (s *Server) inflight() (reads, writes int64) {
 	if s.flow != nil {
 		return s.flow.Peaks(time.Now())

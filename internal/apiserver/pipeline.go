@@ -84,7 +84,7 @@ func (s *Server) pipeline(inner http.Handler) http.Handler {
 			ctx = negotiate.WithCBOR(ctx, true)
 		}
 		rec.Context = ctx
-		if s.explain.Writes(info) {
+		if s.explain.Traces(info) {
 			rec.trace = s.explain.Begin(info, begun)
 			told.ServeHTTP(&rec.answer, r.WithContext(explain.With(rec, rec.trace)))
 			return

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/status"
 )
 
-// Schedulings tells what a scheduler decided about pods; nil of a pod of which it knows nothing.
+// Schedulings returns a scheduler's decisions about pods; nil for an unknown pod.
 type Schedulings interface {
 	Scheduling(namespace, name string) *trace.Scheduling
 }

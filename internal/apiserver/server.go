@@ -80,12 +80,12 @@ type Options struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 
-	// Authentication says who may show what credential; the zero value takes client certificates and service-account tokens.
+	// Authentication configures authentication; the zero value accepts client certificates and service account tokens.
 	Authentication authenticate.Settings
 	// Authenticators come before anonymity, Authorizers after the administrators and before roles.
 	Authenticators []authenticate.Authenticator
 	Authorizers    []authorize.Authorizer
-	// Authorization is what is asked after the administrators and Authorizers; nil: Roles.
+	// Authorization comes after the administrators and Authorizers; nil: Roles.
 	Authorization authorize.Authorizer
 	// Nodes is the graph of objects bound to nodes, which the server updates. Nil: it is not needed.
 	Nodes *node.Graph
@@ -96,7 +96,7 @@ type Options struct {
 	Roles *rbac.Index
 	// Ledger makes the calls to webhooks; nil: one of the server's own.
 	Ledger *extension.Ledger
-	// Egress says by which way connections leave; nil: the ordinary one.
+	// Egress selects the proxies of outgoing connections; nil: none.
 	Egress *egress.Selector
 	// Explain keeps traces of writes.
 	Explain Explain
@@ -108,14 +108,15 @@ type Options struct {
 	// there; nil: with New.
 	Checks       []health.Check
 	Bootstrapped <-chan struct{}
-	// Flags and Config are what /flagz and /configz tell: how the process was started, and the configuration by component.
+	// Flags and Config are the contents of /flagz and /configz: the flags of the process, and the configuration by
+	// component.
 	Flags  map[string]string
 	Config map[string]any
 	// Fields keeps managedFields; nil: the built-in one.
 	Fields verbs.FieldManager
-	// FlowControl says how many requests are under way at once, and whose.
+	// FlowControl limits concurrent requests.
 	FlowControl FlowControl
-	// Aggregation says how other API servers are reached.
+	// Aggregation configures the connections to aggregated API servers.
 	Aggregation Aggregation
 	// CBOR lets clients speak CBOR, as upstream's feature gate CBORServingAndStorage does. Objects are stored as ever.
 	CBOR bool
@@ -343,7 +344,7 @@ func (s *Server) Definitions() *crd.Registry { return s.crds }
 // Handler is the whole pipeline.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Backend is what components may do without going through the pipeline.
+// Backend gives components access to objects without the pipeline.
 func (s *Server) Backend() resource.Backend { return s.registry.Backend() }
 
 // CreateMissing makes, in one commit, those objects that are missing; see [registry.Backend.CreateMissing].
@@ -351,7 +352,7 @@ func (s *Server) CreateMissing(ctx context.Context, objects []registry.Bootstrap
 	return s.registry.Backend().CreateMissing(ctx, objects)
 }
 
-// Repair tells how objects of the start are put right some time after they were changed or deleted.
+// Repair sets the function that restores bootstrap objects some time after they were changed or deleted.
 func (s *Server) Repair(f func(context.Context) error) { s.reconciler.Repair(f) }
 
 // Keep has sync see to a config map of kube-system; see [reconciler.Reconciler.Keep]. The function that it returns asks for it.
@@ -366,7 +367,7 @@ func (s *Server) Authorizer() authorize.Authorizer { return s.authz }
 // Ready is closed when the server answers as it should.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Config is a client configuration for a component in this process, who is u.
+// Config returns a client configuration for a component in this process, with the user u.
 func (s *Server) Config(u user.Info) *rest.Config {
 	return &rest.Config{Host: inProcessHost, Transport: &inProcess{handler: s.handler, user: u}, QPS: -1}
 }

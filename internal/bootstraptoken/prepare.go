@@ -30,7 +30,7 @@ const (
 	signaturePrefix = "jws-kubeconfig-"
 )
 
-// SignatureKey is where a ConfigMap has the signature of the token with that ID.
+// SignatureKey is the key in a ConfigMap of the signature by the token with that ID.
 func SignatureKey(id string) string { return signaturePrefix + id }
 
 // Roles of ours. Those of the bindings otherwise are Kubernetes' own, and the bindings have the names that its documents

@@ -31,7 +31,7 @@ const (
 	Authentication = "authentication"
 )
 
-// Usages are all usages, which is what a token has that joins a node.
+// Usages returns all usages, which a token that joins a node has.
 func Usages() []string { return []string{Signing, Authentication} }
 
 // DefaultGroup is the group that kubeadm gives the bearers of its tokens.

@@ -69,7 +69,7 @@ func Generate() (Token, error) {
 // String is ID.SECRET.
 func (t Token) String() string { return t.ID + "." + t.Secret }
 
-// Verify says whether a signature is the token's of that content: a JSON web signature by HS256 without its content.
+// Verify reports whether a signature is by the token for that content: a detached JSON web signature by HS256.
 func (t Token) Verify(content, signature string) error {
 	wrong := errors.New("the signature is not by this token: its secret differs")
 	head, rest, _ := strings.Cut(signature, ".")
@@ -103,7 +103,7 @@ func (t Token) Verify(content, signature string) error {
 	return nil
 }
 
-// Hash is how an authority is pinned: sha256: and the hash of its public key, as kubeadm writes it.
+// Hash is the pin of a CA: sha256: and the hash of its public key, as kubeadm writes it.
 func Hash(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
 	return hashPrefix + hex.EncodeToString(sum[:])

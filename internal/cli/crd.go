@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Judgement is what was found in one definition.
+// Judgement has the findings of one definition.
 type Judgement struct {
 	File     string    `json:"file"`
 	Name     string    `json:"name"`

@@ -177,11 +177,18 @@ func short(seconds float64) string {
 // widest is what a narrow table shows of an error.
 const widest = 60
 
-// line is an error on one line of a table.
+// line is an error on one line of a table. A narrow table shows its end, where the cause stands.
 func line(s string, wide bool) string {
 	s = strings.Join(strings.Fields(s), " ")
-	if !wide && len(s) > widest {
-		return strings.ToValidUTF8(s[:widest], "") + "…"
+	if wide || len(s) <= widest {
+		return s
 	}
-	return s
+	for len(s) > widest {
+		_, cause, ok := strings.Cut(s, ": ")
+		if !ok {
+			cause = strings.ToValidUTF8(s[len(s)-widest:], "")
+		}
+		s = cause
+	}
+	return "…" + s
 }

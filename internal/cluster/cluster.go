@@ -43,7 +43,7 @@ type Settings struct {
 	Started              time.Time
 }
 
-// Extensions are what third parties plug in as Go code.
+// Extensions are extensions in Go.
 type Extensions struct {
 	Kinds            []*resource.Descriptor
 	Admission        []admit.Plugin
@@ -102,5 +102,5 @@ func (c *Cluster) Kubeconfig() []byte { return c.access.kubeconfig }
 // URL is https://HOST:PORT.
 func (c *Cluster) URL() string { return c.access.url }
 
-// Node says for people what runs pods.
+// Node describes for people how pods run.
 func (c *Cluster) Node() string { return c.nodeText }

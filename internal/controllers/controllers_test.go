@@ -4,8 +4,10 @@
 package controllers
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -159,6 +161,41 @@ func TestSubscribeWhileRunning(t *testing.T) {
 		}
 		if diff := cmp.Diff([]string{"s"}, seen); diff != "" {
 			t.Errorf("seen (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The failures of a key are logged once in its first second, and then with their count, ever more seldom.
+func TestQueueLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := shared(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var log bytes.Buffer
+		c := Controller{Name: "q", New: func(d *Deps) (Runner, error) {
+			q := NewQueue[string](d, "q", 1)
+			return RunnerFunc(func(ctx context.Context) error {
+				q.Add("k")
+				return q.Run(ctx, func(context.Context, string) error { return errors.New("the server is away") })
+			}), nil
+		}}
+		done := make(chan error)
+		go func() {
+			done <- RunWith(ctx, []Controller{c}, d, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		}()
+		time.Sleep(time.Hour)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		var tries []string
+		for l := range strings.Lines(log.String()) {
+			_, rest, ok := strings.Cut(l, "tries=")
+			if n, _, _ := strings.Cut(rest, " "); ok {
+				tries = append(tries, n)
+			}
+		}
+		if got, want := strings.Join(tries, " "), "1 9 10 11 12 13 14 15 16 17 18 19 20 21"; got != want {
+			t.Errorf("tries that were logged: %s, want %s:\n%s", got, want, log.String())
 		}
 	})
 }

@@ -111,6 +111,9 @@ func Behind(of schema.GroupResource, name, why string) error {
 	return apierrors.NewConflict(of, name, errors.New(why))
 }
 
+// soon is how many tries of a key the first second has.
+const soon = 8
+
 // one syncs one key; only a panic is an error.
 func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K) error) (err error) {
 	defer q.work.Done(key)
@@ -131,7 +134,11 @@ func (q *Queue[K]) one(ctx context.Context, key K, sync func(context.Context, K)
 		if apierrors.IsConflict(failure) || apierrors.IsAlreadyExists(failure) || apierrors.IsNotFound(failure) {
 			level = slog.LevelDebug // the cache is behind; the next event brings it up
 		}
-		q.log.Log(ctx, level, "Could not sync an object, retrying", "key", fmt.Sprint(key), "tries", q.work.NumRequeues(key)+1, "error", failure)
+		tries := q.work.NumRequeues(key) + 1
+		if tries > 1 && tries <= soon {
+			level = slog.LevelDebug // it has just been said; from then on each line counts the tries
+		}
+		q.log.Log(ctx, level, "Could not sync an object, retrying", "key", fmt.Sprint(key), "tries", tries, "error", failure)
 		q.metrics.retried()
 		if apierrors.IsConflict(failure) && q.work.NumRequeues(key) >= behind {
 			q.work.AddAfter(key, catchUp)

@@ -37,11 +37,11 @@ type Token struct {
 type Source interface {
 	// Get asks for a new token.
 	Get(ctx context.Context) (Token, error)
-	// Name says all that the token depends on; empty: it must not be kept.
+	// Name identifies the token by all inputs; empty: it must not be cached.
 	Name() string
 }
 
-// ExecInfo is the variable in which the client says what it wants.
+// ExecInfo is the environment variable with the client's request.
 const ExecInfo = "KUBERNETES_EXEC_INFO"
 
 // Answer writes the token in the version that info, the value of [ExecInfo], asks for; v1 when it is empty.

@@ -30,10 +30,7 @@ var largeTypes = map[string]struct {
 }{
 	"api/config/v1alpha1 ServerConfiguration":            {0, 21, "the configuration file: a section a field"},
 	"extension/trace Trace":                              {0, 31, "data: an answer of the API"},
-	"internal/agent Options":                             {0, 35, "the agent is being split into rooms"},
-	"internal/agent node":                                {152, 36, "the agent is being split into rooms"},
-	"internal/agent/nodestatus Manager":                  {29, 0, "one lock guards the Node object that the API server shows"},
-	"internal/agent worker":                              {45, 32, "the agent is being split into rooms"},
+	"internal/agent Options":                             {0, 35, "settings, one field each"},
 	"internal/agent/cri/fakecri Runtime":                 {51, 23, "a fake of the runtime's whole API"},
 	"internal/agent/proxy Options":                       {0, 24, "settings, one field each"},
 	"internal/apiserver Options":                         {0, 31, "settings, one field each"},

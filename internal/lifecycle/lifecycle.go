@@ -28,7 +28,7 @@ type Step[T any] struct {
 	Stop func(t T) error
 }
 
-// Process is what the steps of a table have started.
+// Process is the state of the started steps of a table.
 type Process struct {
 	stops []func() error // of the steps that were started, in their order
 	stop  sync.Once

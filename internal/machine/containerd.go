@@ -226,7 +226,7 @@ func dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix:"+strings.TrimPrefix(socket, "unix://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// Answers asks the runtime at a socket for its CRI version; nil says that pods can be run there.
+// Answers asks the runtime at a socket for its CRI version; nil means that it can run pods.
 func Answers(ctx context.Context, socket string) error {
 	if _, err := os.Stat(strings.TrimPrefix(socket, "unix://")); err != nil {
 		return err

@@ -35,10 +35,10 @@ import (
 	"github.com/mortise-dev/mortise/internal/machine/images"
 )
 
-// HostSocket is where a machine's own containerd answers.
+// HostSocket is the socket of a machine's own containerd.
 const HostSocket = "/run/containerd/containerd.sock"
 
-// Options says how Prepare goes about it. The zero value, with a DataDir, does all that is missing.
+// Options configures Prepare. The zero value, with a DataDir, does everything that is missing.
 type Options struct {
 	// DataDir is the directory below which a containerd of our own lives. Required.
 	DataDir string
@@ -50,7 +50,7 @@ type Options struct {
 	NoInstall bool
 	// NoImages leaves the local images out.
 	NoImages bool
-	// CNIConfDir is where the started containerd reads network configurations; default /etc/cni/net.d.
+	// CNIConfDir is the directory of network configurations of the started containerd; default /etc/cni/net.d.
 	CNIConfDir string
 	// Progress receives a line for each step that takes more than a second; nil discards them.
 	Progress io.Writer

@@ -140,7 +140,7 @@ func TestLacking(t *testing.T) {
 		{"what is optional, and may not", []need{runtime, noNFT}, false, true, "", ""},
 		{"what is optional, without apt-get", []need{runtime, noNFT}, true, false, "", ""},
 		{"what is required, and may not", []need{without, noNFT}, false, true, "", "not installed: runtime"},
-		{"what is required, without apt-get", []need{without, noNFT}, true, false, "", "not installed: runtime, and there is no apt-get"},
+		{"what is required, without apt-get", []need{without, noNFT}, true, false, "", "not installed: runtime; there is no apt-get"},
 	} {
 		got, err := lacking(c.needs, c.allowed, c.apt)
 		said := ""

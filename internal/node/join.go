@@ -45,7 +45,7 @@ type Node struct {
 // Server is the URL of the API server.
 func (n *Node) Server() string { return n.identity.Server }
 
-// Text says for people what the node is: its name and what runs its pods.
+// Text describes the node for people: its name and how its pods run.
 func (n *Node) Text() string { return n.identity.Name + ", " + n.text }
 
 // Kubeconfig is the path of the node's own kubeconfig below its data directory.

@@ -39,7 +39,7 @@ func (p *Plan) checkNetwork() error {
 	return p.checkProxying()
 }
 
-// Network is what the node must know of its network.
+// Network is the node's configuration of its network.
 type Network struct {
 	podMTU      int             // of pods' packets; 0: as the machine has it
 	masqueraded bool            // the node masquerades what pods send out of the cluster

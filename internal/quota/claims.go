@@ -119,7 +119,7 @@ func whole(q resource.Quantity) resource.Quantity {
 	return q
 }
 
-// VolumeClaimReleases says whether an update of a claim may have given back what only the controller counts down.
+// VolumeClaimReleases reports whether an update of a claim may have released usage that only the controller recalculates.
 func VolumeClaimReleases(before, updated *corev1.PersistentVolumeClaim) bool {
 	had, _ := storage(before)
 	has, _ := storage(updated)

@@ -71,7 +71,7 @@ func (deviceClaimEvaluator) InScope(corev1.ScopedResourceSelectorRequirement, ru
 	return false, nil
 }
 
-// Usage is what a claim may take at worst: of alternatives the most of each class, of "all" as many as can be allocated.
+// Usage is the maximum that a claim may use: of alternatives the most of each class, of "all" as many as can be allocated.
 func (e deviceClaimEvaluator) Usage(ctx context.Context, obj runtime.Object) (corev1.ResourceList, error) {
 	claim, ok := obj.(*resourcev1.ResourceClaim)
 	if !ok {

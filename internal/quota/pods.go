@@ -247,7 +247,8 @@ func active(pod *corev1.Pod, now time.Time) bool {
 	return !leaving || !now.After(over)
 }
 
-// Overdue is when a pod that is being deleted is charged no longer, whether or not it has ended; false: it is not being deleted.
+// Overdue is the time from which a pod that is being deleted is no longer charged, whether or not it has terminated; false:
+// it is not being deleted.
 func Overdue(pod *corev1.Pod) (time.Time, bool) {
 	if pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil {
 		return time.Time{}, false
@@ -255,7 +256,7 @@ func Overdue(pod *corev1.Pod) (time.Time, bool) {
 	return pod.DeletionTimestamp.Add(time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second), true
 }
 
-// PodReleases says whether an update of a pod may have given back what only the controller counts down.
+// PodReleases reports whether an update of a pod may have released usage that only the controller recalculates.
 func PodReleases(before, updated *corev1.Pod, at time.Time) bool {
 	return terminating(before) != terminating(updated) || active(before, at) && !active(updated, at) ||
 		resized(before.Status.ContainerStatuses, updated.Status.ContainerStatuses) ||

@@ -30,16 +30,16 @@ import (
 
 // Evaluator knows what objects of one resource use.
 type Evaluator interface {
-	// Charges says whether a write may change what is used.
+	// Charges reports whether a write may change the usage.
 	Charges(w Write) bool
 	// Names are those of a quota's names that speak of the resource.
 	Names(ctx context.Context, of []corev1.ResourceName) ([]corev1.ResourceName, error)
-	// Requires refuses an object that says nothing of what it must speak of for the names to be counted.
+	// Requires rejects an object without the fields that are needed to count the names.
 	Requires(names []corev1.ResourceName, obj runtime.Object) error
-	// Scoped says whether the resource's objects can be in scopes at all; InScope whether one is in this.
+	// Scoped reports whether the resource's objects can be in scopes at all; InScope whether one is in this.
 	Scoped() bool
 	InScope(scope corev1.ScopedResourceSelectorRequirement, obj runtime.Object) (bool, error)
-	// Usage is what an object uses, of all that could be limited.
+	// Usage is the usage of an object, of everything that could be limited.
 	Usage(ctx context.Context, obj runtime.Object) (corev1.ResourceList, error)
 }
 
@@ -50,7 +50,7 @@ type Write struct {
 	Object, Old runtime.Object
 }
 
-// Cluster is what evaluators ask of what is around an object.
+// Cluster is the state around an object that evaluators use.
 type Cluster interface {
 	Now() time.Time
 	DeviceClasses(ctx context.Context) ([]*resourcev1.DeviceClass, error)
@@ -80,7 +80,7 @@ var ignored = sets.New(
 	schema.GroupResource{Group: "events.k8s.io", Resource: "events"},
 )
 
-// Ignored says whether objects of a resource are never counted.
+// Ignored reports whether objects of a resource are never counted.
 func Ignored(r schema.GroupResource) bool { return ignored.Has(r) }
 
 // For is the evaluator of a resource, nil if its objects are never counted.
@@ -144,7 +144,7 @@ func Scopes(spec *corev1.ResourceQuotaSpec) []corev1.ScopedResourceSelectorRequi
 	return all
 }
 
-// InScopes says whether an object is in all of the scopes.
+// InScopes reports whether an object is in all of the scopes.
 func InScopes(e Evaluator, scopes []corev1.ScopedResourceSelectorRequirement, obj runtime.Object) (bool, error) {
 	for _, s := range scopes {
 		if !e.Scoped() {
@@ -157,7 +157,7 @@ func InScopes(e Evaluator, scopes []corev1.ScopedResourceSelectorRequirement, ob
 	return true, nil
 }
 
-// Sum is what objects use together of names: those in the scopes.
+// Sum is the total usage of names by the objects in the scopes.
 func Sum(ctx context.Context, e Evaluator, names []corev1.ResourceName, scopes []corev1.ScopedResourceSelectorRequirement,
 	objs []runtime.Object) (corev1.ResourceList, error) {
 	sum := Zero(names)

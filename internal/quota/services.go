@@ -60,7 +60,7 @@ func (serviceEvaluator) Usage(_ context.Context, obj runtime.Object) (corev1.Res
 	}, nil
 }
 
-// ServiceReleases says whether an update of a service may have given back what only the controller counts down.
+// ServiceReleases reports whether an update of a service may have released usage that only the controller recalculates.
 func ServiceReleases(before, updated *corev1.Service) bool {
 	charged := func(s *corev1.Service) corev1.ServiceType {
 		if t := s.Spec.Type; t == corev1.ServiceTypeNodePort || t == corev1.ServiceTypeLoadBalancer {

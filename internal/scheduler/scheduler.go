@@ -74,7 +74,7 @@ type Options struct {
 	Decisions *decisionlog.Log
 	// Metrics measure; nil: nothing is measured.
 	Metrics *metrics.Metrics
-	// Bindings is how many may be under way at once; 0: 64.
+	// Bindings is the maximum number of concurrent bindings; 0: 64.
 	Bindings int
 }
 
@@ -139,7 +139,7 @@ type scheduler struct {
 	profiles  map[string]*profile.Profile
 	recorder  *recorder.Recorder
 	reporters map[string]*recorder.Reporter // of the profiles, by their names
-	binding   chan struct{}                 // as many as may bind at once
+	binding   chan struct{}                 // as many as may bind concurrently
 	ahead     chan struct{}                 // as many as may be decided and not bound, but for those that wait for something
 	cycles    *workers                      // that bind
 	attempts  uint64                        // that the loop has begun

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// MaxTerms is how many terms, the values of sets included, a selector may have.
+// MaxTerms is the maximum number of terms of a selector, including the values of sets.
 const MaxTerms = 4096
 
 // minShared is the length of text from which on selectors are shared: to parse a shorter one again costs less than to find it.

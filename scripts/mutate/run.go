@@ -177,7 +177,7 @@ func (r *runner) run(ctx context.Context, p *pkg, limit time.Duration, env []str
 	return said.Bytes(), err
 }
 
-// inParallel calls a function for 0 to n-1, as many at once as there are processors.
+// inParallel calls a function for 0 to n-1, as many concurrently as there are processors.
 func inParallel(n int, do func(int) error) error {
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))

@@ -34,8 +34,8 @@ func (System) Now() time.Time { return time.Now() }
 // AfterFunc is that of package time.
 func (System) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
 
-// Alarm calls ring once at or after the soonest time that it was set to since it last rang. It may be used by many
-// goroutines; ring runs in a goroutine of its own, one at a time.
+// Alarm calls ring once at or after the earliest time that it was set to since its last call. It is safe for concurrent
+// use; ring runs in a goroutine of its own, one call at a time.
 type Alarm struct {
 	clock Clock
 	ring  func()

@@ -53,7 +53,7 @@ type Fault struct {
 	Hang <-chan struct{}
 }
 
-// Plan decides about each call. It may be called by many goroutines.
+// Plan decides about each call. It must be safe for concurrent use.
 type Plan func(Call) Fault
 
 // Engine decorates another.

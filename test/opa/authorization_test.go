@@ -155,7 +155,7 @@ func TestAuthorization(t *testing.T) {
 		ask("the one before stays in force", "friend", secrets, http.StatusOK, "SecretList")
 		ask("the one before stays in force", "enemy", pods, http.StatusForbidden, "an enemy")
 		put(strings.Replace(configuration(kubeconfig, "NoOpinion"), "- {type: Node, name: node}\n", "", 1))
-		s.await("the one before stays in force", "missing required types: [Node]")
+		s.await("keeping the previous one", "missing required types: [Node]")
 		if _, all := s.do("", "GET", "/metrics", ""); !strings.Contains(all, `apiserver_authorization_config_controller_automatic_reloads_total{apiserver_id_hash="sha256:`) || !strings.Contains(all, `status="failure"} 2`) {
 			t.Error("failed reloads are not counted")
 		}

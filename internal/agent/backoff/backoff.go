@@ -17,7 +17,7 @@ const (
 	Max     = 5 * time.Minute
 )
 
-// Table holds the waits by key. It may be used concurrently.
+// Table holds the waits by key. It is safe for concurrent use.
 type Table struct {
 	most time.Duration
 

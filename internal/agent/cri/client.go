@@ -33,7 +33,7 @@ import (
 // CallTimeout is the deadline of an ordinary call.
 const CallTimeout = 2 * time.Minute
 
-// Client is a connection to a runtime. It may be used concurrently.
+// Client is a connection to a runtime. It is safe for concurrent use.
 type Client struct {
 	Runtime internalapi.RuntimeService
 	Images  internalapi.ImageManagerService

@@ -22,7 +22,7 @@ const (
 	forwardTime = 6 * time.Second // for any
 	cacheTime   = 30 * time.Second
 	cacheSize   = 10_000
-	concurrent  = 1000 // questions to resolvers at once
+	concurrent  = 1000 // concurrent queries to resolvers
 )
 
 var (

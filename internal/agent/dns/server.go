@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	connections = 1000             // of TCP, at once
+	connections = 1000             // maximum of open TCP connections
 	idleTime    = 10 * time.Second // of one that asks nothing
-	questions   = 10_000           // under way at once
+	questions   = 10_000           // maximum of queries in flight
 )
 
 // Options are what a cluster's DNS is made from. Informers, and Addresses or Listeners, are required.

@@ -88,7 +88,7 @@ type Threshold struct {
 	MinReclaim *Amount
 }
 
-// Hard says whether pods are evicted at once.
+// Hard reports whether pods are evicted immediately.
 func (t Threshold) Hard() bool { return t.Grace == 0 }
 
 // Settings are the fields of a KubeletConfiguration.

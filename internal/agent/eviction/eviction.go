@@ -36,7 +36,7 @@ const (
 
 // Pods are the pods of the node.
 type Pods interface {
-	// ActivePods are the pods that run, or are about to, and that nobody ends yet, the oldest first. They must not be changed.
+	// ActivePods are the pods that run, or are about to, and that are not being ended yet, the oldest first. They must not be changed.
 	ActivePods() []*corev1.Pod
 }
 
@@ -66,7 +66,7 @@ type Status interface {
 	SetPressure(conditions []corev1.NodeConditionType)
 }
 
-// Shutdown is the end of the whole node, in which nobody is evicted.
+// Shutdown is the end of the whole node, in which no pod is evicted.
 type Shutdown interface {
 	ShuttingDown() bool
 }
@@ -164,7 +164,7 @@ func (m *Manager) relieve(ctx context.Context, core *evict.Manager) {
 	m.evict(victims[0])
 }
 
-// freeDisk removes everything that nobody uses: dead containers of pods that are over, and images.
+// freeDisk removes everything that is not used: dead containers of pods that are over, and images.
 func (m *Manager) freeDisk(ctx context.Context) {
 	if err := m.Containers.DeleteDeadContainers(ctx); err != nil && ctx.Err() == nil {
 		m.Logger.Warn("Could not remove dead containers", "err", err)

@@ -12,7 +12,7 @@ import (
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// limits are how many images are pulled at once, and how often.
+// limits bound the number of concurrent pulls, and their rate.
 type limits struct {
 	parallel *semaphore.Weighted     // nil: no bound
 	rate     flowcontrol.RateLimiter // nil: none

@@ -6,7 +6,8 @@
 //
 //	nodestatus.go  the Manager and the conditions of the Node
 //	object.go      the Node: what the API server has, and what the node makes of it
-//	register.go    registration, the heartbeat and the lease
+//	register.go    registration and the heartbeat
+//	lease.go       the lease
 //	patch.go       writing what has changed of the Node
 //	network.go     the pod network
 //
@@ -86,6 +87,7 @@ type Manager struct {
 	Config
 	installed []string      // the ranges of the CNI configuration; read and written by registration and the heartbeat alone
 	changed   chan struct{} // the node's condition may have changed
+	lease     *lease
 
 	mu           sync.Mutex
 	newest       *corev1.Node // that the API server has shown
@@ -99,7 +101,12 @@ type Manager struct {
 }
 
 // New makes the manager of the node's status.
-func New(c Config) *Manager { return &Manager{Config: c, changed: make(chan struct{}, 1)} }
+func New(c Config) *Manager {
+	return &Manager{
+		Config: c, changed: make(chan struct{}, 1),
+		lease: &lease{client: c.Client, clock: c.Clock, node: c.NodeName, seconds: c.Kubelet.NodeLeaseDurationSeconds},
+	}
+}
 
 // Resync makes the heartbeat look at the runtime and write the status now.
 func (m *Manager) Resync() {

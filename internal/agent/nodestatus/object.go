@@ -5,6 +5,7 @@ package nodestatus
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"runtime"
@@ -68,8 +69,8 @@ func (m *Manager) saw(node *corev1.Node) {
 // initial is the Node as it is registered.
 func (m *Manager) initial() *corev1.Node {
 	node := &corev1.Node{}
-	node.Name, node.Labels, node.Annotations = m.NodeName, m.labels(), map[string]string{}
-	m.annotate(node)
+	node.Name, node.Labels, node.Annotations = m.NodeName, labels(m.NodeName, m.Labels), map[string]string{}
+	annotate(node, m.TLS)
 	if *m.Kubelet.EnableControllerAttachDetach {
 		node.Annotations[attachDetach] = "true"
 	}
@@ -78,20 +79,21 @@ func (m *Manager) initial() *corev1.Node {
 	return node
 }
 
-func (m *Manager) labels() map[string]string {
+// labels are those that a node is registered with.
+func labels(name string, more map[string]string) map[string]string {
 	labels := map[string]string{
-		corev1.LabelHostname: m.NodeName, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
+		corev1.LabelHostname: name, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
 		"beta.kubernetes.io/os": runtime.GOOS, "beta.kubernetes.io/arch": runtime.GOARCH,
 	}
-	maps.Copy(labels, m.Labels)
+	maps.Copy(labels, more)
 	return labels
 }
 
 // annotate sets the annotations that follow the node's state.
-func (m *Manager) annotate(node *corev1.Node) {
+func annotate(node *corev1.Node, serving *tls.Config) {
 	delete(node.Annotations, providedIP)
 	delete(node.Annotations, servingkey.Annotation)
-	if key := servingkey.Published(m.TLS); key != "" {
+	if key := servingkey.Published(serving); key != "" {
 		node.Annotations[servingkey.Annotation] = key
 	}
 }
@@ -106,16 +108,16 @@ func (m *Manager) updated(have *corev1.Node) *corev1.Node {
 		node.Annotations = map[string]string{}
 	}
 	node.Labels[corev1.LabelOSStable], node.Labels[corev1.LabelArchStable] = runtime.GOOS, runtime.GOARCH
-	m.annotate(node)
+	annotate(node, m.TLS)
 	m.setStatus(&node.Status)
 	return node
 }
 
 // adopted is a Node that was there before the node registered, with all that the node owns of it, and what registration decides.
 func (m *Manager) adopted(have *corev1.Node) *corev1.Node {
-	node, labels := m.updated(have), m.labels()
+	node, known := m.updated(have), labels(m.NodeName, m.Labels)
 	for _, name := range defaultLabels {
-		if value, known := labels[name]; known {
+		if value, is := known[name]; is {
 			node.Labels[name] = value
 		}
 	}

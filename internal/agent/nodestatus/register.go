@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,13 +76,13 @@ func (m *Manager) register(ctx context.Context) error {
 	if err := m.writeNode(ctx, made, m.adopted(made), true); err != nil {
 		return err
 	}
-	return m.renewLease(ctx)
+	return m.lease.renew(ctx)
 }
 
 // Run is the heartbeat, until ctx is done: it renews the lease (every ten seconds if nothing else was said), and writes the status when it
 // has changed or has not been written for long (five minutes). What fails is said and tried again with the next beat.
 func (m *Manager) Run(ctx context.Context) error {
-	ticker, renew := m.Clock.NewTicker(m.Kubelet.NodeStatusUpdateFrequency.Duration), m.Clock.NewTicker(m.renewal())
+	ticker, renew := m.Clock.NewTicker(m.Kubelet.NodeStatusUpdateFrequency.Duration), m.Clock.NewTicker(renewal(m.Kubelet))
 	defer ticker.Stop()
 	defer renew.Stop()
 	written := m.Clock.Now()
@@ -93,7 +91,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-renew.C():
-			if err := m.renewLease(ctx); err != nil && ctx.Err() == nil {
+			if err := m.lease.renew(ctx); err != nil && ctx.Err() == nil {
 				m.Logger.Error("Could not renew the node's Lease", "err", err)
 			}
 			continue
@@ -126,38 +124,4 @@ func (m *Manager) sync(ctx context.Context, heartbeat bool) error {
 		return err
 	}
 	return errors.Join(m.network(ctx, have), m.writeNode(ctx, have, m.updated(have), heartbeat))
-}
-
-// renewLease says that the node is alive.
-func (m *Manager) renewLease(ctx context.Context) error {
-	leases := m.Client.CoordinationV1().Leases(leaseNamespace)
-	now := metav1.NewMicroTime(m.Clock.Now())
-	seconds := m.Kubelet.NodeLeaseDurationSeconds
-	lease, err := leases.Get(ctx, m.NodeName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		lease = &coordinationv1.Lease{}
-		lease.Name, lease.Namespace = m.NodeName, leaseNamespace
-		if node, err := m.Client.CoreV1().Nodes().Get(ctx, m.NodeName, metav1.GetOptions{}); err == nil {
-			lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: m.NodeName, UID: node.UID}}
-		}
-		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &m.NodeName, LeaseDurationSeconds: &seconds, RenewTime: &now}
-		_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
-		if apierrors.IsNotFound(err) {
-			// The namespace does not exist yet; the API server creates it.
-			return nil
-		}
-	} else if err == nil {
-		lease = lease.DeepCopy()
-		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &m.NodeName, &seconds, &now
-		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("renew lease of node %s: %w", m.NodeName, err)
-	}
-	return nil
-}
-
-// renewal is how often the lease is renewed: four times in its life.
-func (m *Manager) renewal() time.Duration {
-	return time.Duration(m.Kubelet.NodeLeaseDurationSeconds) * time.Second / 4
 }

@@ -6,8 +6,8 @@
 // signer and labels by one watch for the signer, requests for pods' certificates by one for the node). A node never lists Secrets that none
 // of its pods refers to.
 //
-// A Manager may be used concurrently. The node registers a pod before it reads objects for the pod; an object that no registered pod refers
-// to is read from the API server.
+// A Manager is safe for concurrent use. The node registers a pod before it reads objects for the pod; an object that no
+// registered pod refers to is read from the API server.
 package objectcache
 
 import (

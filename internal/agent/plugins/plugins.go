@@ -33,8 +33,8 @@ type Plugin struct {
 	Versions []string
 }
 
-// Handler takes the plug-ins of one type. The manager calls it for several sockets at once, but never twice at once for plug-ins of one
-// name.
+// Handler handles the plug-ins of one type. The manager calls it concurrently for several sockets, but never for plug-ins
+// of one name.
 //
 // For one socket, the calls are Validate, then Register, then Deregister, each after the one before has returned, and Register only if
 // Validate has succeeded. A socket that is made anew in place of another is deregistered first. Plug-ins of one name may have

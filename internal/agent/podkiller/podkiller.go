@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podkiller stops pods and single containers, within the grace that they have.
+// Package podkiller stops pods and single containers, within the grace that they have, and has the runtime forget what has ended.
 package podkiller
 
 import (
@@ -20,6 +20,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 )
 
 // minGrace is the least that a container is given between the polite signal and the other.
@@ -35,6 +36,7 @@ type Hooks interface {
 type Config struct {
 	Runtime *cri.Client
 	Hooks   Hooks
+	Logs    runconfig.Node // where they are
 	Events  record.EventRecorder
 	Clock   clock.PassiveClock
 }
@@ -111,6 +113,38 @@ func (k *Killer) StopContainer(ctx context.Context, pod *corev1.Pod, spec *corev
 	err := k.Runtime.Runtime.StopContainer(cri.Quiet(ctx), id, max(grace, minGrace))
 	if err != nil && !cri.IsNotFound(err) {
 		return fmt.Errorf("stop container %s: %w", spec.Name, err)
+	}
+	return nil
+}
+
+// StopOne stops one container of a pod that goes on.
+func (k *Killer) StopOne(ctx context.Context, pod *corev1.Pod, kill decide.Kill) error {
+	spec := podspec.Container(pod, kill.Name)
+	seconds := podspec.Grace(pod)
+	switch {
+	case kill.Reason == "liveness" && spec.LivenessProbe != nil && spec.LivenessProbe.TerminationGracePeriodSeconds != nil:
+		seconds = *spec.LivenessProbe.TerminationGracePeriodSeconds
+	case kill.Reason == "startup" && spec.StartupProbe != nil && spec.StartupProbe.TerminationGracePeriodSeconds != nil:
+		seconds = *spec.StartupProbe.TerminationGracePeriodSeconds
+	}
+	k.Events.Event(podspec.ContainerReference(pod, spec), corev1.EventTypeNormal, "Killing", kill.Message)
+	return k.StopContainer(ctx, pod, spec, kill.ID, seconds)
+}
+
+// Reset stops containers without grace and has the runtime forget them, in their order. Their logs stay: they say how often each was
+// started.
+func (k *Killer) Reset(ctx context.Context, pod *corev1.Pod, list []decide.Reset) error {
+	for _, r := range list {
+		spec := podspec.Container(pod, r.Name)
+		if r.Kill {
+			k.Events.Event(podspec.ContainerReference(pod, spec), corev1.EventTypeNormal, "Killing", "killing")
+			if err := k.StopContainer(ctx, pod, spec, r.ID, 0); err != nil {
+				return err
+			}
+		}
+		if err := k.Runtime.Runtime.RemoveContainer(cri.Quiet(ctx), r.ID); err != nil && !cri.IsNotFound(err) {
+			return fmt.Errorf("remove container %s: %w", r.Name, err)
+		}
 	}
 	return nil
 }

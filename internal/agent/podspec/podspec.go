@@ -112,7 +112,7 @@ type Streams struct {
 	Stdin, Stdout, Stderr, TTY bool
 }
 
-// Grace is how long the pod's containers have when nobody has said otherwise.
+// Grace is how long the pod's containers have to end, in seconds, by the pod's definition.
 func Grace(pod *corev1.Pod) int64 {
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
 		return *s

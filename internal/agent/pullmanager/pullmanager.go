@@ -15,7 +15,7 @@
 // of the same login, may use it; any other must pull, with which the registry decides. A record that the Manager cannot
 // read, or that is missing while there is an intent, makes every pod pull.
 //
-// A Manager may be used concurrently. Writes are on disk when a method returns.
+// A Manager is safe for concurrent use. Writes are on disk when a method returns.
 package pullmanager
 
 import (

@@ -17,7 +17,7 @@ import (
 const (
 	// openDirs bounds how many directories RemoveAll holds open. A container may nest them as deep as it likes.
 	openDirs = 64
-	// batch is how many names are read of a directory at once.
+	// batch is the number of names that one read of a directory returns.
 	batch = 1024
 )
 

@@ -67,7 +67,7 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Manager has the pods that come from files and pages, and their mirrors in the API server. It may be used concurrently.
+// Manager has the pods from files and URLs, and their mirrors in the API server. It is safe for concurrent use.
 type Manager struct {
 	Config
 	sources staticpods.Options

@@ -50,7 +50,7 @@ type ProviderConfig struct {
 	VolumePeriod time.Duration
 }
 
-// Provider measures the node, its pods and their containers. It may be used concurrently.
+// Provider measures the node, its pods and their containers. It is safe for concurrent use.
 type Provider struct {
 	ProviderConfig
 	measured measured

@@ -33,7 +33,7 @@ import (
 //     while containers run is read-only for all of them (Attributes.ReadOnly).
 //   - Grouped: the files of a volume that belongs to the pod are the group's that the pod names (Spec.FSGroup).
 //
-// The manager calls a plug-in for several pods at once, but never twice at once for one pod.
+// The manager calls a plug-in concurrently for several pods, but never for one pod.
 //
 // # Optional interfaces
 //

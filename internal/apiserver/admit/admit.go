@@ -19,7 +19,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Operation is what the request does.
+// Operation is the operation of a request.
 type Operation string
 
 // The operations, as admission.k8s.io names them.
@@ -30,7 +30,7 @@ const (
 	Connect Operation = "CONNECT"
 )
 
-// Attributes are what a plug-in may know of a request.
+// Attributes describe a request for plug-ins.
 type Attributes struct {
 	Operation   Operation
 	Descriptor  *resource.Descriptor
@@ -59,7 +59,7 @@ type Attributes struct {
 // with what became of it. A write that is tried again after a conflict is validated again, and ends each time.
 func (a *Attributes) OnEnd(f func(error)) { a.ends = append(a.ends, f) }
 
-// End says that the write has ended.
+// End reports the end of the write.
 func (a *Attributes) End(err error) {
 	ends := a.ends
 	a.ends = nil
@@ -72,7 +72,7 @@ func (a *Attributes) End(err error) {
 // called twice at most.
 func (a *Attributes) CallAgain() { a.again = true }
 
-// Again says whether the mutators are to be called once more, and begins the second round if so.
+// Again reports whether the mutators must run once more, and begins the second round if so.
 func (a *Attributes) Again() bool {
 	if !a.again || a.Round > 0 {
 		return false
@@ -81,7 +81,7 @@ func (a *Attributes) Again() bool {
 	return true
 }
 
-// Recall is what a plug-in remembered of the request under its name; nil: nothing.
+// Recall returns the value that a plug-in stored for the request under its name; nil: none.
 func (a *Attributes) Recall(name string) any { return a.memory[name] }
 
 // Remember keeps what a plug-in wants to know of the request in the second round, or in others of its phases.
@@ -102,7 +102,7 @@ func (a *Attributes) Kind() schema.GroupVersionKind {
 	return a.Descriptor.GroupVersionKind(a.Version)
 }
 
-// Resource is what the request's path names.
+// Resource is the resource of the request's path.
 func (a *Attributes) Resource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: a.Descriptor.Group, Version: a.Version, Resource: a.Descriptor.Resource}
 }

@@ -37,7 +37,7 @@ func (a *Attributes) displayName() string {
 	return "Unknown"
 }
 
-// Is says whether the request is for the resource or the subresource of that name; "" is the resource itself.
+// Is reports whether the request is for the resource or the subresource of that name; "" is the resource itself.
 func (a *Attributes) Is(group, name, subresource string) bool {
 	return a.Descriptor.Group == group && a.Descriptor.Resource == name && a.Subresource == subresource
 }

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// MayFor says whether a user may do verb (approve, sign, attest) for a signer of certificates: for it by name, or for all
-// signers of its domain.
+// MayFor reports whether a user may do verb (approve, sign, attest) for a signer of certificates: for it by name, or for
+// all signers of its domain.
 func (f Authorizer) MayFor(ctx context.Context, u user.Info, verb, signer string) bool {
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Spending is the time that one request has spent on calls out to extensions. What several calls took at once counts once.
-// Worked example: a mutating webhook takes 300 ms, then two validating ones at once 100 ms and 500 ms: 800 ms are spent.
+// Spending is the time that one request has spent on calls out to extensions. Concurrent calls count once. Worked example:
+// a mutating webhook takes 300 ms, then two concurrent validating ones take 100 ms and 500 ms: 800 ms are spent.
 type Spending struct {
 	mu    sync.Mutex
 	spent time.Duration // total time with a call in flight, up to the last change of their number
@@ -20,7 +20,7 @@ type Spending struct {
 	took  []Spent
 }
 
-// Spent is what calls of one extension took.
+// Spent is the time of the calls of one extension.
 type Spent struct {
 	Name string
 	Took time.Duration
@@ -41,7 +41,7 @@ func SpendingOf(ctx context.Context) *Spending {
 	return &Spending{}
 }
 
-// Begin begins a call, and says how much was spent before it.
+// Begin begins a call, and returns the time spent before it.
 func (s *Spending) Begin(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *Spending) settle(now time.Time) {
 	s.since = now
 }
 
-// Took is what each extension took, in the order in which their calls first ended.
+// Took returns the time of each extension, in the order in which their calls first ended.
 func (s *Spending) Took() []Spent {
 	s.mu.Lock()
 	defer s.mu.Unlock()

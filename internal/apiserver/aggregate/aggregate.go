@@ -61,7 +61,7 @@ func Kinds() []schema.GroupResource {
 	return []schema.GroupResource{registrations, services, endpointSlices}
 }
 
-// Backend is what an aggregator needs of the API.
+// Backend is the part of the API that an aggregator uses.
 type Backend interface {
 	resource.Backend
 	UpdateStatus(ctx context.Context, r schema.GroupResource, namespace, name, manager string, change func(obj resource.Object)) error
@@ -87,7 +87,7 @@ type Options struct {
 	Clock clock.WithTicker
 }
 
-// Aggregator is one server's. It may be used by many goroutines at once.
+// Aggregator has the registrations of one server. It is safe for concurrent use.
 type Aggregator struct {
 	o       Options
 	paths   atomic.Pointer[map[string]*Service] // by GROUP/VERSION; "" is the legacy group. Nil: none
@@ -329,7 +329,7 @@ func (a *Aggregator) moved(namespace, name string) {
 	}
 }
 
-// Rotated says that the certificate of the front proxy is another: what is asked from now on is asked on new connections.
+// Rotated makes further requests use new connections, after a change of the front proxy's certificate.
 func (a *Aggregator) Rotated() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

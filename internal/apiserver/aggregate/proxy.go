@@ -213,8 +213,8 @@ func (c *bufferedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Error answers a request that did not reach the server, or came back as none. It is what is wanted of who
-// answers for a proxy.
+// Error responds to a request that did not reach the server, or whose upgrade failed. It implements the proxy's error
+// responder.
 func (s *Service) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	s.name(w, "no answer")
 	http.Error(w, clip(err.Error()), http.StatusServiceUnavailable)

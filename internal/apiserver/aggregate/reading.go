@@ -9,9 +9,9 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// Readable is the type of the condition that says whether it is understood what a server tells of itself. Available says only that
-// something answers where the group-version is. The condition stands beside Available from the first time on that an available server
-// was not understood; a registration that was always well does not have it.
+// Readable is the type of the condition that reports whether the server's discovery and OpenAPI are readable. Available
+// only reports that the server responds. The condition appears beside Available when an available server first could not be
+// read; other registrations do not have it.
 const Readable apiregistrationv1.APIServiceConditionType = "DiscoveryReadable"
 
 // reading is what came of the newest attempt to learn what a server serves. Empty: it was understood.

@@ -61,7 +61,7 @@ func AnnotateAt(ctx context.Context, level auditinternal.Level, key, value strin
 	}
 }
 
-// Reaches says whether the request is audited at the level or above, for what is costly to make.
+// Reaches reports whether the request is audited at the level or above, for data that is expensive to make.
 func Reaches(ctx context.Context, level auditinternal.Level) bool {
 	ac := audit.AuditContextFrom(ctx)
 	return ac != nil && ac.GetEventLevel().GreaterOrEqual(level)

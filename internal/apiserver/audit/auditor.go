@@ -33,7 +33,7 @@ func ReadPolicy(b []byte) (*auditinternal.Policy, error) {
 	return p, nil
 }
 
-// Auditor writes down what is asked and answered, as its policy says. A nil Auditor audits nothing, and costs nothing.
+// Auditor records requests and responses by its policy. A nil Auditor audits nothing, and costs nothing.
 type Auditor struct {
 	rules    audit.PolicyRuleEvaluator
 	backends []Backend
@@ -67,7 +67,7 @@ func (a *Auditor) Run(ctx context.Context) error {
 	return nil
 }
 
-// Counts are what is counted; also of a nil auditor.
+// Counts returns the counters; also of a nil auditor.
 func (a *Auditor) Counts() *Counters {
 	if a == nil {
 		return &Counters{}
@@ -196,7 +196,7 @@ func (a *Auditor) Refused(w http.ResponseWriter, r *http.Request, at authorizer.
 	next(&tap{ResponseWriter: w, ctx: r.Context(), ac: ac, long: true}, r)
 }
 
-// Attempted says by what a request tried to be authenticated, in upstream's words.
+// Attempted names the authentication methods that a request tried, in upstream's words.
 func Attempted(r *http.Request) string {
 	var all []string
 	if _, _, ok := r.BasicAuth(); ok {

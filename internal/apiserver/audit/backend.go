@@ -92,7 +92,7 @@ type LogOptions struct {
 	Mode     Mode
 	Legacy   bool // a line of text for each event, not JSON
 	Truncate Truncate
-	// Buffer is how many events wait in batch mode.
+	// Buffer is the number of events to buffer in batch mode.
 	Buffer int
 }
 

@@ -42,7 +42,7 @@ func (c *Counters) failed(plugin string, n int) (total int64) {
 func (c *Counters) Events() int64   { return c.events.Load() }
 func (c *Counters) Rejected() int64 { return c.rejected.Load() }
 
-// Levels tells how many requests were of each level, Errors how many events each plug-in lost.
+// Levels calls tell with the number of requests of each level.
 func (c *Counters) Levels(tell func(level string, n int64)) {
 	for i := range levels {
 		if n := c.levels[i].Load(); n > 0 {
@@ -51,7 +51,7 @@ func (c *Counters) Levels(tell func(level string, n int64)) {
 	}
 }
 
-// Errors tells how many events each plug-in lost.
+// Errors calls tell with the number of lost events of each plug-in.
 func (c *Counters) Errors(tell func(plugin string, n int64)) {
 	for i := range plugins {
 		if n := c.errors[i].Load(); n > 0 {

@@ -23,7 +23,7 @@ import (
 // FileOptions say when a log file is put aside, and how long such files are kept.
 type FileOptions struct {
 	Path string
-	// MaxSize is how many bytes a file may have; 0: any number, and it is never put aside.
+	// MaxSize is the maximum size of a file in bytes; 0: it is never rotated.
 	MaxSize int64
 	// MaxAge and MaxBackups bound the files that are kept; 0: nothing does.
 	MaxAge     time.Duration

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Object is what a request brings: an API object, or options.
+// Object is the object of a request: an API object, or options.
 type Object interface {
 	metav1.Object
 	runtime.Object
@@ -67,7 +67,7 @@ func Patch(ctx context.Context, patch []byte, convert func([]byte) ([]byte, erro
 	}
 }
 
-// Status tells the event of ctx's request that it is answered with a status.
+// Status records the response's status in the event of ctx's request.
 func Status(ctx context.Context, s *metav1.Status) {
 	ac := audit.AuditContextFrom(ctx)
 	if ac == nil || ac.GetEventLevel().Less(auditinternal.LevelMetadata) {

@@ -34,7 +34,7 @@ var (
 type WebhookOptions struct {
 	Mode     Mode
 	Truncate Truncate
-	// Backoff is how long after a failed call the next is made; each wait is half as long again as the one before.
+	// Backoff is the pause after a failed call; each further pause is half as long again.
 	Backoff time.Duration
 	// In batch mode: how many events wait, are sent at once, and how long they wait at most for more of them.
 	Buffer, BatchSize int
@@ -50,7 +50,7 @@ const (
 	tries     = 5                // of each batch
 	factor    = 1.5              // from one wait to the next
 	jitter    = 0.2              // of the first wait
-	inFlight  = 32               // batches that are on their way at once
+	inFlight  = 32               // maximum of concurrent batches
 	flushWait = 30 * time.Second // what is still on its way when the server ends may take so long
 )
 

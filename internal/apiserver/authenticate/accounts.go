@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Issuer is what tokens of a server say they come from that is not told otherwise.
+// Issuer is the default issuer of a server's tokens.
 const Issuer = "https://kubernetes.default.svc.cluster.local"
 
 // legacyIssuer is the issuer of the tokens of secrets.
@@ -35,13 +35,13 @@ const leeway = time.Minute
 
 // AccountSettings say how service-account tokens are signed and verified.
 type AccountSettings struct {
-	// Issuers are whose tokens are taken; the first signs. Nil: [Issuer].
+	// Issuers are the accepted issuers of tokens; the first one issues. Nil: [Issuer].
 	Issuers []string
 	// Signer signs; nil: there are no service-account tokens.
 	Signer Signer
 	// Keys verify; nil: the signer's.
 	Keys Keys
-	// JWKSURI is where the discovery document says that the keys are; empty: this server.
+	// JWKSURI is the URI of the keys in the discovery document; empty: this server's.
 	JWKSURI string
 	// NoLookup takes legacy tokens also when their secret is gone.
 	NoLookup bool

@@ -65,13 +65,13 @@ type Authenticator = authenticator.Request
 type Settings struct {
 	// ServerID is the server's identity, for metrics.
 	ServerID string
-	// Audiences are what tokens must be meant for; nil: the issuers of service-account tokens.
+	// Audiences are the identifiers of the API, of which a token must have one; nil: the issuers of service account tokens.
 	Audiences []string
 	// ClientCAs verify client certificates, besides the server's own CA; nil: none.
 	ClientCAs *Bundle
 	// FrontProxy trusts a proxy's headers; nil: there is none.
 	FrontProxy *FrontProxy
-	// Accounts says how service-account tokens are signed and verified.
+	// Accounts configures how service account tokens are signed and verified.
 	Accounts AccountSettings
 	// StaticTokens are those of a file; nil: none.
 	StaticTokens authenticator.Token
@@ -85,7 +85,7 @@ type Settings struct {
 	Anonymous *apiserverconfig.AnonymousAuthConfig
 }
 
-// Deps are what authenticators work with.
+// Deps are the dependencies of authenticators.
 type Deps struct {
 	// Objects reads what tokens are bound to.
 	Objects func() Objects
@@ -98,12 +98,12 @@ type Deps struct {
 	ID     string // the server's identity, for metrics
 }
 
-// Objects is what of the store is looked at.
+// Objects is the part of the store that authenticators read.
 type Objects interface {
 	Get(ctx context.Context, r schema.GroupResource, namespace, name string) (resource.Object, error)
 }
 
-// Authenticators are a server's. The methods may be called by many goroutines.
+// Authenticators are the authenticators of a server. They are safe for concurrent use.
 type Authenticators struct {
 	audiences []string
 	accounts  *Accounts // nil: there is no key
@@ -122,8 +122,8 @@ const (
 	tokenFailureTTL = 0
 )
 
-// New makes the authenticators. What works in the background, such as the discovery of issuers, goes on until ctx ends; further
-// are what third parties plug in, asked before anonymity. Without a signer in s there are no tokens of service accounts.
+// New makes the authenticators. Background work, such as the discovery of issuers, continues until ctx ends; further are
+// those of third parties, which come before anonymous access. Without a signer in s there are no service account tokens.
 func New(ctx context.Context, s Settings, own *Certificate, d Deps, further ...Authenticator) (*Authenticators, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -238,8 +238,8 @@ func (a *Authenticators) Run(ctx context.Context) {
 	}
 }
 
-// Authenticate says who makes the request, and counts the answer; the credential is taken off its headers. Who shows none, and
-// need not, is [AnonymousUser].
+// Authenticate returns the user of the request, and counts the result; it removes the credential from the request's
+// headers. Without a credential, if that is allowed, the user is [AnonymousUser].
 func (a *Authenticators) Authenticate(r *http.Request) (user.Info, error) {
 	begun := a.now()
 	resp, err := a.ask(r)
@@ -315,7 +315,7 @@ func withGroup(resp *authenticator.Response) *authenticator.Response {
 	}}
 }
 
-// Verify says whose a token is and for which of the audiences it is good; nil audiences: the server's own.
+// Verify returns the user of a token and the audiences for which it is valid; nil audiences: the server's own.
 func (a *Authenticators) Verify(ctx context.Context, token string, audiences []string) (user.Info, []string, error) {
 	if len(audiences) == 0 {
 		audiences = a.audiences

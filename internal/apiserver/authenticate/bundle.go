@@ -89,7 +89,7 @@ func (b *Bundle) Pool() *x509.CertPool { return b.held.Load().pool }
 // PEM are the certificates as they were read.
 func (b *Bundle) PEM() []byte { return b.held.Load().pem }
 
-// Overlaps says whether the two have an authority in common.
+// Overlaps reports whether the two have a CA in common.
 func (b *Bundle) Overlaps(with *Bundle) bool {
 	for _, c := range b.held.Load().certs {
 		for _, d := range with.held.Load().certs {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// Connection remembers who a connection's client certificate says is there, so that it is verified once.
+// Connection caches the user of a connection's client certificate, so that it is verified once.
 type Connection struct{ known atomic.Pointer[verified] }
 
 type verified struct {

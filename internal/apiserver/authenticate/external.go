@@ -27,8 +27,8 @@ import (
 	"github.com/mortise-dev/mortise/extension"
 )
 
-// External signs and verifies by another process, at a socket, that speaks externaljwt v1. Its keys are fetched again as often as
-// it says, and when a token names one that we do not know.
+// External signs and verifies by an external process, at a socket, with externaljwt v1. It fetches the keys as often as the
+// signer demands, and when a token names an unknown one.
 type External struct {
 	path   string
 	ledger *extension.Ledger
@@ -144,8 +144,8 @@ func (x *External) call(ctx context.Context, timeout time.Duration, f func(ctx c
 	return x.ledger.Call(ctx, extension.Ref{Point: extension.TokenSigner, Name: x.path}, extension.Policy{Timeout: timeout}, f)
 }
 
-// Run fetches the keys again as often as the signer says, until ctx ends; then it
-// closes the connection. Without an answer the old ones stay.
+// Run fetches the keys as often as the signer demands, until ctx ends; then it closes the connection. Without a response
+// the previous keys stay.
 func (x *External) Run(ctx context.Context, log *slog.Logger) {
 	defer x.conn.Close()
 	t := time.NewTimer(x.held.Load().refresh.Sub(x.now()))

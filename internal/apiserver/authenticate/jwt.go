@@ -38,7 +38,8 @@ type JWTSettings struct {
 	Config *apiserverconfig.AuthenticationConfiguration
 	// Algorithms of signatures that are taken; nil: all.
 	Algorithms []string
-	// File is where the configuration is from, and Data what it said; empty: from flags, and it does not change.
+	// File is the file of the configuration, and Data its content; empty: the configuration is from flags, and does not
+	// change.
 	File string
 	Data []byte
 }

@@ -25,7 +25,7 @@ type WebhookSettings struct {
 	File    string        // where the configuration is from
 	Version string        // of the TokenReview: v1 or v1beta1
 	TTL     time.Duration // how long answers are kept; 0: they are not
-	// Retry is how often, and after what times, a call that failed is repeated; zero: as upstream.
+	// Retry configures the retries of a failed call; zero: upstream's.
 	Retry wait.Backoff
 }
 

@@ -39,7 +39,7 @@ const (
 	Allow
 )
 
-// Attributes are what an authorizer may know of a request.
+// Attributes describe a request for authorizers.
 type Attributes struct {
 	User                                        user.Info
 	Verb, Group, Version, Resource, Subresource string
@@ -159,7 +159,7 @@ func (Open) Authorize(_ context.Context, a *Attributes) (Decision, string, error
 	return NoOpinion, "", nil
 }
 
-// Forbidden is the 403 that says what was not allowed.
+// Forbidden is the 403 of a denied request.
 func Forbidden(a *Attributes, reason string) error {
 	msg := markup.Escape(describe(a))
 	if reason != "" {

@@ -18,9 +18,9 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Run removes the objects of definitions that are being deleted, and then lets the definitions go, until ctx is done. It waits
-// for [Registry.Apply] to tell of a deletion, and, where objects have finalizers, for each object that goes. What could
-// not be done, the status of the definition says, and it is tried again after a while.
+// Run deletes the objects of definitions that are being deleted, and then removes the definitions' finalizer, until ctx is
+// done. It waits for [Registry.Apply] to report a deletion, and for each object with finalizers. It reports failures in the
+// definition's status, and retries after a while.
 func (r *Registry) Run(ctx context.Context, b resource.Backend) error {
 	var again <-chan time.Time
 	pause := firstPause

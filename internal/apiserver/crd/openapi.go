@@ -22,15 +22,15 @@ const (
 	objectMetaModelV2 = "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 )
 
-// ModelName is what OpenAPI calls a kind: com.example.stable.v1.CronTab.
+// ModelName is the name of a kind in OpenAPI: com.example.stable.v1.CronTab.
 func ModelName(group, version, kind string) string {
 	parts := strings.Split(group, ".")
 	slices.Reverse(parts)
 	return strings.Join(parts, ".") + "." + version + "." + kind
 }
 
-// Schema is the OpenAPI v3 schema of a version's objects, made anew on each call; nil if the descriptor is not from a definition or
-// has no such version. It refers to ObjectMeta under #/components/schemas/.
+// Schema returns a new copy of the OpenAPI v3 schema of a version's objects; nil if the descriptor is not from a definition
+// or has no such version. It refers to ObjectMeta under #/components/schemas/.
 func Schema(d *resource.Descriptor, version string) *spec.Schema {
 	v := versionOf(d, version)
 	if v == nil {
@@ -117,7 +117,7 @@ func SchemaDigest(d *resource.Descriptor, version string) []byte {
 	return sum.Sum(nil)
 }
 
-// IsCustom says whether the kind of a descriptor comes from a definition.
+// IsCustom reports whether the kind of a descriptor comes from a definition.
 func IsCustom(d *resource.Descriptor) bool {
 	_, ok := d.Codec.(codec)
 	return ok
@@ -136,7 +136,7 @@ func SchemaBytes(d *resource.Descriptor) int64 {
 	return n
 }
 
-// KeepsUnknown says whether the objects of a version may have any fields (spec.preserveUnknownFields).
+// KeepsUnknown reports whether the objects of a version may have any fields (spec.preserveUnknownFields).
 func KeepsUnknown(d *resource.Descriptor, version string) bool {
 	v := versionOf(d, version)
 	return v != nil && v.keep

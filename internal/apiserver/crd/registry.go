@@ -23,7 +23,7 @@ import (
 
 // Options of a [Registry]. The zero value is useful.
 type Options struct {
-	// BuiltIn says whether the server has the resource from elsewhere; such a definition is stored but not served.
+	// BuiltIn reports whether the resource is built in or aggregated; such a definition is stored but not served.
 	BuiltIn func(schema.GroupResource) bool
 	// Changed is called after each change of [Registry.Descriptors], with what came and what went. A changed kind is in both.
 	// Calls are in the order of the changes, one at a time.

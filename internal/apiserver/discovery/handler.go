@@ -43,10 +43,10 @@ func (h *Handler) With(remote func() *Remote) *Handler {
 	return h
 }
 
-// Builds is how many times the documents were made.
+// Builds is the number of times that the documents were made.
 func (h *Handler) Builds() int64 { return h.builds.Load() }
 
-// SetServerAddress sets the host:port that /api tells clients; unset, it is where the request came in.
+// SetServerAddress sets the host:port in /api; by default it is the address of the request's connection.
 func (h *Handler) SetServerAddress(hostPort string) { h.address.Store(&hostPort) }
 
 // ServeHTTP answers on /api, /apis and the paths below that name groups and versions.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// Remote is what other servers serve under this one's roof: one state of it, which does not change.
+// Remote has the resources of aggregated API servers: one immutable state.
 type Remote struct{ Versions []RemoteVersion }
 
 // RemoteVersion is one version of a group that another server serves. It takes the place of this server's own, if there is one.
@@ -24,7 +24,7 @@ type RemoteVersion struct {
 	Group, Version string
 	// GroupPriority and VersionPriority are those of the APIService. A group has the highest that one of its versions has.
 	GroupPriority, VersionPriority int
-	// Document is what the server said last, with whether that is Current or Stale.
+	// Document is the server's last document, marked Current or Stale.
 	Document apidiscoveryv2.APIVersionDiscovery
 }
 

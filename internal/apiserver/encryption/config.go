@@ -44,7 +44,7 @@ func Load(file string, reload bool) (*Config, error) {
 	return Parse(file, data, reload)
 }
 
-// Parse checks what a file says.
+// Parse validates the content of a file.
 func Parse(file string, data []byte, reload bool) (*Config, error) {
 	if len(data) == 0 {
 		return nil, fmt.Errorf("encryption configuration %s is empty", file)

@@ -110,8 +110,8 @@ func Start(ctx context.Context, c *Config, o Options) (*Transformers, error) {
 	return t, nil
 }
 
-// Await returns when every plug-in has been well once that seals a resource other than those that can be done without; a
-// wildcard is such a resource. It says which it waits for.
+// Await returns when every plug-in was healthy once that encrypts resources other than the dispensable ones; a wildcard is
+// such a resource. It logs the plug-ins that it waits for.
 func (t *Transformers) Await(ctx context.Context, dispensable func(schema.GroupResource) bool) error {
 	for gr, plugins := range t.current.Load().needs {
 		if dispensable(gr) {
@@ -138,7 +138,7 @@ func (t *Transformers) Close() {
 	t.group.Wait()
 }
 
-// Know tells which prefixes of keys are whose, for the resources that are built in.
+// Know sets the prefixes of keys of the built-in resources.
 func (t *Transformers) Know(ds []*resource.Descriptor) {
 	known := map[string]schema.GroupResource{
 		"ranges/serviceips":       {Resource: "serviceipallocations"},
@@ -223,7 +223,7 @@ func (c *cipher) Open(ctx context.Context, key string, stored []byte) ([]byte, b
 	return c.TransformFromStorage(ctx, stored, value.DefaultContext(key))
 }
 
-// Checks says whether there is a health check: where a plug-in is configured, or could come to be.
+// Checks reports whether there is a health check: if a plug-in is configured, or a reload could add one.
 func (t *Transformers) Checks() bool { return t.opts.Reload || len(t.current.Load().plugins) > 0 }
 
 // Check is the health check of all plug-ins.

@@ -41,7 +41,7 @@ func (t *Transformers) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Reload puts what the file says now in the place of what is at work, if it is something else.
+// Reload applies the current content of the file, if it has changed.
 func (t *Transformers) Reload(ctx context.Context) error {
 	data, err := os.ReadFile(t.file)
 	if err != nil {

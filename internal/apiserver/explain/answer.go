@@ -18,9 +18,9 @@ import (
 
 // Objects read what traces keep of objects. The answers are decoded JSON.
 type Objects interface {
-	// Stored is what a kind stored, in one of its versions.
+	// Stored decodes an object as a kind stored it, in one of its versions.
 	Stored(r schema.GroupResource, version string, data []byte) (map[string]any, error)
-	// Sent is what a client sent, and the same with what the kind fills in.
+	// Sent decodes an object as a client sent it, and returns it also with the kind's defaults.
 	Sent(r schema.GroupResource, version, media string, body []byte) (said, filled map[string]any, err error)
 	// Live is an object as it is now, in the version that is stored.
 	Live(ctx context.Context, r schema.GroupResource, namespace, name string) (obj map[string]any, version string, err error)

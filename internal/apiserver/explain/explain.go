@@ -113,9 +113,9 @@ func New(o Options) *Recorder {
 	return r
 }
 
-// Writes says whether a request is one whose trace is kept.
-func (r *Recorder) Writes(info *request.RequestInfo) bool {
-	return r != nil && requestinfo.Writes(info)
+// Traces says whether a request is one whose trace is kept: a write, or a connection, on which admission decides too.
+func (r *Recorder) Traces(info *request.RequestInfo) bool {
+	return r != nil && (requestinfo.Writes(info) || requestinfo.Connects(info))
 }
 
 // Begin begins the trace of a request that came at a time.
@@ -126,7 +126,7 @@ func (r *Recorder) Begin(info *request.RequestInfo, at time.Time) *Trace {
 	case "coordination.k8s.io", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io":
 		t.brief = true
 	case "":
-		t.brief = info.Resource == "events"
+		t.brief = info.Resource == "events" || info.Subresource == "proxy" && !requestinfo.Writes(info)
 	}
 	return t
 }

@@ -94,7 +94,7 @@ func newServer(t *testing.T, bytes int64) *server {
 
 func (s *server) begin(verb, plural, subresource, name string) *Trace {
 	i := &request.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Resource: plural, Subresource: subresource, Namespace: "shop", Name: name}
-	if !s.Writes(i) {
+	if !s.Traces(i) {
 		s.t.Fatalf("%s of %s is no write", verb, plural)
 	}
 	return s.Begin(i, s.now)
@@ -283,7 +283,7 @@ func TestFieldIsToldByWhomItWasSet(t *testing.T) {
 	if f := s.field("metadata.labels"); f.Present || f.Note == "" {
 		t.Errorf("a field that is not there: %+v", f)
 	}
-	if f := s.field("spec.serviceAccountName"); f.Present || !strings.Contains(f.Note, "changed since") {
+	if f := s.field("spec.serviceAccountName"); f.Present || !strings.Contains(f.Note, "a later write") {
 		t.Errorf("a field that has gone by a write that is not kept: %+v", f)
 	}
 }
@@ -500,7 +500,7 @@ func TestBriefWritesHaveNoContents(t *testing.T) {
 // What nobody listens to costs nothing.
 func TestNoTraceCostsNothing(t *testing.T) {
 	var none *Recorder
-	if none.Writes(&request.RequestInfo{IsResourceRequest: true, Verb: "create"}) {
+	if none.Traces(&request.RequestInfo{IsResourceRequest: true, Verb: "create"}) {
 		t.Error("nobody keeps traces, and yet")
 	}
 	ctx, d, p := t.Context(), pods(), pod("a")

@@ -79,7 +79,7 @@ type watching struct {
 	form        form
 }
 
-// Given says what mutating admission begins with.
+// Given records the object with which mutating admission begins.
 func (t *Trace) Given(d *resource.Descriptor, subresource string, obj resource.Object) {
 	if t == nil {
 		return
@@ -124,7 +124,7 @@ func (t *Trace) look(p *watching, obj resource.Object) ([]byte, form) {
 	return b, inJSON
 }
 
-// Mutated says that a plug-in has had the object, and what it took and answered.
+// Mutated records the result of a mutating plug-in, and its duration.
 func (t *Trace) Mutated(name string, took time.Duration, obj resource.Object, err error) {
 	if t == nil {
 		return
@@ -164,7 +164,7 @@ func (t *Trace) Mutated(name string, took time.Duration, obj resource.Object, er
 	t.noted()
 }
 
-// Validated says what a plug-in has to say to the object. at is its place among all.
+// Validated records the result of a validating plug-in. at is its position among all.
 func (t *Trace) Validated(at int, name string, took time.Duration, err error) {
 	if t == nil {
 		return

@@ -99,8 +99,8 @@ const (
 // maxCommits is the maximum number of objects of one write that are recorded individually.
 const maxCommits = 64
 
-// Committed says that an object was stored or deleted: old is nil of a new one, obj of one that is gone. before and after are what
-// was and is stored, which never changes.
+// Committed records that an object was stored or deleted: old is nil for a new one, obj for a deleted one. before and after
+// are the stored bytes, which never change.
 func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, before, after []byte, revision int64) {
 	if t == nil {
 		return
@@ -146,7 +146,7 @@ func (t *Trace) Committed(d *resource.Descriptor, old, obj resource.Object, befo
 	t.commits = append(t.commits, c)
 }
 
-// Answer is what a request was answered, and what else is known of it then.
+// Answer is the response to a request, with further data that is known by then.
 type Answer struct {
 	ID     string
 	Code   int

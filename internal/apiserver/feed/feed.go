@@ -46,7 +46,7 @@ const (
 	firstRetry, lastRetry = 100 * time.Millisecond, 30 * time.Second
 )
 
-// Source is what a feed reads of a store.
+// Source is the part of a store that a feed reads.
 type Source interface {
 	Range(ctx context.Context, r store.Range) (store.Page, error)
 	Watch(ctx context.Context, prefix string, after int64) (store.Watcher, error)
@@ -65,8 +65,8 @@ type Follower struct {
 	Name string
 	// Resources are those whose changes it is given.
 	Resources []schema.GroupResource
-	// Load replaces all that the follower holds with what a snapshot says. It is called before the first Apply, and again when
-	// the follower has missed changes.
+	// Load replaces the follower's state by that of a snapshot. It is called before the first Apply, and again when the
+	// follower has missed changes.
 	Load func(ctx context.Context, s *Snapshot) error
 	// Apply takes note of one change. It may write to the store with the context that it is given: such writes wait for no
 	// follower.
@@ -74,11 +74,11 @@ type Follower struct {
 	// Wanted is closed when the follower's state is first needed. The feed loads the follower then; until then it gives the
 	// follower no changes, and no request waits for it. Nil: it is needed from the start.
 	Wanted <-chan struct{}
-	// Background says that no request depends on what the follower holds: writes of its resources are answered without waiting for it.
+	// Background means that no request depends on the follower's state: writes of its resources do not wait for it.
 	Background bool
 }
 
-// Change is what has become of one object.
+// Change is the change of one object.
 type Change struct {
 	Resource        schema.GroupResource
 	Namespace, Name string

@@ -13,7 +13,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// snapshotPage is how many objects are read at once.
+// snapshotPage is the number of objects in one read.
 const snapshotPage = 1000
 
 // Snapshot is the store at one revision.
@@ -52,8 +52,8 @@ func (s *Snapshot) List(ctx context.Context, r schema.GroupResource, namespace s
 	}
 }
 
-// Fail says that an object of the snapshot could not be applied: the feed applies it again, by [Follower.Apply], and names it in
-// [Feed.Check] until that succeeds.
+// Fail records that an object of the snapshot could not be applied: the feed applies it again, by [Follower.Apply], and
+// names it in [Feed.Check] until that succeeds.
 func (s *Snapshot) Fail(r schema.GroupResource, obj resource.Object, err error) {
 	s.fail(queued{Change: &Change{Resource: r, Namespace: obj.GetNamespace(), Name: obj.GetName(), Revision: s.Revision, Object: obj}}, err)
 }

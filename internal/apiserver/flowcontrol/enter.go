@@ -38,7 +38,7 @@ var (
 // Tell puts them into an answer.
 func (s *Schema) Tell(h http.Header) { h[schemaHeader], h[levelHeader] = s.uid, s.levelUID }
 
-// Exempt says whether nothing of the schema's level ever waits.
+// Exempt reports whether requests of the schema's level never wait.
 func (s *Schema) Exempt() bool { return s.level.exempt }
 
 // Enter acquires the seats of a request, for which it may wait. False: the request is rejected, because its queue is full,
@@ -97,7 +97,7 @@ func (c *Controller) Refuse(s *Schema) {
 	s.flow.Full++
 }
 
-// Wait is how long a request that came so long ago may wait at most.
+// Wait is the maximum waiting time of a request that arrived at begun.
 func (c *Controller) Wait(ctx context.Context, begun time.Time) time.Duration {
 	limit := c.o.Wait
 	if deadline, ok := ctx.Deadline(); ok {
@@ -189,7 +189,8 @@ func (c *Controller) reap(l *level) {
 	}
 }
 
-// RetryAfter is how many seconds a refused client of the schema's level should stay away: more when many were refused lately.
+// RetryAfter is the number of seconds after which a rejected client of the schema's level should retry: more when many were
+// rejected recently.
 func (c *Controller) RetryAfter(s *Schema) int64 { return max(s.level.dropped.after.Load(), 1) }
 
 // writes says whether a verb is one of those that change something.

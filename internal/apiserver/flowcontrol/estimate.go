@@ -18,7 +18,7 @@ import (
 
 // What a seat is worth. The numbers are upstream's.
 const (
-	bytesPerSeat    = 100_000   // of objects that are in memory at once for an answer
+	bytesPerSeat    = 100_000   // of objects that a response holds in memory
 	streamedBytes   = 1_000_000 // what an answer from the cache has in memory at most: it is sent in parts
 	maxObject       = 1_500_000 // of objects of unknown size
 	maxReadSeats    = 100

@@ -52,7 +52,7 @@ const adjustment = 10 * time.Second
 type Options struct {
 	// Seats are those of the whole server.
 	Seats int
-	// Wait is how long a request that has no deadline waits at most; 0: 15 s.
+	// Wait is the maximum waiting time of a request without a deadline; 0: 15 s.
 	Wait time.Duration
 	// Now is the clock; nil: the real one.
 	Now func() time.Time
@@ -121,7 +121,7 @@ func (c *Controller) Load(ctx context.Context, stored feed.Lister) error {
 	return nil
 }
 
-// Apply applies a change of an object of one of [Kinds]. From its return on requests are held against what the object says.
+// Apply applies a change of an object of one of [Kinds]. The change is in force for later requests when it returns.
 func (c *Controller) Apply(_ context.Context, change *feed.Change) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

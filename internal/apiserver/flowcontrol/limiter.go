@@ -44,7 +44,7 @@ func (l *Limiter) Enter(method string, exempt bool, now time.Time) bool {
 	return true
 }
 
-// reach remembers that there were n at once.
+// reach records that n requests were concurrent.
 func (c *counter) reach(now time.Time, n int64) {
 	second := now.Unix() << countBits
 	for {
@@ -61,7 +61,7 @@ func (l *Limiter) Leave(method string) {
 	c.now.Add(-1)
 }
 
-// Peaks are the most requests that were under way at once in the last second.
+// Peaks returns the maximum number of concurrent requests in the last second.
 func (l *Limiter) Peaks(now time.Time) (reads, writes int64) {
 	return l.reads.at(now), l.writes.at(now)
 }

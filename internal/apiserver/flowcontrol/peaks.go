@@ -76,7 +76,7 @@ func (p *peaks) collect(out []prometheus.Metric, i int, kind string, now time.Ti
 	return append(out, timed(readWrite, &k.ran, now, "executing", kind), timed(readWrite, &k.waited, now, "waiting", kind))
 }
 
-// Peaks are the most requests that ran at once in the last second.
+// Peaks returns the maximum number of concurrent requests in the last second.
 func (c *Controller) Peaks(now time.Time) (reads, writes int64) {
 	return c.peaks[0].peak.at(now), c.peaks[1].peak.at(now)
 }

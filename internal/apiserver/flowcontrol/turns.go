@@ -19,7 +19,7 @@ import (
 // because its client is slow to read, Turns takes the turn away, so that slow clients do not delay others; a slow client is
 // exempt from then on.
 type Turns struct {
-	n    int  // turns at once
+	n    int  // maximum of concurrent turns
 	long bool // its requests compute for milliseconds
 
 	mu      sync.Mutex
@@ -129,7 +129,7 @@ func (t *Turn) take(ctx context.Context, wait time.Duration, first bool) bool {
 	return false
 }
 
-// Writing says that the client is waited for, from now on.
+// Writing marks the turn as waiting for the client from now on.
 func (t *Turn) Writing() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()

@@ -84,7 +84,7 @@ func WithBeginning(ctx context.Context, began func()) context.Context {
 	return context.WithValue(ctx, beginning{}, began)
 }
 
-// Began tells that the watch that ctx is of has told its client of the objects that there were.
+// Began reports that the watch of ctx has sent the initial objects.
 func Began(ctx context.Context) {
 	if f, ok := ctx.Value(beginning{}).(func()); ok {
 		f()

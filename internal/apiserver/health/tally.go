@@ -5,7 +5,7 @@ package health
 
 import "sync/atomic"
 
-// Result is what a root saw of a check.
+// Result is the result of a check in a root.
 type Result struct {
 	Check string
 	Root  Root

@@ -88,7 +88,7 @@ func New(may authorize.Authorizer) *Impersonator {
 	return &Impersonator{may: measured{may, m}, last: lru.New(maxRemembered), metrics: m}
 }
 
-// Wanted says whether the headers may name a user, so that most requests need no closer look.
+// Wanted reports whether the headers may name a user, so that most requests need no further check.
 func Wanted(h http.Header) bool {
 	for name := range h {
 		if strings.HasPrefix(name, "Impersonate-") {

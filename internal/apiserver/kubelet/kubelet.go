@@ -70,7 +70,8 @@ var (
 	errOtherNode  = errors.New("another node answers there")
 )
 
-// To is what requests for a node are sent by, to one of its hosts. Connections end when what the node has published is another key.
+// To returns the transport for requests to a node, at one of its hosts. When the node publishes another key, connections
+// are closed.
 func (w *Transports) To(node *corev1.Node, host string) http.RoundTripper {
 	to := peer{node: node.Name, host: host}
 	if w.Keys {
@@ -108,7 +109,7 @@ func (w *Transports) To(node *corev1.Node, host string) http.RoundTripper {
 	return made.Transport
 }
 
-// Listens says that the server answers at an address.
+// Listens adds an address on which the server listens.
 func (w *Transports) Listens(a net.Addr) {
 	at, err := netip.ParseAddrPort(a.String())
 	if err != nil {

@@ -102,7 +102,7 @@ func (m *Manager) update(d *resource.Descriptor, version, subresource string, li
 	return err
 }
 
-// Configuration is what a field manager applies. Force takes fields that other managers own.
+// Configuration is the object that a field manager applies. Force takes over fields that other managers own.
 type Configuration struct {
 	Object  *unstructured.Unstructured
 	Manager string

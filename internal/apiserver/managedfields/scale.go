@@ -22,9 +22,9 @@ import (
 // scaleKind is what the scale subresource of every kind speaks.
 var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 
-// ScaleEntries are what the entries of a parent say of its scale. A write through scale happens in the terms of the Scale: the
-// owners of the parent's replicas become owners of the Scale's, the write is recorded there by [Manager.UpdateScale] or
-// [Manager.ApplyScale], and [Manager.ParentEntries] brings the result back.
+// ScaleEntries returns the entries of a parent in terms of its scale. A write through scale works on the Scale: the owners
+// of the parent's replicas become owners of the Scale's, [Manager.UpdateScale] or [Manager.ApplyScale] records the write
+// there, and [Manager.ParentEntries] translates the result back.
 func (m *Manager) ScaleEntries(d *resource.Descriptor, version string, parent resource.Object) ([]metav1.ManagedFieldsEntry, error) {
 	entries, err := scaleHandler(d, version, parent).ToSubresource()
 	if err != nil {
@@ -33,7 +33,7 @@ func (m *Manager) ScaleEntries(d *resource.Descriptor, version string, parent re
 	return entries, nil
 }
 
-// ParentEntries are what the entries of a parent become by a write after which its scale has the given ones.
+// ParentEntries returns the entries of a parent after a write that gives its scale the given ones.
 func (m *Manager) ParentEntries(d *resource.Descriptor, version string, parent resource.Object, scale []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error) {
 	entries, err := scaleHandler(d, version, parent).ToParent(scale)
 	if err != nil {

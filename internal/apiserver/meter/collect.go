@@ -14,13 +14,13 @@ import (
 // Sources are read when metrics are collected. A nil function has no metrics.
 type Sources struct {
 	Version version.Info
-	// Inflight are the most requests that were under way at once in the last second.
+	// Inflight returns the maximum number of concurrent requests in the last second.
 	Inflight func() (reads, writes int64)
 	// Objects counts what is stored of each resource.
 	Objects func(tell func(r schema.GroupResource, n int64))
-	// Storage is how many bytes the store takes on disk.
+	// Storage returns the size of the store on disk in bytes.
 	Storage func() int64
-	// Watches tells what watches were sent.
+	// Watches calls tell with the traffic of watches.
 	Watches func(tell func(Watched))
 	// Health are the results of the health checks.
 	Health func() []health.Result
@@ -28,14 +28,14 @@ type Sources struct {
 	Libraries prometheus.Gatherer
 }
 
-// Watched is what the watches of a resource were sent.
+// Watched is the traffic of the watches of a resource.
 type Watched struct {
 	schema.GroupVersionResource
 	Events int64
 	// Bytes is their size in all, Sizes how many events there are of each size: up to each of SizeBounds, and beyond.
 	Bytes int64
 	Sizes []int64
-	// Ended is how many watches were ended because their clients were too slow.
+	// Ended is the number of watches that were ended because their clients were too slow.
 	Ended int64
 }
 

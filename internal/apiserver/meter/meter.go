@@ -23,7 +23,7 @@ import (
 // Component is the value of the label component for resources.
 const Component = "apiserver"
 
-// Meter is all metrics of a server. Its methods may be called by many goroutines.
+// Meter has all metrics of a server. It is safe for concurrent use.
 type Meter struct {
 	libraries prometheus.Gatherer // nil: there are none
 
@@ -110,7 +110,7 @@ func New(started time.Time, sources Sources) *Meter {
 	return m
 }
 
-// Request is what one kind of request has in common: the labels it is counted by.
+// Request has the metrics of one kind of request, by its labels.
 type Request struct {
 	Verb, DryRun, Group, Version, Resource, Subresource, Scope, Component string
 	Code                                                                  int

@@ -67,7 +67,7 @@ func WithCBOR(ctx context.Context, speaks bool) context.Context {
 	return context.WithValue(ctx, cborKey{}, speaks)
 }
 
-// SpeaksCBOR says whether who answers the request speaks CBOR.
+// SpeaksCBOR reports whether the handler of the request supports CBOR.
 func SpeaksCBOR(ctx context.Context) bool {
 	speaks, _ := ctx.Value(cborKey{}).(bool)
 	return speaks
@@ -76,21 +76,21 @@ func SpeaksCBOR(ctx context.Context) bool {
 // Target is the form that a client asks an object to be turned into, by the as, g and v parameters.
 type Target struct{ Kind, Group, Version string }
 
-// Form is what a request's Accept header comes to.
+// Form is the negotiated result of a request's Accept header.
 type Form struct {
 	Media  string
 	Target *Target // nil: the object as it is
 	Pretty bool    // by the clause's parameter; see also [Pretty]
 }
 
-// Offer is what an endpoint can give.
+// Offer is the list of an endpoint's media types.
 type Offer struct {
 	Media []string // in order of preference
 	// Plain are the media in which objects go as they are; nil: all. CRs have no protobuf form, but their metadata has.
 	Plain []string
-	// Transforms says that Table and PartialObjectMetadata may be asked for, NoTable that Table may not.
+	// Transforms allows Table and PartialObjectMetadata, NoTable excludes Table.
 	Transforms, NoTable bool
-	// Discovery says that the aggregated form of discovery may be asked for.
+	// Discovery allows the aggregated form of discovery.
 	Discovery bool
 	// ServerVersion is the only value that the sv parameter may have.
 	ServerVersion string
@@ -182,12 +182,12 @@ func (o *Offer) gives(t *Target, media string) bool {
 	return false
 }
 
-// Routed says whether a router whose route produces these media types takes a request with this Accept header.
+// Routed reports whether a router whose route produces these media types accepts a request with this Accept header.
 func Routed(header string, produces []string) bool {
 	return header == "" || named(header, "*/*") || named(header, produces...)
 }
 
-// Consumed says whether a router whose route consumes these media types takes a request with this Content-Type header.
+// Consumed reports whether a router whose route consumes these media types accepts a request with this Content-Type header.
 func Consumed(header string, consumes []string) bool { return named(header, consumes...) }
 
 // named says whether a header names one of the types, to the letter.
@@ -201,7 +201,8 @@ func named(header string, types ...string) bool {
 	return false
 }
 
-// Pretty says whether JSON is to be indented: the query asks for it, or a person seems to read it.
+// Pretty reports whether JSON should be indented: the query requests it, or the client seems to be a browser or a
+// command-line tool.
 func Pretty(r *http.Request) bool {
 	if r.URL != nil && strings.Contains(r.URL.RawQuery, "pretty") {
 		if p := r.URL.Query().Get("pretty"); p != "" {
@@ -222,7 +223,8 @@ func Body(contentType string, accepted []string) (string, bool) {
 	return m, err == nil && slices.Contains(accepted, m)
 }
 
-// AcceptsGzip says whether a client takes compressed answers. As in kube-apiserver, gzip with a quality does not count.
+// AcceptsGzip reports whether a client accepts compressed responses. As in kube-apiserver, gzip with a quality does not
+// count.
 func AcceptsGzip(r *http.Request) bool {
 	header := r.Header.Get("Accept-Encoding")
 	for header != "" {

@@ -34,11 +34,11 @@ type Remote struct {
 type RemoteDocument struct {
 	Name string // of the APIService
 	Hash string // as the server's index says; empty: it says none
-	// Get returns the document in a form of its content types, compressed. current says that it is the one of this hash.
+	// Get returns the document in one of its content types, compressed. current reports whether it is the one of this hash.
 	Get func(ctx context.Context, contentType string) (body []byte, current bool, err error)
 }
 
-// RemoteV2 is what the v2 document of a server says of one group version.
+// RemoteV2 is the part of a server's v2 document about one group version.
 type RemoteV2 struct {
 	Name                           string // of the APIService
 	Group, Version                 string
@@ -47,7 +47,7 @@ type RemoteV2 struct {
 	Body                           []byte // a document of the version's paths and what they refer to: JSON, compressed
 }
 
-// NewRemoteV2 takes from a server's v2 document what it says of one group version.
+// NewRemoteV2 extracts the part about one group version from a server's v2 document.
 func NewRemoteV2(whole *spec.Swagger, group, version string) ([]byte, error) {
 	part := aggregator.FilterSpecByPathsWithoutSideEffects(whole, []string{"/apis/" + group + "/" + version + "/"})
 	b, err := json.Marshal(part)
@@ -100,7 +100,7 @@ func (r *Remote) Order() {
 	})
 }
 
-// Equal says whether two states have the same documents.
+// Equal reports whether two states have the same documents.
 func (r *Remote) Equal(o *Remote) bool {
 	return maps.Equal(r.V3, o.V3) && slices.EqualFunc(r.V2, o.V2, func(a, b RemoteV2) bool { return a.Name == b.Name && a.Tag == b.Tag })
 }

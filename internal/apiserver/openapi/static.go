@@ -20,7 +20,7 @@ var data embed.FS
 type static struct {
 	V3 map[string]struct{ File, Hash string } // by path: apis/apps/v1
 	V2 struct{ File, Hash string }
-	// Definitions and Paths are where, in the JSON of V2, the objects of these names end.
+	// Definitions and Paths are the offsets of the ends of the objects of these names in the JSON of V2.
 	Definitions, Paths int
 	// Parameters are the names of those that operations of v2 share, by their JSON with sorted keys.
 	Parameters map[string]string

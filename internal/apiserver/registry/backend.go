@@ -16,7 +16,7 @@ import (
 	"github.com/mortise-dev/mortise/store"
 )
 
-// Backend is what kinds' own actions and admission plug-ins may do to the rest of the system.
+// Backend is the part of the API server that kinds' own actions and admission plug-ins use.
 type Backend struct {
 	resource.Services
 	kinds  *Kinds

@@ -34,7 +34,7 @@ type Deletion struct {
 	marked *watchcache.CachedObject
 }
 
-// Delete deletes an object or begins to; gone says which. It tries again when others change the object meanwhile.
+// Delete deletes an object or begins its deletion; gone reports which. It retries when the object changes meanwhile.
 func (w *Writer) Delete(ctx context.Context, d *Deletion) (f *watchcache.CachedObject, gone bool, err error) {
 	key := d.Kind.Key(d.Namespace, d.Name)
 	for {

@@ -55,8 +55,8 @@ func (b *Backend) SettleHeld(
 	}
 }
 
-// FollowHeld tells of each object that is not initialised, of each change of it, and, with nil, that it is initialised or, if
-// gone, deleted. It begins with those that there are, and goes on until ctx ends.
+// FollowHeld calls tell for each uninitialized object, for each change of it, and, with nil, when it is initialized or
+// deleted. It begins with the existing ones, and continues until ctx ends.
 func (b *Backend) FollowHeld(
 	ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool),
 ) error {

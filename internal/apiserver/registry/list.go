@@ -24,7 +24,7 @@ type Reader struct {
 	waiting *uninitialized // nil: no object waits for initializers
 }
 
-// Found is what a list came to. Records that need not be decoded to be selected are not.
+// Found is the result of a list. Records are decoded only if the selection needs it.
 type Found struct {
 	Records []*store.Record
 	Meta    metav1.ListMeta

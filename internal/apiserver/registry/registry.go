@@ -15,7 +15,7 @@
 //
 // # Concurrency
 //
-// All of it may be used by many goroutines. Objects that it returns are shared and read-only.
+// Everything is safe for concurrent use. Returned objects are shared and read-only.
 package registry
 
 import (
@@ -57,7 +57,7 @@ type Options struct {
 	Applied func(ctx context.Context, r schema.GroupResource, revision int64)
 	// Initializers is set when objects may wait for initializers.
 	Initializers bool
-	// Services is what the backend offers besides objects.
+	// Services are the backend's abilities besides objects.
 	Services resource.Services
 }
 
@@ -98,7 +98,7 @@ func (r *Registry) Reader() *Reader { return r.reader }
 // Writer creates, updates and deletes objects.
 func (r *Registry) Writer() *Writer { return r.writer }
 
-// Backend is what kinds' own actions, admission plug-ins and the server's components may do.
+// Backend returns the part of the API server that kinds' own actions, admission plug-ins and the server's components use.
 func (r *Registry) Backend() *Backend { return r.backend }
 
 // Copy is an object's own copy of its hub object.

@@ -28,10 +28,10 @@ type Selection struct {
 	Foresee       func([]*store.Record) error
 }
 
-// All says whether no selector leaves an object out.
+// All reports whether no selector excludes objects.
 func (s *Selection) All() bool { return s.Labels == nil && s.Fields == nil }
 
-// Picks says whether a record is selected. It decodes only if it must.
+// Picks reports whether a record is selected. It decodes only if necessary.
 func (s *Selection) Picks(k *Kind, rec *store.Record) (bool, error) {
 	if s.Initialized {
 		if h, err := held(k, rec); err != nil || h {

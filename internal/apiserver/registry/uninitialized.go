@@ -63,7 +63,7 @@ func (u *uninitialized) rejected(obj resource.Object) bool {
 	return err == nil && i != nil && i.Result != nil
 }
 
-// Initializing says whether an object waits for initializers, and is not being deleted; nil does not.
+// Initializing reports whether an object waits for initializers, and is not being deleted; false for nil.
 func Initializing(obj resource.Object) bool {
 	return obj != nil && obj.GetDeletionTimestamp() == nil && v1alpha1.Uninitialized(obj)
 }

@@ -174,6 +174,20 @@ func validSegment(name string) bool {
 	return name != "." && name != ".." && !strings.ContainsAny(name, "/%")
 }
 
+// Connects says whether a request is a connection to a pod, a service or a node: admission sees it as one, whatever its method.
+func Connects(i *Info) bool {
+	if !i.IsResourceRequest {
+		return false
+	}
+	switch i.Subresource {
+	case "exec", "attach", "portforward":
+		return i.APIGroup == "" && i.Resource == "pods"
+	case "proxy":
+		return i.APIGroup == "" && (i.Resource == "pods" || i.Resource == "services" || i.Resource == "nodes")
+	}
+	return false
+}
+
 // Writes says whether a request changes objects.
 func Writes(i *Info) bool {
 	if !i.IsResourceRequest {

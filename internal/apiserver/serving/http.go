@@ -15,7 +15,7 @@ const (
 	takeTime   = 30 * time.Second // to take at least one byte of what HTTP/2 sends them
 )
 
-// HTTPServer is a server whose clients cannot hold or send without bound. One connection of HTTP/2 has at most so many requests at once.
+// HTTPServer is a server with bounds for clients: one HTTP/2 connection has at most that many concurrent requests.
 func HTTPServer(handler http.Handler, headerBytes, streams int) *http.Server {
 	return &http.Server{
 		Handler: handler, MaxHeaderBytes: headerBytes, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,

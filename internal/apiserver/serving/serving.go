@@ -74,8 +74,8 @@ type Options struct {
 	Now func() time.Time // nil: time.Now
 }
 
-// LoadOrCreate reads the material in dir, makes what is missing, and renews the server's certificate when hosts are not all
-// in it. Without a dir all is made anew and nothing is kept.
+// LoadOrCreate reads the material in dir, creates missing parts, and renews the server's certificate when hosts are missing
+// in it. Without a dir it creates all of it and stores nothing.
 func LoadOrCreate(dir string, hosts []string, o Options) (*Material, error) {
 	if o.Now == nil {
 		o.Now = time.Now

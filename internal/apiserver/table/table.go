@@ -20,9 +20,9 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Options are what the query of a request for a table says.
+// Options are the query parameters of a request for a table.
 type Options struct {
-	// Include is what a row's object holds: nothing, the metadata, or all. Empty is the metadata.
+	// Include selects the object of a row: none, the metadata, or all. Empty is the metadata.
 	Include metav1.IncludeObjectPolicy
 	// NoHeaders leaves out the column definitions.
 	NoHeaders bool
@@ -41,7 +41,7 @@ func ParseOptions(q url.Values) (Options, error) {
 	}
 }
 
-// Orderer is what columns are whose rows come in an order of their own, not by name.
+// Orderer is an optional interface of columns whose rows have an order of their own, not by name.
 type Orderer interface {
 	// Order sorts hub objects, in place.
 	Order(objs []resource.Object)

@@ -18,7 +18,7 @@ type Target struct {
 	Version string // v1 or v1beta1
 }
 
-// Known says whether the form exists.
+// Known reports whether the form exists.
 func (t Target) Known() bool {
 	if t.Group != "meta.k8s.io" || t.Version != "v1" && t.Version != "v1beta1" {
 		return false

@@ -12,7 +12,7 @@
 //
 // # Concurrency
 //
-// An API is used by many goroutines.
+// An API is safe for concurrent use.
 package verbs
 
 import (

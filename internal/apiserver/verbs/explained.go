@@ -44,7 +44,7 @@ func (e Explained) version(r schema.GroupResource, version string) (*Kind, int, 
 	return k, i, nil
 }
 
-// Stored is what a kind stored, in one of its versions.
+// Stored decodes an object as a kind stored it, in one of its versions.
 func (e Explained) Stored(r schema.GroupResource, version string, data []byte) (map[string]any, error) {
 	k, i, err := e.version(r, version)
 	if err != nil {
@@ -83,7 +83,7 @@ func (e Explained) Live(ctx context.Context, r schema.GroupResource, namespace, 
 	return m, k.Versions[i].Name, err
 }
 
-// Sent is what a client sent, and the same with what the kind fills in.
+// Sent decodes an object as a client sent it, and returns it also with the kind's defaults.
 func (e Explained) Sent(r schema.GroupResource, version, media string, body []byte) (said, filled map[string]any, err error) {
 	k, i, err := e.version(r, version)
 	if err != nil {

@@ -62,7 +62,7 @@ func (q *req) respondList(code int, l *registry.Found) error {
 	return q.stream(code, mediaJSON, func(w *answer) error { return q.jsonList(w, l) })
 }
 
-// foreseen is how many objects a version is asked to convert at once.
+// foreseen is the number of objects that one call of a version's Foresee converts.
 const foreseen = 500
 
 // foresee has the records converted to the version of the request before anything is sent, many at once where the version
@@ -138,7 +138,7 @@ func (q *req) partialList(w io.Writer, l *registry.Found) error {
 	})
 }
 
-// ordered is true of columns that want to see all rows at once.
+// ordered reports whether columns need all rows together.
 func ordered(c resource.Columns) bool {
 	_, ok := c.(table.Orderer)
 	return ok

@@ -17,7 +17,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Initialization is what [Options] say of objects that wait for initializers. Nil: no object does.
+// Initialization configures waiting for initializers. Nil: no object waits.
 type Initialization struct {
 	// Fill are the plug-ins that complete a new object, and Check those that validate one. A change of a waiting object is
 	// treated as a create: no client has seen the object, so that it may still change in any way, and must in the end be

@@ -25,7 +25,7 @@ const (
 // ErrExpired is returned to a cursor that is too far behind: its client is too slow.
 var ErrExpired = errors.New("watch is too far behind")
 
-// Lifetime is how long feeds run: until its context ends. Its owner waits for them.
+// Lifetime is the lifetime of feeds: they run until its context ends. Its owner waits for them.
 type Lifetime struct {
 	Context context.Context
 	Group   sync.WaitGroup

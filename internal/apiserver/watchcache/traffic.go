@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 )
 
-// SizeClasses is how many classes of sizes events are counted in: up to 1, 2, 4 … 128 KiB, and more.
+// SizeClasses is the number of size classes of events: up to 1, 2, 4 … 128 KiB, and more.
 const SizeClasses = 9
 
-// Sent is what one watch was sent since it last told its kind's [Traffic].
+// Sent is the traffic of one watch since it was last added to its kind's [Traffic].
 type Sent struct {
 	Events, Bytes int64
 	Sizes         [SizeClasses]int64
@@ -24,7 +24,7 @@ func (s *Sent) Note(n int) {
 	s.Sizes[min(bits.Len(uint(max(n-1, 0))>>10), SizeClasses-1)]++
 }
 
-// Traffic is what all watches of a version of a kind were sent.
+// Traffic is the traffic of all watches of a version of a kind.
 type Traffic struct {
 	events, bytes, ended atomic.Int64
 	sizes                [SizeClasses]atomic.Int64
@@ -48,7 +48,7 @@ func (t *Traffic) Add(s *Sent) {
 // End counts a watch that was ended because its client was too slow.
 func (t *Traffic) End() { t.ended.Add(1) }
 
-// Total is what was sent, and how many watches were ended.
+// Total returns the traffic, and the number of watches that were ended.
 func (t *Traffic) Total() (s Sent, ended int64) {
 	s.Events, s.Bytes = t.events.Load(), t.bytes.Load()
 	for i := range s.Sizes {

@@ -33,7 +33,7 @@ const (
 	heading = "\n%s %s\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n"
 )
 
-// Component is what there is to tell. The functions are called on each request.
+// Component has the data of the pages. The functions are called on each request.
 type Component struct {
 	Name                                       string
 	Started                                    time.Time

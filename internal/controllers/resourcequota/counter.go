@@ -25,7 +25,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/quota"
 )
 
-// page is how many objects are listed at once where the server does not tell how many there are.
+// page is the number of objects of one list request if the server does not report how many there are.
 const page = 500
 
 // counter counts what there is, at the server.

@@ -26,7 +26,7 @@ const (
 	failedReason    = "StorageVersionMigrationFailed"
 	// nowhere is a namespace that cannot exist: its list is empty, and tells the revision.
 	nowhere = "@fake:svm_ns!"
-	// page is how many objects are listed at once.
+	// page is the number of objects of one list request.
 	page = 500
 )
 

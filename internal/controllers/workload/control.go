@@ -126,7 +126,7 @@ func SlowStart(n int, do func(i int) error) (succeeded int, err error) {
 	return succeeded, nil
 }
 
-// Concurrently calls do for 0 … n-1, at most width at once, and returns the first error.
+// Concurrently calls do for 0 … n-1, at most width of them concurrently, and returns the first error.
 func Concurrently(n, width int, do func(i int) error) error {
 	var group errgroup.Group
 	group.SetLimit(width)

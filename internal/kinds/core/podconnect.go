@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	translator "k8s.io/apiserver/pkg/util/proxy"
+	proxymetrics "k8s.io/apiserver/pkg/util/proxy/metrics"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
@@ -35,9 +36,11 @@ var podResource = schema.GroupResource{Resource: "pods"}
 // podConnect are the subresources of a pod that stream. They find the pod's node and proxy to its agent, which does the
 // work; what a client may ask for is checked here, with the messages that clients know.
 //
-// The connection to the agent is SPDY, which agents of every age speak. WebSocket clients that signal the end of their
-// input (v5.channel.k8s.io), and port-forwards tunnelled through a WebSocket, are translated on the way.
+// WebSockets to an agent that declares that it takes them are passed through. To others the connection is SPDY, which agents of every age
+// speak: WebSocket clients that signal the end of their input (v5.channel.k8s.io), and port-forwards tunnelled through a WebSocket, are
+// translated on the way.
 func podConnect(dial egress.Dial) []resource.Subresource {
+	proxymetrics.Register()
 	return []resource.Subresource{
 		{
 			Name: "attach", GroupVersionKind: corev1.SchemeGroupVersion.WithKind("PodAttachOptions"), Verbs: []string{"create", "get"},
@@ -101,6 +104,9 @@ func connectCommand(ctx context.Context, b resource.Backend, c command) (http.Ha
 	}
 	location.Path = strings.Join([]string{"", c.verb, pod.Namespace, pod.Name, container}, "/")
 	location.RawQuery = c.query.Encode()
+	if passesThrough(ctx, b, c.verb, pod.Spec.NodeName) {
+		return hijackable(upgrade(location, transport)), nil
+	}
 	return hijackable(translator.NewTranslatingHandler(
 		upgrade(location, transport),
 		egress.BoundTranslation(location, transport, func(location *url.URL, transport http.RoundTripper) http.Handler {
@@ -131,8 +137,23 @@ func connectPortForward(ctx context.Context, b resource.Backend, namespace, name
 		location.RawQuery = url.Values{"port": {strings.Join(ports, ",")}}.Encode()
 	}
 	handler := upgrade(location, transport)
+	if passesThrough(ctx, b, "portforward", pod.Spec.NodeName) {
+		return hijackable(handler), nil
+	}
 	return hijackable(translator.NewTranslatingHandler(
 		handler, translator.NewTunnelingHandler(handler), wsstream.IsWebSocketRequestWithTunnelingProtocol)), nil
+}
+
+// passesThrough says whether an agent takes WebSockets itself, and counts the request for that.
+func passesThrough(ctx context.Context, b resource.Backend, subresource, nodeName string) bool {
+	obj, err := b.Get(ctx, schema.GroupResource{Resource: "nodes"}, "", nodeName)
+	node, ok := obj.(*corev1.Node)
+	if err == nil && ok && slices.Contains(node.Status.DeclaredFeatures, "ExtendWebSocketsToKubelet") {
+		proxymetrics.IncWebSocketStreamingRequest(ctx, subresource, "proxied_to_kubelet")
+		return true
+	}
+	proxymetrics.IncWebSocketStreamingRequest(ctx, subresource, "translated_at_apiserver")
+	return false
 }
 
 // upgrade proxies a connection that the client must want upgraded.

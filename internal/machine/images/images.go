@@ -197,7 +197,7 @@ func WriteArchive(w io.Writer, imgs map[string]v1.Image) error {
 	return nil
 }
 
-// Usable says whether this machine has what the images are made of: a busybox that needs no libraries.
+// Usable reports whether this machine can build the images: it needs a static busybox.
 func Usable() error {
 	_, _, err := staticBusybox()
 	return err

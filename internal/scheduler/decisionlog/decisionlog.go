@@ -69,7 +69,7 @@ type Live interface {
 	Place(namespace, name string) (types.UID, *trace.Place)
 }
 
-// Log keeps decisions. A nil Log keeps none. Any number of goroutines may call its methods.
+// Log records decisions. A nil Log records none. It is safe for concurrent use.
 type Log struct {
 	options Options
 

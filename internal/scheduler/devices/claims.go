@@ -19,8 +19,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/objectversion"
 )
 
-// Claims are the ResourceClaims: as the API told of them, as they are assumed to be, and those whose allocation is in flight. It may
-// be used from several goroutines.
+// Claims are the ResourceClaims: those of the API, the assumed ones, and those whose allocation is in flight. It is safe
+// for concurrent use.
 type Claims struct {
 	mu      sync.RWMutex
 	told    map[string]*resourcev1.ResourceClaim // by namespace/name

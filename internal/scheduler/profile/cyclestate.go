@@ -10,7 +10,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// CycleState is what plug-ins remember of one pod's scheduling. Plug-ins may use it from several goroutines.
+// CycleState holds the data of plug-ins for one pod's scheduling. It is safe for concurrent use.
 type CycleState struct {
 	mu              sync.RWMutex
 	data            map[fwk.StateKey]fwk.StateData

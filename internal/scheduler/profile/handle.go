@@ -152,10 +152,10 @@ func (h *handle) Activate(logger klog.Logger, pods map[string]*corev1.Pod) {
 	}
 }
 
-// parallelizer is how many goroutines there are at most.
+// parallelizer is the maximum number of goroutines.
 type parallelizer int
 
-// Until does all pieces, on several goroutines.
+// Until does all pieces concurrently.
 func (n parallelizer) Until(ctx context.Context, pieces int, do workqueue.DoWorkPieceFunc, _ string) {
 	workqueue.ParallelizeUntil(ctx, int(n), pieces, do, workqueue.WithChunkSize(max(1, pieces/(4*int(n)))))
 }

@@ -77,7 +77,7 @@ type Clients struct {
 	Devices framework.SharedDRAManager
 	// Metrics measure; nil: nothing is measured.
 	Metrics *metrics.Metrics
-	// Parallelism is how many goroutines a plug-in's parallel work gets; 0: 16.
+	// Parallelism is the number of goroutines for a plug-in's parallel work; 0: 16.
 	Parallelism int
 	// Waiting are the pods on their way to a node, of all profiles that share them; nil: the profile's own.
 	Waiting *Waiting

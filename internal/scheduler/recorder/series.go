@@ -70,6 +70,13 @@ func (s *series) write(k key) *write {
 	return &write{key: k, happening: s.happening, count: s.count, seen: s.seen}
 }
 
+// end ends a series that the server refuses: its count is not written again.
+func (r *Recorder) end(k key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.series, k)
+}
+
 // sweepFrom looks after series until ctx is done.
 func (r *Recorder) sweepFrom(ctx context.Context) {
 	timer := r.clock.NewTimer(finishTime)

@@ -6,8 +6,10 @@ package recorder
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,7 +63,12 @@ func (r *Recorder) write(ctx context.Context, w *write) (again bool) {
 		log.Debug("Event already exists")
 		return false
 	case errors.As(err, &refused):
-		log.Warn("Server rejected the event")
+		level := slog.LevelWarn
+		if namespaceGone(refused) {
+			level = slog.LevelDebug
+		}
+		log.Log(ctx, level, "Server rejected the event")
+		r.end(w.key)
 		return false
 	case w.tries+1 < maxTries:
 		log.Warn("Could not write the event, retrying")
@@ -71,6 +78,12 @@ func (r *Recorder) write(ctx context.Context, w *write) (again bool) {
 		return false
 	}
 	return true
+}
+
+// namespaceGone says whether the server refused an event because its namespace is being deleted or was.
+func namespaceGone(err *apierrors.StatusError) bool {
+	details := err.Status().Details
+	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) && details != nil && details.Kind == "namespaces"
 }
 
 // tryLater puts a write that failed back after a while.

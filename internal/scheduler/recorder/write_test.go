@@ -15,6 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 )
 
@@ -113,4 +115,47 @@ func TestRetriesHoldNobodyUp(t *testing.T) {
 			t.Errorf("asked %s, want %s", got, want)
 		}
 	})
+}
+
+// TestRefusedSeriesEnd: a series that the server refuses is not written again when it has ended, and what happens in a namespace that is
+// deleted is nothing to warn of.
+func TestRefusedSeriesEnd(t *testing.T) {
+	namespaces := schema.GroupResource{Resource: "namespaces"}
+	terminating := apierrors.NewForbidden(corev1.Resource("events"), "e", errors.New("because it is being terminated"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	for name, c := range map[string]struct {
+		refusal  error
+		warnings int
+	}{
+		"namespace gone":        {apierrors.NewNotFound(namespaces, "ns"), 0},
+		"namespace terminating": {terminating, 0},
+		"forbidden":             {apierrors.NewForbidden(corev1.Resource("events"), "e", nil), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				s := &server{answer: func(q *request) error {
+					switch {
+					case q.Verb == "patch":
+						return apierrors.NewNotFound(corev1.Resource("events"), q.Name)
+					case q.Event.Series == nil:
+						return nil
+					}
+					return c.refusal
+				}}
+				r := New(s, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				start(t, r)
+				tell(r.For("x"), 0, 1)
+				tell(r.For("x"), 0, 1)
+				time.Sleep(2 * time.Hour)
+				synctest.Wait()
+				if got := s.asked(); len(got) != 3 {
+					t.Errorf("%d requests: %s", len(got), s.said())
+				}
+				if got := strings.Count(log.String(), "\n"); got != c.warnings {
+					t.Errorf("said %q", log.String())
+				}
+			})
+		})
+	}
 }

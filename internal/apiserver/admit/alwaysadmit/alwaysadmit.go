@@ -19,7 +19,7 @@ type plugin struct{}
 
 func (plugin) Name() string { return "AlwaysAdmit" }
 
-// Join says that there is no use in it.
+// Join logs that the plug-in is deprecated.
 func (plugin) Join(h *admit.Host) error {
 	h.Log.Warn("Admission plug-in is deprecated", "plugin", "AlwaysAdmit")
 	return nil

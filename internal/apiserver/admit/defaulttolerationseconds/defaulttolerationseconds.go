@@ -14,10 +14,10 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Options are how long a pod stays, in seconds. 0 is: not at all.
+// Options are the default toleration seconds. 0 evicts the pod immediately.
 type Options struct{ NotReady, Unreachable int64 }
 
-// Usually is what kube-apiserver has unless its flags say otherwise.
+// Usually returns kube-apiserver's defaults.
 func Usually() Options { return Options{NotReady: 300, Unreachable: 300} }
 
 // New makes the plug-in.

@@ -32,16 +32,16 @@ type Configuration struct {
 	Limits []Limit `json:"limits"`
 }
 
-// Limit bounds the events of one Type. QPS are let through for good, Burst at once.
+// Limit bounds the events of one Type: QPS on average, and Burst in one moment.
 type Limit struct {
 	Type  Type  `json:"type"`
 	QPS   int32 `json:"qps"`
 	Burst int32 `json:"burst"`
-	// CacheSize is how many namespaces, users or sources are kept in mind; 0: 4096.
+	// CacheSize is the maximum number of cached namespaces, users or sources; 0: 4096.
 	CacheSize int32 `json:"cacheSize,omitempty"`
 }
 
-// Type is what events are counted together by.
+// Type selects the key by which events are counted.
 type Type string
 
 // The types.
@@ -54,7 +54,7 @@ const (
 
 const cacheSize = 4096
 
-// New makes the plug-in from a [Configuration]. clock says how late it is.
+// New makes the plug-in from a [Configuration].
 func New(config io.Reader, clock flowcontrol.Clock) (admit.Plugin, error) {
 	var c Configuration
 	if config != nil {

@@ -27,7 +27,7 @@ import (
 //go:embed definition.yaml
 var definition []byte
 
-// Kind describes InitializerConfiguration. Its schema says what can be said in a schema; what cannot is checked here.
+// Kind describes InitializerConfiguration. Its schema validates what a schema can express; the rest is validated here.
 func Kind() (*resource.Descriptor, error) {
 	def := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict(definition, def); err != nil {

@@ -30,8 +30,7 @@ import (
 // Name is the plug-in's.
 const Name = "Initializers"
 
-// Verb is what an initializer must be allowed on the resources that it initialises, beside the verbs by which it reads and
-// writes them.
+// Verb is the verb that an initializer needs on its resources, in addition to those for reading and writing them.
 const Verb = "initialize"
 
 // Plugin has new objects wait.

@@ -24,8 +24,8 @@ import (
 
 // waitingBackend is a backend that hides and stores objects that wait for initializers.
 type waitingBackend interface {
-	// FollowHeld tells of each object that waits, of each change of it, and, with nil, that it waits no more or, if gone, is
-	// no more; until ctx ends.
+	// FollowHeld calls tell for each waiting object, for each change of it, and, with nil, when it no longer waits or is
+	// deleted; until ctx ends.
 	FollowHeld(ctx context.Context, tell func(r schema.GroupResource, namespace, name string, obj resource.Object, gone bool)) error
 	// SettleHeld lets change edit what an object waits for, and then lets the object go on or takes it away.
 	SettleHeld(ctx context.Context, r schema.GroupResource, namespace, name string, change func(obj resource.Object) error) error

@@ -49,7 +49,7 @@ func decoder() runtime.Decoder {
 	return serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer()
 }
 
-// Webhooks reads the configurations of one kind, sorted by name, and says by a hash what they were read from.
+// Webhooks reads the configurations of one kind, sorted by name, and returns a hash of their source.
 func Webhooks(h *admit.Host, r schema.GroupResource, dir string) ([]resource.Object, string, error) {
 	kind := h.Kind(r)
 	if kind == nil {
@@ -112,8 +112,8 @@ func check(d *resource.Descriptor, obj resource.Object) error {
 	return d.Strategy.Validate(context.Background(), asked).ToAggregate()
 }
 
-// Follow calls load whenever the directory may have changed, until ctx ends. load says whether anything was new; its error is
-// logged, and what was there stays.
+// Follow calls load whenever the directory may have changed, until ctx ends. load reports whether there were changes; its
+// error is logged, and the previous manifests stay.
 func Follow(ctx context.Context, log *slog.Logger, dir string, load func() (bool, error)) {
 	reload.Watch(ctx, every, log, func() {
 		switch changed, err := load(); {

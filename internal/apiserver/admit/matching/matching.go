@@ -28,7 +28,7 @@ import (
 	"github.com/mortise-dev/mortise/resource"
 )
 
-// Form is what of a request a rule matches: the resource as the rule names it, and its kind.
+// Form is the form in which a rule matches a request: the resource as the rule names it, and its kind.
 type Form struct {
 	Resource schema.GroupVersionResource
 	Kind     schema.GroupVersionKind
@@ -59,8 +59,8 @@ func (c *Criteria) Select(namespaces, objects *metav1.LabelSelector) {
 
 var namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
-// Match says in which form the request is what c is about; nil: it is not. The error is an API status. Rules are looked at
-// before selectors, which may need the namespace; what does not apply to a request never fails it.
+// Match returns the form in which c matches the request; nil: it does not. The error is an API status. It evaluates rules
+// before selectors, which may need the namespace; a rule that does not match never fails a request.
 func (c *Criteria) Match(ctx context.Context, q *Request) (*Form, error) {
 	form := c.matchRules(q)
 	if form == nil {

@@ -29,7 +29,7 @@ const (
 	allowed = "scheduler.alpha.kubernetes.io/tolerationsWhitelist"
 )
 
-// Kinds is what the plug-in must be told of pods.
+// Kinds is the information on kinds with pods that the plug-in needs.
 type Kinds struct {
 	// QOSClass is the class of service that a pod's resources earn; Check validates tolerations.
 	QOSClass func(pod *corev1.Pod) corev1.PodQOSClass
@@ -43,7 +43,7 @@ type Configuration struct {
 	Whitelist []corev1.Toleration `json:"whitelist,omitempty"`
 }
 
-// New makes the plug-in. config, nil or a [Configuration], holds where a namespace says nothing.
+// New makes the plug-in. config, nil or a [Configuration], has the defaults of namespaces without annotations.
 func New(config io.Reader, kinds Kinds) (admit.Plugin, error) {
 	p := &plugin{kinds: kinds}
 	if config == nil {

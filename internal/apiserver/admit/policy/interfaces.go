@@ -86,5 +86,5 @@ func (i interfaces) ObjectKinds(obj runtime.Object) ([]schema.GroupVersionKind, 
 	return []schema.GroupVersionKind{i.v.Kind}, false, nil
 }
 
-// Recognizes says whether it is the kind.
+// Recognizes reports whether it is the kind.
 func (i interfaces) Recognizes(gvk schema.GroupVersionKind) bool { return gvk == i.v.Kind }

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/cel/environment"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
@@ -145,6 +146,7 @@ type mutation struct {
 // refusals gathers what goes wrong.
 type refusals struct {
 	q      *matching.Request
+	ledger *extension.Ledger
 	trace  *explain.Trace
 	causes []string
 	reason metav1.StatusReason
@@ -152,6 +154,7 @@ type refusals struct {
 
 func (r *refusals) add(p *policy[*mutations], b *binding, err error, reason metav1.StatusReason) {
 	explainRefusal(r.trace, trace.Mutate, p, b, err)
+	r.ledger.Book(ledgerRef(p.name), 0, err)
 	if p.ignores() {
 		return
 	}
@@ -189,7 +192,7 @@ func (s *Mutating) Mutate(ctx context.Context, b resource.Backend, a *admit.Attr
 		return nil
 	}
 	q := matching.NewRequest(s.host, b, a)
-	wrong := &refusals{q: q, trace: explain.From(ctx)}
+	wrong := &refusals{q: q, ledger: s.host.Ledger, trace: explain.From(ctx)}
 	var calls []call
 	for _, p := range policies {
 		calls = s.calls(ctx, b, q, p, wrong, calls)
@@ -314,6 +317,7 @@ func (s *Mutating) one(ctx context.Context, m *mutation, c *call) (did done, err
 		s.meters.mutated(c, time.Since(begun), err)
 		if err != nil {
 			if st := (*apierrors.StatusError)(nil); errors.As(err, &st) {
+				s.host.Ledger.Book(ledgerRef(c.policy.name), time.Since(started), st)
 				return done{}, st
 			}
 			m.wrong.add(c.policy, c.binding, err, metav1.StatusReasonInvalid)
@@ -322,6 +326,9 @@ func (s *Mutating) one(ctx context.Context, m *mutation, c *call) (did done, err
 		}
 		did.patched = true
 		v = m.q.Change(v, obj)
+	}
+	if !failed {
+		s.host.Ledger.Book(ledgerRef(c.policy.name), time.Since(started), nil)
 	}
 	if did.patched || !failed {
 		explainMutation(ctx, c, started, before, v.Object)

@@ -99,7 +99,8 @@ type source[E any] struct {
 	policy   map[string]*policy[E]
 	bound    map[string]*binding
 	fromFile []*policy[E]
-	hash     string // of what fromFile was read from
+	hash     string          // of what fromFile was read from
+	listed   map[string]bool // the policies that the ledger has
 }
 
 // Options of the plug-ins.
@@ -231,6 +232,11 @@ func (s *source[E]) Apply(_ context.Context, c *feed.Change) error {
 	return nil
 }
 
+// ledgerRef is what the ledger calls a policy.
+func ledgerRef(policy string) extension.Ref {
+	return extension.Ref{Point: extension.AdmissionPolicy, Name: policy}
+}
+
 // arrange makes the list that requests see: policies from files first, then by name. Bindings stand by name.
 func (s *source[E]) arrange() {
 	of := map[string][]*binding{}
@@ -247,9 +253,17 @@ func (s *source[E]) arrange() {
 		p.bindings = of[name]
 		all = append(all, &p)
 	}
+	listed := make(map[string]bool, len(all))
 	for _, p := range all {
-		s.host.Ledger.Register(extension.Ref{Point: extension.AdmissionPolicy, Name: p.name}, s.policies.Resource+"/"+p.name)
+		s.host.Ledger.Register(ledgerRef(p.name), s.policies.Resource+"/"+p.name)
+		listed[p.name] = true
 	}
+	for name := range s.listed {
+		if !listed[name] {
+			s.host.Ledger.Unregister(ledgerRef(name))
+		}
+	}
+	s.listed = listed
 	if len(all) == 0 {
 		s.active.Store(nil)
 		return

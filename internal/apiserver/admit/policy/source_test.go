@@ -17,6 +17,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -421,6 +422,48 @@ func TestLedger(t *testing.T) {
 	}
 	if want := []string{"admission-policy d validatingadmissionpolicies/d"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+	if err := v.Load(t.Context(), shelved(alone)); err != nil {
+		t.Fatal(err)
+	}
+	if left := h.Ledger.Snapshot(); len(left) > 0 {
+		t.Errorf("deleted and still listed: %+v", left)
+	}
+}
+
+// TestLedgerCounts: the ledger counts what policies are asked, what they could not say, and no denial as a failure.
+func TestLedgerCounts(t *testing.T) {
+	h, v, m := server(t, Options{})
+	denies, first := denial("denies", "false", admissionregistrationv1.Fail)
+	allows, second := denial("allows", "true", admissionregistrationv1.Fail)
+	broken, third := denial("broken", "object.nosuch == 1", admissionregistrationv1.Ignore)
+	elsewhere, fourth := denial("elsewhere", "false", admissionregistrationv1.Fail)
+	elsewhere.Spec.MatchConstraints = about("apps", "v1", "deployments")
+	labels, fifth := labelling(`"y"`, everything())
+	fails, sixth := labelling("object.metadata.labels.late", everything())
+	fails.Name, sixth.Name, sixth.Spec.PolicyName = "n", "n-binding", "n"
+	l := shelved(denies, first, allows, second, broken, third, elsewhere, fourth, labels, fifth, fails, sixth)
+	if err := errors.Join(v.Load(t.Context(), l), m.Load(t.Context(), l)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got := verdictOn(t, h, v, l, pod()); !strings.Contains(got, "'denies'") {
+			t.Errorf("the verdict is %q", got)
+		}
+		if err := m.Mutate(t.Context(), l, creation(kindOf(h.Kinds(), schema.GroupResource{Resource: "pods"}), pod())); err == nil {
+			t.Error("a mutation that fails is passed over")
+		}
+	}
+	var got []string
+	for _, e := range h.Ledger.Snapshot() {
+		got = append(got, fmt.Sprintf("%s: %s, %d calls, %d failed, error %t", e.Name, e.State, e.Calls, e.Failures, e.LastError != ""))
+	}
+	want := []string{
+		"allows: ok, 2 calls, 0 failed, error false", "broken: failing, 2 calls, 2 failed, error true", "denies: ok, 2 calls, 0 failed, error false",
+		"elsewhere: never called, 0 calls, 0 failed, error false", "m: ok, 2 calls, 0 failed, error false", "n: failing, 2 calls, 2 failed, error true",
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("the ledger (-want +got):\n%s", diff)
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/warning"
 
+	"github.com/mortise-dev/mortise/extension"
 	"github.com/mortise-dev/mortise/extension/trace"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit"
 	"github.com/mortise-dev/mortise/internal/apiserver/admit/matching"
@@ -160,6 +161,7 @@ func conditionsOf(cs []admissionregistrationv1.MatchCondition) []cel.ExpressionA
 type verdict struct {
 	q        *matching.Request
 	meters   *meters
+	ledger   *extension.Ledger
 	trace    *explain.Trace
 	denial   string // the first; empty: none
 	reason   metav1.StatusReason
@@ -188,6 +190,7 @@ func (v *verdict) deny(policy, binding, message string, reason metav1.StatusReas
 // wrong is that a policy or its binding cannot be evaluated.
 func (v *verdict) wrong(p *policy[validating.Validator], b *binding, err error) {
 	explainRefusal(v.trace, trace.Validate, p, b, err)
+	v.ledger.Book(ledgerRef(p.name), 0, err)
 	switch {
 	case p.ignores():
 	case b == nil:
@@ -203,7 +206,7 @@ func (s *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.
 	if len(policies) == 0 {
 		return nil
 	}
-	v := &verdict{q: matching.NewRequest(s.host, b, a), meters: s.meters, trace: explain.From(ctx)}
+	v := &verdict{q: matching.NewRequest(s.host, b, a), meters: s.meters, ledger: s.host.Ledger, trace: explain.From(ctx)}
 	var authz admissionAuthorizer // of all policies that ask it; it remembers what it said
 	for _, p := range policies {
 		if p.authorizes && authz == nil {
@@ -265,6 +268,7 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 		for _, param := range params {
 			begun := time.Now()
 			r := p.evaluator().Validate(ctx, form.Resource, v.q.Library(in), param, ns, celconfig.RuntimeCELCostBudget, authz)
+			v.ledger.Book(ledgerRef(p.name), time.Since(begun), evaluationError(&r))
 			explainVerdict(v.trace, p, bind, begun, &r)
 			if err := v.take(ctx, p, bind, &r, notes); err != nil {
 				return err
@@ -273,6 +277,16 @@ func (s *Validating) evaluate(ctx context.Context, b resource.Backend, v *verdic
 	}
 	for _, key := range slices.Sorted(maps.Keys(notes)) {
 		v.q.Annotate(p.name+"/"+key, strings.Join(notes[key], ", "))
+	}
+	return nil
+}
+
+// evaluationError is why a policy could not be evaluated; nil: it was. A denial is no error.
+func evaluationError(r *validating.ValidateResult) error {
+	for i := range r.Decisions {
+		if d := &r.Decisions[i]; d.Evaluation == validating.EvalError {
+			return errors.New(d.Message)
+		}
 	}
 	return nil
 }

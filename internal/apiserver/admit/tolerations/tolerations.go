@@ -31,7 +31,7 @@ next:
 	return kept
 }
 
-// Covers says that whatever t tolerates, wide does too.
+// Covers reports whether wide tolerates everything that t tolerates.
 func Covers(wide, t corev1.Toleration) bool {
 	if equality.Semantic.DeepEqual(wide, t) {
 		return true

@@ -220,7 +220,7 @@ func (p *generic) compiler() celplugin.ConditionCompiler {
 	return celplugin.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 }
 
-// Follows is the kind of configuration; and, where there are breakers, what tells that a service has other endpoints.
+// Follows returns the kind of configuration; and endpoint slices, whose changes reset breakers.
 func (p *generic) Follows() []schema.GroupResource {
 	return []schema.GroupResource{p.resource, endpointSlices}
 }
@@ -283,7 +283,7 @@ func (p *generic) Load(ctx context.Context, stored feed.Lister) error {
 	return nil
 }
 
-// Apply applies a change of a configuration, or of what tells where a service answers.
+// Apply applies a change of a configuration or of an endpoint slice.
 func (p *generic) Apply(_ context.Context, c *feed.Change) error {
 	if c.Resource == endpointSlices {
 		if c.Object != nil { // a deleted service helps no webhook

@@ -41,7 +41,7 @@ type asked struct {
 	in *matching.Versioned
 }
 
-// Validate calls the webhooks that match, all at once. The first error that comes is the request's.
+// Validate calls the matching webhooks concurrently. The first error is the request's.
 func (p *Validating) Validate(ctx context.Context, b resource.Backend, a *admit.Attributes) error {
 	hooks := p.relevant(a)
 	if len(hooks) == 0 {

@@ -16,7 +16,7 @@
 //
 // # Concurrency
 //
-// All methods may be called by many goroutines. [Learner.Run] owns the workers and ends them.
+// All methods are safe for concurrent use. [Learner.Run] owns the workers and ends them.
 package learn
 
 import (
@@ -51,14 +51,14 @@ const (
 	firstOpenAPIPause, longestOpenAPIPause     = time.Minute, time.Hour
 )
 
-// Remote is one group version that another server serves, as its APIService says.
+// Remote is one group version that another server serves, by its APIService.
 type Remote struct {
 	Name                           string // of the APIService
 	Group, Version                 string
 	GroupPriority, VersionPriority int
-	// Server says who answers: those that are equal are one server, and are asked once.
+	// Server identifies the server: equal ones are one server, and get one request.
 	Server string
-	// State is what a new question is worth for when it changes: it names the registration and whether its server is available.
+	// State identifies the state of the registration and whether its server is available: a change triggers a new request.
 	State string
 	// Unavailable is true while requests are not sent on: the server is not asked then, nor is it believed.
 	Unavailable bool
@@ -133,7 +133,7 @@ func New(o Options) *Learner {
 	return &Learner{o: o, servers: map[string]*server{}}
 }
 
-// Discovery is what other servers serve; nil: there are none.
+// Discovery returns the resources of other servers; nil: there are none.
 func (l *Learner) Discovery() *discovery.Remote { return l.discovery.Load() }
 
 // OpenAPI are the documents of other servers; nil: there are none.

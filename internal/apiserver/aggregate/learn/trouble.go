@@ -13,7 +13,7 @@ const (
 	NotUnderstood = "NotUnderstood" // an answer that is no list of resources
 )
 
-// Trouble is why what a server tells of itself is not known.
+// Trouble is the reason why discovery or OpenAPI of a server is not known.
 type Trouble struct {
 	Reason string
 	URL    string // what was asked for, at the server's own name

@@ -18,7 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/authorize"
 )
 
-// Policy allows a user or a group (of both, who is both) requests for resources or paths.
+// Policy allows requests for resources or paths to a user or a group; if it names both, to a user in the group.
 type Policy struct {
 	User, Group                   string
 	Readonly                      bool
@@ -26,7 +26,7 @@ type Policy struct {
 	NonResourcePath               string
 }
 
-// Decode reads a line of a policy file; old says that the line is of the form from before there were versions.
+// Decode decodes a line of a policy file; old reports that the line has neither apiVersion nor kind.
 type Decode func(line []byte) (p Policy, old bool, err error)
 
 // Policies are the policies of a file.

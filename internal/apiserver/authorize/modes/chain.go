@@ -36,7 +36,7 @@ type Options struct {
 	Egress   *egress.Selector // the way to webhooks
 	Log      *slog.Logger
 	ServerID string // of this server among those of its store
-	// Reread is how long a change of the file may go unnoticed where the machine does not tell of it; 0: a minute.
+	// Reread is the interval at which the file is read without a file event; 0: a minute.
 	Reread time.Duration
 }
 
@@ -153,7 +153,7 @@ func (c *Chain) Review(ctx context.Context, u user.Info, namespace string) (rs [
 	return rs, paths, incomplete, utilerrors.NewAggregate(errs)
 }
 
-// Metrics are what the chain counts.
+// Metrics returns the chain's metrics.
 func (c *Chain) Metrics() *Metrics { return c.metrics }
 
 // Run follows the file until ctx ends.
@@ -208,7 +208,7 @@ func (z always) Name() string {
 	return "alwaysdeny"
 }
 
-// Authorize says what it always says.
+// Authorize returns the constant decision.
 func (z always) Authorize(context.Context, *authorize.Attributes) (authorize.Decision, string, error) {
 	if z.d == authorize.Allow {
 		return z.d, "", nil

@@ -490,7 +490,7 @@ func TestReload(t *testing.T) {
 		{strings.Replace(h.configuration("", "- {type: RBAC, name: rbac}\n"+deny), h.kubeconfig, "/does/not/exist", 1), "no such file"},
 	} {
 		put(bad.text)
-		log.await(t, "level=ERROR", "the one before stays in force", bad.says)
+		log.await(t, "level=ERROR", "keeping the previous one", bad.says)
 		if now := decide(); now != old {
 			t.Errorf("%s: the decision became %s", bad.says, now)
 		}
@@ -501,7 +501,7 @@ func TestReload(t *testing.T) {
 	}
 	good := h.configuration("", "- {type: RBAC, name: rbac}\n"+deny)
 	put(good)
-	log.await(t, "level=INFO", "was reloaded", "authorizers=3")
+	log.await(t, "level=INFO", "Reloaded the authorization configuration", "authorizers=3")
 	if d, reason, err := chain.Authorize(t.Context(), pods("x")); d != authorize.Deny || reason != "new" || err != nil {
 		t.Errorf("after the reload: %v %q %v", d, reason, err)
 	}

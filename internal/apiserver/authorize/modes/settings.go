@@ -43,7 +43,7 @@ const (
 // Modes are all of them, in upstream's order.
 func Modes() []string { return []string{AlwaysAllow, AlwaysDeny, ABAC, Webhook, RBAC, Node} }
 
-// Settings are what was asked for, read and checked.
+// Settings are the authorization options, read and validated.
 type Settings struct {
 	config   *apiserver.AuthorizationConfiguration
 	file     string // empty: from flags
@@ -54,7 +54,7 @@ type Settings struct {
 	compiler func() cel.Compiler
 }
 
-// Has says whether an authorizer of a type is in the chain from the start.
+// Has reports whether an authorizer of a type is in the chain from the start.
 func (s *Settings) Has(mode string) bool {
 	return slices.ContainsFunc(s.config.Authorizers, func(a apiserver.AuthorizerConfiguration) bool { return string(a.Type) == mode })
 }

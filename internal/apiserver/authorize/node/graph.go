@@ -119,7 +119,8 @@ func NewGraph() *Graph {
 // Wanted is closed at the first use of the graph.
 func (g *Graph) Wanted() <-chan struct{} { return g.wanted }
 
-// Related says whether an object is bound to a node, or referred to by what is. The first call waits until the graph is loaded.
+// Related reports whether an object is bound to a node, or is referred to by an object that is. The first call waits until
+// the graph is loaded.
 func (g *Graph) Related(ctx context.Context, node string, k kind, namespace, name string) (bool, error) {
 	select {
 	case <-g.tried:

@@ -301,7 +301,7 @@ func (x *Index) rules(b *binding) ([]rbacv1.PolicyRule, bool) {
 // Name is "rbac".
 func (*Index) Name() string { return "rbac" }
 
-// Review is what RulesFor finds, in the form of a rules review.
+// Review returns the result of RulesFor as a rules review.
 func (x *Index) Review(_ context.Context, u user.Info, namespace string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
 	rules, err := x.RulesFor(u, namespace)
 	var resources []authorizationv1.ResourceRule
@@ -358,7 +358,7 @@ func (x *Index) RulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRu
 	return nil, apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: strings.ToLower(ref.Kind)}, ref.Name)
 }
 
-// Allow tells whether some rule holds for a request.
+// Allow reports whether a rule allows a request.
 func Allow(rules []rbacv1.PolicyRule, a *authorize.Attributes) bool {
 	combined := a.Resource
 	if a.Subresource != "" {

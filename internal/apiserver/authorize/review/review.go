@@ -49,7 +49,7 @@ type Authorizer struct {
 // Name is the one that the configuration gives it.
 func (z *Authorizer) Name() string { return z.name }
 
-// Review says that a webhook's rules cannot be listed.
+// Review reports that a webhook's rules cannot be listed.
 func (z *Authorizer) Review(context.Context, user.Info, string) ([]authorizationv1.ResourceRule, []authorizationv1.NonResourceRule, bool, error) {
 	return nil, nil, true, errors.New("webhook authorizer does not support user rule resolution") // upstream's words
 }

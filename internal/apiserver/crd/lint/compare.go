@@ -17,8 +17,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 )
 
-// Compare says what the server would refuse in an update from old to def, and what the update would break: versions and
-// fields that are no longer there, and values that were good and are no more.
+// Compare returns the errors of the server for an update from old to def, and what the update would break: removed versions
+// and fields, and values that become invalid.
 func Compare(ctx context.Context, old, def *v1.CustomResourceDefinition) []Finding {
 	kind := crd.Definitions()
 	before, after := old.DeepCopy(), def.DeepCopy()

@@ -24,7 +24,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/apiserver/crd"
 )
 
-// Level is how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // The levels.
@@ -90,8 +90,8 @@ func Read(r io.Reader) ([]*v1.CustomResourceDefinition, error) {
 	}
 }
 
-// Check says what the server would say to the creation of a definition, and what its rules cost. The definition is not
-// changed.
+// Check returns the errors and warnings of the server for the creation of a definition, and the cost of its rules. It does
+// not change the definition.
 func Check(ctx context.Context, def *v1.CustomResourceDefinition) []Finding {
 	kind := crd.Definitions()
 	d := def.DeepCopy()

@@ -22,7 +22,7 @@ import (
 
 // Plugin is a fake plug-in. It implements [service.Service], for tests without a socket.
 type Plugin struct {
-	// Socket is where it listens once it is started.
+	// Socket is the path of the socket once the plug-in is started.
 	Socket string
 
 	mu                             sync.Mutex
@@ -70,7 +70,7 @@ func (p *Plugin) Disagree(status string) {
 	p.current = status
 }
 
-// Say sets what the status says of the plug-in's health, and its version; empty: that it is well, and v2.
+// Say sets the health and version of the status; empty: healthy, and v2.
 func (p *Plugin) Say(health, version string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *Plugin) Say(health, version string) {
 	}
 }
 
-// Calls is how often each method was called.
+// Calls returns the number of calls of each method.
 func (p *Plugin) Calls() (statuses, encryptions, decryptions int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -87,7 +87,7 @@ type Demand struct {
 	t, tx, tx2 float64
 }
 
-// Demanded is what a [Demand] found: a mean and a deviation over time, and the highest.
+// Demanded is the result of a [Demand]: mean and deviation over time, and the maximum.
 type Demanded struct{ Seconds, Average, Deviation, High float64 }
 
 func (d *Demand) tell(now time.Time) {

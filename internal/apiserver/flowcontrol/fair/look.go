@@ -6,10 +6,11 @@ package fair
 // Counts of a set.
 type Counts struct{ Waiting, Running, Held, Wanted, Limit int }
 
-// Counts are how many requests wait and run, and how many seats are held, wanted by those that wait, and there.
+// Counts returns the numbers of waiting and running requests, and of seats in use, demanded by waiting requests, and
+// available.
 func (s *Set) Counts() Counts { return Counts{s.waiting, s.running, s.held, s.wanted, s.limit} }
 
-// Queue is what there is to be seen of one.
+// Queue is the state of one queue for dumps.
 type Queue struct {
 	Waiting, Running, Seats int
 	NextR                   SeatSeconds
@@ -26,7 +27,8 @@ func (s *Set) Queues() []Queue {
 	return out
 }
 
-// Each tells of all requests the number of their queue, and their place in it: -1 of those that run, and of no queue.
+// Each calls f for all requests with the number of their queue and their position in it: -1 for running ones, and for those
+// of no queue.
 func (s *Set) Each(f func(queue, place int, r *Request)) {
 	for i, q := range s.queues {
 		n := 0

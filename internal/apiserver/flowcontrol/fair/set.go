@@ -46,13 +46,13 @@ const (
 	far  = back + back/2
 )
 
-// Config is how a set queues. Queues may be 0: nothing waits, but is refused; or [Unlimited].
+// Config configures a set's queues. Queues may be 0: requests are rejected instead of waiting; or [Unlimited].
 type Config struct{ Queues, Hand, Length int }
 
 // Unlimited as the number of queues: everything runs, and is counted.
 const Unlimited = -1
 
-// Decision is what becomes of a request.
+// Decision is the state of a request.
 type Decision uint8
 
 // The decisions.
@@ -88,7 +88,7 @@ type Set struct {
 	last                 Last
 }
 
-// Last tells of the last dispatch from a queue.
+// Last describes the last dispatch from a queue.
 type Last struct {
 	Seen                             bool
 	R, S, Min, Max, LessMin, LessMax SeatSeconds
@@ -143,7 +143,7 @@ func (s *Set) Configure(now time.Time, c Config) {
 	s.Waiting.SetOf(now, float64(room))
 }
 
-// Limit says how many seats there are, and what their use is measured against.
+// Limit sets the number of seats, and the number relative to which their use is reported.
 func (s *Set) Limit(now time.Time, seats, of int) {
 	s.sync(now)
 	s.limit = seats
@@ -268,13 +268,13 @@ func (s *Set) release(now time.Time, r *Request) {
 // Idle is true when nothing waits or runs.
 func (s *Set) Idle() bool { return s.waiting == 0 && s.running == 0 }
 
-// Demanded is what was wanted since it was last asked for.
+// Demanded returns the demand since the last call.
 func (s *Set) Demanded(now time.Time) Demanded { return s.demand.reset(now) }
 
 // R is the virtual time now.
 func (s *Set) R() SeatSeconds { return s.r }
 
-// Last tells of the last dispatch from a queue.
+// Last returns the last dispatch from a queue.
 func (s *Set) Last() Last { return s.last }
 
 // tell has the gauges know what is.

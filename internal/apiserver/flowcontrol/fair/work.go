@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Work is what a request is taken to cost: seats while it is answered, and others for a while after it.
+// Work is the estimated cost of a request: seats while it is served, and others for a while after it.
 type Work struct {
 	Initial, Final int
 	Linger         time.Duration
 }
 
-// Seats is how many a request holds from beginning to end.
+// Seats is the number of seats that a request holds.
 func (w Work) Seats() int { return max(w.Initial, w.Final) }
 
 // SeatSeconds measure work and virtual time: so many seats held for so long, in units of a hundred-millionth.
@@ -28,7 +28,7 @@ func Times(seats float64, d time.Duration) SeatSeconds {
 	return SeatSeconds(math.Round(seats * float64(d) / (1e9 / scale)))
 }
 
-// Per is how long seats are held for the work.
+// Per is the time for which seats are held for the work.
 func (s SeatSeconds) Per(seats int) time.Duration {
 	return time.Duration(float64(s) / float64(seats) * (float64(time.Second) / scale))
 }
@@ -36,5 +36,5 @@ func (s SeatSeconds) Per(seats int) time.Duration {
 // Float is in seat-seconds.
 func (s SeatSeconds) Float() float64 { return float64(s) / scale }
 
-// String is what dumps show.
+// String formats it for dumps.
 func (s SeatSeconds) String() string { return fmt.Sprintf("%d.%08dss", s/scale, s%scale) }

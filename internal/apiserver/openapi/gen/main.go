@@ -37,7 +37,7 @@ type entry struct {
 type index struct {
 	V3 map[string]entry `json:"v3"`
 	V2 entry            `json:"v2"`
-	// Definitions and Paths are where, in the uncompressed v2 JSON, those objects end: the offsets of their closing braces.
+	// Definitions and Paths are the offsets of the closing braces of these objects in the uncompressed v2 JSON.
 	Definitions int `json:"definitions"`
 	Paths       int `json:"paths"`
 	// Parameters are the names of the parameters that operations of v2 share, by their JSON with sorted keys.

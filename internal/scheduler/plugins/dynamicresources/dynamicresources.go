@@ -103,7 +103,7 @@ func (p *plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment
 	return nil, nil
 }
 
-// state is what is found out about one pod with claims. Filters of several nodes may run at once.
+// state is the state of one pod with claims. Filters of several nodes may run concurrently.
 type state struct {
 	claims    []*resourcev1.ResourceClaim // shared until written; the one for extended resources comes last
 	extended  bool                        // there is one for extended resources

@@ -102,7 +102,7 @@ type plugin struct {
 
 func (*plugin) Name() string { return Name }
 
-// state is what is found out about one pod. Filters of several nodes may run at once.
+// state is the state of one pod. Filters of several nodes may run concurrently.
 type state struct {
 	bound   []*corev1.PersistentVolumeClaim
 	waiting []*corev1.PersistentVolumeClaim       // for their first pod, smallest first

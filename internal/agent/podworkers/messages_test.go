@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podworkers
 
 import (
 	"errors"
@@ -30,7 +30,9 @@ func TestTerminationMessageFiles(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"file": line, "huge": strings.Repeat("y", maxMessage), "fifo": "", "link": "", "dir": "", "none": ""} {
+	for name, want := range map[string]string{
+		"file": line, "huge": strings.Repeat("y", maxMessage), "fifo": "", "link": "", "dir": "", "none": "",
+	} {
 		if got := messageIn(filepath.Join(dir, name)); got != want {
 			t.Errorf("message in %s: %.20q", name, got)
 		}

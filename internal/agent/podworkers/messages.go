@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podworkers
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortise-dev/mortise/internal/agent/containerlog"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
 	"github.com/mortise-dev/mortise/internal/agent/safepath"
 )
 
@@ -19,8 +20,8 @@ import (
 const maxMessage = 4096
 
 // messageFile makes the file that the container may write its last words to.
-func (n *node) messageFile(pod *corev1.Pod, c *corev1.Container) (string, error) {
-	dir := n.volumes.ContainerDir(pod.UID, c.Name)
+func (m *Manager) messageFile(pod *corev1.Pod, c *corev1.Container) (string, error) {
+	dir := m.Volumes.ContainerDir(pod.UID, c.Name)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", fmt.Errorf("make directory of container %s: %w", c.Name, err)
 	}
@@ -34,13 +35,12 @@ func (n *node) messageFile(pod *corev1.Pod, c *corev1.Container) (string, error)
 	return f.Name(), nil
 }
 
-// readMessages fills in the termination messages of containers that have ended. Each is read
-// once: the file goes away with the pod.
-func (w *worker) readMessages(state *podstate.Pod) {
-	w.n.mu.Lock()
-	pod := w.spec
-	w.n.mu.Unlock()
-	if pod == nil { // known from the runtime only: nobody is told
+// lastWords are the termination messages of containers, by container ID.
+type lastWords map[string]string
+
+// fillIn fills in the termination messages of the pod's containers that have ended. Each is read once: the file goes away with the pod.
+func (l lastWords) fillIn(pod *corev1.Pod, state *podstate.Pod, logs *runconfig.Node) {
+	if pod == nil { // known from the runtime only: the API server has no status of it
 		return
 	}
 	for i := range state.Containers {
@@ -48,10 +48,10 @@ func (w *worker) readMessages(state *podstate.Pod) {
 		if c.State != podstate.Exited {
 			continue
 		}
-		message, ok := w.messages[c.ID]
+		message, ok := l[c.ID]
 		if !ok {
-			message = termination(c, w.n.config.OwnLog(pod, c.Name, c.LogPath))
-			w.messages[c.ID] = message
+			message = termination(c, logs.OwnLog(pod, c.Name, c.LogPath))
+			l[c.ID] = message
 		}
 		if message != "" {
 			if c.Message != "" {

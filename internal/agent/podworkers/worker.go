@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podworkers
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/decide"
 	"github.com/mortise-dev/mortise/internal/agent/pleg"
 	"github.com/mortise-dev/mortise/internal/agent/podadmission"
+	"github.com/mortise-dev/mortise/internal/agent/podresize"
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
@@ -29,17 +30,8 @@ const (
 	retryLate = 10 * time.Second
 )
 
-// worker makes one pod what its definition says. Each pod has one, and each worker one
-// goroutine. It is woken when the definition changes, when the runtime says something,
-// when a probe's verdict changes, when an object that the pod refers to changes, and by
-// its own timer; whatever woke it, it looks at everything anew.
-type worker struct {
-	n     *node
-	uid   types.UID
-	wakes chan struct{}
-	seen  atomic.Uint64 // sum of what the last round saw
-
-	// Guarded by node.mu.
+// entry is what the node knows of a pod beside its worker, and what others want of the worker. podTable.mu guards it.
+type entry struct {
 	spec    *corev1.Pod // newest definition; nil for a pod known from the runtime only
 	gone    bool        // from the API server
 	counted bool        // its requests are taken from the node
@@ -47,62 +39,75 @@ type worker struct {
 	made    *corev1.Pod        // by the last write, until the API server shows it
 	cancel  context.CancelFunc // of the present round
 	evicted *verdict           // the node ends the pod
+}
+
+// worker makes one pod what its definition says. Each pod has one, and each worker one
+// goroutine. It is woken when the definition changes, when the runtime says something,
+// when a probe's verdict changes, when an object that the pod refers to changes, and by
+// its own timer; whatever woke it, it looks at everything anew.
+type worker struct {
+	m     *Manager
+	uid   types.UID
+	wakes chan struct{}
+	seen  atomic.Uint64 // sum of what the last round saw
+	entry
 
 	// The goroutine's own.
 	admitted   bool
 	state      *podstate.Pod
 	waiting    map[string]corev1.ContainerStateWaiting
-	messages   map[string]string                      // termination messages, by container ID
-	applied    map[string]corev1.ResourceRequirements // what containers have, by ID
-	shares     map[string]corev1.ResourceList         // the pod's limits as they were when it was given them, by ID
-	together   *corev1.ResourceRequirements           // what the pod was given as a whole, if it has resources of its own
-	resizing   []corev1.PodCondition                  // why some do not have what they should
-	resized    resizing                               // what was said of it
+	messages   lastWords
+	resizer    *podresize.Pod
 	adopted    bool
 	inherited  inherited               // if the pod is in the node's network
 	final      *podadmission.Rejection // the node has ended the pod
 	ending     *ending
 	tornDown   bool
 	mountTries int
-	removed    bool              // from the API server, by us
-	written    *corev1.PodStatus // last
-	writtenAt  string            // the revision that came of it
-	mirror     types.UID         // of what the API server shows of a static pod
-	complaint  string            // why it shows nothing
-	writing    sync.WaitGroup    // of a status, beside what the round does
+	removed    bool // from the API server, by us
+	written    written
 }
 
-// podTold takes what the API server says of a pod.
-func (n *node) podTold(pod *corev1.Pod) {
+// written is what was last written of the pod's status.
+type written struct {
+	status    *corev1.PodStatus
+	at        string         // the revision that came of it
+	mirror    types.UID      // of what the API server shows of a static pod
+	complaint string         // why it shows nothing
+	writing   sync.WaitGroup // beside what the round does
+}
+
+// PodAdded takes what the API server says of a pod.
+func (m *Manager) PodAdded(pod *corev1.Pod) {
 	if podspec.IsMirror(pod) {
-		n.static.MirrorSeen(pod, false)
+		m.Static.MirrorSeen(pod, false)
 		return
 	}
-	n.SetPod(pod)
+	m.SetPod(pod)
 }
 
-// podChanged takes a pod's newest definition. While the API server was not heard, the pod may have been deleted, and another of its name
+// PodUpdated takes a pod's newest definition. While the API server was not heard, the pod may have been deleted, and another of its name
 // made: that is another pod.
-func (n *node) podChanged(old, pod *corev1.Pod) {
+func (m *Manager) PodUpdated(old, pod *corev1.Pod) {
 	if old.UID != pod.UID {
-		n.podDeleted(old)
+		m.PodDeleted(old)
 	}
-	n.podTold(pod)
+	m.PodAdded(pod)
 }
 
-// podDeleted hears that the API server does not have a pod any more.
-func (n *node) podDeleted(pod *corev1.Pod) {
+// PodDeleted hears that the API server does not have a pod any more.
+func (m *Manager) PodDeleted(pod *corev1.Pod) {
 	if podspec.IsMirror(pod) {
-		n.static.MirrorSeen(pod, true)
+		m.Static.MirrorSeen(pod, true)
 		return
 	}
-	n.RemovePod(pod)
+	m.RemovePod(pod)
 }
 
 // SetPod takes a pod's newest definition.
-func (n *node) SetPod(pod *corev1.Pod) {
-	n.mu.Lock()
-	w := n.workerOf(pod.UID)
+func (m *Manager) SetPod(pod *corev1.Pod) {
+	m.mu.Lock()
+	w := m.workerOf(pod.UID)
 	old := w.spec
 	if old == nil && begunBefore(pod) {
 		w.counted = true
@@ -116,7 +121,7 @@ func (n *node) SetPod(pod *corev1.Pod) {
 		// It is to end, or to end sooner: what is being done for it now is moot.
 		cancel = w.cancel
 	}
-	n.mu.Unlock()
+	m.mu.Unlock()
 	if cancel != nil {
 		cancel()
 	}
@@ -143,9 +148,9 @@ func graceOf(pod *corev1.Pod) int64 {
 }
 
 // RemovePod hears that a pod is not in the API server any more.
-func (n *node) RemovePod(pod *corev1.Pod) {
-	n.mu.Lock()
-	w := n.workers[pod.UID]
+func (m *Manager) RemovePod(pod *corev1.Pod) {
+	m.mu.Lock()
+	w := m.workers[pod.UID]
 	var cancel context.CancelFunc
 	if w != nil {
 		w.gone, cancel = true, w.cancel
@@ -153,7 +158,7 @@ func (n *node) RemovePod(pod *corev1.Pod) {
 			w.spec = pod // it says how much grace is left
 		}
 	}
-	n.mu.Unlock()
+	m.mu.Unlock()
 	if w != nil {
 		if cancel != nil {
 			cancel()
@@ -163,32 +168,32 @@ func (n *node) RemovePod(pod *corev1.Pod) {
 }
 
 // workerOf finds or starts a pod's worker; the caller holds the lock.
-func (n *node) workerOf(uid types.UID) *worker {
-	w := n.workers[uid]
+func (m *Manager) workerOf(uid types.UID) *worker {
+	w := m.workers[uid]
 	if w == nil {
 		w = &worker{
-			n: n, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: map[string]string{},
-			applied: map[string]corev1.ResourceRequirements{}, shares: map[string]corev1.ResourceList{},
+			m: m, uid: uid, wakes: make(chan struct{}, 1), waiting: map[string]corev1.ContainerStateWaiting{}, messages: lastWords{},
+			resizer: m.Resizes.NewPod(),
 		}
-		n.workers[uid] = w
-		n.running.Go(func() { w.run(n.ctx) })
+		m.workers[uid] = w
+		m.running.Go(func() { w.run(m.ctx) })
 	}
 	return w
 }
 
 // Wake makes the pod's worker look.
-func (n *node) Wake(uid types.UID) {
-	n.mu.Lock()
-	w := n.workers[uid]
-	n.mu.Unlock()
+func (t *podTable) Wake(uid types.UID) {
+	t.mu.Lock()
+	w := t.workers[uid]
+	t.mu.Unlock()
 	if w != nil {
 		w.wake()
 	}
 }
 
-func (n *node) wakeUsers(uids []types.UID) {
+func (t *podTable) WakeEach(uids []types.UID) {
 	for _, uid := range uids {
-		n.Wake(uid)
+		t.Wake(uid)
 	}
 }
 
@@ -203,15 +208,15 @@ func (w *worker) wake() {
 func (w *worker) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, cancel := context.WithCancel(ctx)
-		w.n.mu.Lock()
+		w.m.mu.Lock()
 		w.cancel = cancel
-		w.n.mu.Unlock()
+		w.m.mu.Unlock()
 		select {
 		case <-w.wakes: // what it was woken for, this round sees
 		default:
 		}
 		next, done := w.round(round)
-		w.writing.Wait()
+		w.written.writing.Wait()
 		cancel()
 		if done {
 			return
@@ -219,7 +224,7 @@ func (w *worker) run(ctx context.Context) {
 		if next == again {
 			continue
 		}
-		timer := w.n.Clock.NewTimer(next)
+		timer := w.m.Clock.NewTimer(next)
 		select {
 		case <-ctx.Done():
 		case <-w.wakes:
@@ -238,25 +243,25 @@ const (
 
 // round looks at everything once and does the next step.
 func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
-	n := w.n
-	n.mu.Lock()
+	m := w.m
+	m.mu.Lock()
 	pod, gone, evicted := w.spec, w.gone, w.evicted
-	n.mu.Unlock()
+	m.mu.Unlock()
 	if evicted != nil && w.final == nil {
 		w.final = &podadmission.Rejection{Reason: evicted.Reason, Message: evicted.Message}
 	}
 
-	state, err := n.cri.Observe(ctx, w.uid)
+	state, err := m.Runtime.Observe(ctx, w.uid)
 	if err != nil {
 		if ctx.Err() == nil {
-			n.Logger.Warn("Container runtime does not answer", "pod", w.uid, "err", err)
-			n.nodeStatus.Resync()
+			m.Logger.Warn("Container runtime does not answer", "pod", w.uid, "err", err)
+			m.NodeStatus.Resync()
 		}
 		return retrySoon, false
 	}
 	w.state = state
 	w.seen.Store(pleg.Sum(state))
-	w.readMessages(state)
+	w.messages.fillIn(pod, state, &m.RunConfig)
 
 	if pod == nil || gone {
 		return w.bury(ctx, pod)
@@ -272,69 +277,25 @@ func (w *worker) round(ctx context.Context) (next time.Duration, done bool) {
 			seconds = evicted.Grace
 		}
 		next = w.terminate(ctx, pod, seconds, false)
-	case w.pastDeadline(pod):
+	case pastDeadline(pod, m.Clock.Now()):
 		w.final = &podadmission.Rejection{
 			Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline",
 		}
-		n.recorder.Event(pod, corev1.EventTypeNormal, "DeadlineExceeded", w.final.Message)
+		m.Events.Event(pod, corev1.EventTypeNormal, "DeadlineExceeded", w.final.Message)
 		next = again
 	default:
 		next = w.advance(ctx, pod)
 	}
-	if until := w.untilDeadline(pod); until > 0 && until < next {
+	if until := untilDeadline(pod, m.Clock.Now()); until > 0 && until < next {
 		next = until
 	}
 	return next, false
 }
 
-// withStatus is the pod with the newest status that this node knows.
-func (w *worker) withStatus(pod *corev1.Pod) *corev1.Pod {
-	w.n.mu.Lock()
-	defer w.n.mu.Unlock()
-	if w.status == nil {
-		return pod
-	}
-	copied := *pod
-	status := *w.status
-	// Conditions of others may be newer in the API server's.
-	status.Conditions = append(foreign(pod.Status.Conditions), own(status.Conditions)...)
-	copied.Status = status
-	return &copied
-}
-
-func isOwn(t corev1.PodConditionType) bool {
-	switch t {
-	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
-		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
-		return true
-	}
-	return false
-}
-
-func foreign(list []corev1.PodCondition) []corev1.PodCondition {
-	var out []corev1.PodCondition
-	for _, c := range list {
-		if !isOwn(c.Type) {
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
-func own(list []corev1.PodCondition) []corev1.PodCondition {
-	var out []corev1.PodCondition
-	for _, c := range list {
-		if isOwn(c.Type) {
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
 // advance makes the next step of a pod that is to run.
 func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
-	n := w.n
-	if podspec.IsStatic(pod) && n.nameTaken(w, pod) {
+	m := w.m
+	if podspec.IsStatic(pod) && m.nameTaken(w, pod) {
 		return idle // the end of the other wakes it
 	}
 	retry, ok := w.prepare(ctx, pod)
@@ -350,8 +311,8 @@ func (w *worker) advance(ctx context.Context, pod *corev1.Pod) time.Duration {
 // prepare has what the pod needs be there. ok: the pod may go on; retry: something is to be tried again then; zero: all is well. A pod
 // whose containers were made already goes on with the volumes that it has, as with kubelet, when they cannot be brought up to date.
 func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Duration, ok bool) {
-	n := w.n
-	for _, h := range n.hooks {
+	m := w.m
+	for _, h := range m.hooks {
 		if h.setUp == nil {
 			continue
 		}
@@ -361,16 +322,16 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 		}
 		if reject := (*podadmission.Rejection)(nil); errors.As(err, &reject) {
 			w.final = &podadmission.Rejection{Reason: reject.Reason, Message: "Pod was rejected: " + reject.Message}
-			n.recorder.Event(pod, corev1.EventTypeWarning, reject.Reason, reject.Message)
+			m.Events.Event(pod, corev1.EventTypeWarning, reject.Reason, reject.Message)
 			return again, false
 		}
 		if ctx.Err() != nil {
 			return retrySoon, false
 		}
-		n.recorder.Event(pod, corev1.EventTypeWarning, h.reason, err.Error())
+		m.Events.Event(pod, corev1.EventTypeWarning, h.reason, err.Error())
 		w.mountTries++
 		retry = min(500*time.Millisecond<<min(w.mountTries, 8), 2*time.Minute)
-		if !w.begun() {
+		if !begun(w.state) {
 			w.writeStatus(ctx, pod)
 			return retry, false
 		}
@@ -382,17 +343,17 @@ func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) (retry time.Durat
 }
 
 // begun says whether containers were made in the pod's present sandbox: then its volumes were all there.
-func (w *worker) begun() bool {
-	sandbox := w.state.ReadySandbox()
-	return sandbox != nil && slices.ContainsFunc(w.state.Containers, func(c podstate.Container) bool { return c.SandboxID == sandbox.ID })
+func begun(state *podstate.Pod) bool {
+	sandbox := state.ReadySandbox()
+	return sandbox != nil && slices.ContainsFunc(state.Containers, func(c podstate.Container) bool { return c.SandboxID == sandbox.ID })
 }
 
 // proceed makes the next step of a pod that has what it needs.
 func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
-	n := w.n
+	m := w.m
 	act := decide.Next(w.input(pod))
 	if !act.KillPod && !act.Done && len(act.Reset) == 0 {
-		act.Kill = append(act.Kill, w.resize(ctx, pod)...)
+		act.Kill = append(act.Kill, w.resizer.Resize(ctx, pod, w.state)...)
 	}
 	w.noteWaiting(pod, act)
 	if startsSomething(act) {
@@ -402,7 +363,7 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	}
 	switch {
 	case len(act.Reset) > 0:
-		if err := w.reset(ctx, pod, act.Reset); err != nil {
+		if err := m.Killer.Reset(ctx, pod, act.Reset); err != nil {
 			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
 		}
 		return again
@@ -411,14 +372,14 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	case act.KillPod:
 		if len(w.state.Sandboxes) > 0 || len(w.state.Running()) > 0 {
 			if act.SandboxChanged {
-				n.recorder.Event(pod, corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+				m.Events.Event(pod, corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
 			}
-			if err := w.stopAll(ctx, pod, podspec.Grace(pod)); err != nil {
+			if err := m.Killer.StopPod(ctx, pod, w.state, podspec.Grace(pod)); err != nil {
 				return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
 			}
 		}
 		if act.CreateSandbox {
-			if err := n.cgroups.Create(pod); err != nil {
+			if err := m.Cgroups.Create(pod); err != nil {
 				return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
 			}
 			return w.makeSandbox(ctx, pod, act.Attempt)
@@ -427,14 +388,14 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	}
 	if len(act.Kill) > 0 {
 		for _, k := range act.Kill {
-			if err := w.stopOne(ctx, pod, k); err != nil {
+			if err := m.Killer.StopOne(ctx, pod, k); err != nil {
 				return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
 			}
 		}
 		return again
 	}
 	if len(act.Start)+len(act.Ephemeral) > 0 {
-		if err := n.cgroups.Bound(pod); err != nil {
+		if err := m.Cgroups.Bound(pod); err != nil {
 			return w.trouble(ctx, pod, "FailedCreatePodContainer", "unable to ensure pod container exists: ", err)
 		}
 	}
@@ -442,8 +403,8 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 	if started {
 		return again
 	}
-	next := n.Kubelet.SyncFrequency.Duration // contents of volumes are looked at again at least so often
-	if len(w.resizing) > 0 {
+	next := m.Kubelet.SyncFrequency.Duration // contents of volumes are looked at again at least so often
+	if len(w.resizer.Conditions()) > 0 {
 		next = retryLate // there may be room by then
 	}
 	if retry > 0 {
@@ -451,13 +412,13 @@ func (w *worker) proceed(ctx context.Context, pod *corev1.Pod) time.Duration {
 		w.writeStatus(ctx, pod)
 	}
 	for _, held := range act.Waiting {
-		next = min(next, max(held.Until.Sub(n.Clock.Now()), again))
+		next = min(next, max(held.Until.Sub(m.Clock.Now()), again))
 	}
-	if renewal := n.volumes.NextRenewal(w.uid); !renewal.IsZero() {
-		next = min(next, max(renewal.Sub(n.Clock.Now()), retrySoon))
+	if renewal := m.Volumes.NextRenewal(w.uid); !renewal.IsZero() {
+		next = min(next, max(renewal.Sub(m.Clock.Now()), retrySoon))
 	}
-	if err := w.prune(ctx); err != nil && ctx.Err() == nil {
-		n.Logger.Warn("Could not remove dead containers", "pod", pod.Name, "err", err)
+	if err := m.Killer.Prune(ctx, w.state); err != nil && ctx.Err() == nil {
+		m.Logger.Warn("Could not remove dead containers", "pod", pod.Name, "err", err)
 	}
 	return next
 }
@@ -472,12 +433,12 @@ func startsSomething(act decide.Action) bool {
 // status says how it went.
 func (w *worker) complete(ctx context.Context, pod *corev1.Pod, act decide.Action) time.Duration {
 	if act.KillPod && (len(w.state.Running()) > 0 || w.state.ReadySandbox() != nil) {
-		if err := w.stopAll(ctx, pod, podspec.Grace(pod)); err != nil {
+		if err := w.m.Killer.StopPod(ctx, pod, w.state, podspec.Grace(pod)); err != nil {
 			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
 		}
 		return again
 	}
-	if w.written != nil && (w.written.Phase == corev1.PodSucceeded || w.written.Phase == corev1.PodFailed) {
+	if w.written.status != nil && (w.written.status.Phase == corev1.PodSucceeded || w.written.status.Phase == corev1.PodFailed) {
 		return again // the round sees the phase, and ends the pod
 	}
 	return retryLate
@@ -488,104 +449,104 @@ func (w *worker) trouble(ctx context.Context, pod *corev1.Pod, reason, prefix st
 	if ctx.Err() != nil {
 		return retrySoon
 	}
-	w.n.recorder.Event(pod, corev1.EventTypeWarning, reason, prefix+err.Error())
+	w.m.Events.Event(pod, corev1.EventTypeWarning, reason, prefix+err.Error())
 	return retryLate
 }
 
 // input gathers what a decision is made from.
 func (w *worker) input(pod *corev1.Pod) decide.Input {
-	n := w.n
+	m := w.m
 	return decide.Input{
-		Pod: pod, State: w.state, Now: n.Clock.Now(),
-		Failed: n.probes.Failed(w.uid),
+		Pod: pod, State: w.state, Now: m.Clock.Now(),
+		Failed: m.probes.Failed(w.uid),
 		Started: func(id string) bool {
 			for i := range w.state.Containers {
 				if c := &w.state.Containers[i]; c.ID == id {
 					if spec := podspec.Container(pod, c.Name); spec != nil {
-						return n.probes.Started(spec, id)
+						return m.probes.Started(spec, id)
 					}
 				}
 			}
 			return true
 		},
 		Backoff: func(c *corev1.Container, last *podstate.Container) (time.Time, time.Duration) {
-			return n.containerBackoff.Until(backoffKey(w.uid, c), last.Finished)
+			return m.Backoff.Until(backoffKey(w.uid, c), last.Finished)
 		},
 	}
 }
 
 // probe sees to it that what runs is probed, and nothing else.
 func (w *worker) probe(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) {
-	n := w.n
+	m := w.m
 	keep := map[string]bool{}
 	first := !w.adopted
 	w.adopted = true
-	ips := podstatus.PodIPs(pod, state, n.ips())
+	ips := podstatus.PodIPs(pod, state, m.Addresses.Texts())
 	for _, c := range state.Running() {
 		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}
 		keep[c.ID] = true
-		n.ensureProbed(pod, spec, c, ips)
+		m.ensureProbed(pod, spec, c, ips)
 		if !first {
 			continue
 		}
 		for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
 			for _, s := range list {
-				if s.ContainerID == n.cri.ContainerID(c.ID) {
-					n.probes.Adopt(c.ID, s.Started != nil && *s.Started, s.Ready)
+				if s.ContainerID == m.Runtime.ContainerID(c.ID) {
+					m.probes.Adopt(c.ID, s.Started != nil && *s.Started, s.Ready)
 				}
 			}
 		}
 	}
-	n.probes.Keep(w.uid, keep)
+	m.probes.Keep(w.uid, keep)
 	if pod.DeletionTimestamp != nil || w.final != nil {
-		n.probes.Ending(w.uid)
+		m.probes.Ending(w.uid)
 	}
 }
 
-func (w *worker) pastDeadline(pod *corev1.Pod) bool {
-	return pod.Spec.ActiveDeadlineSeconds != nil && pod.Status.StartTime != nil && w.untilDeadline(pod) <= 0
+func pastDeadline(pod *corev1.Pod, now time.Time) bool {
+	return pod.Spec.ActiveDeadlineSeconds != nil && pod.Status.StartTime != nil && untilDeadline(pod, now) <= 0
 }
 
-func (w *worker) untilDeadline(pod *corev1.Pod) time.Duration {
+func untilDeadline(pod *corev1.Pod, now time.Time) time.Duration {
 	if pod.Spec.ActiveDeadlineSeconds == nil || pod.Status.StartTime == nil {
 		return 0
 	}
-	return pod.Status.StartTime.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second).Sub(w.n.Clock.Now())
+	return pod.Status.StartTime.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second).Sub(now)
 }
 
 // statusOf makes the pod's status of now.
 func (w *worker) statusOf(pod *corev1.Pod) corev1.PodStatus {
-	n := w.n
+	m := w.m
 	in := podstatus.Input{
-		Pod: pod, State: w.state, HostIPs: n.ips(), Scheme: n.cri.Name, Waiting: w.waiting,
+		Pod: pod, State: w.state, HostIPs: m.Addresses.Texts(), Scheme: m.Runtime.Name, Waiting: w.waiting,
 		Started: func(c *podstate.Container) bool {
 			spec := podspec.Container(pod, c.Name)
-			return spec == nil || n.probes.Started(spec, c.ID)
+			return spec == nil || m.probes.Started(spec, c.ID)
 		},
 		Ready: func(c *podstate.Container) bool {
 			spec := podspec.Container(pod, c.Name)
-			return spec == nil || n.probes.Ready(spec, c.ID)
+			return spec == nil || m.probes.Ready(spec, c.ID)
 		},
 		Resources: func(c *podstate.Container, spec *corev1.Container) corev1.ResourceRequirements {
-			return w.bounds(pod, c.ID, spec)
+			return w.resizer.Bounds(pod, c.ID, spec)
 		},
-		Whole:    w.whole(pod),
-		Resizing: w.resizing,
-		Now:      metav1.NewTime(n.Clock.Now()).Rfc3339Copy(),
+		Whole:    w.resizer.Whole(pod),
+		Resizing: w.resizer.Conditions(),
+		Now:      metav1.NewTime(m.Clock.Now()).Rfc3339Copy(),
 	}
 	if pod.Spec.HostNetwork && w.state != nil {
 		in.PodIPs = w.inherited.inherit(w.state, in.HostIPs)
 	}
-	n.mu.Lock()
+	m.mu.Lock()
 	if e := w.evicted; e != nil && e.Disruption != "" {
 		in.Disruption = &corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: e.Disruption,
 		}
 	}
-	n.mu.Unlock()
+	m.mu.Unlock()
 	if w.final != nil {
 		in.Terminal, in.Reason, in.Message = true, w.final.Reason, w.final.Message
 	}

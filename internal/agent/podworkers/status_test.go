@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podworkers
 
 import (
 	"slices"
@@ -76,13 +76,42 @@ func TestStatusIsUpdatedOrPatched(t *testing.T) {
 			}
 			return true, at("8", nil), nil
 		})
-		w := &worker{n: &node{Options: Options{Client: client}, client: client}, spec: c.api, made: c.made}
+		w := &worker{m: &Manager{Config: Config{Client: client}, podTable: newPodTable(nil, nil)}, entry: entry{spec: c.api, made: c.made}}
 		made, err := w.sendStatus(t.Context(), c.api, base, status)
 		if err != nil || made.ResourceVersion != "8" {
 			t.Errorf("%s: %v, %v", name, made, err)
 		}
 		if d := cmp.Diff(c.want, did); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
+// TestSpoiled: only what is newer than what the node wrote, and differs in what is the node's, is written again.
+func TestSpoiled(t *testing.T) {
+	now := metav1.NewTime(time.Date(2026, 11, 22, 1, 2, 3, 456, time.UTC))
+	conditions := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}
+	ours := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &now, PodIP: "10.0.0.1", Conditions: conditions}
+	whole := now.Rfc3339Copy()
+	for name, c := range map[string]struct {
+		revision string
+		change   func(*corev1.PodStatus)
+		want     bool
+	}{
+		"older":                 {"9", func(s *corev1.PodStatus) { s.Phase = corev1.PodPending }, false},
+		"what was written":      {"10", func(s *corev1.PodStatus) { s.Phase = corev1.PodPending }, false},
+		"the same":              {"11", func(*corev1.PodStatus) {}, false},
+		"whole seconds":         {"11", func(s *corev1.PodStatus) { s.StartTime = &whole }, false},
+		"another order":         {"11", func(s *corev1.PodStatus) { slices.Reverse(s.Conditions) }, false},
+		"a condition of others": {"11", func(s *corev1.PodStatus) { s.Conditions = append(s.Conditions, corev1.PodCondition{Type: "x"}) }, false},
+		"a field of others":     {"11", func(s *corev1.PodStatus) { s.NominatedNodeName = "n" }, false},
+		"not ready":             {"11", func(s *corev1.PodStatus) { s.Conditions[0].Status = corev1.ConditionFalse }, true},
+		"another phase":         {"100", func(s *corev1.PodStatus) { s.Phase = corev1.PodPending }, true},
+	} {
+		api := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: c.revision}, Status: *ours.DeepCopy()}
+		c.change(&api.Status)
+		if got := spoiled(api, *ours.DeepCopy(), "10"); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podresize
 
 import (
 	"context"
@@ -19,14 +19,14 @@ import (
 
 // memoryInUse is why a pod cannot have less memory, as it is to have: it uses more, or one of its containers does. The kernel would end
 // processes for it, or refuse when other bounds have been changed already.
-func (w *worker) memoryInUse(ctx context.Context, pod *corev1.Pod) error {
+func (r *Pod) memoryInUse(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) error {
 	var errs []error
-	if most, used, less := w.n.cgroups.LessThanUsed(pod); less {
+	if most, used, less := r.m.Cgroups.LessThanUsed(pod); less {
 		errs = append(errs, fmt.Errorf("attempting to set pod memory limit (%d) below current usage (%d)", most, used))
 	}
-	lower := w.lowerMemory(pod)
+	lower := r.lowerMemory(pod, state)
 	if len(lower) > 0 {
-		stats, err := w.n.cri.Runtime.ListContainerStats(cri.Quiet(ctx), &runtimeapi.ContainerStatsFilter{
+		stats, err := r.m.Runtime.Runtime.ListContainerStats(cri.Quiet(ctx), &runtimeapi.ContainerStatsFilter{
 			LabelSelector: map[string]string{podstate.LabelPodUID: string(pod.UID)},
 		})
 		if err != nil {
@@ -35,7 +35,8 @@ func (w *worker) memoryInUse(ctx context.Context, pod *corev1.Pod) error {
 		for _, s := range stats {
 			most, is := lower[s.GetAttributes().GetId()]
 			if used := int64(s.GetMemory().GetUsageBytes().GetValue()); is && used >= most {
-				errs = append(errs, fmt.Errorf("attempting to set container %q memory limit (%d) below current usage (%d)", s.GetAttributes().GetMetadata().GetName(), most, used))
+				name := s.GetAttributes().GetMetadata().GetName()
+				errs = append(errs, fmt.Errorf("attempting to set container %q memory limit (%d) below current usage (%d)", name, most, used))
 			}
 		}
 	}
@@ -46,20 +47,21 @@ func (w *worker) memoryInUse(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // lowerMemory are the bounds of running containers that are to have less memory without being started again, by their IDs.
-func (w *worker) lowerMemory(pod *corev1.Pod) map[string]int64 {
+func (r *Pod) lowerMemory(pod *corev1.Pod, state *podstate.Pod) map[string]int64 {
 	out := map[string]int64{}
-	for _, c := range w.state.Running() {
+	for _, c := range state.Running() {
 		spec := podspec.Container(pod, c.Name)
 		if spec == nil || c.State != podstate.Running {
 			continue
 		}
-		own, shared := w.bounds(pod, c.ID, spec), w.shared(pod, c.ID)
+		own, shared := r.Bounds(pod, c.ID, spec), r.shared(pod, c.ID)
 		have := own.Limits[corev1.ResourceMemory]
 		if have.IsZero() {
 			have = shared[corev1.ResourceMemory]
 		}
-		most := w.n.config.Resources(pod, spec).MemoryLimitInBytes
-		if most != 0 && (have.IsZero() || most < have.Value()) && !restarts(spec, append(changedResources(own, spec.Resources), changedShares(shared, pod, spec)...)) {
+		most := r.m.Limits.Resources(pod, spec).MemoryLimitInBytes
+		changed := append(changedResources(own, spec.Resources), changedShares(shared, pod, spec)...)
+		if most != 0 && (have.IsZero() || most < have.Value()) && !restarts(spec, changed) {
 			out[c.ID] = most
 		}
 	}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podworkers
 
 import (
 	"context"
@@ -34,44 +34,44 @@ func backoffKey(uid types.UID, c *corev1.Container) string {
 
 // makeSandbox asks the runtime for a sandbox.
 func (w *worker) makeSandbox(ctx context.Context, pod *corev1.Pod, attempt uint32) time.Duration {
-	n := w.n
+	m := w.m
 	failed := func(message string) time.Duration {
 		if ctx.Err() != nil {
 			return retrySoon
 		}
-		n.recorder.Event(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+message)
+		m.Events.Event(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+message)
 		return retryLate
 	}
-	if ok, why := n.nodeStatus.NetworkReady(); !ok && !pod.Spec.HostNetwork {
-		n.recorder.Event(pod, corev1.EventTypeWarning, "NetworkNotReady", "network is not ready: "+why)
-		n.nodeStatus.Resync()
+	if ok, why := m.NodeStatus.NetworkReady(); !ok && !pod.Spec.HostNetwork {
+		m.Events.Event(pod, corev1.EventTypeWarning, "NetworkNotReady", "network is not ready: "+why)
+		m.NodeStatus.Resync()
 		return retrySoon
 	}
-	handler, err := n.runtimeHandler(ctx, pod)
+	handler, err := m.runtimeHandler(ctx, pod)
 	if err != nil {
 		return failed(err.Error())
 	}
-	users, err := n.users.Give(pod, handler)
+	users, err := m.Users.Give(pod, handler)
 	if err != nil {
 		return failed(err.Error())
 	}
-	config, err := n.config.Sandbox(pod, attempt, users)
+	config, err := m.RunConfig.Sandbox(pod, attempt, users)
 	if err != nil {
 		return failed(err.Error())
 	}
 	if err := os.MkdirAll(config.LogDirectory, 0o755); err != nil {
 		return failed(err.Error())
 	}
-	if _, err := n.cri.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
+	if _, err := m.Runtime.Runtime.RunPodSandbox(cri.Quiet(ctx), config, handler); err != nil {
 		return failed(err.Error())
 	}
-	if n.config.LacksClusterDNS(pod) {
+	if m.RunConfig.LacksClusterDNS(pod) {
 		const text = `kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. ` +
 			`Falling back to "Default" policy.`
-		n.recorder.Event(n.reference(), corev1.EventTypeWarning, "MissingClusterDNS", text)
-		n.recorder.Event(pod, corev1.EventTypeWarning, "MissingClusterDNS", fmt.Sprintf("pod: %q. %s", podspec.Describe(pod), text))
+		m.Events.Event(m.Node, corev1.EventTypeWarning, "MissingClusterDNS", text)
+		m.Events.Event(pod, corev1.EventTypeWarning, "MissingClusterDNS", fmt.Sprintf("pod: %q. %s", podspec.Describe(pod), text))
 	}
-	w.together = effective(pod)
+	w.resizer.Started(pod)
 	return again
 }
 
@@ -110,7 +110,8 @@ func (w *worker) noteWaiting(pod *corev1.Pod, act decide.Action) {
 		c := podspec.Container(pod, held.Name)
 		message := fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", held.For, held.Name, podspec.Describe(pod))
 		if was := w.waiting[held.Name]; was.Reason != "CrashLoopBackOff" || was.Message != message {
-			w.n.containerEvent(pod, c, corev1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", held.Name, podspec.Describe(pod)))
+			event := fmt.Sprintf("Back-off restarting failed container %s in pod %s", held.Name, podspec.Describe(pod))
+			w.m.containerEvent(pod, c, corev1.EventTypeWarning, "BackOff", event)
 		}
 		w.waiting[held.Name] = corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: message}
 	}
@@ -123,62 +124,62 @@ func (w *worker) noteWaiting(pod *corev1.Pod, act decide.Action) {
 
 // start takes one container from its image to its postStart hook.
 func (w *worker) start(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (time.Duration, *corev1.ContainerStateWaiting) {
-	n := w.n
+	m := w.m
 	fail := func(wait time.Duration, reason, message string) (time.Duration, *corev1.ContainerStateWaiting) {
 		if ctx.Err() == nil {
-			n.containerEvent(pod, c, corev1.EventTypeWarning, "Failed", "Error: "+message)
+			m.containerEvent(pod, c, corev1.EventTypeWarning, "Failed", "Error: "+message)
 		}
 		return wait, &corev1.ContainerStateWaiting{Reason: reason, Message: message}
 	}
 	last := w.state.NewestExited(c.Name)
-	images, wait, failure := n.images.EnsureVolumes(ctx, pod, c)
+	images, wait, failure := m.Images.EnsureVolumes(ctx, pod, c)
 	var image *runtimeapi.Image
 	if failure == nil {
-		image, wait, failure = n.images.Ensure(ctx, pod, c)
+		image, wait, failure = m.Images.Ensure(ctx, pod, c)
 	}
 	if failure != nil {
 		if ctx.Err() == nil {
-			n.containerEvent(pod, c, corev1.EventTypeWarning, "Failed", "Error: "+failure.Reason)
+			m.containerEvent(pod, c, corev1.EventTypeWarning, "Failed", "Error: "+failure.Reason)
 		}
 		return wait, failure
 	}
-	restarts := w.restartCount(pod, c)
-	users, err := n.users.Of(pod)
+	restarts := restartCount(w.state, c.Name, m.RunConfig.PodLogDir(pod))
+	users, err := m.Users.Of(pod)
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
-	config, err := n.containerConfig(ctx, starting{
+	config, err := m.containerConfig(ctx, starting{
 		pod: pod, container: c, state: w.state, image: image, volumes: images, users: users, restarts: restarts,
 	})
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
 	sandbox := w.state.ReadySandbox()
-	sandboxConfig, err := n.config.Sandbox(pod, sandbox.Attempt, users)
+	sandboxConfig, err := m.RunConfig.Sandbox(pod, sandbox.Attempt, users)
 	if err != nil {
 		return fail(retryLate, "CreateContainerConfigError", err.Error())
 	}
 	if last != nil {
-		n.containerBackoff.Next(backoffKey(w.uid, c), last.Finished)
+		m.Backoff.Next(backoffKey(w.uid, c), last.Finished)
 	}
-	id, err := n.cri.Runtime.CreateContainer(cri.Quiet(ctx), sandbox.ID, config, sandboxConfig)
+	id, err := m.Runtime.Runtime.CreateContainer(cri.Quiet(ctx), sandbox.ID, config, sandboxConfig)
 	if err != nil {
 		return fail(retryLate, "CreateContainerError", cri.Message(err))
 	}
-	w.given(pod, id, c)
-	n.containerEvent(pod, c, corev1.EventTypeNormal, "Created", "Container created")
-	if err := n.cri.Runtime.StartContainer(cri.Quiet(ctx), id); err != nil {
+	w.resizer.Given(pod, id, c)
+	m.containerEvent(pod, c, corev1.EventTypeNormal, "Created", "Container created")
+	if err := m.Runtime.Runtime.StartContainer(cri.Quiet(ctx), id); err != nil {
 		return fail(retryLate, "RunContainerError", cri.Message(err))
 	}
-	n.containerEvent(pod, c, corev1.EventTypeNormal, "Started", "Container started")
+	m.containerEvent(pod, c, corev1.EventTypeNormal, "Started", "Container started")
 	if c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
-		if err := n.lifecycle.Run(ctx, c, id, podstatus.PodIPs(pod, w.state, n.ips()), c.Lifecycle.PostStart); err != nil {
+		if err := m.Lifecycle.Run(ctx, c, id, podstatus.PodIPs(pod, w.state, m.Addresses.Texts()), c.Lifecycle.PostStart); err != nil {
 			if ctx.Err() == nil {
-				n.containerEvent(pod, c, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
+				m.containerEvent(pod, c, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed")
 			}
-			n.containerEvent(pod, c, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
-			if err := n.killer.StopContainer(ctx, pod, c, id, podspec.Grace(pod)); err != nil && ctx.Err() == nil {
-				n.Logger.Warn("Could not stop a container whose postStart hook failed", "pod", podspec.Describe(pod), "container", c.Name, "err", err)
+			m.containerEvent(pod, c, corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
+			if err := m.Killer.StopContainer(ctx, pod, c, id, podspec.Grace(pod)); err != nil && ctx.Err() == nil {
+				m.Logger.Warn("Could not stop a container whose postStart hook failed", "pod", podspec.Describe(pod), "container", c.Name, "err", err)
 			}
 			return retrySoon, &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: err.Error()}
 		}
@@ -190,11 +191,11 @@ var logName = regexp.MustCompile(`^(\d+)\.log(\..*)?$`)
 
 // restartCount is how often the container was started before: by its newest instance, or by its log directory if the
 // runtime has forgotten the instances.
-func (w *worker) restartCount(pod *corev1.Pod, c *corev1.Container) int32 {
-	if newest := w.state.Newest(c.Name); newest != nil {
+func restartCount(state *podstate.Pod, container, logs string) int32 {
+	if newest := state.Newest(container); newest != nil {
 		return newest.Note.RestartCount + 1
 	}
-	entries, err := os.ReadDir(filepath.Join(w.n.config.PodLogDir(pod), c.Name))
+	entries, err := os.ReadDir(filepath.Join(logs, container))
 	if err != nil {
 		return 0
 	}
@@ -222,40 +223,40 @@ type starting struct {
 
 // containerConfig makes the container's environment, mounts and files, and from them what
 // the runtime is asked for.
-func (n *node) containerConfig(ctx context.Context, s starting) (*runtimeapi.ContainerConfig, error) {
+func (m *Manager) containerConfig(ctx context.Context, s starting) (*runtimeapi.ContainerConfig, error) {
 	pod, c := s.pod, s.container
-	ips := podstatus.PodIPs(pod, s.state, n.ips())
-	services, err := n.services.List(labels.Everything())
+	ips := podstatus.PodIPs(pod, s.state, m.Addresses.Texts())
+	services, err := m.Services.List(labels.Everything())
 	if err != nil {
 		return nil, fmt.Errorf("list services: %w", err)
 	}
 	env, err := environ.Make(environ.Input{
-		Pod: pod, Container: c, PodIPs: ips, HostIPs: n.ips(), Allocatable: n.resources.Allocatable(), Services: services,
-		ConfigMap: func(name string) (*corev1.ConfigMap, error) { return n.objects.ConfigMap(ctx, pod.Namespace, name) },
-		Secret:    func(name string) (*corev1.Secret, error) { return n.objects.Secret(ctx, pod.Namespace, name) },
+		Pod: pod, Container: c, PodIPs: ips, HostIPs: m.Addresses.Texts(), Allocatable: m.Resources.Allocatable(), Services: services,
+		ConfigMap: func(name string) (*corev1.ConfigMap, error) { return m.Objects.ConfigMap(ctx, pod.Namespace, name) },
+		Secret:    func(name string) (*corev1.Secret, error) { return m.Objects.Secret(ctx, pod.Namespace, name) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := n.volumes.Mounts(ctx, pod, c, env, s.volumes)
+	mounts, err := m.Volumes.Mounts(ctx, pod, c, env, s.volumes)
 	if err != nil {
 		return nil, err
 	}
 	if !runconfig.HasMount(c, "/etc/hosts") && len(ips) > 0 {
-		path, err := n.writeHosts(pod, ips)
+		path, err := m.writeHosts(pod, ips)
 		if err != nil {
 			return nil, err
 		}
 		mounts = append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: "/etc/hosts"})
 	}
 	if c.TerminationMessagePath != "" {
-		path, err := n.messageFile(pod, c)
+		path, err := m.messageFile(pod, c)
 		if err != nil {
 			return nil, err
 		}
 		mounts = append(mounts, &runtimeapi.Mount{HostPath: path, ContainerPath: c.TerminationMessagePath})
 	}
-	if err := os.MkdirAll(filepath.Join(n.config.PodLogDir(pod), c.Name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(m.RunConfig.PodLogDir(pod), c.Name), 0o755); err != nil {
 		return nil, fmt.Errorf("create container log directory for container %s failed: %w", c.Name, err)
 	}
 	in := runconfig.ContainerInput{
@@ -275,11 +276,11 @@ func (n *node) containerConfig(ctx context.Context, s starting) (*runtimeapi.Con
 		}
 		in.TargetID = target.ID
 	}
-	return n.config.Container(in)
+	return m.RunConfig.Container(in)
 }
 
 // writeHosts writes the pod's /etc/hosts.
-func (n *node) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
+func (m *Manager) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 	hostFile := ""
 	if pod.Spec.HostNetwork {
 		text, err := os.ReadFile("/etc/hosts")
@@ -288,8 +289,8 @@ func (n *node) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 		}
 		hostFile = string(text)
 	}
-	path := filepath.Join(n.volumes.PodDir(pod.UID), "etc-hosts")
-	text := n.config.Hosts(pod, ips, hostFile)
+	path := filepath.Join(m.Volumes.PodDir(pod.UID), "etc-hosts")
+	text := m.RunConfig.Hosts(pod, ips, hostFile)
 	// Containers may write there: what is longer than the text is other than it.
 	if old, err := safepath.ReadRegular(path, int64(len(text))+1); err == nil && string(old) == text {
 		return path, nil
@@ -304,16 +305,16 @@ func (n *node) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 }
 
 // containerEvent records an event on one container of the pod.
-func (n *node) containerEvent(pod *corev1.Pod, c *corev1.Container, kind, reason, message string) {
-	n.recorder.Event(podspec.ContainerReference(pod, c), kind, reason, message)
+func (m *Manager) containerEvent(pod *corev1.Pod, c *corev1.Container, kind, reason, message string) {
+	m.Events.Event(podspec.ContainerReference(pod, c), kind, reason, message)
 }
 
 // runtimeHandler is the handler that the pod's runtime class names.
-func (n *node) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, error) {
+func (m *Manager) runtimeHandler(ctx context.Context, pod *corev1.Pod) (string, error) {
 	if pod.Spec.RuntimeClassName == nil || *pod.Spec.RuntimeClassName == "" {
 		return "", nil
 	}
-	class, err := n.client.NodeV1().RuntimeClasses().Get(ctx, *pod.Spec.RuntimeClassName, metav1.GetOptions{})
+	class, err := m.Client.NodeV1().RuntimeClasses().Get(ctx, *pod.Spec.RuntimeClassName, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("Failed to create sandbox for pod %q: %w", podspec.Describe(pod), err) // upstream's words
 	}

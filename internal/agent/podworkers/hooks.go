@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podworkers
 
 import (
 	"context"
@@ -30,54 +30,44 @@ type hook struct {
 // hooks is the order, outermost first; tear-down goes backwards. Device plug-ins and
 // resource claims belong between admission and volumes, CSI with volumes, and
 // credentials after them.
-func hooks(n *node) []hook {
+func hooks(m *Manager) []hook {
 	return []hook{
-		{name: "admission", setUp: n.admit},
-		{name: "references", setUp: n.follows, tearDown: n.unfollow},
-		{name: "users", tearDown: n.users.Release},
-		{name: "volumes", setUp: n.mountVolumes, tearDown: n.unmountVolumes, reason: "FailedMount"},
-		{name: "cgroup", tearDown: n.cgroups.Remove},
+		{name: "admission", setUp: m.admit},
+		{name: "references", setUp: func(ctx context.Context, _ *worker, pod *corev1.Pod) error {
+			m.Objects.RegisterPod(ctx, pod)
+			return nil
+		}, tearDown: func(_ context.Context, uid types.UID) error {
+			m.Objects.UnregisterPod(uid)
+			return nil
+		}},
+		{name: "users", tearDown: m.Users.Release},
+		{name: "volumes", reason: "FailedMount", setUp: func(ctx context.Context, w *worker, pod *corev1.Pod) error {
+			return m.Volumes.SetUp(ctx, pod, podstatus.PodIPs(pod, w.state, m.Addresses.Texts()))
+		}, tearDown: m.Volumes.TearDown},
+		{name: "cgroup", tearDown: m.Cgroups.Remove},
 	}
 }
 
 // admit is the last guard against pods that do not fit: two schedulers may have raced.
 // A pod that has containers already was admitted in a former life.
-func (n *node) admit(ctx context.Context, w *worker, pod *corev1.Pod) error {
+func (m *Manager) admit(ctx context.Context, w *worker, pod *corev1.Pod) error {
 	if w.admitted {
 		return nil
 	}
 	if len(w.state.Sandboxes) > 0 || len(w.state.Containers) > 0 {
-		n.CountPod(w.uid)
-	} else if err := n.admission.Admit(ctx, pod); err != nil {
+		m.CountPod(w.uid)
+	} else if err := m.Admission.Admit(ctx, pod); err != nil {
 		return err
 	}
 	w.admitted = true
 	return nil
 }
 
-func (n *node) follows(ctx context.Context, _ *worker, pod *corev1.Pod) error {
-	n.objects.RegisterPod(ctx, pod)
-	return nil
-}
-
-func (n *node) unfollow(_ context.Context, uid types.UID) error {
-	n.objects.UnregisterPod(uid)
-	return nil
-}
-
-func (n *node) mountVolumes(ctx context.Context, w *worker, pod *corev1.Pod) error {
-	return n.volumes.SetUp(ctx, pod, podstatus.PodIPs(pod, w.state, n.ips()))
-}
-
-func (n *node) unmountVolumes(ctx context.Context, uid types.UID) error {
-	return n.volumes.TearDown(ctx, uid)
-}
-
 // TearDown runs the hooks backwards; one that fails does not keep the others from running.
-func (n *node) TearDown(ctx context.Context, uid types.UID) error {
+func (m *Manager) TearDown(ctx context.Context, uid types.UID) error {
 	var failed []error
-	for i := len(n.hooks) - 1; i >= 0; i-- {
-		h := n.hooks[i]
+	for i := len(m.hooks) - 1; i >= 0; i-- {
+		h := m.hooks[i]
 		if h.tearDown == nil {
 			continue
 		}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podresize
 
 import (
 	"encoding/json"
@@ -13,50 +13,50 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstate"
 )
 
-// resizing is what was said of a pod's resizes, so that each thing is said once.
-type resizing struct {
+// said is what was said of a pod's resizes, so that each thing is said once.
+type said struct {
 	ongoing    bool
 	generation int64    // of the pod that the resize is for
 	restarting []string // containers that start again for it
 	told       string   // the last complaint
 }
 
-// resizeStarts says that a resize begins.
-func (w *worker) resizeStarts(pod *corev1.Pod) {
-	if w.resized.ongoing && w.resized.generation == pod.Generation {
+// starts says that a resize begins.
+func (r *Pod) starts(pod *corev1.Pod) {
+	if r.said.ongoing && r.said.generation == pod.Generation {
 		return
 	}
-	w.resized = resizing{ongoing: true, generation: pod.Generation}
-	w.n.recorder.Event(pod, corev1.EventTypeNormal, "ResizeStarted", resizeMessage(pod, "Pod resize started", ""))
+	r.said = said{ongoing: true, generation: pod.Generation}
+	r.m.Events.Event(pod, corev1.EventTypeNormal, "ResizeStarted", resizeMessage(pod, "Pod resize started", ""))
 }
 
-// resizeTroubled says why a resize is not done.
-func (w *worker) resizeTroubled(pod *corev1.Pod, why corev1.PodCondition) {
+// troubled says why a resize is not done.
+func (r *Pod) troubled(pod *corev1.Pod, why corev1.PodCondition) {
 	reason, prefix := "ResizeError", "Pod resize error"
 	if why.Type == corev1.PodResizePending {
 		reason, prefix = "Resize"+why.Reason, "Pod resize "+why.Reason
 	}
 	told := fmt.Sprint(reason, pod.Generation, why.Message)
-	if w.resized.told == told {
+	if r.said.told == told {
 		return
 	}
-	w.resized.told = told
-	w.n.recorder.Event(pod, corev1.EventTypeWarning, reason, resizeMessage(pod, prefix, why.Message))
+	r.said.told = told
+	r.m.Events.Event(pod, corev1.EventTypeWarning, reason, resizeMessage(pod, prefix, why.Message))
 }
 
-// resizeEnds says that a resize is done, once those that start again for it run. Until then it is in progress.
-func (w *worker) resizeEnds(pod *corev1.Pod) {
-	waits := slices.ContainsFunc(w.resized.restarting, func(name string) bool {
-		c := w.state.Newest(name)
+// ends says that a resize is done, once those that start again for it run. Until then it is in progress.
+func (r *Pod) ends(pod *corev1.Pod, state *podstate.Pod) {
+	waits := slices.ContainsFunc(r.said.restarting, func(name string) bool {
+		c := state.Newest(name)
 		return c == nil || c.State != podstate.Running
 	})
 	switch {
-	case !w.resized.ongoing || len(w.resizing) > 0:
+	case !r.said.ongoing || len(r.conditions) > 0:
 	case waits:
-		w.resizing = append(w.resizing, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
+		r.conditions = append(r.conditions, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
 	default:
-		w.n.recorder.Event(pod, corev1.EventTypeNormal, "ResizeCompleted", resizeMessage(pod, "Pod resize completed", ""))
-		w.resized = resizing{}
+		r.m.Events.Event(pod, corev1.EventTypeNormal, "ResizeCompleted", resizeMessage(pod, "Pod resize completed", ""))
+		r.said = said{}
 	}
 }
 

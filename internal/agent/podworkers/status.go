@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Mortise Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package podworkers
 
 import (
 	"bytes"
@@ -24,6 +24,50 @@ import (
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
+// withStatus is the pod with the newest status that this node knows.
+func (w *worker) withStatus(pod *corev1.Pod) *corev1.Pod {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if w.status == nil {
+		return pod
+	}
+	copied := *pod
+	status := *w.status
+	// Conditions of others may be newer in the API server's.
+	status.Conditions = append(foreign(pod.Status.Conditions), own(status.Conditions)...)
+	copied.Status = status
+	return &copied
+}
+
+func isOwn(t corev1.PodConditionType) bool {
+	switch t {
+	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
+		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
+		return true
+	}
+	return false
+}
+
+func foreign(list []corev1.PodCondition) []corev1.PodCondition {
+	var out []corev1.PodCondition
+	for _, c := range list {
+		if !isOwn(c.Type) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func own(list []corev1.PodCondition) []corev1.PodCondition {
+	var out []corev1.PodCondition
+	for _, c := range list {
+		if isOwn(c.Type) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
 // writeStatus makes the pod's status and writes it to the API server if it has changed. It
 // returns the pod with it.
 func (w *worker) writeStatus(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
@@ -38,83 +82,83 @@ func (w *worker) writeStatus(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 func (w *worker) writeBeside(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 	pod, write := w.newStatus(ctx, pod)
 	if write != nil {
-		w.writing.Go(write)
+		w.written.writing.Go(write)
 	}
 	return pod
 }
 
 // newStatus makes the pod's status. It returns the pod with it, and what writes it; nil: there is nothing to write.
 func (w *worker) newStatus(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, func()) {
-	n := w.n
-	w.writing.Wait() // what it has written is looked at
+	m := w.m
+	w.written.writing.Wait() // what it has written is looked at
 	copied := *pod
-	n.mu.Lock()
+	m.mu.Lock()
 	api := w.spec
-	n.mu.Unlock()
+	m.mu.Unlock()
 	// Conditions that others have set meanwhile stay.
 	copied.Status.Conditions = append(foreign(api.Status.Conditions), own(pod.Status.Conditions)...)
 	status := w.statusOf(&copied)
 	copied.Status = status
 
-	n.mu.Lock()
+	m.mu.Lock()
 	w.status = &status
-	n.mu.Unlock()
+	m.mu.Unlock()
 	if api = w.shown(ctx, api); api == nil {
 		return &copied, nil
 	}
 	base, spoilt := api.Status, false
-	if w.written != nil {
+	if w.written.status != nil {
 		// What was written last may not have come back by the informer yet.
-		base = *w.written
-		base.Conditions = append(foreign(api.Status.Conditions), own(w.written.Conditions)...)
-		if spoilt = spoiled(api, *w.written, w.writtenAt); spoilt {
-			base = shownOf(api, *w.written)
+		base = *w.written.status
+		base.Conditions = append(foreign(api.Status.Conditions), own(w.written.status.Conditions)...)
+		if spoilt = spoiled(api, *w.written.status, w.written.at); spoilt {
+			base = shownOf(api, *w.written.status)
 		}
 	}
-	if w.removed || w.written != nil && !spoilt && podstatus.Equal(*w.written, status) {
+	if w.removed || w.written.status != nil && !spoilt && podstatus.Equal(*w.written.status, status) {
 		return &copied, nil
 	}
-	if w.written == nil && podstatus.Equal(api.Status, status) {
-		w.written = &status
+	if w.written.status == nil && podstatus.Equal(api.Status, status) {
+		w.written.status = &status
 		return &copied, nil
 	}
 	return &copied, func() {
 		made, err := w.sendStatus(ctx, api, base, status)
 		if err != nil {
 			if ctx.Err() == nil && !apierrors.IsNotFound(err) {
-				n.Logger.Warn("Could not write the pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
+				m.Logger.Warn("Could not write the pod status", "pod", pod.Namespace+"/"+pod.Name, "err", err)
 			}
 			w.wakeLater(ctx)
 			return
 		}
-		w.written, w.writtenAt = &status, made.ResourceVersion
-		n.mu.Lock()
+		w.written.status, w.written.at = &status, made.ResourceVersion
+		m.mu.Lock()
 		if w.made = made; w.spec != nil && !later(made.ResourceVersion, w.spec.ResourceVersion) {
 			w.made = nil
 		}
-		n.mu.Unlock()
+		m.mu.Unlock()
 	}
 }
 
 // sendStatus writes a status that was made of base. Where the newest version that the node knows of has just that, the pod is updated,
 // which is refused if it is not the newest. That is half of a patch's work, so patches are for what others have written meanwhile.
 func (w *worker) sendStatus(ctx context.Context, api *corev1.Pod, base, status corev1.PodStatus) (*corev1.Pod, error) {
-	n := w.n
+	m := w.m
 	newest := *api
-	n.mu.Lock()
+	m.mu.Lock()
 	if w.made != nil && w.made.UID == api.UID && later(w.made.ResourceVersion, api.ResourceVersion) {
 		newest = *w.made
 	}
-	n.mu.Unlock()
+	m.mu.Unlock()
 	if newest.ResourceVersion != "" && sameText(newest.Status, base) {
 		newest.Status, newest.ManagedFields = status, nil // whose fields they are, the server knows
 		// encoding writes to quantities, which are the informer's
-		made, err := n.client.CoreV1().Pods(api.Namespace).UpdateStatus(ctx, newest.DeepCopy(), metav1.UpdateOptions{})
+		made, err := m.Client.CoreV1().Pods(api.Namespace).UpdateStatus(ctx, newest.DeepCopy(), metav1.UpdateOptions{})
 		if !apierrors.IsConflict(err) {
 			return made, err
 		}
 	}
-	return n.patchStatus(ctx, api, base, status)
+	return m.patchStatus(ctx, api, base, status)
 }
 
 // later says whether a revision is later than another; any is later than none.
@@ -134,7 +178,7 @@ func sameText(a, b corev1.PodStatus) bool {
 	return err == nil && wrong == nil && bytes.Equal(one, other)
 }
 
-// spoiled says whether somebody has changed what the node wrote of a pod since, as the controllers do when the node is silent: then
+// spoiled says whether another client has changed what the node wrote of a pod since, as the controllers do when the node is silent: then
 // it is to be written again. What the informer shows may be older than what was written; that says nothing.
 func spoiled(api *corev1.Pod, written corev1.PodStatus, at string) bool {
 	if api.ResourceVersion == "" || !later(api.ResourceVersion, at) {
@@ -150,7 +194,8 @@ func shownOf(api *corev1.Pod, written corev1.PodStatus) corev1.PodStatus {
 	s := &api.Status
 	written.Phase, written.Reason, written.Message, written.Conditions = s.Phase, s.Reason, s.Message, s.Conditions
 	written.HostIP, written.HostIPs, written.PodIP, written.PodIPs, written.StartTime = s.HostIP, s.HostIPs, s.PodIP, s.PodIPs, s.StartTime
-	written.InitContainerStatuses, written.ContainerStatuses, written.EphemeralContainerStatuses = s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses
+	written.InitContainerStatuses, written.ContainerStatuses = s.InitContainerStatuses, s.ContainerStatuses
+	written.EphemeralContainerStatuses = s.EphemeralContainerStatuses
 	return written
 }
 
@@ -173,11 +218,11 @@ func byType(list []corev1.PodCondition) []corev1.PodCondition {
 
 // wakeLater is for a status that could not be written: the next round tries again.
 func (w *worker) wakeLater(ctx context.Context) {
-	timer := w.n.Clock.NewTimer(retrySoon)
-	w.n.running.Go(func() {
+	timer := w.m.Clock.NewTimer(retrySoon)
+	w.m.running.Go(func() {
 		defer timer.Stop()
 		select {
-		case <-w.n.ctx.Done():
+		case <-w.m.ctx.Done():
 		case <-timer.C():
 			w.wake()
 		}
@@ -185,7 +230,7 @@ func (w *worker) wakeLater(ctx context.Context) {
 }
 
 // patchStatus sends what differs from a status, with the pod's UID, so that a pod of the same name made since is not hit.
-func (n *node) patchStatus(ctx context.Context, api *corev1.Pod, base, status corev1.PodStatus) (*corev1.Pod, error) {
+func (m *Manager) patchStatus(ctx context.Context, api *corev1.Pod, base, status corev1.PodStatus) (*corev1.Pod, error) {
 	before, err := json.Marshal(corev1.Pod{Status: base})
 	if err != nil {
 		return nil, fmt.Errorf("encode status: %w", err)
@@ -198,13 +243,13 @@ func (n *node) patchStatus(ctx context.Context, api *corev1.Pod, base, status co
 	if err != nil {
 		return nil, fmt.Errorf("compare status: %w", err)
 	}
-	return n.client.CoreV1().Pods(api.Namespace).Patch(ctx, api.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	return m.Client.CoreV1().Pods(api.Namespace).Patch(ctx, api.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
 // DeletePod takes the pod out of the API server: nothing of it runs any more.
-func (n *node) DeletePod(ctx context.Context, pod *corev1.Pod) error {
+func (m *Manager) DeletePod(ctx context.Context, pod *corev1.Pod) error {
 	zero := int64(0)
-	err := n.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+	err := m.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &zero, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -218,19 +263,19 @@ func (w *worker) shown(ctx context.Context, api *corev1.Pod) *corev1.Pod {
 	if !podspec.IsStatic(api) {
 		return api
 	}
-	mirror, err := w.n.static.Mirror(ctx, api)
+	mirror, err := w.m.Static.Mirror(ctx, api)
 	if err != nil {
 		// The pod runs on in any case; what is wrong is said once.
-		if text := err.Error(); text != w.complaint && ctx.Err() == nil {
-			w.complaint = text
-			w.n.Logger.Warn("Could not create the mirror of a static pod", "err", err)
+		if text := err.Error(); text != w.written.complaint && ctx.Err() == nil {
+			w.written.complaint = text
+			w.m.Logger.Warn("Could not create the mirror of a static pod", "err", err)
 		}
 		w.wakeLater(ctx)
 		return nil
 	}
-	w.complaint = ""
-	if mirror != nil && mirror.UID != w.mirror {
-		w.mirror, w.written = mirror.UID, nil
+	w.written.complaint = ""
+	if mirror != nil && mirror.UID != w.written.mirror {
+		w.written.mirror, w.written.status = mirror.UID, nil
 	}
 	return mirror
 }

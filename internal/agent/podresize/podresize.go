@@ -1,0 +1,310 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podresize gives running pods the resources that they were given since they were started.
+//
+//	podresize.go  the Manager, and the Pod, which resizes one pod
+//	events.go     what is said of a resize
+//	memory.go     whether a pod can have less memory
+package podresize
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	resourcehelper "k8s.io/component-helpers/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
+	"github.com/mortise-dev/mortise/internal/agent/cri"
+	"github.com/mortise-dev/mortise/internal/agent/decide"
+	"github.com/mortise-dev/mortise/internal/agent/podadmission"
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/runconfig"
+)
+
+// Cgroups are the pods' cgroups.
+type Cgroups interface {
+	// Raise makes the pod's bounds as wide as those that it had and those that it is to have.
+	Raise(pod *corev1.Pod) error
+	// Bound gives the pod the bounds that it is to have.
+	Bound(pod *corev1.Pod) error
+	// LessThanUsed reports whether the pod is to have less memory than it uses: the most that it is to have, and what it uses.
+	LessThanUsed(pod *corev1.Pod) (most, used int64, less bool)
+}
+
+// Node is the Node object.
+type Node interface {
+	// Node is the newest Node that the API server has shown. It must not be changed.
+	Node() *corev1.Node
+}
+
+// Admission admits pods.
+type Admission interface {
+	// Resize returns a *podadmission.Rejection for a pod that cannot have what it asks for.
+	Resize(ctx context.Context, pod *corev1.Pod) error
+}
+
+// Config is what a Manager is made from. All of it is required.
+type Config struct {
+	Runtime   *cri.Client
+	Cgroups   Cgroups
+	Node      Node
+	Admission Admission
+	Limits    runconfig.Node // what a container's resources are for the runtime
+	Events    record.EventRecorder
+}
+
+// Manager makes a Pod for each pod. It keeps nothing but its configuration.
+type Manager struct{ Config }
+
+// New makes the manager.
+func New(c Config) *Manager { return &Manager{c} }
+
+// Pod resizes one pod, and knows what the pod has. It is for one goroutine.
+type Pod struct {
+	m          *Manager
+	applied    map[string]corev1.ResourceRequirements // what containers have, by ID
+	shares     map[string]corev1.ResourceList         // the pod's limits as they were when it was given them, by ID
+	together   *corev1.ResourceRequirements           // what the pod was given as a whole, if it has resources of its own
+	conditions []corev1.PodCondition                  // why some do not have what they should
+	said       said
+}
+
+// NewPod makes what resizes a pod that has just got its worker.
+func (m *Manager) NewPod() *Pod {
+	return &Pod{m: m, applied: map[string]corev1.ResourceRequirements{}, shares: map[string]corev1.ResourceList{}}
+}
+
+// Started notes that the pod's sandbox was made.
+func (r *Pod) Started(pod *corev1.Pod) { r.together = effective(pod) }
+
+// Conditions say why some containers do not have what they should.
+func (r *Pod) Conditions() []corev1.PodCondition { return r.conditions }
+
+// Bounds are the resources that a running container has: those that it was started with, or was given since. What an
+// earlier life of the node gave it stands in the status.
+func (r *Pod) Bounds(pod *corev1.Pod, id string, spec *corev1.Container) corev1.ResourceRequirements {
+	if have, ok := r.applied[id]; ok {
+		return have
+	}
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for _, s := range list {
+			if s.Name == spec.Name && s.ContainerID == r.m.Runtime.ContainerID(id) && s.Resources != nil {
+				return *s.Resources
+			}
+		}
+	}
+	return spec.Resources
+}
+
+// Resize gives the pod as a whole, and its running containers, the resources that it was given since they were started. It returns those
+// that must be started again for it. Where the node cannot do it, the pod's conditions say why.
+func (r *Pod) Resize(ctx context.Context, pod *corev1.Pod, state *podstate.Pod) []decide.Kill {
+	r.conditions = nil
+	is := func(id string) bool {
+		return slices.ContainsFunc(state.Containers, func(c podstate.Container) bool { return c.ID == id })
+	}
+	maps.DeleteFunc(r.applied, func(id string, _ corev1.ResourceRequirements) bool { return !is(id) })
+	maps.DeleteFunc(r.shares, func(id string, _ corev1.ResourceList) bool { return !is(id) })
+	var kills []decide.Kill
+	begun, given := false, false
+	failed := func(err error) {
+		why := corev1.PodCondition{
+			Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: err.Error(),
+		}
+		r.conditions = append(r.conditions, why)
+		r.troubled(pod, why)
+	}
+	begin := func() bool {
+		if begun {
+			return true
+		}
+		begun = true
+		if why := r.m.refusal(ctx, pod); why != nil {
+			r.conditions = append(r.conditions, *why)
+			r.troubled(pod, *why)
+			return false
+		}
+		r.starts(pod)
+		if err := r.memoryInUse(ctx, pod, state); err != nil {
+			failed(err)
+			return false
+		}
+		// The pod's own bounds are as wide as those within them, at any time.
+		if err := r.m.Cgroups.Raise(pod); err != nil {
+			failed(err)
+			return false
+		}
+		return true
+	}
+	have := r.Whole(pod)
+	if have != nil && len(changedResources(*have, *effective(pod))) > 0 {
+		r.together = have // until it can be done, nothing has changed
+		if !begin() {
+			return nil
+		}
+		given = true
+	}
+	for _, c := range state.Running() {
+		spec := podspec.Container(pod, c.Name)
+		if spec == nil || c.State != podstate.Running {
+			continue
+		}
+		own, shared := r.Bounds(pod, c.ID, spec), r.shared(pod, c.ID)
+		changed := append(changedResources(own, spec.Resources), changedShares(shared, pod, spec)...)
+		if len(changed) == 0 {
+			continue
+		}
+		r.applied[c.ID], r.shares[c.ID] = own, shared // likewise
+		if !begin() {
+			return nil
+		}
+		if restarts(spec, changed) {
+			kills = append(kills, decide.Kill{ID: c.ID, Name: c.Name, Message: fmt.Sprintf("Container %s resize requires restart", c.Name)})
+			r.said.restarting = append(r.said.restarting, c.Name)
+			continue
+		}
+		limits := &runtimeapi.ContainerResources{Linux: r.m.Limits.Resources(pod, spec)}
+		err := r.m.Runtime.Runtime.UpdateContainerResources(cri.Quiet(ctx), c.ID, limits)
+		if err != nil {
+			failed(errors.New(cri.Message(err)))
+			continue
+		}
+		r.Given(pod, c.ID, spec)
+		given = true
+	}
+	if given && len(r.conditions) == 0 && len(kills) == 0 {
+		if err := r.m.Cgroups.Bound(pod); err != nil {
+			failed(err)
+		} else {
+			r.together = effective(pod)
+		}
+	}
+	if len(kills) > 0 {
+		r.conditions = append(r.conditions, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
+		return kills
+	}
+	r.ends(pod, state)
+	return nil
+}
+
+// Given notes what a container has: its own resources, and the pod's limits, which bound it where it has none.
+func (r *Pod) Given(pod *corev1.Pod, id string, spec *corev1.Container) {
+	r.applied[id], r.shares[id] = spec.Resources, nil
+	if resourcehelper.IsPodLevelResourcesSet(pod) {
+		r.shares[id] = pod.Spec.Resources.Limits
+	}
+}
+
+// effective is what a pod with resources of its own has as a whole; nil for all others, which have what their containers have. A limit that
+// some containers have and others do not is none of the pod's.
+func effective(pod *corev1.Pod) *corev1.ResourceRequirements {
+	if !resourcehelper.IsPodLevelResourcesSet(pod) {
+		return nil
+	}
+	all := resourcehelper.PodResourcesOptions{}
+	limits := resourcehelper.PodLimits(pod, all)
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if !runconfig.Limited(pod, name) {
+			delete(limits, name)
+		}
+	}
+	return &corev1.ResourceRequirements{Requests: resourcehelper.PodRequests(pod, all), Limits: limits}
+}
+
+// Whole is what such a pod was last given as a whole. What an earlier life of the node gave it stands in the status.
+func (r *Pod) Whole(pod *corev1.Pod) *corev1.ResourceRequirements {
+	now := effective(pod)
+	switch {
+	case now == nil:
+		return nil
+	case r.together != nil:
+		return r.together
+	case pod.Status.Resources != nil && pod.Status.AllocatedResources != nil:
+		return pod.Status.Resources
+	}
+	return now
+}
+
+// shared are the pod's limits as a running container was given them.
+func (r *Pod) shared(pod *corev1.Pod, id string) corev1.ResourceList {
+	if have, ok := r.shares[id]; ok {
+		return have
+	}
+	if whole := r.Whole(pod); whole != nil {
+		return whole.Limits
+	}
+	return nil
+}
+
+// changedShares are the resources of which a container is to have more or less because the pod's limit bounds it.
+func changedShares(have corev1.ResourceList, pod *corev1.Pod, spec *corev1.Container) []corev1.ResourceName {
+	if !resourcehelper.IsPodLevelResourcesSet(pod) {
+		return nil
+	}
+	var out []corev1.ResourceName
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		own, limit, old := spec.Resources.Limits[name], pod.Spec.Resources.Limits[name], have[name]
+		if own.IsZero() && !limit.IsZero() && limit.Cmp(old) != 0 {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// changedResources are the resources of which a container is to have more or less.
+func changedResources(have, want corev1.ResourceRequirements) []corev1.ResourceName {
+	var out []corev1.ResourceName
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		same := func(a, b corev1.ResourceList) bool {
+			x, y := a[name], b[name]
+			return x.Cmp(y) == 0
+		}
+		if !same(have.Limits, want.Limits) || !same(have.Requests, want.Requests) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// restarts says whether the container wants to be started again when one of the resources changes.
+func restarts(spec *corev1.Container, changed []corev1.ResourceName) bool {
+	for _, p := range spec.ResizePolicy {
+		for _, name := range changed {
+			if p.ResourceName == name && p.RestartPolicy == corev1.RestartContainer {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// refusal is why the pod cannot have what it was given: never on this node, or not now.
+func (m *Manager) refusal(ctx context.Context, pod *corev1.Pod) *corev1.PodCondition {
+	pending := func(reason, message string) *corev1.PodCondition {
+		return &corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: message}
+	}
+	left := m.Node.Node().Status.Allocatable
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		limit := left[name]
+		capacity := limit.Value()
+		if name == corev1.ResourceCPU {
+			capacity = limit.MilliValue()
+		}
+		if want := allocatable.Requested(pod, name); want > capacity {
+			return pending(corev1.PodReasonInfeasible, fmt.Sprintf(
+				"Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, want, capacity)) // upstream's words
+		}
+	}
+	if reject := (*podadmission.Rejection)(nil); errors.As(m.Admission.Resize(ctx, pod), &reject) {
+		return pending(corev1.PodReasonDeferred, reject.Message)
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podworkers
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/podstatus"
+)
+
+// inherited are the addresses that a pod has from the node whose network it is in, and what it had of containers when it got them.
+type inherited struct {
+	of  string
+	ips []string
+}
+
+// inherit is what a pod in the node's network shows for its own addresses, of those that the node has. As kubelet has it, they do not
+// change while nothing happens to the pod, but a second one is added.
+func (i *inherited) inherit(state *podstate.Pod, ips []string) []string {
+	var all []string
+	for _, s := range state.Sandboxes {
+		all = append(all, s.ID)
+	}
+	for _, c := range state.Containers {
+		all = append(all, c.ID)
+	}
+	slices.Sort(all)
+	if of := strings.Join(all, " "); i.of != of || len(i.ips) == 0 {
+		i.of, i.ips = of, ips
+	}
+	i.ips = podstatus.AddSecond(i.ips, ips)
+	return i.ips
+}

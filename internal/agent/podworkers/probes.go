@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podworkers
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+	"github.com/mortise-dev/mortise/internal/agent/probe"
+)
+
+func (m *Manager) ensureProbed(pod *corev1.Pod, spec *corev1.Container, c *podstate.Container, ips []string) {
+	in := probe.Instance{Pod: pod, Container: spec, ID: c.ID, Started: c.Started}
+	if len(ips) > 0 {
+		in.PodIP = ips[0]
+	}
+	m.probes.Ensure(m.ctx, in)
+}
+
+// reportProbe turns an attempt that was not a success into an event.
+func (m *Manager) reportProbe(in probe.Instance, kind string, result probe.Result, output string, err error) {
+	switch {
+	case err != nil:
+		message := fmt.Sprintf("%s probe errored and resulted in %s state: %s", kind, result, err)
+		m.containerEvent(in.Pod, in.Container, corev1.EventTypeWarning, "Unhealthy", message)
+	case result == probe.Warning:
+		m.containerEvent(in.Pod, in.Container, corev1.EventTypeWarning, "ProbeWarning", fmt.Sprintf("%s probe warning: %s", kind, output))
+	default:
+		m.containerEvent(in.Pod, in.Container, corev1.EventTypeWarning, "Unhealthy", fmt.Sprintf("%s probe failed: %s", kind, output))
+	}
+}

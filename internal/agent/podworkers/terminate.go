@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: The Mortise Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package podworkers
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
+	"github.com/mortise-dev/mortise/internal/agent/podstate"
+)
+
+// ending is the stopping of a whole pod, which goes on beside the worker's rounds, so
+// that the status is kept up to date meanwhile.
+type ending struct {
+	grace  int64
+	cancel context.CancelFunc
+	// Guarded by Manager.mu.
+	over bool
+	err  error
+}
+
+// terminate makes the next step of ending a pod: stop, take down, write the last status,
+// and for a deleted pod remove all traces and let the API server forget it.
+func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, grace int64, deleted bool) time.Duration {
+	m := w.m
+	if len(w.state.Running()) > 0 || slices.ContainsFunc(w.state.Sandboxes, func(s podstate.Sandbox) bool { return s.Ready }) {
+		pod = w.writeStatus(ctx, pod)
+		return w.keepStopping(pod, grace)
+	}
+	w.ending = nil
+	if !w.tornDown {
+		if err := m.TearDown(ctx, w.uid); err != nil {
+			return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+		}
+		w.tornDown = true
+	}
+	w.writeStatus(ctx, pod)
+	m.mu.Lock()
+	evicted := w.evicted != nil && w.counted
+	w.counted = false
+	m.mu.Unlock()
+	if evicted {
+		m.ease()
+	}
+	if !deleted {
+		return ended // nothing of it changes any more
+	}
+	if err := m.Killer.Remove(ctx, pod, w.state); err != nil {
+		return w.trouble(ctx, pod, "FailedKillPod", "error killing pod: ", err)
+	}
+	if err := m.DeletePod(ctx, pod); err != nil {
+		if ctx.Err() == nil {
+			m.Logger.Warn("Could not delete a pod", "pod", podspec.Describe(pod), "err", err)
+		}
+		return retrySoon
+	}
+	w.removed = true
+	return idle // until the API server says that it is gone
+}
+
+// keepStopping starts the stopping of the pod, or again with a shorter grace.
+func (w *worker) keepStopping(pod *corev1.Pod, grace int64) time.Duration {
+	m := w.m
+	m.mu.Lock()
+	e := w.ending
+	over, err := e != nil && e.over, error(nil)
+	if over {
+		err = e.err
+	}
+	m.mu.Unlock()
+	switch {
+	case e != nil && !over && grace >= e.grace:
+		return idle
+	case e != nil && !over:
+		e.cancel()
+	case over && err != nil:
+		w.ending = nil
+		m.Events.Event(pod, corev1.EventTypeWarning, "FailedKillPod", "error killing pod: "+err.Error())
+		return retrySoon
+	}
+	ctx, cancel := context.WithCancel(m.ctx)
+	e = &ending{grace: grace, cancel: cancel}
+	w.ending = e
+	state := w.state
+	m.running.Go(func() {
+		defer cancel()
+		err := m.Killer.StopPod(ctx, pod, state, grace)
+		m.mu.Lock()
+		e.over, e.err = true, err
+		m.mu.Unlock()
+		w.wake()
+	})
+	return idle
+}
+
+// bury ends what is left of a pod that the API server does not have (any more).
+func (w *worker) bury(ctx context.Context, pod *corev1.Pod) (time.Duration, bool) {
+	m := w.m
+	if pod == nil && !m.sourcesRead() {
+		return retrySoon, false // it may be known in a moment
+	}
+	if pod == nil {
+		pod = orphan(w.state)
+	}
+	m.probes.Ending(w.uid)
+	if len(w.state.Running()) > 0 || w.state.ReadySandbox() != nil {
+		seconds := podspec.Grace(pod)
+		if pod.DeletionTimestamp != nil {
+			seconds = graceOf(pod)
+		}
+		return w.keepStopping(pod, seconds), false
+	}
+	if err := errors.Join(m.TearDown(ctx, w.uid), m.Killer.Remove(ctx, pod, w.state)); err != nil {
+		if ctx.Err() == nil {
+			m.Logger.Warn("Could not remove the rest of a pod", "pod", podspec.Describe(pod), "err", err)
+		}
+		return retryLate, false
+	}
+	m.probes.Keep(w.uid, nil)
+	m.Backoff.Forget(func(key string) bool { return startsWith(key, string(w.uid)) })
+	m.Images.Forget(w.uid)
+	m.mu.Lock()
+	if w.spec != nil && !w.gone {
+		m.mu.Unlock()
+		return again, false // it came back
+	}
+	delete(m.workers, w.uid)
+	evicted := w.evicted != nil && w.counted
+	m.mu.Unlock()
+	if evicted {
+		m.ease()
+	}
+	if w.spec != nil && podspec.IsStatic(w.spec) {
+		m.WakeNamed(podspec.Name(w.spec))
+		m.Static.LookForOrphans()
+	}
+	return 0, true
+}
+
+func startsWith(s, prefix string) bool { return len(s) >= len(prefix) && s[:len(prefix)] == prefix }
+
+// orphan is what can be said of a pod from its containers' notes.
+func orphan(state *podstate.Pod) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: state.Namespace, Name: state.Name, UID: state.UID}}
+	for _, c := range state.Containers {
+		if c.Note.TerminationGrace != nil {
+			pod.Spec.TerminationGracePeriodSeconds = c.Note.TerminationGrace
+		}
+		spec := corev1.Container{Name: c.Name, Ports: c.Note.Ports}
+		if c.Note.PreStop != nil {
+			spec.Lifecycle = &corev1.Lifecycle{PreStop: c.Note.PreStop}
+		}
+		if podspec.Container(pod, c.Name) == nil {
+			pod.Spec.Containers = append(pod.Spec.Containers, spec)
+		}
+	}
+	return pod
+}
