@@ -41,8 +41,8 @@ func TestEndsAreNoErrors(t *testing.T) {
 	}
 	for name, handler := range handlers {
 		for end, want := range map[string]string{
-			"server": `"level"=4 "msg"="Error on socket receive"`, "reset": `"level"=4 "msg"="Error on socket receive"`,
-			"wrong frame": `"msg"="Single channel byte`,
+			"server": `"level"=4 "msg"="Error on socket receive"`,
+			"reset":  `"level"=4 "msg"="Error on socket receive"`, "wrong frame": `"msg"="Single channel byte`,
 		} {
 			t.Run(name+" "+end, func(t *testing.T) {
 				srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -91,8 +91,7 @@ func TestEndsAreNoErrors(t *testing.T) {
 // stream is a handler of kube-apiserver's kind.
 func stream(w http.ResponseWriter, r *http.Request) {
 	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{
-		"v5.channel.k8s.io": {Binary: true, Channels: []wsstream.ChannelType{wsstream.ReadChannel}},
-	})
+		"v5.channel.k8s.io": {Binary: true, Channels: []wsstream.ChannelType{wsstream.ReadChannel}}})
 	_, channels, err := conn.Open(w, r)
 	if err != nil {
 		return

@@ -38,8 +38,9 @@ func (r *Rejection) Error() string { return r.Reason + ": " + r.Message }
 
 // Pods are the pods of the node.
 type Pods interface {
-	// CountedPods are the pods whose requests are taken from the node, also those that are being ended. They must not be changed.
-	CountedPods() []*corev1.Pod
+	// AdmittedPods are the pods that count and have not ended, also those that are being ended, but not those that the API server no
+	// longer has. They must not be changed.
+	AdmittedPods() []*corev1.Pod
 	// CountPod takes the pod's requests from the node until the pod has ended.
 	CountPod(pod types.UID)
 }

@@ -35,10 +35,10 @@ type node struct {
 	awaited []*corev1.Pod
 }
 
-func (n *node) CountedPods() []*corev1.Pod { return slices.Clone(n.pods) }
-func (n *node) CountPod(pod types.UID)     { n.counted = append(n.counted, pod) }
-func (n *node) Node() *corev1.Node         { return n.shown }
-func (n *node) Refusal() string            { return n.refuses }
+func (n *node) AdmittedPods() []*corev1.Pod { return slices.Clone(n.pods) }
+func (n *node) CountPod(pod types.UID)      { n.counted = append(n.counted, pod) }
+func (n *node) Node() *corev1.Node          { return n.shown }
+func (n *node) Refusal() string             { return n.refuses }
 func (n *node) KillPod(p types.UID, e podspec.End) {
 	n.killed = append(n.killed, fmt.Sprintf("%s %+v", p, e))
 }

@@ -48,7 +48,7 @@ func affinityOnly(refusals []refusal) bool {
 
 // fit says whether the pod fits the node beside the other pods, or would if the victims ended.
 func (m *Manager) fit(pod *corev1.Pod, node *corev1.Node) (*victims, []refusal) {
-	others := slices.DeleteFunc(m.Pods.CountedPods(), func(other *corev1.Pod) bool { return other.UID == pod.UID })
+	others := slices.DeleteFunc(m.Pods.AdmittedPods(), func(other *corev1.Pod) bool { return other.UID == pod.UID })
 	refusals := insufficient(pod, node.Status.Allocatable, others)
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !ok {
 		refusals = append(refusals, predicate(nodeAffinity, "node(s) didn't match Pod's node affinity/selector"))

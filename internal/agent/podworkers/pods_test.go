@@ -41,3 +41,18 @@ func TestPodIsReplacedUnnoticed(t *testing.T) {
 		t.Errorf("by the old UID: found %v", p)
 	}
 }
+
+// A pod that was taken out of the API server before it has ended is in no other pod's way, and has its share of the node until then.
+func TestPodThatIsGoneIsNotAdmitted(t *testing.T) {
+	m := &Manager{podTable: newPodTable(nil, nil)}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u1"}}
+	m.workers["u1"] = &worker{m: m, uid: "u1", wakes: make(chan struct{}, 1), entry: entry{spec: pod}}
+	m.CountPod("u1")
+	if admitted, counted := m.AdmittedPods(), m.CountedPods(); len(admitted) != 1 || len(counted) != 1 {
+		t.Errorf("while it runs: %d admitted, %d counted", len(admitted), len(counted))
+	}
+	m.RemovePod(pod)
+	if admitted, counted := m.AdmittedPods(), m.CountedPods(); len(admitted) != 0 || len(counted) != 1 {
+		t.Errorf("when it is gone: %d admitted, %d counted", len(admitted), len(counted))
+	}
+}

@@ -33,7 +33,8 @@ func TestWebSocketsToAgents(t *testing.T) {
 	for _, features := range [][]string{nil, {"Other", "ExtendWebSocketsToKubelet"}} {
 		node.Status.DeclaredFeatures = features
 		for path, protocol := range map[string]string{
-			"/pods/one/exec?command=a&stdout=true": "v5.channel.k8s.io", "/pods/one/attach?stdout=true": "v5.channel.k8s.io", "/pods/one/portforward?ports=80": "SPDY/3.1+portforward.k8s.io",
+			"/pods/one/exec?command=a&stdout=true": "v5.channel.k8s.io", "/pods/one/attach?stdout=true": "v5.channel.k8s.io",
+			"/pods/one/portforward?ports=80": "SPDY/3.1+portforward.k8s.io",
 		} {
 			want := "websocket " + protocol
 			if features == nil {
