@@ -129,6 +129,64 @@ func TestBannedCalls(t *testing.T) {
 	}
 }
 
+// storedContexts are the structs that may hold a context, with the reason.
+var storedContexts = map[string]string{
+	"extension/webhook Endpoints":                 "one value for the whole server, which asks the backend while it runs",
+	"internal/agent/podworkers Manager":           "of the workers of pods, which are started after Run",
+	"internal/apiserver requestRecord":            "it is the context of one request",
+	"internal/apiserver/aggregate Aggregator":     "of the goroutines that entries start after Run",
+	"internal/apiserver/aggregate tied":           "of one connection that is taken over",
+	"internal/apiserver/audit tap":                "of one request: http.ResponseWriter's methods take none",
+	"internal/apiserver/authenticate bare":        "it is a context, without the values of the one that it wraps",
+	"internal/apiserver/authenticate jwt":         "of the issuers, which a changed configuration starts",
+	"internal/apiserver/encryption Transformers":  "of the plug-ins, which a changed configuration starts",
+	"internal/apiserver/encryption plugin":        "until the plug-in is configured no more",
+	"internal/apiserver/verbs Initialization":     "ends when the server is told to end",
+	"internal/apiserver/verbs req":                "of one request",
+	"internal/apiserver/watchcache Lifetime":      "of all feeds",
+	"internal/controllers/controllertest World":   "ends when the simulated controllers die",
+	"internal/controllers/resourcequota follower": "of Run, which its goroutines belong to",
+	"internal/kinds/core reservation":             "of one write, without its end",
+	"store/storetest fixture":                     "of one test",
+}
+
+// TestContextsAreArguments looks for contexts in structs, tests left out: a function takes its context first, so that its caller sees when
+// it ends.
+func TestContextsAreArguments(t *testing.T) {
+	stored := map[string]bool{}
+	for _, s := range tree(t) {
+		if s.isTest() || s.generated() {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			of, ok := spec.Type.(*ast.StructType)
+			if !ok {
+				return true
+			}
+			for _, f := range of.Fields.List {
+				x, ok := f.Type.(*ast.SelectorExpr)
+				if !ok || x.Sel.Name != "Context" {
+					continue
+				}
+				if from, ok := x.X.(*ast.Ident); !ok || from.Name != "context" {
+					continue
+				}
+				name := s.dir() + " " + spec.Name.Name
+				stored[name] = true
+				if storedContexts[name] == "" {
+					t.Errorf("%s:%d: %s holds a context: let its functions take it", s.path, s.line(f), spec.Name.Name)
+				}
+			}
+			return true
+		})
+	}
+	stale(t, storedContexts, stored, "holds no context")
+}
+
 // TestErrorsSayWhatWasDone leaves alone what is upstream's own text on the wire and is marked so at the line's end.
 func TestErrorsSayWhatWasDone(t *testing.T) {
 	const mark = "// upstream's words"

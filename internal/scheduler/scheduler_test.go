@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -35,7 +36,14 @@ const patience = 30 * time.Second
 func cluster(t *testing.T) (*embed.Server, kubernetes.Interface) {
 	t.Helper()
 	s := embedtest.Start(t, &embed.Server{Node: embed.NodeNone})
-	return s, s.Client()
+	c := s.Client()
+	// The controllers create the account that pods run as when the server is ready already. Pods of these tests may be earlier.
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	_, err := c.CoreV1().ServiceAccounts("default").Create(t.Context(), account, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	return s, c
 }
 
 func addNode(t *testing.T, c kubernetes.Interface, name, cpu string) {

@@ -14,10 +14,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 	"github.com/mortise-dev/mortise/internal/agent/kubeletconfig"
+	"github.com/mortise-dev/mortise/internal/objectversion"
 	"github.com/mortise-dev/mortise/internal/servingkey"
 	"github.com/mortise-dev/mortise/internal/version"
 )
@@ -60,11 +60,8 @@ func (m *Manager) FetchNode(ctx context.Context) (*corev1.Node, error) {
 func (m *Manager) saw(node *corev1.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.newest != nil {
-		order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.newest.ResourceVersion)
-		if err == nil && order < 0 {
-			return
-		}
+	if m.newest != nil && objectversion.Older(node, m.newest) {
+		return
 	}
 	m.newest = node
 }

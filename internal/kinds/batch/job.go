@@ -71,7 +71,8 @@ func Job() *resource.Descriptor {
 				if opts == nil || opts.PropagationPolicy != nil || opts.OrphanDependents != nil {
 					return nil
 				}
-				return []string{"child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"}
+				return []string{"child pods are preserved by default when jobs are deleted; " +
+					"set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"}
 			},
 			GarbageCollection: metav1.DeletePropagationOrphan,
 		},

@@ -11,11 +11,12 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/mortise-dev/mortise/internal/objectversion"
 )
 
 // Claims are the ResourceClaims: those of the API, the assumed ones, and those whose allocation is in flight. It is safe
@@ -133,17 +134,11 @@ func (c *Claims) learn(obj any, initial bool) {
 		return
 	}
 	c.change(key(claim), initial, func(_, assumed *resourcev1.ResourceClaim) (t, a *resourcev1.ResourceClaim) {
-		if assumed != nil && older(claim, assumed) {
+		if assumed != nil && objectversion.Older(claim, assumed) {
 			return claim, assumed
 		}
 		return claim, nil
 	})
-}
-
-// older tells whether a is of an older version than b.
-func older(a, b metav1.Object) bool {
-	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
-	return err == nil && order < 0
 }
 
 // List are all claims.
@@ -266,7 +261,7 @@ func (c *Claims) AssumeClaimAfterAPICall(claim *resourcev1.ResourceClaim) (err e
 			err = absent(key(claim))
 		case told.UID != claim.UID:
 			err = fmt.Errorf("claim %s is another by now, UID=%s", key(claim), told.UID)
-		case older(told, claim) && (assumed == nil || older(assumed, claim)):
+		case objectversion.Older(told, claim) && (assumed == nil || objectversion.Older(assumed, claim)):
 			return told, claim
 		}
 		return told, assumed

@@ -12,10 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/component-helpers/storage/volume"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/mortise-dev/mortise/internal/objectversion"
 	"github.com/mortise-dev/mortise/internal/scheduler/claims"
 )
 
@@ -190,7 +190,7 @@ func (p *plugin) bindingFollowed(b binding, node *corev1.Node) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("failed to check binding: %w", err) // upstream's words
-	case older(pv, b.pv):
+	case objectversion.Older(pv, b.pv):
 		return errLater
 	}
 	if err := p.reachable(pv, node); err != nil {
@@ -210,7 +210,7 @@ func (p *plugin) provisionFollowed(asked *corev1.PersistentVolumeClaim, node *co
 	switch {
 	case err != nil:
 		return fmt.Errorf("failed to check provisioning pvc: %w", err) // upstream's words
-	case older(claim, asked):
+	case objectversion.Older(claim, asked):
 		return errLater
 	case claim.Annotations == nil:
 		return fmt.Errorf("selectedNode annotation reset for PVC %q", claim.Name)
@@ -233,10 +233,4 @@ func (p *plugin) provisionFollowed(asked *corev1.PersistentVolumeClaim, node *co
 		return errLater
 	}
 	return nil
-}
-
-// older tells whether an object is of before a write.
-func older(o, written metav1.Object) bool {
-	order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), written.GetResourceVersion())
-	return err == nil && order < 0
 }
