@@ -6,7 +6,6 @@ package node
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -59,8 +58,9 @@ func checkKubelet(o *Options) (*kubelet, error) {
 		}
 	}
 	if config.ContainerRuntimeEndpoint != "" {
-		if o.CRISocket != "" && o.CRISocket != config.ContainerRuntimeEndpoint {
-			return nil, errors.New("--cri-socket and containerRuntimeEndpoint of the KubeletConfiguration differ")
+		if o.CRISocket != "" && !kubeletconfig.SameEndpoint(o.CRISocket, config.ContainerRuntimeEndpoint) {
+			return nil, fmt.Errorf("--cri-socket %s and containerRuntimeEndpoint %s of the KubeletConfiguration differ",
+				o.CRISocket, config.ContainerRuntimeEndpoint)
 		}
 		o.CRISocket = config.ContainerRuntimeEndpoint
 	}

@@ -4,7 +4,9 @@
 package kubeletconfig
 
 import (
+	"path/filepath"
 	"slices"
+	"strings"
 
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 
@@ -79,11 +81,22 @@ func Unheeded(c *configv1beta1.KubeletConfiguration) []string {
 	return componentconfig.Unheeded(Fields(), componentconfig.Set(c, Default()))
 }
 
+// SameEndpoint reports whether two endpoints of a runtime are the same socket, with or without unix://.
+func SameEndpoint(a, b string) bool { return socketOf(a) == socketOf(b) }
+
+func socketOf(endpoint string) string {
+	socket := strings.TrimPrefix(endpoint, "unix://")
+	if socket == "" {
+		return ""
+	}
+	return filepath.Clean(socket)
+}
+
 // refused are the complaints about fields whose neglect would be unsafe.
 func refused(c *configv1beta1.KubeletConfiguration) []error {
 	harmless := map[string]bool{
 		"enforceNodeAllocatable": !slices.ContainsFunc(c.EnforceNodeAllocatable, func(word string) bool { return word != enforcePods && word != enforceNone }),
-		"imageServiceEndpoint":   c.ImageServiceEndpoint == c.ContainerRuntimeEndpoint,
+		"imageServiceEndpoint":   SameEndpoint(c.ImageServiceEndpoint, c.ContainerRuntimeEndpoint),
 	}
 	return componentconfig.Unsupported(Fields(), componentconfig.Set(c, Default()), harmless)
 }
