@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"runtime"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -168,12 +169,17 @@ func (f *fleet) report(ctx context.Context, n *node, current *corev1.Node) error
 			next.Status.Capacity[name], next.Status.Allocatable[name] = q, was.Allocatable[name]
 		}
 	}
-	for i := range next.Status.Conditions {
-		c := &next.Status.Conditions[i]
-		for _, old := range was.Conditions {
-			if old.Type == c.Type && old.Status == c.Status {
-				c.LastTransitionTime = old.LastTransitionTime
-			}
+	for _, old := range was.Conditions {
+		i := slices.IndexFunc(next.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == old.Type })
+		if i < 0 { // of another component, such as the node problem detector
+			next.Status.Conditions = append(next.Status.Conditions, old)
+		} else if c := &next.Status.Conditions[i]; c.Status == old.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	for _, old := range was.Addresses {
+		if old.Type != corev1.NodeInternalIP && old.Type != corev1.NodeHostName {
+			next.Status.Addresses = append(next.Status.Addresses, old)
 		}
 	}
 	got, err := f.client.CoreV1().Nodes().UpdateStatus(ctx, next, metav1.UpdateOptions{})

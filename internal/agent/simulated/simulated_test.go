@@ -141,7 +141,11 @@ func TestNodes(t *testing.T) {
 func TestNodeComesBack(t *testing.T) {
 	c := fake.NewClientset()
 	old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "simulated-0", Labels: map[string]string{"mine": "yes"}},
-		Spec: corev1.NodeSpec{PodCIDR: "10.9.9.0/24", Unschedulable: true}}
+		Spec: corev1.NodeSpec{PodCIDR: "10.9.9.0/24", Unschedulable: true},
+		Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: "KernelDeadlock", Status: corev1.ConditionFalse}, {Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
+			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeExternalIP, Address: "192.0.2.1"}},
+		}}
 	if _, err := c.CoreV1().Nodes().Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +162,15 @@ func TestNodeComesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n.Labels["mine"] != "yes" || n.Labels[Label] != "true" || !n.Spec.Unschedulable || len(n.Status.Conditions) != 4 {
+		if n.Labels["mine"] != "yes" || n.Labels[Label] != "true" || !n.Spec.Unschedulable || len(n.Status.Conditions) != 5 {
 			t.Errorf("node %+v", n)
+		}
+		want := []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "127.128.0.1"}, {Type: corev1.NodeHostName, Address: "simulated-0"},
+			{Type: corev1.NodeExternalIP, Address: "192.0.2.1"},
+		}
+		if diff := cmp.Diff(want, n.Status.Addresses); diff != "" {
+			t.Error(diff)
 		}
 		create(t, c, pod("p", nil))
 		if ip := read(t, c, "p").Status.PodIP; ip != "10.9.9.3" {
