@@ -129,7 +129,7 @@ func TestJoin(t *testing.T) {
 		t.Errorf("logs say %q", out)
 	}
 	out, err := server.mortise("node", "--data-dir", filepath.Join(t.TempDir(), "d"), "--node", "simulated", "--name", "far", "--join", url, "--token", token, "--ca-cert-hash", hash)
-	if err == nil || !strings.Contains(out, "a node far is there already") {
+	if err == nil || !strings.Contains(out, "node far exists and is ready") {
 		t.Errorf("a second node of that name: %v, %q", err, out)
 	}
 	out, err = server.mortise("node", "--data-dir", dir+"2", "--node", "simulated", "--join", url, "--token", token, "--name", "x/y")
