@@ -15,6 +15,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
@@ -28,9 +29,6 @@ const (
 	oomGuaranteed = -997
 	oomBestEffort = 1000
 )
-
-// criticalPriority is that from which on pods are critical.
-const criticalPriority = 2_000_000_000
 
 // Resources are a container's bounds. What it does not say of limits, the pod says.
 func (n *Node) Resources(pod *corev1.Pod, c *corev1.Container) *runtimeapi.LinuxContainerResources {
@@ -209,11 +207,5 @@ func sharedMemory(pod *corev1.Pod) int64 {
 
 // nodeCritical says whether the node cannot do without the pod.
 func nodeCritical(pod *corev1.Pod) bool {
-	return pod.Spec.PriorityClassName == "system-node-critical" && critical(pod)
-}
-
-// critical says whether the cluster cannot do without the pod. Static ones are by themselves.
-func critical(pod *corev1.Pod) bool {
-	source := pod.Annotations["kubernetes.io/config.source"]
-	return source != "" && source != "api" || pod.Spec.Priority != nil && *pod.Spec.Priority >= criticalPriority
+	return pod.Spec.PriorityClassName == "system-node-critical" && podspec.IsCritical(pod)
 }

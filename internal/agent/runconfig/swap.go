@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/mortise-dev/mortise/internal/agent/podspec"
 	"github.com/mortise-dev/mortise/internal/agent/podstatus"
 )
 
@@ -36,7 +37,7 @@ func (n *Node) swap(out *runtimeapi.LinuxContainerResources, pod *corev1.Pod, c 
 func (n *Node) swapOf(pod *corev1.Pod, c *corev1.Container) int64 {
 	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
 	switch {
-	case !n.Swap.Limited, critical(pod), cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)) != corev1.PodQOSBurstable:
+	case !n.Swap.Limited, podspec.IsCritical(pod), cmp.Or(pod.Status.QOSClass, podstatus.QOS(pod)) != corev1.PodQOSBurstable:
 		return 0
 	case request.Cmp(*limit) == 0, request.Value() > n.MemoryBytes, n.MemoryBytes == 0: // neither says anything, or nothing is left open
 		return 0

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	configv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/mortise-dev/mortise/internal/agent/podspec"
 )
@@ -136,11 +137,7 @@ func (m *Manager) Run(outer, inner context.Context, cancel context.CancelFunc) e
 	for i, g := range all {
 		var uids []types.UID
 		for _, pod := range m.Pods.ActivePods() {
-			priority := int32(0)
-			if pod.Spec.Priority != nil {
-				priority = *pod.Spec.Priority
-			}
-			if groupOf(all, priority) != i {
+			if groupOf(all, ptr.Deref(pod.Spec.Priority, 0)) != i {
 				continue
 			}
 			seconds := g.ShutdownGracePeriodSeconds

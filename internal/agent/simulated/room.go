@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/mortise-dev/mortise/internal/agent/allocatable"
 )
 
 // room is what the pods on a node take up. A node is the last guard against pods that do not fit: schedulers that know
@@ -49,25 +51,16 @@ func (r *room) refuse(asked, size corev1.ResourceList) (reason, message string) 
 		return "OutOfpods", fmt.Sprintf(format, corev1.ResourcePods, 1, len(r.pods), limit.Value())
 	}
 	for _, name := range counted {
-		want, has := amount(asked, name), amount(size, name)
+		want, has := allocatable.Amount(asked, name), allocatable.Amount(size, name)
 		used := int64(0)
 		for _, other := range r.pods {
-			used += amount(other, name)
+			used += allocatable.Amount(other, name)
 		}
 		if want > 0 && used+want > has {
 			return "OutOf" + string(name), fmt.Sprintf(format, name, want, used, has)
 		}
 	}
 	return "", ""
-}
-
-// amount is in thousandths for cpu.
-func amount(list corev1.ResourceList, name corev1.ResourceName) int64 {
-	q := list[name]
-	if name == corev1.ResourceCPU {
-		return q.MilliValue()
-	}
-	return q.Value()
 }
 
 // release gives back what a pod took up.
