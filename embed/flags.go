@@ -10,8 +10,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/cluster"
 )
 
-// AddFlags binds the settings of an API server to flags, under kube-apiserver's and kube-controller-manager's names, and those that
-// controllers declare: the built-in ones, and more.
+// AddFlags binds the settings of an API server to flags, under the names of kube-apiserver and kube-controller-manager. It also binds the
+// settings that the built-in controllers and the controllers in more declare.
 func AddFlags(f *pflag.FlagSet, o *options.APIServer, more ...Controller) {
 	cluster.AddFlags(f, o, more)
 }

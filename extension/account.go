@@ -92,8 +92,8 @@ func (a *account) forgive() {
 	a.inARow, a.open, a.trying = 0, false, false
 }
 
-// watched is a context under which an HTTP client tells the account of the certificates of its connections: of those that it makes
-// when it is shown them, of those that others have made when it takes one.
+// watched returns a context for requests of an HTTP client. The account records the certificate that the server shows on a new connection,
+// and the certificate of a connection that the client uses again.
 func (a *account) watched(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		TLSHandshakeDone: func(s tls.ConnectionState, err error) {

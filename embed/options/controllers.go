@@ -12,14 +12,14 @@ import (
 // Controllers are the settings of the control loops, under kube-controller-manager's flag names. What is nil or zero is as
 // it has it without the flag.
 type Controllers struct {
-	// Settings are those that controllers declare beside themselves, by the names of their flags:
-	// "node-monitor-grace-period": "20s". docs/configuration.md lists those of the built-in ones.
+	// Settings hold the values of the settings that controllers declare, by the names of their flags:
+	// "node-monitor-grace-period": "20s". docs/configuration.md lists the settings of the built-in controllers.
 	Settings map[string]string
 	Election Election
 	Signing  Signing
 }
 
-// addFlags binds those that are no controller's own.
+// addFlags binds the settings that do not belong to one controller.
 func (o *Controllers) addFlags(f *pflag.FlagSet) {
 	o.Election.addFlags(f)
 	o.Signing.addFlags(f)

@@ -104,7 +104,7 @@ func (v *pairs) Type() string { return "mapStringString" }
 // Append adds a pair, for [pflag.SliceValue].
 func (v *pairs) Append(s string) error { return v.Set(s) }
 
-// Replace puts pairs in place of those that were set.
+// Replace sets the pairs of list and removes all others.
 func (v *pairs) Replace(list []string) error {
 	*v.to = nil
 	for _, s := range list {

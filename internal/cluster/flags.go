@@ -24,7 +24,8 @@ import (
 	"github.com/mortise-dev/mortise/internal/node"
 )
 
-// AddFlags binds the settings of an API server to flags, and those that controllers declare: the built-in ones, and more.
+// AddFlags binds the settings of an API server to flags. It also binds the settings that the built-in controllers and the controllers in
+// more declare.
 func AddFlags(f *pflag.FlagSet, o *options.APIServer, more []controllers.Controller) {
 	o.AddFlags(f)
 	for _, c := range append(builtin.Controllers(), more...) {
