@@ -84,7 +84,8 @@ func run(ctx context.Context, read string, changed bool, within time.Duration) b
 	t.log = logFile
 	for _, m := range modules {
 		args := append([]string{"test", "-json", "-tags", tags, "-timeout", m.timeout}, m.args...)
-		if err := t.command(ctx, log, m.dir, append(args, "./...")); err != nil && t.failed == 0 {
+		before := t.failed
+		if err := t.command(ctx, log, m.dir, append(args, "./...")); err != nil && t.failed == before {
 			t.broken(m.dir, err)
 		}
 		fmt.Printf("== %s ended, after %.0f s\n", m.dir, time.Since(begin).Seconds())

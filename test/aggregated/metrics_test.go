@@ -134,7 +134,7 @@ func TestExample(t *testing.T) {
 		t.Errorf("it answers though it is stopped: %s", out)
 	}
 	c.atOnce("get", "configmaps", "-A")
-	start(t, env, "example").await(regexp.MustCompile(`serving`))
+	start(t, env, "example").await(regexp.MustCompile(`Serving`))
 	c.look("aggregated")
 	c.do("", "wait", "--for=condition=Available", "--timeout=60s", "apiservice/v1.example.com")
 	c.do("", "get", "--raw", path)
